@@ -79,7 +79,9 @@ POINTS: dict[str, Column] = {
     "wall_s": Column(pl.Float64, "Seconds from start to end of the launch, both looks.", "record.json"),
     "tracer_used": Column(pl.String, "nsys, kineto, or null where there is no trace.", "record.json"),
     "tracer_reason": Column(pl.String, "Why this tracer, or why there is no trace.", "record.json"),
-    "trace_status": Column(pl.String, "ok, failed or skipped: the traced look, apart from the timed one.", "record.json"),
+    "trace_status": Column(
+        pl.String, "ok, failed or skipped: the traced look, apart from the timed one.", "record.json"
+    ),
     "nvml_reason": Column(pl.String, "Why there is no NVML log; null where there is one.", "record.json"),
     "step_ms_median": Column(pl.Float64, "Median over the timed steps of the slowest rank's step time, ms.", "steps"),
     "step_ms_mean": Column(pl.Float64, "Mean of the same, ms.", "steps"),
@@ -96,7 +98,9 @@ POINTS: dict[str, Column] = {
     "parameters": Column(pl.Int64, "Parameters of the model.", "result.json"),
     "trainable_parameters": Column(pl.Int64, "Parameters with a gradient.", "result.json"),
     "peak_memory_bytes": Column(
-        pl.Int64, "Largest over ranks: peak of the CUDA allocator (allocated), or of the process (RSS) on a CPU.", "ranks"
+        pl.Int64,
+        "Largest over ranks: peak of the CUDA allocator (allocated), or of the process (RSS) on a CPU.",
+        "ranks",
     ),
     "energy_j": Column(pl.Float64, "Energy of all GPUs over the timed window, J; null without NVML.", "gpu_samples"),
 }
@@ -108,7 +112,9 @@ STEPS: dict[str, Column] = {
     "start_ns": Column(pl.Int64, "Host clock at the start of the step, UTC ns.", "steps-rR.jsonl"),
     "end_ns": Column(pl.Int64, "Host clock at its end, UTC ns. The GPU may still be at work then.", "steps-rR.jsonl"),
     "data_ms": Column(pl.Float64, "Host time in the loader, ms.", "steps-rR.jsonl"),
-    "device_ms": Column(pl.Float64, "Between CUDA events at the ends of the step, ms; null on a CPU.", "steps-rR.jsonl"),
+    "device_ms": Column(
+        pl.Float64, "Between CUDA events at the ends of the step, ms; null on a CPU.", "steps-rR.jsonl"
+    ),
     "step_ms": Column(pl.Float64, "device_ms where there is one, else end_ns - start_ns, ms.", "derived"),
     "loss": Column(pl.Float64, "This rank's loss, mean over its micro-batches.", "steps-rR.jsonl"),
     "samples": Column(pl.Int64, "Samples of this rank.", "steps-rR.jsonl"),
@@ -118,8 +124,12 @@ STEPS: dict[str, Column] = {
 RANKS: dict[str, Column] = {
     **_RANK,
     "host": Column(pl.String, "Host name.", "rankR.result.json"),
-    "peak_allocated_bytes": Column(pl.Int64, "Peak of the CUDA allocator, allocated; null on a CPU.", "rankR.result.json"),
-    "peak_reserved_bytes": Column(pl.Int64, "Peak of the CUDA allocator, reserved; null on a CPU.", "rankR.result.json"),
+    "peak_allocated_bytes": Column(
+        pl.Int64, "Peak of the CUDA allocator, allocated; null on a CPU.", "rankR.result.json"
+    ),
+    "peak_reserved_bytes": Column(
+        pl.Int64, "Peak of the CUDA allocator, reserved; null on a CPU.", "rankR.result.json"
+    ),
     "peak_rss_bytes": Column(pl.Int64, "Peak resident memory of the rank's process.", "rankR.result.json"),
 }
 
@@ -160,7 +170,9 @@ HOST_SAMPLES: dict[str, Column] = {
     "cpu_percent": Column(pl.Float64, "CPU time of the job's processes; 100 is one core.", "host-H.jsonl"),
     "rss_bytes": Column(pl.Int64, "Resident memory of the job's processes on this host.", "host-H.jsonl"),
     "host_memory_used_bytes": Column(pl.Int64, "Memory in use on the host, all processes.", "host-H.jsonl"),
-    "read_bytes": Column(pl.Int64, "Bytes that the job's processes read from storage since their start.", "host-H.jsonl"),
+    "read_bytes": Column(
+        pl.Int64, "Bytes that the job's processes read from storage since their start.", "host-H.jsonl"
+    ),
     "write_bytes": Column(pl.Int64, "Bytes written likewise.", "host-H.jsonl"),
     "num_processes": Column(pl.Int64, "Processes of the job on this host.", "host-H.jsonl"),
 }

@@ -28,9 +28,7 @@ Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 
 IMAGE_MODELS = ("mobilenet_v2", "resnet50", "vit_s")
 LLM_MODELS = ("llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b")
-Model = Literal[
-    "mobilenet_v2", "resnet50", "vit_s", "llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b"
-]
+Model = Literal["mobilenet_v2", "resnet50", "vit_s", "llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b"]
 
 FAULT_PATTERN = r"^(exception|kill|nan|hang)@rank\d+:step\d+$"
 ID_LENGTH = 12
@@ -80,7 +78,9 @@ class Point:
     pin_memory: bool = setting("Copy batches to the GPU from page-locked memory.", False)
     non_blocking: bool = setting("Let the copy to the GPU run behind the launching thread.", False)
 
-    image_size: int | None = setting("Edge of the square image that the network sees, px.", None, only="image", minimum=32)
+    image_size: int | None = setting(
+        "Edge of the square image that the network sees, px.", None, only="image", minimum=32
+    )
     layout: Literal["nchw", "nhwc"] | None = setting(
         "Memory layout of images and convolution weights.", None, only="image"
     )
@@ -188,10 +188,12 @@ def settings_page() -> str:
         values = ", ".join(map(str, spec["enum"])) if "enum" in spec else spec["type"]
         only = field.metadata["only"]
         default = WORKLOAD_DEFAULTS[only][name] if only else field.default
-        shown = "required" if default is dataclasses.MISSING else "" if default is None else json.dumps(default).strip('"')
+        shown = (
+            "required" if default is dataclasses.MISSING else "" if default is None else json.dumps(default).strip('"')
+        )
         rows.append(f"| `{name}` | {only or 'all'} | {values} | {shown} | {field.metadata['text']} |")
     head = (
-        "# Settings of a point\n\nWritten from `jobs/point.py` by `python -m jobs.point`; do not edit. Each can stand in "
+        "# Settings of a point\n\nWritten from `jobs/point.py` by `python -m jobs.point`; do not edit. Each can stand in "  # noqa: E501
         "`base`, as a list in `axes`, and in `include` and `exclude` of a sweep.\n\n"
         "| setting | workload | values | default | meaning |\n|---|---|---|---|---|\n"
     )

@@ -1,0 +1,41 @@
+# Nightsweep's two commands: `make demo` and `make test`. Both make the environment in .venv first.
+PYTHON ?= python3
+TORCH := torch==2.13.0
+DEEPSPEED := deepspeed==0.19.8
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+
+.PHONY: demo test lint lock clean
+
+demo: .venv/ready
+	$(BIN)/snakemake --profile profiles/local --configfile config/demo.yaml
+
+test: .venv/ready
+	$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# torch first and pinned, so that this pin decides which build of it comes. DeepSpeed is source only: its set-up imports
+# torch, so it is built without isolation, and without its operators (they would need a compiler here).
+.venv/ready: envs/requirements.lock pyproject.toml Makefile
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nightsweep needs Python 3.11 or later")'
+	$(PYTHON) -m venv .venv
+	$(PIP) $(TORCH)
+	$(PIP) -r envs/requirements.lock
+	DS_BUILD_OPS=0 $(PIP) --no-build-isolation --no-deps $(DEEPSPEED)
+	$(PIP) --no-build-isolation --no-deps -e .
+	touch $@
+
+# One lock for every Python from 3.11 on; torch is overridden away, because it is installed before (above).
+lock: .venv/ready
+	$(PIP) uv
+	echo "torch ; sys_platform == 'never'" > .venv/override.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --override .venv/override.txt --no-header --no-annotate \
+	  envs/requirements.in -o envs/requirements.lock
+
+clean:
+	rm -rf .venv .snakemake results
