@@ -1,0 +1,39 @@
+"""What is trained: each workload gives a model, a data set and the loss of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from jobs.point import Point
+
+Batch = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One workload, built: `prepare` is run on the device on each batch, `loss` takes the (wrapped) model."""
+
+    model: torch.nn.Module
+    dataset: Dataset[Any]
+    prepare: Callable[[Batch], Batch]
+    loss: Callable[[Any, Batch], torch.Tensor]
+    layers: tuple[torch.nn.Module, ...]
+    """The repeated blocks of the model, which FSDP2 shards one by one."""
+    tokens_per_sample: int | None
+
+
+def build(point: Point) -> Work:
+    """The point's workload. Weights follow the seed alone, so that every rank and strategy starts from the same."""
+    torch.manual_seed(point.seed + point.repeat)
+    if point.workload == "image":
+        from jobs.workloads import image
+
+        return image.build(point)
+    from jobs.workloads import llm
+
+    return llm.build(point)

@@ -1,0 +1,102 @@
+"""A coarse estimate of what a sweep costs, before it runs: GPU-hours and disk.
+
+Time of a step is its floating-point work over a share of an H100's peak, and never under a floor that stands for
+launching kernels and talking between ranks. Starting up is a constant for each look. It ignores memory, network,
+data loading and failed attempts, so it tells an evening from a week and no more; it holds for GPUs, not for CPU ranks.
+
+    work of a step   llm    6 * parameters * tokens (LoRA 4: frozen weights get no gradient)
+                     image  3 * 2 * multiply-adds of a 224 px image * (size / 224)^2 * images
+    disk of a point  1 MB + 1.5 MB for each rank and traced step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jobs.point import Point
+
+NOTE = "coarse: H100-class GPUs at a fixed share of peak, nothing fails; right to a factor of a few"
+
+PARAMETERS = {
+    "llama-nano": 1e6,
+    "llama-160m": 160e6,
+    "llama-1b": 1.24e9,
+    "llama-3b": 3.2e9,
+    "llama-8b": 8.03e9,
+}
+MULTIPLY_ADDS = {"mobilenet_v2": 0.3e9, "resnet50": 4.1e9, "vit_s": 4.6e9}
+PEAK_FLOPS = {"fp64": 67e12, "fp32": 67e12, "tf32": 495e12, "bf16": 989e12, "fp16": 989e12}
+SHARE_OF_PEAK = {"llm": 0.3, "image": 0.1}
+FLOOR_STEP_S = 0.020
+START_S = 40.0
+RECORD_BYTES = 1e6
+TRACE_BYTES = 1.5e6
+REFERENCE_PX = 224
+
+
+@dataclass(frozen=True)
+class Shape:
+    """All points of a sweep on the same number of nodes and ranks."""
+
+    nodes: int
+    ranks_per_node: int
+    points: int
+    gpu_hours: float
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one point."""
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a sweep costs; `shapes` largest first."""
+
+    gpu_hours: float
+    wall_hours: float
+    disk_bytes: float
+    shapes: tuple[Shape, ...]
+
+
+def step_flops(point: Point) -> float:
+    """Floating-point operations of one optimizer step of one rank."""
+    samples = point.micro_batch * point.grad_accum
+    if point.workload == "llm":
+        per_token = (4 if point.method == "lora" else 6) * PARAMETERS[point.model]
+        return per_token * samples * (point.seq_len or 0)
+    scale = ((point.image_size or 0) / REFERENCE_PX) ** 2
+    return 3 * 2 * MULTIPLY_ADDS[point.model] * scale * samples
+
+
+def step_s(point: Point) -> float:
+    """Seconds of one optimizer step."""
+    rate = PEAK_FLOPS[point.precision] * SHARE_OF_PEAK[point.workload]
+    return max(FLOOR_STEP_S, step_flops(point) / rate)
+
+
+def wall_s(point: Point) -> float:
+    """Seconds of a point: the timed look, and the traced one where there is one."""
+    looks = [point.timed_steps] + ([point.traced_steps] if point.traced_steps else [])
+    return sum(START_S + (point.warmup_steps + steps) * step_s(point) for steps in looks)
+
+
+def disk_bytes(point: Point) -> float:
+    """Bytes of a point's folder."""
+    return RECORD_BYTES + TRACE_BYTES * point.world_size * point.traced_steps
+
+
+def estimate(points: Iterable[Point]) -> Estimate:
+    """The cost of all points together."""
+    points = list(points)
+    seconds: dict[tuple[int, int], list[float]] = {}
+    for point in points:
+        seconds.setdefault((point.nodes, point.ranks_per_node), []).append(wall_s(point))
+    shapes = [Shape(n, r, len(s), n * r * sum(s) / 3600) for (n, r), s in seconds.items()]
+    return Estimate(
+        gpu_hours=sum(shape.gpu_hours for shape in shapes),
+        wall_hours=sum(map(sum, seconds.values())) / 3600,
+        disk_bytes=sum(map(disk_bytes, points)),
+        shapes=tuple(sorted(shapes, key=lambda s: (-s.gpus, -s.nodes))),
+    )

@@ -1,0 +1,33 @@
+"""Why a rank failed, as one word of the closed list in analysis/tables.py, and one line."""
+
+from __future__ import annotations
+
+
+class Unsupported(Exception):
+    """The device cannot do what the point asks."""
+
+
+class LossNotFinite(Exception):
+    """Training went wrong: a loss is NaN or infinite."""
+
+    def __init__(self, step: int, value: float) -> None:
+        super().__init__(f"loss is {value} at step {step}")
+        self.step = step
+
+
+class DrillError(Exception):
+    """A failure made on purpose (the point's `fault`)."""
+
+
+def reason_of(error: BaseException) -> tuple[str, str]:
+    """The reason and a one-line message for an exception that a rank raised."""
+    message = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    if isinstance(error, Unsupported):
+        return "unsupported_here", str(error)
+    if isinstance(error, LossNotFinite):
+        return "loss_nan", str(error)
+    if isinstance(error, MemoryError):
+        return "host_out_of_memory", message
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, without importing torch here
+        return "gpu_out_of_memory", message
+    return "rank_exception", message

@@ -1,0 +1,53 @@
+"""One look at a point: the files of its folder, and the small JSON files that its processes leave there."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["timed", "traced"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Paths of one look, `results/<sweep>/points/<id>/<kind>/`."""
+
+    folder: Path
+
+    @property
+    def kind(self) -> str:
+        return self.folder.name
+
+    @property
+    def point_file(self) -> Path:
+        return self.folder.parent / "point.json"
+
+    def rank_file(self, rank: int, name: str) -> Path:
+        return self.folder / f"rank{rank}.{name}"
+
+    def steps(self, rank: int) -> Path:
+        return self.folder / f"steps-r{rank}.jsonl"
+
+    def trace(self, rank: int, suffix: str) -> Path:
+        return self.folder / f"trace-r{rank}.{suffix}"
+
+    def samples(self, kind: str, host: str) -> Path:
+        return self.folder / f"{kind}-{host}.jsonl"
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write at once or not at all: a reader never sees half a file."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(json.dumps(content, indent=1) + "\n")
+    scratch.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """The file's content, or None where there is no such file."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,66 @@
+"""DeepSpeed ZeRO, stages 1 to 3, in the process group that the worker has already set up."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from jobs.point import Point
+from jobs.strategies import freeze_in_compute_dtype, make_optimizer
+from jobs.workloads import Work
+
+
+def zero_config(point: Point) -> dict[str, Any]:
+    """DeepSpeed's configuration; nothing is left to its "auto"."""
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": point.micro_batch,
+        "gradient_accumulation_steps": point.grad_accum,
+        "zero_optimization": {"stage": int(point.strategy[-1])},
+        # a torch optimizer: DeepSpeed's own would have to be compiled on the spot
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 10**9,
+        "wall_clock_breakdown": False,
+    }
+    if point.precision in ("bf16", "fp16"):
+        config[point.precision] = {"enabled": True}
+    return config
+
+
+def import_deepspeed(device: torch.device) -> Any:
+    """DeepSpeed, told of the device; on a CPU without its shared-memory operator, which needs a compiler."""
+    if device.type == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed
+
+    if device.type == "cpu":
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+class ZeroTrainer:
+    """A DeepSpeed engine. It casts inputs' weights itself; floating inputs are cast here."""
+
+    def __init__(self, point: Point, work: Work, device: torch.device) -> None:
+        deepspeed = import_deepspeed(device)
+        deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), auto_mpi_discovery=False)
+        model = work.model.to(device)
+        freeze_in_compute_dtype(point, model)
+        optimizer = make_optimizer(point, model)
+        self.model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=zero_config(point))
+        self.loss_of = work.loss
+        self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(point.precision)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if self.dtype is not None:
+            batch = {k: v.to(self.dtype) if v.is_floating_point() else v for k, v in batch.items()}
+        return self.loss_of(self.model, batch)
+
+    def backward(self, loss: torch.Tensor, *, last: bool) -> None:
+        self.model.backward(loss)
+        if not last:  # the engine counts micro-batches by its steps; only the last one updates
+            self.model.step()
+
+    def step(self) -> None:
+        self.model.step()

@@ -1,0 +1,142 @@
+"""One rank of one look: process group, workload, strategy, step loop. Started by jobs/rank.py:
+
+    RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python -m jobs.worker POINT/timed
+
+Read `run` top to bottom; the step loop is in jobs/steps.py.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from jobs.failures import Unsupported, reason_of
+from jobs.heartbeat import Heartbeat
+from jobs.look import Look, read_json, write_json
+from jobs.point import Point, complete
+from jobs.processes import die_with_parent
+
+
+def pick_device(point: Point) -> Any:
+    """This rank's device, as the point asks; raises Unsupported where the host cannot give it."""
+    import torch
+
+    local = int(os.environ["LOCAL_RANK"])
+    cuda = torch.cuda.is_available() and torch.cuda.device_count() > 0
+    if point.device == "cuda" and not cuda:
+        raise Unsupported("the point asks for device cuda and there is no GPU here")
+    if point.device == "cpu" or not cuda:
+        if point.precision == "tf32":
+            raise Unsupported("tf32 needs a GPU of compute capability 8.0 or later; this rank has a CPU")
+        return torch.device("cpu")
+    if local >= torch.cuda.device_count():
+        raise Unsupported(f"local rank {local} has no GPU of its own: {torch.cuda.device_count()} here")
+    torch.cuda.set_device(local)
+    if point.precision in ("tf32", "bf16") and torch.cuda.get_device_capability()[0] < 8:
+        raise Unsupported(f"{point.precision} needs compute capability 8.0 or later")
+    return torch.device("cuda", local)
+
+
+def set_precision(point: Point) -> None:
+    """TF32 for convolutions and products alike, or for neither."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = point.precision == "tf32"
+
+
+def join_group(device: Any, stall_s: float) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        timeout=timedelta(seconds=stall_s),
+        device_id=device if device.type == "cuda" else None,
+    )
+
+
+def result(device: Any, work: Any, facts: dict[str, Any], rank: int) -> dict[str, Any]:
+    """What is known of the rank at a good end; see docs/formats.md."""
+    import torch
+
+    cuda = device.type == "cuda"
+    return {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if cuda else None,
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(device) if cuda else None,
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device) if cuda else None,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        **facts,
+    }
+
+
+def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
+    import torch
+
+    from jobs import steps, workloads
+    from jobs.data import make_loader
+    from jobs.strategies import make_trainer
+    from jobs.telemetry.trace import make_tracer
+
+    heart.beat("group", force=True)
+    device = pick_device(point)
+    set_precision(point)
+    join_group(device, float(os.environ.get("NIGHTSWEEP_STALL_S", "300")))
+    heart.beat("model", force=True)
+    work = workloads.build(point)
+    counts = [sum(p.numel() for p in work.model.parameters() if p.requires_grad or all_) for all_ in (True, False)]
+    loader = make_loader(point, work.dataset)
+    trainer = make_trainer(point, work, device)
+    heart.beat("steps", force=True)
+    tracer = make_tracer(os.environ.get("NIGHTSWEEP_TRACER", "none"), look, rank)
+    window = steps.run(point, work, trainer, loader, device, tracer, look, rank, heart)
+    facts = {
+        "parameters": counts[0],
+        "trainable_parameters": counts[1],
+        "dataset_samples": len(work.dataset),  # type: ignore[arg-type]
+        "steps_per_epoch": max(1, len(loader) // point.grad_accum),
+        "window": window,
+    }
+    write_json(look.rank_file(rank, "result.json"), result(device, work, facts, rank))
+    heart.beat("end", force=True)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def main() -> int:
+    die_with_parent()
+    look, rank = Look(Path(sys.argv[1])), int(os.environ["RANK"])
+    heart = Heartbeat(look.rank_file(rank, "heartbeat"))
+    with look.rank_file(rank, "stacks.txt").open("w") as stacks:
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+        try:
+            point = complete(read_json(look.point_file)["settings"])
+            run(look, point, rank, heart)
+        except Exception as error:
+            look.rank_file(rank, "traceback.txt").write_text(traceback.format_exc())
+            reason, message = reason_of(error)
+            phase = look.rank_file(rank, "heartbeat").read_text().strip()
+            write_json(
+                look.rank_file(rank, "error.json"),
+                {"reason": reason, "message": message, "phase": phase, "step": getattr(error, "step", None)},
+            )
+            traceback.print_exc()
+            sys.stderr.flush()
+            # no orderly end: its destructors could wait for ranks that wait for this one
+            os._exit(1)
+    print(json.dumps({"rank": rank, "done": True}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
