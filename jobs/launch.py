@@ -1,0 +1,197 @@
+"""One point: ranks up, watched, down; twice (timed, then traced); the record last.
+
+    python -m jobs.launch results/demo/points/<id> --sweep results/demo/sweep.json [--stall-s 300] [--timeout-s 3600]
+
+Ends with 0 when a record was written, whatever the record says: a failed point is a result, and the sweep goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from jobs import facts, watch
+from jobs.look import Kind, Look, read_json, write_json
+from jobs.point import Point, complete
+from jobs.telemetry import nsys, nvml
+
+RECORD_SCHEMA = 1
+
+
+def utc_now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def next_attempt(folder: Path) -> int:
+    """Number this start, and note it before anything else happens."""
+    log = folder / "attempts.jsonl"
+    number = len(log.read_text().splitlines()) + 1 if log.exists() else 1
+    with log.open("a") as sink:
+        entry = {"attempt": number, "started_at": utc_now(), "host": socket.gethostname(), "pid": os.getpid()}
+        sink.write(json.dumps(entry) + "\n")
+    return number
+
+
+def choose_tracer(point: Point, cuda: bool) -> tuple[str | None, str]:
+    """Which tracer the traced look uses, and why."""
+    if point.traced_steps == 0:
+        return None, "the point asks for no trace"
+    if point.tracer == "kineto":
+        return "kineto", "the point asks for it"
+    if not cuda:
+        return "kineto", "ranks compute on the CPU, where nsys would see no kernels"
+    works, why = nsys.probe()
+    return ("nsys", why) if works else ("kineto", why)
+
+
+def run_look(folder: Path, kind: Kind, point: Point, tracer: str, limits: watch.Limits, stopped: Any) -> dict[str, Any]:
+    """One look, from an empty folder; its entry in the record, with `failure` when it failed."""
+    look = Look(folder / kind)
+    shutil.rmtree(look.folder, ignore_errors=True)
+    look.folder.mkdir(parents=True)
+    started = time.time_ns()
+    try:
+        outcome = watch.Ranks(look, point, tracer, limits).watch(stopped)
+    except OSError as error:
+        outcome = watch.Outcome("launch_failed", str(error), None)
+    if outcome.reason is None and tracer == "nsys":
+        problems = [p for p in (nsys.export(look, r) for r in range(point.world_size)) if p]
+        if problems:
+            outcome = watch.Outcome("rank_exit", problems[0], None)
+    ended = time.time_ns()
+    return {
+        "status": "failed" if outcome.reason else "ok",
+        "reason": outcome.reason,
+        "message": outcome.message,
+        "started_ns": started,
+        "ended_ns": ended,
+        "wall_s": (ended - started) / 1e9,
+        "failure": outcome.failure,
+    }
+
+
+def tracebacks(look: Look, failed: int | None) -> dict[str, str | None]:
+    """Paths, relative to the point, of what rank 0 and the rank that failed first left: a traceback, else stacks."""
+
+    def path(rank: int | None) -> str | None:
+        if rank is None:
+            return None
+        for name in ("traceback.txt", "stacks.txt"):
+            file = look.rank_file(rank, name)
+            if file.exists() and file.stat().st_size:
+                return f"{look.kind}/{file.name}"
+        return None
+
+    return {"first_failed": path(failed), "rank0": path(0)}
+
+
+def failure_of(folder: Path, looks: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """The record's failure: of the timed look, else of the traced one."""
+    for kind, entry in looks.items():
+        if entry["status"] == "failed":
+            who = entry["failure"] or dict.fromkeys(("rank", "host", "exit_code", "signal", "phase", "step"))
+            return {"look": kind, **who, "tracebacks": tracebacks(Look(folder / kind), who["rank"])}
+    return None
+
+
+SKIPPED: dict[str, Any] = {
+    "status": "skipped", "reason": None, "message": None, "started_ns": None, "ended_ns": None, "wall_s": 0.0,
+    "failure": None,
+}  # fmt: skip
+
+
+def uses_cuda(point: Point) -> bool:
+    import torch
+
+    return point.device != "cpu" and torch.cuda.is_available()
+
+
+def launch(folder: Path, job: dict[str, Any], limits: watch.Limits, stopped: Any) -> dict[str, Any]:
+    """Run the point and return its record."""
+    point, attempt, started_at, begin = complete(job["settings"]), next_attempt(folder), utc_now(), time.monotonic()
+    write_json(folder / "point.json", job)
+    cuda = uses_cuda(point)
+    tracer, why = choose_tracer(point, cuda)
+    if point.nodes > 1 and not watch.in_allocation():
+        message = f"the point asks for {point.nodes} nodes and this is not inside a Slurm allocation"
+        timed = SKIPPED | {"status": "failed", "reason": "launch_failed", "message": message}
+    else:
+        timed = run_look(folder, "timed", point, "none", limits, stopped)
+    traced = SKIPPED
+    if timed["status"] == "ok" and tracer is not None:
+        traced = run_look(folder, "traced", point, tracer, limits, stopped)
+    looks = {"timed": timed, "traced": traced}
+    failure = failure_of(folder, looks)
+    status = "ok" if timed["status"] == "ok" else "cancelled" if timed["reason"] == "interrupted" else "failed"
+    available, nvml_why = nvml.probe()
+    return {
+        "schema": RECORD_SCHEMA,
+        "point_id": job["point_id"],
+        "sweep": job["sweep"],
+        "settings": point.settings(),
+        "status": status,
+        "reason": timed["reason"],
+        "message": timed["message"],
+        "attempt": attempt,
+        "command": shlex.join(sys.argv) + " -> " + watch.describe(Look(folder / "timed"), point),
+        "started_at": started_at,
+        "ended_at": utc_now(),
+        "wall_s": time.monotonic() - begin,
+        "failure": failure,
+        "looks": {kind: {k: v for k, v in entry.items() if k != "failure"} for kind, entry in looks.items()},
+        "tracer": {"used": tracer if traced["status"] == "ok" else None, "reason": traced["message"] or why},
+        "nvml": {"available": available, "reason": None if available else nvml_why},
+        "device": "cuda" if cuda else "cpu",
+        "backend": "nccl" if cuda else "gloo",
+        "world_size": point.world_size,
+        "hosts": [facts.host()],
+        "software": facts.software(why if tracer == "nsys" else None),
+        "slurm": facts.slurm(),
+    }
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="jobs.launch", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--sweep", type=Path, required=True, help="sweep.json, which holds the point of this folder")
+    parser.add_argument("--stall-s", type=float, default=300.0)
+    parser.add_argument("--timeout-s", type=float, default=3600.0)
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse()
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda n, _: told.append(n))
+    folder: Path = args.folder
+    sweep = read_json(args.sweep)
+    mine = next((p for p in (sweep or {}).get("points", []) if p["point_id"] == folder.name), None)
+    if mine is None:
+        print(f"{args.sweep}: no point {folder.name} in it", file=sys.stderr)
+        return 2
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        # an orphan of a killed run may still be measuring this point: wait for it rather than disturb it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record = launch(
+            folder, {"sweep": sweep["name"], **mine}, watch.Limits(args.stall_s, args.timeout_s), lambda: bool(told)
+        )
+        write_json(folder / "record.json", record)
+    print(f"{folder.name} {record['status']} {record['reason'] or ''} {record['message'] or ''}".strip())
+    return 130 if record["status"] == "cancelled" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Supervises one rank: starts its worker (under nsys when asked), and writes how it ended, however it ended.
+
+Started by jobs/launch.py, as a local process or as a task of srun, so that both leave the same evidence:
+
+    python -m jobs.rank POINT/timed
+
+The first rank of a node also starts the node's sampler.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from jobs.look import Look, write_json
+from jobs.processes import die_with_parent, signal_group
+from jobs.telemetry import nsys
+
+SLURM_NAMES = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
+
+
+def adopt_slurm_names() -> None:
+    """Under srun, torch's variables from Slurm's."""
+    for name, slurm in SLURM_NAMES.items():
+        if name not in os.environ:
+            os.environ[name] = os.environ[slurm]
+
+
+def start_sampler(look: Look) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "jobs.telemetry.sampler", str(look.folder)], start_new_session=True)
+
+
+def main() -> int:
+    die_with_parent(signal.SIGTERM)
+    adopt_slurm_names()
+    look, rank = Look(Path(sys.argv[1])), int(os.environ["RANK"])
+    command = [sys.executable, "-m", "jobs.worker", str(look.folder)]
+    if os.environ.get("NIGHTSWEEP_TRACER") == "nsys":
+        command = nsys.profile_command(look, rank) + command
+    with look.rank_file(rank, "log").open("ab") as log:
+        worker = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, lambda n, _: signal_group(worker, n))
+    write_json(look.rank_file(rank, "pid.json"), {"rank": rank, "host": socket.gethostname(), "pid": worker.pid})
+    sampler = start_sampler(look) if os.environ["LOCAL_RANK"] == "0" else None
+    code = worker.wait()
+    ended = time.time_ns()
+    signal_group(worker, signal.SIGKILL)  # loader workers, or what nsys left
+    exit_code, number = (None, -code) if code < 0 else (code, None)
+    if exit_code is not None and exit_code > 128 and "nsys" in command[0]:
+        exit_code, number = None, exit_code - 128
+    write_json(
+        look.rank_file(rank, "exit.json"),
+        {"rank": rank, "host": socket.gethostname(), "exit_code": exit_code, "signal": number, "ended_ns": ended},
+    )
+    if sampler is not None:
+        sampler.terminate()
+        sampler.wait()
+    return 0 if code == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

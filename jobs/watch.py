@@ -1,0 +1,202 @@
+"""Runs all ranks of one look: starts them, watches them, ends them, and tells why they ended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.look import Look, read_json
+from jobs.point import Point
+
+POLL_S = 0.2
+GRACE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to give up: no rank moved for `stall_s`, or the look took `timeout_s`."""
+
+    stall_s: float
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a look ended. `failure` names the rank that failed first (see docs/formats.md), if one did."""
+
+    reason: str | None
+    message: str | None
+    failure: dict[str, Any] | None
+
+
+def in_allocation() -> bool:
+    return "SLURM_JOB_ID" in os.environ
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def rank_environment(point: Point, tracer: str, limits: Limits) -> dict[str, str]:
+    """What every rank gets. CPU ranks share the cores, so that they do not fight for them."""
+    threads = max(1, len(os.sched_getaffinity(0)) // point.ranks_per_node)
+    return {
+        **os.environ,
+        "WORLD_SIZE": str(point.world_size),
+        "MASTER_ADDR": socket.gethostname() if in_allocation() and point.nodes > 1 else "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "NIGHTSWEEP_TRACER": tracer,
+        "NIGHTSWEEP_STALL_S": str(limits.stall_s),
+    }
+
+
+def commands(look: Look, point: Point) -> list[tuple[list[str], dict[str, str]]]:
+    """What to start, each with its own variables: one srun for all ranks in an allocation, else a process a rank."""
+    rank = [sys.executable, "-m", "jobs.rank", str(look.folder)]
+    if in_allocation():
+        shape = [f"--nodes={point.nodes}", f"--ntasks={point.world_size}", f"--ntasks-per-node={point.ranks_per_node}"]
+        return [(["srun", *shape, "--kill-on-bad-exit=0", "--export=ALL", *rank], {})]
+    return [(rank, {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(point.world_size)]
+
+
+def describe(look: Look, point: Point) -> str:
+    """The command that a person would run for the same ranks."""
+    return " & ".join(
+        " ".join([*(f"{k}={v}" for k, v in env.items()), shlex.join(cmd)]) for cmd, env in commands(look, point)
+    )
+
+
+def last_move(look: Look) -> float:
+    """When a rank last gave a sign of life, by the file system's clock."""
+    times = [p.stat().st_mtime for p in look.folder.glob("rank*.heartbeat")]
+    return max(times, default=0.0)
+
+
+def exits(look: Look, point: Point) -> list[dict[str, Any]]:
+    """The ends of ranks so far, earliest first."""
+    found = [read_json(look.rank_file(r, "exit.json")) for r in range(point.world_size)]
+    return sorted((e for e in found if e), key=lambda e: e["ended_ns"])
+
+
+def bad(end: dict[str, Any]) -> bool:
+    return end["exit_code"] != 0
+
+
+def first_failure(look: Look, ends: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rank to blame: the earliest end that raised for itself, else the earliest bad end. A rank whose peer died
+    first raises a connection error soon after, so time decides."""
+    return min((e for e in ends if bad(e)), key=lambda e: e["ended_ns"])
+
+
+def blame(look: Look, end: dict[str, Any]) -> Outcome:
+    """The outcome for a rank that ended badly."""
+    rank = end["rank"]
+    error = read_json(look.rank_file(rank, "error.json"))
+    heart = look.rank_file(rank, "heartbeat")
+    phase = (error or {}).get("phase") or (heart.read_text().strip() if heart.exists() else None)
+    if error and end["signal"] is None:
+        reason, message = error["reason"], f"rank {rank}: {error['message']}"
+    elif end["signal"]:
+        reason = "host_out_of_memory" if end["signal"] == signal.SIGKILL and oom_killed() else "rank_killed"
+        message = f"rank {rank} died of signal {end['signal']} ({signal.Signals(end['signal']).name}) in {phase}"
+    else:
+        reason, message = "rank_exit", f"rank {rank} ended with code {end['exit_code']} in {phase} and no traceback"
+    failure = {"rank": rank, "host": end["host"], "exit_code": end["exit_code"], "signal": end["signal"],
+               "phase": phase, "step": (error or {}).get("step")}  # fmt: skip
+    return Outcome(reason, message, failure)
+
+
+_OOM_EVENTS = "/sys/fs/cgroup/memory.events"
+
+
+def _oom_count() -> int:
+    try:
+        with Path(_OOM_EVENTS).open() as events:
+            return sum(int(line.split()[1]) for line in events if line.startswith("oom_kill "))
+    except OSError:
+        return 0
+
+
+_oom_at_start = _oom_count()
+
+
+def oom_killed() -> bool:
+    """Whether the kernel killed something of this cgroup for memory since this process started."""
+    return _oom_count() > _oom_at_start
+
+
+class Ranks:
+    """The started ranks of a look."""
+
+    def __init__(self, look: Look, point: Point, tracer: str, limits: Limits) -> None:
+        self.look, self.point, self.limits = look, point, limits
+        shared = rank_environment(point, tracer, limits)
+        self.processes = [subprocess.Popen(cmd, env={**shared, **env}) for cmd, env in commands(look, point)]
+        self.started = time.time()
+
+    def alive(self) -> bool:
+        return any(p.poll() is None for p in self.processes)
+
+    def send(self, number: int) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def end(self) -> None:
+        """Ask the ranks for their stacks, then end them."""
+        self.send(signal.SIGUSR1)
+        time.sleep(0.5)
+        self.send(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self.send(signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
+
+    def watch(self, stopped: Callable[[], bool]) -> Outcome:
+        """Until all ranks have ended well, or something is wrong."""
+        while True:
+            ends = exits(self.look, self.point)
+            if any(map(bad, ends)):
+                time.sleep(POLL_S)  # a rank that failed in the same moment may have been first
+                outcome = blame(self.look, first_failure(self.look, exits(self.look, self.point)))
+            elif len(ends) == self.point.world_size:
+                for process in self.processes:
+                    process.wait()
+                return Outcome(None, None, None)
+            else:
+                outcome = self.trouble(stopped)
+            if outcome.reason:
+                self.end()
+                return outcome
+            time.sleep(POLL_S)
+
+    def trouble(self, stopped: Callable[[], bool]) -> Outcome:
+        """Stopped, too long, stalled, or gone without a word; an outcome without a reason when all is well."""
+        now = time.time()
+        if stopped():
+            return Outcome("interrupted", "the launcher was told to stop", None)
+        if now - self.started > self.limits.timeout_s:
+            return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s", None)
+        if now - max(self.started, last_move(self.look)) > self.limits.stall_s:
+            return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s", None)
+        if not self.alive() and len(exits(self.look, self.point)) < self.point.world_size:
+            return Outcome("launch_failed", "ranks ended without saying how; see the log", None)
+        return Outcome(None, None, None)
