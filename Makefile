@@ -18,6 +18,8 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/snakemake --configfile config/demo.yaml --lint
 
 # torch first and pinned, so that this pin decides which build of it comes. DeepSpeed is source only: its set-up imports
 # torch, so it is built without isolation, and without its operators (they would need a compiler here).

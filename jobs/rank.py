@@ -51,12 +51,17 @@ def main() -> int:
     code = worker.wait()
     ended = time.time_ns()
     signal_group(worker, signal.SIGKILL)  # loader workers, or what nsys left
-    exit_code, number = (None, -code) if code < 0 else (code, None)
-    if exit_code is not None and exit_code > 128 and "nsys" in command[0]:
-        exit_code, number = None, exit_code - 128
+    if code > 128 and command[0] == "nsys":  # as a shell tells it
+        code = 128 - code
     write_json(
         look.rank_file(rank, "exit.json"),
-        {"rank": rank, "host": socket.gethostname(), "exit_code": exit_code, "signal": number, "ended_ns": ended},
+        {
+            "rank": rank,
+            "host": socket.gethostname(),
+            "exit_code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "ended_ns": ended,
+        },
     )
     if sampler is not None:
         sampler.terminate()

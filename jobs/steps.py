@@ -91,7 +91,9 @@ def run(
         heart.beat(f"step {number}")
         phase = "warmup" if number < point.warmup_steps else "timed"
         with tracer.range(f"step {number}"):
-            steps.append(one_step(point, work, trainer, batches, device, tracer, rank, Step(number, phase, time.time_ns())))
+            steps.append(
+                one_step(point, work, trainer, batches, device, tracer, rank, Step(number, phase, time.time_ns()))
+            )
     synchronize(device)
     window = {"start_ns": window_start, "end_ns": time.time_ns()}
     heart.beat("trace", force=True)

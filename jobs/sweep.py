@@ -28,7 +28,7 @@ MAX_POINTS = 100_000
 
 @dataclass(frozen=True)
 class Resources:
-    """What a point may use. timeout_min: wall time of its job; stall_s: time without a step before it counts as hung."""
+    """What a point may use. timeout_min: wall time of its job; stall_s: time without a step that counts as hung."""
 
     timeout_min: int = 60
     stall_s: int = 300
@@ -44,8 +44,9 @@ class Sweep:
     preset: str | None = None
 
     def varying(self) -> tuple[str, ...]:
-        """Names of the settings that are not the same in all points."""
-        return tuple(name for name in FIELDS if len({getattr(p, name) for p in self.points}) > 1)
+        """Names of the settings that differ between points, or between points of a workload for its own settings."""
+        values = {name: {getattr(p, name) for p in self.points} for name in FIELDS}
+        return tuple(n for n, v in values.items() if len(v if FIELDS[n].metadata["only"] is None else v - {None}) > 1)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class _Config:
 
     def map(self, key: str) -> dict[str, Any]:
         """A section that is merged entry by entry."""
-        return self._file.get(key, {}) | self._over.get(key, {})
+        return {**self._file.get(key, {}), **self._over.get(key, {})}
 
     def value(self, key: str, default: Any) -> Any:
         """A section that a preset replaces."""

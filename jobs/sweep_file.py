@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-import math
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,8 @@ def _parse(path: Path) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}" if mark else "file"
         raise SweepError([f"{where}: bad YAML: {one_line(error.problem or error.context or 'unreadable')}"]) from error
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # PyYAML's constructors of a value with a wrong tag (`!!bool x`) raise whatever they stumble over.
         raise SweepError([f"file: bad YAML: {one_line(str(error))}"]) from error
     except RecursionError as error:
         raise SweepError(["file: bad YAML: nested too deep"]) from error
@@ -116,8 +117,8 @@ def schema() -> dict[str, Any]:
         "repeats": whole,
         "resources": _map({"timeout_min": whole, "stall_s": whole}),
     }
-    presets = {"type": "object", "additionalProperties": _map(overlay)}
     name = {"type": "string", "pattern": NAME_PATTERN}
+    presets = {"type": "object", "propertyNames": name, "additionalProperties": _map(overlay)}
     return _map({"name": name, **overlay, "presets": presets}, required=["name"])
 
 
@@ -127,25 +128,31 @@ def _validator() -> Any:
     types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many(
         {
             "integer": lambda _, v: isinstance(v, int) and not isinstance(v, bool),
-            "number": lambda _, v: isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v),
+            "number": lambda _, v: (
+                isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) <= sys.float_info.max
+            ),
         }
     )
-    return jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)(schema())
+    extend: Any = jsonschema.validators.extend  # untyped in the stubs
+    return extend(jsonschema.Draft202012Validator, type_checker=types)(schema())
 
 
 def _lines(error: ValidationError) -> Iterator[str]:
     """One error of the schema in our words; unknown keys are one line each."""
-    path = _path(error.absolute_path)
+    parts = list(error.absolute_path)
+    instance: Any = error.instance
+    rule: Any = error.validator_value
     if error.validator == "additionalProperties":
-        for key in error.instance:
-            if key not in error.schema["properties"]:
-                yield f"{_path([*error.absolute_path, key])}: {_unknown(key, error.schema['properties'])}"
+        part: Any = error.schema
+        for key in instance:
+            if key not in part["properties"]:
+                yield f"{_path([*parts, key])}: {_unknown(key, part['properties'])}"
     elif error.validator == "required":
-        for key in error.validator_value:
-            if key not in error.instance:
-                yield f"{_path([*error.absolute_path, key])}: is required"
+        for key in rule:
+            if key not in instance:
+                yield f"{_path([*parts, key])}: is required"
     else:
-        yield f"{path}: {_what(error)}"
+        yield f"{_path(parts)}: {_what(error, rule)}"
 
 
 def _unknown(key: Any, known: dict[str, Any]) -> str:
@@ -157,8 +164,8 @@ def _unknown(key: Any, known: dict[str, Any]) -> str:
     return f"unknown {kind}" + (f" ({hint})" if hint else "")
 
 
-def _what(error: ValidationError) -> str:
-    value, limit = shown(error.instance), error.validator_value
+def _what(error: ValidationError, limit: Any) -> str:
+    value = shown(error.instance)
     match error.validator:
         case "enum":
             return f"{value} is not one of {', '.join(map(str, limit))}"

@@ -95,7 +95,7 @@ def exits(look: Look, point: Point) -> list[dict[str, Any]]:
 
 
 def bad(end: dict[str, Any]) -> bool:
-    return end["exit_code"] != 0
+    return bool(end["exit_code"] != 0)
 
 
 def first_failure(look: Look, ends: list[dict[str, Any]]) -> dict[str, Any]:

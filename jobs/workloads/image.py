@@ -91,7 +91,7 @@ def build(point: Point) -> Work:
     assert size is not None
     model, layers = build_model(point)
     memory = torch.channels_last if point.layout == "nhwc" else torch.contiguous_format
-    model = model.to(memory_format=memory)
+    model = model.to(memory_format=memory)  # type: ignore[call-overload]
     images, labels = load_digits(point.data)
 
     def prepare(batch: Batch) -> Batch:

@@ -1,0 +1,51 @@
+"""Snakemake logger plugin: the sweep's progress instead of a page a job. Used by `logger: nightsweep` in a profile."""
+
+from __future__ import annotations
+
+import logging
+from logging import LogRecord
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from jobs.progress import Progress
+
+POINT_RULE = "point"
+
+
+class LogHandler(LogHandlerBase):
+    """Events in, lines out on stderr. Warnings and errors pass through."""
+
+    def __post_init__(self) -> None:
+        self.progress = Progress()
+
+    def emit(self, record: LogRecord) -> None:
+        event = getattr(record, "event", None)
+        if event == LogEvent.RUN_INFO:
+            self.progress.total = getattr(record, "stats", {}).get(POINT_RULE, 0)
+        elif event == LogEvent.JOB_INFO and record.rule_name == POINT_RULE:
+            self.progress.start(record.jobid, record.wildcards["point"], str(record.output[0]))
+        elif event == LogEvent.JOB_FINISHED:
+            self.progress.finish(record.job_id)
+        elif record.levelno >= logging.WARNING or event in (LogEvent.JOB_ERROR, LogEvent.ERROR):
+            self.progress.line(record.getMessage())
+
+    @property
+    def writes_to_stream(self) -> bool:
+        return True
+
+    @property
+    def writes_to_file(self) -> bool:
+        return False
+
+    @property
+    def has_filter(self) -> bool:
+        return True
+
+    @property
+    def has_formatter(self) -> bool:
+        return True
+
+    @property
+    def needs_rulegraph(self) -> bool:
+        return False

@@ -1,0 +1,31 @@
+# Nightsweep's front door: one YAML sweep in, a report out.
+#
+#     snakemake --profile profiles/local --configfile config/demo.yaml
+#     snakemake --profile profiles/local --configfile config/demo.yaml figures     # from existing tables, no training
+#     ... --config preset=small                                                   # a preset of the sweep
+from snakemake.utils import min_version
+
+min_version("9.12")
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/points.smk"
+include: "workflow/rules/tables.smk"
+include: "workflow/rules/figures.smk"
+
+
+localrules:
+    all,
+
+
+rule all:
+    default_target: True
+    input:
+        f"results/{SWEEP.name}/report.html",
+
+
+onsuccess:
+    summarize(Path(ROOT), POINTS)

@@ -1,0 +1,54 @@
+# Figures and the report, from tables alone.
+FAMILIES = "iteration_time scaling breakdown memory timeline failures loss".split()
+
+
+rule figure:
+    input:
+        tables=expand("results/{{sweep}}/tables/{table}.parquet", table=TABLES),
+    output:
+        png=report(
+            "results/{sweep}/figures/{family}.png",
+            caption="../report/figure.rst",
+            category="Figures",
+            labels={"figure": "{family}", "sweep": "{sweep}"},
+        ),
+        pdf="results/{sweep}/figures/{family}.pdf",
+    log:
+        "results/{sweep}/logs/figures/{family}.log",
+    wildcard_constraints:
+        family="|".join(FAMILIES),
+    conda:
+        "../../envs/nightsweep.yaml"
+    params:
+        tables=subpath(input[0], parent=True),
+        folder=subpath(output.png, parent=True),
+    shell:
+        "python -m analysis.figures {wildcards.family} --tables {params.tables} --out {params.folder} > {log} 2>&1"
+
+
+rule figures:
+    input:
+        expand(f"{ROOT}/figures/{{family}}.png", family=FAMILIES),
+
+
+rule report_page:
+    input:
+        tables=expand("results/{{sweep}}/tables/{table}.parquet", table=TABLES),
+        figures=expand("results/{{sweep}}/figures/{family}.png", family=FAMILIES),
+    output:
+        page=report(
+            "results/{sweep}/report.html",
+            category="Report",
+            caption="../report/page.rst",
+        ),
+    log:
+        "results/{sweep}/logs/report.log",
+    conda:
+        "../../envs/nightsweep.yaml"
+    params:
+        tables=subpath(input[0], parent=True),
+        figures=lambda wildcards, input: Path(input.figures[0]).parent,
+        records="results/{sweep}/points",
+    shell:
+        "python -m analysis.report --tables {params.tables} --figures {params.figures} --records {params.records}"
+        " --out {output.page} > {log} 2>&1"

@@ -1,0 +1,20 @@
+# Raw data: one launch a point. A point that fails is a result too: the launch writes its record and ends well.
+
+
+rule point:
+    output:
+        record="results/{sweep}/points/{point}/record.json",
+    log:
+        "results/{sweep}/logs/points/{point}.log",
+    conda:
+        "../../envs/nightsweep.yaml"
+    resources:
+        machine=1,
+    params:
+        folder=subpath(output.record, parent=True),
+        sweep_file="results/{sweep}/sweep.json",
+        stall_s=SWEEP.resources.stall_s,
+        timeout_s=SWEEP.resources.timeout_min * 60,
+    shell:
+        "python -m jobs.launch {params.folder} --sweep {params.sweep_file} --stall-s {params.stall_s}"
+        " --timeout-s {params.timeout_s} > {log} 2>&1"
