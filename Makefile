@@ -8,18 +8,18 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 .PHONY: demo test lint lock clean
 
 demo: .venv/ready
-	$(BIN)/snakemake --profile profiles/local --configfile config/demo.yaml
+	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --profile profiles/local --configfile config/demo.yaml
 
 test: .venv/ready
 	$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest --durations=5
 
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow/rules
-	$(BIN)/snakemake --configfile config/demo.yaml --lint
+	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --configfile config/demo.yaml --lint
 
 # torch first and pinned, so that this pin decides which build of it comes. DeepSpeed is source only: its set-up imports
 # torch, so it is built without isolation, and without its operators (they would need a compiler here).

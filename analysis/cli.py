@@ -1,0 +1,135 @@
+"""The command `nightsweep`.
+
+nightsweep check config/demo.yaml --preset smoke --list
+
+Exit status: 0 done, 2 the sweep or the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.estimate import NOTE, Estimate, estimate
+from jobs.point import Point
+from jobs.sweep import Sweep, SweepError, load
+
+EXIT_WRONG = 2
+EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line. A subcommand is a function `(arguments) -> exit status` set as `run`."""
+    top = argparse.ArgumentParser(prog="nightsweep", description="Sweeps of multi-GPU training jobs.")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    check_ = commands.add_parser("check", help="check a sweep and tell its size, before anything runs")
+    check_.add_argument("config", type=Path, metavar="CONFIG", help="sweep file, such as config/demo.yaml")
+    check_.add_argument("--preset", metavar="P", help="preset of the file to lay over it")
+    check_.add_argument("--list", action="store_true", help="list the points: id and the settings that vary")
+    check_.add_argument("--json", action="store_true", help="print JSON")
+    check_.set_defaults(run=check)
+    return top
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """`nightsweep check`."""
+    try:
+        sweep = load(arguments.config, arguments.preset)
+    except SweepError as error:
+        for line in error.errors:
+            print(f"{arguments.config}: {line}", file=sys.stderr)
+        return EXIT_WRONG
+    cost = estimate(sweep.points)
+    if arguments.json:
+        print(json.dumps(as_json(sweep, cost, arguments.list), indent=2))
+    else:
+        print("\n".join(summary(sweep, cost) + (listing(sweep) if arguments.list else [])))
+    return 0
+
+
+def summary(sweep: Sweep, cost: Estimate) -> list[str]:
+    """The size of a sweep in lines of text."""
+    title = sweep.name + (f", preset {sweep.preset}" if sweep.preset else "")
+    largest = cost.shapes[0]
+    lines = [
+        f"{title}: {counted(len(sweep.points), 'point')}",
+        f"largest: {largest.nodes} x {largest.ranks_per_node} (nodes x ranks), {counted(largest.gpus, 'GPU')}",
+    ]
+    for s in cost.shapes:
+        lines.append(
+            f"  {s.nodes} x {s.ranks_per_node}: {counted(s.points, 'point')} of {counted(s.gpus, 'GPU')}, "
+            f"{counted(s.points * s.gpus, 'GPU')} in all, {s.gpu_hours:.3g} GPU-hours"
+        )
+    lines.append(
+        f"estimate: {cost.gpu_hours:.3g} GPU-hours, {cost.wall_hours:.3g} h one point after another, "
+        f"{size(cost.disk_bytes)} of disk"
+    )
+    return [*lines, f"  ({NOTE})"]
+
+
+def listing(sweep: Sweep) -> list[str]:
+    """One line for each point: id and the settings that vary."""
+    names = sweep.varying()
+    return ["", *(f"{point.id}  {_told(point, names)}".rstrip() for point in sweep.points)]
+
+
+def _told(point: Point, names: Sequence[str]) -> str:
+    settings = point.settings()
+    return " ".join(f"{name}={settings[name]}" for name in names if name in settings)
+
+
+def as_json(sweep: Sweep, cost: Estimate, points: bool) -> dict[str, Any]:
+    """The same as data; the points only where asked for."""
+    shapes = [{**dataclasses.asdict(s), "gpus": s.gpus, "gpus_in_all": s.points * s.gpus} for s in cost.shapes]
+    content: dict[str, Any] = {
+        "name": sweep.name,
+        "preset": sweep.preset,
+        "points": len(sweep.points),
+        "resources": dataclasses.asdict(sweep.resources),
+        "shapes": shapes,
+        "estimate": {
+            "gpu_hours": cost.gpu_hours,
+            "wall_hours": cost.wall_hours,
+            "disk_bytes": cost.disk_bytes,
+            "note": NOTE,
+        },
+    }
+    if points:
+        content["list"] = [{"id": p.id, "settings": p.settings()} for p in sweep.points]
+    return content
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def size(number: float) -> str:
+    """Bytes in words, decimal units."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} TB"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit status."""
+    arguments = parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `nightsweep check --list | head`: the reader is gone, and Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

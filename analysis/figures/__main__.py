@@ -1,0 +1,46 @@
+"""Figures of a sweep's tables: FAMILY.pdf, FAMILY.png and FAMILY.rst (the caption).
+
+python -m analysis.figures iteration_time --tables results/demo/tables --out results/demo/figures
+python -m analysis.figures all --tables results/demo/tables --out results/demo/figures
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from analysis.figures import breakdown, captions, data, failures, iteration_time, loss, memory, scaling, style, timeline
+
+FAMILIES: dict[str, Callable[[data.Tables], Figure]] = {
+    "iteration_time": iteration_time.draw,
+    "scaling": scaling.draw,
+    "breakdown": breakdown.draw,
+    "memory": memory.draw,
+    "timeline": timeline.draw,
+    "loss": loss.draw,
+    "failures": failures.draw,
+}
+
+
+def write(family: str, tables: data.Tables, out: Path) -> None:
+    """Draw one family and write its three files."""
+    style.save(FAMILIES[family](tables), out / family)
+    (out / f"{family}.rst").write_text(captions.caption(family, tables) + "\n")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m analysis.figures", description="Draw figures from tables.")
+    parser.add_argument("family", choices=[*FAMILIES, "all"])
+    parser.add_argument("--tables", type=Path, required=True, help="folder of the sweep's tables (parquet)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    args = parser.parse_args(argv)
+    tables = data.load(args.tables)
+    for family in FAMILIES if args.family == "all" else [args.family]:
+        write(family, tables, args.out)
+
+
+if __name__ == "__main__":
+    main()

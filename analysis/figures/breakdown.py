@@ -1,0 +1,76 @@
+"""Where the time of a step goes: mean time of each part, per rank and configuration, from the traced look."""
+
+from __future__ import annotations
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import tables as schemas
+from analysis.figures import data, style
+
+MOST = 40
+
+
+def mean_parts(tables: data.Tables) -> pl.DataFrame:
+    """Per workload, configuration, rank and part: mean over steps and repeats, ms; a part that is absent took none."""
+    points = data.ok_points(tables).select("point_id", "workload", "config", "config_order")
+    rows = tables["breakdown"].join(points, on="point_id")
+    bar = ["workload", "config_order", "config", "rank"]
+    steps = rows.group_by(bar).agg(steps=pl.struct("point_id", "step").n_unique(), points=pl.col("point_id").n_unique())
+    return (
+        rows.group_by(*bar, "part")
+        .agg(pl.col("duration_ns").sum())
+        .join(steps, on=bar)
+        .with_columns(mean_ms=pl.col("duration_ns") / pl.col("steps") / 1e6)
+        .sort(*bar, "part")
+    )
+
+
+def _bars(axes: Axes, bars: list[pl.DataFrame]) -> None:
+    left = [0.0] * len(bars)
+    means = [dict(zip(bar["part"], bar["mean_ms"], strict=True)) for bar in bars]
+    for part in schemas.PARTS:
+        widths = [mean.get(part, 0.0) for mean in means]
+        axes.barh(
+            range(len(bars)),
+            widths,
+            left=left,
+            height=0.72,
+            color=style.PART_COLOURS[part],
+            hatch=style.PART_HATCHES[part],
+            edgecolor="#333333",
+            linewidth=0.4,
+            label=part.replace("_", " "),
+        )
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+
+
+def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> None:
+    _bars(axes, bars)
+    names = [f"{bar['config'][0]}, rank {bar['rank'][0]}, n = {bar['points'][0]}" for bar in bars]
+    axes.set_yticks(range(len(bars)), names)
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    axes.grid(axis="x")
+    axes.set_xlabel("Mean time in a step of the traced look (ms)")
+    more = f" (the first {len(bars)} of {count} ranks)" if count > len(bars) else ""
+    axes.set_title(f"{workload}{more}", loc="left")
+
+
+@style.styled
+def draw(tables: data.Tables) -> Figure:
+    """Stacked bars, one a rank of a configuration, one panel a workload."""
+    parts = mean_parts(tables)
+    if parts.is_empty():
+        return style.says("No point has a trace, so there is no breakdown of its steps.")
+    panels = data.per_workload(parts)
+    bars = [part.partition_by("config_order", "rank", maintain_order=True) for _, part in panels]
+    most = MOST // len(panels)
+    heights = [min(len(rows), most) * 0.17 + 0.75 for rows in bars]
+    made = style.figure(height_in=sum(heights) + 0.3)
+    rows = made.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    for axes, (workload, _), own in zip(rows, panels, bars, strict=True):
+        _panel(axes, workload, own[:most], len(own))
+    handles, labels = rows[0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    return made

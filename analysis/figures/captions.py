@@ -1,0 +1,87 @@
+"""The captions of all figures, from the tables: what is shown, n, what the spread means, hardware, fixed settings."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analysis.figures import data, scaling, timeline
+
+_SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
+TEXTS = {
+    "iteration_time": "Median time of an optimizer step in the timed look, which no profiler sees; a step is as slow "
+    f"as its slowest rank. {_SPREAD}",
+    "scaling": "Samples per second over the number of ranks, against the fewest ranks that were run, and efficiency "
+    "(speed-up over ideal). Weak scaling: micro_batch is per rank, so the work of a step grows with the ranks. Lines "
+    "join medians of repeats, whiskers run from the least to the most repeat over the median of the base.",
+    "breakdown": "Mean time of each part of a step in the traced look, per rank, over traced steps and repeats; no "
+    "spread is shown. The parts of a step add up to it. A profiler ran: lengths are not those of the timed look.",
+    "memory": "Peak memory of the rank that needs most: CUDA allocator (allocated) on GPUs, resident memory of the "
+    f"process on a CPU. {_SPREAD}",
+    "timeline": "A few steps of one point in the traced look; events closer than a pixel are merged. Samples are of "
+    "the whole look, on the host's clock.",
+    "failures": "Points that failed or were cancelled, each with its reason and message.",
+    "loss": "Loss of each optimizer step, mean over ranks and repeats; bands run from the least to the most repeat.",
+}
+
+
+def _join(words: list[str]) -> str:
+    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
+
+
+def shown(family: str, tables: data.Tables) -> pl.DataFrame:
+    """The points that a figure is made of."""
+    points = tables["points"]
+    ok = points.filter(pl.col("status") == "ok")
+    if family == "failures":
+        return points
+    if family == "timeline":
+        point = timeline.chosen(tables)
+        return ok.filter(pl.col("point_id") == (point["point_id"] if point else ""))
+    if family == "scaling":
+        named = data.ok_points(tables, (*data.REPETITION, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
+        return named.join(scaling.speed_ups(tables).select("workload", "config").unique(), on=["workload", "config"])
+    if family in ("breakdown", "loss"):
+        have = tables["breakdown" if family == "breakdown" else "steps"]["point_id"].unique().to_list()
+        return ok.filter(pl.col("point_id").is_in(have))
+    value = {"iteration_time": "step_ms_median", "memory": "peak_memory_bytes"}[family]
+    return ok.filter(pl.col(value).is_not_null())
+
+
+def counts(points: pl.DataFrame) -> str:
+    """How many points, configurations and repeats."""
+    per = points.group_by([s for s in data.SETTINGS if s not in data.REPETITION]).len()["len"]
+    least, most = min(per), max(per)
+    repeats = f"n = {least}" if least == most else f"n = {least} to {most}"
+    many = f"{points.height} point{'s' * (points.height != 1)}"
+    return f"{many} of {per.len()} configuration{'s' * (per.len() != 1)}, {repeats} each."
+
+
+def hardware(points: pl.DataFrame) -> str:
+    """Models of accelerators, with ranks and hosts."""
+    models = points["accelerator"].drop_nulls().unique().sort().to_list()
+    ranks = points["world_size"].drop_nulls().unique().sort().to_list()
+    hosts = points["hosts"].explode().drop_nulls().n_unique()
+    if not models:
+        return "Hardware not recorded."
+    word = f", {_join([str(r) for r in ranks])} ranks" if ranks else ""
+    return f"Hardware: {_join(models)}{word}, {hosts} host{'s' * (hosts != 1)}."
+
+
+def fixed(points: pl.DataFrame) -> str:
+    """The settings that all points of a workload share, exactly."""
+    told = []
+    for workload, part in data.per_workload(points.sort("workload")):
+        same = {k: v for k, v in data.fixed(part).items() if k not in ("workload", *data.REPETITION)}
+        told.append(f"Fixed ({workload}): " + ", ".join(f"{k} {v}" for k, v in same.items()) + ".")
+    return " ".join(told)
+
+
+def caption(family: str, tables: data.Tables) -> str:
+    """The caption of a figure."""
+    points = shown(family, tables)
+    if points.is_empty():
+        return TEXTS[family] + " n = 0."
+    parts = [TEXTS[family]]
+    if family == "scaling" and "ddp" in set(points["strategy"]):
+        parts.append("Under ddp each rank walks the whole data set, so its samples are not distinct.")
+    return " ".join([*parts, counts(points), hardware(points), fixed(points)])

@@ -1,0 +1,55 @@
+"""Loss over steps, mean over ranks and repeats, one line a configuration; the band is from least to most repeat."""
+
+from __future__ import annotations
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures import data, panels, style
+
+MOST = 12
+
+
+def curves(tables: data.Tables) -> pl.DataFrame:
+    """Per workload, configuration and step: the mean, least and most over repeats of the mean over ranks."""
+    line = ["workload", "config_order", "config", "strategy", "precision", "step"]
+    points = data.ok_points(tables).select("point_id", *line[:-1])
+    return (
+        tables["steps"]
+        .filter(pl.col("loss").is_finite())
+        .join(points, on="point_id")
+        .group_by(*line, "point_id")
+        .agg(pl.col("loss").mean())
+        .group_by(line)
+        .agg(mean=pl.col("loss").mean(), least=pl.col("loss").min(), most=pl.col("loss").max(), n=pl.len())
+        .sort(line)
+    )
+
+
+def _panel(axes: Axes, workload: str, frame: pl.DataFrame) -> None:
+    shown, more = data.leading(frame, MOST)
+    for index, curve in enumerate(shown.partition_by("config_order", maintain_order=True)):
+        look = panels.look(index, curve, frame)
+        name = f"{curve['config'][0]}, n = {max(curve['n'])}"
+        every = max(1, curve.height // 8)
+        axes.plot(curve["step"], curve["mean"], label=name, markevery=(index % every, every), **look)
+        axes.fill_between(curve["step"], curve["least"], curve["most"], color=look["color"], alpha=0.15, linewidth=0)
+    axes.set_ylabel("Loss")
+    axes.set_xlabel("Optimizer step (warm-up included)")
+    axes.grid()
+    axes.set_title(f"{workload}{more}", loc="left")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+
+
+@style.styled
+def draw(tables: data.Tables) -> Figure:
+    """Lines of loss, one row a workload."""
+    frame = curves(tables)
+    if frame.is_empty():
+        return style.says("No point has a finite loss.")
+    parts = data.per_workload(frame)
+    made, rows = style.facets(len(parts), 2.6)
+    for axes, (workload, part) in zip(rows, parts, strict=True):
+        _panel(axes, workload, part)
+    return made

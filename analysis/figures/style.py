@@ -1,0 +1,149 @@
+"""One style for all figures: sizes of journal columns, colours that hold for every figure, and files that repeat.
+
+Colours are Okabe and Ito's. Each also has a marker or a hatch of its own, so that a print in grey can be read.
+A figure is drawn inside `styled`; `save` writes the same bytes for the same figure.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+ONE_COLUMN_IN = 3.5
+TWO_COLUMNS_IN = 7.2
+PAGE_IN = 9.2
+DPI = 200
+
+BLACK, GREY, PALE = "#000000", "#999999", "#EEEEEE"
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+
+PART_COLOURS = {"compute": BLUE, "communication": ORANGE, "copies": PURPLE, "data_wait": GREEN, "idle": PALE}
+PART_HATCHES = {"compute": "", "communication": "////", "copies": "xxxx", "data_wait": "\\\\\\\\", "idle": "...."}
+LANE_COLOURS = {
+    "compute": PART_COLOURS["compute"],
+    "communication": PART_COLOURS["communication"],
+    "copy": PART_COLOURS["copies"],
+}
+RANGE_COLOURS = {
+    "data": PART_COLOURS["data_wait"],
+    "h2d": PART_COLOURS["copies"],
+    "forward": "#DDDDDD",
+    "backward": "#AAAAAA",
+    "optimizer": "#666666",
+}
+STRATEGY_COLOURS = {
+    "ddp": GREY,
+    "ddp_ds": BLUE,
+    "fsdp2": VERMILION,
+    "zero1": GREEN,
+    "zero2": PURPLE,
+    "zero3": ORANGE,
+}
+PRECISION_COLOURS = {"fp64": BLACK, "fp32": BLUE, "tf32": SKY, "bf16": ORANGE, "fp16": VERMILION}
+WORKLOAD_COLOURS = {"image": BLUE, "llm": VERMILION}
+CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", "-.", ":")
+
+_RC = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.grid": False,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "hatch.linewidth": 0.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "nightsweep",
+    "savefig.dpi": DPI,
+    "text.usetex": False,
+    "text.parse_math": False,
+}
+
+
+def context() -> AbstractContextManager[None]:
+    """The style, on top of matplotlib's own defaults and not of the user's file."""
+    settings: dict[Any, Any] = {**matplotlib.rcParamsDefault, "backend": matplotlib.get_backend(), **_RC}
+    return matplotlib.rc_context(settings)
+
+
+def styled(draw: Callable[[Any], Figure]) -> Callable[[Any], Figure]:
+    """Draw in this style."""
+
+    @functools.wraps(draw)
+    def wrapped(tables: Any) -> Figure:
+        with context():
+            return draw(tables)
+
+    return wrapped
+
+
+def figure(width_in: float = TWO_COLUMNS_IN, height_in: float = 2.6) -> Figure:
+    """An empty figure, no higher than a page. Not pyplot's: nothing keeps it once it is saved."""
+    return Figure(figsize=(width_in, min(height_in, PAGE_IN)), layout="constrained")
+
+
+def facets(rows: int, row_in: float, width_in: float = TWO_COLUMNS_IN) -> tuple[Figure, list[Axes]]:
+    """A figure of some rows, one axes each."""
+    made = figure(width_in, row_in * rows)
+    return made, list(made.subplots(rows, 1, squeeze=False)[:, 0])
+
+
+def says(sentence: str) -> Figure:
+    """A figure that says why there is nothing to show."""
+    made = figure(TWO_COLUMNS_IN, 1.2)
+    made.text(0.5, 0.5, sentence, ha="center", va="center", wrap=True, color="#444444")
+    return made
+
+
+def line(index: int, colour: str | None = None) -> dict[str, Any]:
+    """Colour, marker and dashes of the line of this number.
+
+    A colour that stands for a thing is given; lines that share it then differ in their dashes.
+    """
+    dashes = index // len(CYCLE) if colour is None else index
+    return {
+        "color": colour or CYCLE[index % len(CYCLE)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": DASHES[dashes % len(DASHES)],
+    }
+
+
+def from_zero(axes: Axes) -> None:
+    """Let the upright axis start at zero, with room for the highest marker."""
+    axes.set_ylim(0, max(axes.dataLim.ymax, 1e-12) * 1.07)
+
+
+def handle(label: str, look: dict[str, Any]) -> Line2D:
+    """What a legend shows for a line."""
+    return Line2D([], [], color=look["color"], marker=look["marker"], linestyle=look["linestyle"], label=label)
+
+
+def save(made: Figure, stem: Path) -> tuple[Path, Path]:
+    """Write stem.pdf and stem.png, without dates or versions, so that a repeat gives the same bytes."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    pdf, png = stem.with_name(stem.name + ".pdf"), stem.with_name(stem.name + ".png")
+    with context():
+        made.savefig(pdf, metadata={"CreationDate": None, "Creator": "Nightsweep", "Producer": "Nightsweep"})
+        made.savefig(png, dpi=DPI, metadata={"Software": None})
+    return pdf, png

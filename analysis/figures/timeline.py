@@ -1,0 +1,114 @@
+"""A few steps of one point as they ran: what each rank did, and under it the samples of its hosts or GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from analysis.figures import data, style
+
+MOST_RANKS = 8
+LANES = ("range", "compute", "communication", "copy")
+
+
+def chosen(tables: data.Tables) -> dict[str, Any] | None:
+    """The point that is shown: ok, with a timeline, of the most ranks; among equals the first in order."""
+    has = tables["timeline"]["point_id"].unique().to_list()
+    points = data.ok_points(tables).filter(pl.col("point_id").is_in(has))
+    best = points.sort("world_size", descending=True, nulls_last=True, maintain_order=True).head(1).to_dicts()
+    return best[0] if best else None
+
+
+def samples(tables: data.Tables, point_id: str) -> tuple[pl.DataFrame, list[tuple[str, str]]]:
+    """Samples of the point's traced look (else of its timed one), and the columns of it to draw: GPUs before hosts."""
+    gpu = [("power_w", "GPU power (W)"), ("utilization_percent", "GPU busy (%)")]
+    for name, columns in (("gpu_samples", gpu), ("host_samples", [("cpu_percent", "CPU (%)")])):
+        frame = tables[name].filter(pl.col("point_id") == point_id)
+        frame = frame.filter(pl.any_horizontal(pl.col(column).is_not_null() for column, _ in columns))
+        for look in ("traced", "timed"):
+            own = frame.filter(pl.col("look") == look)
+            if own.height > 1:
+                return own, [(c, text) for c, text in columns if own[c].null_count() < own.height]
+    return pl.DataFrame(), []
+
+
+def _phase(name: str) -> str | None:
+    return next((known for known in style.RANGE_COLOURS if name.startswith(known)), None)
+
+
+def _lane(axes: Axes, y: int, lane: str, events: pl.DataFrame) -> None:
+    for name, start, end in events.select("name", "start_ns", "end_ns").iter_rows():
+        colour = style.LANE_COLOURS.get(lane)
+        if lane == "range":
+            phase = _phase(name)
+            if phase is None:  # `step N` spans the phases; drawn, it would hide them
+                continue
+            colour = style.RANGE_COLOURS[phase]
+        axes.broken_barh([(start / 1e6, (end - start) / 1e6)], (y - 0.38, 0.76), facecolors=colour, edgecolor="none")
+
+
+def _rows(events: pl.DataFrame) -> list[tuple[int, str]]:
+    ranks = events["rank"].unique().sort().to_list()[:MOST_RANKS]
+    have = set(events.select("rank", "lane").iter_rows())
+    return [(rank, lane) for rank in ranks for lane in LANES if (rank, lane) in have]
+
+
+def _lanes(axes: Axes, events: pl.DataFrame) -> None:
+    rows = _rows(events)
+    for y, (rank, lane) in enumerate(rows):
+        _lane(axes, y, lane, events.filter((pl.col("rank") == rank) & (pl.col("lane") == lane)))
+        if y and rank != rows[y - 1][0]:
+            axes.axhline(y - 0.5, color="black", linewidth=0.6)
+    for start in events.group_by("step").agg(pl.col("start_ns").min())["start_ns"].sort():
+        axes.axvline(start / 1e6, color="black", linewidth=0.6, linestyle=":")
+    axes.set_yticks(range(len(rows)), [f"rank {rank} {'phases' if lane == 'range' else lane}" for rank, lane in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, max(events["end_ns"]) / 1e6)
+    axes.set_xlabel("Time in the trace (ms); dotted: a step starts")
+
+
+def _samples(axes: Axes, frame: pl.DataFrame, column: str, text: str) -> None:
+    first = frame["t_ns"].min()
+    by = ["host", "gpu"] if "gpu" in frame.columns else ["host"]
+    for index, part in enumerate(frame.sort(*by, "t_ns").partition_by(by, maintain_order=True)):
+        name = f"{part['host'][0]}" + (f" GPU {part['gpu'][0]}" if "gpu" in by else "")
+        look = style.line(index) | {"marker": "."}
+        axes.plot((part["t_ns"] - first) / 1e9, part[column], label=name, **look)
+    axes.set_ylabel(text)
+    style.from_zero(axes)
+    axes.grid()
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+
+
+def _legend(made: Figure, events: pl.DataFrame) -> None:
+    lanes = set(events["lane"])
+    phases = {_phase(name) for name in events.filter(pl.col("lane") == "range")["name"]}
+    ranges = {p: c for p, c in style.RANGE_COLOURS.items() if p in phases}
+    used = ranges | {lane: c for lane, c in style.LANE_COLOURS.items() if lane in lanes}
+    made.legend(handles=[Patch(color=c, label=n) for n, c in used.items()], loc="outside upper center", ncols=len(used))
+
+
+@style.styled
+def draw(tables: data.Tables) -> Figure:
+    """Lanes of each rank, and rows of samples."""
+    point = chosen(tables)
+    if point is None:
+        return style.says("No point has a trace, so there is no timeline.")
+    events = tables["timeline"].filter(pl.col("point_id") == point["point_id"])
+    frame, columns = samples(tables, point["point_id"])
+    heights = [0.22 * len(_rows(events)) + 0.6, *[1.1] * len(columns)]
+    made = style.figure(height_in=sum(heights) + 0.5)
+    rows = made.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    _lanes(rows[0], events)
+    total = events["rank"].n_unique()
+    more = f", {MOST_RANKS} of {total} ranks" if total > MOST_RANKS else ""
+    rows[0].set_title(f"{point['workload']}: {point['config']}, repeat {point['repeat']}{more}", loc="left")
+    for axes, (column, text) in zip(rows[1:], columns, strict=True):
+        _samples(axes, frame, column, text)
+        axes.set_xlabel(f"Time since the first sample of the {frame['look'][0]} look (s); another clock than above")
+    _legend(made, events)
+    return made

@@ -1,0 +1,196 @@
+"""Every figure on a small made-up sweep, on empty tables, and twice over."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from analysis import tables as schemas
+from analysis.figures import captions, data, scaling, style
+from analysis.figures.__main__ import FAMILIES, main
+from jobs import point as settings
+
+BAD = {1: ("failed", "gpu_out_of_memory", "rank 1: <script>alert(1)</script> CUDA out of memory in backward")}
+
+
+def _plan():
+    image = {"workload": "image", "model": "resnet50", "micro_batch": 16}
+    llm = {"workload": "llm", "model": "llama-nano", "micro_batch": 4, "seq_len": 128}
+    for base, axis, values in ((image, "precision", ("bf16", "fp32")), (llm, "strategy", ("ddp_ds", "fsdp2", "zero2"))):
+        for value in values:
+            for ranks in (1, 2):
+                for repeat in range(3):
+                    yield settings.complete({**base, axis: value, "ranks_per_node": ranks, "repeat": repeat})
+
+
+def _point(index, point):
+    row = {"point_id": point.id, "sweep": "demo", **point.settings(), "attempt": 1, "status": "ok"}
+    if point.strategy == "zero2":
+        status, reason, message = BAD[1] if point.ranks_per_node == 2 else ("not_run", "no_record", None)
+        return row | {"status": status, "reason": reason, "message": message}
+    ms = (90.0 if point.workload == "image" else 140.0) * (0.6 if point.precision == "bf16" else 1)
+    ms *= (1 + 0.15 * (point.world_size - 1)) * (1 + 0.02 * (index % 3))
+    samples = point.micro_batch * point.world_size
+    return row | {
+        "device_used": "cpu",
+        "backend": "gloo",
+        "world_size": point.world_size,
+        "accelerator": "AMD EPYC 9654",
+        "hosts": ["node1"],
+        "step_ms_median": ms,
+        "step_ms_mean": ms * 1.02,
+        "step_ms_p95": ms * 1.1,
+        "samples_per_s": samples / ms * 1e3,
+        "peak_memory_bytes": int(1.3 * 2**30) + index * 2**22,
+        "loss_last": 1.5,
+    }
+
+
+def _steps(point):
+    for rank in range(point.world_size):
+        for step in range(25):
+            loss = 2.3 * 0.95**step + 0.01 * rank + 0.02 * point.repeat + (0.1 if point.strategy == "fsdp2" else 0)
+            yield {"point_id": point.id, "rank": rank, "step": step, "loss": loss, "samples": point.micro_batch}
+
+
+def _breakdown(point):
+    parts = dict(zip(schemas.PARTS, (60, 12 * (point.world_size - 1), 3, 8, 9 + point.repeat), strict=True))
+    for rank in range(point.world_size):
+        for step in (5, 6):
+            for part, ms in parts.items():
+                yield {"point_id": point.id, "rank": rank, "step": step, "part": part, "duration_ns": ms * 1_000_000}
+
+
+def _timeline(point):
+    phases = (("data", 8), ("h2d", 3), ("forward", 25), ("backward", 45), ("optimizer", 11))
+    for rank in range(point.world_size):
+        for step in (5, 6, 7):
+            start = ((step - 5) * 96 + rank) * 1_000_000
+            own = {"point_id": point.id, "rank": rank, "step": step}
+            yield own | {"lane": "range", "name": f"step {step}", "start_ns": start, "end_ns": start + 94_000_000}
+            for name, ms in phases:
+                end = start + ms * 1_000_000
+                yield own | {"lane": "range", "name": name, "start_ns": start, "end_ns": end}
+                if name in ("forward", "backward"):
+                    for piece in range(start, end, 5_000_000):
+                        yield own | {"lane": "compute", "name": "mm", "start_ns": piece, "end_ns": piece + 4_000_000}
+                if name == "backward" and point.world_size > 1:
+                    span = {"start_ns": end - 14_000_000, "end_ns": end}
+                    yield own | {"lane": "communication", "name": "all_reduce", **span}
+                if name == "h2d":
+                    yield own | {"lane": "copy", "name": "HtoD", "start_ns": start, "end_ns": end}
+                start = end
+
+
+def _samples(point):
+    for tick in range(20):
+        yield {
+            "point_id": point.id,
+            "look": "traced",
+            "host": "node1",
+            "t_ns": 10**18 + tick * 250_000_000,
+            "cpu_percent": 80.0 + 10 * (tick % 4),
+        }
+
+
+def _failure(row):
+    return {
+        **{k: row[k] for k in ("point_id", "status", "reason", "message")},
+        "rank": 1,
+        "host": "node1",
+        "exit_code": 1,
+        "traceback": "Traceback (most recent call last):\n  <b>RuntimeError</b>: CUDA out of memory",
+    }
+
+
+def made_up() -> data.Tables:
+    plan = list(_plan())
+    rows = [_point(index, point) for index, point in enumerate(plan)]
+    ok = [point for point, row in zip(plan, rows, strict=True) if row["status"] == "ok"]
+    makers = {"steps": _steps, "breakdown": _breakdown, "timeline": _timeline, "host_samples": _samples}
+    raw = {name: [row for point in ok for row in make(point)] for name, make in makers.items()}
+    raw |= {"points": rows, "failures": [_failure(row) for row in rows if row["status"] == "failed"]}
+    frames = {name: pl.DataFrame(records, infer_schema_length=None) for name, records in raw.items()}
+    return data.Tables({n: schemas.conform(frame, schemas.TABLES[n]).collect() for n, frame in frames.items()})
+
+
+def write(tables: data.Tables, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in schemas.TABLES:
+        tables[name].write_parquet(folder / f"{name}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sweep() -> data.Tables:
+    return made_up()
+
+
+def texts(figure):
+    return " ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+
+
+def test_all_families_are_written_and_repeat_to_the_byte(sweep, tmp_path):
+    folder = write(sweep, tmp_path / "tables")
+    for out in ("a", "b"):
+        main(["all", "--tables", str(folder), "--out", str(tmp_path / out)])
+    names = sorted(file.name for file in (tmp_path / "a").iterdir())
+    assert names == sorted(f"{family}.{end}" for family in FAMILIES for end in ("pdf", "png", "rst"))
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_empty_tables_give_one_sentence(family, tmp_path):
+    figure = FAMILIES[family](data.Tables({}))
+    assert not figure.axes
+    assert len(figure.texts) == 1
+    assert figure.texts[0].get_text().endswith(".")
+    style.save(figure, tmp_path / family)
+    assert "n = 0" in captions.caption(family, data.Tables({}))
+
+
+def test_labels_name_only_what_varies(sweep):
+    labels = set(data.configured(sweep["points"])["config"])
+    assert "1 rank/node, bf16" in labels
+    assert "2 ranks/node, zero2" in labels
+    assert not any("micro_batch" in label for label in labels)
+
+
+def test_precisions_stand_in_their_own_order(sweep):
+    image = data.configured(sweep["points"]).filter(pl.col("workload") == "image")
+    assert image.unique("config_order").sort("config_order")["precision"].to_list() == ["fp32", "bf16"] * 2
+
+
+def test_speed_up_is_over_the_fewest_ranks_of_its_own_group(sweep):
+    frame = scaling.speed_ups(sweep)
+    assert frame["world"].to_list() == [1, 2] * 4
+    base = frame.filter(pl.col("world") == 1)
+    assert set(base["median_up"]) == {1.0}
+    for row in frame.filter(pl.col("world") == 2).iter_rows(named=True):
+        assert row["median_up"] == pytest.approx(2 / 1.15)
+        assert row["efficiency"] == pytest.approx(1 / 1.15)
+
+
+def test_no_scaling_without_two_counts_of_ranks(sweep):
+    alone = data.Tables({"points": sweep["points"].filter(pl.col("ranks_per_node") == 1)})
+    assert "No two points differ only in their number of ranks." in texts(scaling.draw(alone))
+
+
+def test_all_ok_is_said(sweep):
+    points = sweep["points"].filter(pl.col("status") == "ok")
+    assert f"All {points.height} points ok" in texts(FAMILIES["failures"](data.Tables({"points": points})))
+    assert "3 not run" in texts(FAMILIES["failures"](sweep))
+
+
+def test_timeline_takes_the_point_of_most_ranks(sweep):
+    figure = FAMILIES["timeline"](sweep)
+    assert len(figure.axes) == 2
+    assert "rank 1 communication" in texts(figure)
+
+
+def test_caption_states_n_spread_hardware_and_settings(sweep):
+    caption = captions.caption("iteration_time", sweep)
+    for part in ("n = 3", "least to the most", "AMD EPYC 9654", "micro_batch 16", "micro_batch 4", "seq_len 128"):
+        assert part in caption
+    assert "precision" not in caption.split("Fixed (llm)")[0]

@@ -1,0 +1,75 @@
+"""The report: one file, nothing from outside, everything escaped."""
+
+import json
+import re
+
+import pytest
+from test_figures import made_up, write
+
+from analysis import report
+from analysis.figures import data
+from analysis.figures.__main__ import main as draw
+
+RECORD = {
+    "started_at": "2026-02-01T20:00:00Z",
+    "ended_at": "2026-02-01T20:03:00Z",
+    "hosts": [{"hostname": "node1", "cpu_model": "AMD EPYC 9654", "cpu_cores": 96, "memory_bytes": 2**38, "gpus": []}],
+    "software": {"git_commit": "abc1234", "git_dirty": False, "python": "3.11.9", "packages": {"torch": "2.13.0+cpu"}},
+}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    root = tmp_path_factory.mktemp("report")
+    folder = write(made_up(), root / "tables")
+    for index in range(2):
+        (root / f"points/p{index}").mkdir(parents=True)
+        (root / f"points/p{index}/record.json").write_text(json.dumps(RECORD))
+    (root / "points/p2").mkdir()
+    (root / "points/p2/record.json").write_text('{"cut": ')
+    draw(["all", "--tables", str(folder), "--out", str(root / "figures")])
+    arguments = ["--tables", folder, "--figures", root / "figures", "--records", root / "points"]
+    for name in ("one.html", "two.html"):
+        report.main([str(a) for a in [*arguments, "--out", root / name]])
+    assert (root / "one.html").read_bytes() == (root / "two.html").read_bytes()
+    return (root / "one.html").read_text()
+
+
+def test_nothing_is_loaded_from_outside(page):
+    assert not re.search(r"https?://", page)
+    assert not re.search(r"<(link|iframe)|@import|url\(|\bfetch\(|XMLHttpRequest|<script[^>]+src", page)
+    assert page.count('src="') == page.count('src="data:image/png;base64,') == 7
+
+
+def test_messages_and_tracebacks_are_escaped(page):
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "&lt;b&gt;RuntimeError" in page
+    assert page.count("<script>") == 1
+
+
+def test_headline_counts_every_status(page):
+    numbers = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+    assert numbers["points"] == "30"
+    assert (numbers["ok"], numbers["failed"], numbers["not run"]) == ("24", "3", "3")
+    assert numbers["ranks"] == "1, 2"
+    assert numbers["hardware"] == "AMD EPYC 9654"
+
+
+def test_table_has_varying_settings_only(page):
+    heads = re.findall(r'<button type="button">(.*?)</button>', page)
+    assert {"workload", "strategy", "precision", "ranks_per_node", "repeat", "step (ms)"} <= set(heads)
+    assert not {"loader_workers", "timed_steps", "energy (J)"} & set(heads)
+    assert len(re.findall(r"<tr><td", page)) == 30
+
+
+def test_provenance(page):
+    for part in ("abc1234", "2.13.0+cpu", "node1: AMD EPYC 9654, 96 cores; 256 GiB", "From 2 records"):
+        assert part in page
+
+
+def test_empty_sweep(tmp_path):
+    page = report.render(data.Tables({}), tmp_path, [])
+    assert "No records were given." in page
+    assert "No figures were drawn." in page
+    assert "No point failed." in page
