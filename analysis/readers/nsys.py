@@ -56,7 +56,7 @@ def _read_folder(path: Path) -> dict[str, pl.DataFrame]:
         columns = {t: set(pl.read_parquet_schema(f)) for t, f in files.items() if t in _wanted()}
         return _events(path, columns, load)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise ValueError(f"{path}: not an Nsight Systems export: {error}") from error
+        raise ValueError(f"{path}: not an Nsight Systems export: {str(error).splitlines()[0]}") from error
 
 
 def _read_sqlite(path: Path) -> dict[str, pl.DataFrame]:
@@ -71,7 +71,7 @@ def _read_sqlite(path: Path) -> dict[str, pl.DataFrame]:
 
             return _events(path, columns, load)
     except dbapi.Error as error:
-        raise ValueError(f"{path}: not an Nsight Systems export: {error}") from error
+        raise ValueError(f"{path}: not an Nsight Systems export: {str(error).splitlines()[0]}") from error
 
 
 def _query(cursor: Any, sql: str) -> pl.DataFrame:
@@ -112,10 +112,9 @@ def _events(path: Path, columns: Mapping[str, set[str]], load: _Load) -> dict[st
     epoch = take(_SESSION, ["utcEpochNs"])["utcEpochNs"].max() or 0
     raw = {kind: take(table, _COLUMNS[kind]) for kind, table in _SOURCES.items()}
     named = _named(raw, strings)
-    named["operators"] = pl.DataFrame()
     shift = (pl.col("start_ns", "end_ns") + epoch,)
     events = {k: tables.conform(f, tables.EVENTS[k]).with_columns(*shift).collect() for k, f in named.items()}
-    return fill_process(events)
+    return fill_process(events | {"operators": tables.empty(tables.EVENTS["operators"])})
 
 
 def _named(raw: Mapping[str, pl.DataFrame], strings: pl.DataFrame) -> dict[str, pl.DataFrame]:

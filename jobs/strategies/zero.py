@@ -22,6 +22,8 @@ def zero_config(point: Point) -> dict[str, Any]:
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 10**9,
         "wall_clock_breakdown": False,
+        # DeepSpeed's default clips to a norm of 1, which no other strategy here does
+        "gradient_clipping": 0.0,
     }
     if point.precision in ("bf16", "fp16"):
         config[point.precision] = {"enabled": True}

@@ -1,0 +1,102 @@
+"""What the metrics of a trace share: its steps, their windows, and which events count as what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from analysis import tables
+from analysis.metrics import intervals
+from analysis.metrics.intervals import Intervals
+
+Events = Mapping[str, pl.DataFrame]
+
+PHASES = ("data", "h2d", "forward", "backward", "optimizer")
+_STEP = r"^step (\d+)$"
+_NCCL = r"(?i)nccl"
+_COMMUNICATION = r"^(gloo:|c10d::|nccl:)"
+_SPAN = ("name", "start_ns", "end_ns")
+
+
+def steps(events: Events) -> pl.DataFrame:
+    """The steps' host ranges: step, start_ns, end_ns, in time order."""
+    number = pl.col("name").str.extract(_STEP).cast(pl.Int64)
+    marked = events["nvtx"].with_columns(step=number).filter(pl.col("step").is_not_null())
+    return marked.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
+
+
+def on_gpu(events: Events) -> bool:
+    """Whether the trace saw kernels; without them it is read as one of a CPU."""
+    return not events["kernels"].is_empty()
+
+
+def lanes(events: Events) -> dict[str, pl.DataFrame]:
+    """What ran, as name, start_ns, end_ns, by lane: compute, communication, copy."""
+    if on_gpu(events):
+        kernels = events["kernels"].with_columns(pl.col("name").fill_null("?"))
+        nccl = pl.col("name").str.contains(_NCCL)
+        copies = events["copies"].with_columns(name=pl.col("direction"))
+        return {
+            "compute": kernels.filter(~nccl).select(_SPAN),
+            "communication": kernels.filter(nccl).select(_SPAN),
+            "copy": pl.concat([copies.select(_SPAN), events["memsets"].select(_SPAN)]),
+        }
+    operators = events["operators"]
+    marked = pl.concat([operators.select(_SPAN), events["nvtx"].select(_SPAN)])
+    return {
+        "compute": operators.filter(pl.col("name").str.starts_with("aten::")).select(_SPAN),
+        "communication": marked.filter(pl.col("name").str.contains(_COMMUNICATION)),
+        "copy": operators.clear().select(_SPAN),
+    }
+
+
+def windows(events: Events) -> pl.DataFrame:
+    """Each step's window: step, start_ns, end_ns.
+
+    On a GPU the host runs ahead, so a step is where its work runs: from the first activity that it launched to the
+    first that the next step launched (the last step: to the end of its own). A step that launched nothing, and every
+    step of a CPU trace, is its host range.
+    """
+    ranges = steps(events)
+    if not on_gpu(events) or ranges.is_empty():
+        return ranges
+    own = _launched(events, ranges).group_by("step").agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max())
+    joined = ranges.join(own, on="step", how="left").sort("start_ns")
+    end = pl.coalesce(pl.col("first").shift(-1), "last")
+    found = pl.col("first").is_not_null()
+    return joined.select(
+        "step",
+        start_ns=pl.coalesce("first", "start_ns"),
+        end_ns=pl.when(found).then(pl.max_horizontal("first", end)).otherwise("end_ns"),
+    )
+
+
+def _launched(events: Events, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Activities on the GPU with the step in whose host range they were launched."""
+    key = ["process", "correlation"]
+    kinds = ("kernels", "copies", "memsets")
+    activities = pl.concat([events[k].select("start_ns", "end_ns", *key) for k in kinds])
+    calls = (
+        events["runtime"].select(*key, launch="start_ns").drop_nulls().unique(key, keep="first", maintain_order=True)
+    )
+    launched = activities.join(calls, on=key).sort("launch")
+    hosts = ranges.select("step", range_start="start_ns", range_end="end_ns").sort("range_start")
+    found = launched.join_asof(hosts, left_on="launch", right_on="range_start", strategy="backward")
+    return found.filter(pl.col("launch") < pl.col("range_end"))
+
+
+def spans(frame: pl.DataFrame) -> Intervals:
+    """The time that events cover."""
+    return intervals.union(np.column_stack((frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())))
+
+
+def ranges(events: Events, names: tuple[str, ...] = PHASES) -> pl.DataFrame:
+    """Host ranges of these names."""
+    return events["nvtx"].filter(pl.col("name").is_in(names)).select(_SPAN)
+
+
+def none() -> dict[str, pl.DataFrame]:
+    """A trace that saw nothing."""
+    return {kind: tables.empty(columns) for kind, columns in tables.EVENTS.items()}

@@ -1,0 +1,145 @@
+"""Readers of traces: a tiny export made here, a real Kineto trace of a CPU, and real traces where they lie about."""
+
+import sqlite3
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from analysis import tables
+from analysis.readers import kineto, nsys
+
+DATA = Path(__file__).parent / "data"
+REAL = Path(__file__).parents[2] / "shared/traces"
+PID, TID = 77, 78
+GLOBAL = (1 << 48) + PID * 0x1000000
+
+SCHEMA = """
+CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER,
+  correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, shortName INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (copyKind INTEGER, start INTEGER, end INTEGER, deviceId INTEGER,
+  streamId INTEGER, correlationId INTEGER, globalPid INTEGER, bytes INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER,
+  nameId INTEGER);
+CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER);
+"""
+
+
+def make_nsys(path: Path) -> Path:
+    """An export of two steps: text by id for the first step, in place for the second; the GPU lags the host."""
+    names = ["gemm()", "ncclDevKernel_AllReduce", "cudaLaunchKernel_v7000", "step 0", "cudaStreamSynchronize"]
+    base = GLOBAL
+    with sqlite3.connect(path) as db:
+        db.executescript(SCHEMA)
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(names))
+        db.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (1000000, '')")
+        kernels = [(150, 180, 1, 0), (170, 190, 2, 1), (250, 300, 3, 0)]
+        db.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 7, ?, ?, ?, NULL)",
+            [(s, e, c, base, n) for s, e, c, n in kernels],
+        )
+        copies = [(1, 240, 245, 4, 64), (8, 120, 140, 5, 32), (3, 310, 320, 6, 8)]
+        db.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, 0, 7, ?, ?, ?)",
+            [(k, s, e, c, base, b) for k, s, e, c, b in copies],
+        )
+        calls = [(101, 1, 2), (102, 2, 2), (201, 3, 2), (200, 4, 2), (99, 5, 2), (202, 6, 2), (210, 9, 4)]
+        db.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?)",
+            [(t, t + 1, base + TID, c, n) for t, c, n in calls],
+        )
+        marks = [(90, 195, 59, None, 3), (195, 290, 60, "step 1", None), (90, 92, 59, "data", None)]
+        marks += [(192, 235, 59, "data", None), (100, None, 59, "open", None), (100, 110, 34, "mark", None)]
+        db.executemany(f"INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, {base + TID}, ?)", marks)
+    return path
+
+
+def assert_contract(events):
+    assert set(events) == set(tables.EVENTS)
+    for kind, frame in events.items():
+        assert frame.schema == tables.schema(tables.EVENTS[kind]), kind
+
+
+@pytest.fixture
+def export(tmp_path):
+    return make_nsys(tmp_path / "trace-r0.sqlite")
+
+
+def test_nsys(export):
+    events = nsys.read(export)
+    assert_contract(events)
+    assert events["kernels"]["name"].to_list() == ["gemm()", "ncclDevKernel_AllReduce", "gemm()"]
+    assert events["kernels"]["process"].unique().to_list() == [PID]
+    assert events["kernels"]["start_ns"][0] == 1_000_150
+    assert events["copies"]["direction"].to_list() == ["HtoD", "DtoD", "other"]
+    assert events["runtime"]["name"][0] == "cudaLaunchKernel"
+    assert events["runtime"]["thread"][0] == TID
+    assert events["nvtx"]["name"].to_list() == ["step 0", "step 1", "data", "data"]
+    assert events["memsets"].is_empty() and events["operators"].is_empty()
+
+
+def test_nsys_text_after_many_ids(export):
+    with sqlite3.connect(export) as db:
+        db.execute("DELETE FROM NVTX_EVENTS")
+        rows = [(i, i + 1, 59, None if i < 3000 else "late", 1, 3) for i in range(3001)]
+        db.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?)", rows)
+    assert nsys.read(export)["nvtx"]["name"].unique().sort().to_list() == ["late", "step 0"]
+
+
+def test_nsys_folder_of_parquet(export, tmp_path):
+    folder = tmp_path / "trace-r0_pqtdir"
+    folder.mkdir()
+    with sqlite3.connect(export) as db:
+        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            cursor = db.execute(f"SELECT * FROM {table}")
+            columns = [c[0] for c in cursor.description]
+            pl.DataFrame(cursor.fetchall(), schema=columns, orient="row").write_parquet(folder / f"{table}.parquet")
+    one, other = nsys.read(export), nsys.read(folder)
+    assert all(one[k].equals(other[k]) for k in one)
+
+
+@pytest.mark.parametrize("reader", [nsys, kineto])
+@pytest.mark.parametrize("content", [None, b"", b"no trace", b"[]", b"\x1f\x8b\x08"])
+def test_not_a_trace(reader, content, tmp_path):
+    path = tmp_path / "trace-r0.json.gz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"trace-r0\.json\.gz: [^\n]*$"):
+        reader.read(path)
+
+
+def test_kineto_of_a_cpu():
+    events = kineto.read(DATA / "kineto-cpu-r0.json.gz")
+    assert_contract(events)
+    assert events["kernels"].is_empty()
+    steps = events["nvtx"].filter(pl.col("name").str.contains(r"^step \d+$"))
+    assert steps["name"].to_list() == ["step 5", "step 6", "step 7"]
+    assert (steps["end_ns"] > steps["start_ns"]).all() and steps["start_ns"].min() > 1_700_000_000 * 10**9
+    assert events["operators"].filter(pl.col("name") == "aten::addmm").height == 6
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no public traces here")
+@pytest.mark.parametrize("name", [p.name for p in sorted(REAL.glob("*.sqlite"))])
+def test_real_exports(name):
+    events = nsys.read(REAL / name)
+    assert_contract(events)
+    with sqlite3.connect(f"{(REAL / name).as_uri()}?mode=ro&immutable=1", uri=True) as db:
+        have = {t for (t,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        for kind, table in {"kernels": "KERNEL", "copies": "MEMCPY", "memsets": "MEMSET", "runtime": "RUNTIME"}.items():
+            full = f"CUPTI_ACTIVITY_KIND_{table}"
+            sql = f'SELECT count(*), coalesce(sum("end" - start), 0) FROM {full}'
+            count, took = db.execute(sql).fetchone() if full in have else (0, 0)
+            frame = events[kind]
+            assert (frame.height, (frame["end_ns"] - frame["start_ns"]).sum()) == (count, took)
+    assert events["kernels"]["name"].null_count() == 0
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no public traces here")
+def test_real_kineto():
+    events = kineto.read(REAL / "tracelens_h100_Qwen_Qwen1.5-0.5B-Chat.json.gz")
+    assert_contract(events)
+    assert [events[k].height for k in tables.EVENTS] == [1465, 1, 241, 1922, 1, 4186]
+    calls = events["runtime"].select("process", "correlation")
+    assert events["kernels"].join(calls, on=["process", "correlation"], how="semi").height > 700
