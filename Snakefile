@@ -1,7 +1,7 @@
 # Nightsweep's front door: one YAML sweep in, a report out.
 #
 #     snakemake --profile profiles/local --configfile config/demo.yaml
-#     snakemake --profile profiles/local --configfile config/demo.yaml figures     # from existing tables, no training
+#     snakemake figures --profile profiles/local --configfile config/demo.yaml     # from existing tables, no training
 #     ... --config preset=small                                                   # a preset of the sweep
 from snakemake.utils import min_version
 

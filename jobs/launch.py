@@ -27,6 +27,9 @@ from jobs.point import Point, complete
 from jobs.telemetry import nsys, nvml
 
 RECORD_SCHEMA = 1
+MEASURED = ".measured.json"
+"""A copy of an ok record. A driver that is killed just as a point ends takes the record for half-written and deletes
+it; this copy puts it back, so that a measured point is never measured again."""
 
 
 def utc_now() -> str:
@@ -185,9 +188,12 @@ def main() -> int:
     with (folder / ".lock").open("w") as lock:
         # an orphan of a killed run may still be measuring this point: wait for it rather than disturb it
         fcntl.flock(lock, fcntl.LOCK_EX)
-        record = launch(
-            folder, {"sweep": sweep["name"], **mine}, watch.Limits(args.stall_s, args.timeout_s), lambda: bool(told)
-        )
+        record = read_json(folder / MEASURED)
+        if record is None:
+            job = {"sweep": sweep["name"], **mine}
+            record = launch(folder, job, watch.Limits(args.stall_s, args.timeout_s), lambda: bool(told))
+            if record["status"] == "ok":
+                write_json(folder / MEASURED, record)
         write_json(folder / "record.json", record)
     print(f"{folder.name} {record['status']} {record['reason'] or ''} {record['message'] or ''}".strip())
     return 130 if record["status"] == "cancelled" else 0
