@@ -19,7 +19,7 @@ from jobs.workloads import Batch, Work
 # hidden, layers, heads, key/value heads, intermediate, vocabulary
 SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {
     "llama-nano": (128, 4, 4, 2, 384, 512),
-    "llama-160m": (768, 12, 12, 12, 2048, 32000),
+    "llama-160m": (768, 12, 12, 12, 3072, 32000),
     "llama-1b": (2048, 16, 32, 8, 8192, 128256),
     "llama-3b": (3072, 28, 24, 8, 8192, 128256),
     "llama-8b": (4096, 32, 32, 8, 14336, 128256),
