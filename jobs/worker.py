@@ -58,7 +58,8 @@ def join_group(device: Any, stall_s: float) -> None:
 
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        timeout=timedelta(seconds=stall_s),
+        # longer than the launcher's own limit, which asks all ranks where they stand; this one blames whoever waits
+        timeout=timedelta(seconds=stall_s + 120),
         device_id=device if device.type == "cuda" else None,
     )
 
