@@ -27,5 +27,13 @@ rule all:
         f"results/{SWEEP.name}/report.html",
 
 
+onstart:
+    RUN.begin()
+
+
 onsuccess:
-    summarize(Path(ROOT), POINTS)
+    RUN.summarize()
+
+
+onerror:
+    RUN.summarize()

@@ -82,9 +82,11 @@ def _text(value: Any) -> dict[str, str]:
 
 
 def point_table(points: pl.DataFrame) -> dict[str, Any]:
-    """Head and rows: id, status, the settings that vary, and the results that some point has."""
+    """Head and rows: id, status, the settings that vary within a workload, and the results that some point has."""
     ordered = data.configured(points)
-    names = data.varying(ordered, but=())
+    vary = {name for _, part in data.per_workload(ordered) for name in data.varying(part, but=())}
+    vary |= {"workload"} if ordered["workload"].n_unique() > 1 else set()
+    names = [name for name in data.SETTINGS if name in vary]
     results = [r for r in RESULTS if ordered[r[1]].null_count() < ordered.height]
     rows = []
     for row in ordered.to_dicts():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from jobs.telemetry import nvml
 
 PACKAGES = ("torch", "deepspeed", "transformers", "peft", "snakemake", "submitit", "polars", "nvidia-ml-py")
 ROOT = Path(__file__).parent.parent
@@ -36,12 +39,19 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def topology() -> str | None:
+    """The matrix of links between GPUs and NICs as nvidia-smi draws it, without its colours and its legend."""
+    told = output_of("nvidia-smi", "topo", "-m")
+    return re.sub(r"\x1b\[[0-9;]*m", "", told).split("\n\nLegend:")[0].rstrip() if told else None
+
+
 def host() -> dict[str, Any]:
-    """This host; GPUs and driver as nvidia-smi tells them."""
+    """This host; the GPUs that CUDA_VISIBLE_DEVICES leaves, and the driver, as nvidia-smi tells them."""
     query = output_of(
         "nvidia-smi", "--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader,nounits"
     )
     rows = [[cell.strip() for cell in line.split(",")] for line in (query or "").splitlines()]
+    rows = [row for row in rows if nvml.visible(int(row[0]), row[1])]
     return {
         "hostname": socket.gethostname(),
         "cpu_model": cpu_model(),
@@ -50,7 +60,7 @@ def host() -> dict[str, Any]:
         "kernel": platform.release(),
         "gpus": [{"index": int(r[0]), "uuid": r[1], "name": r[2], "memory_bytes": int(r[3]) << 20} for r in rows],
         "driver": rows[0][4] if rows else None,
-        "topology": output_of("nvidia-smi", "topo", "-m") if rows else None,
+        "topology": topology() if rows else None,
     }
 
 
@@ -68,9 +78,10 @@ def software(nsys: str | None) -> dict[str, Any]:
     """Versions, and the commit that ran."""
     import torch
 
+    commit = output_of("git", "rev-parse", "HEAD", cwd=ROOT)
     return {
-        "git_commit": output_of("git", "rev-parse", "HEAD", cwd=ROOT),
-        "git_dirty": bool(output_of("git", "status", "--porcelain", cwd=ROOT)),
+        "git_commit": commit,
+        "git_dirty": bool(output_of("git", "status", "--porcelain", cwd=ROOT)) if commit else None,
         "python": sys.version.split()[0],
         "packages": package_versions(),
         "cuda": torch.version.cuda,

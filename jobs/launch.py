@@ -114,6 +114,12 @@ SKIPPED: dict[str, Any] = {
 }  # fmt: skip
 
 
+def hosts(look: Look) -> list[dict[str, Any]]:
+    """What the nodes of the ranks are, as their supervisors noted it; this host where none came so far."""
+    told = [read_json(path) for path in sorted(look.folder.glob(look.host("*").name))]
+    return told or [facts.host()]
+
+
 def uses_cuda(point: Point) -> bool:
     import torch
 
@@ -158,7 +164,7 @@ def launch(folder: Path, job: dict[str, Any], limits: watch.Limits, stopped: Any
         "device": "cuda" if cuda else "cpu",
         "backend": "nccl" if cuda else "gloo",
         "world_size": point.world_size,
-        "hosts": [facts.host()],
+        "hosts": hosts(Look(folder / "timed")),
         "software": facts.software(why if tracer == "nsys" else None),
         "slurm": facts.slurm(),
     }

@@ -34,6 +34,9 @@ class Look:
     def trace(self, rank: int, suffix: str) -> Path:
         return self.folder / f"trace-r{rank}.{suffix}"
 
+    def host(self, name: str) -> Path:
+        return self.folder / f"facts-{name}.json"
+
     def samples(self, kind: str, host: str) -> Path:
         return self.folder / f"{kind}-{host}.jsonl"
 

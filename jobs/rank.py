@@ -4,7 +4,7 @@ Started by jobs/launch.py, as a local process or as a task of srun, so that both
 
     python -m jobs.rank POINT/timed
 
-The first rank of a node also starts the node's sampler.
+The first rank of a node also starts the node's sampler, and notes what the node is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+from jobs import facts
 from jobs.look import Look, write_json
 from jobs.processes import die_with_parent, signal_group
 from jobs.telemetry import nsys
@@ -47,7 +48,10 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda n, _: signal_group(worker, n))
     write_json(look.rank_file(rank, "pid.json"), {"rank": rank, "host": socket.gethostname(), "pid": worker.pid})
-    sampler = start_sampler(look) if os.environ["LOCAL_RANK"] == "0" else None
+    sampler = None
+    if os.environ["LOCAL_RANK"] == "0":
+        sampler = start_sampler(look)
+        write_json(look.host(socket.gethostname()), facts.host())
     code = worker.wait()
     ended = time.time_ns()
     signal_group(worker, signal.SIGKILL)  # loader workers, or what nsys left

@@ -1,50 +1,57 @@
-"""What the Snakefile needs of the Python side: the sweep's list of points on disk, and one driver at a time."""
+"""What the Snakefile needs of the Python side: one driver at a time, the list of points on disk, the last lines."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import sys
-from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 from jobs.look import read_json, write_json
 from jobs.sweep import Sweep
 
-_held: list[IO[str]] = []
 
+@dataclass
+class Run:
+    """One call of Snakemake on the results of a sweep."""
 
-def hold(folder: Path) -> None:
-    """Keep other drivers off these results until this process ends, however it ends. Raises SystemExit with a line
-    when one is at work: unlike Snakemake's own lock, this one does not outlive a killed driver."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = (folder / ".driver").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise SystemExit(f"{folder}: another Nightsweep is at work on these results") from None
-    _held.append(lock)
+    folder: Path
+    sweep: Sweep
+    lock: IO[str] | None = field(default=None, init=False)
+    latest: ClassVar[Run | None] = None
 
+    def __post_init__(self) -> None:
+        Run.latest = self
 
-def write_sweep(path: Path, sweep: Sweep) -> None:
-    """sweep.json: the name and all points. Left alone when it is right, so that nothing is rebuilt for its date."""
-    content = {
-        "name": sweep.name,
-        "points": [{"point_id": point.id, "settings": point.settings()} for point in sweep.points],
-    }
-    if not path.exists() or json.loads(path.read_text()) != content:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, content)
+    def begin(self) -> None:
+        """Before the first job: keep other drivers off these results, and write down the points.
 
+        Raises SystemExit with a line when another driver is at work. Unlike Snakemake's own lock, this one ends with
+        its driver, however that ends.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = (self.folder / ".driver").open("w")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"{self.folder}: another Nightsweep is at work on these results") from None
+        content = {
+            "name": self.sweep.name,
+            "points": [{"point_id": point.id, "settings": point.settings()} for point in self.sweep.points],
+        }
+        path = self.folder / "sweep.json"
+        if read_json(path) != content:  # left alone when it is right, so that nothing is rebuilt for its date
+            write_json(path, content)
 
-def summarize(folder: Path, points: Iterable[str]) -> None:
-    """The last lines of a run: how the points ended, what failed, where the report is."""
-    records = {point: read_json(folder / "points" / point / "record.json") or {} for point in points}
-    bad = {point: r for point, r in records.items() if r.get("status") != "ok"}
-    print(f"{len(records) - len(bad)} of {len(records)} points ok", file=sys.stderr)
-    for point, record in list(bad.items())[:20]:
-        print(f"  {point} {record.get('status', 'not_run')}: {record.get('message')}", file=sys.stderr)
-    page = folder / "report.html"
-    if page.exists():
-        print(f"report: {page.resolve()}", file=sys.stderr)
+    def summarize(self) -> None:
+        """How the points ended, what failed, where the report is."""
+        points = [point.id for point in self.sweep.points]
+        records = {point: read_json(self.folder / "points" / point / "record.json") or {} for point in points}
+        bad = {point: r for point, r in records.items() if r.get("status") != "ok"}
+        print(f"{len(records) - len(bad)} of {len(records)} points ok", file=sys.stderr)
+        for point, record in list(bad.items())[:20]:
+            print(f"  {point} {record.get('status', 'not_run')}: {record.get('message')}", file=sys.stderr)
+        page = self.folder / "report.html"
+        if page.exists():
+            print(f"report: {page.resolve()}", file=sys.stderr)

@@ -42,6 +42,9 @@ def test_killed_half_way_and_run_again(tmp_path):
     deadline = time.monotonic() + 120
     while not list(records.glob("*/.measured.json")) and time.monotonic() < deadline:
         time.sleep(0.2)
+    finish(start(tmp_path, "-n"))
+    second = start(tmp_path)
+    assert "another Nightsweep is at work" in second.communicate(timeout=60)[1] and second.returncode != 0
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     done = {p.with_name("record.json"): p.read_bytes() for p in records.glob("*/.measured.json")}
@@ -59,6 +62,9 @@ def test_killed_half_way_and_run_again(tmp_path):
     finish(start(tmp_path, "figures"))
     assert {p.name: p.read_bytes() for p in figures.iterdir()} == drawn
     assert {p: p.read_bytes() for p in done} == done
+    finish(start(tmp_path))
+    said = finish(start(tmp_path))
+    assert "2 of 3 points ok" in said and "results/chain/report.html" in said
 
 
 def test_a_broken_sweep_submits_nothing(tmp_path):

@@ -19,6 +19,12 @@ def probe() -> tuple[bool, str]:
     return (True, f"{count} GPUs") if count else (False, "NVML: no GPU")
 
 
+def visible(index: int, uuid: str) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES leaves this GPU to the job; it names them by index or by the start of the UUID."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return not told or any(word == str(index) or (word and uuid.startswith(word)) for word in told.split(","))
+
+
 def handles() -> list[tuple[int, str, Any]]:
     """(NVML index, UUID, handle) of the GPUs that CUDA_VISIBLE_DEVICES leaves, or of all."""
     import pynvml
@@ -27,12 +33,10 @@ def handles() -> list[tuple[int, str, Any]]:
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        found.append((index, pynvml.nvmlDeviceGetUUID(handle), handle))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not visible:
-        return found
-    wanted = visible.split(",")
-    return [f for f in found if str(f[0]) in wanted or any(w and f[1].startswith(w) for w in wanted)]
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        if visible(index, uuid):
+            found.append((index, uuid, handle))
+    return found
 
 
 def read(handle: Any) -> dict[str, Any]:

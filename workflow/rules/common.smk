@@ -7,7 +7,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, workflow.basedir)
 
 from jobs.sweep import SweepError, load
-from jobs.workflow import hold, summarize, write_sweep
+from jobs.workflow import Run
 
 SWEEP_FILE = Path((workflow.configfiles or ["config/demo.yaml"])[-1])
 
@@ -19,9 +19,7 @@ except SweepError as error:
 ROOT = f"results/{SWEEP.name}"
 POINTS = {point.id: point for point in SWEEP.points}
 
-if workflow.is_main_process:
-    hold(Path(ROOT))
-write_sweep(Path(ROOT) / "sweep.json", SWEEP)
+RUN = Run(Path(ROOT), SWEEP)
 
 
 wildcard_constraints:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from logging import LogRecord
 
+from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from jobs.progress import Progress
+from jobs.workflow import Run
 
 POINT_RULE = "point"
 
@@ -27,6 +29,8 @@ class LogHandler(LogHandlerBase):
             self.progress.start(record.jobid, record.wildcards["point"], str(record.output[0]))
         elif event == LogEvent.JOB_FINISHED:
             self.progress.finish(record.job_id)
+        elif record.getMessage() == NOTHING_TO_BE_DONE_MSG and Run.latest:
+            Run.latest.summarize()  # Snakemake calls onsuccess only where something ran
         elif record.levelno >= logging.WARNING or event in (LogEvent.JOB_ERROR, LogEvent.ERROR):
             self.progress.line(record.getMessage())
 
