@@ -97,15 +97,28 @@ def gpu(tmp_path):
 
 
 def test_gpu_trace(gpu):
-    assert trace.windows(gpu).rows() == [(0, T0 + 120, T0 + 240), (1, T0 + 240, T0 + 320)]
-    assert parts_of(gpu, 0) == {"compute": 30, "communication": 10, "copies": 20, "data_wait": 43, "idle": 17}
-    assert parts_of(gpu, 1) == {"compute": 50, "communication": 0, "copies": 15, "data_wait": 0, "idle": 15}
+    assert trace.windows(gpu).rows() == [(0, T0 + 90, T0 + 195), (1, T0 + 195, T0 + 320)]
+    assert parts_of(gpu, 0) == {"compute": 30, "communication": 10, "copies": 20, "data_wait": 5, "idle": 40}
+    assert parts_of(gpu, 1) == {"compute": 50, "communication": 0, "copies": 15, "data_wait": 40, "idle": 20}
+
+
+def test_work_launched_before_the_first_step_is_not_its_own(gpu):
+    early = gpu["runtime"].head(1).with_columns(start_ns=pl.lit(T0 + 50, pl.Int64), correlation=pl.lit(77, pl.Int64))
+    kernel = (
+        gpu["kernels"]
+        .head(1)
+        .with_columns(
+            start_ns=pl.lit(T0 + 60, pl.Int64), end_ns=pl.lit(T0 + 110, pl.Int64), correlation=pl.lit(77, pl.Int64)
+        )
+    )
+    more = gpu | {"runtime": pl.concat([gpu["runtime"], early]), "kernels": pl.concat([gpu["kernels"], kernel])}
+    assert trace.windows(more).rows() == [(0, T0 + 110, T0 + 195), (1, T0 + 195, T0 + 320)]
 
 
 def test_step_that_launches_nothing(gpu):
     kernels, copies = gpu["kernels"].head(2), gpu["copies"].filter(pl.col("correlation") == 5)
     assert trace.windows(gpu | {"kernels": kernels, "copies": copies}).rows() == [
-        (0, T0 + 120, T0 + 190),
+        (0, T0 + 90, T0 + 195),
         (1, T0 + 195, T0 + 290),
     ]
 

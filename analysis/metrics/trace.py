@@ -55,26 +55,26 @@ def lanes(events: Events) -> dict[str, pl.DataFrame]:
 def windows(events: Events) -> pl.DataFrame:
     """Each step's window: step, start_ns, end_ns.
 
-    On a GPU the host runs ahead, so a step is where its work runs: from the first activity that it launched to the
-    first that the next step launched (the last step: to the end of its own). A step that launched nothing, and every
-    step of a CPU trace, is its host range.
+    On a GPU the host may run ahead, so a step ends when both its host range and the last activity that it launched
+    have ended, and the next one begins there, or with its host range where that begins later. The first step begins
+    with its host range, or where work that was launched before it has ended. Every step of a CPU trace is its host
+    range.
     """
     ranges = steps(events)
     if not on_gpu(events) or ranges.is_empty():
         return ranges
-    own = _launched(events, ranges).group_by("step").agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max())
-    joined = ranges.join(own, on="step", how="left").sort("start_ns")
-    end = pl.coalesce(pl.col("first").shift(-1), "last")
-    found = pl.col("first").is_not_null()
-    return joined.select(
-        "step",
-        start_ns=pl.coalesce("first", "start_ns"),
-        end_ns=pl.when(found).then(pl.max_horizontal("first", end)).otherwise("end_ns"),
-    )
+    launched = _launched(events, ranges)
+    own = launched.group_by("step").agg(last=pl.col("end_ns").max())
+    before = launched.filter(pl.col("step").is_null())["end_ns"].max()
+    ends = pl.max_horizontal("last", "end_ns", pl.lit(before, pl.Int64)).cum_max()
+    found = ranges.join(own, on="step", how="left", maintain_order="left").with_columns(end_ns=ends)
+    begins = pl.max_horizontal("start_ns", pl.col("end_ns").shift(1, fill_value=before))
+    return found.select("step", start_ns=begins, end_ns="end_ns")
 
 
 def _launched(events: Events, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Activities on the GPU with the step in whose host range they were launched."""
+    """Activities on the GPU with the step in whose host range they were launched; null before the first step. Those
+    launched between steps are left out."""
     key = ["process", "correlation"]
     kinds = ("kernels", "copies", "memsets")
     activities = pl.concat([events[k].select("start_ns", "end_ns", *key) for k in kinds])
@@ -84,7 +84,7 @@ def _launched(events: Events, ranges: pl.DataFrame) -> pl.DataFrame:
     launched = activities.join(calls, on=key).sort("launch")
     hosts = ranges.select("step", range_start="start_ns", range_end="end_ns").sort("range_start")
     found = launched.join_asof(hosts, left_on="launch", right_on="range_start", strategy="backward")
-    return found.filter(pl.col("launch") < pl.col("range_end"))
+    return found.filter(pl.col("range_end").is_null() | (pl.col("launch") < pl.col("range_end")))
 
 
 def spans(frame: pl.DataFrame) -> Intervals:

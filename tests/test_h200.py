@@ -1,0 +1,65 @@
+"""What two H200s left: three traced steps of rank 0 of MobileNet v2 under DDP (nsys 2025.3.1), and NVML samples."""
+
+import gzip
+import json
+
+import polars as pl
+import pytest
+
+from analysis import tables
+from analysis.metrics import activities, breakdown, timeline, trace
+from analysis.metrics.summary import _energy
+from analysis.readers import nsys
+from tests.test_readers import DATA
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory):
+    path = tmp_path_factory.mktemp("h200") / "trace-r0.sqlite"
+    path.write_bytes(gzip.decompress((DATA / "h200-ddp-r0.sqlite.gz").read_bytes()))
+    return nsys.read(path)
+
+
+def test_steps_follow_each_other_and_hold_all_gpu_work(events):
+    windows = trace.windows(events)
+    assert windows["step"].to_list() == [5, 6, 7]
+    assert windows["start_ns"][0] == trace.steps(events)["start_ns"][0]
+    assert windows["start_ns"].to_list()[1:] == windows["end_ns"].to_list()[:-1]
+    assert windows["end_ns"][-1] == events["kernels"]["end_ns"].max()
+
+
+def test_breakdown_adds_up_and_every_step_waits_for_its_batch(events):
+    parts = breakdown.rows(events).pivot("part", index="step", values="duration_ns")
+    windows = trace.windows(events)
+    total = parts.select(pl.sum_horizontal(tables.PARTS)).to_series()
+    assert total.to_list() == (windows["end_ns"] - windows["start_ns"]).to_list()
+    ms = parts.select(pl.col(tables.PARTS) / 1e6)
+    # The loader resizes 64 images in the rank's own process: 12 ms at least of each step, the GPU doing nothing.
+    assert ms["data_wait"].min() > 10 and ms["copies"].max() < 2
+    assert ms["compute"].min() > 29 and ms["compute"].max() < 31
+
+
+def test_activities_count_what_the_trace_holds(events):
+    rows = activities.rows(events)
+    nccl = rows.filter(pl.col("category") == "communication")
+    names = nccl["name"].str.split("(").list.first()
+    assert set(names) == {"ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclDevKernel_Broadcast_RING_LL"}
+    kernels = rows.filter(pl.col("category").is_in(["compute", "communication"]))
+    assert kernels["count"].sum() == events["kernels"].height == 2799
+
+
+def test_timeline_shows_two_steps(events):
+    bars = timeline.relative(timeline.rows(events))
+    assert bars["step"].unique().sort().to_list() == [5, 6]
+    assert {"range", "compute", "communication", "copy"} == set(bars["lane"])
+
+
+def test_energy_is_the_rise_of_the_counters():
+    lines = [json.loads(line) for line in (DATA / "h200-nvml.jsonl").read_text().splitlines()]
+    samples = pl.DataFrame(lines).with_columns(look=pl.lit("timed"))
+    start, end = samples["t_ns"].min(), samples["t_ns"].max()
+    per_gpu = samples.sort("t_ns").group_by("uuid").agg(pl.col("energy_j").last() - pl.col("energy_j").first())
+    energy = _energy(samples, (start, end))
+    assert len(per_gpu) == 2 and energy == pytest.approx(per_gpu["energy_j"].sum(), rel=1e-6)
+    # The same from power: what NVML averages over a second differs a little on so short a window.
+    assert energy / ((end - start) / 1e9) == pytest.approx(2 * samples["power_w"].mean(), rel=0.3)
