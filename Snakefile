@@ -2,6 +2,7 @@
 #
 #     snakemake --profile profiles/local --configfile config/demo.yaml
 #     snakemake figures --profile profiles/local --configfile config/demo.yaml     # from existing tables, no training
+#     snakemake points --profile profiles/slurm --configfile config/demo.yaml      # measure only
 #     ... --config preset=small                                                   # a preset of the sweep
 from snakemake.utils import min_version
 
@@ -17,8 +18,15 @@ include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 
 
+# Small work on tables stays where Snakemake runs; points alone go to a scheduler.
 localrules:
     all,
+    points,
+    ingest,
+    tables,
+    figure,
+    figures,
+    report_page,
 
 
 rule all:

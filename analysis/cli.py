@@ -1,8 +1,9 @@
 """The command `nightsweep`.
 
 nightsweep check config/demo.yaml --preset smoke --list
+nightsweep doctor --partition gpu --nodes 2
 
-Exit status: 0 done, 2 the sweep or the command line is wrong.
+Exit status: 0 done, 1 the doctor found what will not work, 2 the sweep or the command line is wrong.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jobs import doctor
 from jobs.estimate import NOTE, Estimate, estimate
 from jobs.point import Point
 from jobs.sweep import Sweep, SweepError, load
@@ -34,6 +36,13 @@ def parser() -> argparse.ArgumentParser:
     check_.add_argument("--list", action="store_true", help="list the points: id and the settings that vary")
     check_.add_argument("--json", action="store_true", help="print JSON")
     check_.set_defaults(run=check)
+    doctor_ = commands.add_parser("doctor", help="check this Slurm cluster, before a sweep runs on it")
+    doctor_.add_argument("--folder", type=Path, metavar="DIR", help="where results go (results, or this folder)")
+    doctor_.add_argument("--partition", metavar="NAME", help="partition of the jobs (the cluster's default)")
+    doctor_.add_argument("--account", metavar="NAME", help="account of the jobs")
+    doctor_.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to probe at most (2)")
+    doctor_.add_argument("--json", action="store_true", help="print JSON")
+    doctor_.set_defaults(run=examine)
     return top
 
 
@@ -51,6 +60,13 @@ def check(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(summary(sweep, cost) + (listing(sweep) if arguments.list else [])))
     return 0
+
+
+def examine(arguments: argparse.Namespace) -> int:
+    """`nightsweep doctor`."""
+    folder = arguments.folder or doctor.default_folder()
+    wish = doctor.Wish(folder, arguments.partition, arguments.account, arguments.nodes)
+    return doctor.report(wish, arguments.json)
 
 
 def summary(sweep: Sweep, cost: Estimate) -> list[str]:

@@ -38,8 +38,12 @@ REASONS = (
     "stalled",  # no rank moved for the set time
     "time_limit",
     "unsupported_here",  # the device cannot do what the point asks
-    "launch_failed",  # ranks could not be started
+    "launch_failed",  # ranks could not be started, or the scheduler refused the job
     "interrupted",  # a person or the scheduler stopped the launcher
+    "node_failure",  # a node died, more often than the job may be submitted again
+    "preempted",  # likewise, by jobs of higher priority
+    "cancelled",  # a person cancelled the job
+    "lost",  # the scheduler forgot the job, and it left nothing
     "no_record",  # with not_run
 )
 """Why a point is not ok; null for ok."""

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jobs import facts, watch
+from jobs import allocation, facts, watch
 from jobs.look import Kind, Look, read_json, write_json
 from jobs.point import Point, complete
 from jobs.telemetry import nsys, nvml
@@ -58,16 +58,28 @@ def choose_tracer(point: Point, cuda: bool) -> tuple[str | None, str]:
     return ("nsys", why) if works else ("kineto", why)
 
 
-def run_look(folder: Path, kind: Kind, point: Point, tracer: str, limits: watch.Limits, stopped: Any) -> dict[str, Any]:
+def bounded(limits: watch.Limits) -> watch.Limits:
+    """These limits, and in an allocation its end: Slurm would leave no time to write a record."""
+    left = allocation.seconds_left() if allocation.inside() else None
+    if left is None:
+        return limits
+    return watch.Limits(limits.stall_s, min(limits.timeout_s, max(left - allocation.MARGIN_S, left / 2)))
+
+
+def run_look(
+    folder: Path, kind: Kind, point: Point, tracer: str, limits: watch.Limits, stopped: Any, tries: int = 3
+) -> dict[str, Any]:
     """One look, from an empty folder; its entry in the record, with `failure` when it failed."""
     look = Look(folder / kind)
     shutil.rmtree(look.folder, ignore_errors=True)
     look.folder.mkdir(parents=True)
     started = time.time_ns()
     try:
-        outcome = watch.Ranks(look, point, tracer, limits).watch(stopped)
+        outcome = watch.Ranks(look, point, tracer, bounded(limits)).watch(stopped)
     except OSError as error:
         outcome = watch.Outcome("launch_failed", str(error), None)
+    if outcome.message and "EADDRINUSE" in outcome.message and tries > 1:
+        return run_look(folder, kind, point, tracer, limits, stopped, tries - 1)  # another took the port meanwhile
     if outcome.reason is None and tracer == "nsys":
         problems = [p for p in (nsys.export(look, r) for r in range(point.world_size)) if p]
         if problems:
@@ -132,7 +144,7 @@ def launch(folder: Path, job: dict[str, Any], limits: watch.Limits, stopped: Any
     write_json(folder / "point.json", job)
     cuda = uses_cuda(point)
     tracer, why = choose_tracer(point, cuda)
-    if point.nodes > 1 and not watch.in_allocation():
+    if point.nodes > 1 and not allocation.inside():
         message = f"the point asks for {point.nodes} nodes and this is not inside a Slurm allocation"
         timed = SKIPPED | {"status": "failed", "reason": "launch_failed", "message": message}
     else:

@@ -25,6 +25,10 @@ class Look:
     def point_file(self) -> Path:
         return self.folder.parent / "point.json"
 
+    @property
+    def log(self) -> Path:
+        return self.folder / "launch.log"
+
     def rank_file(self, rank: int, name: str) -> Path:
         return self.folder / f"rank{rank}.{name}"
 

@@ -121,6 +121,10 @@ class Point:
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
 
+    def gpus_per_node(self) -> int:
+        """GPUs to ask a scheduler for: one a rank, none where ranks are to compute on the CPU."""
+        return 0 if self.device == "cpu" else self.ranks_per_node
+
     def settings(self) -> dict[str, Any]:
         """All settings that apply to this workload, by name."""
         return {name: getattr(self, name) for name in applicable(self.workload)}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jobs import facts
 from jobs.look import Look, write_json
-from jobs.processes import die_with_parent, signal_group
+from jobs.processes import die_with_parent, out_of_memory_kills, signal_group
 from jobs.telemetry import nsys
 
 SLURM_NAMES = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
@@ -43,6 +43,7 @@ def main() -> int:
     command = [sys.executable, "-m", "jobs.worker", str(look.folder)]
     if os.environ.get("NIGHTSWEEP_TRACER") == "nsys":
         command = nsys.profile_command(look, rank) + command
+    kills = out_of_memory_kills()
     with look.rank_file(rank, "log").open("ab") as log:
         worker = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -64,6 +65,7 @@ def main() -> int:
             "host": socket.gethostname(),
             "exit_code": code if code >= 0 else None,
             "signal": -code if code < 0 else None,
+            "out_of_memory": code == -signal.SIGKILL and out_of_memory_kills() > kills,
             "ended_ns": ended,
         },
     )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from jobs import allocation
 from jobs.look import Look, read_json
 from jobs.point import Point
 
@@ -38,10 +39,6 @@ class Outcome:
     failure: dict[str, Any] | None
 
 
-def in_allocation() -> bool:
-    return "SLURM_JOB_ID" in os.environ
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
@@ -49,15 +46,31 @@ def free_port() -> int:
         return port
 
 
+def master(point: Point) -> tuple[str, int]:
+    """Address and port at which ranks meet: free on rank 0's host where this is that host, else a guess by job."""
+    if not (allocation.inside() and point.nodes > 1):
+        return "127.0.0.1", free_port()
+    host = allocation.first_host()
+    if host.split(".")[0] == socket.gethostname().split(".")[0]:
+        return host, free_port()
+    return host, 20000 + zlib.crc32(f"{os.environ['SLURM_JOB_ID']}{time.time_ns()}".encode()) % 12000
+
+
+def threads(point: Point) -> int:
+    """CPU threads of a rank: what Slurm gave each task, else an even share of this host."""
+    given = os.environ.get("SLURM_CPUS_PER_TASK") if allocation.inside() else None
+    return int(given) if given else max(1, len(os.sched_getaffinity(0)) // point.ranks_per_node)
+
+
 def rank_environment(point: Point, tracer: str, limits: Limits) -> dict[str, str]:
     """What every rank gets. CPU ranks share the cores, so that they do not fight for them."""
-    threads = max(1, len(os.sched_getaffinity(0)) // point.ranks_per_node)
+    address, port = master(point)
     return {
-        **os.environ,
+        **allocation.environment(),
         "WORLD_SIZE": str(point.world_size),
-        "MASTER_ADDR": socket.gethostname() if in_allocation() and point.nodes > 1 else "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads(point))),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
@@ -68,10 +81,9 @@ def rank_environment(point: Point, tracer: str, limits: Limits) -> dict[str, str
 
 def commands(look: Look, point: Point) -> list[tuple[list[str], dict[str, str]]]:
     """What to start, each with its own variables: one srun for all ranks in an allocation, else a process a rank."""
-    rank = [sys.executable, "-m", "jobs.rank", str(look.folder)]
-    if in_allocation():
-        shape = [f"--nodes={point.nodes}", f"--ntasks={point.world_size}", f"--ntasks-per-node={point.ranks_per_node}"]
-        return [(["srun", *shape, "--kill-on-bad-exit=0", "--export=ALL", *rank], {})]
+    rank = [*allocation.python(), "-m", "jobs.rank", str(look.folder)]
+    if allocation.inside():
+        return [(allocation.srun(point, rank), {})]
     return [(rank, {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(point.world_size)]
 
 
@@ -98,10 +110,23 @@ def bad(end: dict[str, Any]) -> bool:
     return bool(end["exit_code"] != 0)
 
 
+# What a rank raises when it is a peer that died.
+_COLLATERAL = re.compile(
+    r"connection (reset|closed|refused)|broken pipe|remote (process|peer)|gloo.*(timed out|closed)|nccl.*(remote|abort)",
+    re.IGNORECASE,
+)
+
+
 def first_failure(look: Look, ends: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rank to blame: the earliest end that raised for itself, else the earliest bad end. A rank whose peer died
-    first raises a connection error soon after, so time decides."""
-    return min((e for e in ends if bad(e)), key=lambda e: e["ended_ns"])
+    """The rank to blame: one that was killed, for its peers raise because of it; else the earliest that raised for
+    itself; else the earliest. Time alone would not do: clocks of nodes differ by more than a lost connection takes."""
+
+    def innocence(end: dict[str, Any]) -> tuple[bool, bool, int]:
+        error = read_json(look.rank_file(end["rank"], "error.json")) or {}
+        collateral = bool(_COLLATERAL.search(error.get("message", "")))
+        return end["signal"] != signal.SIGKILL, collateral, end["ended_ns"]
+
+    return min((e for e in ends if bad(e)), key=innocence)
 
 
 def blame(look: Look, end: dict[str, Any]) -> Outcome:
@@ -113,7 +138,7 @@ def blame(look: Look, end: dict[str, Any]) -> Outcome:
     if error and end["signal"] is None:
         reason, message = error["reason"], f"rank {rank}: {error['message']}"
     elif end["signal"]:
-        reason = "host_out_of_memory" if end["signal"] == signal.SIGKILL and oom_killed() else "rank_killed"
+        reason = "host_out_of_memory" if end["out_of_memory"] else "rank_killed"
         message = f"rank {rank} died of signal {end['signal']} ({signal.Signals(end['signal']).name}) in {phase}"
     else:
         reason, message = "rank_exit", f"rank {rank} ended with code {end['exit_code']} in {phase} and no traceback"
@@ -122,32 +147,16 @@ def blame(look: Look, end: dict[str, Any]) -> Outcome:
     return Outcome(reason, message, failure)
 
 
-_OOM_EVENTS = "/sys/fs/cgroup/memory.events"
-
-
-def _oom_count() -> int:
-    try:
-        with Path(_OOM_EVENTS).open() as events:
-            return sum(int(line.split()[1]) for line in events if line.startswith("oom_kill "))
-    except OSError:
-        return 0
-
-
-_oom_at_start = _oom_count()
-
-
-def oom_killed() -> bool:
-    """Whether the kernel killed something of this cgroup for memory since this process started."""
-    return _oom_count() > _oom_at_start
-
-
 class Ranks:
     """The started ranks of a look."""
 
     def __init__(self, look: Look, point: Point, tracer: str, limits: Limits) -> None:
         self.look, self.point, self.limits = look, point, limits
         shared = rank_environment(point, tracer, limits)
-        self.processes = [subprocess.Popen(cmd, env={**shared, **env}) for cmd, env in commands(look, point)]
+        with look.log.open("ab") as log:
+            self.processes = [
+                subprocess.Popen(cmd, env={**shared, **env}, stderr=log) for cmd, env in commands(look, point)
+            ]
         self.started = time.time()
 
     def alive(self) -> bool:
@@ -185,7 +194,8 @@ class Ranks:
                 outcome = self.trouble(stopped)
             if outcome.reason:
                 self.end()
-                return outcome
+                told = allocation.blame(self.look.log)
+                return Outcome(*told, outcome.failure) if told else outcome
             time.sleep(POLL_S)
 
     def trouble(self, stopped: Callable[[], bool]) -> Outcome:

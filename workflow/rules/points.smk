@@ -1,15 +1,19 @@
 # Raw data: one launch a point. A point that fails is a result too: the launch writes its record and ends well.
-
+# The record is flagged `update`, so that Snakemake, started again after a kill, does not delete what is measured.
 
 rule point:
     output:
-        record="results/{sweep}/points/{point}/record.json",
+        record=update("results/{sweep}/points/{point}/record.json"),
     log:
         "results/{sweep}/logs/points/{point}.log",
     conda:
         "../../envs/nightsweep.yaml"
     resources:
         machine=1,
+        nodes=lambda wildcards: POINTS[wildcards.point].nodes,
+        tasks_per_node=lambda wildcards: POINTS[wildcards.point].ranks_per_node,
+        gpus_per_node=lambda wildcards: POINTS[wildcards.point].gpus_per_node(),
+        runtime=SWEEP.resources.timeout_min,
     params:
         folder=subpath(output.record, parent=True),
         sweep_file="results/{sweep}/sweep.json",
@@ -18,3 +22,8 @@ rule point:
     shell:
         "python -m jobs.launch {params.folder} --sweep {params.sweep_file} --stall-s {params.stall_s}"
         " --timeout-s {params.timeout_s} > {log} 2>&1"
+
+
+rule points:
+    input:
+        expand(f"{ROOT}/points/{{point}}/record.json", point=POINTS),

@@ -1,0 +1,329 @@
+"""The executor: takes all jobs that are ready, submits them as arrays, watches them with one query, brings them home.
+
+A job's end is seen by the file that submitit leaves in the batch step; the scheduler is asked every `poll_s` at most,
+for all jobs at once, and tells about those that can leave nothing: node failures, preemption, cancelled jobs.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from submitit.core.utils import JobPaths, pickle_load
+
+from jobs.executor import points, request
+from jobs.executor.journal import Entry, Journal
+from jobs.executor.local import Local
+from jobs.executor.request import Request
+from jobs.executor.slurm import Refused, Slurm, State, Unreachable, forget_allocation
+from jobs.verdict import AGAIN, DOUBTFUL, Loss, of_state
+
+ROOT = Path(".snakemake/submitit")
+TICK_S = 2
+FIRST_QUERY_S = 5.0
+MISSING_S = 120.0
+"""A job that the scheduler has not known for so long is lost; shorter gaps are its own delays."""
+
+
+@dataclass
+class Track:
+    """What the executor knows of one submitted job."""
+
+    key: str
+    request: Request
+    command: str
+    folder: Path
+    name: str
+    place: tuple[int, int]
+    losses: int = 0
+    missing_since: float | None = None
+    refused: str | None = None
+    waits: str = ""
+
+
+class Executor(RemoteExecutor):  # type: ignore[misc]
+    """Jobs in, job ends out; see the module's text."""
+
+    def __post_init__(self) -> None:
+        forget_allocation()
+        self.options = self.workflow.executor_settings
+        self.backend: Slurm | Local = Local() if self.options.cluster == "local" else Slurm()
+        self.journal = Journal(ROOT)
+        self.earlier = self.journal.unfinished()
+        self.submitting = threading.RLock()
+        self.interval = FIRST_QUERY_S
+        self.next_query = 0.0
+        self.next_seconds_between_status_checks = TICK_S
+        self.outage = ""
+
+    # ---- out ------------------------------------------------------------------------------------------------------
+
+    def run_jobs(self, jobs: list[Any]) -> None:
+        self._heed_signals()
+        groups: dict[Request, list[SubmittedJobInfo]] = {}
+        for job in jobs:
+            self.run_job_pre(job)
+            info = self._prepared(job)
+            entry = self.earlier.pop(info.aux["track"].key, None)
+            if entry is not None and self._adopt(info, entry):
+                self.report_job_submission(info)
+            else:
+                groups.setdefault(info.aux["track"].request, []).append(info)
+        for infos in groups.values():
+            self._submit(infos)
+            for info in infos:
+                self.report_job_submission(info)
+
+    def run_job(self, job: Any) -> None:
+        self.run_jobs([job])
+
+    def _prepared(self, job: Any) -> SubmittedJobInfo:
+        asked = request.of(job.resources, job.threads, self.options)
+        key = "\n".join(sorted(map(str, job.output))) or f"job {job.jobid}"
+        track = Track(key, asked, self.format_job_exec(job), self.journal.folder, "", (0, 1))
+        return SubmittedJobInfo(job, external_jobid=None, aux={"track": track})
+
+    def _adopt(self, info: SubmittedJobInfo, entry: Entry) -> bool:
+        """Take over a job that an earlier driver submitted; False where none came of it."""
+        job_id = entry.job_id
+        if job_id is None:
+            try:
+                ids = self.backend.find(entry.name, entry.size)
+            except Unreachable:
+                ids = None
+            job_id = ids[entry.index] if ids else None
+        if job_id is None or self.options.cluster == "local":
+            return False
+        track = info.aux["track"]
+        track.folder, track.name, track.place = entry.folder, entry.name, (entry.index, entry.size)
+        track.losses = entry.losses
+        info.external_jobid = job_id
+        self.logger.info(f"{job_id} of an earlier run goes on: {track.key}")
+        return True
+
+    def _submit(self, infos: list[SubmittedJobInfo]) -> None:
+        """Send jobs of one request, as arrays; those that cannot be sent now keep no id and are sent later."""
+        size = min(self.options.array_size, self.backend.largest_array)
+        for first in range(0, len(infos), size):
+            with self.submitting:
+                self._submit_array(infos[first : first + size])
+        self.interval = FIRST_QUERY_S
+        self.next_query = min(self.next_query, time.monotonic() + self.interval) or time.monotonic() + self.interval
+
+    def _submit_array(self, infos: list[SubmittedJobInfo]) -> None:
+        tracks = [info.aux["track"] for info in infos]
+        name = f"nightsweep-{uuid.uuid4().hex[:8]}"
+        self.journal.intend(name, [t.key for t in tracks], [t.losses for t in tracks])
+        for place, track in enumerate(tracks):
+            track.folder, track.name, track.place = self.journal.folder / name, name, (place, len(tracks))
+        try:
+            ids = self.backend.submit(
+                self.journal.folder / name,
+                name,
+                tracks[0].request,
+                [t.command for t in tracks],
+                self.options.array_parallelism,
+            )
+        except Unreachable as error:
+            self._tell_outage(str(error))
+            return
+        except (Refused, ValueError) as error:
+            self.journal.refuse(name)
+            self.logger.error(f"the scheduler refuses {len(tracks)} jobs: {error}")
+            for track in tracks:
+                track.refused = str(error)
+            return
+        self.journal.accept(name, ids)
+        for info, job_id in zip(infos, ids, strict=True):
+            info.external_jobid = job_id
+
+    def _submit_waiting(self, infos: list[SubmittedJobInfo]) -> None:
+        """Send what an outage held back; first look whether the scheduler has it after all."""
+        by_name: dict[str, list[SubmittedJobInfo]] = {}
+        for info in infos:
+            by_name.setdefault(info.aux["track"].name, []).append(info)
+        for name, group in by_name.items():
+            ids = self.backend.find(name, len(group))
+            if ids is None:
+                self._submit(group)
+                continue
+            self.journal.accept(name, ids)
+            for info, job_id in zip(group, ids, strict=True):
+                info.external_jobid = job_id
+
+    # ---- home -----------------------------------------------------------------------------------------------------
+
+    async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
+        states = self._query(active_jobs)
+        finished = self._finished(active_jobs)
+        for info in active_jobs:
+            track = info.aux["track"]
+            code = self._code(info) if info.external_jobid in finished else None
+            end = self._judge(info, code, states)
+            if end is None or (isinstance(end, Loss) and self._sent_again(info, end)):
+                yield info
+            else:
+                self.journal.end(track.key)
+                self._report(info, end)
+
+    def _query(self, infos: list[SubmittedJobInfo]) -> dict[str, State] | None:
+        """States of all jobs when it is time to ask, else None; also sends what an outage held back."""
+        if not infos or time.monotonic() < self.next_query:
+            return None
+        try:
+            unsent = [i for i in infos if i.external_jobid is None and not i.aux["track"].refused]
+            if unsent:
+                self._submit_waiting(unsent)
+            ids = [info.external_jobid for info in infos if info.external_jobid]
+            states = self.backend.states(ids) if ids else {}
+            if self.outage:
+                self.logger.warning("the scheduler answers again")
+                self.outage = ""
+        except Unreachable as error:
+            self._tell_outage(str(error))
+            states = None
+        self.interval = min(self.interval * 1.5, self.options.poll_s)
+        self.next_query = time.monotonic() + self.interval
+        return states
+
+    def _tell_outage(self, text: str) -> None:
+        if not self.outage:
+            self.logger.warning(f"the scheduler does not answer; jobs go on, and so does the watch: {text}")
+        self.outage = text
+
+    def _finished(self, infos: Iterable[SubmittedJobInfo]) -> set[str]:
+        """Ids of jobs that left a result: one listing for each array's folder."""
+        found = set()
+        for folder in {info.aux["track"].folder for info in infos}:
+            if folder.is_dir():
+                names = (entry.name for entry in os.scandir(folder))
+                found |= {n.removesuffix("_0_result.pkl") for n in names if n.endswith("_0_result.pkl")}
+        return found
+
+    def _code(self, info: SubmittedJobInfo) -> int:
+        """Exit code of the job's command; 1 where submitit could not run it."""
+        path = JobPaths(info.aux["track"].folder, info.external_jobid, 0).result_pickle
+        outcome, value = pickle_load(path)
+        return int(value) if outcome == "success" else 1
+
+    def _judge(self, info: SubmittedJobInfo, code: int | None, states: dict[str, State] | None) -> Loss | bool | None:
+        """How the job ended: True for well, a Loss, or None while that is open."""
+        track = info.aux["track"]
+        if track.refused:
+            return Loss("launch_failed", f"not submitted: {track.refused}")
+        if info.external_jobid is None:
+            return None
+        found = points.record_of(info.job)
+        record = found[1] if found else None
+        if code == 0 and (found is None or (record is not None and record.get("reason") not in DOUBTFUL | AGAIN)):
+            return True
+        if record is not None and record.get("reason") in AGAIN and code == 0:
+            return Loss(record["reason"], record["message"], again=True)
+        if states is None:
+            return None
+        state = states.get(info.external_jobid)
+        if state is None:
+            return self._missing(track, code)
+        track.missing_since = None
+        self._tell_waiting(track, state)
+        if state.active:
+            return None
+        return self._ended(info, state, code, record)
+
+    def _ended(
+        self, info: SubmittedJobInfo, state: State, code: int | None, record: dict[str, Any] | None
+    ) -> Loss | bool | None:
+        """The scheduler says that the job is over."""
+        track = info.aux["track"]
+        if record is not None and record.get("status") == "ok":
+            return True
+        loss = of_state(state.name, state.nodes)
+        if loss is not None:
+            track.waits = state.nodes
+            return loss
+        if code == 0:
+            return True
+        if code is None and state.name == "COMPLETED":
+            return self._missing(track, code)  # the file system may be behind the scheduler
+        log = JobPaths(track.folder, info.external_jobid, 0).stdout
+        return Loss("launch_failed", f"the job ended as {state.name}, code {code}, without a record; see {log}")
+
+    def _missing(self, track: Track, code: int | None) -> Loss | bool | None:
+        """The scheduler does not know the job, or has no result of it, for now or for good."""
+        if code == 0:
+            return True
+        track.missing_since = track.missing_since or time.monotonic()
+        if time.monotonic() - track.missing_since < MISSING_S:
+            return None
+        return Loss("lost", "the scheduler no longer knows the job, and it left no result", again=True)
+
+    def _tell_waiting(self, track: Track, state: State) -> None:
+        """Say once when a job waits for something that time alone may not bring."""
+        usual = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency")
+        if state.name == "PENDING" and state.why not in usual and state.why != track.waits:
+            track.waits = state.why
+            self.logger.warning(f"{track.key.splitlines()[0]} waits in the queue: {state.why}")
+
+    def _sent_again(self, info: SubmittedJobInfo, loss: Loss) -> bool:
+        """Submit a lost job again where that makes sense, away from nodes that are down."""
+        track = info.aux["track"]
+        if not loss.again or track.losses >= self.options.resubmissions:
+            return False
+        try:
+            bad = self.backend.bad_nodes(track.waits) if loss.reason == "node_failure" else []
+        except Unreachable:
+            bad = []
+        self.logger.warning(f"{info.external_jobid} is lost ({loss.reason}: {loss.message}); submitted again")
+        found = points.record_of(info.job)
+        if found and found[1] is not None:
+            found[0].unlink()
+        track.losses += 1
+        track.request = track.request.avoiding(bad)
+        info.external_jobid, track.missing_since, track.waits = None, None, ""
+        self._submit([info])
+        return True
+
+    def _report(self, info: SubmittedJobInfo, end: Loss | bool) -> None:
+        if end is True or (
+            isinstance(end, Loss) and points.write_loss(info.job, end, info.aux["track"].losses, info.external_jobid)
+        ):
+            self.report_job_success(info)
+        else:
+            assert isinstance(end, Loss)
+            self.report_job_error(info, msg=f"{end.reason}: {end.message}. ")
+
+    # ---- stop -----------------------------------------------------------------------------------------------------
+
+    def _heed_signals(self) -> None:
+        """SIGTERM ends a run as Ctrl-C does; Snakemake alone would wait for jobs that may take all night."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Cancel everything; keeps trying for a while when the scheduler does not answer."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ids = [info.external_jobid for info in active_jobs if info.external_jobid]
+        for _ in range(5):
+            try:
+                self.backend.cancel(ids)
+                break
+            except Unreachable as error:
+                self._tell_outage(str(error))
+                time.sleep(3)
+        else:
+            self.logger.error(
+                f"could not cancel: scancel --user={getpass.getuser()} {' '.join(sorted(set(ids))[:5])} ..."
+            )
+        for info in active_jobs:
+            self.journal.end(info.aux["track"].key)

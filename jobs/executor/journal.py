@@ -1,0 +1,98 @@
+"""What was submitted, on disk, so that a driver that was killed finds its jobs again.
+
+One folder a driver: `.snakemake/submitit/<name>/` with journal.jsonl and submitit's own files. An intention is written
+before sbatch is called and its answer after: a driver killed in between finds the array by its job name.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A submitted job: its array's name and folder, its place in it, and its id where sbatch's answer is known."""
+
+    key: str
+    name: str
+    folder: Path
+    index: int
+    size: int
+    job_id: str | None
+    losses: int
+
+
+class Journal:
+    """The journal of this driver, and the reading of earlier ones."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = (root / uuid.uuid4().hex[:12]).absolute()
+
+    def intend(self, name: str, keys: list[str], losses: list[int]) -> None:
+        self._write({"event": "intend", "name": name, "keys": keys, "losses": losses})
+
+    def accept(self, name: str, ids: list[str]) -> None:
+        self._write({"event": "accept", "name": name, "ids": ids})
+
+    def refuse(self, name: str) -> None:
+        self._write({"event": "refuse", "name": name})
+
+    def end(self, key: str) -> None:
+        """The job's end is known: no later driver needs to look for it."""
+        self._write({"event": "end", "key": key})
+
+    def _write(self, event: dict[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "journal.jsonl").open("a") as sink:
+            sink.write(json.dumps(event) + "\n")
+
+    def unfinished(self) -> dict[str, Entry]:
+        """Jobs of earlier drivers whose end nobody saw, by key; folders with none left are removed."""
+        found: dict[str, Entry] = {}
+        journals = sorted(self.root.glob("*/journal.jsonl"), key=lambda p: p.stat().st_mtime)
+        for path in (p for p in journals if p.parent != self.folder):
+            left = _read(path)
+            if not left:
+                shutil.rmtree(path.parent, ignore_errors=True)
+            found |= left
+        return found
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:  # the driver was killed while it wrote
+            continue
+
+
+def _read(path: Path) -> dict[str, Entry]:
+    intended: dict[str, dict[str, Any]] = {}
+    entries: dict[str, Entry] = {}
+    for event in _events(path):
+        if event["event"] == "intend":
+            intended[event["name"]] = event
+            entries |= _entries(path.parent, event, None)
+        elif event["event"] == "accept":
+            entries |= _entries(path.parent, intended[event["name"]], event["ids"])
+        elif event["event"] == "refuse":
+            for key in intended[event["name"]]["keys"]:
+                entries.pop(key, None)
+        else:
+            entries.pop(event["key"], None)
+    return entries
+
+
+def _entries(folder: Path, event: dict[str, Any], ids: list[str] | None) -> dict[str, Entry]:
+    keys = event["keys"]
+    return {
+        key: Entry(key, event["name"], folder, i, len(keys), ids[i] if ids else None, event["losses"][i])
+        for i, key in enumerate(keys)
+    }

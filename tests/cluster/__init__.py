@@ -1,0 +1,1 @@
+"""A real multi-node Slurm on this one host, for the tests."""
