@@ -32,6 +32,7 @@ localrules:
 rule all:
     default_target: True
     input:
+        rules.points.input,
         f"results/{SWEEP.name}/report.html",
 
 

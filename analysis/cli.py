@@ -2,6 +2,7 @@
 
 nightsweep check config/demo.yaml --preset smoke --list
 nightsweep doctor --partition gpu --nodes 2
+nightsweep retry config/demo.yaml
 
 Exit status: 0 done, 1 the doctor found what will not work, 2 the sweep or the command line is wrong.
 """
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs import doctor
+from jobs import doctor, verdict
 from jobs.estimate import NOTE, Estimate, estimate
 from jobs.point import Point
 from jobs.sweep import Sweep, SweepError, load
@@ -43,7 +44,33 @@ def parser() -> argparse.ArgumentParser:
     doctor_.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to probe at most (2)")
     doctor_.add_argument("--json", action="store_true", help="print JSON")
     doctor_.set_defaults(run=examine)
+    retry_ = commands.add_parser("retry", help="let the next run measure points again that were lost or cancelled")
+    retry_.add_argument("config", type=Path, metavar="CONFIG", help="sweep file")
+    retry_.add_argument("--preset", metavar="P", help="preset of the file to lay over it")
+    retry_.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)")
+    retry_.set_defaults(run=retry)
     return top
+
+
+def retry(arguments: argparse.Namespace) -> int:
+    """`nightsweep retry`: set aside the records of points that say nothing about the points themselves."""
+    try:
+        sweep = load(arguments.config, arguments.preset)
+    except SweepError as error:
+        return refuse(arguments.config, error)
+    points = arguments.results / sweep.name / "points"
+    reasons = {point.id: verdict.set_aside(points / point.id) for point in sweep.points}
+    found = {point: reason for point, reason in reasons.items() if reason}
+    for point, reason in found.items():
+        print(f"{point} {reason}")
+    print(f"{counted(len(found), 'point')} set aside; run the sweep again to measure")
+    return 0
+
+
+def refuse(config: Path, error: SweepError) -> int:
+    for line in error.errors:
+        print(f"{config}: {line}", file=sys.stderr)
+    return EXIT_WRONG
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -51,9 +78,7 @@ def check(arguments: argparse.Namespace) -> int:
     try:
         sweep = load(arguments.config, arguments.preset)
     except SweepError as error:
-        for line in error.errors:
-            print(f"{arguments.config}: {line}", file=sys.stderr)
-        return EXIT_WRONG
+        return refuse(arguments.config, error)
     cost = estimate(sweep.points)
     if arguments.json:
         print(json.dumps(as_json(sweep, cost, arguments.list), indent=2))

@@ -112,7 +112,8 @@ def bad(end: dict[str, Any]) -> bool:
 
 # What a rank raises when it is a peer that died.
 _COLLATERAL = re.compile(
-    r"connection (reset|closed|refused)|broken pipe|remote (process|peer)|gloo.*(timed out|closed)|nccl.*(remote|abort)",
+    r"connection (reset|closed|refused)|broken pipe|remote (process|peer)|gloo.*(timed out|closed)|"
+    r"nccl.*(remote|abort)",
     re.IGNORECASE,
 )
 

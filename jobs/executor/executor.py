@@ -6,7 +6,6 @@ for all jobs at once, and tells about those that can leave nothing: node failure
 
 from __future__ import annotations
 
-import getpass
 import os
 import signal
 import threading
@@ -25,7 +24,7 @@ from jobs.executor import points, request
 from jobs.executor.journal import Entry, Journal
 from jobs.executor.local import Local
 from jobs.executor.request import Request
-from jobs.executor.slurm import Refused, Slurm, State, Unreachable, forget_allocation
+from jobs.executor.slurm import Refused, Slurm, State, Unreachable, forget_allocation, masters
 from jobs.verdict import AGAIN, DOUBTFUL, Loss, of_state
 
 ROOT = Path(".snakemake/submitit")
@@ -322,8 +321,6 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 self._tell_outage(str(error))
                 time.sleep(3)
         else:
-            self.logger.error(
-                f"could not cancel: scancel --user={getpass.getuser()} {' '.join(sorted(set(ids))[:5])} ..."
-            )
+            self.logger.error(f"could not cancel; when the scheduler answers: scancel {' '.join(masters(ids))}")
         for info in active_jobs:
             self.journal.end(info.aux["track"].key)

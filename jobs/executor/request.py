@@ -43,11 +43,11 @@ class Request:
         """
         told = {
             "nodes": self.nodes,
-            "tasks_per_node": self.tasks_per_node,
+            "ntasks_per_node": self.tasks_per_node,
             "cpus_per_task": self.cpus_per_task,
             "gpus_per_node": self.gpus_per_node or None,
-            "mem_gb": self.mem_mb / 1024 if self.mem_mb else None,
-            "timeout_min": self.runtime_min,
+            "mem": f"{self.mem_mb}M" if self.mem_mb else None,
+            "time": self.runtime_min,
             "partition": self.partition,
             "account": self.account,
             "qos": self.qos,

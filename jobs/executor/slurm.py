@@ -21,22 +21,8 @@ from jobs.executor.request import Request
 
 QUERY_TIMEOUT_S = 60
 ACTIVE = frozenset(
-    [
-        "PENDING",
-        "CONFIGURING",
-        "RUNNING",
-        "COMPLETING",
-        "SUSPENDED",
-        "REQUEUED",
-        "REQUEUE_FED",
-        "REQUEUE_HOLD",
-        "RESIZING",
-        "SIGNALING",
-        "STAGE_OUT",
-        "STOPPED",
-        "SPECIAL_EXIT",
-        "RESV_DEL_HOLD",
-    ]
+    {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"}
+    | {"RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
 # What sbatch says when the controller, not the request, is at fault. The job may still have been accepted.
 _TRANSIENT = re.compile(
@@ -107,7 +93,7 @@ class Slurm:
         """Send the commands as one array; their job ids. Raises Refused or Unreachable."""
         executor = submitit.SlurmExecutor(folder=folder)
         executor.update_parameters(
-            name=name, array_parallelism=parallel, use_srun=False, stderr_to_stdout=True, **request.parameters()
+            job_name=name, array_parallelism=parallel, use_srun=False, stderr_to_stdout=True, **request.parameters()
         )
         try:
             jobs = executor.map_array(payload.run, commands, [str(Path.cwd())] * len(commands))
@@ -131,9 +117,9 @@ class Slurm:
     def states(self, ids: Iterable[str]) -> dict[str, State]:
         """States of these jobs by one query; those that the scheduler does not know are absent. Raises Unreachable."""
         self.queries += 1
-        masters = sorted({i.split("_")[0] for i in ids})
         if self.accounting:
-            return parse(ask("sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList,Reason", "-j", ",".join(masters)))
+            asked = ",".join(masters(ids))
+            return parse(ask("sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList,Reason", "-j", asked))
         return parse(ask("squeue", "-h", "-r", "-t", "all", "--me", "-o", "%i|%T|%N|%r"))
 
     def bad_nodes(self, nodes: str) -> list[str]:
@@ -146,16 +132,20 @@ class Slurm:
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Cancel jobs; whole arrays, because their ended elements do not mind."""
-        masters = sorted({i.split("_")[0] for i in ids})
-        if masters:
-            ask("scancel", *masters)
+        if found := masters(ids):
+            ask("scancel", *found)
+
+
+def masters(ids: Iterable[str]) -> list[str]:
+    """The ids of whole arrays."""
+    return sorted({i.split("_")[0] for i in ids})
 
 
 def parse(text: str) -> dict[str, State]:
     """States by job id from lines `id|state|nodes|reason`, where pending elements may stand as `7_[0-3,9%2]`."""
     found: dict[str, State] = {}
     for line in text.splitlines():
-        job_id, name, nodes, why = (line.split("|") + ["", "", ""])[:4]
+        job_id, name, nodes, why = [*line.split("|"), "", "", ""][:4]
         if name:
             state = State(name.split()[0].rstrip("+"), nodes, why)
             found |= dict.fromkeys(_expand(job_id), state)

@@ -1,6 +1,7 @@
 # Raw data: one launch a point. A point that fails is a result too: the launch writes its record and ends well.
 # The record is flagged `update`, so that Snakemake, started again after a kill, does not delete what is measured.
 
+
 rule point:
     output:
         record=update("results/{sweep}/points/{point}/record.json"),

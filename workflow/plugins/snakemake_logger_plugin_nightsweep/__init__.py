@@ -26,7 +26,11 @@ class LogHandler(LogHandlerBase):
         if event == LogEvent.RUN_INFO:
             self.progress.total = getattr(record, "stats", {}).get(POINT_RULE, 0)
         elif event == LogEvent.JOB_INFO and record.rule_name == POINT_RULE:
-            self.progress.start(record.jobid, record.wildcards["point"], str(record.output[0]))
+            # not record.output, where Snakemake writes flags behind the names
+            told = record.wildcards
+            self.progress.start(
+                record.jobid, told["point"], f"results/{told['sweep']}/points/{told['point']}/record.json"
+            )
         elif event == LogEvent.JOB_FINISHED:
             self.progress.finish(record.job_id)
         elif record.getMessage() == NOTHING_TO_BE_DONE_MSG and Run.latest:
