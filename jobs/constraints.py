@@ -54,6 +54,12 @@ def model_of_workload(p: Point) -> Reason | None:
     return Reason(("model", "workload"), f"{p.model!r} is no {p.workload} model (there are {', '.join(models)})")
 
 
+def numa_of_a_gpu(p: Point) -> Reason | None:
+    if p.numa != "none" and p.device == "cpu":
+        return Reason(("numa", "device"), f"numa {p.numa} on device cpu: there is no GPU to be near to")
+    return None
+
+
 def zero_precision(p: Point) -> Reason | None:
     if p.strategy in ("zero1", "zero2", "zero3") and p.precision == "fp64":
         return Reason(
@@ -148,6 +154,7 @@ def _fault(text: str) -> tuple[int, int]:
 CHECKS: tuple[Callable[[Point], Reason | None], ...] = (
     model_of_workload,
     zero_precision,
+    numa_of_a_gpu,
     tf32_on_cpu,
     pin_memory_on_cpu,
     non_blocking_on_cpu,

@@ -76,6 +76,9 @@ class Point:
     loader_workers: int = setting("DataLoader worker processes of a rank; 0 loads in the rank itself.", 0, minimum=0)
     prefetch_factor: int = setting("Batches that each loader worker prepares ahead.", 2, minimum=1)
     pin_memory: bool = setting("Copy batches to the GPU from page-locked memory.", False)
+    numa: Literal["none", "near", "far"] = setting(
+        "CPUs of a rank: as the scheduler gives them, or bound to those near its GPU, or far from it.", "none"
+    )
     non_blocking: bool = setting("Let the copy to the GPU run behind the launching thread.", False)
 
     image_size: int | None = setting(

@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from jobs import numa
 from jobs.failures import Unsupported, reason_of
 from jobs.heartbeat import Heartbeat
 from jobs.look import Look, read_json, write_json
@@ -82,6 +83,8 @@ def result(device: Any, work: Any, facts: dict[str, Any], rank: int) -> dict[str
 
 
 def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
+    if point.numa != "none":
+        numa.bind(int(os.environ["LOCAL_RANK"]), point.numa)  # before any library starts its threads
     import torch
 
     from jobs import steps, workloads

@@ -2,11 +2,12 @@
 
 import gzip
 import json
+import shutil
 
 import polars as pl
 import pytest
 
-from analysis import tables
+from analysis import ingest, tables
 from analysis.metrics import activities, breakdown, timeline, trace
 from analysis.metrics.summary import _energy
 from analysis.readers import nsys
@@ -63,3 +64,38 @@ def test_energy_is_the_rise_of_the_counters():
     assert len(per_gpu) == 2 and energy == pytest.approx(per_gpu["energy_j"].sum(), rel=1e-6)
     # The same from power: what NVML averages over a second differs a little on so short a window.
     assert energy / ((end - start) / 1e9) == pytest.approx(2 * samples["power_w"].mean(), rel=0.3)
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory):
+    """FSDP2 over two nodes of a real Slurm, one H200 each, NCCL over sockets; traces and NVML logs of both."""
+    point = tmp_path_factory.mktemp("two") / "73676f623ce0"
+    shutil.copytree(DATA / "h200-2node/fsdp2", point)
+    for path in point.glob("traced/*.gz"):
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    return ingest.ingest(point)
+
+
+def test_two_nodes_leave_traces_and_counters_of_both(two_nodes):
+    row = two_nodes["points"].row(0, named=True)
+    assert row["status"] == "ok" and row["hosts"] == ["n1", "n2"] and row["backend"] == "nccl"
+    assert set(two_nodes["breakdown"]["rank"]) == {0, 1}
+    assert two_nodes["gpu_samples"]["uuid"].n_unique() == two_nodes["gpu_samples"]["host"].n_unique() == 2
+    assert row["energy_j"] == pytest.approx(986, rel=0.01)
+
+
+def test_sockets_between_nodes_are_most_of_the_step(two_nodes):
+    mean = two_nodes["breakdown"].group_by("rank", "part").agg(pl.col("duration_ns").mean() / 1e6)
+    for rank in (0, 1):
+        parts = dict(mean.filter(pl.col("rank") == rank).select("part", "duration_ns").iter_rows())
+        assert parts["communication"] > 0.75 * sum(parts.values())
+        # The timed look, without a profiler, took 126.7 ms a step.
+        assert sum(parts.values()) == pytest.approx(two_nodes["points"]["step_ms_median"][0], rel=0.15)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2", "zero3"])
+def test_records_of_two_nodes(strategy):
+    record = json.loads((DATA / "h200-2node" / strategy / "record.json").read_text())
+    assert record["status"] == "ok" and record["tracer"]["used"] == "nsys" and record["slurm"]["nodelist"] == "n[1-2]"
+    assert [(host["hostname"], len(host["gpus"])) for host in record["hosts"]] == [("n1", 1), ("n2", 1)]

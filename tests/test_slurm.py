@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,13 +18,27 @@ ROOT = Path(__file__).parent.parent
 SWEEP = {"name": "sleep", "points": []}
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["squeue", "sacct"])
+BOTH = pytest.mark.parametrize("cluster", [False, True], ids=["squeue", "sacct"], indirect=True)
+"""With and without accounting, where the two ways to ask for states could differ."""
+
+
+@pytest.fixture(scope="module")
 def cluster(request, tmp_path_factory):
-    if why := available(accounting=request.param):
+    accounting = getattr(request, "param", False)
+    if why := available(accounting=accounting):
         pytest.skip(why)
-    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=4, gpus=0, accounting=request.param)) as started:
+    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=4, gpus=0, accounting=accounting)) as started:
         yield started
-        # jobs of a test that failed must not hold back the next cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def over_the_limit(tmp_path_factory):
+    """A job that runs into its time limit, on a cluster of its own: Slurm takes a minute and a half to notice."""
+    if available():
+        yield None
+        return
+    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=1, gpus=0)) as started:
+        yield Driver(started, tmp_path_factory.mktemp("limit"), 1, 300, 1, 1)
 
 
 class Driver:
@@ -82,10 +97,7 @@ class Driver:
         return self.log.read_text()
 
 
-def node_of(cluster, job):
-    return next(row["nodes"] for row in cluster.jobs() if row["id"] == job)
-
-
+@BOTH
 def test_arrays_of_one_and_two_nodes(cluster, tmp_path):
     driver = Driver(cluster, tmp_path, 6, 1, 2)
     driver.finish()
@@ -94,11 +106,11 @@ def test_arrays_of_one_and_two_nodes(cluster, tmp_path):
     assert len({driver.notes(n, "start")[0] for n in range(6)}) == 6
 
 
+@BOTH
 def test_lost_jobs(cluster, tmp_path):
     """A node loses its power, a person cancels, an urgent job preempts; two others are not touched."""
     driver = Driver(cluster, tmp_path, 5, 25, 1, 5, "--set-resources", "point:cpus_per_task=10")
     driver.until(lambda: len(driver.running()) == 4)  # one job a node: the fifth waits
-    jobs = {n: driver.notes(n, "start") for n in range(5)}
     driver.until(lambda: sum(bool(driver.notes(n, "start")) for n in range(5)) == 4)
     started = [n for n in range(5) if driver.notes(n, "start")]
     waiting = next(n for n in range(5) if n not in started)
@@ -124,7 +136,7 @@ def test_lost_jobs(cluster, tmp_path):
         assert driver.record(n)["status"] == "ok", said
         assert len(driver.notes(n, "end")) == 1
     assert len(driver.notes(off, "start")) == len(driver.notes(preempted, "start")) == 2
-    assert len(driver.notes(waiting, "start")) == 1 and jobs is not None
+    assert len(driver.notes(waiting, "start")) == 1
 
 
 def real_id(cluster, job):
@@ -136,20 +148,25 @@ def real_id(cluster, job):
     )
 
 
-def test_time_limit(cluster, tmp_path):
-    driver = Driver(cluster, tmp_path, 1, 300, 1, 1)
-    driver.finish()
-    record = driver.record(0)
-    assert (record["status"], record["reason"]) == ("failed", "time_limit")
-
-
-def test_refused_by_the_scheduler(cluster, tmp_path):
-    driver = Driver(cluster, tmp_path, 3, 0, 1, 5, "--submitit-partition", "none")
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [("--submitit-partition=none", "invalid partition"), ("--submitit-extra=--gres=none:9", "(gres)"),
+     ("--submitit-constraint=none", "Invalid feature")],
+)  # fmt: skip
+def test_refused_by_the_scheduler(cluster, tmp_path, option, text):
+    driver = Driver(cluster, tmp_path, 3, 0, 1, 5, option)
     said = driver.finish()
-    assert said.count("invalid partition") >= 1 and "Traceback" not in said
+    assert text in said and "Traceback" not in said
     for n in range(3):
         assert driver.record(n)["status"] == "not_run" and driver.record(n)["reason"] == "launch_failed"
-        assert "invalid partition" in driver.record(n)["message"]
+        assert text in driver.record(n)["message"]
+
+
+def test_without_a_cluster_the_same_code_runs_here(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    driver = Driver(SimpleNamespace(environment=environment), tmp_path, 3, 0, 1, 5, "--submitit-cluster=local")
+    driver.finish()
+    assert all(driver.record(n)["status"] == "ok" for n in range(3))
 
 
 def test_controller_stops_for_a_while(cluster, tmp_path):
@@ -173,6 +190,7 @@ def test_submitted_while_the_controller_is_away(cluster, tmp_path):
     assert all(driver.record(n)["status"] == "ok" and len(driver.notes(n, "end")) == 1 for n in range(2))
 
 
+@BOTH
 def test_driver_killed_and_started_again(cluster, tmp_path):
     first = Driver(cluster, tmp_path, 6, 12, 1, 5, "--set-resources", "point:cpus_per_task=10")
     first.until(lambda: len(first.running()) == 4)
@@ -205,6 +223,14 @@ def test_started_inside_an_allocation(cluster, tmp_path):
     bound = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_CPU": "10", "SLURM_NTASKS": "7", "CUDA_VISIBLE_DEVICES": "3"}
     within = Cluster.__new__(Cluster)
     within.__dict__ = cluster.__dict__ | {"environment": cluster.environment | bound}
-    driver = Driver(within, tmp_path, 2, 1, 2)
+    driver = Driver(within, tmp_path, 2, 1, 2, 5, "--submitit-extra=--exclusive")
     driver.finish()
     assert all(driver.record(n)["status"] == "ok" for n in range(2))
+
+
+def test_time_limit(over_the_limit):
+    if over_the_limit is None:
+        pytest.skip(available())
+    over_the_limit.finish()
+    record = over_the_limit.record(0)
+    assert (record["status"], record["reason"]) == ("failed", "time_limit")

@@ -19,7 +19,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from jobs.executor import payload
 from jobs.executor.request import Request
 
-QUERY_TIMEOUT_S = 60
+QUERY_TIMEOUT_S = 30
 ACTIVE = frozenset(
     {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"}
     | {"RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}

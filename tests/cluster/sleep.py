@@ -16,12 +16,12 @@ def main() -> None:
 
     def note(word: str) -> None:
         with notes.open("a") as sink:
-            sink.write(f"{word} {os.environ['SLURM_JOB_ID']}\n")
+            sink.write(f"{word} {os.environ.get('SLURM_JOB_ID', 'here')}\n")
 
     record.parent.mkdir(parents=True, exist_ok=True)
     note("start")
-    nodes = os.environ["SLURM_JOB_NUM_NODES"]
     if float(seconds):
+        nodes = os.environ["SLURM_JOB_NUM_NODES"]
         subprocess.run(["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "sleep", seconds], check=True)
     note("end")
     record.write_text(json.dumps({"status": "ok", "reason": None, "message": None}))
