@@ -23,7 +23,8 @@ def chosen(near: set[int], allowed: set[int], want: str) -> set[int]:
     """CPUs for `near` or `far` among those that this process may use. Raises Unsupported where there are none."""
     found = allowed & near if want == "near" else allowed - near
     if not found:
-        raise Unsupported(f"numa {want}: none of this job's {len(allowed)} CPUs is {want} its GPU")
+        where = "near its GPU" if want == "near" else "far from it"
+        raise Unsupported(f"numa {want}: none of this job's {len(allowed)} CPUs is {where}")
     return found
 
 

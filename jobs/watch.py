@@ -199,6 +199,15 @@ class Ranks:
                 return Outcome(*told, outcome.failure) if told else outcome
             time.sleep(POLL_S)
 
+    def places(self) -> str:
+        """Where ranks stand, by their last sign of life: those that stand alike together, the fewest first."""
+        found: dict[str, list[int]] = {}
+        for rank in range(self.point.world_size):
+            heart = self.look.rank_file(rank, "heartbeat")
+            found.setdefault(heart.read_text().strip() if heart.exists() else "no sign of life", []).append(rank)
+        groups = sorted(found.items(), key=lambda item: len(item[1]))
+        return "; ".join(f"{place}: rank {', '.join(map(str, ranks[:8]))}" for place, ranks in groups)
+
     def trouble(self, stopped: Callable[[], bool]) -> Outcome:
         """Stopped, too long, stalled, or gone without a word; an outcome without a reason when all is well."""
         now = time.time()
@@ -207,7 +216,7 @@ class Ranks:
         if now - self.started > self.limits.timeout_s:
             return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s", None)
         if now - max(self.started, last_move(self.look)) > self.limits.stall_s:
-            return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s", None)
+            return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s: {self.places()}", None)
         if not self.alive() and len(exits(self.look, self.point)) < self.point.world_size:
             return Outcome("launch_failed", "ranks ended without saying how; see the log", None)
         return Outcome(None, None, None)
