@@ -76,3 +76,11 @@ def blame(log: Path) -> tuple[str, str] | None:
             if pattern.search(line):
                 return reason, line.strip()[:300]
     return None
+
+
+def controller_was_away(log: Path) -> bool:
+    """Whether srun could not start the ranks because the controller did not answer."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return bool(
+        re.search(r"unable to contact slurm controller|socket timed out|unable to confirm allocation", text, re.I)
+    )

@@ -27,6 +27,8 @@ from jobs.point import Point, complete
 from jobs.telemetry import nsys, nvml
 
 RECORD_SCHEMA = 1
+RETRY_S = (5, 10, 20, 40, 60)
+"""Pauses between starts of ranks while Slurm's controller is away."""
 MEASURED = ".measured.json"
 """A copy of an ok record. A driver that is killed just as a point ends takes the record for half-written and deletes
 it; this copy puts it back, so that a measured point is never measured again."""
@@ -36,11 +38,16 @@ def utc_now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
+def attempts(folder: Path) -> int:
+    """How often the point was started."""
+    log = folder / "attempts.jsonl"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
 def next_attempt(folder: Path) -> int:
     """Number this start, and note it before anything else happens."""
-    log = folder / "attempts.jsonl"
-    number = len(log.read_text().splitlines()) + 1 if log.exists() else 1
-    with log.open("a") as sink:
+    number = attempts(folder) + 1
+    with (folder / "attempts.jsonl").open("a") as sink:
         entry = {"attempt": number, "started_at": utc_now(), "host": socket.gethostname(), "pid": os.getpid()}
         sink.write(json.dumps(entry) + "\n")
     return number
@@ -66,20 +73,39 @@ def bounded(limits: watch.Limits) -> watch.Limits:
     return watch.Limits(limits.stall_s, min(limits.timeout_s, max(left - allocation.MARGIN_S, left / 2)))
 
 
+def run_ranks(look: Look, point: Point, tracer: str, limits: watch.Limits, stopped: Any) -> watch.Outcome:
+    """The ranks of a look, started again a few times where the start failed for reasons that pass."""
+    for pause in (*RETRY_S, None):
+        shutil.rmtree(look.folder, ignore_errors=True)
+        look.folder.mkdir(parents=True)
+        try:
+            outcome = watch.Ranks(look, point, tracer, bounded(limits)).watch(stopped)
+        except OSError as error:
+            return watch.Outcome("launch_failed", str(error), None)
+        if pause is None or not passing(outcome, look):
+            break
+        time.sleep(pause)
+    return outcome
+
+
+def passing(outcome: watch.Outcome, look: Look) -> bool:
+    """Whether the ranks never got under way: another process took their port, or Slurm's controller was away."""
+    if outcome.reason == "launch_failed":
+        return allocation.controller_was_away(look.log)
+    return "EADDRINUSE" in (outcome.message or "")
+
+
 def run_look(
-    folder: Path, kind: Kind, point: Point, tracer: str, limits: watch.Limits, stopped: Any, tries: int = 3
+    folder: Path, kind: Kind, attempt: int, point: Point, tracer: str, limits: watch.Limits, stopped: Any
 ) -> dict[str, Any]:
     """One look, from an empty folder; its entry in the record, with `failure` when it failed."""
-    look = Look(folder / kind)
-    shutil.rmtree(look.folder, ignore_errors=True)
-    look.folder.mkdir(parents=True)
+    for earlier in folder.glob(f"{kind}.*"):
+        shutil.rmtree(earlier, ignore_errors=True)
+    look = Look(folder / f"{kind}.{attempt}")
     started = time.time_ns()
-    try:
-        outcome = watch.Ranks(look, point, tracer, bounded(limits)).watch(stopped)
-    except OSError as error:
-        outcome = watch.Outcome("launch_failed", str(error), None)
-    if outcome.message and "EADDRINUSE" in outcome.message and tries > 1:
-        return run_look(folder, kind, point, tracer, limits, stopped, tries - 1)  # another took the port meanwhile
+    outcome = run_ranks(look, point, tracer, limits, stopped)
+    if attempts(folder) <= attempt:  # else a later attempt has taken over this point
+        look = look.settle()
     if outcome.reason is None and tracer == "nsys":
         problems = [p for p in (nsys.export(look, r) for r in range(point.world_size)) if p]
         if problems:
@@ -148,10 +174,10 @@ def launch(folder: Path, job: dict[str, Any], limits: watch.Limits, stopped: Any
         message = f"the point asks for {point.nodes} nodes and this is not inside a Slurm allocation"
         timed = SKIPPED | {"status": "failed", "reason": "launch_failed", "message": message}
     else:
-        timed = run_look(folder, "timed", point, "none", limits, stopped)
+        timed = run_look(folder, "timed", attempt, point, "none", limits, stopped)
     traced = SKIPPED
     if timed["status"] == "ok" and tracer is not None:
-        traced = run_look(folder, "traced", point, tracer, limits, stopped)
+        traced = run_look(folder, "traced", attempt, point, tracer, limits, stopped)
     looks = {"timed": timed, "traced": traced}
     failure = failure_of(folder, looks)
     status = "ok" if timed["status"] == "ok" else "cancelled" if timed["reason"] == "interrupted" else "failed"
@@ -212,7 +238,9 @@ def main() -> int:
             record = launch(folder, job, watch.Limits(args.stall_s, args.timeout_s), lambda: bool(told))
             if record["status"] == "ok":
                 write_json(folder / MEASURED, record)
-        write_json(folder / "record.json", record)
+        # where the lock does not reach every node, a later attempt may be under way: its word counts
+        if record["status"] == "ok" or attempts(folder) <= record["attempt"]:
+            write_json(folder / "record.json", record)
     print(f"{folder.name} {record['status']} {record['reason'] or ''} {record['message'] or ''}".strip())
     return 130 if record["status"] == "cancelled" else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,13 +14,21 @@ Kind = Literal["timed", "traced"]
 
 @dataclass(frozen=True)
 class Look:
-    """Paths of one look, `results/<sweep>/points/<id>/<kind>/`."""
+    """Paths of one look, `results/<sweep>/points/<id>/<kind>/`; while its ranks run, `<kind>.<attempt>/`, so that ranks
+    which outlive a lost node write nowhere near those of the next attempt."""
 
     folder: Path
 
     @property
     def kind(self) -> str:
-        return self.folder.name
+        return self.folder.name.partition(".")[0]
+
+    def settle(self) -> Look:
+        """Give the folder its lasting name, in place of an earlier one."""
+        final = Look(self.folder.with_name(self.kind))
+        shutil.rmtree(final.folder, ignore_errors=True)
+        self.folder.rename(final.folder)
+        return final
 
     @property
     def point_file(self) -> Path:

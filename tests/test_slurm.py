@@ -171,7 +171,7 @@ def test_without_a_cluster_the_same_code_runs_here(tmp_path):
 
 def test_controller_stops_for_a_while(cluster, tmp_path):
     driver = Driver(cluster, tmp_path, 3, 5)
-    driver.until(lambda: len(driver.running()) == 3)
+    driver.until(lambda: cluster.run("squeue", "-h", "-s", "-o", "%j").split().count("sleep") == 3)
     cluster.stop_controller()
     time.sleep(20)
     cluster.start_controller()

@@ -78,13 +78,13 @@ def test_chain(cluster, tmp_path):
 
 
 def test_slurmd_dies_and_its_ranks_run_on(cluster, tmp_path):
-    """The controller gives the node up while the ranks still measure: one measurement, not two and not none."""
+    """The controller gives the node up while the ranks still run: they must not disturb the next attempt."""
     driver = start(cluster, tmp_path, LONG, "points")
     beats = []
     deadline = time.monotonic() + 90
     while not any("step" in beat.read_text() for beat in beats) and time.monotonic() < deadline:
         time.sleep(0.5)
-        beats = list(tmp_path.glob("results/long/points/*/timed/rank0.heartbeat"))
+        beats = list(tmp_path.glob("results/long/points/*/timed.*/rank0.heartbeat"))
     node = next(row["nodes"] for row in cluster.jobs() if row["state"] == "RUNNING")
     cluster.kill_slurmd(node)
     cluster.down(node, "slurmd is gone")
@@ -95,7 +95,23 @@ def test_slurmd_dies_and_its_ranks_run_on(cluster, tmp_path):
         cluster.power_on(node)
         cluster.wait_for(node, "idle")
     (folder,) = tmp_path.glob("results/long/points/*")
-    assert json.loads((folder / "record.json").read_text())["status"] == "ok"
-    assert len((folder / "attempts.jsonl").read_text().splitlines()) == 1
+    record = json.loads((folder / "record.json").read_text())
+    assert record["status"] == "ok" and record["attempt"] == len((folder / "attempts.jsonl").read_text().splitlines())
+    window = json.loads((folder / "timed/rank0.result.json").read_text())["window"]
+    look = record["looks"]["timed"]
+    assert look["started_ns"] < window["start_ns"] < window["end_ns"] < look["ended_ns"]
     names = [row["state"] for row in cluster.jobs()]
     assert "NODE_FAIL" in names and names.count("COMPLETED") >= 1
+
+
+def test_controller_is_away_when_ranks_should_start(cluster, tmp_path):
+    driver = start(cluster, tmp_path, LONG.replace("1500", "3").replace("long", "away"), "points")
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("results/away/points/*/attempts.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    cluster.stop_controller()
+    time.sleep(15)
+    cluster.start_controller()
+    finish(driver)
+    (record,) = tmp_path.glob("results/away/points/*/record.json")
+    assert json.loads(record.read_text())["status"] == "ok"

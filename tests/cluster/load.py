@@ -49,7 +49,9 @@ def drivers(kind, points, folder, environment):
     """Start what submits the points; its processes."""
     if kind == "processes":
         command = [sys.executable, "-c", WAITER, str(folder / "jobs")]
-        return [subprocess.Popen(command, env=environment, cwd=folder) for _ in range(points)]
+        return [
+            subprocess.Popen(command, env=environment, cwd=folder, stderr=subprocess.DEVNULL) for _ in range(points)
+        ]
     command = ["snakemake", "-s", str(ROOT / "tests/cluster/Snakefile"), "--directory", str(folder)]
     command += ["--executor", kind, "--jobs", "5000", "--nolock", "--quiet", "all", "--latency-wait", "5"]
     command += ["--max-jobs-per-timespan", "5000/1s", "--default-resources", "mem_mb=100", "cpus_per_task=1"]
