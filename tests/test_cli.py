@@ -1,4 +1,4 @@
-"""nightsweep check: what it prints and its exit status."""
+"""The command nightsweep: what it prints and its exit status."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from analysis.cli import main
+from jobs.sweep import load
 
 ROOT = Path(__file__).parent.parent
 DEMO = str(ROOT / "config/demo.yaml")
@@ -92,3 +93,25 @@ def test_reader_that_leaves_early():
     )
     os.close(write)
     assert done.stderr == b""
+
+
+def test_retry_sets_lost_points_aside(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("s.yaml").write_text(
+        "name: s\nbase: {workload: image, model: mobilenet_v2}\naxes: {ranks_per_node: [1, 2, 4]}\n"
+    )
+    ids = [p.id for p in load(Path("s.yaml")).points]
+    for point, reason in zip(ids, ("node_failure", "rank_exception", None), strict=True):
+        folder = Path("results/s/points") / point
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(json.dumps({"status": "failed" if reason else "ok", "reason": reason}))
+    assert main(["retry", "s.yaml"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{ids[0]} node_failure"
+    left = [(Path("results/s/points") / point / "record.json").exists() for point in ids]
+    assert left == [False, True, True]
+
+
+def test_retry_of_a_broken_sweep(tmp_path, capsys):
+    (tmp_path / "s.yaml").write_text("name: s\naxes: {ranks: [1]}\n")
+    assert main(["retry", str(tmp_path / "s.yaml")]) == 2
+    assert "axes.ranks" in capsys.readouterr().err
