@@ -93,11 +93,24 @@ def test_journal(tmp_path):
     assert found["c"].job_id is None and found["c"].losses == 1 and found["c"].name == "y"
 
 
-def test_journal_without_open_ends_is_removed(tmp_path):
-    first = Journal(tmp_path)
-    first.intend("x", ["a"], [0])
-    first.end("a")
-    assert Journal(tmp_path).unfinished() == {} and not first.folder.exists()
+def test_an_end_that_a_later_driver_saw(tmp_path):
+    first, second = Journal(tmp_path), Journal(tmp_path)
+    first.intend("x", ["a", "b"], [0, 0])
+    first.accept("x", ["7_0", "7_1"])
+    second.end("a")
+    assert set(Journal(tmp_path).unfinished()) == {"b"}
+    second.intend("y", ["a"], [0])
+    assert Journal(tmp_path).unfinished()["a"].name == "y"
+
+
+def test_old_journals_without_open_ends_are_removed(tmp_path):
+    first, second = Journal(tmp_path), Journal(tmp_path)
+    for journal in (first, second):
+        journal.intend("x", ["a"], [0])
+        journal.end("a")
+    os.utime(first.folder / "journal.jsonl", (0, 0))
+    assert Journal(tmp_path).unfinished() == {}
+    assert not first.folder.exists() and second.folder.exists()
 
 
 def test_an_enclosing_allocation_is_forgotten(monkeypatch):

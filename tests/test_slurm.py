@@ -202,6 +202,10 @@ def test_driver_killed_and_started_again(cluster, tmp_path):
     for n in range(6):
         assert second.record(n)["status"] == "ok"
         assert len(second.notes(n, "start")) == len(second.notes(n, "end")) == 1
+    (second.point(0) / "record.json").unlink()  # a person wants this one again: no old job may stand for it
+    third = Driver(cluster, tmp_path, 6, 0)
+    third.finish()
+    assert [len(third.notes(n, "end")) for n in range(6)] == [2, 1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

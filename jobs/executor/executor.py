@@ -48,6 +48,7 @@ class Track:
     missing_since: float | None = None
     refused: str | None = None
     waits: str = ""
+    nodes: str = ""
 
 
 class Executor(RemoteExecutor):  # type: ignore[misc]
@@ -94,21 +95,28 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def _adopt(self, info: SubmittedJobInfo, entry: Entry) -> bool:
         """Take over a job that an earlier driver submitted; False where none came of it."""
-        job_id = entry.job_id
-        if job_id is None:
-            try:
-                ids = self.backend.find(entry.name, entry.size)
-            except Unreachable:
-                ids = None
-            job_id = ids[entry.index] if ids else None
-        if job_id is None or self.options.cluster == "local":
+        if self.options.cluster == "local":
             return False
         track = info.aux["track"]
         track.folder, track.name, track.place = entry.folder, entry.name, (entry.index, entry.size)
         track.losses = entry.losses
-        info.external_jobid = job_id
-        self.logger.info(f"{job_id} of an earlier run goes on: {track.key}")
+        info.external_jobid = entry.job_id
+        if entry.job_id is None:
+            try:
+                if not self._found(info):
+                    return False
+            except Unreachable as error:
+                self._tell_outage(str(error))  # looked for again when the scheduler answers
+        self.logger.info(f"{info.external_jobid} of an earlier run goes on: {track.key}")
         return True
+
+    def _found(self, info: SubmittedJobInfo) -> bool:
+        """Look for a job whose submission was not answered by the name of its array."""
+        track = info.aux["track"]
+        ids = self.backend.find(track.name, track.place[1])
+        if ids is not None:
+            info.external_jobid = ids[track.place[0]]
+        return ids is not None
 
     def _submit(self, infos: list[SubmittedJobInfo]) -> None:
         """Send jobs of one request, as arrays; those that cannot be sent now keep no id and are sent later."""
@@ -117,7 +125,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             with self.submitting:
                 self._submit_array(infos[first : first + size])
         self.interval = FIRST_QUERY_S
-        self.next_query = min(self.next_query, time.monotonic() + self.interval) or time.monotonic() + self.interval
+        self.next_query = time.monotonic() + self.interval
 
     def _submit_array(self, infos: list[SubmittedJobInfo]) -> None:
         tracks = [info.aux["track"] for info in infos]
@@ -148,17 +156,12 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def _submit_waiting(self, infos: list[SubmittedJobInfo]) -> None:
         """Send what an outage held back; first look whether the scheduler has it after all."""
-        by_name: dict[str, list[SubmittedJobInfo]] = {}
+        groups: dict[Request, list[SubmittedJobInfo]] = {}
         for info in infos:
-            by_name.setdefault(info.aux["track"].name, []).append(info)
-        for name, group in by_name.items():
-            ids = self.backend.find(name, len(group))
-            if ids is None:
-                self._submit(group)
-                continue
-            self.journal.accept(name, ids)
-            for info, job_id in zip(group, ids, strict=True):
-                info.external_jobid = job_id
+            if not self._found(info):
+                groups.setdefault(info.aux["track"].request, []).append(info)
+        for group in groups.values():
+            self._submit(group)
 
     # ---- home -----------------------------------------------------------------------------------------------------
 
@@ -231,35 +234,38 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if states is None:
             return None
         state = states.get(info.external_jobid)
+        done = code == 0 and (found is None or record is not None)
         if state is None:
-            return self._missing(track, code)
-        track.missing_since = None
-        self._tell_waiting(track, state)
+            return self._missing(track, done)
+        track.nodes = state.nodes or track.nodes
         if state.active:
+            track.missing_since = None
+            self._tell_waiting(track, state)
             return None
-        return self._ended(info, state, code, record)
+        return self._ended(info, state, code, done)
 
-    def _ended(
-        self, info: SubmittedJobInfo, state: State, code: int | None, record: dict[str, Any] | None
-    ) -> Loss | bool | None:
-        """The scheduler says that the job is over."""
+    def _ended(self, info: SubmittedJobInfo, state: State, code: int | None, done: bool) -> Loss | bool | None:
+        """The scheduler says that the job is over. done: so does the job, with whatever it should leave."""
         track = info.aux["track"]
-        if record is not None and record.get("status") == "ok":
+        if self._measured(info):
             return True
-        loss = of_state(state.name, state.nodes)
-        if loss is not None:
-            track.waits = state.nodes
+        if loss := of_state(state.name, state.nodes):
             return loss
-        if code == 0:
+        if done:
             return True
-        if code is None and state.name == "COMPLETED":
-            return self._missing(track, code)  # the file system may be behind the scheduler
+        if code in (None, 0) and state.name == "COMPLETED":
+            return self._missing(track, done)  # the file system may be behind the scheduler
         log = JobPaths(track.folder, info.external_jobid, 0).stdout
         return Loss("launch_failed", f"the job ended as {state.name}, code {code}, without a record; see {log}")
 
-    def _missing(self, track: Track, code: int | None) -> Loss | bool | None:
-        """The scheduler does not know the job, or has no result of it, for now or for good."""
-        if code == 0:
+    @staticmethod
+    def _measured(info: SubmittedJobInfo) -> bool:
+        found = points.record_of(info.job)
+        return found is not None and found[1] is not None and found[1].get("status") == "ok"
+
+    def _missing(self, track: Track, done: bool) -> Loss | bool | None:
+        """The scheduler does not know the job, or its result is not to be seen, for now or for good."""
+        if done:
             return True
         track.missing_since = track.missing_since or time.monotonic()
         if time.monotonic() - track.missing_since < MISSING_S:
@@ -279,7 +285,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if not loss.again or track.losses >= self.options.resubmissions:
             return False
         try:
-            bad = self.backend.bad_nodes(track.waits) if loss.reason == "node_failure" else []
+            bad = self.backend.bad_nodes(track.nodes) if loss.reason == "node_failure" else []
         except Unreachable:
             bad = []
         self.logger.warning(f"{info.external_jobid} is lost ({loss.reason}: {loss.message}); submitted again")
@@ -288,7 +294,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             found[0].unlink()
         track.losses += 1
         track.request = track.request.avoiding(bad)
-        info.external_jobid, track.missing_since, track.waits = None, None, ""
+        info.external_jobid, track.missing_since, track.waits, track.nodes = None, None, "", ""
         self._submit([info])
         return True
 

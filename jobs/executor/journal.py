@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+KEEP_S = 7 * 86400
+"""How long journals and logs of batch steps stay."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +55,21 @@ class Journal:
     def _write(self, event: dict[str, Any]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "journal.jsonl").open("a") as sink:
-            sink.write(json.dumps(event) + "\n")
+            sink.write(json.dumps({"t_ns": time.time_ns(), **event}) + "\n")
 
     def unfinished(self) -> dict[str, Entry]:
-        """Jobs of earlier drivers whose end nobody saw, by key; folders with none left are removed."""
-        found: dict[str, Entry] = {}
-        journals = sorted(self.root.glob("*/journal.jsonl"), key=lambda p: p.stat().st_mtime)
-        for path in (p for p in journals if p.parent != self.folder):
-            left = _read(path)
-            if not left:
-                shutil.rmtree(path.parent, ignore_errors=True)
-            found |= left
+        """Jobs of earlier drivers whose end nobody saw, by key.
+
+        Drivers take over jobs of one another, so their journals are read as one, in the order of time; and old ones
+        are removed only when no job of any is open.
+        """
+        paths = [p for p in self.root.glob("*/journal.jsonl") if p.parent != self.folder]
+        events = sorted(((e, p.parent) for p in paths for e in _events(p)), key=lambda pair: pair[0]["t_ns"])
+        found = _replay(events)
+        if not found:
+            for path in paths:
+                if time.time() - path.stat().st_mtime > KEEP_S:
+                    shutil.rmtree(path.parent, ignore_errors=True)
         return found
 
 
@@ -73,20 +81,21 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _read(path: Path) -> dict[str, Entry]:
-    intended: dict[str, dict[str, Any]] = {}
+def _replay(events: list[tuple[dict[str, Any], Path]]) -> dict[str, Entry]:
+    intended: dict[str, tuple[dict[str, Any], Path]] = {}
     entries: dict[str, Entry] = {}
-    for event in _events(path):
+    for event, folder in events:
+        if event["event"] == "end":
+            entries.pop(event["key"], None)
+            continue
+        name = event["name"]
         if event["event"] == "intend":
-            intended[event["name"]] = event
-            entries |= _entries(path.parent, event, None)
-        elif event["event"] == "accept":
-            entries |= _entries(path.parent, intended[event["name"]], event["ids"])
-        elif event["event"] == "refuse":
-            for key in intended[event["name"]]["keys"]:
+            intended[name] = (event, folder)
+        if event["event"] == "refuse":
+            for key in intended[name][0]["keys"]:
                 entries.pop(key, None)
         else:
-            entries.pop(event["key"], None)
+            entries |= _entries(intended[name][1] / name, intended[name][0], event.get("ids"))
     return entries
 
 
