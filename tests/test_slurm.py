@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tests.cluster.slurm import Cluster, Shape, available
@@ -78,11 +79,11 @@ class Driver:
             else []
         )
 
-    def until(self, reached, timeout=60):
+    def until(self, reached, timeout=60, fast=False):
         end = time.monotonic() + timeout
         while not reached():
             assert time.monotonic() < end, self.log.read_text()
-            time.sleep(0.2)
+            time.sleep(0.005 if fast else 0.2)
 
     def running(self):
         return [row for row in self.cluster.jobs() if row["state"] == "RUNNING"]
@@ -208,10 +209,14 @@ def test_driver_killed_and_started_again(cluster, tmp_path):
     assert [len(third.notes(n, "end")) for n in range(6)] == [2, 1, 1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("asking", [False, True], ids=["quiet", "while-asking"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_told_to_stop(cluster, tmp_path, number):
+def test_told_to_stop(cluster, tmp_path, number, asking):
     driver = Driver(cluster, tmp_path, 40, 60)
     driver.until(lambda: len(driver.running()) >= 3)
+    if asking:  # its query to the scheduler is under way
+        ours = psutil.Process(driver.process.pid)
+        driver.until(lambda: any(child.name() in ("squeue", "sacct") for child in ours.children()), fast=True)
     driver.process.send_signal(number)
     told = time.monotonic()
     driver.process.wait(60)

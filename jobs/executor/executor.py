@@ -61,6 +61,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.journal = Journal(ROOT)
         self.earlier = self.journal.unfinished()
         self.submitting = threading.RLock()
+        self.stopping = False
+        # Snakemake's own list of active jobs is empty while they are being checked, so it cannot say what to cancel
+        self.open: dict[str, SubmittedJobInfo] = {}
         self.interval = FIRST_QUERY_S
         self.next_query = 0.0
         self.next_seconds_between_status_checks = TICK_S
@@ -74,6 +77,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         for job in jobs:
             self.run_job_pre(job)
             info = self._prepared(job)
+            self.open[info.aux["track"].key] = info
             entry = self.earlier.pop(info.aux["track"].key, None)
             if entry is not None and self._adopt(info, entry):
                 self.report_job_submission(info)
@@ -128,6 +132,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.next_query = time.monotonic() + self.interval
 
     def _submit_array(self, infos: list[SubmittedJobInfo]) -> None:
+        if self.stopping:
+            return
         tracks = [info.aux["track"] for info in infos]
         name = f"nightsweep-{uuid.uuid4().hex[:8]}"
         self.journal.intend(name, [t.key for t in tracks], [t.losses for t in tracks])
@@ -176,6 +182,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 yield info
             else:
                 self.journal.end(track.key)
+                self.open.pop(track.key, None)
                 self._report(info, end)
 
     def _query(self, infos: list[SubmittedJobInfo]) -> dict[str, State] | None:
@@ -318,15 +325,19 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Cancel everything; keeps trying for a while when the scheduler does not answer."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        ids = [info.external_jobid for info in active_jobs if info.external_jobid]
+        self.stopping = True
+        with self.submitting:
+            infos = list(self.open.values())
+        ids = [info.external_jobid for info in infos if info.external_jobid]
+        unanswered = {info.aux["track"].name for info in infos if not info.external_jobid} - {""}
         for _ in range(5):
             try:
-                self.backend.cancel(ids)
+                self.backend.cancel(ids, unanswered)
                 break
             except Unreachable as error:
                 self._tell_outage(str(error))
                 time.sleep(3)
         else:
             self.logger.error(f"could not cancel; when the scheduler answers: scancel {' '.join(masters(ids))}")
-        for info in active_jobs:
+        for info in infos:
             self.journal.end(info.aux["track"].key)

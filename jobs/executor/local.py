@@ -42,7 +42,7 @@ class Local:
     def bad_nodes(self, nodes: str) -> list[str]:
         return []
 
-    def cancel(self, ids: Iterable[str]) -> None:
+    def cancel(self, ids: Iterable[str], names: Iterable[str]) -> None:
         for job_id in ids:
             if job_id in self.jobs:
                 self.jobs[job_id].cancel()

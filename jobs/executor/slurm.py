@@ -130,10 +130,12 @@ class Slurm:
         bad = ("down", "fail", "drain", "unk", "*")
         return sorted({line.split("|")[0] for line in listed if any(word in line.split("|")[1] for word in bad)})
 
-    def cancel(self, ids: Iterable[str]) -> None:
-        """Cancel jobs; whole arrays, because their ended elements do not mind."""
+    def cancel(self, ids: Iterable[str], names: Iterable[str]) -> None:
+        """Cancel jobs: whole arrays, because their ended elements do not mind, and those known by name alone."""
         if found := masters(ids):
             ask("scancel", *found)
+        for name in names:
+            ask("scancel", f"--name={name}")
 
 
 def masters(ids: Iterable[str]) -> list[str]:
