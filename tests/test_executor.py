@@ -1,14 +1,15 @@
 """The executor's parts without a cluster: what a job asks for, what the scheduler's words mean, the journal, NUMA."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from jobs import allocation, numa, verdict
-from jobs.executor import request
+from jobs.executor import judge, request
 from jobs.executor.journal import Journal
 from jobs.executor.settings import ExecutorSettings
-from jobs.executor.slurm import _TRANSIENT, forget_allocation, parse
+from jobs.executor.slurm import _TRANSIENT, State, forget_allocation, parse
 from jobs.failures import Unsupported
 from jobs.look import read_json, write_json
 
@@ -163,3 +164,46 @@ def test_cpus_near_and_far():
     assert numa.chosen(near, {0, 1, 2, 3}, "far") == {0, 1}
     with pytest.raises(Unsupported, match="numa far: none of this job's 2 CPUs"):
         numa.chosen(near, {2, 3}, "far")
+
+
+def track(**more):
+    return judge.Track("k", request.Request(), "true", Path("x"), "n", (0, 1), **more)
+
+
+OK, KILLED, OWN = {"status": "ok"}, {"reason": "rank_killed"}, {"reason": "loss_nan"}
+NODE = {"reason": "node_failure", "message": "Node failure on n2"}
+
+
+@pytest.mark.parametrize(
+    ("code", "record", "state", "expected"),
+    [
+        (None, None, None, None),  # not asked yet
+        (None, None, "RUNNING", None),
+        (0, OK, None, True),
+        (0, OWN, None, True),  # a failure of its own is a result
+        (0, KILLED, None, None),  # the scheduler may know better
+        (0, KILLED, "COMPLETED", True),
+        (0, KILLED, "NODE_FAIL", "node_failure"),
+        (0, KILLED, "OUT_OF_MEMORY", "host_out_of_memory"),
+        (0, NODE, None, "node_failure"),
+        (None, OK, "NODE_FAIL", True),  # measured before the node died
+        (None, None, "CANCELLED", "cancelled"),
+        (130, None, None, None),
+        (130, None, "PREEMPTED", "preempted"),
+        (1, None, "COMPLETED", "launch_failed"),
+        (0, None, "COMPLETED", None),  # the file system may be behind
+        (None, None, "COMPLETED", None),
+    ],
+)
+def test_how_a_job_ended(code, record, state, expected):
+    states = None if state is None else {"7": State(state, "n1")}
+    found = judge.end(track(), "7", code, (Path("r"), record), states)
+    assert (found.reason if isinstance(found, verdict.Loss) else found) == expected
+
+
+def test_a_job_that_nobody_knows_is_lost_after_a_while():
+    one = track()
+    assert judge.end(one, "7", None, None, {}) is None
+    one.missing_since -= judge.MISSING_S
+    assert judge.end(one, "7", None, None, {}).reason == "lost"
+    assert judge.end(track(refused="no such partition"), None, None, None, None).reason == "launch_failed"

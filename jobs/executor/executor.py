@@ -6,49 +6,28 @@ for all jobs at once, and tells about those that can leave nothing: node failure
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
-from submitit.core.utils import JobPaths, pickle_load
 
-from jobs.executor import points, request
+from jobs.executor import judge, points, request
 from jobs.executor.journal import Entry, Journal
+from jobs.executor.judge import Track
 from jobs.executor.local import Local
 from jobs.executor.request import Request
 from jobs.executor.slurm import Refused, Slurm, State, Unreachable, forget_allocation, masters
-from jobs.verdict import AGAIN, DOUBTFUL, Loss, of_state
+from jobs.verdict import Loss
 
 ROOT = Path(".snakemake/submitit")
 TICK_S = 2
 FIRST_QUERY_S = 5.0
-MISSING_S = 120.0
-"""A job that the scheduler has not known for so long is lost; shorter gaps are its own delays."""
-
-
-@dataclass
-class Track:
-    """What the executor knows of one submitted job."""
-
-    key: str
-    request: Request
-    command: str
-    folder: Path
-    name: str
-    place: tuple[int, int]
-    losses: int = 0
-    missing_since: float | None = None
-    refused: str | None = None
-    waits: str = ""
-    nodes: str = ""
 
 
 class Executor(RemoteExecutor):  # type: ignore[misc]
@@ -173,11 +152,13 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
         states = self._query(active_jobs)
-        finished = self._finished(active_jobs)
+        finished = judge.finished({info.aux["track"].folder for info in active_jobs})
         for info in active_jobs:
-            track = info.aux["track"]
-            code = self._code(info) if info.external_jobid in finished else None
-            end = self._judge(info, code, states)
+            track, job_id = info.aux["track"], info.external_jobid
+            code = judge.exit_code(track.folder, job_id) if job_id in finished else None
+            if states is not None and job_id in states:
+                self._tell_waiting(track, states[job_id])
+            end = judge.end(track, job_id, code, points.record_of(info.job), states)
             if end is None or (isinstance(end, Loss) and self._sent_again(info, end)):
                 yield info
             else:
@@ -209,75 +190,6 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if not self.outage:
             self.logger.warning(f"the scheduler does not answer; jobs go on, and so does the watch: {text}")
         self.outage = text
-
-    def _finished(self, infos: Iterable[SubmittedJobInfo]) -> set[str]:
-        """Ids of jobs that left a result: one listing for each array's folder."""
-        found = set()
-        for folder in {info.aux["track"].folder for info in infos}:
-            if folder.is_dir():
-                names = (entry.name for entry in os.scandir(folder))
-                found |= {n.removesuffix("_0_result.pkl") for n in names if n.endswith("_0_result.pkl")}
-        return found
-
-    def _code(self, info: SubmittedJobInfo) -> int:
-        """Exit code of the job's command; 1 where submitit could not run it."""
-        path = JobPaths(info.aux["track"].folder, info.external_jobid, 0).result_pickle
-        outcome, value = pickle_load(path)
-        return int(value) if outcome == "success" else 1
-
-    def _judge(self, info: SubmittedJobInfo, code: int | None, states: dict[str, State] | None) -> Loss | bool | None:
-        """How the job ended: True for well, a Loss, or None while that is open."""
-        track = info.aux["track"]
-        if track.refused:
-            return Loss("launch_failed", f"not submitted: {track.refused}")
-        if info.external_jobid is None:
-            return None
-        found = points.record_of(info.job)
-        record = found[1] if found else None
-        if code == 0 and (found is None or (record is not None and record.get("reason") not in DOUBTFUL | AGAIN)):
-            return True
-        if record is not None and record.get("reason") in AGAIN and code == 0:
-            return Loss(record["reason"], record["message"], again=True)
-        if states is None:
-            return None
-        state = states.get(info.external_jobid)
-        done = code == 0 and (found is None or record is not None)
-        if state is None:
-            return self._missing(track, done)
-        track.nodes = state.nodes or track.nodes
-        if state.active:
-            track.missing_since = None
-            self._tell_waiting(track, state)
-            return None
-        return self._ended(info, state, code, done)
-
-    def _ended(self, info: SubmittedJobInfo, state: State, code: int | None, done: bool) -> Loss | bool | None:
-        """The scheduler says that the job is over. done: so does the job, with whatever it should leave."""
-        track = info.aux["track"]
-        if self._measured(info):
-            return True
-        if loss := of_state(state.name, state.nodes):
-            return loss
-        if done:
-            return True
-        if code in (None, 0) and state.name == "COMPLETED":
-            return self._missing(track, done)  # the file system may be behind the scheduler
-        log = JobPaths(track.folder, info.external_jobid, 0).stdout
-        return Loss("launch_failed", f"the job ended as {state.name}, code {code}, without a record; see {log}")
-
-    @staticmethod
-    def _measured(info: SubmittedJobInfo) -> bool:
-        found = points.record_of(info.job)
-        return found is not None and found[1] is not None and found[1].get("status") == "ok"
-
-    def _missing(self, track: Track, done: bool) -> Loss | bool | None:
-        """The scheduler does not know the job, or its result is not to be seen, for now or for good."""
-        if done:
-            return True
-        track.missing_since = track.missing_since or time.monotonic()
-        if time.monotonic() - track.missing_since < MISSING_S:
-            return None
-        return Loss("lost", "the scheduler no longer knows the job, and it left no result", again=True)
 
     def _tell_waiting(self, track: Track, state: State) -> None:
         """Say once when a job waits for something that time alone may not bring."""
