@@ -1,13 +1,13 @@
 """Starts and stops a real Slurm of several nodes on this one host, as root and without systemd, in seconds.
 
-    python -m tests.cluster.slurm DIR [--nodes N] [--gpus N] [--accounting]    # until Ctrl-C or SIGTERM
+    with Cluster(Path("somewhere"), Shape(nodes=2)) as cluster:
+        cluster.run("srun", "-N2", "hostname")
 
 Each node is a slurmd with a hostname, an address, an /etc/hosts and an /etc/slurm of its own, from a UTS and a mount
 namespace; its GPUs are made-up device nodes. All daemons run in the foreground as children of this process. Written are
 DIR, a folder /tmp/ns-* for the sockets, which stop() removes, and /etc/slurm as an empty folder where there is none.
 """
 
-import argparse
 import atexit
 import os
 import shutil
@@ -327,25 +327,3 @@ def _kill_all(namespaces: set[int]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster.slurm", description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--nodes", type=int, default=DEFAULT_SHAPE.nodes)
-    parser.add_argument("--gpus", type=int, default=DEFAULT_SHAPE.gpus)
-    parser.add_argument("--accounting", action="store_true")
-    options = parser.parse_args()
-    if reason := available(options.accounting):
-        parser.error(reason)
-    # Set for SIGINT too: a shell starts its background commands with that ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    shape = Shape(nodes=options.nodes, gpus=options.gpus, accounting=options.accounting)
-    with suppress(KeyboardInterrupt), Cluster(options.folder, shape) as cluster:
-        print(f"export SLURM_CONF={cluster.environment['SLURM_CONF']}", flush=True)
-        signal.pause()
-
-
-if __name__ == "__main__":
-    main()
