@@ -8,7 +8,6 @@ Ends with 0 when a record was written, whatever the record says: a failed point 
 from __future__ import annotations
 
 import argparse
-import datetime
 import fcntl
 import json
 import os
@@ -22,20 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from jobs import allocation, facts, watch
-from jobs.look import Kind, Look, read_json, write_json
+from jobs.look import RECORD_SCHEMA, Kind, Look, read_json, utc_now, write_json
 from jobs.point import Point, complete
 from jobs.telemetry import nsys, nvml
 
-RECORD_SCHEMA = 1
 RETRY_S = (5, 10, 20, 40, 60)
 """Pauses between starts of ranks while Slurm's controller is away."""
 MEASURED = ".measured.json"
 """A copy of an ok record. A driver that is killed just as a point ends takes the record for half-written and deletes
 it; this copy puts it back, so that a measured point is never measured again."""
-
-
-def utc_now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def attempts(folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+RECORD_SCHEMA = 1
 Kind = Literal["timed", "traced"]
 
 
@@ -52,6 +54,11 @@ class Look:
 
     def samples(self, kind: str, host: str) -> Path:
         return self.folder / f"{kind}-{host}.jsonl"
+
+
+def utc_now() -> str:
+    """The time as records have it: ISO 8601, UTC, to the millisecond."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.look import read_json, write_json
+from jobs.look import RECORD_SCHEMA, read_json, utc_now, write_json
 from jobs.point import complete
 
 
@@ -57,7 +56,7 @@ def write(path: Path, job: dict[str, Any], loss: Loss, attempt: int, slurm_id: s
     write_json(
         path,
         {
-            "schema": 1,
+            "schema": RECORD_SCHEMA,
             "point_id": job["point_id"],
             "sweep": job["sweep"],
             "settings": point.settings(),
@@ -65,7 +64,7 @@ def write(path: Path, job: dict[str, Any], loss: Loss, attempt: int, slurm_id: s
             "reason": loss.reason,
             "message": loss.message,
             "attempt": attempt,
-            "ended_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            "ended_at": utc_now(),
             "failure": None,
             "looks": {"timed": look, "traced": look},
             "tracer": {"used": None, "reason": "the point was not measured"},

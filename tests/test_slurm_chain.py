@@ -115,3 +115,14 @@ def test_controller_is_away_when_ranks_should_start(cluster, tmp_path):
     finish(driver)
     (record,) = tmp_path.glob("results/away/points/*/record.json")
     assert json.loads(record.read_text())["status"] == "ok"
+
+
+def test_the_launcher_stops_before_slurm_would(cluster, tmp_path):
+    """So that the record tells where the ranks stood, which Slurm's own end would not leave time for."""
+    hang = LONG.replace("traced_steps: 0", 'traced_steps: 0, fault: "hang@rank0:step1"').replace("long", "limit")
+    finish(start(cluster, tmp_path, hang, "points", "--set-resources", "point:runtime=1"))
+    (path,) = tmp_path.glob("results/limit/points/*/record.json")
+    record = json.loads(path.read_text())
+    assert (record["status"], record["reason"]) == ("failed", "time_limit")
+    assert record["message"].startswith("still running after") and record["looks"]["timed"]["wall_s"] < 60
+    assert (path.parent / "timed/rank0.stacks.txt").stat().st_size

@@ -43,6 +43,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.stopping = False
         # Snakemake's own list of active jobs is empty while they are being checked, so it cannot say what to cancel
         self.open: dict[str, SubmittedJobInfo] = {}
+        self.arrays: dict[str, list[str] | None] = {}
         self.interval = FIRST_QUERY_S
         self.next_query = 0.0
         self.next_seconds_between_status_checks = TICK_S
@@ -94,9 +95,11 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         return True
 
     def _found(self, info: SubmittedJobInfo) -> bool:
-        """Look for a job whose submission was not answered by the name of its array."""
+        """Look for a job whose submission was not answered by the name of its array; one query an array."""
         track = info.aux["track"]
-        ids = self.backend.find(track.name, track.place[1])
+        if track.name not in self.arrays:
+            self.arrays[track.name] = self.backend.find(track.name, track.place[1])
+        ids = self.arrays[track.name]
         if ids is not None:
             info.external_jobid = ids[track.place[0]]
         return ids is not None
@@ -172,7 +175,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             return None
         try:
             unsent = [i for i in infos if i.external_jobid is None and not i.aux["track"].refused]
-            if unsent:
+            if unsent and not self.stopping:
                 self._submit_waiting(unsent)
             ids = [info.external_jobid for info in infos if info.external_jobid]
             states = self.backend.states(ids) if ids else {}
