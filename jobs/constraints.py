@@ -104,6 +104,28 @@ def tracer_unused(p: Point) -> Reason | None:
     return None
 
 
+def trace_unused(p: Point) -> Reason | None:
+    for name in ("trace_ranks", "trace_preset", "keep_report"):
+        value = getattr(p, name)
+        if p.traced_steps == 0 and value != defaults(p.workload)[name]:
+            return Reason((name, "traced_steps"), f"{name} {str(value).lower()} has no effect: traced_steps is 0")
+    return None
+
+
+def trace_ranks_exist(p: Point) -> Reason | None:
+    ranks = [int(word) for word in p.trace_ranks.split(",") if word.isdigit()]
+    if ranks and max(ranks) >= p.world_size:
+        text = f"rank {max(ranks)} never comes: ranks go from 0 to {p.world_size - 1}"
+        return Reason(("trace_ranks", "ranks_per_node", "nodes"), text)
+    return None
+
+
+def nvml_on_cpu(p: Point) -> Reason | None:
+    if p.device == "cpu" and p.nvml_hz != defaults(p.workload)["nvml_hz"]:
+        return Reason(("nvml_hz", "device"), f"nvml_hz {p.nvml_hz} has no effect: device is cpu")
+    return None
+
+
 def lora_rank_unused(p: Point) -> Reason | None:
     if p.method == "full" and p.lora_rank != defaults("llm")["lora_rank"]:
         return Reason(("lora_rank", "method"), f"lora_rank {p.lora_rank} has no effect: method is full")
@@ -161,6 +183,9 @@ CHECKS: tuple[Callable[[Point], Reason | None], ...] = (
     non_blocking_unpinned,
     nsys_on_cpu,
     tracer_unused,
+    trace_unused,
+    trace_ranks_exist,
+    nvml_on_cpu,
     lora_rank_unused,
     prefetch_unused,
     vit_patches,

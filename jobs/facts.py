@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from jobs.telemetry import nvml
+from jobs.telemetry import gpus
 
 PACKAGES = ("torch", "deepspeed", "transformers", "peft", "snakemake", "submitit", "polars", "nvidia-ml-py")
 ROOT = Path(__file__).parent.parent
@@ -51,7 +51,7 @@ def host() -> dict[str, Any]:
         "nvidia-smi", "--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader,nounits"
     )
     rows = [[cell.strip() for cell in line.split(",")] for line in (query or "").splitlines()]
-    rows = [row for row in rows if nvml.visible(int(row[0]), row[1])]
+    rows = [row for row in rows if gpus.visible(int(row[0]), row[1])]
     return {
         "hostname": socket.gethostname(),
         "cpu_model": cpu_model(),

@@ -1,22 +1,43 @@
-"""Signs of life of a rank: one small file whose time of change says when the rank last moved."""
+"""Signs of life of a rank: one small file whose time of change says when the rank last moved.
+
+Its first line is where the rank stands (`model`, `step 17`); in the step loop a second one is JSON for
+`nightsweep watch`: {"step", "steps", "t_ns", "step_ms": mean since the last sign, or null}.
+"""
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 MIN_INTERVAL_S = 1.0  # a shared file system must not feel the step loop
 
 
+def place(text: str) -> str:
+    """Where the rank stood, from its file's content."""
+    return text.partition("\n")[0].strip()
+
+
 class Heartbeat:
-    """`beat` at every phase and step; at most one write a second."""
+    """`beat` at every phase, `step` at every step; at most one write a second of the latter."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.last = path, 0.0
-        self.beat("start", force=True)
+        self.told: tuple[int, int] | None = None
+        self.beat("start")
 
-    def beat(self, phase: str, *, force: bool = False) -> None:
-        now = time.monotonic()
-        if force or now - self.last >= MIN_INTERVAL_S:
-            self.last = now
-            self.path.write_text(phase + "\n")
+    def beat(self, phase: str) -> None:
+        self.last = time.monotonic()
+        self.path.write_text(phase + "\n")
+
+    def step(self, number: int, steps: int) -> None:
+        """The start of step `number` of `steps`."""
+        if time.monotonic() - self.last < MIN_INTERVAL_S:
+            return
+        now = time.time_ns()
+        mean = None
+        if self.told and number > self.told[0]:
+            mean = (now - self.told[1]) / (number - self.told[0]) / 1e6
+        self.told = number, now
+        content = {"step": number, "steps": steps, "t_ns": now, "step_ms": mean}
+        self.beat(f"step {number}\n{json.dumps(content)}")

@@ -1,4 +1,4 @@
-"""One point: ranks up, watched, down; twice (timed, then traced); the record last.
+"""One point: ranks up, watched, down; timed, then traced, then the control where one is asked for; the record last.
 
     python -m jobs.launch results/demo/points/<id> --sweep results/demo/sweep.json [--stall-s 300] [--timeout-s 3600]
 
@@ -12,30 +12,26 @@ import fcntl
 import json
 import os
 import shlex
-import shutil
 import signal
 import socket
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import allocation, facts, watch
-from jobs.look import RECORD_SCHEMA, Kind, Look, read_json, utc_now, write_json
+from jobs import allocation, control, facts, plan, watch
+from jobs.look import RECORD_SCHEMA, Look, read_json, utc_now, write_json
+from jobs.looks import SKIPPED, Attempt, attempts, failure_of, told
 from jobs.point import Point, complete
-from jobs.telemetry import nsys, nvml
+from jobs.telemetry import gpus, nsys
+from jobs.telemetry.events import ALERT_VARIABLE, Alert
+from jobs.telemetry.events import read as read_events
 
-RETRY_S = (5, 10, 20, 40, 60)
-"""Pauses between starts of ranks while Slurm's controller is away."""
 MEASURED = ".measured.json"
 """A copy of an ok record. A driver that is killed just as a point ends takes the record for half-written and deletes
 it; this copy puts it back, so that a measured point is never measured again."""
-
-
-def attempts(folder: Path) -> int:
-    """How often the point was started."""
-    log = folder / "attempts.jsonl"
-    return len(log.read_text().splitlines()) if log.exists() else 0
+MOST_EVENTS = 200
 
 
 def next_attempt(folder: Path) -> int:
@@ -47,109 +43,55 @@ def next_attempt(folder: Path) -> int:
     return number
 
 
-def choose_tracer(point: Point, cuda: bool) -> tuple[str | None, str]:
-    """Which tracer the traced look uses, and why."""
+@dataclass(frozen=True)
+class Choice:
+    """Which tracer the traced look uses (None: there is no such look), and why."""
+
+    tracer: str | None
+    why: str
+    version: str | None = None
+    no_gpu_metrics: str | None = None
+
+
+def choose_tracer(point: Point, cuda: bool) -> Choice:
+    """nsys where it works and there is something for it to see."""
     if point.traced_steps == 0:
-        return None, "the point asks for no trace"
+        return Choice(None, "the point asks for no trace")
     if point.tracer == "kineto":
-        return "kineto", "the point asks for it"
+        return Choice("kineto", "the point asks for it")
     if not cuda:
-        return "kineto", "ranks compute on the CPU, where nsys would see no kernels"
-    works, why = nsys.probe()
-    return ("nsys", why) if works else ("kineto", why)
+        return Choice("kineto", "ranks compute on the CPU, where nsys would see no kernels")
+    found = nsys.probe(point.trace_preset)
+    if not found.works:
+        return Choice("kineto", found.text)
+    why = f"{found.text}; no GPU metrics: {found.no_gpu_metrics}" if found.no_gpu_metrics else found.text
+    return Choice("nsys", why, found.text, found.no_gpu_metrics)
 
 
-def bounded(limits: watch.Limits) -> watch.Limits:
-    """These limits, and in an allocation its end: Slurm would leave no time to write a record."""
-    left = allocation.seconds_left() if allocation.inside() else None
-    if left is None:
-        return limits
-    return watch.Limits(limits.stall_s, min(limits.timeout_s, max(left - allocation.MARGIN_S, left / 2)))
-
-
-def run_ranks(look: Look, point: Point, tracer: str, limits: watch.Limits, stopped: Any) -> watch.Outcome:
-    """The ranks of a look, started again a few times where the start failed for reasons that pass."""
-    for pause in (*RETRY_S, None):
-        shutil.rmtree(look.folder, ignore_errors=True)
-        look.folder.mkdir(parents=True)
-        try:
-            outcome = watch.Ranks(look, point, tracer, bounded(limits)).watch(stopped)
-        except OSError as error:
-            return watch.Outcome("launch_failed", str(error), None)
-        if pause is None or not passing(outcome, look):
-            break
-        time.sleep(pause)
-    return outcome
-
-
-def passing(outcome: watch.Outcome, look: Look) -> bool:
-    """Whether the ranks never got under way: another process took their port, or Slurm's controller was away."""
-    if outcome.reason == "launch_failed":
-        return allocation.controller_was_away(look.log)
-    return "EADDRINUSE" in (outcome.message or "")
-
-
-def run_look(
-    folder: Path, kind: Kind, attempt: int, point: Point, tracer: str, limits: watch.Limits, stopped: Any
-) -> dict[str, Any]:
-    """One look, from an empty folder; its entry in the record, with `failure` when it failed."""
-    for earlier in folder.glob(f"{kind}.*"):
-        shutil.rmtree(earlier, ignore_errors=True)
-    look = Look(folder / f"{kind}.{attempt}")
-    started = time.time_ns()
-    outcome = run_ranks(look, point, tracer, limits, stopped)
-    if attempts(folder) <= attempt:  # else a later attempt has taken over this point
-        look = look.settle()
-    if outcome.reason is None and tracer == "nsys":
-        problems = [p for p in (nsys.export(look, r) for r in range(point.world_size)) if p]
-        if problems:
-            outcome = watch.Outcome("rank_exit", problems[0], None)
-    ended = time.time_ns()
-    return {
-        "status": "failed" if outcome.reason else "ok",
-        "reason": outcome.reason,
-        "message": outcome.message,
-        "started_ns": started,
-        "ended_ns": ended,
-        "wall_s": (ended - started) / 1e9,
-        "failure": outcome.failure,
-    }
-
-
-def tracebacks(look: Look, failed: int | None) -> dict[str, str | None]:
-    """Paths, relative to the point, of what rank 0 and the rank that failed first left: a traceback, else stacks."""
-
-    def path(rank: int | None) -> str | None:
-        if rank is None:
-            return None
-        for name in ("traceback.txt", "stacks.txt"):
-            file = look.rank_file(rank, name)
-            if file.exists() and file.stat().st_size:
-                return f"{look.kind}/{file.name}"
-        return None
-
-    return {"first_failed": path(failed), "rank0": path(0)}
-
-
-def failure_of(folder: Path, looks: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """The record's failure: of the timed look, else of the traced one."""
-    for kind, entry in looks.items():
-        if entry["status"] == "failed":
-            who = entry["failure"] or dict.fromkeys(("rank", "host", "exit_code", "signal", "phase", "step"))
-            return {"look": kind, **who, "tracebacks": tracebacks(Look(folder / kind), who["rank"])}
-    return None
-
-
-SKIPPED: dict[str, Any] = {
-    "status": "skipped", "reason": None, "message": None, "started_ns": None, "ended_ns": None, "wall_s": 0.0,
-    "failure": None,
-}  # fmt: skip
+def traced_look(attempt: Attempt, choice: Choice) -> tuple[dict[str, Any], Choice]:
+    """The traced look. Where it fails under nsys, although the same ranks ran well without, Kineto gets a turn."""
+    if choice.tracer is None:
+        return SKIPPED, choice
+    blocks = plan.traced(attempt.point)
+    entry = attempt.run("traced", choice.tracer, blocks)
+    if choice.tracer != "nsys" or entry["status"] == "ok" or entry["reason"] == "interrupted":
+        return entry, choice
+    choice = Choice("kineto", f"under nsys: {entry['message']}", choice.version)
+    return attempt.run("traced", "kineto", blocks), choice
 
 
 def hosts(look: Look) -> list[dict[str, Any]]:
     """What the nodes of the ranks are, as their supervisors noted it; this host where none came so far."""
-    told = [read_json(path) for path in sorted(look.folder.glob(look.host("*").name))]
-    return told or [facts.host()]
+    return told(look.folder, look.host("*").name) or [facts.host()]
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """What the samplers saw happen to GPUs, in order of time; the first ones where there are very many."""
+    found = []
+    for kind in ("timed", "traced"):
+        for path in (folder / kind).glob("events-*.jsonl"):
+            found += [{"look": kind, **event} for event in read_events(path)]
+    return sorted(found, key=lambda event: event["t_ns"])[:MOST_EVENTS]
 
 
 def uses_cuda(point: Point) -> bool:
@@ -158,24 +100,37 @@ def uses_cuda(point: Point) -> bool:
     return point.device != "cpu" and torch.cuda.is_available()
 
 
-def launch(folder: Path, job: dict[str, Any], limits: watch.Limits, stopped: Any) -> dict[str, Any]:
-    """Run the point and return its record."""
-    point, attempt, started_at, begin = complete(job["settings"]), next_attempt(folder), utc_now(), time.monotonic()
-    write_json(folder / "point.json", job)
-    cuda = uses_cuda(point)
-    tracer, why = choose_tracer(point, cuda)
+def run_looks(attempt: Attempt, choice: Choice) -> tuple[dict[str, dict[str, Any]], Choice]:
+    """Entries of all looks; one that has no ground to stand on is skipped."""
+    point = attempt.point
     if point.nodes > 1 and not allocation.inside():
         message = f"the point asks for {point.nodes} nodes and this is not inside a Slurm allocation"
         timed = SKIPPED | {"status": "failed", "reason": "launch_failed", "message": message}
     else:
-        timed = run_look(folder, "timed", attempt, point, "none", limits, stopped)
-    traced = SKIPPED
-    if timed["status"] == "ok" and tracer is not None:
-        traced = run_look(folder, "traced", attempt, point, tracer, limits, stopped)
-    looks = {"timed": timed, "traced": traced}
-    failure = failure_of(folder, looks)
+        timed = attempt.run("timed", "none", plan.timed(point))
+    looks = {"timed": timed, "traced": SKIPPED, "control": SKIPPED}
+    if timed["status"] == "ok":
+        looks["traced"], choice = traced_look(attempt, choice)
+    if timed["status"] == "ok" and looks["traced"]["reason"] != "interrupted" and point.cost_pairs:
+        looks["control"] = control.run(attempt, choice.tracer if looks["traced"]["status"] == "ok" else None)
+    return looks, choice
+
+
+def launch(
+    folder: Path, job: dict[str, Any], limits: watch.Limits, stopped: Any, alert: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Run the point and return its record."""
+    point, number, started_at, begin = complete(job["settings"]), next_attempt(folder), utc_now(), time.monotonic()
+    write_json(folder / "point.json", job)
+    cuda = uses_cuda(point)
+    choice = choose_tracer(point, cuda)
+    environment = {ALERT_VARIABLE: (Alert(**alert) if alert else Alert()).as_json()}
+    if choice.no_gpu_metrics:
+        environment[nsys.NO_GPU_METRICS_VARIABLE] = "1"
+    looks, choice = run_looks(Attempt(folder, number, point, limits, stopped, environment), choice)
+    timed, traced = looks["timed"], looks["traced"]
     status = "ok" if timed["status"] == "ok" else "cancelled" if timed["reason"] == "interrupted" else "failed"
-    available, nvml_why = nvml.probe()
+    available, nvml_why = gpus.probe()
     return {
         "schema": RECORD_SCHEMA,
         "point_id": job["point_id"],
@@ -184,20 +139,24 @@ def launch(folder: Path, job: dict[str, Any], limits: watch.Limits, stopped: Any
         "status": status,
         "reason": timed["reason"],
         "message": timed["message"],
-        "attempt": attempt,
+        "attempt": number,
         "command": shlex.join(sys.argv) + " -> " + watch.describe(Look(folder / "timed"), point),
         "started_at": started_at,
         "ended_at": utc_now(),
         "wall_s": time.monotonic() - begin,
-        "failure": failure,
-        "looks": {kind: {k: v for k, v in entry.items() if k != "failure"} for kind, entry in looks.items()},
-        "tracer": {"used": tracer if traced["status"] == "ok" else None, "reason": traced["message"] or why},
+        "failure": failure_of(folder, looks),
+        "looks": {k: {n: v for n, v in e.items() if n not in ("failure", "folder")} for k, e in looks.items()},
+        "tracer": {
+            "used": choice.tracer if traced["status"] == "ok" else None,
+            "reason": traced["message"] or choice.why,
+        },
         "nvml": {"available": available, "reason": None if available else nvml_why},
+        "events": events(folder),
         "device": "cuda" if cuda else "cpu",
         "backend": "nccl" if cuda else "gloo",
         "world_size": point.world_size,
         "hosts": hosts(Look(folder / "timed")),
-        "software": facts.software(why if tracer == "nsys" else None),
+        "software": facts.software(choice.version),
         "slurm": facts.slurm(),
     }
 
@@ -213,9 +172,9 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     args = parse()
-    told: list[int] = []
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda n, _: told.append(n))
+        signal.signal(number, lambda n, _: signals.append(n))
     folder: Path = args.folder
     sweep = read_json(args.sweep)
     mine = next((p for p in (sweep or {}).get("points", []) if p["point_id"] == folder.name), None)
@@ -229,7 +188,8 @@ def main() -> int:
         record = read_json(folder / MEASURED)
         if record is None:
             job = {"sweep": sweep["name"], **mine}
-            record = launch(folder, job, watch.Limits(args.stall_s, args.timeout_s), lambda: bool(told))
+            limits = watch.Limits(args.stall_s, args.timeout_s)
+            record = launch(folder, job, limits, lambda: bool(signals), sweep.get("alert"))
             if record["status"] == "ok":
                 write_json(folder / MEASURED, record)
         # where the lock does not reach every node, a later attempt may be under way: its word counts

@@ -8,16 +8,16 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 RECORD_SCHEMA = 1
-Kind = Literal["timed", "traced"]
 
 
 @dataclass(frozen=True)
 class Look:
-    """Paths of one look, `results/<sweep>/points/<id>/<kind>/`; while its ranks run, `<kind>.<attempt>/`, so that ranks
-    which outlive a lost node write nowhere near those of the next attempt."""
+    """Paths of one look, `results/<sweep>/points/<id>/<kind>/`, kind timed, traced or, of the control, cost-*. While
+    its ranks run it is `<kind>.<attempt>/`, so that ranks which outlive a lost node write nowhere near those of the
+    next attempt."""
 
     folder: Path
 
@@ -52,8 +52,20 @@ class Look:
     def host(self, name: str) -> Path:
         return self.folder / f"facts-{name}.json"
 
-    def samples(self, kind: str, host: str) -> Path:
-        return self.folder / f"{kind}-{host}.jsonl"
+    def host_samples(self, host: str) -> Path:
+        return self.folder / f"host-{host}.jsonl"
+
+    def nvml(self, host: str) -> Path:
+        return self.folder / f"nvml-{host}.arrow"
+
+    def live(self, host: str) -> Path:
+        return self.folder / f"live-{host}.json"
+
+    def events(self, host: str) -> Path:
+        return self.folder / f"events-{host}.jsonl"
+
+    def samplers(self, host: str) -> Path:
+        return self.folder / f"samplers-{host}.json"
 
 
 def utc_now() -> str:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 
 from jobs.failures import Unsupported
-from jobs.telemetry import nvml
+from jobs.telemetry import gpus
 
 _BITS = 64
 
@@ -32,12 +32,12 @@ def bind(local_rank: int, want: str) -> list[int]:
     """Restrict this process, and all that it starts, to the CPUs near or far its GPU; the CPUs. Raises Unsupported."""
     import pynvml
 
-    works, why = nvml.probe()
+    works, why = gpus.probe()
     if not works:
         raise Unsupported(f"numa {want}: {why}")
-    gpus = nvml.handles()
+    own = gpus.of_job()
     words = -(-(os.cpu_count() or 1) // _BITS)
-    near = cpus_of_mask(pynvml.nvmlDeviceGetCpuAffinity(gpus[local_rank][2], words))
+    near = cpus_of_mask(pynvml.nvmlDeviceGetCpuAffinity(own[local_rank].board, words))
     cpus = chosen(near, os.sched_getaffinity(0), want)
     os.sched_setaffinity(0, cpus)
     return sorted(cpus)

@@ -31,6 +31,7 @@ LLM_MODELS = ("llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b")
 Model = Literal["mobilenet_v2", "resnet50", "vit_s", "llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b"]
 
 FAULT_PATTERN = r"^(exception|kill|nan|hang)@rank\d+:step\d+$"
+TRACE_RANKS_PATTERN = r"^(all|first-per-node|\d+(,\d+)*)$"
 ID_LENGTH = 12
 
 
@@ -106,6 +107,24 @@ class Point:
     tracer: Literal["auto", "nsys", "kineto"] = setting(
         "auto: Nsight Systems where it works and there is a GPU, the PyTorch profiler (Kineto) otherwise.", "auto"
     )
+    trace_ranks: str = setting(
+        "Ranks that are traced: all, first-per-node, or global ranks with commas.",
+        "all",
+        pattern=TRACE_RANKS_PATTERN,
+    )
+    trace_preset: Literal["light", "deep"] = setting(
+        "light: kernels, copies, API calls and ranges. deep: also memory use, backtraces and, on the first rank of a "
+        "node under nsys, GPU metrics; disturbs the step more.",
+        "light",
+    )
+    keep_report: bool = setting("Keep nsys' own report (.nsys-rep) beside its export.", True)
+    nvml_hz: int = setting("Rate at which the GPUs are sampled, Hz; 0: not at all.", 10, minimum=0, maximum=50)
+    cost_pairs: int = setting(
+        "Control of what the measuring costs: so many pairs of starts, without and with the tracer, after the two "
+        "looks; 0: none.",
+        0,
+        minimum=0,
+    )
     fault: str | None = setting(
         "A failure made on purpose, to see that it is told rightly: KIND@rankR:stepS, KIND one of exception, kill, "
         "nan, hang.",
@@ -123,6 +142,12 @@ class Point:
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    def traces(self, rank: int) -> bool:
+        """Whether this global rank is traced."""
+        if self.trace_ranks == "first-per-node":
+            return rank % self.ranks_per_node == 0
+        return self.trace_ranks == "all" or str(rank) in self.trace_ranks.split(",")
 
     def gpus_per_node(self) -> int:
         """GPUs to ask a scheduler for: one a rank, none where ranks are to compute on the CPU."""

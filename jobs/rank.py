@@ -4,7 +4,7 @@ Started by jobs/launch.py, as a local process or as a task of srun, so that both
 
     python -m jobs.rank POINT/timed
 
-The first rank of a node also starts the node's sampler, and notes what the node is.
+The first rank of a node also starts the node's samplers, and notes what the node is.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import time
 from pathlib import Path
 
 from jobs import facts
-from jobs.look import Look, write_json
+from jobs.look import Look, read_json, write_json
+from jobs.point import complete
 from jobs.processes import die_with_parent, out_of_memory_kills, signal_group
 from jobs.telemetry import nsys
+from jobs.telemetry.samplers import Started
 
 SLURM_NAMES = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
 
@@ -32,26 +34,23 @@ def adopt_slurm_names() -> None:
             os.environ[name] = os.environ[slurm]
 
 
-def start_sampler(look: Look) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "jobs.telemetry.sampler", str(look.folder)], start_new_session=True)
-
-
 def main() -> int:
     die_with_parent(signal.SIGTERM)
     adopt_slurm_names()
     look, rank = Look(Path(sys.argv[1])), int(os.environ["RANK"])
+    point = complete(read_json(look.point_file)["settings"])
     command = [sys.executable, "-m", "jobs.worker", str(look.folder)]
-    if os.environ.get("NIGHTSWEEP_TRACER") == "nsys":
-        command = nsys.profile_command(look, rank) + command
+    if os.environ.get("NIGHTSWEEP_TRACER") == "nsys" and point.traces(rank):
+        command = nsys.profile_command(look, rank, point) + command
+    first = os.environ["LOCAL_RANK"] == "0"
+    samplers = Started(look, point.nvml_hz) if first else None  # before the rank, whose control holds them still
     kills = out_of_memory_kills()
     with look.rank_file(rank, "log").open("ab") as log:
         worker = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda n, _: signal_group(worker, n))
     write_json(look.rank_file(rank, "pid.json"), {"rank": rank, "host": socket.gethostname(), "pid": worker.pid})
-    sampler = None
-    if os.environ["LOCAL_RANK"] == "0":
-        sampler = start_sampler(look)
+    if first:
         write_json(look.host(socket.gethostname()), facts.host())
     code = worker.wait()
     ended = time.time_ns()
@@ -69,9 +68,8 @@ def main() -> int:
             "ended_ns": ended,
         },
     )
-    if sampler is not None:
-        sampler.terminate()
-        sampler.wait()
+    if samplers is not None:
+        samplers.end()
     return 0 if code == 0 else 1
 
 

@@ -1,6 +1,7 @@
-"""The step loop: warm-up, then the window. Nothing in the window waits for the device but what training itself needs.
+"""The step loop: warm-up, then the blocks of the look's plan. Nothing in a block waits for the device but what training
+itself needs.
 
-Losses stay on the device until the window has ended; times of the device come from CUDA events, read afterwards.
+Losses stay on the device until the last block has ended; times of the device come from CUDA events, read afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from jobs.data import endless
 from jobs.failures import DrillError, LossNotFinite
 from jobs.heartbeat import Heartbeat
 from jobs.look import Look
+from jobs.plan import Block
 from jobs.point import Point
+from jobs.telemetry.allocator import Allocator
+from jobs.telemetry.samplers import Samplers
 from jobs.telemetry.trace import Tracer
 
 
@@ -29,12 +33,15 @@ class Step:
 
     number: int
     phase: str
+    block: int
     start_ns: int
+    mono_ns: int
     data_ns: int = 0
     end_ns: int = 0
     samples: int = 0
     losses: list[torch.Tensor] = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
+    memory: dict[str, int] | None = None
 
     def row(self, tokens_per_sample: int | None) -> dict[str, Any]:
         """The line of steps-rR.jsonl. Reads the device."""
@@ -42,13 +49,16 @@ class Step:
         return {
             "step": self.number,
             "phase": self.phase,
+            "block": self.block,
             "start_ns": self.start_ns,
+            "mono_ns": self.mono_ns,
             "end_ns": self.end_ns,
             "data_ns": self.data_ns,
             "device_ns": device_ns,
             "loss": sum(float(x) for x in self.losses) / len(self.losses),
             "samples": self.samples,
             "tokens": self.samples * tokens_per_sample if tokens_per_sample else None,
+            **(self.memory or {}),
         }
 
 
@@ -66,73 +76,89 @@ def drill(point: Point, rank: int, step: int, loss: torch.Tensor) -> torch.Tenso
     return loss * float("nan")
 
 
-def run(
-    point: Point,
-    work: Any,
-    trainer: Any,
-    loader: Any,
-    device: torch.device,
-    tracer: Tracer,
-    look: Look,
-    rank: int,
-    heart: Heartbeat,
-) -> dict[str, int]:
-    """All steps of the look; returns the window's start and end (UTC ns), the device idle at both."""
-    batches = endless(loader)
-    traced = look.kind == "traced"
-    total = point.warmup_steps + (point.traced_steps if traced else point.timed_steps)
-    steps: list[Step] = []
-    window_start = 0
-    for number in range(total):
-        if number == point.warmup_steps:
-            settle(device)
-            tracer.start()
-            window_start = time.time_ns()
-        heart.beat(f"step {number}")
-        phase = "warmup" if number < point.warmup_steps else "timed"
-        with tracer.range(f"step {number}"):
-            steps.append(
-                one_step(point, work, trainer, batches, device, tracer, rank, Step(number, phase, time.time_ns()))
-            )
-    synchronize(device)
-    window = {"start_ns": window_start, "end_ns": time.time_ns()}
-    heart.beat("trace", force=True)
-    tracer.stop()
-    rows = [step.row(work.tokens_per_sample) for step in steps]
-    if not traced:
-        look.steps(rank).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for row in rows:
-        if not math.isfinite(row["loss"]):
-            raise LossNotFinite(row["step"], row["loss"])
-    return window
+@dataclass
+class Loop:
+    """All that one rank's steps need."""
 
+    point: Point
+    work: Any
+    trainer: Any
+    loader: Any
+    device: torch.device
+    tracer: Tracer
+    look: Look
+    rank: int
+    heart: Heartbeat
+    samplers: Samplers
+    steps: list[Step] = field(default_factory=list, init=False)
+    total: int = field(default=0, init=False)
+    batches: Any = field(default=None, init=False)
+    memory: Allocator = field(init=False)
 
-def one_step(
-    point: Point, work: Any, trainer: Any, batches: Any, device: torch.device, tracer: Tracer, rank: int, step: Step
-) -> Step:
-    """Micro-batches and the optimizer step."""
-    mark(step, device)
-    for micro in range(point.grad_accum):
-        with tracer.range("data"):
-            asked = time.perf_counter_ns()
-            batch = next(batches)
-            step.data_ns += time.perf_counter_ns() - asked
-        with tracer.range("h2d"):
-            batch = {k: v.to(device, non_blocking=point.non_blocking) for k, v in batch.items()}
-            if point.precision == "fp64":
-                batch = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
-            batch = work.prepare(batch)
-        with tracer.range("forward"):
-            loss = drill(point, rank, step.number, trainer.forward(batch))
-        with tracer.range("backward"):
-            trainer.backward(loss, last=micro == point.grad_accum - 1)
-        step.losses.append(loss.detach())
-        step.samples += point.micro_batch
-    with tracer.range("optimizer"):
-        trainer.step()
-    mark(step, device)
-    step.end_ns = time.time_ns()
-    return step
+    def run(self, plan: list[Block]) -> dict[str, Any]:
+        """Warm-up and all blocks; returns the window of the last block, start and end (UTC ns), the device idle at
+        both, and the peaks of the allocator."""
+        self.batches = endless(self.loader)
+        self.memory = Allocator(self.device)
+        blocks = [Block("warmup", self.point.warmup_steps), *plan]
+        self.total = sum(block.steps for block in blocks)
+        for number, block in enumerate(blocks):
+            window = self.block(number, block)
+        rows = [step.row(self.work.tokens_per_sample) for step in self.steps]
+        self.look.steps(self.rank).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for row in rows:
+            if not math.isfinite(row["loss"]):
+                raise LossNotFinite(row["step"], row["loss"])
+        return {"window": window, **self.memory.result()}
+
+    def block(self, place: int, block: Block) -> dict[str, int]:
+        """The steps of one block; its window."""
+        if place > 0:
+            settle(self.device)
+            self.samplers.set(block.sampled)
+            settle(self.device)
+        if block.captured:
+            self.tracer.start()
+        start_ns = time.time_ns()
+        for _ in range(block.steps):
+            number = len(self.steps)
+            self.heart.step(number, self.total)
+            with self.tracer.range(f"step {number}"):
+                step = Step(number, block.phase, place, time.time_ns(), time.monotonic_ns())
+                self.steps.append(self.one_step(step))
+        synchronize(self.device)
+        window = {"start_ns": start_ns, "end_ns": time.time_ns()}
+        if block.captured:
+            self.heart.beat("trace")
+            self.tracer.stop()
+        return window
+
+    def one_step(self, step: Step) -> Step:
+        """Micro-batches and the optimizer step."""
+        point, tracer = self.point, self.tracer
+        mark(step, self.device)
+        for micro in range(point.grad_accum):
+            with tracer.range("data"):
+                asked = time.perf_counter_ns()
+                batch = next(self.batches)
+                step.data_ns += time.perf_counter_ns() - asked
+            with tracer.range("h2d"):
+                batch = {k: v.to(self.device, non_blocking=point.non_blocking) for k, v in batch.items()}
+                if point.precision == "fp64":
+                    batch = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
+                batch = self.work.prepare(batch)
+            with tracer.range("forward"):
+                loss = drill(point, self.rank, step.number, self.trainer.forward(batch))
+            with tracer.range("backward"):
+                self.trainer.backward(loss, last=micro == point.grad_accum - 1)
+            step.losses.append(loss.detach())
+            step.samples += point.micro_batch
+        with tracer.range("optimizer"):
+            self.trainer.step()
+        mark(step, self.device)
+        step.memory = self.memory.step()
+        step.end_ns = time.time_ns()
+        return step
 
 
 def mark(step: Step, device: torch.device) -> None:
@@ -149,7 +175,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def settle(device: torch.device) -> None:
-    """All ranks begin the window together, with idle devices."""
+    """All ranks begin together, with idle devices."""
     synchronize(device)
     torch.distributed.barrier()
     synchronize(device)

@@ -19,6 +19,7 @@ from jobs import constraints
 from jobs.constraints import Source
 from jobs.point import FIELDS, Point, applicable, complete, setting_schema
 from jobs.sweep_file import SweepError, read
+from jobs.telemetry.events import Alert
 
 __all__ = ["MAX_POINTS", "Resources", "Sweep", "SweepError", "load"]
 
@@ -41,6 +42,7 @@ class Sweep:
     name: str
     points: tuple[Point, ...]
     resources: Resources = field(default_factory=Resources)
+    alert: Alert = field(default_factory=Alert)
     preset: str | None = None
 
     def varying(self) -> tuple[str, ...]:
@@ -110,7 +112,8 @@ def load(path: Path, preset: str | None = None) -> Sweep:
     if errors:
         raise SweepError(errors)
     resources = Resources(**config.map("resources"))
-    return Sweep(content["name"], tuple(point for point, _ in points.values()), resources, preset)
+    alert = Alert(**config.map("alert"))
+    return Sweep(content["name"], tuple(point for point, _ in points.values()), resources, alert, preset)
 
 
 def _parts(config: _Config) -> Iterator[_Part]:

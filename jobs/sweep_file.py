@@ -17,7 +17,7 @@ import jsonschema
 import yaml
 from jsonschema.exceptions import ValidationError
 
-from jobs.point import FIELDS, setting_schema
+from jobs.point import FIELDS, TRACE_RANKS_PATTERN, setting_schema
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]*\Z"
 KINDS = {
@@ -116,6 +116,13 @@ def schema() -> dict[str, Any]:
         "exclude": {"type": "array", "items": _map({n: _one_or_many(s) for n, s in every.items()}, minProperties=1)},
         "repeats": whole,
         "resources": _map({"timeout_min": whole, "stall_s": whole}),
+        "alert": _map(
+            {
+                "below_percent": {"type": "number", "minimum": 0, "maximum": 100},
+                "for_s": {"type": "number", "minimum": 1},
+                "command": {"type": "string", "minLength": 1},
+            }
+        ),
     }
     name = {"type": "string", "pattern": NAME_PATTERN}
     presets = {"type": "object", "propertyNames": name, "additionalProperties": _map(overlay)}
@@ -171,12 +178,16 @@ def _what(error: ValidationError, limit: Any) -> str:
             return f"{value} is not one of {', '.join(map(str, limit))}"
         case "type":
             return f"{value} is not {KINDS[limit]}"
+        case "maximum":
+            return f"{value} is more than {limit}"
         case "minimum":
             return f"{value} is less than {limit}"
         case "exclusiveMinimum":
             return f"{value} is not more than {limit}"
         case "pattern" if limit == NAME_PATTERN:
             return f"{value} is not made of a-z, 0-9, _ and -, starting with a letter or digit"
+        case "pattern" if limit == TRACE_RANKS_PATTERN:
+            return f"{value} is not all, first-per-node or ranks with commas (0,3)"
         case "pattern":
             return f"{value} is not KIND@rankR:stepS with KIND one of exception, kill, nan, hang"
         case "minItems" | "minLength" | "minProperties":

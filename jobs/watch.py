@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs import allocation
+from jobs.heartbeat import place
 from jobs.look import Look, read_json
 from jobs.point import Point
 
@@ -62,7 +63,7 @@ def threads(point: Point) -> int:
     return int(given) if given else max(1, len(os.sched_getaffinity(0)) // point.ranks_per_node)
 
 
-def rank_environment(point: Point, tracer: str, limits: Limits) -> dict[str, str]:
+def rank_environment(point: Point, limits: Limits) -> dict[str, str]:
     """What every rank gets. CPU ranks share the cores, so that they do not fight for them."""
     address, port = master(point)
     return {
@@ -74,7 +75,6 @@ def rank_environment(point: Point, tracer: str, limits: Limits) -> dict[str, str
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
-        "NIGHTSWEEP_TRACER": tracer,
         "NIGHTSWEEP_STALL_S": str(limits.stall_s),
     }
 
@@ -135,7 +135,7 @@ def blame(look: Look, end: dict[str, Any]) -> Outcome:
     rank = end["rank"]
     error = read_json(look.rank_file(rank, "error.json"))
     heart = look.rank_file(rank, "heartbeat")
-    phase = (error or {}).get("phase") or (heart.read_text().strip() if heart.exists() else None)
+    phase = (error or {}).get("phase") or (place(heart.read_text()) if heart.exists() else None)
     if error and end["signal"] is None:
         reason, message = error["reason"], f"rank {rank}: {error['message']}"
     elif end["signal"]:
@@ -151,9 +151,9 @@ def blame(look: Look, end: dict[str, Any]) -> Outcome:
 class Ranks:
     """The started ranks of a look."""
 
-    def __init__(self, look: Look, point: Point, tracer: str, limits: Limits) -> None:
+    def __init__(self, look: Look, point: Point, limits: Limits, environment: dict[str, str]) -> None:
         self.look, self.point, self.limits = look, point, limits
-        shared = rank_environment(point, tracer, limits)
+        shared = {**rank_environment(point, limits), **environment}
         with look.log.open("ab") as log:
             self.processes = [
                 subprocess.Popen(cmd, env={**shared, **env}, stderr=log) for cmd, env in commands(look, point)
@@ -204,9 +204,9 @@ class Ranks:
         found: dict[str, list[int]] = {}
         for rank in range(self.point.world_size):
             heart = self.look.rank_file(rank, "heartbeat")
-            found.setdefault(heart.read_text().strip() if heart.exists() else "no sign of life", []).append(rank)
+            found.setdefault(place(heart.read_text()) if heart.exists() else "no sign of life", []).append(rank)
         groups = sorted(found.items(), key=lambda item: len(item[1]))
-        return "; ".join(f"{place}: rank {', '.join(map(str, ranks[:8]))}" for place, ranks in groups)
+        return "; ".join(f"{where}: rank {', '.join(map(str, ranks[:8]))}" for where, ranks in groups)
 
     def trouble(self, stopped: Callable[[], bool]) -> Outcome:
         """Stopped, too long, stalled, or gone without a word; an outcome without a reason when all is well."""

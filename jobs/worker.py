@@ -21,7 +21,7 @@ from typing import Any
 
 from jobs import numa
 from jobs.failures import Unsupported, reason_of
-from jobs.heartbeat import Heartbeat
+from jobs.heartbeat import Heartbeat, place
 from jobs.look import Look, read_json, write_json
 from jobs.point import Point, complete
 from jobs.processes import die_with_parent
@@ -65,6 +65,16 @@ def join_group(device: Any, stall_s: float) -> None:
     )
 
 
+def uuid(device: Any) -> str | None:
+    """The GPU's (or MIG device's) UUID as NVML writes it; null for a CPU."""
+    import torch
+
+    if device.type != "cuda":
+        return None
+    told = str(torch.cuda.get_device_properties(device).uuid)
+    return told if told.startswith(("GPU-", "MIG-")) else f"GPU-{told}"
+
+
 def result(device: Any, work: Any, facts: dict[str, Any], rank: int) -> dict[str, Any]:
     """What is known of the rank at a good end; see docs/formats.md."""
     import torch
@@ -75,8 +85,7 @@ def result(device: Any, work: Any, facts: dict[str, Any], rank: int) -> dict[str
         "host": socket.gethostname(),
         "device": device.type,
         "device_name": torch.cuda.get_device_name(device) if cuda else None,
-        "peak_allocated_bytes": torch.cuda.max_memory_allocated(device) if cuda else None,
-        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device) if cuda else None,
+        "uuid": uuid(device),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         **facts,
     }
@@ -87,32 +96,37 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         numa.bind(int(os.environ["LOCAL_RANK"]), point.numa)  # before any library starts its threads
     import torch
 
-    from jobs import steps, workloads
+    from jobs import plan, workloads
     from jobs.data import make_loader
+    from jobs.steps import Loop
     from jobs.strategies import make_trainer
+    from jobs.telemetry.samplers import Samplers
     from jobs.telemetry.trace import make_tracer
 
-    heart.beat("group", force=True)
+    heart.beat("group")
     device = pick_device(point)
     set_precision(point)
     join_group(device, float(os.environ.get("NIGHTSWEEP_STALL_S", "300")))
-    heart.beat("model", force=True)
+    heart.beat("model")
     work = workloads.build(point)
     counts = [sum(p.numel() for p in work.model.parameters() if p.requires_grad or all_) for all_ in (True, False)]
     loader = make_loader(point, work.dataset)
     trainer = make_trainer(point, work, device)
-    heart.beat("steps", force=True)
-    tracer = make_tracer(os.environ.get("NIGHTSWEEP_TRACER", "none"), look, rank)
-    window = steps.run(point, work, trainer, loader, device, tracer, look, rank, heart)
+    heart.beat("steps")
+    tracer = make_tracer(os.environ.get("NIGHTSWEEP_TRACER", "none"), look, rank, point)
+    samplers = Samplers(look, int(os.environ["LOCAL_RANK"]))
+    loop = Loop(point, work, trainer, loader, device, tracer, look, rank, heart, samplers)
+    told = os.environ.get(plan.VARIABLE)
+    measured = loop.run(plan.parse(told) if told else plan.timed(point))
     facts = {
         "parameters": counts[0],
         "trainable_parameters": counts[1],
         "dataset_samples": len(work.dataset),  # type: ignore[arg-type]
         "steps_per_epoch": max(1, len(loader) // point.grad_accum),
-        "window": window,
+        **measured,
     }
     write_json(look.rank_file(rank, "result.json"), result(device, work, facts, rank))
-    heart.beat("end", force=True)
+    heart.beat("end")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
@@ -129,7 +143,7 @@ def main() -> int:
         except Exception as error:
             look.rank_file(rank, "traceback.txt").write_text(traceback.format_exc())
             reason, message = reason_of(error)
-            phase = look.rank_file(rank, "heartbeat").read_text().strip()
+            phase = place(look.rank_file(rank, "heartbeat").read_text())
             write_json(
                 look.rank_file(rank, "error.json"),
                 {"reason": reason, "message": message, "phase": phase, "step": getattr(error, "step", None)},

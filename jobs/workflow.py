@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import sys
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class Run:
             raise SystemExit(f"{self.folder}: another Nightsweep is at work on these results") from None
         content = {
             "name": self.sweep.name,
+            "alert": dataclasses.asdict(self.sweep.alert),
             "points": [{"point_id": point.id, "settings": point.settings()} for point in self.sweep.points],
         }
         path = self.folder / "sweep.json"

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.telemetry import nsys, nvml
+from jobs.telemetry import gpus, nsys
 
 TOKEN_TIMEOUT_S = 60
 STAMP_READS = 20
@@ -70,27 +70,27 @@ def torch_part() -> dict[str, Any]:
 
 def nvml_part() -> dict[str, Any]:
     """Whether NVML answers, the driver, and whether GPM, its source of SM activity, does on every GPU."""
-    answers, text = nvml.probe()
+    answers, text = gpus.probe()
     if not answers:
         return {"answers": False, "text": text}
     import pynvml
 
     driver = pynvml.nvmlSystemGetDriverVersion()
-    return {"answers": True, "text": text, "driver": driver, "gpm": all(map(gpm, nvml.handles()))}
+    return {"answers": True, "text": text, "driver": driver, "gpm": all(map(gpm, gpus.of_job()))}
 
 
-def gpm(gpu: tuple[int, str, Any]) -> bool:
+def gpm(gpu: gpus.Gpu) -> bool:
     import pynvml
 
     try:
-        return bool(pynvml.nvmlGpmQueryDeviceSupport(gpu[2]).isSupportedDevice)
+        return bool(pynvml.nvmlGpmQueryDeviceSupport(gpu.board).isSupportedDevice)
     except (pynvml.NVMLError, AttributeError):
         return False
 
 
 def nsys_part() -> dict[str, Any]:
-    answers, text = nsys.probe()
-    return {"answers": answers, "text": text}
+    found = nsys.probe()
+    return {"answers": found.works, "text": found.text}
 
 
 def tell(name: str, part: Callable[[], dict[str, Any]]) -> None:

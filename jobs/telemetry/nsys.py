@@ -2,51 +2,117 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.look import Look
+from jobs.point import Point
 
 PROBE_TIMEOUT_S = 60
 EXPORT_TIMEOUT_S = 300
+OLDEST = (2023, 1)
+NO_GPU_METRICS_VARIABLE = "NIGHTSWEEP_NO_GPU_METRICS"
+
+# Few tables and no CPU sampling, so that the step is little disturbed; only the range that the step loop opens is
+# captured, and nsys leaves the ranks alone when it ends.
+_COMMON = (
+    "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--kill=none", "--force-overwrite=true",
+)  # fmt: skip
+_PRESETS = {
+    "light": ("--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"),
+    # Backtraces of CUDA calls, Python's too, need CPU sampling to be on.
+    "deep": (
+        "--trace=cuda,nvtx,cublas,cudnn,osrt", "--sample=process-tree", "--cpuctxsw=process-tree",
+        "--cudabacktrace=kernel,memory,sync", "--python-backtrace=cuda", "--cuda-memory-usage=true",
+    ),
+}  # fmt: skip
+_GPU_METRICS = "--gpu-metrics-devices=cuda-visible"
 
 
-def probe() -> tuple[bool, str]:
-    """Whether nsys can profile a program and export the report here, and a line that says which or why not."""
+@dataclass(frozen=True)
+class Probe:
+    """What was found: whether nsys can profile and export, the version or why not, and why GPU metrics cannot be had
+    (None: they can, or nobody asked)."""
+
+    works: bool
+    text: str
+    no_gpu_metrics: str | None = None
+
+
+def probe(preset: str = "light") -> Probe:
+    """Try nsys on a program that ends at once."""
     if shutil.which("nsys") is None:
-        return False, "no nsys on the PATH"
+        return Probe(False, "no nsys on the PATH")
+    told, why = _run("nsys", "--version")
+    version = told.splitlines()[-1].strip() if told else ""
+    if why or not re.search(r"\d", version):
+        return Probe(False, why or "`nsys --version` says nothing")
+    numbers = re.search(r"(\d{4})\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST:
+        return Probe(False, f"{version} is older than {OLDEST[0]}.{OLDEST[1]}")
+    why = _try_profile(_PRESETS[preset])
+    if why:
+        return Probe(False, why)
+    metrics = _try_profile((*_PRESETS["light"], _GPU_METRICS)) if preset == "deep" else None
+    return Probe(True, version, metrics)
+
+
+def _try_profile(flags: Sequence[str]) -> str | None:
+    """Profile and export; why that does not work, or None."""
     with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "probe.nsys-rep"
-        steps = [
-            ["nsys", "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", str(report), "true"],
-            ["nsys", "export", "--type=sqlite", "-o", str(report.with_suffix(".sqlite")), str(report)],
-        ]
-        for step in steps:
-            try:
-                done = subprocess.run(step, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, cwd=scratch)
-            except subprocess.TimeoutExpired:
-                return False, f"`{' '.join(step[:2])}` did not end within {PROBE_TIMEOUT_S} s"
-            if done.returncode != 0 or not Path(step[-1] if step[1] == "export" else report).exists():
-                text = (done.stderr + done.stdout).strip().splitlines() or ["no output"]
-                return False, f"`{' '.join(step[:2])}` failed: {text[-1][:200]}"
-    version = subprocess.run(["nsys", "--version"], capture_output=True, text=True).stdout.strip()
-    return True, version.splitlines()[-1] if version else "nsys"
+        report, table = Path(scratch, "probe.nsys-rep"), Path(scratch, "probe.sqlite")
+        _, why = _run("nsys", "profile", *flags, "-o", str(report), "true", cwd=scratch)
+        if why or not report.exists():
+            return why or "`nsys profile` left no report: is its importer whole?"
+        _, why = _run("nsys", "export", "--type=sqlite", "-o", str(table), str(report), cwd=scratch)
+        return why or (None if table.exists() else "`nsys export` left no file")
 
 
-def profile_command(look: Look, rank: int) -> list[str]:
-    """The prefix under which a rank runs. Few tables and no CPU sampling, so that the step is little disturbed; only
-    the range that the step loop opens is captured."""
-    return [
-        "nsys", "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none",
-        "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--kill=none",
-        "--force-overwrite=true", "-o", str(look.trace(rank, "nsys-rep")),
-    ]  # fmt: skip
+def _run(*command: str, cwd: str | None = None) -> tuple[str, str | None]:
+    """What a command prints, and why it failed, in one line."""
+    name = " ".join(command[:2])
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, cwd=cwd)
+    except subprocess.TimeoutExpired:
+        return "", f"`{name}` did not end within {PROBE_TIMEOUT_S} s"
+    except OSError as error:
+        return "", f"`{name}` cannot be run: {error.strerror}"
+    if done.returncode == 0:
+        return done.stdout.strip(), None
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["no output"]
+    # the line that says error is seldom the last: usage follows
+    line = next((text for text in lines if "error" in text.lower()), lines[-1])
+    return "", f"`{name}` failed: {line.strip()[:200]}"
 
 
-def export(look: Look, rank: int) -> str | None:
-    """Write trace-rR.sqlite beside the report; why not, or None."""
+def profile_command(look: Look, rank: int, point: Point) -> list[str]:
+    """The prefix under which a rank runs. GPU metrics are a whole GPU's, so one rank a node takes those of all."""
+    flags = [*_PRESETS[point.trace_preset]]
+    first = rank % point.ranks_per_node == 0
+    if point.trace_preset == "deep" and first and NO_GPU_METRICS_VARIABLE not in os.environ:
+        flags.append(_GPU_METRICS)
+    return ["nsys", "profile", *flags, *_COMMON, "-o", str(look.trace(rank, "nsys-rep"))]
+
+
+def export(look: Look, ranks: Sequence[int], *, keep_report: bool) -> str | None:
+    """Write trace-rR.sqlite beside each rank's report; the first reason why not, or None."""
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        problems = list(pool.map(lambda rank: _export(look, rank), ranks))
+    found = next(filter(None, problems), None)
+    if found is None and not keep_report:
+        for rank in ranks:
+            look.trace(rank, "nsys-rep").unlink()
+    return found
+
+
+def _export(look: Look, rank: int) -> str | None:
     report, target = look.trace(rank, "nsys-rep"), look.trace(rank, "sqlite")
     if not report.exists():
         return f"nsys left no report for rank {rank}"

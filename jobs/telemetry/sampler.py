@@ -1,105 +1,174 @@
-"""Samples one node while its ranks run, from a process of its own: host metrics always, NVML where it answers.
+"""Samples the job's GPUs on one node through NVML while its ranks run, from a process of its own.
 
     python -m jobs.telemetry.sampler POINT/timed        # until SIGTERM
 
-Lines are flushed as they are taken, so a killed job keeps its log.
+The rate is the point's `nvml_hz`. Cheap values are read at that rate; GPM counters and energy, which change every
+100 ms, at 10 Hz at most; errors and processes once a second. Slow calls have a thread of their own, so that they do not
+set the rate; rows of the log (jobs/telemetry/log.py) are therefore sparse.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import psutil
-
-from jobs.look import Look, read_json
+from jobs.look import Look, read_json, write_json
+from jobs.point import complete
 from jobs.processes import die_with_parent
-from jobs.telemetry import nvml
+from jobs.telemetry import fields, gpm, gpus
+from jobs.telemetry.events import ALERT_VARIABLE, Alert, Events, Lows, watch_xid
+from jobs.telemetry.log import Log
+from jobs.telemetry.strangers import Strangers
 
-HOST_INTERVAL_S = 0.5
-GPU_INTERVAL_S = 0.1
+COUNTER_HZ = 10
+"""Rate of what the driver itself renews every 100 ms."""
+FLUSH_S = 0.25
+LIVE_S = 1.0
 
 
-class HostReader:
-    """CPU time, memory and storage traffic of the job's processes on this host."""
+class Sampler:
+    """All readers of a node, and where their readings go."""
 
-    def __init__(self, look: Look) -> None:
-        self.look, self.host = look, socket.gethostname()
-        self.seen: dict[int, psutil.Process] = {}
-        self.cpu_s: dict[int, float] = {}
-        self.last = time.monotonic()
+    def __init__(self, look: Look, hz: float, alert: Alert | None) -> None:
+        self.look, self.hz, self.host = look, hz, socket.gethostname()
+        self.events = Events(look.events(self.host), self.host)
+        self.gpus = gpus.of_job()
+        self.missing: dict[str, dict[str, str]] = {gpu.uuid: {} for gpu in self.gpus}
+        self.readers = [fields.Reader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
+        self.counters = [gpm.GpmReader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
+        self.strangers = Strangers(look, self.host, self.events)
+        self.lows = Lows(alert, self.events) if alert else None
+        self.latest: dict[str, dict[str, Any]] = {gpu.uuid: {} for gpu in self.gpus}
+        self.totals = {gpu.uuid: _total_memory(gpu) for gpu in self.gpus}
+        self.missed = 0
+        self.began = time.monotonic()
+        self.log = Log(look.nvml(self.host), self.header())
 
-    def processes(self) -> list[psutil.Process]:
-        """The workers whose pid files name this host, and all that they started."""
-        pids = set()
-        for path in self.look.folder.glob("rank*.pid.json"):
-            entry = read_json(path)
-            if entry and entry["host"] == self.host and psutil.pid_exists(entry["pid"]):
-                pids.add(entry["pid"])
-                pids |= {c.pid for c in psutil.Process(entry["pid"]).children(recursive=True)}
-        self.seen = {pid: self.seen.get(pid) or psutil.Process(pid) for pid in pids}
-        return list(self.seen.values())
+    def header(self) -> dict[str, Any]:
+        """What the log says of itself: one round of readings tells what is missing."""
+        for reader, counter in zip(self.readers, self.counters, strict=True):
+            reader.read(*fields.EVERY_TICK, fields.ENERGY, fields.ECC)
+            time.sleep(0.12)  # so that the counters move once
+            counter.read()
+        devices = [{"gpu": g.index, "uuid": g.uuid, "mig": g.instance is not None} for g in self.gpus]
+        return {"host": self.host, "hz": self.hz, "gpus": devices, "missing": self.missing}
 
-    def read(self) -> dict[str, Any]:
-        cpu_s = rss = read = write = count = 0.0
-        for process in self.processes():
-            try:
-                with process.oneshot():
-                    times = process.cpu_times()
-                    spent = times.user + times.system
-                    cpu_s += spent - self.cpu_s.get(process.pid, spent)
-                    self.cpu_s[process.pid] = spent
-                    rss += process.memory_info().rss
-                    io = process.io_counters()
-                    read, write, count = read + io.read_bytes, write + io.write_bytes, count + 1
-            except psutil.Error:
-                continue
-        now = time.monotonic()
-        percent, self.last = 100 * cpu_s / max(now - self.last, 1e-6), now
+    def tick(self, with_counters: bool) -> None:
+        """One reading of every GPU."""
+        for gpu, reader, counter in zip(self.gpus, self.readers, self.counters, strict=True):
+            at = time.time_ns(), time.monotonic_ns()
+            values = reader.read(*fields.EVERY_TICK)
+            if with_counters:
+                values |= counter.read()
+            self.log.add(gpu.index, gpu.uuid, values, at)
+            self.latest[gpu.uuid].update(values)
+            if self.lows:
+                self.lows.see(gpu, self.activity(values), at[1] / 1e9)
+
+    def activity(self, values: dict[str, Any]) -> float | None:
+        """Per cent of the time that the GPU did something, in these readings."""
+        if "sm_active_percent" in values:
+            return float(values["sm_active_percent"])
+        busy = values.get("utilization_percent")
+        return None if busy is None or self.counters[0].samples else float(busy)
+
+    def slow(self, stop: threading.Event) -> None:
+        """Energy, errors and processes, until told to stop."""
+        turn, period = 0, 1.0 / min(self.hz, COUNTER_HZ)
+        due = time.monotonic()
+        while not stop.wait(max(0.0, due - time.monotonic())):
+            due = max(due + period, time.monotonic())
+            for gpu, reader in zip(self.gpus, self.readers, strict=True):
+                before = time.time_ns(), time.monotonic_ns()
+                energy = reader.read(fields.ENERGY)
+                took = (time.monotonic_ns() - before[1]) // 2
+                if energy:
+                    self.log.add(gpu.index, gpu.uuid, energy, (before[0] + took, before[1] + took))
+                if turn % round(1 / period) == 0:
+                    self.log.add(gpu.index, gpu.uuid, reader.read(fields.ECC) | self.strangers.read(gpu))
+            turn += 1
+
+    def run(self, stop: threading.Event) -> None:
+        """Sample until told to stop. A tick that is late by more than a period is left out and counted."""
+        threads = [
+            threading.Thread(target=self.slow, args=(stop,)),
+            threading.Thread(target=watch_xid, args=(self.gpus, self.events, stop)),
+        ]
+        for thread in threads:
+            thread.start()
+        period, number = 1.0 / self.hz, 0
+        every = max(1, round(self.hz / COUNTER_HZ))
+        start = flushed = lived = time.monotonic()
+        while not stop.wait(max(0.0, start + number * period - time.monotonic())):
+            self.tick(number % every == 0)
+            now = time.monotonic()
+            if now - flushed >= FLUSH_S:
+                self.log.flush()
+                flushed = now
+            if now - lived >= LIVE_S:
+                write_json(self.look.live(self.host), self.live())
+                lived = now
+            following = max(number + 1, int((time.monotonic() - start) / period))
+            self.missed += following - number - 1
+            number = following
+        for thread in threads:
+            thread.join()
+        self.log.close()
+        write_json(self.look.live(self.host), self.live())
+
+    def live(self) -> dict[str, Any]:
+        """The latest readings and the sampler's own cost, for `nightsweep watch`."""
+        now, names = time.monotonic(), ("sm_active_percent", "utilization_percent", "memory_used_bytes")
+        shown = [
+            {
+                "gpu": gpu.index,
+                "uuid": gpu.uuid,
+                **{name: self.latest[gpu.uuid].get(name) for name in names},
+                "power_w": self.latest[gpu.uuid].get("power_instant_w"),
+                "memory_total_bytes": self.totals[gpu.uuid],
+                "low_s": self.lows.seconds(gpu, now) if self.lows else 0.0,
+            }
+            for gpu in self.gpus
+        ]
+        own = {"cpu_s": time.process_time(), "wall_s": now - self.began, "missed": self.missed, "pid": os.getpid()}
+        alert = self.lows.alert if self.lows else None
+        threshold = {"below_percent": alert.below_percent, "for_s": alert.for_s} if alert else None
         return {
-            "cpu_percent": round(percent, 2),
-            "rss_bytes": int(rss),
-            "host_memory_used_bytes": psutil.virtual_memory().used,
-            "read_bytes": int(read),
-            "write_bytes": int(write),
-            "num_processes": int(count),
+            "schema": 1,
+            "t_ns": time.time_ns(),
+            "host": self.host,
+            "hz": self.hz,
+            "alert": threshold,
+            "gpus": shown,
+            "sampler": own,
+            "missing": self.missing,
         }
 
 
-def write(sink: IO[str], host: str, sample: dict[str, Any]) -> None:
-    sink.write(json.dumps({"t_ns": time.time_ns(), "mono_ns": time.monotonic_ns(), "host": host, **sample}) + "\n")
-    sink.flush()
+def _total_memory(gpu: gpus.Gpu) -> int | None:
+    import pynvml
 
-
-def watch_gpus(look: Look, host: str, stop: threading.Event) -> None:
-    """NVML at its own rate, until told to stop."""
-    gpus = nvml.handles()
-    with look.samples("nvml", host).open("a") as sink:
-        while not stop.wait(GPU_INTERVAL_S):
-            for index, uuid, handle in gpus:
-                write(sink, host, {"gpu": index, "uuid": uuid, **nvml.read(handle)})
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(gpu.handle).total)
+    except pynvml.NVMLError:
+        return None
 
 
 def main() -> None:
     die_with_parent()
-    look, host, stop = Look(Path(sys.argv[1])), socket.gethostname(), threading.Event()
+    look, stop = Look(Path(sys.argv[1])), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    gpus = None
-    if nvml.probe()[0]:
-        gpus = threading.Thread(target=watch_gpus, args=(look, host, stop))
-        gpus.start()
-    reader = HostReader(look)
-    with look.samples("host", host).open("a") as sink:
-        while not stop.wait(HOST_INTERVAL_S):
-            write(sink, host, reader.read())
-    if gpus is not None:
-        gpus.join()
+    told = os.environ.get(ALERT_VARIABLE)
+    alert = Alert(**json.loads(told)) if told else None
+    hz = complete(read_json(look.point_file)["settings"]).nvml_hz
+    Sampler(look, hz, alert).run(stop)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""GPM counters (Hopper and later): how busy SMs, tensor cores, memory and links were between two samples.
+
+The driver moves the counters on every 100 ms or so. Two samples between which it did not have no cycles between them:
+their DRAM ratio is 0/0. Such a sample is dropped, and the next one reaches back to the last that counted, so that the
+spans of the values cover the time without gaps.
+
+GPM uses other hardware than nsys' --gpu-metrics-devices and DCGM's profiling fields, and runs beside them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from jobs.telemetry.gpus import Gpu
+
+MIB = 1 << 20
+METRICS: dict[str, tuple[str, float]] = {
+    "graphics_active_percent": ("NVML_GPM_METRIC_GRAPHICS_UTIL", 1.0),
+    "sm_active_percent": ("NVML_GPM_METRIC_SM_UTIL", 1.0),
+    "sm_occupancy_percent": ("NVML_GPM_METRIC_SM_OCCUPANCY", 1.0),
+    "tensor_active_percent": ("NVML_GPM_METRIC_ANY_TENSOR_UTIL", 1.0),
+    "tensor_dfma_percent": ("NVML_GPM_METRIC_DFMA_TENSOR_UTIL", 1.0),
+    "tensor_hmma_percent": ("NVML_GPM_METRIC_HMMA_TENSOR_UTIL", 1.0),
+    "tensor_imma_percent": ("NVML_GPM_METRIC_IMMA_TENSOR_UTIL", 1.0),
+    "dram_active_percent": ("NVML_GPM_METRIC_DRAM_BW_UTIL", 1.0),
+    "fp64_active_percent": ("NVML_GPM_METRIC_FP64_UTIL", 1.0),
+    "fp32_active_percent": ("NVML_GPM_METRIC_FP32_UTIL", 1.0),
+    "fp16_active_percent": ("NVML_GPM_METRIC_FP16_UTIL", 1.0),
+    "pcie_tx_bytes_per_s": ("NVML_GPM_METRIC_PCIE_TX_PER_SEC", MIB),
+    "pcie_rx_bytes_per_s": ("NVML_GPM_METRIC_PCIE_RX_PER_SEC", MIB),
+    "nvlink_tx_bytes_per_s": ("NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC", MIB),
+    "nvlink_rx_bytes_per_s": ("NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC", MIB),
+}
+"""Field of the log to GPM's name and the factor to the field's unit."""
+NAMES = ("gpm_span_ns", *METRICS)
+_CLOCK = "dram_active_percent"  # the metric that is 0/0 when the counters stood still
+LONGEST_SPAN_NS = 1_000_000_000
+
+
+class GpmReader:
+    """The counters of one GPU. `missing` gets the reason of each metric that it does not give."""
+
+    def __init__(self, gpu: Gpu, missing: dict[str, str]) -> None:
+        import pynvml as n
+
+        self.gpu, self.missing = gpu, missing
+        self.samples: list[Any] = []
+        try:
+            if not n.nvmlGpmQueryDeviceSupport(gpu.board).isSupportedDevice:
+                raise n.NVMLError(n.NVML_ERROR_NOT_SUPPORTED)
+            self.samples = [n.nvmlGpmSampleAlloc(), n.nvmlGpmSampleAlloc()]
+            self.since_ns = self._sample(0)
+        except n.NVMLError as error:
+            self.samples = []
+            missing.update(dict.fromkeys(NAMES, f"no GPM counters: {error}"))
+
+    def _sample(self, place: int) -> int:
+        """Take a sample; when, on the monotonic clock."""
+        import pynvml as n
+
+        before = time.monotonic_ns()
+        if self.gpu.instance is None:
+            n.nvmlGpmSampleGet(self.gpu.board, self.samples[place])
+        else:
+            n.nvmlGpmMigSampleGet(self.gpu.board, self.gpu.instance, self.samples[place])
+        return (before + time.monotonic_ns()) // 2
+
+    def read(self) -> dict[str, float | int]:
+        """Means over the time since the last reading, and its length; nothing where the counters have not moved."""
+        import pynvml as n
+
+        if not self.samples:
+            return {}
+        try:
+            now_ns = self._sample(1)
+            values = self._metrics()
+        except n.NVMLError as error:
+            self.missing.update(dict.fromkeys(NAMES, f"no GPM counters: {error}"))
+            return {}
+        if not values and now_ns - self.since_ns < LONGEST_SPAN_NS:
+            return {}
+        span, self.since_ns = now_ns - self.since_ns, now_ns
+        self.samples.reverse()
+        return {"gpm_span_ns": span, **values} if values else {}
+
+    def _metrics(self) -> dict[str, float | int]:
+        import pynvml as n
+
+        wanted = [name for name in METRICS if name not in self.missing]
+        request = n.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = n.NVML_GPM_METRICS_GET_VERSION, len(wanted)
+        request.sample1, request.sample2 = self.samples
+        for place, name in enumerate(wanted):
+            request.metrics[place].metricId = getattr(n, METRICS[name][0])
+        n.nvmlGpmMetricsGet(request)
+        values: dict[str, float | int] = {}
+        for place, name in enumerate(wanted):
+            metric = request.metrics[place]
+            if metric.nvmlReturn != n.NVML_SUCCESS:
+                self.missing[name] = str(n.NVMLError(metric.nvmlReturn))
+            elif math.isnan(metric.value):
+                if name == _CLOCK:
+                    return {}
+            else:
+                values[name] = metric.value * METRICS[name][1]
+        return values

@@ -1,0 +1,84 @@
+"""Which GPUs a job has: by index, UUID or MIG UUID, as CUDA_VISIBLE_DEVICES names them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU, or a MIG device of one. `board` is the whole GPU's handle (the same as `handle` without MIG), `instance`
+    the MIG device's GPU instance."""
+
+    index: int
+    uuid: str
+    handle: Any
+    board: Any
+    instance: int | None = None
+
+
+def probe() -> tuple[bool, str]:
+    """Whether NVML answers here, and how many GPUs it knows, or why not."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        return False, f"NVML: {error}"
+    return (True, f"{count} GPUs") if count else (False, "NVML: no GPU")
+
+
+def visible(index: int, uuid: str, *migs: str) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES leaves this GPU, or one of its MIG devices, to the job; it names them by index or by
+    the start of the UUID."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not told:
+        return True
+    return any(word == str(index) or _begins(word, uuid, *migs) for word in told.split(","))
+
+
+def _begins(word: str, *uuids: str) -> bool:
+    return bool(word) and not word.isdigit() and any(uuid.startswith(word) for uuid in uuids)
+
+
+def of_job() -> list[Gpu]:
+    """The job's devices, in NVML's order: MIG devices in place of a GPU that is split into them."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    found: list[Gpu] = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        migs = list(_migs(handle, index))
+        if not visible(index, uuid, *(mig.uuid for mig in migs)):
+            continue
+        named = [mig for mig in migs if _named(mig.uuid)]
+        found += named or migs or [Gpu(index, uuid, handle, handle)]
+    return found
+
+
+def _named(uuid: str) -> bool:
+    return any(_begins(word, uuid) for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+
+
+def _migs(board: Any, index: int) -> Iterator[Gpu]:
+    """The MIG devices of a GPU; none where it is whole."""
+    import pynvml as n
+
+    try:
+        if not n.nvmlDeviceGetMigMode(board)[0]:
+            return
+        places = range(n.nvmlDeviceGetMaxMigDeviceCount(board))
+    except n.NVMLError:
+        return
+    for place in places:
+        try:
+            mig = n.nvmlDeviceGetMigDeviceHandleByIndex(board, place)
+        except n.NVMLError:
+            continue  # a place without a device
+        yield Gpu(index, n.nvmlDeviceGetUUID(mig), mig, board, n.nvmlDeviceGetGpuInstanceId(mig))

@@ -1,0 +1,61 @@
+"""The samplers of a node, as processes: started by the supervisor of its first rank, held still by that rank where a
+block of the control wants to be alone, ended with the rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+from jobs.look import Look, read_json, write_json
+from jobs.telemetry import gpus
+
+END_S = 5.0
+OFF_VARIABLE = "NIGHTSWEEP_NO_SAMPLERS"
+
+
+class Started:
+    """The running samplers of this node: the host's always, the GPUs' where NVML answers and a rate is asked for."""
+
+    def __init__(self, look: Look, nvml_hz: int) -> None:
+        modules = [] if OFF_VARIABLE in os.environ else ["jobs.telemetry.host"]
+        if modules and nvml_hz > 0 and gpus.probe()[0]:
+            modules.append("jobs.telemetry.sampler")
+        commands = [[sys.executable, "-m", module, str(look.folder)] for module in modules]
+        self.processes = [subprocess.Popen(command, start_new_session=True) for command in commands]
+        write_json(look.samplers(socket.gethostname()), {"pids": [p.pid for p in self.processes]})
+
+    def end(self) -> None:
+        """Let them write what they have, and go."""
+        for process in self.processes:
+            process.terminate()
+            process.send_signal(signal.SIGCONT)  # one that is held still would not hear it
+        for process in self.processes:
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class Samplers:
+    """A rank's hand on the samplers of its node; only the node's first rank has one."""
+
+    def __init__(self, look: Look, local_rank: int) -> None:
+        self.look, self.mine, self.running = look, local_rank == 0, True
+
+    def set(self, running: bool) -> None:
+        """Let the samplers run, or stop them where they stand. They take up their rhythm again by themselves."""
+        if running == self.running:
+            return
+        self.running = running
+        if not self.mine:
+            return
+        told = read_json(self.look.samplers(socket.gethostname())) or {"pids": []}
+        for pid in told["pids"]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT if running else signal.SIGSTOP)

@@ -1,0 +1,63 @@
+"""Whose processes are on the GPU: the job's own, or somebody else's.
+
+NVML gives process ids of the host. In a container with ids of its own none of them is a rank's: then nobody is called
+a stranger.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+
+from jobs.look import Look, read_json
+from jobs.telemetry.events import Events
+from jobs.telemetry.gpus import Gpu
+
+
+class Strangers:
+    """Counts the processes on each GPU, and tells of the first of each stranger."""
+
+    def __init__(self, look: Look, host: str, events: Events) -> None:
+        self.look, self.host, self.events = look, host, events
+        self.known: dict[int, bool] = {}
+        self.same_ids = False
+        self.told: set[tuple[str, int]] = set()
+
+    def read(self, gpu: Gpu) -> dict[str, int]:
+        """Processes with a context on the GPU; foreign ones where the ids can be told apart."""
+        import pynvml as n
+
+        try:
+            pids = {process.pid for process in n.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
+        except n.NVMLError:
+            return {}
+        foreign = sorted(pid for pid in pids if not self.ours(pid))
+        if not self.same_ids:
+            return {"processes": len(pids)}
+        for pid in foreign:
+            self.tell(gpu, pid)
+        return {"processes": len(pids), "foreign_processes": len(foreign)}
+
+    def ours(self, pid: int) -> bool:
+        """Whether a rank of this host started the process. One that cannot be seen from here was not."""
+        if pid not in self.known:
+            ranks = self.ranks()
+            if not ranks:
+                return False
+            try:
+                self.known[pid] = bool(({pid} | {p.pid for p in psutil.Process(pid).parents()}) & ranks)
+            except psutil.Error:
+                self.known[pid] = False
+            self.same_ids |= self.known[pid]
+        return self.known[pid]
+
+    def ranks(self) -> set[int]:
+        """Process ids of this host's ranks, as their supervisors noted them."""
+        told: list[Any] = [read_json(path) for path in self.look.folder.glob("rank*.pid.json")]
+        return {entry["pid"] for entry in told if entry and entry["host"] == self.host}
+
+    def tell(self, gpu: Gpu, pid: int) -> None:
+        if (gpu.uuid, pid) not in self.told:
+            self.told.add((gpu.uuid, pid))
+            self.events.add("foreign_process", f"GPU {gpu.index}: process {pid} is not of this job", gpu)
