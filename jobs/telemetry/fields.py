@@ -2,7 +2,7 @@
 
 Measured on an H200 with driver 580: cached values take 1 us a call; a GPM sample 30 us and its metrics 1.3 ms; the
 energy counter 3 ms and up to 20 ms when the GPU is busy; the PCIe throughput call 20 ms, which is why PCIe traffic
-comes from GPM. Power, energy and GPM counters change every 100 ms, so rates above 10 Hz repeat them.
+comes from GPM. Power, energy and GPM counters change every 100 ms, so rates above 10 Hz repeat the former two.
 """
 
 from __future__ import annotations

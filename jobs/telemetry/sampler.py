@@ -2,9 +2,9 @@
 
     python -m jobs.telemetry.sampler POINT/timed        # until SIGTERM
 
-The rate is the point's `nvml_hz`. Cheap values are read at that rate; GPM counters and energy, which change every
-100 ms, at 10 Hz at most; errors and processes once a second. Slow calls have a thread of their own, so that they do not
-set the rate; rows of the log (jobs/telemetry/log.py) are therefore sparse.
+The rate is the point's `nvml_hz`. Cheap values are read at that rate; GPM counters when they move, every 100 ms; energy
+twice a second, because the call keeps a core busy for milliseconds; errors and processes once a second. Slow calls have
+threads of their own, so that they do not set the rate; rows of the log (jobs/telemetry/log.py) are therefore sparse.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from jobs.telemetry.events import ALERT_VARIABLE, Alert, Events, Lows, watch_xid
 from jobs.telemetry.log import Log
 from jobs.telemetry.strangers import Strangers
 
-COUNTER_HZ = 10
-"""Rate of what the driver itself renews every 100 ms."""
+SLOW_S = 0.5
 FLUSH_S = 0.25
 LIVE_S = 1.0
 
@@ -42,72 +41,84 @@ class Sampler:
         self.gpus = gpus.of_job()
         self.missing: dict[str, dict[str, str]] = {gpu.uuid: {} for gpu in self.gpus}
         self.readers = [fields.Reader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
-        self.counters = [gpm.GpmReader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
+        period_ns = round(1e9 / hz)
+        self.counters = [gpm.GpmReader(gpu, self.missing[gpu.uuid], period_ns) for gpu in self.gpus]
         self.strangers = Strangers(look, self.host, self.events)
         self.lows = Lows(alert, self.events) if alert else None
         self.latest: dict[str, dict[str, Any]] = {gpu.uuid: {} for gpu in self.gpus}
         self.totals = {gpu.uuid: _total_memory(gpu) for gpu in self.gpus}
         self.missed = 0
+        self.cpu_s: dict[str, float] = {}
         self.began = time.monotonic()
         self.log = Log(look.nvml(self.host), self.header())
 
     def header(self) -> dict[str, Any]:
         """What the log says of itself: one round of readings tells what is missing."""
-        for reader, counter in zip(self.readers, self.counters, strict=True):
+        for reader in self.readers:
             reader.read(*fields.EVERY_TICK, fields.ENERGY, fields.ECC)
-            time.sleep(0.12)  # so that the counters move once
-            counter.read()
+        time.sleep(0.12)  # so that the counters move once
+        for counter in self.counters:
+            if counter.samples:
+                counter.poll()
         devices = [{"gpu": g.index, "uuid": g.uuid, "mig": g.instance is not None} for g in self.gpus]
         return {"host": self.host, "hz": self.hz, "gpus": devices, "missing": self.missing}
 
-    def tick(self, with_counters: bool) -> None:
+    def tick(self) -> None:
         """One reading of every GPU."""
         for gpu, reader, counter in zip(self.gpus, self.readers, self.counters, strict=True):
             at = time.time_ns(), time.monotonic_ns()
             values = reader.read(*fields.EVERY_TICK)
-            if with_counters:
-                values |= counter.read()
             self.log.add(gpu.index, gpu.uuid, values, at)
             self.latest[gpu.uuid].update(values)
-            if self.lows:
-                self.lows.see(gpu, self.activity(values), at[1] / 1e9)
+            if not counter.samples:  # utilisation is what there is of the GPU's activity
+                self.see(gpu, values.get("utilization_percent"), at[1])
 
-    def activity(self, values: dict[str, Any]) -> float | None:
-        """Per cent of the time that the GPU did something, in these readings."""
-        if "sm_active_percent" in values:
-            return float(values["sm_active_percent"])
-        busy = values.get("utilization_percent")
-        return None if busy is None or self.counters[0].samples else float(busy)
+    def see(self, gpu: gpus.Gpu, percent: float | None, mono_ns: int) -> None:
+        if self.lows:
+            self.lows.see(gpu, percent, mono_ns / 1e9)
+
+    def count(self, stop: threading.Event) -> None:
+        """GPM counters as they move, until told to stop."""
+        pairs = [(g, c) for g, c in zip(self.gpus, self.counters, strict=True) if c.samples]
+        while pairs and not stop.wait(max(0.0, min(c.due_ns for _, c in pairs) - time.monotonic_ns()) / 1e9):
+            for gpu, counter in pairs:
+                if counter.due_ns <= time.monotonic_ns() and (move := counter.poll()):
+                    self.log.add(gpu.index, gpu.uuid, move.values, move.at)
+                    self.latest[gpu.uuid].update(move.values)
+                    self.see(gpu, move.values.get("sm_active_percent"), move.at[1])
+            pairs = [(gpu, counter) for gpu, counter in pairs if counter.samples]
+            self.cpu_s["counters"] = time.thread_time()
 
     def slow(self, stop: threading.Event) -> None:
         """Energy, errors and processes, until told to stop."""
-        turn, period = 0, 1.0 / min(self.hz, COUNTER_HZ)
-        due = time.monotonic()
+        turn, due = 0, time.monotonic()
         while not stop.wait(max(0.0, due - time.monotonic())):
-            due = max(due + period, time.monotonic())
+            due = max(due + SLOW_S, time.monotonic())
             for gpu, reader in zip(self.gpus, self.readers, strict=True):
                 before = time.time_ns(), time.monotonic_ns()
                 energy = reader.read(fields.ENERGY)
                 took = (time.monotonic_ns() - before[1]) // 2
                 if energy:
                     self.log.add(gpu.index, gpu.uuid, energy, (before[0] + took, before[1] + took))
-                if turn % round(1 / period) == 0:
+                if turn % round(1 / SLOW_S) == 0:
                     self.log.add(gpu.index, gpu.uuid, reader.read(fields.ECC) | self.strangers.read(gpu))
             turn += 1
+            self.cpu_s["slow"] = time.thread_time()
 
     def run(self, stop: threading.Event) -> None:
         """Sample until told to stop. A tick that is late by more than a period is left out and counted."""
         threads = [
+            threading.Thread(target=self.count, args=(stop,)),
             threading.Thread(target=self.slow, args=(stop,)),
             threading.Thread(target=watch_xid, args=(self.gpus, self.events, stop)),
         ]
         for thread in threads:
             thread.start()
         period, number = 1.0 / self.hz, 0
-        every = max(1, round(self.hz / COUNTER_HZ))
         start = flushed = lived = time.monotonic()
         while not stop.wait(max(0.0, start + number * period - time.monotonic())):
-            self.tick(number % every == 0)
+            self.tick()
+            self.cpu_s["ticks"] = time.thread_time()
             now = time.monotonic()
             if now - flushed >= FLUSH_S:
                 self.log.flush()
@@ -137,7 +148,13 @@ class Sampler:
             }
             for gpu in self.gpus
         ]
-        own = {"cpu_s": time.process_time(), "wall_s": now - self.began, "missed": self.missed, "pid": os.getpid()}
+        own = {
+            "cpu_s": time.process_time(),
+            "threads_cpu_s": self.cpu_s,
+            "wall_s": now - self.began,
+            "missed": self.missed,
+            "pid": os.getpid(),
+        }
         alert = self.lows.alert if self.lows else None
         threshold = {"below_percent": alert.below_percent, "for_s": alert.for_s} if alert else None
         return {

@@ -1,0 +1,74 @@
+"""Runs the telemetry of this machine against known loads, and keeps what it wrote:
+
+    python -m jobs.telemetry.calibrate FOLDER [--hz 10] [--no-nsys]
+
+FOLDER then holds `steady/` and, where nsys works, `bursts/`: a look each, with the sampler's log, loads.jsonl and, in
+bursts/, the nsys export trace-r0.sqlite. `nightsweep calibrate` reads them (analysis/calibration.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from jobs.look import Look, write_json
+from jobs.point import complete
+from jobs.telemetry import gpus, nsys
+from jobs.telemetry.samplers import Started
+
+POINT = {"workload": "image", "model": "mobilenet_v2", "traced_steps": 1}
+
+
+def measure(folder: Path, load: str, hz: int, prefix: list[str]) -> int:
+    """One load with the samplers beside it; its exit status."""
+    look = Look(folder / load)
+    look.folder.mkdir(parents=True)
+    settings = POINT | {"nvml_hz": hz}
+    write_json(look.point_file, {"sweep": "calibration", "point_id": load, "settings": settings})
+    samplers = Started(look, hz)
+    try:
+        command = [*prefix, sys.executable, "-m", "jobs.telemetry.loads", str(look.folder), load]
+        with look.log.open("ab") as log:
+            return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
+    finally:
+        samplers.end()
+
+
+def run(folder: Path, hz: int, with_nsys: bool) -> str | None:
+    """All loads; why it could not be done, or None."""
+    works, why = gpus.probe()
+    if not works:
+        return why
+    if folder.exists() and any(folder.iterdir()):
+        return f"{folder}: is not empty; a new folder was expected"
+    if measure(folder, "steady", hz, []):
+        return f"{folder}: the loads failed; see {folder / 'steady/launch.log'}"
+    found = nsys.probe()
+    if not with_nsys or not found.works:
+        print(f"no bursts under nsys: {found.text}", file=sys.stderr)
+        return None
+    look = Look(folder / "bursts")
+    prefix = nsys.profile_command(look, 0, complete(POINT))
+    if measure(folder, "bursts", hz, prefix):
+        return f"{folder}: the bursts failed; see {look.log}"
+    return nsys.export(look, [0], keep_report=False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="jobs.telemetry.calibrate", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--hz", type=int, default=10)
+    parser.add_argument("--no-nsys", action="store_true")
+    args = parser.parse_args()
+    os.environ.pop("NIGHTSWEEP_TRACER", None)
+    why = run(args.folder, args.hz, not args.no_nsys)
+    if why:
+        print(why, file=sys.stderr)
+    return 1 if why else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
