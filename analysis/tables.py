@@ -8,22 +8,13 @@ Readers make these tables, metrics and figures take them. `docs/tables.md` is wr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
+from analysis import telemetry_tables as telemetry
+from analysis.columns import ID, RANK, Column
 from jobs import point as points
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: its type, what it means (with its unit), and the raw file it comes from."""
-
-    dtype: pl.DataType | type[pl.DataType]
-    text: str
-    source: str = ""
-
 
 STATUSES = ("ok", "failed", "cancelled", "not_run")
 """A point's status. not_run: no record exists, whatever else does."""
@@ -63,11 +54,8 @@ def _settings_columns() -> dict[str, Column]:
     return columns
 
 
-_ID = {"point_id": Column(pl.String, "Id of the point: hash of its settings.", "record.json")}
-_RANK = {**_ID, "rank": Column(pl.Int64, "Global rank.")}
-
 POINTS: dict[str, Column] = {
-    **_ID,
+    **ID,
     "sweep": Column(pl.String, "Name of the sweep.", "sweep"),
     **_settings_columns(),
     "status": Column(pl.String, "One of " + ", ".join(STATUSES) + ".", "record.json"),
@@ -106,11 +94,18 @@ POINTS: dict[str, Column] = {
         "Largest over ranks: peak of the CUDA allocator (allocated), or of the process (RSS) on a CPU.",
         "ranks",
     ),
-    "energy_j": Column(pl.Float64, "Energy of all GPUs over the timed window, J; null without NVML.", "gpu_samples"),
+    "energy_j": Column(
+        pl.Float64, "Energy of all GPUs over the timed window by their counters, J; null without NVML.", "energy"
+    ),
+    "energy_integrated_j": Column(pl.Float64, "The same by integrating power, J.", "energy"),
+    "energy_above_idle_j": Column(pl.Float64, "energy_j less what the idle GPUs would have used, J.", "energy"),
+    "step_j": Column(pl.Float64, "energy_j over the steps of the window, J.", "energy"),
+    "sample_j": Column(pl.Float64, "energy_j over the samples of all ranks, J.", "energy"),
+    "token_j": Column(pl.Float64, "energy_j over the tokens of all ranks, J; null for images.", "energy"),
 }
 
 STEPS: dict[str, Column] = {
-    **_RANK,
+    **RANK,
     "step": Column(pl.Int64, "Optimizer step, from 0 (warm-up included).", "steps-rR.jsonl"),
     "phase": Column(pl.String, "warmup or timed.", "steps-rR.jsonl"),
     "start_ns": Column(pl.Int64, "Host clock at the start of the step, UTC ns.", "steps-rR.jsonl"),
@@ -123,11 +118,19 @@ STEPS: dict[str, Column] = {
     "loss": Column(pl.Float64, "This rank's loss, mean over its micro-batches.", "steps-rR.jsonl"),
     "samples": Column(pl.Int64, "Samples of this rank.", "steps-rR.jsonl"),
     "tokens": Column(pl.Int64, "Tokens of this rank; null for images.", "steps-rR.jsonl"),
+    "peak_allocated_bytes": Column(pl.Int64, "Peak of the step, CUDA allocator, allocated.", "steps-rR.jsonl"),
+    "peak_reserved_bytes": Column(pl.Int64, "Peak of the step, CUDA allocator, reserved.", "steps-rR.jsonl"),
+    "fragmentation": Column(
+        pl.Float64, "Share of the reserved memory in split blocks that are free, at the end of the step.", "derived"
+    ),
+    "alloc_retries": Column(pl.Int64, "Failed cudaMallocs so far that freed the cache.", "steps-rR.jsonl"),
+    "device_allocs": Column(pl.Int64, "Segments taken from the device so far.", "steps-rR.jsonl"),
 }
 
 RANKS: dict[str, Column] = {
-    **_RANK,
+    **RANK,
     "host": Column(pl.String, "Host name.", "rankR.result.json"),
+    "uuid": Column(pl.String, "UUID of its GPU; null on a CPU.", "rankR.result.json"),
     "peak_allocated_bytes": Column(
         pl.Int64, "Peak of the CUDA allocator, allocated; null on a CPU.", "rankR.result.json"
     ),
@@ -138,14 +141,14 @@ RANKS: dict[str, Column] = {
 }
 
 BREAKDOWN: dict[str, Column] = {
-    **_RANK,
+    **RANK,
     "step": Column(pl.Int64, "Step of the traced look.", "trace"),
     "part": Column(pl.String, "One of " + ", ".join(PARTS) + ".", "trace"),
     "duration_ns": Column(pl.Int64, "Time of the part in the step, ns; the parts of a step add up to it.", "trace"),
 }
 
 ACTIVITIES: dict[str, Column] = {
-    **_RANK,
+    **RANK,
     "category": Column(pl.String, "compute, communication, copy, memset, runtime or sync.", "trace"),
     "name": Column(pl.String, "Kernel, operator, copy direction or API call.", "trace"),
     "count": Column(pl.Int64, "How many in the traced window.", "trace"),
@@ -154,49 +157,17 @@ ACTIVITIES: dict[str, Column] = {
 }
 
 TIMELINE: dict[str, Column] = {
-    **_RANK,
+    **RANK,
     "lane": Column(pl.String, "range (host phases), compute, communication or copy.", "trace"),
     "name": Column(pl.String, "Range, or kernel/operator, or several (merged where closer than a pixel).", "trace"),
     "start_ns": Column(pl.Int64, "From the first kept step's start on the earliest rank, ns.", "trace"),
     "end_ns": Column(pl.Int64, "Likewise.", "trace"),
     "step": Column(pl.Int64, "Step.", "trace"),
-}
-
-_SAMPLE = {
-    **_ID,
-    "look": Column(pl.String, "timed or traced."),
-    "host": Column(pl.String, "Host name."),
-    "t_ns": Column(pl.Int64, "UTC ns."),
-}
-
-HOST_SAMPLES: dict[str, Column] = {
-    **_SAMPLE,
-    "cpu_percent": Column(pl.Float64, "CPU time of the job's processes; 100 is one core.", "host-H.jsonl"),
-    "rss_bytes": Column(pl.Int64, "Resident memory of the job's processes on this host.", "host-H.jsonl"),
-    "host_memory_used_bytes": Column(pl.Int64, "Memory in use on the host, all processes.", "host-H.jsonl"),
-    "read_bytes": Column(
-        pl.Int64, "Bytes that the job's processes read from storage since their start.", "host-H.jsonl"
-    ),
-    "write_bytes": Column(pl.Int64, "Bytes written likewise.", "host-H.jsonl"),
-    "num_processes": Column(pl.Int64, "Processes of the job on this host.", "host-H.jsonl"),
-}
-
-GPU_SAMPLES: dict[str, Column] = {
-    **_SAMPLE,
-    "gpu": Column(pl.Int64, "NVML index.", "nvml-H.jsonl"),
-    "uuid": Column(pl.String, "UUID of the GPU.", "nvml-H.jsonl"),
-    "power_w": Column(pl.Float64, "Power draw, W (1 s average on Ampere and later).", "nvml-H.jsonl"),
-    "energy_j": Column(pl.Float64, "Energy counter since the driver was loaded, J.", "nvml-H.jsonl"),
-    "utilization_percent": Column(pl.Int64, "Share of time in which some kernel ran, %.", "nvml-H.jsonl"),
-    "memory_used_bytes": Column(pl.Int64, "Memory in use on the GPU.", "nvml-H.jsonl"),
-    "sm_clock_mhz": Column(pl.Int64, "SM clock, MHz.", "nvml-H.jsonl"),
-    "memory_clock_mhz": Column(pl.Int64, "Memory clock, MHz.", "nvml-H.jsonl"),
-    "temperature_c": Column(pl.Int64, "GPU temperature, degrees Celsius.", "nvml-H.jsonl"),
-    "throttle_reasons": Column(pl.Int64, "NVML bit mask of clocks event reasons.", "nvml-H.jsonl"),
+    "zero_ns": Column(pl.Int64, "When time 0 was, UTC ns on rank 0's host.", "trace"),
 }
 
 FAILURES: dict[str, Column] = {
-    **_ID,
+    **ID,
     "status": Column(pl.String, "failed or cancelled.", "record.json"),
     "reason": Column(pl.String, "One of " + ", ".join(REASONS) + ".", "record.json"),
     "message": Column(pl.String, "The failure in one line.", "record.json"),
@@ -215,8 +186,12 @@ TABLES: dict[str, dict[str, Column]] = {
     "breakdown": BREAKDOWN,
     "activities": ACTIVITIES,
     "timeline": TIMELINE,
-    "host_samples": HOST_SAMPLES,
-    "gpu_samples": GPU_SAMPLES,
+    "host_samples": telemetry.HOST_SAMPLES,
+    "gpu_samples": telemetry.GPU_SAMPLES,
+    "gpu_events": telemetry.GPU_EVENTS,
+    "energy": telemetry.ENERGY,
+    "clocks": telemetry.CLOCKS,
+    "cost": telemetry.COST,
     "failures": FAILURES,
 }
 

@@ -16,10 +16,12 @@ from typing import Literal
 from jobs.point import Point
 
 VARIABLE = "NIGHTSWEEP_PLAN"
-ALTERNATIONS = 3
-"""Pairs of blocks in one start of the control."""
-BLOCK_S = 1.5
-"""How long such a block lasts at least: several ticks of the slowest sampler."""
+ALTERNATIONS = 8
+"""Pairs of blocks, without and with the samplers, in one start of the control."""
+CAPTURES = 3
+"""Pairs of blocks, idle and capturing, in one start under Kineto."""
+BLOCK_S = 0.5
+"""How long a block lasts at least: several ticks of the samplers, yet short, for noise of the machine is slow."""
 
 Phase = Literal["warmup", "timed", "traced", "none", "sampler", "idle", "capturing"]
 """none to capturing are conditions of the control: nothing watches; the samplers do; the tracer is there and does not
@@ -60,8 +62,8 @@ def control_tracer(point: Point, steps: int, tracer: str) -> list[Block]:
     several times, for as few steps as a traced look has, because it holds every operator in memory."""
     idle = Block("idle", steps, sampled=False)
     if tracer == "nsys":
-        return [idle, idle, Block("capturing", steps, sampled=False, captured=True)]
-    return [idle, Block("capturing", max(2, point.traced_steps), sampled=False, captured=True)] * ALTERNATIONS
+        return [idle] * ALTERNATIONS + [Block("capturing", steps * 2, sampled=False, captured=True)]
+    return [idle, Block("capturing", max(2, point.traced_steps), sampled=False, captured=True)] * CAPTURES
 
 
 def dump(plan: Sequence[Block]) -> str:

@@ -66,7 +66,7 @@ def _timeline(point):
     for rank in range(point.world_size):
         for step in (5, 6, 7):
             start = ((step - 5) * 96 + rank) * 1_000_000
-            own = {"point_id": point.id, "rank": rank, "step": step}
+            own = {"point_id": point.id, "rank": rank, "step": step, "zero_ns": 10**18 + 2 * 10**9}
             yield own | {"lane": "range", "name": f"step {step}", "start_ns": start, "end_ns": start + 94_000_000}
             for name, ms in phases:
                 end = start + ms * 1_000_000

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from analysis import collect, ingest, tables
+from jobs.telemetry.log import Log
 from tests.test_readers import DATA, make_nsys
 
 S = 10**9
@@ -46,14 +47,13 @@ def make_point(path, **more):
             f.write('{"step": 4, "pha')
         window = {"start_ns": 10 * S, "end_ns": 16 * S}
         sizes = {"peak_allocated_bytes": 100 + rank, "peak_rss_bytes": 7, "parameters": 5, "trainable_parameters": 4}
-        result = {"rank": rank, "host": "h", "steps_per_epoch": 10, "window": window, **sizes}
+        result = {"rank": rank, "host": "h", "uuid": f"u{rank}", "steps_per_epoch": 10, "window": window, **sizes}
         dump(path / f"timed/rank{rank}.result.json", result)
-    nvml = [
-        {"t_ns": t * S, "host": "h", "gpu": g, "uuid": f"u{g}", "energy_j": 100.0 * t}
-        for t in (9, 11, 15, 17)
-        for g in (0, 1)
-    ]
-    dump(path / "timed/nvml-h.jsonl", *nvml)
+    log = Log(path / "timed/nvml-h.arrow", {"host": "h"})
+    for t in (9, 11, 15, 17):
+        for gpu in (0, 1):
+            log.add(gpu, f"u{gpu}", {"energy_j": 100.0 * t, "power_instant_w": 90.0}, (t * S, t * S))
+    log.close()
     dump(path / "timed/host-h.jsonl", {"t_ns": 1, "host": "h", "cpu_percent": 150})
     make_nsys_at(path)
     return path
@@ -86,6 +86,8 @@ def test_summary(point):
     assert row["samples_per_s"] == 8 and row["tokens_per_s"] is None and row["epoch_s"] == 30
     assert row["loss_first"] == 4 and row["loss_last"] == 1
     assert row["peak_memory_bytes"] == 101 and row["energy_j"] == pytest.approx(1200)
+    assert row["energy_integrated_j"] == pytest.approx(1080) and row["energy_above_idle_j"] is None
+    assert row["step_j"] == pytest.approx(400) and row["sample_j"] == pytest.approx(25) and row["token_j"] is None
     assert row["accelerator"] == "H100" and row["hosts"] == ["h"] and row["learning_rate"] == 1.0
     assert frames["steps"].height == 8 and frames["failures"].is_empty()
     assert frames["host_samples"]["look"].to_list() == ["timed"]

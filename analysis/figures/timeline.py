@@ -25,7 +25,7 @@ def chosen(tables: data.Tables) -> dict[str, Any] | None:
 
 def samples(tables: data.Tables, point_id: str) -> tuple[pl.DataFrame, list[tuple[str, str]]]:
     """Samples of the point's traced look (else of its timed one), and the columns of it to draw: GPUs before hosts."""
-    gpu = [("power_w", "GPU power (W)"), ("utilization_percent", "GPU busy (%)")]
+    gpu = [("power_instant_w", "GPU power (W)"), ("sm_active_percent", "SMs active (%)")]
     for name, columns in (("gpu_samples", gpu), ("host_samples", [("cpu_percent", "CPU (%)")])):
         frame = tables[name].filter(pl.col("point_id") == point_id)
         frame = frame.filter(pl.any_horizontal(pl.col(column).is_not_null() for column, _ in columns))
@@ -71,13 +71,13 @@ def _lanes(axes: Axes, events: pl.DataFrame) -> None:
     axes.set_xlabel("Time in the trace (ms); dotted: a step starts")
 
 
-def _samples(axes: Axes, frame: pl.DataFrame, column: str, text: str) -> None:
-    first = frame["t_ns"].min()
+def _samples(axes: Axes, frame: pl.DataFrame, column: str, text: str, zero_ns: int) -> None:
+    frame = frame.drop_nulls(column)  # rows of the GPUs' log are sparse
     by = ["host", "gpu"] if "gpu" in frame.columns else ["host"]
     for index, part in enumerate(frame.sort(*by, "t_ns").partition_by(by, maintain_order=True)):
         name = f"{part['host'][0]}" + (f" GPU {part['gpu'][0]}" if "gpu" in by else "")
         look = style.line(index) | {"marker": "."}
-        axes.plot((part["t_ns"] - first) / 1e9, part[column], label=name, **look)
+        axes.plot((part["t_ns"] - zero_ns) / 1e9, part[column], label=name, **look)
     axes.set_ylabel(text)
     style.from_zero(axes)
     axes.grid()
@@ -107,8 +107,13 @@ def draw(tables: data.Tables) -> Figure:
     total = events["rank"].n_unique()
     more = f", {MOST_RANKS} of {total} ranks" if total > MOST_RANKS else ""
     rows[0].set_title(f"{point['workload']}: {point['config']}, repeat {point['repeat']}{more}", loc="left")
+    zero_ns, end_s = events["zero_ns"].drop_nulls().min() or frame["t_ns"].min(), max(events["end_ns"]) / 1e9
     for axes, (column, text) in zip(rows[1:], columns, strict=True):
-        _samples(axes, frame, column, text)
-        axes.set_xlabel(f"Time since the first sample of the {frame['look'][0]} look (s); another clock than above")
+        _samples(axes, frame, column, text, zero_ns)
+        if frame["look"][0] == "traced":
+            axes.axvspan(0, end_s, color="0.85", zorder=0)
+            axes.set_xlabel("Time (s) from the start of the steps above, which are shaded")
+        else:
+            axes.set_xlabel("Time (s) from the start of the steps above; the timed look, which was before them")
     _legend(made, events)
     return made

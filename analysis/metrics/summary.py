@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
+from analysis.metrics.energy import SHORTEST_S
 from analysis.readers import raw
 
 _Json = dict[str, Any]
@@ -22,17 +22,22 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     """The point's row, from its record and its tables."""
     record = raw.record_of(point)
     base = raw.point_row(record)
-    if ((record.get("looks") or {}).get("timed") or {}).get("status") != "ok":
+    if not measured(record):
         return base
     results = raw.results(point)
     timed = tables["steps"].filter(pl.col("phase") == "timed")
-    window = _window(results, timed)
-    numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, window)
+    span = window(results, timed)
+    numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, span)
     if numbers["steps_per_epoch"] is not None and numbers.get("step_ms_mean") is not None:
         numbers["epoch_s"] = numbers["steps_per_epoch"] * numbers["step_ms_mean"] / 1e3
     memory = "peak_allocated_bytes" if record.get("device") == "cuda" else "peak_rss_bytes"
     peak = tables["ranks"][memory].max()
-    return base | numbers | {"peak_memory_bytes": peak, "energy_j": _energy(tables["gpu_samples"], window)}
+    return base | numbers | {"peak_memory_bytes": peak} | _energy(tables["energy"], timed)
+
+
+def measured(record: Mapping[str, Any]) -> bool:
+    """Whether the timed look ran to its end."""
+    return bool(((record.get("looks") or {}).get("timed") or {}).get("status") == "ok")
 
 
 def _results(results: list[_Json]) -> _Json:
@@ -58,15 +63,15 @@ def _steps(steps: pl.DataFrame, timed: pl.DataFrame) -> _Json:
     }
 
 
-def _rates(timed: pl.DataFrame, window: tuple[int, int] | None) -> _Json:
-    if window is None or window[1] <= window[0] or timed.is_empty():
+def _rates(timed: pl.DataFrame, span: tuple[int, int] | None) -> _Json:
+    if span is None or span[1] <= span[0] or timed.is_empty():
         return {}
-    seconds = (window[1] - window[0]) / 1e9
+    seconds = (span[1] - span[0]) / 1e9
     tokens = None if timed["tokens"].null_count() else float(timed["tokens"].sum()) / seconds
     return {"samples_per_s": float(timed["samples"].sum()) / seconds, "tokens_per_s": tokens}
 
 
-def _window(results: list[_Json], timed: pl.DataFrame) -> tuple[int, int] | None:
+def window(results: list[_Json], timed: pl.DataFrame) -> tuple[int, int] | None:
     """From the first rank's start of the timed window to the last one's end, UTC ns."""
     windows = [r["window"] for r in results if r.get("window")]
     if windows:
@@ -75,15 +80,21 @@ def _window(results: list[_Json], timed: pl.DataFrame) -> tuple[int, int] | None
     return (start, end) if isinstance(start, int) and isinstance(end, int) else None
 
 
-def _energy(samples: pl.DataFrame, window: tuple[int, int] | None) -> float | None:
-    """What the GPUs' counters rose by in the window; between two samples the counter is taken to rise evenly."""
-    counted = samples.filter(pl.col("look") == "timed").drop_nulls(["uuid", "t_ns", "energy_j"]).sort("t_ns")
-    if window is None or counted.is_empty():
-        return None
-    rises = []
-    for gpu in counted.partition_by("uuid", maintain_order=True):
-        # Floats hold no UTC ns: count from the window's start.
-        at = (gpu["t_ns"] - window[0]).to_numpy()
-        low, high = np.interp([0, window[1] - window[0]], at, gpu["energy_j"].to_numpy())
-        rises.append(float(high - low))
-    return sum(rises)
+def _energy(energy: pl.DataFrame, timed: pl.DataFrame) -> _Json:
+    """Sums over the GPUs; null where any of them is unknown, or the window too short for the sensor."""
+    long = energy["window_s"].min()
+
+    def total(name: str) -> float | None:
+        column = energy[name]
+        known = isinstance(long, float) and long >= SHORTEST_S and not column.null_count()
+        return float(column.sum()) if known else None
+
+    joules = total("counter_j")
+    tokens = None if timed["tokens"].null_count() else int(timed["tokens"].sum())
+    over = {"step_j": timed["step"].n_unique(), "sample_j": int(timed["samples"].sum()), "token_j": tokens}
+    return {
+        "energy_j": joules,
+        "energy_integrated_j": total("integrated_j"),
+        "energy_above_idle_j": total("above_idle_j"),
+        **{name: joules / count if joules is not None and count else None for name, count in over.items()},
+    }

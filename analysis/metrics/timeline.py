@@ -1,10 +1,12 @@
 """The first steps of each rank as bars to draw: the table TIMELINE.
 
-Bars of one lane that are closer than a pixel are merged, so that a page with thousands of kernels stays small. Ranks
-of one host share a clock, so their bars line up; those of several hosts are as good as the hosts' clocks.
+Bars of one lane that are closer than a pixel are merged, so that a page with thousands of kernels stays small. All
+ranks are on one clock (analysis/metrics/clock.py).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import polars as pl
 
@@ -27,9 +29,17 @@ def rows(events: trace.Events) -> pl.DataFrame:
     return bars.with_columns(origin_ns=pl.lit(hosts["start_ns"].min(), dtype=pl.Int64))
 
 
+def aligned(bars: pl.DataFrame, offsets_us: Mapping[int, float]) -> pl.DataFrame:
+    """Bars with each rank's offset from the first host's clock taken out."""
+    by_ns = {rank: round(offset * 1e3) for rank, offset in offsets_us.items()}
+    shift = pl.col("rank").replace_strict(by_ns, default=0, return_dtype=pl.Int64)
+    return bars.with_columns(pl.col("start_ns", "end_ns", "origin_ns") - shift)
+
+
 def relative(bars: pl.DataFrame) -> pl.DataFrame:
-    """Bars of all ranks, from the start of the first kept step on the earliest rank."""
-    return bars.with_columns(pl.col("start_ns", "end_ns") - pl.col("origin_ns").min()).drop("origin_ns")
+    """Bars of all ranks, from the start of the first kept step on the earliest rank: zero_ns."""
+    zero = pl.col("origin_ns").min()
+    return bars.with_columns(pl.col("start_ns", "end_ns") - zero, zero_ns=zero).drop("origin_ns")
 
 
 def _cut(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:

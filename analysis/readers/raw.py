@@ -14,7 +14,8 @@ from typing import Any
 import polars as pl
 
 from analysis import tables
-from analysis.tables import Column
+from analysis.columns import Column
+from analysis.readers import nvml
 
 _TAIL = 4000
 _Json = dict[str, Any]
@@ -27,8 +28,9 @@ def read(point: Path) -> dict[str, pl.DataFrame]:
     return {
         "steps": _with_step_ms(_frame(_step_rows(point, identity), tables.STEPS)),
         "ranks": _frame([{**r, **identity} for r in results(point)], tables.RANKS),
-        "host_samples": _frame(_samples(point, "host", identity), tables.HOST_SAMPLES),
-        "gpu_samples": _frame(_samples(point, "nvml", identity), tables.GPU_SAMPLES),
+        "host_samples": frame(_jsonl(point, "host", identity), "host_samples"),
+        "gpu_samples": nvml.samples(point, identity["point_id"]),
+        "gpu_events": frame(_jsonl(point, "events", identity), "gpu_events"),
         "failures": _frame(_failures(point, record), tables.FAILURES),
     }
 
@@ -46,6 +48,11 @@ def results(point: Path) -> list[_Json]:
     """rankR.result.json of the timed look, by rank."""
     found = [_json(path) | {"rank": rank} for rank, path in ranked(point / "timed", r"rank(\d+)\.result\.json")]
     return [r for r in found if len(r) > 1]
+
+
+def hosts(point: Path) -> list[tuple[int, str | None]]:
+    """(rank, host) of the timed look's ranks that ended well."""
+    return [(r["rank"], r.get("host")) for r in results(point)]
 
 
 def ranked(folder: Path, pattern: str) -> list[tuple[int, Path]]:
@@ -77,6 +84,11 @@ def point_row(record: Mapping[str, Any]) -> _Json:
     }
 
 
+def frame(rows: list[_Json], name: str) -> pl.DataFrame:
+    """The table of this name of these rows; absent columns are null."""
+    return _frame(rows, tables.TABLES[name])
+
+
 def points_frame(rows: list[_Json]) -> pl.DataFrame:
     """POINTS of these rows; absent columns are null."""
     return _frame(rows, tables.POINTS)
@@ -97,7 +109,7 @@ def _json(path: Path) -> _Json:
     return value if isinstance(value, dict) else {}
 
 
-def _lines(path: Path) -> Iterator[_Json]:
+def lines(path: Path) -> Iterator[_Json]:
     # Half a line is where a job was killed; one that was started again may have gone on behind it.
     for line in path.read_text(errors="replace").splitlines():
         try:
@@ -110,7 +122,7 @@ def _lines(path: Path) -> Iterator[_Json]:
 
 def _step_rows(point: Path, identity: _Json) -> list[_Json]:
     files = ranked(point / "timed", r"steps-r(\d+)\.jsonl")
-    return [{**_in_ms(line), "rank": rank, **identity} for rank, path in files for line in _lines(path)]
+    return [{**_in_ms(line), "rank": rank, **identity} for rank, path in files for line in lines(path)]
 
 
 def _in_ms(line: _Json) -> _Json:
@@ -118,7 +130,9 @@ def _in_ms(line: _Json) -> _Json:
         value = line.get(key)
         return value / 1e6 if isinstance(value, int | float) else None
 
-    return {**line, "data_ms": ms("data_ns"), "device_ms": ms("device_ns")}
+    reserved, inactive = line.get("reserved_bytes"), line.get("inactive_bytes")
+    fragmentation = inactive / reserved if reserved and inactive is not None else None
+    return {**line, "data_ms": ms("data_ns"), "device_ms": ms("device_ns"), "fragmentation": fragmentation}
 
 
 def _with_step_ms(steps: pl.DataFrame) -> pl.DataFrame:
@@ -126,9 +140,9 @@ def _with_step_ms(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.with_columns(step_ms=pl.coalesce("device_ms", host))
 
 
-def _samples(point: Path, kind: str, identity: _Json) -> list[_Json]:
+def _jsonl(point: Path, kind: str, identity: _Json) -> list[_Json]:
     files = [(look, f) for look in ("timed", "traced") for f in sorted((point / look).glob(f"{kind}-*.jsonl"))]
-    return [{**line, "look": look, **identity} for look, path in files for line in _lines(path)]
+    return [{**line, "look": look, **identity} for look, path in files for line in lines(path)]
 
 
 def _failures(point: Path, record: _Json) -> list[_Json]:

@@ -1,10 +1,12 @@
 """GPM counters (Hopper and later): how busy SMs, tensor cores, memory and links were between two samples.
 
-The driver moves the counters on every 100 ms, at moments of its own. A sample taken in between repeats the last state,
-so counters read at a fixed beat are old by up to 100 ms, by how much nobody can tell. Here they are asked for every
-few milliseconds around the moment when they should move; the row then bears the time at which they did. Between two
-samples without a move no cycle has passed, and the DRAM ratio is 0/0: that is how a move is seen.
+Measured on H200s: the driver shows new counters every 100 ms, and what it shows is a 100 ms period that ended up to
+100 ms earlier; that age is the same for seconds and wanders over minutes, because two clocks beat. So reading more
+often than 10 Hz gives nothing, and analysis/metrics/clock.py estimates the age from the end of the timed window. A
+sample taken before the counters have moved holds no cycles: its DRAM ratio is 0/0. It is dropped, and the next one
+reaches back to the last that counted, so that the spans of the values cover the time without gaps.
 
+NVML_GPM_METRIC_GRAPHICS_UTIL is left out: it alone takes 1.4 ms of CPU a call, all others together 10 us.
 GPM uses other hardware than nsys' --gpu-metrics-devices and DCGM's profiling fields, and runs beside them.
 """
 
@@ -12,21 +14,19 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from jobs.telemetry.gpus import Gpu
 
 MIB = 1 << 20
 METRICS: dict[str, tuple[str, float]] = {
-    "dram_active_percent": ("NVML_GPM_METRIC_DRAM_BW_UTIL", 1.0),
-    "graphics_active_percent": ("NVML_GPM_METRIC_GRAPHICS_UTIL", 1.0),
     "sm_active_percent": ("NVML_GPM_METRIC_SM_UTIL", 1.0),
     "sm_occupancy_percent": ("NVML_GPM_METRIC_SM_OCCUPANCY", 1.0),
     "tensor_active_percent": ("NVML_GPM_METRIC_ANY_TENSOR_UTIL", 1.0),
     "tensor_dfma_percent": ("NVML_GPM_METRIC_DFMA_TENSOR_UTIL", 1.0),
     "tensor_hmma_percent": ("NVML_GPM_METRIC_HMMA_TENSOR_UTIL", 1.0),
     "tensor_imma_percent": ("NVML_GPM_METRIC_IMMA_TENSOR_UTIL", 1.0),
+    "dram_active_percent": ("NVML_GPM_METRIC_DRAM_BW_UTIL", 1.0),
     "fp64_active_percent": ("NVML_GPM_METRIC_FP64_UTIL", 1.0),
     "fp32_active_percent": ("NVML_GPM_METRIC_FP32_UTIL", 1.0),
     "fp16_active_percent": ("NVML_GPM_METRIC_FP16_UTIL", 1.0),
@@ -38,31 +38,17 @@ METRICS: dict[str, tuple[str, float]] = {
 """Field of the log to GPM's name and the factor to the field's unit."""
 CLOCK = "dram_active_percent"  # the metric that is 0/0 when the counters stood still
 NAMES = ("gpm_span_ns", *METRICS)
-PERIOD_NS = 100_000_000
-EARLY_NS = 4_000_000
-POLL_NS = 2_000_000
-PATIENCE_NS = 400_000_000
-"""Counters that have not moved for so long are asked for at the period's beat only."""
-
-
-@dataclass(frozen=True)
-class Move:
-    """One move of the counters: when (UTC ns, monotonic ns), and the means over the span before it."""
-
-    at: tuple[int, int]
-    values: dict[str, float | int]
 
 
 class GpmReader:
     """The counters of one GPU. `missing` gets the reason of each metric that it does not give."""
 
-    def __init__(self, gpu: Gpu, missing: dict[str, str], period_ns: int = PERIOD_NS) -> None:
+    def __init__(self, gpu: Gpu, missing: dict[str, str]) -> None:
         import pynvml as n
 
-        self.gpu, self.missing, self.period_ns = gpu, missing, max(period_ns, PERIOD_NS)
+        self.gpu, self.missing = gpu, missing
         self.samples: list[Any] = []
-        self.moved_ns: int | None = None
-        self.asked_ns = self.due_ns = time.monotonic_ns()
+        self.since_ns: int | None = None
         try:
             if not n.nvmlGpmQueryDeviceSupport(gpu.board).isSupportedDevice:
                 raise n.NVMLError(n.NVML_ERROR_NOT_SUPPORTED)
@@ -86,35 +72,29 @@ class GpmReader:
             n.nvmlGpmMigSampleGet(self.gpu.board, self.gpu.instance, self.samples[place])
         return (before + time.monotonic_ns()) // 2
 
-    def poll(self) -> Move | None:
-        """Ask once; the move, if there was one since the last. Sets `due_ns`, when to ask again (monotonic ns)."""
+    def read(self) -> dict[str, float | int]:
+        """Means over the time since the last reading, and its length; nothing where the counters have not moved, or
+        where it is not known since when."""
         import pynvml as n
 
+        if not self.samples:
+            return {}
         try:
             now_ns = self._sample(1)
-            moved = CLOCK in self._metrics([CLOCK])
-            if not moved:
-                idle = self.moved_ns is not None and now_ns - self.moved_ns > PATIENCE_NS
-                self.asked_ns, self.due_ns = now_ns, now_ns + (self.period_ns if idle else POLL_NS)
-                return None
-            values = self._metrics([name for name in METRICS if name not in self.missing])
+            values = self._metrics()
         except n.NVMLError as error:
             self._give_up(error)
-            return None
+            return {}
+        if CLOCK not in values and CLOCK not in self.missing:
+            return {}
+        since, self.since_ns = self.since_ns, now_ns
         self.samples.reverse()
-        return self._move((self.asked_ns + now_ns) // 2, now_ns, values)
+        return {"gpm_span_ns": now_ns - since, **values} if since is not None else {}
 
-    def _move(self, at_ns: int, now_ns: int, values: dict[str, float | int]) -> Move | None:
-        last, self.moved_ns = self.moved_ns, at_ns
-        self.asked_ns, self.due_ns = now_ns, at_ns + self.period_ns - EARLY_NS
-        if last is None:  # what the first move reaches back to is not known
-            return None
-        utc_ns = time.time_ns() - time.monotonic_ns() + at_ns
-        return Move((utc_ns, at_ns), {"gpm_span_ns": at_ns - last, **values})
-
-    def _metrics(self, wanted: list[str]) -> dict[str, float | int]:
+    def _metrics(self) -> dict[str, float | int]:
         import pynvml as n
 
+        wanted = [name for name in METRICS if name not in self.missing]
         request = n.c_nvmlGpmMetricsGet_t()
         request.version, request.numMetrics = n.NVML_GPM_METRICS_GET_VERSION, len(wanted)
         request.sample1, request.sample2 = self.samples

@@ -2,9 +2,10 @@
 
     python -m jobs.telemetry.sampler POINT/timed        # until SIGTERM
 
-The rate is the point's `nvml_hz`. Cheap values are read at that rate; GPM counters when they move, every 100 ms; energy
-twice a second, because the call keeps a core busy for milliseconds; errors and processes once a second. Slow calls have
-threads of their own, so that they do not set the rate; rows of the log (jobs/telemetry/log.py) are therefore sparse.
+The rate is the point's `nvml_hz`. Cheap values are read at that rate; GPM counters, which move every 100 ms, at 10 Hz
+at most; energy twice a second, because the call keeps a core busy for milliseconds; errors and processes once a second.
+Slow calls have a thread of their own, so that they do not set the rate; rows of the log (jobs/telemetry/log.py) are
+therefore sparse.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from jobs.look import Look, read_json, write_json
 from jobs.point import complete
 from jobs.processes import die_with_parent
@@ -27,6 +30,7 @@ from jobs.telemetry.events import ALERT_VARIABLE, Alert, Events, Lows, watch_xid
 from jobs.telemetry.log import Log
 from jobs.telemetry.strangers import Strangers
 
+GPM_HZ = 10
 SLOW_S = 0.5
 FLUSH_S = 0.25
 LIVE_S = 1.0
@@ -41,14 +45,12 @@ class Sampler:
         self.gpus = gpus.of_job()
         self.missing: dict[str, dict[str, str]] = {gpu.uuid: {} for gpu in self.gpus}
         self.readers = [fields.Reader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
-        period_ns = round(1e9 / hz)
-        self.counters = [gpm.GpmReader(gpu, self.missing[gpu.uuid], period_ns) for gpu in self.gpus]
+        self.counters = [gpm.GpmReader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
         self.strangers = Strangers(look, self.host, self.events)
         self.lows = Lows(alert, self.events) if alert else None
         self.latest: dict[str, dict[str, Any]] = {gpu.uuid: {} for gpu in self.gpus}
         self.totals = {gpu.uuid: _total_memory(gpu) for gpu in self.gpus}
         self.missed = 0
-        self.cpu_s: dict[str, float] = {}
         self.began = time.monotonic()
         self.log = Log(look.nvml(self.host), self.header())
 
@@ -56,38 +58,24 @@ class Sampler:
         """What the log says of itself: one round of readings tells what is missing."""
         for reader in self.readers:
             reader.read(*fields.EVERY_TICK, fields.ENERGY, fields.ECC)
-        time.sleep(0.12)  # so that the counters move once
+        time.sleep(1 / GPM_HZ)  # so that the counters move once
         for counter in self.counters:
-            if counter.samples:
-                counter.poll()
+            counter.read()
         devices = [{"gpu": g.index, "uuid": g.uuid, "mig": g.instance is not None} for g in self.gpus]
         return {"host": self.host, "hz": self.hz, "gpus": devices, "missing": self.missing}
 
-    def tick(self) -> None:
+    def tick(self, with_counters: bool) -> None:
         """One reading of every GPU."""
         for gpu, reader, counter in zip(self.gpus, self.readers, self.counters, strict=True):
             at = time.time_ns(), time.monotonic_ns()
             values = reader.read(*fields.EVERY_TICK)
+            if with_counters:
+                values |= counter.read()
             self.log.add(gpu.index, gpu.uuid, values, at)
             self.latest[gpu.uuid].update(values)
-            if not counter.samples:  # utilisation is what there is of the GPU's activity
-                self.see(gpu, values.get("utilization_percent"), at[1])
-
-    def see(self, gpu: gpus.Gpu, percent: float | None, mono_ns: int) -> None:
-        if self.lows:
-            self.lows.see(gpu, percent, mono_ns / 1e9)
-
-    def count(self, stop: threading.Event) -> None:
-        """GPM counters as they move, until told to stop."""
-        pairs = [(g, c) for g, c in zip(self.gpus, self.counters, strict=True) if c.samples]
-        while pairs and not stop.wait(max(0.0, min(c.due_ns for _, c in pairs) - time.monotonic_ns()) / 1e9):
-            for gpu, counter in pairs:
-                if counter.due_ns <= time.monotonic_ns() and (move := counter.poll()):
-                    self.log.add(gpu.index, gpu.uuid, move.values, move.at)
-                    self.latest[gpu.uuid].update(move.values)
-                    self.see(gpu, move.values.get("sm_active_percent"), move.at[1])
-            pairs = [(gpu, counter) for gpu, counter in pairs if counter.samples]
-            self.cpu_s["counters"] = time.thread_time()
+            if self.lows:
+                name = "sm_active_percent" if counter.samples else "utilization_percent"
+                self.lows.see(gpu, values.get(name), at[1] / 1e9)
 
     def slow(self, stop: threading.Event) -> None:
         """Energy, errors and processes, until told to stop."""
@@ -103,22 +91,20 @@ class Sampler:
                 if turn % round(1 / SLOW_S) == 0:
                     self.log.add(gpu.index, gpu.uuid, reader.read(fields.ECC) | self.strangers.read(gpu))
             turn += 1
-            self.cpu_s["slow"] = time.thread_time()
 
     def run(self, stop: threading.Event) -> None:
         """Sample until told to stop. A tick that is late by more than a period is left out and counted."""
         threads = [
-            threading.Thread(target=self.count, args=(stop,)),
             threading.Thread(target=self.slow, args=(stop,)),
             threading.Thread(target=watch_xid, args=(self.gpus, self.events, stop)),
         ]
         for thread in threads:
             thread.start()
         period, number = 1.0 / self.hz, 0
+        every = max(1, round(self.hz / GPM_HZ))
         start = flushed = lived = time.monotonic()
         while not stop.wait(max(0.0, start + number * period - time.monotonic())):
-            self.tick()
-            self.cpu_s["ticks"] = time.thread_time()
+            self.tick(number % every == 0)
             now = time.monotonic()
             if now - flushed >= FLUSH_S:
                 self.log.flush()
@@ -135,7 +121,7 @@ class Sampler:
         write_json(self.look.live(self.host), self.live())
 
     def live(self) -> dict[str, Any]:
-        """The latest readings and the sampler's own cost, for `nightsweep watch`."""
+        """The latest readings, for `nightsweep watch`, and what the sampler itself has used."""
         now, names = time.monotonic(), ("sm_active_percent", "utilization_percent", "memory_used_bytes")
         shown = [
             {
@@ -148,13 +134,6 @@ class Sampler:
             }
             for gpu in self.gpus
         ]
-        own = {
-            "cpu_s": time.process_time(),
-            "threads_cpu_s": self.cpu_s,
-            "wall_s": now - self.began,
-            "missed": self.missed,
-            "pid": os.getpid(),
-        }
         alert = self.lows.alert if self.lows else None
         threshold = {"below_percent": alert.below_percent, "for_s": alert.for_s} if alert else None
         return {
@@ -164,9 +143,15 @@ class Sampler:
             "hz": self.hz,
             "alert": threshold,
             "gpus": shown,
-            "sampler": own,
+            "sampler": {**_own_cpu(), "wall_s": now - self.began, "missed": self.missed, "pid": os.getpid()},
             "missing": self.missing,
         }
+
+
+def _own_cpu() -> dict[str, Any]:
+    """CPU seconds of this process, and of its threads in order of their start."""
+    threads = sorted(psutil.Process().threads(), key=lambda thread: thread.id)
+    return {"cpu_s": time.process_time(), "threads_cpu_s": [t.user_time + t.system_time for t in threads]}
 
 
 def _total_memory(gpu: gpus.Gpu) -> int | None:

@@ -1,5 +1,7 @@
 # Derived data: each point's raw files to tables, then one set for the sweep.
-TABLES = "points steps ranks breakdown activities timeline host_samples gpu_samples failures".split()
+TABLES = (
+    "points steps ranks breakdown activities timeline host_samples gpu_samples gpu_events energy clocks cost failures"
+).split()
 
 
 rule ingest:

@@ -1,0 +1,111 @@
+"""Energy of the timed window, GPU by GPU: by the difference of the energy counter, and by integrating power.
+
+The sensor's caveats. The counter and the instant power move every 100 ms, so a window of a second is good to about a
+tenth, and a point's own columns are null below that. On A100 and H100 the sensor samples power during a quarter of the
+time only (arXiv 2312.02741): windows of many seconds, in steady state, are what it is good for. Board power is the
+GPU's with its memory, not the host's.
+
+    counter_j      e(end) - e(start), both interpolated between readings
+    integrated_j   integral of the instant power over the window, trapezoids between readings
+    above_idle_j   counter_j - idle_w * window_s
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+_Row = dict[str, Any]
+_Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+TOUCHED_BYTES = 64 << 20
+"""A rise of the used memory by so much is a rank that has opened its context."""
+FEWEST_IDLE = 5
+SHORTEST_S = 1.0
+"""A shorter window's energy stands in ENERGY alone, beside the number of its readings."""
+
+
+def rows(samples: pl.DataFrame, ranks: pl.DataFrame, timed: pl.DataFrame, window: tuple[int, int] | None) -> list[_Row]:
+    """One row a GPU of ENERGY, without the point's id. `samples`: gpu_samples; `timed`: the timed steps."""
+    if window is None or window[1] <= window[0]:
+        return []
+    of_rank = {uuid: rank for rank, uuid in ranks.select("rank", "uuid").iter_rows() if uuid}
+    found = []
+    for gpu in samples.filter(pl.col("look") == "timed").drop_nulls("uuid").partition_by("uuid", maintain_order=True):
+        uuid = gpu["uuid"][0]
+        if of_rank and uuid not in of_rank:
+            continue  # of the node, but no rank's
+        rank = of_rank.get(uuid)
+        own = timed.filter(pl.col("rank") == rank) if rank is not None else timed.clear()
+        base = {"host": gpu["host"][0], "gpu": gpu["gpu"][0], "uuid": uuid, "rank": rank}
+        found.append(base | _of_gpu(gpu.sort("t_ns"), own, window))
+    return found
+
+
+def _of_gpu(gpu: pl.DataFrame, steps: pl.DataFrame, window: tuple[int, int]) -> _Row:
+    length = (window[1] - window[0]) / 1e9
+    energy, power = _series(gpu, "energy_j", window[0]), _series(gpu, "power_instant_w", window[0])
+    counter, idle = _rise(energy, length), idle_w(gpu)
+    tokens = None if steps.is_empty() or steps["tokens"].null_count() else int(steps["tokens"].sum())
+    count = steps["step"].n_unique() if not steps.is_empty() else None
+    return {
+        "window_s": length,
+        "steps": count,
+        "counter_j": counter,
+        "counter_readings": _inside(energy, length),
+        "integrated_j": _integral(power, length),
+        "power_readings": _inside(power, length),
+        "idle_w": idle,
+        "above_idle_j": None if counter is None or idle is None else counter - idle * length,
+        "step_j": _over(counter, count),
+        "sample_j": _over(counter, int(steps["samples"].sum())),
+        "token_j": _over(counter, tokens),
+    }
+
+
+def _series(gpu: pl.DataFrame, name: str, zero: int) -> _Series:
+    """Times (s from `zero`; floats hold no UTC ns) and readings."""
+    there = gpu.drop_nulls(name)
+    return (there["t_ns"] - zero).to_numpy() / 1e9, there[name].to_numpy()
+
+
+def _covers(series: _Series, length: float) -> bool:
+    return len(series[0]) > 1 and bool(series[0][0] <= 0 and series[0][-1] >= length)
+
+
+def _rise(series: _Series, length: float) -> float | None:
+    if not _covers(series, length):
+        return None
+    low, high = np.interp([0, length], *series)
+    return float(high - low)
+
+
+def _integral(series: _Series, length: float) -> float | None:
+    if not _covers(series, length):
+        return None
+    at = series[0][(series[0] > 0) & (series[0] < length)]
+    at = np.concatenate([[0.0], at, [length]])
+    return float(np.trapezoid(np.interp(at, *series), at))
+
+
+def _inside(series: _Series, length: float) -> int:
+    return int(((series[0] >= 0) & (series[0] <= length)).sum())
+
+
+def _over(joules: float | None, count: int | None) -> float | None:
+    return joules / count if joules is not None and count else None
+
+
+def idle_w(gpu: pl.DataFrame) -> float | None:
+    """Power of a GPU that nobody has touched yet: the 10th percentile of the readings before its memory fills, for
+    the GPU may still cool down from the job before."""
+    used = gpu.drop_nulls(["memory_used_bytes", "power_instant_w"])
+    if used.is_empty():
+        return None
+    touched = used["memory_used_bytes"] > used["memory_used_bytes"][0] + TOUCHED_BYTES
+    first = touched.arg_max() if touched.any() else len(used)
+    power = used["power_instant_w"][:first]
+    return float(power.quantile(0.1) or 0.0) if len(power) >= FEWEST_IDLE else None
