@@ -3,8 +3,10 @@
 nightsweep check config/demo.yaml --preset smoke --list
 nightsweep doctor --partition gpu --nodes 2
 nightsweep retry config/demo.yaml
+nightsweep watch results
+nightsweep publish results/demo --out demo-public
 
-Exit status: 0 done, 1 the doctor found what will not work, 2 the sweep or the command line is wrong.
+Exit status: 0 done, 1 the doctor found what will not work, or publish a secret, 2 the sweep or command line is wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis import live_view
+from analysis.live import LiveError
 from jobs import doctor, verdict
 from jobs.estimate import NOTE, Estimate, estimate
 from jobs.point import Point
@@ -49,7 +53,42 @@ def parser() -> argparse.ArgumentParser:
     retry_.add_argument("--preset", metavar="P", help="preset of the file to lay over it")
     retry_.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)")
     retry_.set_defaults(run=retry)
+    watch_ = commands.add_parser("watch", help="look at a sweep while it runs: points, GPUs, what needs a person")
+    watch_.add_argument("results", type=Path, metavar="RESULTS", help="results folder, or results/SWEEP")
+    watch_.add_argument("--once", action="store_true", help="look once, and end")
+    watch_.add_argument("--json", action="store_true", help="print JSON: a document, or one a line without --once")
+    watch_.add_argument("--interval", type=seconds, default=2.0, metavar="S", help="seconds between looks (2)")
+    watch_.set_defaults(run=watch)
+    publish_ = commands.add_parser("publish", help="copy results for the web, without who ran them and where")
+    publish_.add_argument("sweep", type=Path, metavar="RESULTS/SWEEP", help="folder of the sweep's results")
+    publish_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write, new or empty")
+    publish_.add_argument("--traces", action="store_true", help="traces too")
+    publish_.set_defaults(run=publish)
     return top
+
+
+def seconds(text: str) -> float:
+    """A time between two looks, as the command line gives it."""
+    value = float(text)
+    if not 0.1 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400")
+    return value
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """`nightsweep watch`."""
+    try:
+        return live_view.follow(arguments.results, arguments.once, arguments.json, arguments.interval)
+    except LiveError as error:
+        print(f"nightsweep watch: {error}", file=sys.stderr)
+        return EXIT_WRONG
+
+
+def publish(arguments: argparse.Namespace) -> int:
+    """`nightsweep publish`."""
+    from analysis import publish as publishing  # it draws: what it imports takes a second
+
+    return publishing.publish(arguments.sweep, arguments.out, arguments.traces)
 
 
 def retry(arguments: argparse.Namespace) -> int:

@@ -107,7 +107,7 @@ def draw(tables: data.Tables) -> Figure:
     total = events["rank"].n_unique()
     more = f", {MOST_RANKS} of {total} ranks" if total > MOST_RANKS else ""
     rows[0].set_title(f"{point['workload']}: {point['config']}, repeat {point['repeat']}{more}", loc="left")
-    zero_ns, end_s = events["zero_ns"].drop_nulls().min() or frame["t_ns"].min(), max(events["end_ns"]) / 1e9
+    zero_ns, end_s = int(events["zero_ns"][0]), max(events["end_ns"]) / 1e9
     for axes, (column, text) in zip(rows[1:], columns, strict=True):
         _samples(axes, frame, column, text, zero_ns)
         if frame["look"][0] == "traced":

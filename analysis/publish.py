@@ -1,0 +1,249 @@
+"""A copy of a sweep's results for the web: no environment, user, host, address or working path of where it ran.
+
+    nightsweep publish results/demo --out demo-public
+    nightsweep publish results/demo --out demo-public --traces
+
+DIR gets the tables, sweep.json and the points' records with pseudonyms (analysis/scrub.py says which), figures and the
+report drawn from these, and manifest.json: every file with its SHA-256, and how much was replaced. With --traces also
+Nsight Systems exports and Kineto's traces; never .nsys-rep files, which hold the environment, and never logs.
+
+At the end every file is read again and searched for every secret that analysis/leaks.py found, and only then DIR
+appears; until then the copy is the folder .DIR.unpublished beside it. Names are sought as words: not in symbols, nor in
+what the report says of every sweep. Of pictures the bytes are searched; their texts are those of tables and records.
+
+Exit status: 0 done, 1 a secret was left and nothing is published, 2 nothing to publish, or DIR is not empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import importlib.metadata
+import json
+import mmap
+import re
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis import leaks, report
+from analysis.figures.__main__ import main as draw
+from analysis.leaks import PLACES, SYMBOLS, Secrets, bounded, load
+from analysis.scrub import SYMBOL_CATEGORIES, Scrubber, kineto_copy, nsys_copy, symbol_ids
+from jobs.facts import ROOT, output_of
+
+LEFT, WRONG = 1, 2
+NAMES = ("nodelist", "host", "domain", "user", "env")
+"""Kinds that are sought as words."""
+FEWEST = 5
+"""Letters of a text that is sought in compressed bytes: a shorter one turns up by chance."""
+_PICTURE = re.compile(r"data:image/png;base64,[\w+/=]+")
+
+
+class PublishError(Exception):
+    """Nothing can be published; the text says where, what is wrong and what was expected."""
+
+
+def require(sweep: Path, out: Path) -> None:
+    """Raise PublishError unless there are tables, and room for the copy."""
+    points = sweep / "tables/points.parquet"
+    if not points.is_file():
+        raise PublishError(f"{points}: no such file; expected the results of a sweep, with its tables")
+    for path in sorted(points.parent.glob("*.parquet")):
+        try:
+            pl.read_parquet_schema(path)
+        except pl.exceptions.PolarsError:
+            raise PublishError(f"{path}: cut, or no table; expected Parquet, as `snakemake tables` writes it") from None
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise PublishError(f"{out}: there is something already; expected a new or an empty folder")
+
+
+def copy_tables(sweep: Path, out: Path, scrubber: Scrubber) -> None:
+    (out / "tables").mkdir()
+    for path in sorted((sweep / "tables").glob("*.parquet")):
+        scrubber.table(pl.read_parquet(path), path.stem).write_parquet(out / "tables" / path.name)
+
+
+def copy_json(sweep: Path, out: Path, scrubber: Scrubber) -> None:
+    """sweep.json, and the records of all points."""
+    names = ("sweep.json", "points/*/point.json", "points/*/record.json")
+    for path in sorted(path for name in names for path in sweep.glob(name)):
+        content = load(path)
+        if not isinstance(content, dict):
+            print(f"{path}: left out: not a JSON object, or cut", file=sys.stderr)
+            continue
+        target = out / path.relative_to(sweep)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(scrubber.tree(content), indent=1) + "\n")
+
+
+def copy_traces(sweep: Path, out: Path, scrubber: Scrubber) -> None:
+    """The traces that can be read."""
+    for pattern, copy in (("sqlite", nsys_copy), ("json.gz", kineto_copy)):
+        for path in sorted(sweep.glob(f"points/*/traced/trace-r*.{pattern}")):
+            target = out / path.relative_to(sweep)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                copy(path, target, scrubber)
+            except (sqlite3.DatabaseError, ValueError) as error:
+                target.unlink(missing_ok=True)
+                print(f"{path}: left out: {error}", file=sys.stderr)
+    reports = len(list(sweep.glob("points/*/traced*/*.nsys-rep")))
+    if reports:
+        print(f"{reports} .nsys-rep files are left out: they hold the environment, and cannot be rid of it")
+
+
+def draw_again(out: Path) -> None:
+    """Figures and the report, from what is published alone."""
+    tables, figures = str(out / "tables"), str(out / "figures")
+    draw(["all", "--tables", tables, "--out", figures])
+    inputs = ["--tables", tables, "--figures", figures, "--records", str(out / "points")]
+    report.main([*inputs, "--out", str(out / "report.html")])
+
+
+def write_manifest(out: Path, scrubber: Scrubber) -> None:
+    """What is published, by which program, and how much was replaced: places in distinct texts, by kind."""
+    files = [
+        {"file": str(path.relative_to(out)), "bytes": path.stat().st_size, "sha256": _digest(path)}
+        for path in sorted(path for path in out.rglob("*") if path.is_file())
+    ]
+    commit = output_of("git", "rev-parse", "HEAD", cwd=ROOT)
+    program = {"version": importlib.metadata.version("nightsweep"), "commit": commit}
+    content = {"nightsweep": program, "replaced": dict(sorted(scrubber.counts.items())), "files": files}
+    (out / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@cache
+def constants() -> str:
+    """What the report, figures and captions say of every sweep: a user called `step` is not told by it."""
+    here = Path(__file__).parent
+    return "\n".join(p.read_text() for p in (here / "report.html.j2", here / "report.py", *here.glob("figures/*.py")))
+
+
+def strings(value: Any) -> Iterator[str]:
+    """All texts of a JSON value, keys too."""
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            left += [*value, *(below for below in value.values() if type(below) not in (int, float))]
+        elif isinstance(value, list):
+            left += value
+
+
+def texts(path: Path) -> Iterator[tuple[str, bool]]:
+    """(text, whether it is a symbol) of a published file, as its readers see it."""
+    content: Any = []
+    if path.suffix == ".parquet":
+        for column in pl.read_parquet(path).get_columns():
+            symbol = column.name == "name" and path.stem in SYMBOLS
+            words = [] if column.dtype.is_numeric() else column.unique().to_list()
+            yield from ((text, symbol) for text in strings(words))
+    elif path.suffix == ".sqlite":
+        yield from cells(path)
+    elif path.suffix in (".html", ".rst"):
+        content = html.unescape(_PICTURE.sub("", path.read_text()))
+    elif path.suffix in (".json", ".gz"):
+        content = load(path)
+        for event in content.get("traceEvents", ()):
+            if event.get("cat") in SYMBOL_CATEGORIES:
+                yield str(event.pop("name", "")), True
+    yield from ((text, False) for text in strings(content))
+
+
+def cells(path: Path) -> Iterator[tuple[str, bool]]:
+    """The texts of an export."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        db.text_factory = lambda content: content.decode(errors="replace")
+        listed = db.execute("SELECT name, sql FROM sqlite_master").fetchall()
+        yield from ((sql or "", True) for _, sql in listed)
+        columns = {t: [r[1:3] for r in db.execute(f'PRAGMA table_info("{t}")')] for t, _ in listed}
+        symbol_ids(db, "main", columns)
+        for table, names in columns.items():
+            symbol = "id IN symbol_ids" if table == "StringIds" else str(table.startswith("ENUM_")).lower()
+            for name, _ in names:
+                where = f"""FROM "{table}" WHERE typeof("{name}") IN ('text', 'blob')"""
+                yield from db.execute(f'SELECT DISTINCT CAST("{name}" AS TEXT), {symbol} {where}')
+
+
+def raw(path: Path, secrets: Secrets, symbols: str) -> Iterator[str]:
+    """Kinds that the bytes of a binary file hold, whatever its readers make of them."""
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        for kind, text in secrets.pairs(*PLACES, *NAMES, "address", "uuid"):
+            elsewhere = kind in NAMES and (text in symbols or text in constants())
+            if len(text) >= FEWEST and not elsewhere and content.find(text.encode()) >= 0:
+                yield from (kind for _ in re.finditer(bounded(text).encode(), content))
+
+
+def search(out: Path, secrets: Secrets) -> list[tuple[str, str]]:
+    """(file, kind) of each secret that is left in a folder, also in the names of its files."""
+    strong = {kind: _any(secrets[kind]) for kind in (*PLACES, "address", "uuid")}
+    words = strong | {kind: _any(secrets[kind]) for kind in NAMES}
+    every = _any([text for kind in words for text in secrets[kind]])
+    found: set[tuple[str, str]] = set()
+    for path in sorted(path for path in out.rglob("*") if path.is_file()):
+        name = str(path.relative_to(out))
+        told = {(name, False), *texts(path)}
+        spoken = constants() if path.suffix in (".html", ".rst") else ""
+        for text, symbol in (pair for pair in told if every.search(pair[0])):
+            for kind, pattern in (strong if symbol else words).items():
+                hits = {match[0] for match in pattern.finditer(text)}
+                if any(not re.search(bounded(hit), spoken) for hit in hits):
+                    found.add((name, kind))
+        if path.suffix in (".parquet", ".sqlite", ".png", ".pdf"):
+            symbols = "\n".join(text for text, symbol in told if symbol)
+            found |= {(name, kind) for kind in raw(path, secrets, symbols)}
+    return sorted(found)
+
+
+def _any(texts: Sequence[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(bounded, texts)) or "(?!)")
+
+
+def fill(sweep: Path, out: Path, secrets: Secrets, traces: bool) -> None:
+    """Write all that is published."""
+    scrubber = Scrubber(secrets)
+    copy_tables(sweep, out, scrubber)
+    copy_json(sweep, out, scrubber)
+    if traces:
+        copy_traces(sweep, out, scrubber)
+    draw_again(out)
+    write_manifest(out, scrubber)
+
+
+def publish(sweep: Path, out: Path, traces: bool) -> int:
+    """`nightsweep publish`; its exit status."""
+    scratch = out.absolute().with_name(f".{out.name}.unpublished")
+    try:
+        require(sweep, out)
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        secrets = leaks.collect(sweep)
+        fill(sweep, scratch, secrets, traces)
+        left = search(scratch, secrets)
+        for file, kind in left:
+            print(f"{out / file}: it still holds a secret ({kind}); nothing is published", file=sys.stderr)
+        if not left:
+            scratch.rename(out)
+            files = [path.stat().st_size for path in out.rglob("*") if path.is_file()]
+            print(f"{out}: {len(files)} files, {sum(files) / 1e6:.1f} MB")
+    except (PublishError, OSError) as error:
+        print(f"nightsweep publish: {error}", file=sys.stderr)
+        return WRONG
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return LEFT if left else 0
