@@ -5,6 +5,7 @@ nightsweep doctor --partition gpu --nodes 2
 nightsweep retry config/demo.yaml
 nightsweep watch results
 nightsweep publish results/demo --out demo-public
+nightsweep calibrate calibration
 
 Exit status: 0 done, 1 the doctor found what will not work, or publish a secret, 2 the sweep or command line is wrong.
 """
@@ -12,20 +13,17 @@ Exit status: 0 done, 1 the doctor found what will not work, or publish a secret,
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from analysis import live_view
+from analysis import live_view, size
 from analysis.live import LiveError
+from analysis.words import counted
 from jobs import doctor, verdict
-from jobs.estimate import NOTE, Estimate, estimate
-from jobs.point import Point
-from jobs.sweep import Sweep, SweepError, load
+from jobs.sweep import SweepError, load
 
 EXIT_WRONG = 2
 EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
@@ -64,6 +62,13 @@ def parser() -> argparse.ArgumentParser:
     publish_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write, new or empty")
     publish_.add_argument("--traces", action="store_true", help="traces too")
     publish_.set_defaults(run=publish)
+    calibrate_ = commands.add_parser("calibrate", help="check this machine's GPU telemetry against known loads")
+    calibrate_.add_argument("folder", type=Path, metavar="DIR", help="folder for what is measured, new or empty")
+    calibrate_.add_argument("--hz", type=int, default=10, choices=range(1, 51), metavar="N", help="sampling rate (10)")
+    calibrate_.add_argument("--no-nsys", action="store_true", help="leave out the bursts under Nsight Systems")
+    calibrate_.add_argument("--read", action="store_true", help="measure nothing, tell of what is in the folder")
+    calibrate_.add_argument("--json", action="store_true", help="print JSON")
+    calibrate_.set_defaults(run=calibrate)
     return top
 
 
@@ -118,11 +123,26 @@ def check(arguments: argparse.Namespace) -> int:
         sweep = load(arguments.config, arguments.preset)
     except SweepError as error:
         return refuse(arguments.config, error)
-    cost = estimate(sweep.points)
-    if arguments.json:
-        print(json.dumps(as_json(sweep, cost, arguments.list), indent=2))
-    else:
-        print("\n".join(summary(sweep, cost) + (listing(sweep) if arguments.list else [])))
+    print(size.as_json(sweep, arguments.list) if arguments.json else size.as_text(sweep, arguments.list))
+    return 0
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """`nightsweep calibrate`."""
+    from analysis import calibration  # polars takes its time
+    from jobs.telemetry import calibrate as loads
+
+    if not arguments.read:
+        why = loads.run(arguments.folder, arguments.hz, with_nsys=not arguments.no_nsys)
+        if why:
+            print(f"nightsweep calibrate: {why}", file=sys.stderr)
+            return EXIT_WRONG
+    try:
+        found = calibration.read(arguments.folder)
+    except ValueError as error:
+        print(f"nightsweep calibrate: {error}", file=sys.stderr)
+        return EXIT_WRONG
+    print(json.dumps(found, indent=2) if arguments.json else calibration.text(found))
     return 0
 
 
@@ -131,71 +151,6 @@ def examine(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or doctor.default_folder()
     wish = doctor.Wish(folder, arguments.partition, arguments.account, arguments.nodes)
     return doctor.report(wish, arguments.json)
-
-
-def summary(sweep: Sweep, cost: Estimate) -> list[str]:
-    """The size of a sweep in lines of text."""
-    title = sweep.name + (f", preset {sweep.preset}" if sweep.preset else "")
-    largest = cost.shapes[0]
-    lines = [
-        f"{title}: {counted(len(sweep.points), 'point')}",
-        f"largest: {largest.nodes} x {largest.ranks_per_node} (nodes x ranks), {counted(largest.gpus, 'GPU')}",
-    ]
-    for s in cost.shapes:
-        lines.append(
-            f"  {s.nodes} x {s.ranks_per_node}: {counted(s.points, 'point')} of {counted(s.gpus, 'GPU')}, "
-            f"{counted(s.points * s.gpus, 'GPU')} in all, {s.gpu_hours:.3g} GPU-hours"
-        )
-    lines.append(
-        f"estimate: {cost.gpu_hours:.3g} GPU-hours, {cost.wall_hours:.3g} h one point after another, "
-        f"{size(cost.disk_bytes)} of disk"
-    )
-    return [*lines, f"  ({NOTE})"]
-
-
-def listing(sweep: Sweep) -> list[str]:
-    """One line for each point: id and the settings that vary."""
-    names = sweep.varying()
-    return ["", *(f"{point.id}  {_told(point, names)}".rstrip() for point in sweep.points)]
-
-
-def _told(point: Point, names: Sequence[str]) -> str:
-    settings = point.settings()
-    return " ".join(f"{name}={settings[name]}" for name in names if name in settings)
-
-
-def as_json(sweep: Sweep, cost: Estimate, points: bool) -> dict[str, Any]:
-    """The same as data; the points only where asked for."""
-    shapes = [{**dataclasses.asdict(s), "gpus": s.gpus, "gpus_in_all": s.points * s.gpus} for s in cost.shapes]
-    content: dict[str, Any] = {
-        "name": sweep.name,
-        "preset": sweep.preset,
-        "points": len(sweep.points),
-        "resources": dataclasses.asdict(sweep.resources),
-        "shapes": shapes,
-        "estimate": {
-            "gpu_hours": cost.gpu_hours,
-            "wall_hours": cost.wall_hours,
-            "disk_bytes": cost.disk_bytes,
-            "note": NOTE,
-        },
-    }
-    if points:
-        content["list"] = [{"id": p.id, "settings": p.settings()} for p in sweep.points]
-    return content
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def size(number: float) -> str:
-    """Bytes in words, decimal units."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} TB"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

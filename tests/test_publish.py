@@ -116,7 +116,7 @@ def sweep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results") / "fsdp2"
     point = folder / "points" / POINT
     (point / "traced").mkdir(parents=True)
-    record = as_record((DATA / "h200-2node/fsdp2/record.json").read_text())
+    record = as_record((DATA / "h200-2node/zero3/record.json").read_text())
     (point / "record.json").write_text(record)
     (point / "point.json").write_text(json.dumps({"point_id": POINT, "settings": json.loads(record)["settings"]}))
     (point / "attempts.jsonl").write_text('{"attempt": 1, "host": "fen07"}\n{"att')

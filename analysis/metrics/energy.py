@@ -41,11 +41,12 @@ def rows(samples: pl.DataFrame, ranks: pl.DataFrame, timed: pl.DataFrame, window
         rank = of_rank.get(uuid)
         own = timed.filter(pl.col("rank") == rank) if rank is not None else timed.clear()
         base = {"host": gpu["host"][0], "gpu": gpu["gpu"][0], "uuid": uuid, "rank": rank}
-        found.append(base | _of_gpu(gpu.sort("t_ns"), own, window))
+        found.append(base | of_gpu(gpu.sort("t_ns"), own, window))
     return found
 
 
-def _of_gpu(gpu: pl.DataFrame, steps: pl.DataFrame, window: tuple[int, int]) -> _Row:
+def of_gpu(gpu: pl.DataFrame, steps: pl.DataFrame, window: tuple[int, int]) -> _Row:
+    """The measured columns of one GPU, from its samples in order of time and the timed steps of its rank."""
     length = (window[1] - window[0]) / 1e9
     energy, power = _series(gpu, "energy_j", window[0]), _series(gpu, "power_instant_w", window[0])
     counter, idle = _rise(energy, length), idle_w(gpu)

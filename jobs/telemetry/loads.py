@@ -4,6 +4,7 @@
     python -m jobs.telemetry.loads FOLDER bursts      # short bursts with rest between, inside nsys' capture range
 
 One line a load in FOLDER/loads.jsonl: {"load", "start_ns", "end_ns" (UTC ns, device idle at both), "flop", "bytes"}.
+FOLDER/device.json says on what: {"name", "uuid", "sm_count", "capability", "memory_bus_bits"}.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from jobs.look import write_json
 
 EDGE = 8192
 """Edge of the bf16 matrices."""
@@ -87,7 +91,25 @@ def bursts(loads: Loads) -> None:
     torch.cuda.cudart().cudaProfilerStop()
 
 
+def device() -> dict[str, Any]:
+    """What the peaks of the first GPU follow from."""
+    import pynvml
+
+    facts = torch.cuda.get_device_properties(0)
+    uuid = str(facts.uuid)
+    uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    pynvml.nvmlInit()
+    return {
+        "name": facts.name,
+        "uuid": uuid,
+        "sm_count": facts.multi_processor_count,
+        "capability": [facts.major, facts.minor],
+        "memory_bus_bits": pynvml.nvmlDeviceGetMemoryBusWidth(pynvml.nvmlDeviceGetHandleByUUID(uuid)),
+    }
+
+
 def main() -> None:
+    write_json(Path(sys.argv[1]) / "device.json", device())
     loads = Loads(Path(sys.argv[1]))
     {"steady": steady, "bursts": bursts}[sys.argv[2]](loads)
 

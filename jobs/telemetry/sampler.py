@@ -67,15 +67,18 @@ class Sampler:
     def tick(self, with_counters: bool) -> None:
         """One reading of every GPU."""
         for gpu, reader, counter in zip(self.gpus, self.readers, self.counters, strict=True):
+            counted = counter.read() if with_counters else {}
+            if counted:  # a row of its own: another call may take its time, and these values are of their span
+                mono_ns = counter.since_ns or 0
+                utc_ns = time.time_ns() - time.monotonic_ns() + mono_ns
+                self.log.add(gpu.index, gpu.uuid, counted, (utc_ns, mono_ns))
             at = time.time_ns(), time.monotonic_ns()
             values = reader.read(*fields.EVERY_TICK)
-            if with_counters:
-                values |= counter.read()
             self.log.add(gpu.index, gpu.uuid, values, at)
-            self.latest[gpu.uuid].update(values)
+            self.latest[gpu.uuid].update(values | counted)
             if self.lows:
-                name = "sm_active_percent" if counter.samples else "utilization_percent"
-                self.lows.see(gpu, values.get(name), at[1] / 1e9)
+                busy = counted.get("sm_active_percent") if counter.samples else values.get("utilization_percent")
+                self.lows.see(gpu, busy, at[1] / 1e9)
 
     def slow(self, stop: threading.Event) -> None:
         """Energy, errors and processes, until told to stop."""

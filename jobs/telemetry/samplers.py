@@ -26,7 +26,9 @@ class Started:
         if modules and nvml_hz > 0 and gpus.probe()[0]:
             modules.append("jobs.telemetry.sampler")
         commands = [[sys.executable, "-m", module, str(look.folder)] for module in modules]
-        self.processes = [subprocess.Popen(command, start_new_session=True) for command in commands]
+        # numpy's and Arrow's pools of threads would cost more than the sampling
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self.processes = [subprocess.Popen(command, env=env, start_new_session=True) for command in commands]
         write_json(look.samplers(socket.gethostname()), {"pids": [p.pid for p in self.processes]})
 
     def end(self) -> None:
