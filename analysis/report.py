@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 import polars as pl
 
+from analysis import trust
 from analysis.figures import captions, data
 from analysis.figures.__main__ import FAMILIES
 
@@ -39,6 +40,8 @@ RESULTS = (
     ("tokens/s", "tokens_per_s", 1, 0),
     ("memory (GiB)", "peak_memory_bytes", 2**30, 2),
     ("energy (J)", "energy_j", 1, 1),
+    ("J/step", "step_j", 1, 2),
+    ("J/sample", "sample_j", 1, 3),
     ("last loss", "loss_last", 1, 4),
     ("wall (s)", "wall_s", 1, 1),
 )
@@ -165,6 +168,10 @@ def render(tables: data.Tables, figure_folder: Path, records: list[dict[str, Any
         points=point_table(points),
         fixed=captions.fixed(points) if points.height else "",
         troubles=troubles(tables),
+        costs=trust.costs(tables),
+        clocks=trust.clocks(tables),
+        events=trust.events(tables),
+        energy=points["energy_j"].drop_nulls().len(),
         provenance=provenance(records),
         records=len(records),
     )

@@ -3,12 +3,21 @@
 import json
 import re
 
+import polars as pl
 import pytest
 from test_figures import made_up, write
 
 from analysis import report
 from analysis.figures import data
 from analysis.figures.__main__ import main as draw
+
+COST = [
+    {"condition": condition, "tool": tool, "pair": pair, "steps": 10, "step_ms": ms, "plain_ms": 10.0, "ratio": ms / 10}
+    for condition, tool, times in (("sampler", "10 Hz", (10.0, 10.2)), ("capturing", "nsys", (12.0,)))
+    for pair, ms in enumerate(times)
+]
+CLOCK = {"rank": 1, "look": "traced", "host": "node1", "between": "ranks", "events": 9, "offset_us": -70.0}
+EVENT = {"look": "timed", "host": "node1", "t_ns": 1_769_976_000 * 10**9, "kind": "low_gpu", "message": "GPU 1 <low>"}
 
 RECORD = {
     "started_at": "2026-02-01T20:00:00Z",
@@ -46,6 +55,18 @@ def test_messages_and_tracebacks_are_escaped(page):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "&lt;b&gt;RuntimeError" in page
     assert page.count("<script>") == 1
+
+
+def test_cost_clocks_and_events_are_told(tmp_path, tmp_path_factory):
+    tables = made_up()
+    point = tables["points"]["point_id"][0]
+    own = {"cost": COST, "clocks": [CLOCK | {"residual_us": 3.2}], "gpu_events": [EVENT]}
+    frames = {n: pl.DataFrame(rows).with_columns(point_id=pl.lit(point)) for n, rows in own.items()}
+    page = report.render(data.Tables({**tables.frames, **frames}), tmp_path, [])
+    assert "1.0100 &plusmn; 0.0099" in page and "samplers on (10 Hz)" in page and "nsys capturing" in page
+    assert "ends of collectives against rank 0" in page and "70.0" in page and "3.2" in page
+    assert "2026-02-01 20:00:00" in page and "GPU 1 &lt;low&gt;" in page and "low_gpu" in page
+    assert "No point of this sweep had a control" in report.render(tables, tmp_path, [])
 
 
 def test_headline_counts_every_status(page):
