@@ -43,8 +43,8 @@ def ingest(point: Path) -> dict[str, pl.DataFrame]:
     found = raw.read(point)
     record = raw.record_of(point)
     identity = record["point_id"]
-    found["energy"] = raw.frame(energy_rows(point, record, found), "energy")
-    found["cost"] = raw.frame(cost.rows(point, record), "cost")
+    own = {"energy": energy_rows(point, record, found), "cost": cost.rows(point, record)}
+    found |= {name: raw.frame([{**row, "point_id": identity} for row in rows], name) for name, rows in own.items()}
     found["points"] = raw.points_frame([summary.row(point, found)])
     try:
         traced = from_traces(point / "traced", dict(raw.hosts(point)))

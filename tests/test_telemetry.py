@@ -150,7 +150,9 @@ def test_what_is_no_calibration_is_told_so(tmp_path, capsys):
 
 def test_cost_of_sampler_and_tracer_on_a_compute_bound_point(tmp_path):
     point = unpacked("control", tmp_path)
-    found = cost.summary(ingest.ingest(point)["cost"])
+    tables = ingest.ingest(point)
+    found = cost.summary(tables["cost"])
+    assert set(found["point_id"]) == set(tables["energy"]["point_id"]) == set(tables["points"]["point_id"])
     told = {row["condition"]: row for row in found.to_dicts()}
     assert told["sampler"]["pairs"] == 16 and told["sampler"]["tool"] == "10 Hz" and told["idle"]["pairs"] == 2
     assert told["sampler"]["ratio"] == pytest.approx(1, abs=0.005) and told["sampler"]["error"] < 0.003

@@ -38,7 +38,7 @@ def shown(family: str, tables: data.Tables) -> pl.DataFrame:
         point = timeline.chosen(tables)
         return ok.filter(pl.col("point_id") == (point["point_id"] if point else ""))
     if family == "scaling":
-        named = data.ok_points(tables, (*data.REPETITION, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
+        named = data.ok_points(tables, (*data.ASIDE, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
         return named.join(scaling.speed_ups(tables).select("workload", "config").unique(), on=["workload", "config"])
     if family in ("breakdown", "loss"):
         have = tables["breakdown" if family == "breakdown" else "steps"]["point_id"].unique().to_list()
@@ -49,7 +49,7 @@ def shown(family: str, tables: data.Tables) -> pl.DataFrame:
 
 def counts(points: pl.DataFrame) -> str:
     """How many points, configurations and repeats."""
-    per = points.group_by([s for s in data.SETTINGS if s not in data.REPETITION]).len()["len"]
+    per = points.group_by([s for s in data.SETTINGS if s not in data.ASIDE]).len()["len"]
     least, most = min(per), max(per)
     repeats = f"n = {least}" if least == most else f"n = {least} to {most}"
     many = f"{points.height} point{'s' * (points.height != 1)}"
@@ -71,7 +71,7 @@ def fixed(points: pl.DataFrame) -> str:
     """The settings that all points of a workload share, exactly."""
     told = []
     for workload, part in data.per_workload(points.sort("workload")):
-        same = {k: v for k, v in data.fixed(part).items() if k not in ("workload", *data.REPETITION)}
+        same = {k: v for k, v in data.fixed(part).items() if k not in ("workload", *data.ASIDE)}
         told.append(f"Fixed ({workload}): " + ", ".join(f"{k} {v}" for k, v in same.items()) + ".")
     return " ".join(told)
 

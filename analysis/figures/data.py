@@ -1,6 +1,6 @@
 """What figures share: the tables of a sweep, and its points grouped into configurations.
 
-A configuration is all settings but `repeat` and `seed`. Its label names only the settings that vary among the
+A configuration is all settings but a few (ASIDE). Its label names only the settings that vary among the
 points of its workload, so within a workload the label is also its key.
 """
 
@@ -16,7 +16,8 @@ import polars as pl
 from analysis import tables as schemas
 from jobs import point as settings
 
-REPETITION = ("repeat", "seed")
+ASIDE = ("repeat", "seed", "cost_pairs", "keep_report", "trace_ranks", "trace_preset")
+"""Settings that make no other configuration: a further run of it, or what is looked at beside its times."""
 SHAPE = ("nodes", "ranks_per_node")
 SETTINGS = tuple(settings.FIELDS)
 
@@ -50,7 +51,7 @@ def load(folder: Path) -> Tables:
     return Tables({name: pl.read_parquet(file) for name, file in files.items() if file.exists()})
 
 
-def varying(points: pl.DataFrame, but: Iterable[str] = REPETITION) -> list[str]:
+def varying(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> list[str]:
     """Settings with more than one value among these points, in the order of the settings."""
     skip = set(but)
     return [name for name in SETTINGS if name not in skip and points[name].n_unique() > 1]
@@ -99,7 +100,7 @@ def _labelled(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
     )
 
 
-def configured(points: pl.DataFrame, but: tuple[str, ...] = REPETITION) -> pl.DataFrame:
+def configured(points: pl.DataFrame, but: tuple[str, ...] = ASIDE) -> pl.DataFrame:
     """Points with `config`, their configuration's label, and `config_order`, its place within the workload."""
     if points.is_empty():
         return points.with_columns(config=pl.lit("", pl.String), config_order=pl.lit(0, pl.Int64))
@@ -107,7 +108,7 @@ def configured(points: pl.DataFrame, but: tuple[str, ...] = REPETITION) -> pl.Da
     return pl.concat([_labelled(part, but) for part in parts]).sort("workload", "config_order", "repeat", "point_id")
 
 
-def ok_points(tables: Tables, but: tuple[str, ...] = REPETITION) -> pl.DataFrame:
+def ok_points(tables: Tables, but: tuple[str, ...] = ASIDE) -> pl.DataFrame:
     """Points that are ok. Labels are made among all points, so that they are the same in every figure."""
     return configured(tables["points"], but).filter(pl.col("status") == "ok")
 

@@ -18,7 +18,7 @@ def speed_ups(tables: data.Tables) -> pl.DataFrame:
 
     Where the fewest ranks come in two shapes (1 x 2, 2 x 1), the one on fewer nodes is the base.
     """
-    points = data.ok_points(tables, (*data.REPETITION, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
+    points = data.ok_points(tables, (*data.ASIDE, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
     ranks = pl.coalesce("world_size", pl.col("nodes") * pl.col("ranks_per_node"))
     group = ["workload", "config_order", "config", "strategy", "precision"]
     shapes = (
