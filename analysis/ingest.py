@@ -34,48 +34,62 @@ KEYS: dict[str, list[str]] = {
 }
 """What each table is sorted by."""
 
+_Row = dict[str, Any]
 _FROM_TRACE = ("breakdown", "activities", "timeline")
 _KINETO, _NSYS = r"trace-r(\d+)\.json(?:\.gz)?", r"trace-r(\d+)(?:\.sqlite|[._](?:parquetdir|pqtdir))"
 
 
 def ingest(point: Path) -> dict[str, pl.DataFrame]:
     """All tables of a point. A trace that cannot be read leaves its tables empty and says so on stderr."""
-    found = raw.read(point)
-    record = raw.record_of(point)
-    identity = record["point_id"]
-    own = {"energy": energy_rows(point, record, found), "cost": cost.rows(point, record)}
-    found |= {name: raw.frame([{**row, "point_id": identity} for row in rows], name) for name, rows in own.items()}
-    found["points"] = raw.points_frame([summary.row(point, found)])
+    found, record = raw.read(point), raw.record_of(point)
+    results, hosts = raw.results(point), dict(raw.hosts(point))
+    timed = found["steps"].filter(pl.col("phase") == "timed")
+    own = {
+        "energy": energy.rows(found["gpu_samples"], results, timed) if summary.measured(record) else [],
+        "cost": cost.rows(point, record),
+        "clocks": clock_rows(point, results, found["gpu_samples"]),
+    }
     try:
-        traced = from_traces(point / "traced", dict(raw.hosts(point)))
+        traced, clocks, offsets = from_traces(point / "traced", hosts)
+        own["clocks"] += clocks
     except Exception as error:  # whatever a broken trace leads to, the timed look's numbers stand without it
         print(f"{point}: no trace tables: {type(error).__name__}: {error}", file=sys.stderr)
-        traced = {}
-    clocks = [raw.frame(clock_rows(point, found["gpu_samples"]), "clocks")]
-    traced["clocks"] = pl.concat([*clocks, traced["clocks"]] if "clocks" in traced else clocks)
-    named = {name: frame.with_columns(point_id=pl.lit(identity)) for name, frame in traced.items()}
-    return {name: finished(name, (found | named).get(name)) for name in tables.TABLES}
+        traced, offsets = {}, {}
+    found |= {name: raw.frame(rows, name) for name, rows in own.items()} | traced
+    found["points"] = raw.points_frame([summary.row(point, found)])
+    named = on_one_clock(found, hosts, offsets)
+    identity = pl.lit(record["point_id"])
+    return {name: finished(name, f.with_columns(point_id=identity)) for name, f in named.items()} | {
+        name: finished(name, None) for name in tables.TABLES if name not in named
+    }
 
 
-def clock_rows(point: Path, samples: pl.DataFrame) -> list[dict[str, Any]]:
+def on_one_clock(
+    found: Mapping[str, pl.DataFrame], hosts: Mapping[int, str | None], offsets: Mapping[str, int]
+) -> dict[str, pl.DataFrame]:
+    """The tables with every host's times on the clock of rank 0's host. `hosts`: by rank; `offsets`: ns, by host."""
+    of_rank = {rank: offsets[host] for rank, host in hosts.items() if host is not None and host in offsets}
+    steps = clock.moved(found["steps"], ["start_ns", "end_ns"], pl.col("rank"), of_rank)
+    samples = {
+        name: clock.moved(found[name], ["t_ns"], pl.col("host"), offsets)
+        for name in ("host_samples", "gpu_samples", "gpu_events")
+    }
+    return {**found, "steps": steps, **samples}
+
+
+def clock_rows(point: Path, results: list[_Row], samples: pl.DataFrame) -> list[_Row]:
     """Rows of CLOCKS of the timed look."""
     hosts = dict(raw.hosts(point))
     rows = [clock.utc_against_monotonic(point / "timed", rank) | {"look": "timed"} for rank in hosts]
-    rows += clock.of_counters(samples, raw.results(point))
+    rows += clock.of_counters(samples, results)
     return [{**row, "host": hosts.get(row["rank"])} for row in rows]
 
 
-def energy_rows(point: Path, record: dict[str, Any], found: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
-    """Rows of ENERGY, where the timed look ran to its end."""
-    if not summary.measured(record):
-        return []
-    timed = found["steps"].filter(pl.col("phase") == "timed")
-    window = summary.window(raw.results(point), timed)
-    return energy.rows(found["gpu_samples"], found["ranks"], timed, window)
-
-
-def from_traces(folder: Path, hosts: Mapping[int, str | None]) -> dict[str, pl.DataFrame]:
-    """The tables of the traced look, without the point's id; none where there is no trace. `hosts`: by rank."""
+def from_traces(
+    folder: Path, hosts: Mapping[int, str | None]
+) -> tuple[dict[str, pl.DataFrame], list[_Row], dict[str, int]]:
+    """Of the traced look: its tables, the rows of CLOCKS, and each host's offset (ns) from rank 0's clock. `hosts`:
+    by rank."""
     out: dict[str, list[pl.DataFrame]] = {name: [] for name in _FROM_TRACE}
     clocks, ends = [], {}
     for rank, (reader, path) in sorted(readable(folder).items()):
@@ -89,11 +103,13 @@ def from_traces(folder: Path, hosts: Mapping[int, str | None]) -> dict[str, pl.D
             out[name].append(frame.with_columns(rank=pl.lit(rank, dtype=pl.Int64)))
     joined = {name: pl.concat(frames) for name, frames in out.items() if frames}
     if not joined:
-        return {}
+        return {}, [], {}
     between = clock.between_ranks(ends)
     rows = [{**row, "look": "traced", "host": hosts.get(row["rank"])} for row in clocks + between]
-    aligned = timeline.aligned(joined["timeline"], clock.of_hosts(between, {r: hosts.get(r) for r in ends}))
-    return joined | {"timeline": timeline.relative(aligned), "clocks": raw.frame(rows, "clocks")}
+    offsets = clock.of_hosts(between, {rank: hosts.get(rank) for rank in ends})
+    of_rank = {rank: offsets[host] for rank, host in hosts.items() if host is not None and host in offsets}
+    bars = clock.moved(joined["timeline"], ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), of_rank)
+    return joined | {"timeline": timeline.relative(bars)}, rows, offsets
 
 
 def readable(folder: Path) -> dict[int, tuple[Callable[[Path], dict[str, pl.DataFrame]], Path]]:

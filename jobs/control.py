@@ -8,7 +8,6 @@ cost-plain-K/ and cost-tracer-K/; analysis/metrics/cost.py makes ratios of them.
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,8 +29,6 @@ def step_s(folder: Path) -> float:
 
 def run(attempt: Attempt, tracer: str | None) -> dict[str, Any]:
     """All starts of the control; its entry in the record. It ends at the first start that fails."""
-    for old in attempt.folder.glob("cost-*"):
-        shutil.rmtree(old, ignore_errors=True)
     point, entry = attempt.point, SKIPPED
     steps = plan.block_steps(point, step_s(attempt.folder))
     plans = {"plain": ("none", plan.control_plain(steps))}

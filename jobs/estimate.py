@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from jobs import plan
 from jobs.point import Point
 
 NOTE = "coarse: H100-class GPUs at a fixed share of peak, nothing fails; right to a factor of a few"
@@ -77,9 +78,16 @@ def step_s(point: Point) -> float:
 
 
 def wall_s(point: Point) -> float:
-    """Seconds of a point: the timed look, and the traced one where there is one."""
+    """Seconds of a point: the timed look, the traced one and the control where there are any."""
+    step = step_s(point)
     looks = [point.timed_steps] + ([point.traced_steps] if point.traced_steps else [])
-    return sum(START_S + (point.warmup_steps + steps) * step_s(point) for steps in looks)
+    if point.cost_pairs:
+        block = plan.block_steps(point, step)
+        plans = [plan.control_plain(block)] + (
+            [plan.control_tracer(point, block, "nsys")] if point.traced_steps else []
+        )
+        looks += [sum(b.steps for b in blocks) for blocks in plans] * point.cost_pairs
+    return sum(START_S + (point.warmup_steps + steps) * step for steps in looks)
 
 
 def disk_bytes(point: Point) -> float:

@@ -22,7 +22,7 @@ from typing import Any
 
 from jobs import allocation, control, facts, plan, watch
 from jobs.look import RECORD_SCHEMA, Look, read_json, utc_now, write_json
-from jobs.looks import SKIPPED, Attempt, attempts, failure_of, told
+from jobs.looks import SKIPPED, Attempt, attempts, clear, failure_of, told
 from jobs.point import Point, complete
 from jobs.telemetry import gpus, nsys
 from jobs.telemetry.events import ALERT_VARIABLE, Alert
@@ -121,6 +121,7 @@ def launch(
 ) -> dict[str, Any]:
     """Run the point and return its record."""
     point, number, started_at, begin = complete(job["settings"]), next_attempt(folder), utc_now(), time.monotonic()
+    clear(folder)
     write_json(folder / "point.json", job)
     cuda = uses_cuda(point)
     choice = choose_tracer(point, cuda)

@@ -26,6 +26,13 @@ SKIPPED: dict[str, Any] = {
 }  # fmt: skip
 
 
+def clear(folder: Path) -> None:
+    """Take away the looks of earlier attempts: this one may skip some, and they would pass for its own."""
+    for pattern in ("timed", "traced", "cost-*"):
+        for old in folder.glob(pattern):
+            shutil.rmtree(old, ignore_errors=True)
+
+
 def attempts(folder: Path) -> int:
     """How often the point was started."""
     log = folder / "attempts.jsonl"

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from jobs import facts
 from jobs.look import Look, read_json, write_json
@@ -40,22 +41,36 @@ def main() -> int:
     look, rank = Look(Path(sys.argv[1])), int(os.environ["RANK"])
     point = complete(read_json(look.point_file)["settings"])
     command = [sys.executable, "-m", "jobs.worker", str(look.folder)]
-    if os.environ.get("NIGHTSWEEP_TRACER") == "nsys" and point.traces(rank):
+    under_nsys = os.environ.get("NIGHTSWEEP_TRACER") == "nsys" and point.traces(rank)
+    owner = f"{look.folder}:{rank}"
+    if under_nsys:
         command = nsys.profile_command(look, rank, point) + command
     first = os.environ["LOCAL_RANK"] == "0"
     samplers = Started(look, point.nvml_hz) if first else None  # before the rank, whose control holds them still
     kills = out_of_memory_kills()
     with look.rank_file(rank, "log").open("ab") as log:
-        worker = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        env = {**os.environ, nsys.OWNER_VARIABLE: owner}
+        worker = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    told: list[int] = []
+
+    def hand_on(number: int, _: Any) -> None:
+        told.append(number)
+        if under_nsys and number == signal.SIGUSR1:
+            nsys.ask_for_stacks(owner)
+        else:
+            signal_group(worker, number)
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, lambda n, _: signal_group(worker, n))
+        signal.signal(number, hand_on)
     write_json(look.rank_file(rank, "pid.json"), {"rank": rank, "host": socket.gethostname(), "pid": worker.pid})
     if first:
         write_json(look.host(socket.gethostname()), facts.host())
     code = worker.wait()
     ended = time.time_ns()
     signal_group(worker, signal.SIGKILL)  # loader workers, or what nsys left
-    if code > 128 and command[0] == "nsys":  # as a shell tells it
+    if under_nsys and (code or told):
+        nsys.end(owner)
+    if code > 128 and under_nsys:  # as a shell tells it
         code = 128 - code
     write_json(
         look.rank_file(rank, "exit.json"),

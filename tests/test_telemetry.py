@@ -1,6 +1,9 @@
 """Energy, clocks, the cost of measuring and calibration, on what real runs on H200s left."""
 
+import contextlib
 import json
+import shutil
+import sqlite3
 
 import numpy as np
 import polars as pl
@@ -8,7 +11,7 @@ import pytest
 
 from analysis import calibration, cli, ingest
 from analysis.metrics import clock, cost, energy
-from analysis.readers import nsys, nvml
+from analysis.readers import nsys, nvml, raw
 from jobs.telemetry import log
 from tests.h200 import unpacked
 
@@ -52,8 +55,42 @@ def test_a_node_whose_clock_is_a_second_ahead_is_set_right(two_nodes, tables):
     rows = clock.between_ranks({rank: clock.collectives(e) for rank, e in events.items()})
     assert rows[0]["offset_us"] == pytest.approx(1e6, abs=5)
     offsets = clock.of_hosts(rows, {0: "n1", 1: "n2"})
-    assert offsets == {1: rows[0]["offset_us"]}
+    assert offsets == {"n2": round(rows[0]["offset_us"] * 1e3)}
     assert clock.of_hosts(rows, {0: "n1", 1: "n1"}) == {}  # one host has one clock, whatever its ranks do
+
+
+def test_all_times_of_a_node_move_to_the_first_one_s_clock(two_nodes, tables, tmp_path, monkeypatch):
+    """The second node's clock, made to be a second ahead in all that it wrote, leaves the tables as they were."""
+    point = shutil.copytree(two_nodes, tmp_path / "ahead")
+    ahead(point)
+    moved = ingest.ingest(point)
+    (row,) = clocks_of(moved, "ranks").to_dicts()
+    assert row["offset_us"] == pytest.approx(1e6, abs=5)
+    for name, columns in (("steps", ["start_ns", "end_ns"]), ("gpu_samples", ["t_ns"]), ("timeline", ["start_ns"])):
+        away = (moved[name].select(columns) - tables[name].select(columns)).max_horizontal()
+        assert away.abs().max() < 10_000, name
+    for name in ("energy_j", "samples_per_s"):
+        assert moved["points"][name][0] == pytest.approx(tables["points"][name][0], rel=1e-9)
+
+
+def ahead(point, by_ns=10**9):
+    """Set the second node's UTC forward in its steps, results, samples and trace."""
+    for look in ("timed", "traced"):
+        path = point / look / "steps-r1.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        moved = [{**line, "start_ns": line["start_ns"] + by_ns, "end_ns": line["end_ns"] + by_ns} for line in lines]
+        path.write_text("".join(json.dumps(line) + "\n" for line in moved))
+        result = json.loads((point / look / "rank1.result.json").read_text())
+        result["window"] = {name: at + by_ns for name, at in result["window"].items()}
+        (point / look / "rank1.result.json").write_text(json.dumps(result))
+        samples = nvml.one(point / look / "nvml-n2.arrow")
+        sink = log.Log(point / look / "nvml-n2.arrow", {"host": "n2"})
+        for row in samples.to_dicts():
+            values = {k: v for k, v in row.items() if k not in ("t_ns", "mono_ns", "gpu", "uuid")}
+            sink.add(row["gpu"], row["uuid"], values, (row["t_ns"] + by_ns, row["mono_ns"]))
+        sink.close()
+    with contextlib.closing(sqlite3.connect(point / "traced/trace-r1.sqlite")) as trace, trace:
+        trace.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + ?", (by_ns,))
 
 
 def test_ranks_that_did_different_collectives_are_not_compared(two_nodes):
@@ -90,8 +127,11 @@ def test_counter_and_integral_agree_on_the_energy(tables):
 def test_energy_is_unknown_where_samples_do_not_cover_the_window(two_nodes, tables):
     samples = tables["gpu_samples"].filter(pl.col("t_ns") > tables["gpu_samples"]["t_ns"].min() + 15 * 10**9)
     timed = tables["steps"].filter(pl.col("phase") == "timed")
-    first = tables["gpu_samples"]["t_ns"].min()
-    rows = energy.rows(samples, tables["ranks"], timed, (first, first + 17 * 10**9))
+    results = raw.results(two_nodes)
+    for result in results:
+        result["window"] = {"start_ns": samples["t_ns"].min() - 10**9, "end_ns": samples["t_ns"].min() + 10**9}
+    rows = energy.rows(samples, results, timed)
+    assert len(rows) == 2
     assert {row["counter_j"] for row in rows} == {None} and {row["token_j"] for row in rows} == {None}
 
 

@@ -8,7 +8,7 @@ hosts UTC is as good as NTP; there the ends of common collectives tell, which le
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +128,20 @@ def _counts(ends: pl.DataFrame) -> dict[str, int]:
     return dict(ends.group_by("name").agg(pl.len()).iter_rows())
 
 
-def of_hosts(rows: list[_Row], hosts: Mapping[int, str | None]) -> dict[int, float]:
-    """What to take out of each rank's times (us) so that hosts agree with the first rank's: the median over a host's
-    ranks. Ranks of the first rank's own host share its clock and stay."""
-    offsets: dict[str | None, list[float]] = {}
+def of_hosts(rows: list[_Row], hosts: Mapping[int, str | None]) -> dict[str, int]:
+    """What to take out of each host's times (ns) so that they agree with the first rank's host: the median over the
+    host's ranks. Hosts that agree anyway, such as the first rank's own, are left out."""
+    offsets: dict[str, list[float]] = {}
     home = hosts.get(min(hosts)) if hosts else None
     for row in rows:
         host = hosts.get(row["rank"])
-        if row["offset_us"] is not None and host != home:
+        if row["offset_us"] is not None and host is not None and host != home:
             offsets.setdefault(host, []).append(row["offset_us"])
-    return {rank: float(np.median(offsets[host])) for rank, host in hosts.items() if host in offsets}
+    return {host: round(float(np.median(found)) * 1e3) for host, found in offsets.items()}
+
+
+def moved(frame: pl.DataFrame, columns: Sequence[str], key: pl.Expr, offsets: Mapping[Any, int]) -> pl.DataFrame:
+    """The frame with an offset (ns) taken out of these columns, by the key of each row."""
+    if not offsets or frame.is_empty():
+        return frame
+    return frame.with_columns(pl.col(columns) - key.replace_strict(offsets, default=0, return_dtype=pl.Int64))

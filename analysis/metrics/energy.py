@@ -28,19 +28,18 @@ SHORTEST_S = 1.0
 """A shorter window's energy stands in ENERGY alone, beside the number of its readings."""
 
 
-def rows(samples: pl.DataFrame, ranks: pl.DataFrame, timed: pl.DataFrame, window: tuple[int, int] | None) -> list[_Row]:
-    """One row a GPU of ENERGY, without the point's id. `samples`: gpu_samples; `timed`: the timed steps."""
-    if window is None or window[1] <= window[0]:
-        return []
-    of_rank = {uuid: rank for rank, uuid in ranks.select("rank", "uuid").iter_rows() if uuid}
+def rows(samples: pl.DataFrame, results: list[_Row], timed: pl.DataFrame) -> list[_Row]:
+    """One row a GPU of ENERGY, without the point's id. `samples`: gpu_samples; `results`: what ranks told at their end
+    (the window is each rank's own, on the clock of its host); `timed`: the timed steps."""
+    of_uuid = {result["uuid"]: result for result in results if result.get("uuid") and result.get("window")}
     found = []
     for gpu in samples.filter(pl.col("look") == "timed").drop_nulls("uuid").partition_by("uuid", maintain_order=True):
-        uuid = gpu["uuid"][0]
-        if of_rank and uuid not in of_rank:
+        result = of_uuid.get(gpu["uuid"][0])
+        if result is None:
             continue  # of the node, but no rank's
-        rank = of_rank.get(uuid)
-        own = timed.filter(pl.col("rank") == rank) if rank is not None else timed.clear()
-        base = {"host": gpu["host"][0], "gpu": gpu["gpu"][0], "uuid": uuid, "rank": rank}
+        window = result["window"]["start_ns"], result["window"]["end_ns"]
+        own = timed.filter(pl.col("rank") == result["rank"])
+        base = {"host": gpu["host"][0], "gpu": gpu["gpu"][0], "uuid": gpu["uuid"][0], "rank": result["rank"]}
         found.append(base | of_gpu(gpu.sort("t_ns"), own, window))
     return found
 

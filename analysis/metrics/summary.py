@@ -26,8 +26,7 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
         return base
     results = raw.results(point)
     timed = tables["steps"].filter(pl.col("phase") == "timed")
-    span = window(results, timed)
-    numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, span)
+    numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, seconds(results, timed))
     if numbers["steps_per_epoch"] is not None and numbers.get("step_ms_mean") is not None:
         numbers["epoch_s"] = numbers["steps_per_epoch"] * numbers["step_ms_mean"] / 1e3
     memory = "peak_allocated_bytes" if record.get("device") == "cuda" else "peak_rss_bytes"
@@ -63,21 +62,20 @@ def _steps(steps: pl.DataFrame, timed: pl.DataFrame) -> _Json:
     }
 
 
-def _rates(timed: pl.DataFrame, span: tuple[int, int] | None) -> _Json:
-    if span is None or span[1] <= span[0] or timed.is_empty():
+def _rates(timed: pl.DataFrame, length_s: float | None) -> _Json:
+    if not length_s or timed.is_empty():
         return {}
-    seconds = (span[1] - span[0]) / 1e9
-    tokens = None if timed["tokens"].null_count() else float(timed["tokens"].sum()) / seconds
-    return {"samples_per_s": float(timed["samples"].sum()) / seconds, "tokens_per_s": tokens}
+    tokens = None if timed["tokens"].null_count() else float(timed["tokens"].sum()) / length_s
+    return {"samples_per_s": float(timed["samples"].sum()) / length_s, "tokens_per_s": tokens}
 
 
-def window(results: list[_Json], timed: pl.DataFrame) -> tuple[int, int] | None:
-    """From the first rank's start of the timed window to the last one's end, UTC ns."""
-    windows = [r["window"] for r in results if r.get("window")]
-    if windows:
-        return min(w["start_ns"] for w in windows), max(w["end_ns"] for w in windows)
+def seconds(results: list[_Json], timed: pl.DataFrame) -> float | None:
+    """Length of the timed window, by the rank that took longest: they begin together, but hosts' clocks may differ."""
+    lengths = [(r["window"]["end_ns"] - r["window"]["start_ns"]) / 1e9 for r in results if r.get("window")]
+    if lengths:
+        return float(max(lengths))
     start, end = timed["start_ns"].min(), timed["end_ns"].max()
-    return (start, end) if isinstance(start, int) and isinstance(end, int) else None
+    return (end - start) / 1e9 if isinstance(start, int) and isinstance(end, int) else None
 
 
 def _energy(energy: pl.DataFrame, timed: pl.DataFrame) -> _Json:

@@ -6,8 +6,6 @@ ranks are on one clock (analysis/metrics/clock.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import polars as pl
 
 from analysis.metrics import trace
@@ -27,13 +25,6 @@ def rows(events: trace.Events) -> pl.DataFrame:
     pixel = (last - first) // PIXELS if isinstance(first, int) and isinstance(last, int) else 0
     bars = pl.concat([_merged(f.with_columns(lane=pl.lit(lane)), pixel) for lane, f in lanes.items()])
     return bars.with_columns(origin_ns=pl.lit(hosts["start_ns"].min(), dtype=pl.Int64))
-
-
-def aligned(bars: pl.DataFrame, offsets_us: Mapping[int, float]) -> pl.DataFrame:
-    """Bars with each rank's offset from the first host's clock taken out."""
-    by_ns = {rank: round(offset * 1e3) for rank, offset in offsets_us.items()}
-    shift = pl.col("rank").replace_strict(by_ns, default=0, return_dtype=pl.Int64)
-    return bars.with_columns(pl.col("start_ns", "end_ns", "origin_ns") - shift)
 
 
 def relative(bars: pl.DataFrame) -> pl.DataFrame:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from jobs.look import Look
 from jobs.point import Point
@@ -19,6 +25,9 @@ PROBE_TIMEOUT_S = 60
 EXPORT_TIMEOUT_S = 300
 OLDEST = (2023, 1)
 NO_GPU_METRICS_VARIABLE = "NIGHTSWEEP_NO_GPU_METRICS"
+OWNER_VARIABLE = "NIGHTSWEEP_NSYS_OWNER"
+"""Marks the processes of one nsys: its agent and the program under it have sessions of their own, and init for a parent
+once nsys is gone."""
 
 # Few tables and no CPU sampling, so that the step is little disturbed; only the range that the step loop opens is
 # captured, and nsys leaves the ranks alone when it ends.
@@ -75,21 +84,58 @@ def _try_profile(flags: Sequence[str]) -> str | None:
         return why or (None if table.exists() else "`nsys export` left no file")
 
 
-def _run(*command: str, cwd: str | None = None) -> tuple[str, str | None]:
+def _run(*command: str, cwd: str | None = None, timeout_s: float | None = None) -> tuple[str, str | None]:
     """What a command prints, and why it failed, in one line."""
-    name = " ".join(command[:2])
+    name, limit = " ".join(command[:2]), PROBE_TIMEOUT_S if timeout_s is None else timeout_s
+    owner = uuid.uuid4().hex
+    env = {**os.environ, OWNER_VARIABLE: owner}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, cwd=cwd)
-    except subprocess.TimeoutExpired:
-        return "", f"`{name}` did not end within {PROBE_TIMEOUT_S} s"
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", cwd=cwd, env=env
+        )
     except OSError as error:
         return "", f"`{name}` cannot be run: {error.strerror}"
-    if done.returncode == 0:
-        return done.stdout.strip(), None
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["no output"]
-    # the line that says error is seldom the last: usage follows
-    line = next((text for text in lines if "error" in text.lower()), lines[-1])
-    return "", f"`{name}` failed: {line.strip()[:200]}"
+    with process:
+        try:
+            told, errors = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            end(owner)
+            return "", f"`{name}` did not end within {limit:g} s"
+    return (told.strip(), None) if process.returncode == 0 else ("", f"`{name}` failed: {_complaint(told + errors)}")
+
+
+def _complaint(text: str) -> str:
+    """The line that says error; without one all before the usage text, which is how nsys refuses a flag."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
+    head = list(itertools.takewhile(lambda line: not line.lower().startswith("usage:"), lines)) or lines
+    plain = " ".join(head) if len(head) < len(lines) else lines[-1]
+    return next((line for line in head if "error" in line.lower()), plain)[:200]
+
+
+def processes(owner: str) -> list[psutil.Process]:
+    """The living processes of an nsys that was started with this owner in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(OWNER_VARIABLE) == owner:
+                found.append(process)
+    return found
+
+
+def end(owner: str) -> None:
+    """Kill them all."""
+    for _ in range(2):  # again, for what one of them started meanwhile
+        for process in processes(owner):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def ask_for_stacks(owner: str) -> None:
+    """SIGUSR1 to the rank itself: nsys would die of it, and does not hand it on."""
+    for process in processes(owner):
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[1:3] == ["-m", "jobs.worker"]:
+                process.send_signal(signal.SIGUSR1)
 
 
 def profile_command(look: Look, rank: int, point: Point) -> list[str]:
@@ -117,8 +163,5 @@ def _export(look: Look, rank: int) -> str | None:
     if not report.exists():
         return f"nsys left no report for rank {rank}"
     command = ["nsys", "export", "--type=sqlite", "--force-overwrite=true", "-o", str(target), str(report)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=EXPORT_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return f"nsys export of rank {rank} did not end within {EXPORT_TIMEOUT_S} s"
-    return None if done.returncode == 0 and target.exists() else f"nsys export of rank {rank} failed"
+    _, why = _run(*command, timeout_s=EXPORT_TIMEOUT_S)
+    return f"rank {rank}: {why}" if why else None if target.exists() else f"nsys export of rank {rank} left no file"
