@@ -121,7 +121,7 @@ GPU_EVENTS: dict[str, Column] = {
     "gpu": Column(pl.Int64, "NVML index; null where the event is of no single GPU.", "events-H.jsonl"),
     "uuid": Column(pl.String, "Its UUID.", "events-H.jsonl"),
     "kind": Column(
-        pl.String, "xid, ecc, foreign_process, low_gpu, gpu_lost or field_missing (jobs/telemetry/events.py).",
+        pl.String, "xid, ecc, foreign_process, low_gpu, gpu_lost, field_missing or sampler_lost.",
         "events-H.jsonl",
     ),
     "message": Column(pl.String, "The event in one line.", "events-H.jsonl"),

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -15,6 +16,11 @@ PR_SET_PDEATHSIG = 1
 def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Ask Linux to send this process a signal when its parent dies, however it dies."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
+
+
+def end_on_sigterm(stop: threading.Event) -> None:
+    """Set it when the signal comes; by a thread, because the main one may just hold the event's lock."""
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=stop.set).start())
 
 
 def signal_group(process: subprocess.Popen[bytes], number: int) -> None:

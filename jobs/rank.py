@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def main() -> int:
     point = complete(read_json(look.point_file)["settings"])
     command = [sys.executable, "-m", "jobs.worker", str(look.folder)]
     under_nsys = os.environ.get("NIGHTSWEEP_TRACER") == "nsys" and point.traces(rank)
-    owner = f"{look.folder}:{rank}"
+    owner = uuid.uuid4().hex
     if under_nsys:
         command = nsys.profile_command(look, rank, point) + command
     first = os.environ["LOCAL_RANK"] == "0"

@@ -12,7 +12,9 @@ import pytest
 from analysis import calibration, cli, ingest
 from analysis.metrics import clock, cost, energy
 from analysis.readers import nsys, nvml, raw
+from jobs.look import Look
 from jobs.telemetry import log
+from jobs.telemetry.samplers import Started
 from tests.h200 import unpacked
 
 
@@ -214,6 +216,16 @@ def test_cost_ratio_is_that_of_the_blocks(tmp_path):
     rows = cost.rows(tmp_path, {"settings": {"nvml_hz": 10}, "device": "cpu", "tracer": {"used": None}})
     assert [row["ratio"] for row in rows] == pytest.approx([13 / 12, 14 / 12])
     assert {row["tool"] for row in rows} == {"host"} and {row["steps"] for row in rows} == {2}
+
+
+def test_a_sampler_that_dies_is_told_of(tmp_path):
+    look = Look(tmp_path)
+    started = Started(look, nvml_hz=0)
+    started.processes[0].kill()
+    started.processes[0].wait()
+    started.end()
+    (event,) = (json.loads(line) for line in next(tmp_path.glob("events-*.jsonl")).read_text().splitlines())
+    assert event["kind"] == "sampler_lost" and "jobs.telemetry.host" in event["message"] and "-9" in event["message"]
 
 
 def test_a_killed_job_keeps_its_log_and_its_events(tmp_path):

@@ -6,6 +6,7 @@ One line an event in events-H.jsonl; the launcher copies them to the record.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import subprocess
@@ -18,8 +19,9 @@ from typing import Any
 
 from jobs.telemetry.gpus import Gpu
 
-KINDS = ("xid", "ecc", "foreign_process", "low_gpu", "gpu_lost", "field_missing")
+KINDS = ("xid", "ecc", "foreign_process", "low_gpu", "gpu_lost", "field_missing", "sampler_lost")
 WAIT_MS = 500
+LOST = "GPU is lost"  # as NVML's error says it
 ALERT_VARIABLE = "NIGHTSWEEP_ALERT"
 
 
@@ -101,17 +103,39 @@ class Lows:
             )  # fmt: skip
 
 
+class Losses:
+    """Tells, once each, of what a GPU gave at first and will not give again."""
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self.known: dict[str, set[str]] = {}
+
+    def see(self, gpu: Gpu, reasons: dict[str, str]) -> None:
+        """Take the fields that are gone, and why. Those of the first time are in the log's header."""
+        known = self.known.setdefault(gpu.uuid, set(reasons))
+        fresh = {name: why for name, why in reasons.items() if name not in known}
+        known.update(fresh)
+        for why in sorted(set(fresh.values())):
+            if why.endswith(LOST):
+                if LOST not in known:
+                    known.add(LOST)
+                    self.events.add("gpu_lost", f"GPU {gpu.index}: {LOST}", gpu)
+            else:
+                names = ", ".join(name for name in fresh if fresh[name] == why)
+                self.events.add("field_missing", f"GPU {gpu.index}: {names}: {why}", gpu)
+
+
 def watch_xid(gpus: list[Gpu], events: Events, stop: threading.Event) -> None:
     """Write down XID and ECC errors as the driver tells them, until told to stop."""
     import pynvml as n
 
-    boards = {gpu.index: gpu for gpu in gpus}
     wanted = n.nvmlEventTypeXidCriticalError | n.nvmlEventTypeDoubleBitEccError | n.nvmlEventTypeSingleBitEccError
     try:
+        boards = {g.index: Gpu(g.index, n.nvmlDeviceGetUUID(g.board), g.board, g.board) for g in gpus}
         told = n.nvmlEventSetCreate()
-        for gpu in boards.values():
-            kinds = wanted & n.nvmlDeviceGetSupportedEventTypes(gpu.board)
-            n.nvmlDeviceRegisterEvents(gpu.board, kinds, told)
+        for board in boards.values():
+            kinds = wanted & n.nvmlDeviceGetSupportedEventTypes(board.board)
+            n.nvmlDeviceRegisterEvents(board.board, kinds, told)
     except n.NVMLError as error:
         events.add("field_missing", f"XID errors are not told: {error}")
         return
@@ -123,10 +147,27 @@ def watch_xid(gpus: list[Gpu], events: Events, stop: threading.Event) -> None:
                 continue
             events.add("gpu_lost" if error.value == n.NVML_ERROR_GPU_IS_LOST else "field_missing", f"events: {error}")
             return
-        uuid = n.nvmlDeviceGetUUID(data.device)
-        whose = next((gpu for gpu in gpus if n.nvmlDeviceGetUUID(gpu.board) == uuid), None)
+        whose = _whose(data, gpus, list(boards.values()))
         if data.eventType == n.nvmlEventTypeXidCriticalError:
             events.add("xid", f"XID {data.eventData}", whose)
         else:
             events.add("ecc", f"ECC error, event type {data.eventType}", whose)
     n.nvmlEventSetFree(told)
+
+
+def _whose(data: Any, gpus: list[Gpu], boards: list[Gpu]) -> Gpu | None:
+    """The GPU or MIG device of an event; the whole GPU where the event is of no single MIG device of the job."""
+    import pynvml as n
+
+    try:
+        uuid = n.nvmlDeviceGetUUID(data.device)
+        board = next((b for b in boards if b.uuid == uuid), None)
+    except n.NVMLError:  # a GPU that fell off the bus has no UUID any more
+        board = next((b for b in boards if _address(b.board) == _address(data.device)), None)
+    if board is None:
+        return None
+    return next((g for g in gpus if g.index == board.index and g.instance in (None, data.gpuInstanceId)), board)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

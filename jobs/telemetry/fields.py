@@ -184,6 +184,9 @@ class Reader:
                 found.update(_present(reading.names, reading.read(self.gpu)))
             except pynvml.NVMLError as error:
                 self.lose(reading.names, str(error), for_good=lasting(error))
+            else:
+                for name in reading.names:
+                    self.missing.pop(name, None)
         return found
 
     def lose(self, names: tuple[str, ...], reason: str, *, for_good: bool) -> None:

@@ -16,6 +16,7 @@ import math
 import time
 from typing import Any
 
+from jobs.telemetry.fields import lasting
 from jobs.telemetry.gpus import Gpu
 
 MIB = 1 << 20
@@ -47,6 +48,7 @@ class GpmReader:
         import pynvml as n
 
         self.gpu, self.missing = gpu, missing
+        self.gone: set[str] = set()
         self.samples: list[Any] = []
         self.since_ns: int | None = None
         try:
@@ -55,11 +57,12 @@ class GpmReader:
             self.samples = [n.nvmlGpmSampleAlloc(), n.nvmlGpmSampleAlloc()]
             self._sample(0)
         except n.NVMLError as error:
-            self._give_up(error)
+            self._lose(error, for_good=True)
 
-    def _give_up(self, error: Any) -> None:
-        self.samples = []
-        self.missing.update(dict.fromkeys(NAMES, f"no GPM counters: {error}"))
+    def _lose(self, error: Any, *, for_good: bool) -> None:
+        self.missing.update({name: f"no GPM counters: {error}" for name in NAMES if name not in self.gone})
+        if for_good:
+            self.gone.update(NAMES)
 
     def _sample(self, place: int) -> int:
         """Take a sample; when, on the monotonic clock."""
@@ -77,15 +80,16 @@ class GpmReader:
         where it is not known since when."""
         import pynvml as n
 
-        if not self.samples:
+        if NAMES[0] in self.gone:
             return {}
         try:
             now_ns = self._sample(1)
             values = self._metrics()
         except n.NVMLError as error:
-            self._give_up(error)
+            self._lose(error, for_good=lasting(error))
             return {}
-        if CLOCK not in values and CLOCK not in self.missing:
+        self.missing.pop(NAMES[0], None)
+        if CLOCK not in values and CLOCK not in self.gone:
             return {}
         since, self.since_ns = self.since_ns, now_ns
         self.samples.reverse()
@@ -94,7 +98,7 @@ class GpmReader:
     def _metrics(self) -> dict[str, float | int]:
         import pynvml as n
 
-        wanted = [name for name in METRICS if name not in self.missing]
+        wanted = [name for name in METRICS if name not in self.gone]
         request = n.c_nvmlGpmMetricsGet_t()
         request.version, request.numMetrics = n.NVML_GPM_METRICS_GET_VERSION, len(wanted)
         request.sample1, request.sample2 = self.samples
@@ -105,7 +109,12 @@ class GpmReader:
         for place, name in enumerate(wanted):
             metric = request.metrics[place]
             if metric.nvmlReturn != n.NVML_SUCCESS:
-                self.missing[name] = str(n.NVMLError(metric.nvmlReturn))
-            elif not math.isnan(metric.value):
+                error = n.NVMLError(metric.nvmlReturn)
+                self.missing[name] = str(error)
+                if lasting(error):
+                    self.gone.add(name)
+                continue
+            self.missing.pop(name, None)
+            if not math.isnan(metric.value):
                 values[name] = metric.value * METRICS[name][1]
         return values

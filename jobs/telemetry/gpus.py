@@ -29,14 +29,16 @@ def probe() -> tuple[bool, str]:
         count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError as error:
         return False, f"NVML: {error}"
-    return (True, f"{count} GPUs") if count else (False, "NVML: no GPU")
+    if not count:
+        return False, "NVML: no GPU"
+    return (True, f"{count} GPUs") if of_job() else (False, f"NVML: none of {count} GPUs is this job's")
 
 
 def visible(index: int, uuid: str, *migs: str) -> bool:
     """Whether CUDA_VISIBLE_DEVICES leaves this GPU, or one of its MIG devices, to the job; it names them by index or by
-    the start of the UUID."""
+    the start of the UUID. Empty, it leaves none."""
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not told:
+    if told is None:
         return True
     return any(word == str(index) or _begins(word, uuid, *migs) for word in told.split(","))
 
@@ -46,14 +48,18 @@ def _begins(word: str, *uuids: str) -> bool:
 
 
 def of_job() -> list[Gpu]:
-    """The job's devices, in NVML's order: MIG devices in place of a GPU that is split into them."""
+    """The job's devices, in NVML's order: MIG devices in place of a GPU that is split into them. One that is lost, or
+    that this process may not use, is left out."""
     import pynvml
 
     pynvml.nvmlInit()
     found: list[Gpu] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = pynvml.nvmlDeviceGetUUID(handle)
+        except pynvml.NVMLError:
+            continue
         migs = list(_migs(handle, index))
         if not visible(index, uuid, *(mig.uuid for mig in migs)):
             continue

@@ -9,7 +9,6 @@ they are taken, so a killed job keeps its log.
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import sys
 import threading
@@ -20,7 +19,7 @@ from typing import Any
 import psutil
 
 from jobs.look import Look, read_json
-from jobs.processes import die_with_parent
+from jobs.processes import die_with_parent, end_on_sigterm
 
 INTERVAL_S = 0.5
 
@@ -74,7 +73,7 @@ class HostReader:
 def main() -> None:
     die_with_parent()
     look, host, stop = Look(Path(sys.argv[1])), socket.gethostname(), threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    end_on_sigterm(stop)
     reader = HostReader(look)
     with look.host_samples(host).open("a") as sink:
         while not stop.wait(INTERVAL_S):

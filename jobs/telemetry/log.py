@@ -1,4 +1,4 @@
-"""The NVML log: an Arrow IPC stream to which a batch is added twice a second, so that a killed job keeps what it had.
+"""The NVML log: an Arrow IPC stream to which a batch is added four times a second, so that a killed job keeps it.
 
 The header is in the stream's schema metadata, as JSON under `nightsweep`: what the fields are missing and why, the
 GPUs, the rate. Every row is one GPU at one time; a field that was not read then is null.
@@ -34,6 +34,7 @@ class Log:
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.schema = schema(header)
+        pa.RecordBatch.from_pylist([], schema=self.schema)  # the first one takes half a second: Arrow imports pandas
         self.sink = path.open("wb")
         self.writer = pa.ipc.new_stream(self.sink, self.schema)
         self.sink.flush()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -24,9 +23,9 @@ import psutil
 
 from jobs.look import Look, read_json, write_json
 from jobs.point import complete
-from jobs.processes import die_with_parent
+from jobs.processes import die_with_parent, end_on_sigterm
 from jobs.telemetry import fields, gpm, gpus
-from jobs.telemetry.events import ALERT_VARIABLE, Alert, Events, Lows, watch_xid
+from jobs.telemetry.events import ALERT_VARIABLE, Alert, Events, Losses, Lows, watch_xid
 from jobs.telemetry.log import Log
 from jobs.telemetry.strangers import Strangers
 
@@ -47,6 +46,7 @@ class Sampler:
         self.readers = [fields.Reader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
         self.counters = [gpm.GpmReader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
         self.strangers = Strangers(look, self.host, self.events)
+        self.losses = Losses(self.events)
         self.lows = Lows(alert, self.events) if alert else None
         self.latest: dict[str, dict[str, Any]] = {gpu.uuid: {} for gpu in self.gpus}
         self.totals = {gpu.uuid: _total_memory(gpu) for gpu in self.gpus}
@@ -57,10 +57,11 @@ class Sampler:
     def header(self) -> dict[str, Any]:
         """What the log says of itself: one round of readings tells what is missing."""
         for reader in self.readers:
-            reader.read(*fields.EVERY_TICK, fields.ENERGY, fields.ECC)
+            reader.read(*fields.EVERY_TICK, fields.ENERGY, fields.ECC, self.strangers.reading)
         time.sleep(1 / GPM_HZ)  # so that the counters move once
         for counter in self.counters:
             counter.read()
+        self.tell_losses()
         devices = [{"gpu": g.index, "uuid": g.uuid, "mig": g.instance is not None} for g in self.gpus]
         return {"host": self.host, "hz": self.hz, "gpus": devices, "missing": self.missing}
 
@@ -77,8 +78,14 @@ class Sampler:
             self.log.add(gpu.index, gpu.uuid, values, at)
             self.latest[gpu.uuid].update(values | counted)
             if self.lows:
-                busy = counted.get("sm_active_percent") if counter.samples else values.get("utilization_percent")
+                by_counter = "sm_active_percent" not in self.missing[gpu.uuid]
+                busy = counted.get("sm_active_percent") if by_counter else values.get("utilization_percent")
                 self.lows.see(gpu, busy, at[1] / 1e9)
+
+    def tell_losses(self) -> None:
+        for gpu, reader, counter in zip(self.gpus, self.readers, self.counters, strict=True):
+            gone = sorted({*reader.gone, *counter.gone})
+            self.losses.see(gpu, {name: self.missing[gpu.uuid][name] for name in gone})
 
     def slow(self, stop: threading.Event) -> None:
         """Energy, errors and processes, until told to stop."""
@@ -92,7 +99,7 @@ class Sampler:
                 if energy:
                     self.log.add(gpu.index, gpu.uuid, energy, (before[0] + took, before[1] + took))
                 if turn % round(1 / SLOW_S) == 0:
-                    self.log.add(gpu.index, gpu.uuid, reader.read(fields.ECC) | self.strangers.read(gpu))
+                    self.log.add(gpu.index, gpu.uuid, reader.read(fields.ECC, self.strangers.reading))
             turn += 1
 
     def run(self, stop: threading.Event) -> None:
@@ -113,6 +120,7 @@ class Sampler:
                 self.log.flush()
                 flushed = now
             if now - lived >= LIVE_S:
+                self.tell_losses()
                 write_json(self.look.live(self.host), self.live())
                 lived = now
             following = max(number + 1, int((time.monotonic() - start) / period))
@@ -121,6 +129,7 @@ class Sampler:
         for thread in threads:
             thread.join()
         self.log.close()
+        self.tell_losses()
         write_json(self.look.live(self.host), self.live())
 
     def live(self) -> dict[str, Any]:
@@ -147,7 +156,7 @@ class Sampler:
             "alert": threshold,
             "gpus": shown,
             "sampler": {**_own_cpu(), "wall_s": now - self.began, "missed": self.missed, "pid": os.getpid()},
-            "missing": self.missing,
+            "missing": {uuid: dict(reasons) for uuid, reasons in self.missing.items()},  # another thread adds to them
         }
 
 
@@ -169,7 +178,7 @@ def _total_memory(gpu: gpus.Gpu) -> int | None:
 def main() -> None:
     die_with_parent()
     look, stop = Look(Path(sys.argv[1])), threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    end_on_sigterm(stop)
     told = os.environ.get(ALERT_VARIABLE)
     alert = Alert(**json.loads(told)) if told else None
     hz = complete(read_json(look.point_file)["settings"]).nvml_hz

@@ -13,6 +13,7 @@ import sys
 
 from jobs.look import Look, read_json, write_json
 from jobs.telemetry import gpus
+from jobs.telemetry.events import Events
 
 END_S = 5.0
 OFF_VARIABLE = "NIGHTSWEEP_NO_SAMPLERS"
@@ -22,6 +23,7 @@ class Started:
     """The running samplers of this node: the host's always, the GPUs' where NVML answers and a rate is asked for."""
 
     def __init__(self, look: Look, nvml_hz: int) -> None:
+        self.look = look
         modules = [] if OFF_VARIABLE in os.environ else ["jobs.telemetry.host"]
         if modules and nvml_hz > 0 and gpus.probe()[0]:
             modules.append("jobs.telemetry.sampler")
@@ -32,7 +34,12 @@ class Started:
         write_json(look.samplers(socket.gethostname()), {"pids": [p.pid for p in self.processes]})
 
     def end(self) -> None:
-        """Let them write what they have, and go."""
+        """Let them write what they have, and go; tell of one that did not last so long."""
+        host = socket.gethostname()
+        for process in self.processes:
+            if process.poll() is not None:
+                text = f"`{' '.join(map(str, process.args[1:3]))}` ended by itself with {process.returncode}"  # type: ignore[index]
+                Events(self.look.events(host), host).add("sampler_lost", text)
         for process in self.processes:
             process.terminate()
             process.send_signal(signal.SIGCONT)  # one that is held still would not hear it

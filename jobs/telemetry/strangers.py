@@ -12,6 +12,7 @@ import psutil
 
 from jobs.look import Look, read_json
 from jobs.telemetry.events import Events
+from jobs.telemetry.fields import Reading, Values
 from jobs.telemetry.gpus import Gpu
 
 
@@ -23,21 +24,19 @@ class Strangers:
         self.known: dict[int, bool] = {}
         self.same_ids = False
         self.told: set[tuple[str, int]] = set()
+        self.reading = Reading(("processes", "foreign_processes"), self._read)
 
-    def read(self, gpu: Gpu) -> dict[str, int]:
+    def _read(self, gpu: Gpu) -> Values:
         """Processes with a context on the GPU; foreign ones where the ids can be told apart."""
         import pynvml as n
 
-        try:
-            pids = {process.pid for process in n.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
-        except n.NVMLError:
-            return {}
+        pids = {process.pid for process in n.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
         foreign = sorted(pid for pid in pids if not self.ours(pid))
         if not self.same_ids:
-            return {"processes": len(pids)}
+            return len(pids), None
         for pid in foreign:
             self.tell(gpu, pid)
-        return {"processes": len(pids), "foreign_processes": len(foreign)}
+        return len(pids), len(foreign)
 
     def ours(self, pid: int) -> bool:
         """Whether a rank of this host started the process. One that cannot be seen from here was not."""
