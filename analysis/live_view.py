@@ -24,6 +24,7 @@ from typing import Any
 
 from analysis.live import Reader, Running, State, SweepState
 from analysis.live_look import Event, Gpu
+from analysis.words import SPEAKING, counted
 from jobs.progress import duration
 
 EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT
@@ -33,8 +34,7 @@ ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the alternate s
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 STYLES = {"": "", "bold": "\x1b[1m", "red": "\x1b[31m"}
 
-# Values that say by themselves which setting they belong to, and short names of other settings.
-SPEAKING = ("workload", "model", "strategy", "precision", "optimizer", "layout", "method", "device", "tracer", "fault")
+# Short names of settings where a line has little room.
 SHORT = {"ranks_per_node": "ranks", "micro_batch": "batch", "grad_accum": "accum", "learning_rate": "lr",
          "loader_workers": "workers", "prefetch_factor": "prefetch", "image_size": "px", "seq_len": "seq",
          "activation_checkpointing": "ckpt", "resize_on": "resize", "pin_memory": "pin"}  # fmt: skip
@@ -169,10 +169,6 @@ def page(state: State, width: int, height: int | None = None) -> list[Line]:
     for number, first in enumerate(heads):
         lines += [first, *(line for mine, told in blocks if mine == number for line in told)]
     return [Line(cut(line.text, width), line.style) for line in [*lines, *rest][:height]]
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def at_terminal() -> bool:

@@ -1,6 +1,9 @@
-"""Numbers in words."""
+"""Numbers and settings in words. It imports no polars: `nightsweep check` and `nightsweep watch` start at once."""
 
 from __future__ import annotations
+
+SPEAKING = ("workload", "model", "strategy", "precision", "optimizer", "layout", "method", "device", "tracer", "fault")
+"""Settings whose values say by themselves which setting they belong to."""
 
 
 def counted(number: int, noun: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from analysis import tables as schemas
+from analysis.words import SPEAKING
 from jobs import point as settings
 
 ASIDE = ("repeat", "seed", "cost_pairs", "keep_report", "trace_ranks", "trace_preset")
@@ -21,8 +22,6 @@ ASIDE = ("repeat", "seed", "cost_pairs", "keep_report", "trace_ranks", "trace_pr
 SHAPE = ("nodes", "ranks_per_node")
 SETTINGS = tuple(settings.FIELDS)
 
-# Values that say by themselves which setting they belong to.
-_SPEAKING = ("workload", "model", "strategy", "precision", "optimizer", "layout", "method", "device", "tracer", "fault")
 _SHORT = {
     "ranks_per_node": "{} rank{s}/node",
     "nodes": "{} node{s}",
@@ -71,7 +70,7 @@ def word(name: str, value: Any) -> str:
         return name if value else f"no {name}"
     if value is None:
         return f"no {name}"
-    if name in _SPEAKING:
+    if name in SPEAKING:
         return str(value)
     if name in _SHORT:
         return _SHORT[name].format(value, s="" if value == 1 else "s")
