@@ -16,8 +16,6 @@ from jobs import plan
 from jobs.look import Look
 from jobs.looks import SKIPPED, Attempt
 
-HALVES = ("plain", "tracer")
-
 
 def step_s(folder: Path) -> float:
     """Median step of the timed look on rank 0, s; 0 where there is none."""

@@ -19,8 +19,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from jobs.look import Look, read_json, write_json
 from jobs.point import complete
 from jobs.processes import die_with_parent, end_on_sigterm
@@ -155,15 +153,9 @@ class Sampler:
             "hz": self.hz,
             "alert": threshold,
             "gpus": shown,
-            "sampler": {**_own_cpu(), "wall_s": now - self.began, "missed": self.missed, "pid": os.getpid()},
+            "sampler": {"cpu_s": time.process_time(), "wall_s": now - self.began, "missed": self.missed},
             "missing": {uuid: dict(reasons) for uuid, reasons in self.missing.items()},  # another thread adds to them
         }
-
-
-def _own_cpu() -> dict[str, Any]:
-    """CPU seconds of this process, and of its threads in order of their start."""
-    threads = sorted(psutil.Process().threads(), key=lambda thread: thread.id)
-    return {"cpu_s": time.process_time(), "threads_cpu_s": [t.user_time + t.system_time for t in threads]}
 
 
 def _total_memory(gpu: gpus.Gpu) -> int | None:
