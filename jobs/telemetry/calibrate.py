@@ -1,15 +1,14 @@
 """Runs the telemetry of this machine against known loads, and keeps what it wrote:
 
-    python -m jobs.telemetry.calibrate FOLDER [--hz 10] [--no-nsys]
+    nightsweep calibrate FOLDER                   # measures, and tells what is found (analysis/calibration.py)
+    python -m jobs.telemetry.calibrate FOLDER     # measures only: on a node without polars; read FOLDER elsewhere
 
 FOLDER then holds `steady/` and, where nsys works, `bursts/`: a look each, with the sampler's log, loads.jsonl and, in
-bursts/, the nsys export trace-r0.sqlite. `nightsweep calibrate` reads them (analysis/calibration.py).
+bursts/, the nsys export trace-r0.sqlite.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +36,7 @@ def measure(folder: Path, load: str, hz: int, prefix: list[str]) -> int:
         samplers.end()
 
 
-def run(folder: Path, hz: int, with_nsys: bool) -> str | None:
+def run(folder: Path, hz: int = 10, with_nsys: bool = True) -> str | None:
     """All loads; why it could not be done, or None."""
     works, why = gpus.probe()
     if not works:
@@ -58,13 +57,7 @@ def run(folder: Path, hz: int, with_nsys: bool) -> str | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="jobs.telemetry.calibrate", description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--hz", type=int, default=10)
-    parser.add_argument("--no-nsys", action="store_true")
-    args = parser.parse_args()
-    os.environ.pop("NIGHTSWEEP_TRACER", None)
-    why = run(args.folder, args.hz, not args.no_nsys)
+    why = run(Path(sys.argv[1]))
     if why:
         print(why, file=sys.stderr)
     return 1 if why else 0
