@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.telemetry import gpus, nsys
+from jobs.telemetry import gpm, gpus, nsys
 
 TOKEN_TIMEOUT_S = 60
 STAMP_READS = 20
@@ -76,16 +76,7 @@ def nvml_part() -> dict[str, Any]:
     import pynvml
 
     driver = pynvml.nvmlSystemGetDriverVersion()
-    return {"answers": True, "text": text, "driver": driver, "gpm": all(map(gpm, gpus.of_job()))}
-
-
-def gpm(gpu: gpus.Gpu) -> bool:
-    import pynvml
-
-    try:
-        return bool(pynvml.nvmlGpmQueryDeviceSupport(gpu.board).isSupportedDevice)
-    except (pynvml.NVMLError, AttributeError):
-        return False
+    return {"answers": True, "text": text, "driver": driver, "gpm": not any(map(gpm.refusal, gpus.of_job()))}
 
 
 def nsys_part() -> dict[str, Any]:

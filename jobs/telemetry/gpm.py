@@ -41,6 +41,19 @@ CLOCK = "dram_active_percent"  # the metric that is 0/0 when the counters stood 
 NAMES = ("gpm_span_ns", *METRICS)
 
 
+def refusal(gpu: Gpu) -> Any:
+    """Why the GPU has no counters, as NVML's error; None where it has them."""
+    import pynvml as n
+
+    try:
+        supported = n.nvmlGpmQueryDeviceSupport(gpu.board).isSupportedDevice
+    except n.NVMLError as error:
+        return error
+    except AttributeError:  # an old pynvml
+        return n.NVMLError(n.NVML_ERROR_FUNCTION_NOT_FOUND)
+    return None if supported else n.NVMLError(n.NVML_ERROR_NOT_SUPPORTED)
+
+
 class GpmReader:
     """The counters of one GPU. `missing` gets the reason of each metric that it does not give."""
 
@@ -52,8 +65,8 @@ class GpmReader:
         self.samples: list[Any] = []
         self.since_ns: int | None = None
         try:
-            if not n.nvmlGpmQueryDeviceSupport(gpu.board).isSupportedDevice:
-                raise n.NVMLError(n.NVML_ERROR_NOT_SUPPORTED)
+            if why := refusal(gpu):
+                raise why
             self.samples = [n.nvmlGpmSampleAlloc(), n.nvmlGpmSampleAlloc()]
             self._sample(0)
         except n.NVMLError as error:
