@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jobs.point import IMAGE_MODELS, LLM_MODELS, Point, defaults
@@ -98,22 +99,26 @@ def nsys_on_cpu(p: Point) -> Reason | None:
     return None
 
 
-def tracer_unused(p: Point) -> Reason | None:
-    if p.tracer != "auto" and p.traced_steps == 0:
-        return Reason(("tracer", "traced_steps"), f"tracer {p.tracer} has no effect: traced_steps is 0")
+def unused_without_trace(name: str, p: Point) -> Reason | None:
+    value = getattr(p, name)
+    if p.traced_steps == 0 and value != defaults(p.workload)[name]:
+        return Reason((name, "traced_steps"), f"{name} {str(value).lower()} has no effect: traced_steps is 0")
     return None
 
 
-def trace_unused(p: Point) -> Reason | None:
-    for name in ("trace_ranks", "trace_preset", "keep_report"):
-        value = getattr(p, name)
-        if p.traced_steps == 0 and value != defaults(p.workload)[name]:
-            return Reason((name, "traced_steps"), f"{name} {str(value).lower()} has no effect: traced_steps is 0")
+def _trace_ranks(p: Point) -> list[int]:
+    return [int(word) for word in p.trace_ranks.split(",") if word.isdigit()]
+
+
+def trace_ranks_differ(p: Point) -> Reason | None:
+    twice = [rank for rank, count in Counter(_trace_ranks(p)).items() if count > 1]
+    if twice:
+        return Reason(("trace_ranks",), f"rank {twice[0]} is given more than once in {p.trace_ranks}")
     return None
 
 
 def trace_ranks_exist(p: Point) -> Reason | None:
-    ranks = [int(word) for word in p.trace_ranks.split(",") if word.isdigit()]
+    ranks = _trace_ranks(p)
     if ranks and max(ranks) >= p.world_size:
         text = f"rank {max(ranks)} never comes: ranks go from 0 to {p.world_size - 1}"
         return Reason(("trace_ranks", "ranks_per_node", "nodes"), text)
@@ -182,8 +187,8 @@ CHECKS: tuple[Callable[[Point], Reason | None], ...] = (
     non_blocking_on_cpu,
     non_blocking_unpinned,
     nsys_on_cpu,
-    tracer_unused,
-    trace_unused,
+    *(partial(unused_without_trace, name) for name in ("tracer", "trace_ranks", "trace_preset", "keep_report")),
+    trace_ranks_differ,
     trace_ranks_exist,
     nvml_on_cpu,
     lora_rank_unused,

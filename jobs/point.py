@@ -31,7 +31,8 @@ LLM_MODELS = ("llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b")
 Model = Literal["mobilenet_v2", "resnet50", "vit_s", "llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b"]
 
 FAULT_PATTERN = r"^(exception|kill|nan|hang)@rank\d+:step\d+$"
-TRACE_RANKS_PATTERN = r"^(all|first-per-node|\d+(,\d+)*)$"
+# A rank has one spelling, 1 and not 01: `Point.traces` compares texts. `$` alone would let the end of a line pass.
+TRACE_RANKS_PATTERN = r"^(all|first-per-node|(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*)$(?!\n)"
 ID_LENGTH = 12
 
 

@@ -187,7 +187,7 @@ def _what(error: ValidationError, limit: Any) -> str:
         case "pattern" if limit == NAME_PATTERN:
             return f"{value} is not made of a-z, 0-9, _ and -, starting with a letter or digit"
         case "pattern" if limit == TRACE_RANKS_PATTERN:
-            return f"{value} is not all, first-per-node or ranks with commas (0,3)"
+            return f"{value} is not all, first-per-node or ranks with commas and without leading zeros (0,3)"
         case "pattern":
             return f"{value} is not KIND@rankR:stepS with KIND one of exception, kill, nan, hang"
         case "minItems" | "minLength" | "minProperties":

@@ -201,7 +201,7 @@ def test_ranks_that_are_traced(asked, ranks):
 
 
 BASE = "name: s\nbase: {workload: image, model: resnet50}\n"
-BAD_RANKS = "is not all, first-per-node or ranks with commas (0,3)"
+BAD_RANKS = "is not all, first-per-node or ranks with commas and without leading zeros (0,3)"
 BROKEN = [
     (
         "include: [{ranks_per_node: 2, trace_ranks: '0,2'}]",
@@ -214,6 +214,14 @@ BROKEN = [
     ("include: [{trace_ranks: some}]", f"include[0].trace_ranks: 'some' {BAD_RANKS}"),
     ("axes: {trace_ranks: [all, '0,']}", f"axes.trace_ranks[1]: '0,' {BAD_RANKS}"),
     ("axes: {trace_ranks: ['-1']}", f"axes.trace_ranks[0]: '-1' {BAD_RANKS}"),
+    ("axes: {trace_ranks: ['01']}", f"axes.trace_ranks[0]: '01' {BAD_RANKS}"),
+    ("include: [{trace_ranks: '0,00'}]", f"include[0].trace_ranks: '0,00' {BAD_RANKS}"),
+    ("axes: {trace_ranks: ['\u0661']}", f"axes.trace_ranks[0]: '\u0661' {BAD_RANKS}"),
+    ('axes: {trace_ranks: ["all\\n"]}', f"axes.trace_ranks[0]: 'all\\n' {BAD_RANKS}"),
+    (
+        "axes: {ranks_per_node: [2], trace_ranks: [all, '1,0,1']}",
+        "axes.trace_ranks[1]: rank 1 is given more than once in 1,0,1 (1 point)",
+    ),
     ("axes: {trace_ranks: [1]}", "axes.trace_ranks[0]: 1 is not a text"),
     ("axes: {trace_preset: [heavy]}", "axes.trace_preset[0]: 'heavy' is not one of light, deep"),
     (
@@ -259,6 +267,18 @@ def test_a_broken_file_gives_one_line(tmp_path, text, expected):
     with pytest.raises(SweepError) as caught:
         sweep(tmp_path, text)
     assert list(caught.value.errors) == [expected]
+
+
+def test_every_setting_that_a_point_without_trace_does_not_use_is_told(tmp_path):
+    with pytest.raises(SweepError) as caught:
+        sweep(
+            tmp_path,
+            "include: [{traced_steps: 0, tracer: kineto, trace_ranks: '0', trace_preset: deep, keep_report: false}]",
+        )
+    given = {"tracer": "kineto", "trace_ranks": "0", "trace_preset": "deep", "keep_report": "false"}
+    assert list(caught.value.errors) == [
+        f"include[0].{name}: {name} {value} has no effect: traced_steps is 0 (1 point)" for name, value in given.items()
+    ]
 
 
 def test_trace_settings_and_alerts_that_are_right_pass(tmp_path):
