@@ -136,13 +136,14 @@ def blame(look: Look, end: dict[str, Any]) -> Outcome:
     error = read_json(look.rank_file(rank, "error.json"))
     heart = look.rank_file(rank, "heartbeat")
     phase = (error or {}).get("phase") or (place(heart.read_text()) if heart.exists() else None)
+    where = f"in {phase}" if phase else "before its first sign of life"
     if error and end["signal"] is None:
         reason, message = error["reason"], f"rank {rank}: {error['message']}"
     elif end["signal"]:
         reason = "host_out_of_memory" if end["out_of_memory"] else "rank_killed"
-        message = f"rank {rank} died of signal {end['signal']} ({signal.Signals(end['signal']).name}) in {phase}"
+        message = f"rank {rank} died of signal {end['signal']} ({signal.Signals(end['signal']).name}) {where}"
     else:
-        reason, message = "rank_exit", f"rank {rank} ended with code {end['exit_code']} in {phase} and no traceback"
+        reason, message = "rank_exit", f"rank {rank} ended with code {end['exit_code']} {where}, without a traceback"
     failure = {"rank": rank, "host": end["host"], "exit_code": end["exit_code"], "signal": end["signal"],
                "phase": phase, "step": (error or {}).get("step")}  # fmt: skip
     return Outcome(reason, message, failure)

@@ -37,6 +37,28 @@ def test_a_watchdog_that_aborts_is_not_blamed_for_an_earlier_exception(tmp_path)
     assert watch.first_failure(look, ends)["rank"] == 1
 
 
+@pytest.mark.parametrize(("beat", "where"), [(None, "before its first sign of life"), ("step 17\n{}", "in step 17")])
+@pytest.mark.parametrize(
+    ("end", "reason", "message"),
+    [
+        ({"exit_code": 3}, "rank_exit", "rank 1 ended with code 3 {where}, without a traceback"),
+        ({"signal": signal.SIGSEGV}, "rank_killed", "rank 1 died of signal 11 (SIGSEGV) {where}"),
+        (
+            {"signal": signal.SIGKILL, "out_of_memory": True},
+            "host_out_of_memory",
+            "rank 1 died of signal 9 (SIGKILL) {where}",
+        ),
+    ],
+)
+def test_the_message_says_where_the_rank_stood(tmp_path, beat, where, end, reason, message):
+    look = Look(tmp_path)
+    if beat:
+        look.rank_file(1, "heartbeat").write_text(beat)
+    told = {"rank": 1, "host": "h", "exit_code": None, "signal": None, "out_of_memory": False, **end}
+    outcome = watch.blame(look, told)
+    assert (outcome.reason, outcome.message) == (reason, message.format(where=where))
+
+
 def test_srun_is_told_every_number(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
