@@ -19,7 +19,8 @@ import numpy.typing as npt
 import polars as pl
 
 from analysis.metrics import clock, energy, intervals, trace
-from analysis.readers import nsys, nvml, raw
+from analysis.readers import nsys, nvml
+from jobs import json_lines
 
 _Row = dict[str, Any]
 _Floats = npt.NDArray[np.float64]
@@ -70,7 +71,7 @@ def sampler(folder: Path) -> _Row:
 def loads(folder: Path, facts: Mapping[str, Any]) -> list[_Row]:
     """Each load: what it did, what that should show, and what was shown."""
     samples = log_of(folder, facts["uuid"])
-    return [_load(samples, facts, line) for line in raw.lines(folder / "loads.jsonl")]
+    return [_load(samples, facts, line) for line in json_lines.read(folder / "loads.jsonl")]
 
 
 def _load(samples: pl.DataFrame, facts: Mapping[str, Any], load: Mapping[str, Any]) -> _Row:
@@ -114,7 +115,7 @@ def bursts(folder: Path, uuid: str) -> _Row:
     """The trace's clock against the host's, and the age of the counters against the trace's kernels."""
     events = nsys.read(folder / "trace-r0.sqlite")
     marks = events["nvtx"].filter(pl.col("name").str.starts_with("burst ")).sort("start_ns")
-    ends = np.array([line["end_ns"] for line in raw.lines(folder / "loads.jsonl")])
+    ends = np.array([line["end_ns"] for line in json_lines.read(folder / "loads.jsonl")])
     ranges = clock.compared(marks["end_ns"].to_numpy() - ends[: len(marks)])
     busy = trace.spans(events["kernels"])
     samples = log_of(folder, uuid).drop_nulls(["gpm_span_ns", "sm_active_percent"])

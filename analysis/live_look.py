@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs import json_lines
+
 STALE_S = 10.0
 EVENTS = 3
 TAIL_BYTES = 65_536
@@ -154,8 +156,7 @@ def gpus(text: str, age: float) -> Iterator[Gpu]:
 
 def events(text: str) -> Iterator[Event]:
     """The events of a file's end; half a line is none."""
-    for line in text.splitlines():
-        told = parsed(line)
+    for told in json_lines.parsed(text):
         at = whole(told.get("t_ns"))
         if at is not None:
             kind, message = str(told.get("kind", "")), str(told.get("message", ""))

@@ -7,12 +7,11 @@ cost-plain-K/ and cost-tracer-K/; analysis/metrics/cost.py makes ratios of them.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jobs import plan
+from jobs import json_lines, plan
 from jobs.look import Look
 from jobs.looks import SKIPPED, Attempt
 
@@ -20,7 +19,7 @@ from jobs.looks import SKIPPED, Attempt
 def step_s(folder: Path) -> float:
     """Median step of the timed look on rank 0, s; 0 where there is none."""
     path = Look(folder / "timed").steps(0)
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    rows = json_lines.read(path) if path.exists() else []
     spans = [(row["device_ns"] or row["end_ns"] - row["start_ns"]) / 1e9 for row in rows if row["phase"] == "timed"]
     return median(spans) if spans else 0.0
 

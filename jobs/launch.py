@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import allocation, control, facts, plan, watch
+from jobs import allocation, control, facts, json_lines, plan, watch
 from jobs.look import RECORD_SCHEMA, Look, read_json, utc_now, write_json
 from jobs.looks import SKIPPED, Attempt, attempts, clear, failure_of, told
 from jobs.point import Point, complete
 from jobs.telemetry import gpus, nsys
 from jobs.telemetry.events import ALERT_VARIABLE, Alert
-from jobs.telemetry.events import read as read_events
 
 MEASURED = ".measured.json"
 """A copy of an ok record. A driver that is killed just as a point ends takes the record for half-written and deletes
@@ -90,7 +89,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
     found = []
     for kind in ("timed", "traced"):
         for path in (folder / kind).glob("events-*.jsonl"):
-            found += [{"look": kind, **event} for event in read_events(path)]
+            found += [{"look": kind, **event} for event in json_lines.read(path)]
     return sorted(found, key=lambda event: event["t_ns"])[:MOST_EVENTS]
 
 

@@ -15,6 +15,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from jobs import json_lines
 from jobs.look import Look, read_json, write_json
 from jobs.telemetry import events, fields, gpm, gpus, log, samplers
 from jobs.telemetry.events import Alert, Events, Lows
@@ -104,7 +105,7 @@ def ticks(look, number):
 
 
 def told(look):
-    return list(events.read(look.events(HOST))) if look.events(HOST).exists() else []
+    return list(json_lines.read(look.events(HOST))) if look.events(HOST).exists() else []
 
 
 def at_rate(look, hz, number):

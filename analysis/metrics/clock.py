@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from analysis.metrics import trace
-from analysis.readers import raw
+from jobs import json_lines
 
 _Row = dict[str, Any]
 _Ints = npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ def step_times(folder: Path, rank: int) -> pl.DataFrame:
     """What the step loop noted: step, start_ns (UTC), mono_ns."""
     path = folder / f"steps-r{rank}.jsonl"
     names = ("step", "start_ns", "mono_ns")
-    lines = [{n: line.get(n) for n in names} for line in raw.lines(path)] if path.exists() else []
+    lines = [{n: line.get(n) for n in names} for line in json_lines.read(path)] if path.exists() else []
     return pl.DataFrame(lines, schema=dict.fromkeys(names, pl.Int64))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from analysis.readers import raw
+from jobs import json_lines
 
 _Row = dict[str, Any]
 
@@ -42,7 +43,7 @@ def blocks(folder: Path) -> pl.DataFrame:
     lines = [
         {"rank": rank, **line}
         for rank, path in raw.ranked(folder, r"steps-r(\d+)\.jsonl")
-        for line in raw.lines(path)
+        for line in json_lines.read(path)
         if line.get("phase") != "warmup"
     ]
     if not lines:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import polars as pl
 from analysis import tables
 from analysis.columns import Column
 from analysis.readers import nvml
+from jobs import json_lines
 
 _TAIL = 4000
 _Json = dict[str, Any]
@@ -109,20 +110,9 @@ def _json(path: Path) -> _Json:
     return value if isinstance(value, dict) else {}
 
 
-def lines(path: Path) -> Iterator[_Json]:
-    # Half a line is where a job was killed; one that was started again may have gone on behind it.
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            yield value
-
-
 def _step_rows(point: Path, identity: _Json) -> list[_Json]:
     files = ranked(point / "timed", r"steps-r(\d+)\.jsonl")
-    return [{**_in_ms(line), "rank": rank, **identity} for rank, path in files for line in lines(path)]
+    return [{**_in_ms(line), "rank": rank, **identity} for rank, path in files for line in json_lines.read(path)]
 
 
 def _in_ms(line: _Json) -> _Json:
@@ -142,7 +132,7 @@ def _with_step_ms(steps: pl.DataFrame) -> pl.DataFrame:
 
 def _jsonl(point: Path, kind: str, identity: _Json) -> list[_Json]:
     files = [(look, f) for look in ("timed", "traced") for f in sorted((point / look).glob(f"{kind}-*.jsonl"))]
-    return [{**line, "look": look, **identity} for look, path in files for line in lines(path)]
+    return [{**line, "look": look, **identity} for look, path in files for line in json_lines.read(path)]
 
 
 def _failures(point: Path, record: _Json) -> list[_Json]:

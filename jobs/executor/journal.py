@@ -10,10 +10,11 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from jobs import json_lines
 
 KEEP_S = 7 * 86400
 """How long journals and logs of batch steps stay."""
@@ -64,21 +65,13 @@ class Journal:
         are removed only when no job of any is open.
         """
         paths = [p for p in self.root.glob("*/journal.jsonl") if p.parent != self.folder]
-        events = sorted(((e, p.parent) for p in paths for e in _events(p)), key=lambda pair: pair[0]["t_ns"])
+        events = sorted(((e, p.parent) for p in paths for e in json_lines.read(p)), key=lambda pair: pair[0]["t_ns"])
         found = _replay(events)
         if not found:
             for path in paths:
                 if time.time() - path.stat().st_mtime > KEEP_S:
                     shutil.rmtree(path.parent, ignore_errors=True)
         return found
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text().splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:  # the driver was killed while it wrote
-            continue
 
 
 def _replay(events: list[tuple[dict[str, Any], Path]]) -> dict[str, Entry]:

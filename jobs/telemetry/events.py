@@ -5,14 +5,12 @@ One line an event in events-H.jsonl; the launcher copies them to the record.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,13 +57,6 @@ class Events:
         with self.lock, self.path.open("a") as sink:
             sink.write(json.dumps(event) + "\n")
         return event
-
-
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a log; half a line, where its writer was killed, is left out."""
-    for line in path.read_text().splitlines():
-        with contextlib.suppress(ValueError):
-            yield json.loads(line)
 
 
 class Lows:
