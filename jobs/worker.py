@@ -25,6 +25,7 @@ from jobs.heartbeat import Heartbeat, place
 from jobs.look import Look, read_json, write_json
 from jobs.point import Point, complete
 from jobs.processes import die_with_parent
+from jobs.telemetry.gpus import full_uuid
 
 
 def pick_device(point: Point) -> Any:
@@ -71,8 +72,7 @@ def uuid(device: Any) -> str | None:
 
     if device.type != "cuda":
         return None
-    told = str(torch.cuda.get_device_properties(device).uuid)
-    return told if told.startswith(("GPU-", "MIG-")) else f"GPU-{told}"
+    return full_uuid(str(torch.cuda.get_device_properties(device).uuid))
 
 
 def result(device: Any, work: Any, facts: dict[str, Any], rank: int) -> dict[str, Any]:

@@ -317,6 +317,12 @@ def test_the_job_has_the_gpus_that_cuda_visible_devices_names(nvml, monkeypatch,
     assert text == ("3 GPUs" if wanted else "NVML: none of 3 GPUs is this job's")
 
 
+@pytest.mark.parametrize("uuid", [gpu(0)["uuid"], "MIG-a1"])
+def test_a_uuid_is_made_whole_where_its_prefix_is_left_out(uuid):
+    assert gpus.full_uuid(uuid) == uuid
+    assert gpus.full_uuid(gpu(0)["uuid"].removeprefix("GPU-")) == gpu(0)["uuid"]
+
+
 def test_a_gpu_that_cannot_be_reached_does_not_hide_the_others(nvml):
     nvml(gpu(0), gpu(1, errors={"handle": "GPU_IS_LOST"}), gpu(2))
     assert [(g.index, g.uuid) for g in gpus.of_job()] == [(n, gpu(n)["uuid"]) for n in (0, 2)]

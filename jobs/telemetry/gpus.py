@@ -47,6 +47,11 @@ def _begins(word: str, *uuids: str) -> bool:
     return bool(word) and not word.isdigit() and any(uuid.startswith(word) for uuid in uuids)
 
 
+def full_uuid(told: str) -> str:
+    """The UUID of a GPU or MIG device as NVML writes it; torch leaves out a GPU's prefix."""
+    return told if told.startswith(("GPU-", "MIG-")) else f"GPU-{told}"
+
+
 def of_job() -> list[Gpu]:
     """The job's devices, in NVML's order: MIG devices in place of a GPU that is split into them. One that is lost, or
     that this process may not use, is left out."""

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from jobs.look import write_json
+from jobs.telemetry.gpus import full_uuid
 
 EDGE = 8192
 """Edge of the bf16 matrices."""
@@ -96,8 +97,7 @@ def device() -> dict[str, Any]:
     import pynvml
 
     facts = torch.cuda.get_device_properties(0)
-    uuid = str(facts.uuid)
-    uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    uuid = full_uuid(str(facts.uuid))
     pynvml.nvmlInit()
     return {
         "name": facts.name,
