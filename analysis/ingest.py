@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,57 +40,59 @@ _FROM_TRACE = ("breakdown", "activities", "timeline")
 _KINETO, _NSYS = r"trace-r(\d+)\.json(?:\.gz)?", r"trace-r(\d+)(?:\.sqlite|[._](?:parquetdir|pqtdir))"
 
 
+@dataclass(frozen=True)
+class Offsets:
+    """What to take out of times (ns), so that all are on the clock of rank 0's host. What is not named agrees."""
+
+    of_host: Mapping[str, int] = field(default_factory=dict)
+    of_rank: Mapping[int, int] = field(default_factory=dict)
+
+
 def ingest(point: Path) -> dict[str, pl.DataFrame]:
     """All tables of a point. A trace that cannot be read leaves its tables empty and says so on stderr."""
     found, record = raw.read(point), raw.record_of(point)
-    results, hosts = raw.results(point), dict(raw.hosts(point))
+    results = raw.results(point)
+    hosts = {result["rank"]: result.get("host") for result in results}
     timed = found["steps"].filter(pl.col("phase") == "timed")
     own = {
         "energy": energy.rows(found["gpu_samples"], results, timed) if summary.measured(record) else [],
         "cost": cost.rows(point, record),
-        "clocks": clock_rows(point, results, found["gpu_samples"]),
+        "clocks": clock_rows(point, hosts, results, found["gpu_samples"]),
     }
     try:
         traced, clocks, offsets = from_traces(point / "traced", hosts)
         own["clocks"] += clocks
     except Exception as error:  # whatever a broken trace leads to, the timed look's numbers stand without it
         print(f"{point}: no trace tables: {type(error).__name__}: {error}", file=sys.stderr)
-        traced, offsets = {}, {}
+        traced, offsets = {}, Offsets()
     found |= {name: raw.frame(rows, name) for name, rows in own.items()} | traced
     found["points"] = raw.points_frame([summary.row(point, found)])
-    named = on_one_clock(found, hosts, offsets)
+    named = on_one_clock(found, offsets)
     identity = pl.lit(record["point_id"])
     return {name: finished(name, f.with_columns(point_id=identity)) for name, f in named.items()} | {
         name: finished(name, None) for name in tables.TABLES if name not in named
     }
 
 
-def on_one_clock(
-    found: Mapping[str, pl.DataFrame], hosts: Mapping[int, str | None], offsets: Mapping[str, int]
-) -> dict[str, pl.DataFrame]:
-    """The tables with every host's times on the clock of rank 0's host. `hosts`: by rank; `offsets`: ns, by host."""
-    of_rank = {rank: offsets[host] for rank, host in hosts.items() if host is not None and host in offsets}
-    steps = clock.moved(found["steps"], ["start_ns", "end_ns"], pl.col("rank"), of_rank)
+def on_one_clock(found: Mapping[str, pl.DataFrame], offsets: Offsets) -> dict[str, pl.DataFrame]:
+    """The tables with every host's times on the clock of rank 0's host."""
+    steps = clock.moved(found["steps"], ["start_ns", "end_ns"], pl.col("rank"), offsets.of_rank)
     samples = {
-        name: clock.moved(found[name], ["t_ns"], pl.col("host"), offsets)
+        name: clock.moved(found[name], ["t_ns"], pl.col("host"), offsets.of_host)
         for name in ("host_samples", "gpu_samples", "gpu_events")
     }
     return {**found, "steps": steps, **samples}
 
 
-def clock_rows(point: Path, results: list[_Row], samples: pl.DataFrame) -> list[_Row]:
-    """Rows of CLOCKS of the timed look."""
-    hosts = dict(raw.hosts(point))
+def clock_rows(point: Path, hosts: Mapping[int, str | None], results: list[_Row], samples: pl.DataFrame) -> list[_Row]:
+    """Rows of CLOCKS of the timed look. `hosts`: by rank."""
     rows = [clock.utc_against_monotonic(point / "timed", rank) | {"look": "timed"} for rank in hosts]
     rows += clock.of_counters(samples, results)
     return [{**row, "host": hosts.get(row["rank"])} for row in rows]
 
 
-def from_traces(
-    folder: Path, hosts: Mapping[int, str | None]
-) -> tuple[dict[str, pl.DataFrame], list[_Row], dict[str, int]]:
-    """Of the traced look: its tables, the rows of CLOCKS, and each host's offset (ns) from rank 0's clock. `hosts`:
-    by rank."""
+def from_traces(folder: Path, hosts: Mapping[int, str | None]) -> tuple[dict[str, pl.DataFrame], list[_Row], Offsets]:
+    """Of the traced look: its tables, the rows of CLOCKS, and the hosts' offsets. `hosts`: by rank."""
     out: dict[str, list[pl.DataFrame]] = {name: [] for name in _FROM_TRACE}
     clocks, ends = [], {}
     for rank, (reader, path) in sorted(readable(folder).items()):
@@ -103,13 +106,13 @@ def from_traces(
             out[name].append(frame.with_columns(rank=pl.lit(rank, dtype=pl.Int64)))
     joined = {name: pl.concat(frames) for name, frames in out.items() if frames}
     if not joined:
-        return {}, [], {}
+        return {}, [], Offsets()
     between = clock.between_ranks(ends)
     rows = [{**row, "look": "traced", "host": hosts.get(row["rank"])} for row in clocks + between]
-    offsets = clock.of_hosts(between, {rank: hosts.get(rank) for rank in ends})
-    of_rank = {rank: offsets[host] for rank, host in hosts.items() if host is not None and host in offsets}
+    of_host = clock.of_hosts(between, {rank: hosts.get(rank) for rank in ends})
+    of_rank = {rank: of_host[host] for rank, host in hosts.items() if host is not None and host in of_host}
     bars = clock.moved(joined["timeline"], ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), of_rank)
-    return joined | {"timeline": timeline.relative(bars)}, rows, offsets
+    return joined | {"timeline": timeline.relative(bars)}, rows, Offsets(of_host, of_rank)
 
 
 def readable(folder: Path) -> dict[int, tuple[Callable[[Path], dict[str, pl.DataFrame]], Path]]:

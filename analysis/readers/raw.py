@@ -51,11 +51,6 @@ def results(point: Path) -> list[_Json]:
     return [r for r in found if len(r) > 1]
 
 
-def hosts(point: Path) -> list[tuple[int, str | None]]:
-    """(rank, host) of the timed look's ranks that ended well."""
-    return [(r["rank"], r.get("host")) for r in results(point)]
-
-
 def ranked(folder: Path, pattern: str) -> list[tuple[int, Path]]:
     """Files (and folders) whose name is this pattern, with the rank that its first group gives, in order of rank."""
     if not folder.is_dir():
