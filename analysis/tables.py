@@ -14,6 +14,8 @@ import polars as pl
 
 from analysis import telemetry_tables as telemetry
 from analysis.columns import ID, RANK, Column
+from analysis.event_tables import DEVICES
+from analysis.event_tables import EVENTS as EVENTS
 from jobs import point as points
 
 STATUSES = ("ok", "failed", "cancelled", "not_run")
@@ -195,38 +197,6 @@ TABLES: dict[str, dict[str, Column]] = {
     "failures": FAILURES,
 }
 
-# A trace, as every reader gives it: events of one rank, one table a kind. Times in ns on the trace's own clock.
-_EVENT = {
-    "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
-    "start_ns": Column(pl.Int64, "Start, ns."),
-    "end_ns": Column(pl.Int64, "End, ns."),
-    "name": Column(pl.String, "Name."),
-}
-_ON_DEVICE = {
-    "device": Column(pl.Int64, "CUDA device ordinal."),
-    "stream": Column(pl.Int64, "CUDA stream."),
-    "process": Column(pl.Int64, "Process id of the launching process."),
-    "correlation": Column(pl.Int64, "Joins with the launching call, together with process."),
-}
-_ON_THREAD = {
-    "process": Column(pl.Int64, "Process id."),
-    "thread": Column(pl.Int64, "Thread id."),
-}
-EVENTS: dict[str, dict[str, Column]] = {
-    "kernels": {**_EVENT, **_ON_DEVICE},
-    "copies": {
-        **_EVENT,
-        **_ON_DEVICE,
-        "bytes": Column(pl.Int64, "Bytes copied."),
-        "direction": Column(pl.String, "HtoD, DtoH, DtoD, PtoP or other."),
-    },
-    "memsets": {**_EVENT, **_ON_DEVICE, "bytes": Column(pl.Int64, "Bytes set.")},
-    "runtime": {**_EVENT, **_ON_THREAD, "correlation": Column(pl.Int64, "Joins with what the call launched.")},
-    "nvtx": {**_EVENT, **_ON_THREAD},
-    "operators": {**_EVENT, **_ON_THREAD},
-}
-"""Event tables of a trace. nvtx also holds Kineto's user annotations; operators are Kineto's CPU operators."""
-
 
 def schema(columns: Mapping[str, Column]) -> pl.Schema:
     """Polars schema of a table."""
@@ -251,7 +221,7 @@ def empty(columns: Mapping[str, Column]) -> pl.DataFrame:
 def page() -> str:
     """docs/tables.md."""
     lines = ["# Tables", "", "Written from `analysis/tables.py` by `python -m analysis.tables`; do not edit.", ""]
-    for title, tables in (("results/<sweep>/tables", TABLES), ("Events of a trace", EVENTS)):
+    for title, tables in (("results/<sweep>/tables", TABLES), ("Events of a trace", EVENTS | {"devices": DEVICES})):
         lines += [f"## {title}", ""]
         for name, columns in tables.items():
             lines += [f"### {name}", "", "| column | type | meaning | from |", "|---|---|---|---|"]

@@ -114,7 +114,7 @@ def _events(path: Path, columns: Mapping[str, set[str]], load: _Load) -> dict[st
     named = _named(raw, strings)
     shift = (pl.col("start_ns", "end_ns") + epoch,)
     events = {k: tables.conform(f, tables.EVENTS[k]).with_columns(*shift).collect() for k, f in named.items()}
-    return fill_process(events | {"operators": tables.empty(tables.EVENTS["operators"])})
+    return fill_process({kind: tables.empty(columns) for kind, columns in tables.EVENTS.items()} | events)
 
 
 def _named(raw: Mapping[str, pl.DataFrame], strings: pl.DataFrame) -> dict[str, pl.DataFrame]:
