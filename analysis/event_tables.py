@@ -39,6 +39,11 @@ EVENTS: dict[str, dict[str, Column]] = {
         "shared_bytes": Column(pl.Int64, "Shared memory of a block, static and dynamic, bytes."),
         "graph": Column(pl.Int64, "CUDA graph (or node) that it belongs to; null where it was launched by itself."),
     },
+    "graphs": {
+        **_EVENT,
+        **_ON_DEVICE,
+        "graph": Column(pl.Int64, "CUDA graph, where the trace holds graphs as a whole and not what ran in them."),
+    },
     "copies": {
         **_EVENT,
         **_ON_DEVICE,
@@ -62,9 +67,10 @@ EVENTS: dict[str, dict[str, Column]] = {
     },
     "nvtx": {
         **_EVENT,
+        "name": Column(pl.Categorical(), "Name; categorical, for there are millions of ranges and few names."),
         **_ON_THREAD,
-        "domain": Column(pl.String, "NVTX domain; null for the default one."),
-        "style": Column(pl.String, "push_pop, start_end, or annotation (Kineto)."),
+        "domain": Column(pl.Categorical(), "NVTX domain; null for the default one."),
+        "style": Column(pl.Categorical(), "push_pop, start_end, annotation (Kineto), or across: ends on another thread."),
     },
     "nccl_calls": {
         **_EVENT,

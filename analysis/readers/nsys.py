@@ -1,155 +1,278 @@
 """Nsight Systems exports (SQLite, or a folder of one Parquet file a table) as event tables.
 
-The export's schema moves from version to version: columns are read by name, added ones may stand anywhere, and a table
-without rows is not written at all. Times are moved to UTC where the export says when its session began.
+Read by column name, for export schemas 3.7 to 3.28 and, as far as their columns are known, later ones. Times are moved
+to UTC where the export says when its session began. Process and thread ids are unpacked from globalPid and globalTid:
+process in bits 24 to 47, thread below.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import polars as pl
-from adbc_driver_sqlite import dbapi
 
 from analysis import tables
+from analysis.event_tables import DEVICES, EVENTS, Trace
+from analysis.readers.nsys_source import Bits, Field, Given, Source, Text, open_source
 
-_Load = Callable[[str, list[str]], pl.DataFrame]
-"""Gives some columns of one table."""
+KNOWN_MAJOR = 3
+_STRINGS, _SESSION, _EXPORT = "StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT"
+_ID, _THREAD, _COUNT = 32, 63, 32
 
-_SOURCES = {
-    "kernels": "CUPTI_ACTIVITY_KIND_KERNEL",
-    "copies": "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "memsets": "CUPTI_ACTIVITY_KIND_MEMSET",
-    "runtime": "CUPTI_ACTIVITY_KIND_RUNTIME",
-    "nvtx": "NVTX_EVENTS",
-}
-_STRINGS, _SESSION = "StringIds", "TARGET_INFO_SESSION_START_TIME"
+_DEVICE_FIELDS: list[Field] = [
+    "start", "end", Bits("globalPid", _THREAD), Bits("streamId", _ID), Bits("deviceId", 16), Bits("correlationId", _ID),
+]  # fmt: skip
+_SOURCES: dict[str, tuple[str, list[Field]]] = {
+    "kernels": (
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        [
+            *_DEVICE_FIELDS, Bits("demangledName", 31), Bits("shortName", 31), Bits("gridX", _COUNT),
+            Bits("gridY", 17), Bits("blockX", 11), Bits("gridZ", 17), Bits("blockY", 11), Bits("blockZ", 11),
+            Bits("registersPerThread", 16), Bits("staticSharedMemory", 31), Bits("dynamicSharedMemory", 31),
+            "graphNodeId",
+        ],
+    ),
+    "graphs": ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", [*_DEVICE_FIELDS, Bits("graphId", _ID)]),
+    "copies": (
+        "CUPTI_ACTIVITY_KIND_MEMCPY",
+        [*_DEVICE_FIELDS, "bytes", Bits("copyKind", 8), Bits("srcKind", 8), Bits("dstKind", 8)],
+    ),
+    "memsets": ("CUPTI_ACTIVITY_KIND_MEMSET", [*_DEVICE_FIELDS, "bytes"]),
+    "runtime": (
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        ["start", "end", Bits("globalTid", _THREAD), Bits("correlationId", _ID), Bits("nameId", 31)],
+    ),
+    "syncs": ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", [*_DEVICE_FIELDS, Bits("syncType", 8)]),
+    "nvtx": (
+        "NVTX_EVENTS",
+        [
+            "start", "end", Bits("globalTid", _THREAD), Given("endGlobalTid"), Bits("eventType", 8),
+            Bits("domainId", 29), Bits("textId", 25), Text("text"),
+        ],
+    ),
+    "allocations": (
+        "CUDA_GPU_MEMORY_USAGE_EVENTS",
+        [
+            "start", Bits("globalPid", _THREAD), Bits("deviceId", 16), Bits("correlationId", _ID), "bytes",
+            Bits("memKind", 8), Bits("memoryOperationType", 8),
+        ],
+    ),
+    "counters": ("GPU_METRICS", ["timestamp", "typeId", "metricId", "value"]),
+}  # fmt: skip
 
-_TYPES: dict[str, pl.DataType | type[pl.DataType]] = {"text": pl.String, "value": pl.String}
-_COLUMNS = {
-    "kernels": ["start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "shortName"],
-    "copies": ["start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind"],
-    "memsets": ["start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes"],
-    "runtime": ["start", "end", "globalTid", "correlationId", "nameId"],
-    "nvtx": ["start", "end", "globalTid", "eventType", "text", "textId"],
-}
-
-_DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
-_RANGES = (59, 60)  # push/pop and start/end; the rest are marks, categories and names
-
-
-def read(path: Path) -> dict[str, pl.DataFrame]:
-    """Event tables of an export, by name of `tables.EVENTS`. ValueError where it is none."""
-    return _read_folder(path) if path.is_dir() else _read_sqlite(path)
-
-
-def _read_folder(path: Path) -> dict[str, pl.DataFrame]:
-    files = {f.stem: f for f in sorted(path.glob("*.parquet"))}
-
-    def load(table: str, names: list[str]) -> pl.DataFrame:
-        return pl.scan_parquet(files[table]).select(names).collect()
-
-    try:
-        columns = {t: set(pl.read_parquet_schema(f)) for t, f in files.items() if t in _wanted()}
-        return _events(path, columns, load)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise ValueError(f"{path}: not an Nsight Systems export: {str(error).splitlines()[0]}") from error
-
-
-def _read_sqlite(path: Path) -> dict[str, pl.DataFrame]:
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
-    try:
-        with dbapi.connect(f"{path.absolute().as_uri()}?mode=ro") as connection, connection.cursor() as cursor:
-            columns = _sqlite_columns(cursor)
-
-            def load(table: str, names: list[str]) -> pl.DataFrame:
-                return _query(cursor, f'SELECT {", ".join(map(_selected, names))} FROM "{table}"')
-
-            return _events(path, columns, load)
-    except dbapi.Error as error:
-        raise ValueError(f"{path}: not an Nsight Systems export: {str(error).splitlines()[0]}") from error
-
-
-def _query(cursor: Any, sql: str) -> pl.DataFrame:
-    cursor.execute(sql)
-    return pl.DataFrame(cursor.fetch_arrow())
+DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+OPERATIONS = {
+    0: "Unknown", 1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
+    6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device", 9: "Host-to-Host", 10: "Peer-to-Peer",
+    11: "Unified Host-to-Device", 12: "Unified Device-to-Host", 13: "Unified Device-to-Device",
+}  # fmt: skip
+"""copyKind, as ENUM_CUDA_MEMCPY_OPER has it."""
+MEMORY = {0: "pageable", 1: "pinned", 2: "device", 3: "array", 4: "managed", 5: "device", 6: "managed"}
+SYNCS = {1: "event", 2: "stream wait event", 3: "stream", 4: "context"}
+_PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75
 
 
-def _selected(name: str) -> str:
-    # The driver takes a column's type from its first rows: nulls there would make a text column one of numbers.
-    return f"""coalesce("{name}", '') AS "{name}\"""" if name in _TYPES else f'"{name}"'
-
-
-def _sqlite_columns(cursor: Any) -> dict[str, set[str]]:
-    sql = "SELECT m.name AS t, c.name AS c FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'"
-    rows = _query(cursor, sql)
-    columns: dict[str, set[str]] = {}
-    for table, column in rows.iter_rows():
-        columns.setdefault(table, set()).add(column)
-    return columns
-
-
-def _wanted() -> set[str]:
-    return {*_SOURCES.values(), _STRINGS, _SESSION}
-
-
-def _events(path: Path, columns: Mapping[str, set[str]], load: _Load) -> dict[str, pl.DataFrame]:
-    if not any(t in columns for t in _wanted()) and not any(re.match("META_DATA_|TARGET_INFO_", t) for t in columns):
+def read(path: Path) -> Trace:
+    """The events of an export. ValueError, in one line, where it is none."""
+    source = open_source(path)
+    if not source.columns or not any(map(_own_table, source.columns)):
         raise ValueError(f"{path}: not an Nsight Systems export: it has none of its tables")
-
-    def take(table: str, names: list[str]) -> pl.DataFrame:
-        have = [n for n in names if n in columns.get(table, ())]
-        frame = load(table, have) if have else pl.DataFrame()
-        return frame.select(
-            (pl.col(n) if n in have else pl.lit(None)).cast(_TYPES.get(n, pl.Int64)).alias(n) for n in names
-        ).filter(pl.lit(bool(have)))
-
-    strings = take(_STRINGS, ["id", "value"]).unique("id")
-    epoch = take(_SESSION, ["utcEpochNs"])["utcEpochNs"].max() or 0
-    raw = {kind: take(table, _COLUMNS[kind]) for kind, table in _SOURCES.items()}
-    named = _named(raw, strings)
-    shift = (pl.col("start_ns", "end_ns") + epoch,)
-    events = {k: tables.conform(f, tables.EVENTS[k]).with_columns(*shift).collect() for k, f in named.items()}
-    return fill_process({kind: tables.empty(columns) for kind, columns in tables.EVENTS.items()} | events)
+    about = _about(source)
+    source.problems += _unknown(about)
+    strings = source.load(_STRINGS, ["id", Text("value")]).unique("id").with_columns(pl.col("value").cast(pl.String))
+    epoch = int(source.load(_SESSION, ["utcEpochNs"])["utcEpochNs"].max() or 0)  # type: ignore[arg-type]
+    events = {kind: tables.empty(columns) for kind, columns in EVENTS.items()}
+    for kind, (table, fields) in _SOURCES.items():
+        if table in source.columns:
+            events[kind] = _finished(kind, _MAKERS[kind](source.load(table, fields), strings), epoch)
+    events["counters"] = _counters(source, events["counters"])
+    absent = frozenset(kind for kind, (table, _) in _SOURCES.items() if table not in source.columns)
+    return Trace(fill_process(events), _devices(source), absent, tuple(source.problems), about)
 
 
-def _named(raw: Mapping[str, pl.DataFrame], strings: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    def name(frame: pl.DataFrame, key: str) -> pl.DataFrame:
-        ids = strings.rename({"id": key, "value": "name_" + key})
-        return frame.join(ids, on=key, how="left", maintain_order="left")
+def _own_table(name: str) -> bool:
+    known = {_STRINGS, _SESSION, *(table for table, _ in _SOURCES.values())}
+    return name in known or re.match("META_DATA_|TARGET_INFO_", name) is not None
 
-    kernels = name(name(raw["kernels"], "demangledName"), "shortName")
-    nvtx = name(raw["nvtx"].filter(pl.col("eventType").is_in(_RANGES), pl.col("end").is_not_null()), "textId")
-    text = pl.when(pl.col("text") != "").then("text")
-    kind = pl.col("copyKind").replace_strict(_DIRECTIONS, default="other", return_dtype=pl.String)
-    return {
-        "kernels": _device(kernels.with_columns(name=pl.coalesce("name_demangledName", "name_shortName"))),
-        "copies": _device(raw["copies"].with_columns(direction=kind, name="Memcpy " + kind)),
-        "memsets": _device(raw["memsets"].with_columns(name=pl.lit("Memset"))),
-        "runtime": _host(name(raw["runtime"], "nameId").with_columns(name=pl.col("name_nameId"))),
-        "nvtx": _host(nvtx.with_columns(name=pl.coalesce(text, pl.col("name_textId")))),
+
+def _about(source: Source) -> dict[str, str]:
+    """Format, schema version of the export, and version of nsys."""
+    told = {"format": "nsys"}
+    wanted = {
+        "EXPORT_SCHEMA_VERSION": "schema",
+        "EXPORT_PRODUCT_VERSION": "nsys",
+        "EXPORT_SCHEMA_VERSION_MAJOR": "major",
     }
+    for name, value in source.load(_EXPORT, [Text("name"), Text("value")]).cast(pl.String).iter_rows():
+        if name in wanted and value:
+            told[wanted[name]] = value
+    return told
+
+
+def _unknown(about: Mapping[str, str]) -> list[str]:
+    major = about.get("major") or about.get("schema", "").partition(".")[0]
+    if major.isdigit() and int(major) != KNOWN_MAJOR:
+        return [f"export schema {about.get('schema', major)} is not of the known kind {KNOWN_MAJOR}.x"]
+    return []
+
+
+def _finished(kind: str, frame: pl.DataFrame, epoch: int) -> pl.DataFrame:
+    made = tables.conform(frame, EVENTS[kind])
+    return made.with_columns(pl.col("start_ns", "end_ns") + epoch).collect()
+
+
+def _named(frame: pl.DataFrame, strings: pl.DataFrame, key: str) -> pl.Series:
+    """The strings that a column of ids stands for."""
+    ids = strings.select(pl.col("id").cast(frame[key].dtype).alias(key), "value")
+    return frame.select(key).join(ids, on=key, how="left", maintain_order="left")["value"]
 
 
 def _device(frame: pl.DataFrame) -> pl.DataFrame:
     new = {"start": "start_ns", "end": "end_ns", "deviceId": "device", "streamId": "stream"}
-    return frame.rename(new | {"correlationId": "correlation"}).with_columns(process=_process("globalPid"))
+    return frame.rename(new | {"correlationId": "correlation"}, strict=False).with_columns(process=process("globalPid"))
+
+
+def _kernels(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    demangled, short = _named(frame, strings, "demangledName"), _named(frame, strings, "shortName")
+
+    def product(*names: str) -> pl.Expr:
+        whole = pl.col(names[0]).cast(pl.Int64)
+        for name in names[1:]:
+            whole = whole * pl.col(name)
+        return whole
+
+    return _device(frame).with_columns(
+        name=demangled.fill_null(short) if demangled.null_count() else demangled,
+        blocks=product("gridX", "gridY", "gridZ"),
+        threads=product("blockX", "blockY", "blockZ"),
+        registers="registersPerThread",
+        shared_bytes=pl.col("staticSharedMemory") + pl.col("dynamicSharedMemory"),
+        graph="graphNodeId",
+    )
+
+
+def _graphs(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    return _device(frame).with_columns(name=pl.format("CUDA graph {}", "graphId"), graph="graphId")
+
+
+def _copies(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    kind = pl.col("copyKind")
+    return _device(frame).with_columns(
+        name=_label(kind, OPERATIONS, "Unknown"),
+        direction=_label(kind, DIRECTIONS, "other"),
+        source=_label(pl.col("srcKind"), MEMORY, "unknown"),
+        target=_label(pl.col("dstKind"), MEMORY, "unknown"),
+    )
+
+
+def _label(kind: pl.Expr, labels: Mapping[int, str], default: str) -> pl.Expr:
+    return pl.when(kind.is_not_null()).then(kind.replace_strict(labels, default=default, return_dtype=pl.String))
+
+
+def _memsets(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    return _device(frame).with_columns(name=pl.lit("Memset"))
+
+
+def _runtime(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    # The API's version is no part of its name: cudaLaunchKernel_v7000.
+    plain = strings.with_columns(pl.col("value").str.replace(r"^(cu\w+?)_v\d+$", "$1"))
+    return _host(frame).with_columns(name=_named(frame, plain, "nameId"))
+
+
+def _syncs(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    whole = pl.col("stream") == 2**32 - 2  # CUPTI's mark of a wait for no stream in particular
+    return _device(frame).with_columns(
+        name=_label(pl.col("syncType"), SYNCS, "unknown"), stream=pl.when(~whole).then("stream")
+    )
+
+
+def _nvtx(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    """Ranges; one that was never closed ends with the last event."""
+    kind = pl.col("eventType")
+    domains = frame.filter(kind == _DOMAIN).select("domainId", process("globalTid"), domain="text")
+    last = frame.select(pl.max_horizontal(pl.col("start").max(), pl.col("end").max())).item()
+    found = frame.filter(kind.is_in([*_PUSH_POP, *_START_END]), pl.col("start").is_not_null())
+    if found["textId"].null_count() < found.height:
+        found = found.with_columns(text=pl.coalesce(_named(found, strings, "textId").cast(pl.Categorical), "text"))
+    style = pl.when(kind.is_in(_PUSH_POP)).then(pl.lit("push_pop")).otherwise(pl.lit("start_end"))
+    host = _host(found).with_columns(
+        name="text",
+        end_ns=pl.col("end_ns").fill_null(last),
+        style=pl.when("endGlobalTid").then(pl.lit("across")).otherwise(style).cast(pl.Categorical),
+    )
+    if domains.is_empty():
+        return host.with_columns(domain=pl.lit(None, dtype=pl.Categorical))
+    keys = ["domainId", "process"]
+    return host.join(domains.unique(keys), on=keys, how="left", maintain_order="left")
+
+
+def _allocations(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    given = pl.col("memoryOperationType") == 1
+    return _device(frame).with_columns(
+        end_ns="start_ns",
+        name=pl.when(given).then(pl.lit("free")).otherwise(pl.lit("allocate")),
+        bytes=pl.when(given).then(-pl.col("bytes")).otherwise("bytes"),
+        memory=_label(pl.col("memKind"), MEMORY, "unknown"),
+    )
+
+
+def _readings(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    # The device is in the low byte of the type, as NVIDIA's own recipes have it; names follow in _counters.
+    return frame.select(
+        start_ns="timestamp",
+        end_ns="timestamp",
+        name=pl.format("{} {}", "typeId", "metricId"),
+        device=pl.col("typeId") & 0xFF,
+        value=pl.col("value").cast(pl.Float64),
+    )
+
+
+def _counters(source: Source, readings: pl.DataFrame) -> pl.DataFrame:
+    """Readings with the names of their counters: ids differ from export to export."""
+    named = source.load("TARGET_INFO_GPU_METRICS", ["typeId", "metricId", Text("metricName")])
+    names = named.select(name=pl.format("{} {}", "typeId", "metricId"), told=pl.col("metricName").cast(pl.String))
+    both = readings.join(names.unique("name"), on="name", how="left", maintain_order="left")
+    return both.with_columns(name=pl.coalesce("told", "name")).drop("told")
+
+
+_MAKERS = {
+    "kernels": _kernels, "graphs": _graphs, "copies": _copies, "memsets": _memsets, "runtime": _runtime,
+    "syncs": _syncs, "nvtx": _nvtx, "allocations": _allocations, "counters": _readings,
+}  # fmt: skip
 
 
 def _host(frame: pl.DataFrame) -> pl.DataFrame:
     new = {"start": "start_ns", "end": "end_ns", "correlationId": "correlation"}
-    thread = pl.col("globalTid") % 0x1000000
-    # The API's version is no part of its name: cudaLaunchKernel_v7000.
-    plain = pl.col("name").str.replace(r"^(cu\w+?)_v\d+$", "$1")
-    return frame.rename(new, strict=False).with_columns(process=_process("globalTid"), thread=thread, name=plain)
+    thread = pl.col("globalTid") & 0xFFFFFF
+    return frame.rename(new, strict=False).with_columns(process=process("globalTid"), thread=thread)
 
 
-def _process(column: str) -> pl.Expr:
-    return (pl.col(column) // 0x1000000) % 0x1000000
+def process(column: str) -> pl.Expr:
+    """The process in a globalPid or globalTid."""
+    return (pl.col(column) // 0x1000000 & 0xFFFFFF).alias("process")
+
+
+def _devices(source: Source) -> pl.DataFrame:
+    """CUDA devices; where the export does not tell which GPU is which CUDA device, GPUs by their order."""
+    numbers = {
+        "smCount": "sm_count", "maxWarpsPerSm": "warps_per_sm", "maxBlocksPerSm": "blocks_per_sm",
+        "maxRegistersPerSm": "registers_per_sm", "maxShmemPerSm": "shared_bytes_per_sm", "totalMemory": "memory_bytes",
+        "memoryBandwidth": "memory_bytes_per_s", "computeMajor": "major", "computeMinor": "minor", "id": "gpuId",
+    }  # fmt: skip
+    found = source.load("TARGET_INFO_GPU", [*numbers, Text("name"), Text("uuid")]).rename(numbers)
+    ordinals = source.load("TARGET_INFO_CUDA_DEVICE", ["gpuId", "cudaId"]).unique()
+    if ordinals.is_empty():
+        found = found.with_columns(device="gpuId")
+    else:
+        found = found.join(ordinals, on="gpuId").rename({"cudaId": "device"})
+    uuid = pl.col("uuid").cast(pl.String)
+    named = found.with_columns(
+        uuid=pl.when(uuid != "").then(pl.concat_str(pl.lit("GPU-"), uuid.str.strip_prefix("GPU-"))),
+        compute_capability=pl.format("{}.{}", "major", "minor"),
+    )
+    return tables.conform(named, DEVICES).sort("device").collect()
 
 
 def fill_process(events: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -158,4 +281,5 @@ def fill_process(events: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     if len(callers) != 1:
         return events
     fill = pl.col("process").fill_null(callers[0])
-    return events | {k: events[k].with_columns(fill) for k in ("kernels", "copies", "memsets")}
+    kinds = ("kernels", "graphs", "copies", "memsets", "syncs")
+    return events | {k: events[k].with_columns(fill) for k in kinds}

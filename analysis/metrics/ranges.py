@@ -1,0 +1,159 @@
+"""NVTX ranges as a tree: which range each one lies in, its nvtx_path, and the innermost range at a time on a thread.
+
+A range lies in the last one to start on its thread that contains it whole. Threads are told apart by one number that
+holds thread and time together, so that every search runs over all threads at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Ints = npt.NDArray[np.int64]
+
+SEPARATOR = "/"
+"""Between the names of an nvtx_path, outermost first."""
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Ranges in the order of thread, start and (outer first) end; all arrays are in that order.
+
+    `row`: place in the frame they came from; `begin`, `end`: thread and time in one number; `parent`: place of the range
+    that it lies in, -1 for none; `depth`: how many it lies in. `threads`: the key of each thread, sorted; `base`: what
+    to take off a time; `span`: the room of a thread; `crossing`: whether some overlap without one being in the other.
+    """
+
+    row: Ints
+    begin: Ints
+    end: Ints
+    parent: Ints
+    depth: npt.NDArray[np.uint16]
+    threads: Ints
+    base: int
+    span: int
+    crossing: bool
+
+    def at(self, thread: Ints, time_ns: Ints) -> Ints:
+        """Thread and time in one number; -1 where the thread has no ranges."""
+        place = np.searchsorted(self.threads, thread)
+        known = np.append(self.threads, -1)[place] == thread
+        return np.where(known, place * self.span + np.clip(time_ns - self.base + 1, 0, self.span - 1), -1)
+
+    def innermost(self, thread: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+        """Place of the innermost range that contains each stretch of time on its thread; -1 for none."""
+        begin, end = self.at(thread, start_ns), self.at(thread, end_ns)
+        found = np.searchsorted(self.begin, begin, side="right") - 1
+        # The last range to start before may be one of another thread.
+        found[(found < 0) | (begin < 0) | (self.begin[found] // self.span != begin // self.span)] = -1
+        reach = np.append(self.end, np.iinfo(np.int64).max)  # found at -1, which is that last one
+        wrong = np.flatnonzero(reach[found] < end)
+        while len(wrong):
+            found[wrong] = self.parent[found[wrong]]
+            wrong = wrong[reach[found[wrong]] < end[wrong]]
+        return found
+
+
+def tree(thread: Ints, start_ns: Ints, end_ns: Ints) -> Tree:
+    """The tree of ranges. `thread`: any number that tells threads apart."""
+    threads = pl.Series(thread).unique().sort().to_numpy()
+    base, last = (int(start_ns.min()), int(end_ns.max())) if len(start_ns) else (0, 0)
+    span = last - base + 3  # times before and after all ranges keep a place of their own
+    code = np.searchsorted(threads, thread)
+    row, begin, end = _ordered(code, code * span + (start_ns - base + 1), code * span + (end_ns - base + 1))
+    parent, depth = _nested(begin, end)
+    crossing = bool(((parent >= 0) & (end[parent] < end)).any()) if len(end) else False
+    if crossing:
+        parent, depth = _crossing(begin, end, span)
+    return Tree(row, begin, end, parent, depth, threads, base, span, crossing)
+
+
+def _ordered(code: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """Order by thread, start and, outer first, end; and the bounds in it. Exports are mostly sorted by start."""
+    # numpy sorts 16-bit numbers by radix, in linear time.
+    most = int(code.max(initial=0))
+    row = np.argsort(code.astype(np.uint16) if most < 2**16 else code, kind="stable") if most else np.arange(len(code))
+    first, last = begin[row], end[row]
+    if ((first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (last[1:] <= last[:-1]))).all():
+        return row, first, last
+    row = np.lexsort((-end, begin))
+    return row, begin[row], end[row]
+
+
+def _nested(begin: Ints, end: Ints) -> tuple[Ints, npt.NDArray[np.uint16]]:
+    """Parent and depth where ranges of a thread lie in each other or apart."""
+    # Those that began before less those that had ended, which all began before. One without length contains nothing.
+    long = begin < end
+    ends = np.sort(end[long], kind="stable")
+    deep = np.cumsum(long) - long - np.searchsorted(ends, begin, side="right")
+    depth = np.minimum(deep, 2**16 - 1).astype(np.uint16)
+    parent = np.full(len(begin), -1, dtype=np.int64)
+    above = np.flatnonzero(depth == 0)
+    for level in range(1, int(depth.max(initial=0)) + 1):
+        own = np.flatnonzero(depth == level)
+        parent[own] = above[np.searchsorted(above, own) - 1]
+        above = own
+    return parent, depth
+
+
+def _crossing(begin: Ints, end: Ints, span: int) -> tuple[Ints, npt.NDArray[np.uint16]]:
+    """Parent and depth where ranges cross, which start/end ranges may: one after another."""
+    parent = np.full(len(begin), -1, dtype=np.int64)
+    depth = np.zeros(len(begin), dtype=np.uint16)
+    ends = end.tolist()
+    running: list[int] = []
+    for place, first in enumerate(begin.tolist()):
+        running = [r for r in running if ends[r] >= first and ends[r] // span == first // span]
+        holder = next((r for r in reversed(running) if ends[r] >= ends[place]), -1)
+        parent[place] = holder
+        depth[place] = depth[holder] + 1 if holder >= 0 else 0
+        running.append(place)
+    return parent, depth
+
+
+def paths(ranges: Tree, names: pl.Series) -> tuple[pl.Series, Ints]:
+    """The distinct nvtx_paths, and the place in them of each range of the tree.
+
+    `names`: those of the frame that the tree was made of, categorical.
+    """
+    name = names.to_physical().fill_null(2**32 - 1).to_numpy().astype(np.uint64)[ranges.row]
+    key = _hashed(ranges, name)
+    _, path = coded(key)
+    first = np.full(int(path.max(initial=-1)) + 1, -1, dtype=np.int64)
+    first[path[::-1]] = np.arange(len(path) - 1, -1, -1)  # a holder stands before what it holds
+    words = names.gather(ranges.row[first]).cast(pl.String).fill_null("?").to_list()
+    texts: list[str] = [""] * len(first)
+    for place in np.argsort(first, kind="stable").tolist():
+        holder = int(ranges.parent[first[place]])
+        texts[place] = (texts[path[holder]] + SEPARATOR if holder >= 0 else "") + words[place]
+    return pl.Series("nvtx_path", texts, dtype=pl.String), path
+
+
+def _hashed(ranges: Tree, name: npt.NDArray[np.uint64]) -> Ints:
+    """A number for each range that is the same where all names from the root down are (64 bits: of a million different
+    paths two agree by chance once in forty million times)."""
+    key = _mixed(name + np.uint64(1))
+    for level in range(1, int(ranges.depth.max(initial=0)) + 1):
+        own = np.flatnonzero(ranges.depth == level)
+        key[own] = _mixed(key[own] ^ (key[ranges.parent[own]] * _MIX))
+    return key.view(np.int64)
+
+
+def _mixed(key: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """splitmix64's finaliser: every bit of the input changes half of the output's."""
+    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return key ^ (key >> np.uint64(31))
+
+
+def coded(values: npt.ArrayLike) -> tuple[Ints, Ints]:
+    """Distinct numbers, and the place in them of each."""
+    column = pl.Series("key", values, dtype=pl.Int64)
+    words = column.unique()
+    places = pl.DataFrame({"key": words, "place": np.arange(len(words))})
+    found = column.to_frame().join(places, on="key", how="left", maintain_order="left")
+    return words.to_numpy(), found["place"].to_numpy()

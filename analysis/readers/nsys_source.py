@@ -1,0 +1,244 @@
+"""The tables of an Nsight Systems export, from SQLite or a folder of Parquet files, by column name.
+
+The schema moves from version to version, added columns may stand anywhere, and a table without rows may be missing: a
+column that is not there reads as null, and a table that is not there is told apart from an empty one.
+
+SQLite hands over one cell at a time, which is what a large export costs. So large tables are read in parts by several
+threads, and whole numbers that are bounded by their nature share a cell (`Bits`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+from adbc_driver_sqlite import dbapi
+
+PART_ROWS = 500_000
+BATCH_ROWS = 65_536
+CELL_BITS = 63
+
+
+@dataclass(frozen=True)
+class Bits:
+    """A column of whole numbers that fit into so many bits; all ones stand for null."""
+
+    name: str
+    bits: int
+
+
+@dataclass(frozen=True)
+class Given:
+    """Whether a column has a value: one bit."""
+
+    name: str
+    bits: int = 1
+
+
+@dataclass(frozen=True)
+class Text:
+    """A column of text with few distinct values, read as categorical."""
+
+    name: str
+
+
+Field = str | Bits | Given | Text
+"""A column to read: of 64-bit numbers where it is given by its name alone."""
+
+
+class Source(Protocol):
+    """An open export. `columns`: those of each table; `problems`: what could not be read, a line each."""
+
+    columns: dict[str, set[str]]
+    problems: list[str]
+
+    def load(self, table: str, fields: Sequence[Field]) -> pl.DataFrame:
+        """These columns of a table, in the table's order; no rows where there is no table."""
+
+
+def name_of(field: Field) -> str:
+    return field if isinstance(field, str) else field.name
+
+
+def dtype_of(field: Field) -> pl.DataType:
+    if isinstance(field, Text):
+        return pl.Categorical()
+    if isinstance(field, Given):
+        return pl.Boolean()
+    return pl.Int32() if isinstance(field, Bits) and field.bits < 32 else pl.Int64()
+
+
+def completed(frame: pl.DataFrame, fields: Sequence[Field]) -> pl.DataFrame:
+    """The frame with all fields, in order: null where the export has no such column."""
+    have = set(frame.columns)
+    return frame.select(
+        (pl.col(name_of(f)) if name_of(f) in have else pl.lit(None)).cast(dtype_of(f)).alias(name_of(f))
+        for f in fields
+    ).filter(pl.lit(bool(have)))
+
+
+class Parquet:
+    """A folder with one Parquet file a table (`nsys export --type=parquetdir`)."""
+
+    def __init__(self, path: Path) -> None:
+        self.files = {f.stem: f for f in sorted(path.glob("*.parquet"))}
+        self.columns: dict[str, set[str]] = {}
+        self.problems: list[str] = []
+        for table, file in self.files.items():
+            try:
+                self.columns[table] = set(pl.read_parquet_schema(file))
+            except (pl.exceptions.PolarsError, OSError) as error:
+                self.problems.append(f"{file.name}: cannot be read: {first_line(error)}")
+
+    def load(self, table: str, fields: Sequence[Field]) -> pl.DataFrame:
+        have = [name_of(f) for f in fields if name_of(f) in self.columns.get(table, ())]
+        frame = pl.DataFrame()
+        if have:
+            try:
+                given = [name_of(f) for f in fields if isinstance(f, Given) and name_of(f) in have]
+                frame = pl.scan_parquet(self.files[table]).select(have).collect()
+                frame = frame.with_columns(pl.col(given).is_not_null())
+            except (pl.exceptions.PolarsError, OSError) as error:
+                self.problems.append(f"{table}: cannot be read: {first_line(error)}")
+        return completed(frame, fields)
+
+
+class SQLite:
+    """An SQLite export. Raises dbapi.Error where it is none."""
+
+    def __init__(self, path: Path) -> None:
+        # Nobody writes to an export, and beside one that belongs to somebody else no lock file could be made.
+        self.uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        self.columns: dict[str, set[str]] = {}
+        self.problems: list[str] = []
+        sql = "SELECT m.name AS t, c.name AS c FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'"
+        for table, column in self.query(sql, ["t", "c"]).iter_rows():
+            self.columns.setdefault(table, set()).add(column)
+
+    def query(self, sql: str, texts: Sequence[str] = ()) -> pl.DataFrame:
+        """One statement on a connection of its own, for connections cannot be shared by threads. `texts`: columns of
+        text, which come as distinct values and places in them."""
+        with dbapi.connect(self.uri) as connection, connection.cursor() as cursor:
+            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
+            cursor.execute(sql)
+            table = cursor.fetch_arrow_table()
+        for name in texts:
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, table.column(place).dictionary_encode())
+        frame: pl.DataFrame = pl.from_arrow(table)  # type: ignore[assignment]
+        return frame
+
+    def load(self, table: str, fields: Sequence[Field]) -> pl.DataFrame:
+        have = [f for f in fields if name_of(f) in self.columns.get(table, ())]
+        if not have:
+            return completed(pl.DataFrame(), fields)
+        cells = packed(have)
+        texts = [f"c{i}" for i, (_, group) in enumerate(cells) if isinstance(group[0], Text)]
+        select = f'SELECT {", ".join(sql for sql, _ in cells)} FROM "{table}"'
+
+        def part(where: str) -> pl.DataFrame | str:
+            try:
+                return unpacked(self.query(select + where, texts), cells)
+            except dbapi.Error as error:
+                return first_line(error)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            parts = list(pool.map(part, self._parts(table)))
+        broken = [each for each in parts if isinstance(each, str)]
+        if broken:
+            self.problems.append(f"{table}: {len(broken)} of {len(parts)} parts cannot be read: {broken[0]}")
+        frames = [each for each in parts if isinstance(each, pl.DataFrame)]
+        return completed(pl.concat(frames) if frames else pl.DataFrame(), fields)
+
+    def _parts(self, table: str) -> list[str]:
+        """Conditions that part the table's rows; one that is always true for a small table, or where rows have no
+        number."""
+        try:
+            first, last = self.query(f'SELECT min(rowid), max(rowid) FROM "{table}"').row(0)
+        except dbapi.Error:
+            return [""]
+        if not isinstance(first, int) or last - first < PART_ROWS:
+            return [""]
+        return [f" WHERE rowid BETWEEN {low} AND {low + PART_ROWS - 1}" for low in range(first, last + 1, PART_ROWS)]
+
+
+Cell = tuple[str, list[Field]]
+"""An SQL expression, and the fields that are in it, the last in the lowest bits."""
+
+
+def packed(fields: Sequence[Field]) -> list[Cell]:
+    """The fields in as few cells as hold them."""
+    groups: list[list[Field]] = []
+    room = 0
+    for field in fields:
+        small = isinstance(field, Bits | Given)
+        bits = field.bits if isinstance(field, Bits | Given) else CELL_BITS + 1
+        if bits > room:
+            groups.append([])
+            room = CELL_BITS if small else 0
+        groups[-1].append(field)
+        room -= min(bits, room)
+    return [(f'{_sql(group)} AS "c{place}"', group) for place, group in enumerate(groups)]
+
+
+def _sql(group: Sequence[Field]) -> str:
+    parts, shift = [], 0
+    for field in reversed(group):
+        if isinstance(field, Text):
+            # The driver takes a column's type from its first rows: nulls there would make it one of numbers.
+            return f"""coalesce("{field.name}", '')"""
+        if isinstance(field, str):
+            return f'"{field}"'
+        if isinstance(field, Given):
+            parts.append(f'(("{field.name}" IS NOT NULL) << {shift})')
+        else:
+            mask = (1 << field.bits) - 1
+            parts.append(f'((coalesce("{field.name}", {mask}) & {mask}) << {shift})')
+        shift += field.bits
+    return " | ".join(parts)
+
+
+def unpacked(frame: pl.DataFrame, cells: Sequence[Cell]) -> pl.DataFrame:
+    """Cells as the columns that they hold."""
+    out: list[pl.Series] = []
+    for place, (_, group) in enumerate(cells):
+        cell = frame[f"c{place}"]
+        if not isinstance(group[0], Bits | Given):
+            out.append(cell.cast(dtype_of(group[0])).alias(name_of(group[0])))
+            continue
+        numbers, shift = cell.cast(pl.Int64).to_numpy(), 0
+        for field in reversed(group):
+            assert isinstance(field, Bits | Given)
+            values = (numbers >> shift) & ((1 << field.bits) - 1)
+            given = isinstance(field, Given)
+            out.append(pl.Series(field.name, values == 1) if given else _field(field.name, values, field.bits))
+            shift += field.bits
+    return pl.DataFrame(out)
+
+
+def _field(name: str, values: Any, bits: int) -> pl.Series:
+    empty = values == (1 << bits) - 1
+    column = pl.Series(name, values.astype(np.int32) if bits < 32 else values)
+    return column.set(pl.Series(empty), None) if empty.any() else column
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def open_source(path: Path) -> Source:
+    """The export at a path. Raises ValueError with a line that says what is wrong."""
+    if path.is_dir():
+        return Parquet(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        return SQLite(path)
+    except dbapi.Error as error:
+        raise ValueError(f"{path}: not an Nsight Systems export: {first_line(error)}") from error
