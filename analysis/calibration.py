@@ -113,8 +113,8 @@ def _weighted(frame: pl.DataFrame, name: str) -> float | None:
 
 def bursts(folder: Path, uuid: str) -> _Row:
     """The trace's clock against the host's, and the age of the counters against the trace's kernels."""
-    events = nsys.read(folder / "trace-r0.sqlite")
-    marks = events["nvtx"].filter(pl.col("name").str.starts_with("burst ")).sort("start_ns")
+    events = nsys.read(folder / "trace-r0.sqlite").events
+    marks = events["nvtx"].filter(pl.col("name").cat.starts_with("burst ")).sort("start_ns")
     ends = np.array([line["end_ns"] for line in json_lines.read(folder / "loads.jsonl")])
     ranges = clock.compared(marks["end_ns"].to_numpy() - ends[: len(marks)])
     busy = trace.spans(events["kernels"])

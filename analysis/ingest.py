@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from analysis import tables
+from analysis.event_tables import Trace
 from analysis.metrics import activities, breakdown, clock, cost, energy, summary, timeline
 from analysis.readers import kineto, nsys, raw
 
@@ -96,7 +97,7 @@ def from_traces(folder: Path, hosts: Mapping[int, str | None]) -> tuple[dict[str
     out: dict[str, list[pl.DataFrame]] = {name: [] for name in _FROM_TRACE}
     clocks, ends = [], {}
     for rank, (reader, path) in sorted(readable(folder).items()):
-        events = reader(path)  # one rank's at a time: a trace can take gigabytes
+        events = reader(path).events  # one rank's at a time: a trace can take gigabytes
         against = clock.trace_against_steps(events, folder, rank)
         clocks += [against, clock.utc_against_monotonic(folder, rank)]
         events = clock.shifted(events, against["offset_us"])
@@ -115,9 +116,9 @@ def from_traces(folder: Path, hosts: Mapping[int, str | None]) -> tuple[dict[str
     return joined | {"timeline": timeline.relative(bars)}, rows, Offsets(of_host, of_rank)
 
 
-def readable(folder: Path) -> dict[int, tuple[Callable[[Path], dict[str, pl.DataFrame]], Path]]:
+def readable(folder: Path) -> dict[int, tuple[Callable[[Path], Trace], Path]]:
     """Each traced rank's reader and file."""
-    found: dict[int, tuple[Callable[[Path], dict[str, pl.DataFrame]], Path]] = {}
+    found: dict[int, tuple[Callable[[Path], Trace], Path]] = {}
     found |= {rank: (kineto.read, path) for rank, path in raw.ranked(folder, _KINETO)}
     return found | {rank: (nsys.read, path) for rank, path in raw.ranked(folder, _NSYS)}
 

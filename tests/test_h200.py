@@ -17,7 +17,7 @@ from tests.test_readers import DATA
 def events(tmp_path_factory):
     path = tmp_path_factory.mktemp("h200") / "trace-r0.sqlite"
     path.write_bytes(gzip.decompress((DATA / "h200-ddp-r0.sqlite.gz").read_bytes()))
-    return nsys.read(path)
+    return nsys.read(path).events
 
 
 def test_steps_follow_each_other_and_hold_all_gpu_work(events):

@@ -93,7 +93,7 @@ def parts_of(events, step):
 
 @pytest.fixture
 def gpu(tmp_path):
-    return nsys.read(make_nsys(tmp_path / "t.sqlite"))
+    return nsys.read(make_nsys(tmp_path / "t.sqlite")).events
 
 
 def test_gpu_trace(gpu):
@@ -147,7 +147,7 @@ def test_timeline_merges_within_a_pixel(gpu):
 
 
 def test_cpu_trace():
-    events = kineto.read(DATA / "kineto-cpu-r0.json.gz")
+    events = kineto.read(DATA / "kineto-cpu-r0.json.gz").events
     windows = {s: e - b for s, b, e in trace.windows(events).iter_rows()}
     for step, length in windows.items():
         parts = parts_of(events, step)
@@ -159,7 +159,7 @@ def test_cpu_trace():
 
 @pytest.mark.parametrize("path", [None, *sorted(REAL.glob("*.sqlite"))], ids=lambda p: p.name if p else "empty")
 def test_traces_without_steps(path: Path | None):
-    events = nsys.read(path) if path else trace.none()
+    events = nsys.read(path).events if path else trace.none()
     assert breakdown.rows(events).is_empty() and timeline.rows(events).is_empty()
     counted = activities.rows(events).filter(pl.col("category").is_in(["compute", "communication"]))
     assert counted["count"].sum() == events["kernels"].height

@@ -59,7 +59,7 @@ def test_names_of_kernels_survive_a_user_of_that_name(user, sweep, tmp_path, mon
         db.execute("UPDATE TARGET_INFO_SYSTEM_ENV SET value = ?", (changed,))
     monkeypatch.setattr(publish, "draw_again", lambda out: None)
     assert publish.publish(copy, tmp_path / "web", traces=True) == 0
-    before, after = nsys.read(trace), nsys.read(tmp_path / "web" / trace.relative_to(copy))
+    before, after = nsys.read(trace).events, nsys.read(tmp_path / "web" / trace.relative_to(copy)).events
     assert before["kernels"]["name"].str.contains(rf"\b{user}\b").any() == (user != "root")
     assert all(before[kind].equals(after[kind]) for kind in before)
 

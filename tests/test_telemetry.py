@@ -52,7 +52,7 @@ def test_ends_of_collectives_show_that_the_nodes_have_one_clock(tables):
 
 
 def test_a_node_whose_clock_is_a_second_ahead_is_set_right(two_nodes, tables):
-    events = {rank: nsys.read(two_nodes / f"traced/trace-r{rank}.sqlite") for rank in (0, 1)}
+    events = {rank: nsys.read(two_nodes / f"traced/trace-r{rank}.sqlite").events for rank in (0, 1)}
     events[1] = clock.shifted(events[1], -1e6)
     rows = clock.between_ranks({rank: clock.collectives(e) for rank, e in events.items()})
     assert rows[0]["offset_us"] == pytest.approx(1e6, abs=5)
@@ -96,7 +96,7 @@ def ahead(point, by_ns=10**9):
 
 
 def test_ranks_that_did_different_collectives_are_not_compared(two_nodes):
-    ends = clock.collectives(nsys.read(two_nodes / "traced/trace-r0.sqlite"))
+    ends = clock.collectives(nsys.read(two_nodes / "traced/trace-r0.sqlite").events)
     (row,) = clock.between_ranks({0: ends, 1: ends.head(-1)})
     assert row["events"] == 0 and row["offset_us"] is None
 
@@ -162,7 +162,7 @@ def test_a_burst_stands_where_the_trace_has_it(calibrated):
 
 
 def test_the_age_is_found_whatever_it_is(calibrated):
-    events = nsys.read(calibrated / "bursts/trace-r0.sqlite")
+    events = nsys.read(calibrated / "bursts/trace-r0.sqlite").events
     busy = calibration.trace.spans(events["kernels"])
     samples = calibration.log_of(calibrated / "bursts").drop_nulls(["gpm_span_ns", "sm_active_percent"])
     samples = samples.filter(pl.col("gpu") == 0)

@@ -60,7 +60,11 @@ def _ints(frame: pl.DataFrame, name: str) -> Ints:
 
 def _taken(words: pl.Series, place: Ints) -> pl.Series:
     """The words at these places; null at -1."""
-    return words.gather(pl.Series(place).replace(-1, None)) if len(words) else pl.Series([None] * len(place), dtype=words.dtype)
+    return (
+        words.gather(pl.Series(place).replace(-1, None))
+        if len(words)
+        else pl.Series([None] * len(place), dtype=words.dtype)
+    )
 
 
 def _marked(marks: pl.DataFrame, tree: nvtx.Tree, words: pl.Series, path: Ints) -> pl.DataFrame:
@@ -119,7 +123,9 @@ def projected(
     place, first, last, busy, launches, count = joined
     order = np.argsort(tree.row[place], kind="stable")
     place = place[order]
-    return marks.select("start_ns", "end_ns", "name", "process", "thread", "domain", "style")[tree.row[place]].with_columns(
+    return marks.select("start_ns", "end_ns", "name", "process", "thread", "domain", "style")[
+        tree.row[place]
+    ].with_columns(
         nvtx_path=words.gather(path[place]),
         depth=pl.Series(tree.depth[place].astype(np.int64)),
         gpu_start_ns=pl.Series(first[order]),

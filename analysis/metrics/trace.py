@@ -23,7 +23,7 @@ _SPAN = ("name", "start_ns", "end_ns")
 def steps(events: Events) -> pl.DataFrame:
     """The steps' host ranges: step, start_ns, end_ns, in time order."""
     number = pl.col("name").str.extract(_STEP).cast(pl.Int64)
-    marked = events["nvtx"].with_columns(step=number).filter(pl.col("step").is_not_null())
+    marked = _texts(events["nvtx"]).with_columns(step=number).filter(pl.col("step").is_not_null())
     return marked.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
 
 
@@ -44,7 +44,7 @@ def lanes(events: Events) -> dict[str, pl.DataFrame]:
             "copy": pl.concat([copies.select(_SPAN), events["memsets"].select(_SPAN)]),
         }
     operators = events["operators"]
-    marked = pl.concat([operators.select(_SPAN), events["nvtx"].select(_SPAN)])
+    marked = pl.concat([operators.select(_SPAN), _texts(events["nvtx"]).select(_SPAN)])
     return {
         "compute": operators.filter(pl.col("name").str.starts_with("aten::")).select(_SPAN),
         "communication": marked.filter(pl.col("name").str.contains(_COMMUNICATION)),
@@ -94,7 +94,12 @@ def spans(frame: pl.DataFrame) -> Intervals:
 
 def ranges(events: Events, names: tuple[str, ...] = PHASES) -> pl.DataFrame:
     """Host ranges of these names."""
-    return events["nvtx"].filter(pl.col("name").is_in(names)).select(_SPAN)
+    return _texts(events["nvtx"]).filter(pl.col("name").is_in(names)).select(_SPAN)
+
+
+def _texts(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Ranges with their names as text."""
+    return ranges.with_columns(pl.col("name").cast(pl.String))
 
 
 def none() -> dict[str, pl.DataFrame]:

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from analysis import tables
+from analysis.event_tables import DEVICES, Trace
 from analysis.readers.nsys import fill_process
 
 _KINDS = {
@@ -27,7 +28,7 @@ _ON_DEVICE = ("kernels", "copies", "memsets")
 _DIRECTION = r"^Memcpy (HtoD|DtoH|DtoD|PtoP)\b"
 
 
-def read(path: Path) -> dict[str, pl.DataFrame]:
+def read(path: Path) -> Trace:
     """Event tables of a trace, by name of `tables.EVENTS`. ValueError where it is none."""
     trace = _load(path)
     base = int(trace.get("baseTimeNanoseconds") or 0)
@@ -37,7 +38,8 @@ def read(path: Path) -> dict[str, pl.DataFrame]:
         kind = _KINDS.get(event.get("cat", ""))
         if kind and event.get("ph") == "X":
             events[kind].append(event)
-    return fill_process({kind: _table(kind, events[kind], base, rank) for kind in tables.EVENTS})
+    found = fill_process({kind: _table(kind, events[kind], base, rank) for kind in tables.EVENTS})
+    return Trace(found, tables.empty(DEVICES))
 
 
 def _load(path: Path) -> dict[str, Any]:

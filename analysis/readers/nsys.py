@@ -195,7 +195,8 @@ def _nvtx(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     last = frame.select(pl.max_horizontal(pl.col("start").max(), pl.col("end").max())).item()
     found = frame.filter(kind.is_in([*_PUSH_POP, *_START_END]), pl.col("start").is_not_null())
     if found["textId"].null_count() < found.height:
-        found = found.with_columns(text=pl.coalesce(_named(found, strings, "textId").cast(pl.Categorical), "text"))
+        told = pl.when(pl.col("text").cat.len_bytes() > 0).then("text")
+        found = found.with_columns(text=pl.coalesce(told, _named(found, strings, "textId").cast(pl.Categorical)))
     style = pl.when(kind.is_in(_PUSH_POP)).then(pl.lit("push_pop")).otherwise(pl.lit("start_end"))
     host = _host(found).with_columns(
         name="text",

@@ -78,8 +78,7 @@ def completed(frame: pl.DataFrame, fields: Sequence[Field]) -> pl.DataFrame:
     """The frame with all fields, in order: null where the export has no such column."""
     have = set(frame.columns)
     return frame.select(
-        (pl.col(name_of(f)) if name_of(f) in have else pl.lit(None)).cast(dtype_of(f)).alias(name_of(f))
-        for f in fields
+        (pl.col(name_of(f)) if name_of(f) in have else pl.lit(None)).cast(dtype_of(f)).alias(name_of(f)) for f in fields
     ).filter(pl.lit(bool(have)))
 
 
