@@ -1,0 +1,145 @@
+"""From one trace file to its tables: ranks told apart, events attributed, steps found, parts and sums computed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import polars as pl
+
+from analysis import tables
+from analysis.event_tables import Trace
+from analysis.metrics import kernel_class, occupancy, parts, steps, sums
+from analysis.metrics.attribution import ON_DEVICE, attribute
+from analysis.readers import kineto, nsys
+from analysis.trace_tables import TRACE_TABLES
+
+Frames = dict[str, pl.DataFrame]
+_RANK = re.compile(r"(?:^|[^a-z])r(?:ank)?[-_.]?(\d+)(?=[^0-9]|$)", re.IGNORECASE)
+_NONE = -1
+
+
+def read(path: Path) -> Trace:
+    """The trace at a path, by its kind. ValueError, in one line, where it is none."""
+    is_json = path.name.endswith((".json", ".json.gz"))
+    return kineto.read(path) if is_json else nsys.read(path)
+
+
+def analysed(path: Path, first_rank: int) -> Frames:
+    """All tables of a trace. `first_rank`: the number of its first process where the trace does not say."""
+    trace = read(path)
+    processes = of_processes(trace.events)
+    told = rank_told(trace, path) if len(processes) == 1 else None
+    ranks = [told if told is not None else first_rank + place for place in range(len(processes))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = list(pool.map(lambda rank, process: of_rank(trace, process, rank, path.name), ranks, processes))
+    out = {name: pl.concat([frames[name] for frames in made if name in frames]) for name in made[0]}
+    return out | {"reports": report(trace, path, ranks)}
+
+
+def of_processes(events: Mapping[str, pl.DataFrame]) -> list[int]:
+    """Processes that used a GPU, else those that did anything; -1 where none is told."""
+    for kinds in (ON_DEVICE, ("runtime", "nvtx", "operators")):
+        found = pl.concat([events[kind]["process"] for kind in kinds]).drop_nulls().unique().sort().to_list()
+        if found:
+            return found
+    return [_NONE]
+
+
+def rank_told(trace: Trace, path: Path) -> int | None:
+    """The rank that the trace, else its name, says."""
+    for frame in trace.events.values():
+        if frame.height and frame["rank"][0] is not None:
+            return int(frame["rank"][0])
+    found = _RANK.findall(path.name.partition(".")[0])
+    return int(found[-1]) if found else None
+
+
+def of_rank(trace: Trace, process: int, rank: int, report: str) -> Frames:
+    """All tables but `reports` of one process."""
+    number = pl.lit(rank, dtype=pl.Int64).alias("rank")
+    own = {kind: _own(frame, process).with_columns(number) for kind, frame in trace.events.items()}
+    found = attribute(own)
+    events, ranges = found.events, found.ranges
+    events["kernels"] = occupancy.occupancy(
+        kernel_class.classified(events["kernels"]), trace.devices.with_columns(number)
+    )
+    launched = pl.concat(
+        [events[kind].select("launch_ns", "launch_end_ns", "start_ns", "end_ns", "device") for kind in ON_DEVICE]
+    )
+    host, source = steps.found(events["nvtx"], events["kernels"])
+    marked = {
+        kind: events[kind].with_columns(steps.of_times(host, events[kind][_time(kind)]))
+        for kind in (*ON_DEVICE, "runtime", "nvtx")
+    }
+    events |= marked
+    ranges = ranges.with_columns(number, steps.of_times(host, ranges["start_ns"]))
+    windows, breakdown = divided(events, host, launched, source)
+    totals = sums.all_of(events, ranges)
+    named = [number, pl.lit(report).alias("report")]
+    out = {**events, "nvtx_gpu": ranges, "devices": trace.devices, "steps": windows, "breakdown": breakdown}
+    out |= {name: frame.with_columns(named) for name, frame in (totals | {"paper_calls": sums.paper(totals)}).items()}
+    out["collectives"] = events["kernels"].filter(pl.col("category") == "communication")
+    return {name: _conformed(frame.with_columns(number), name) for name, frame in out.items()}
+
+
+def _own(frame: pl.DataFrame, process: int) -> pl.DataFrame:
+    if process == _NONE or "process" not in frame.columns or frame["process"].null_count() == frame.height:
+        return frame
+    same = frame["process"] == process
+    return frame if same.all() else frame.filter(same)
+
+
+def _time(kind: str) -> str:
+    return "launch_ns" if kind in ON_DEVICE else "start_ns"
+
+
+def divided(
+    events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: str
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Steps with their windows, and the breakdown, of each device. A trace without steps is one step 0."""
+    windows, breakdown = [], []
+    for device in launched["device"].unique().sort().to_list() or [None]:
+        own = launched if device is None else launched.filter(pl.col("device") == device)
+        found = steps.windows(host, own) if source != "none" else whole(own)
+        mark = pl.lit(device, dtype=pl.Int64).alias("device")
+        hosts = (host if source != "none" else found).select("step", host_start_ns="start_ns", host_end_ns="end_ns")
+        windows.append(found.join(hosts, on="step").with_columns(mark, pl.lit(source).alias("source")))
+        breakdown.append(
+            parts.rows(
+                events, hosts.rename({"host_start_ns": "start_ns", "host_end_ns": "end_ns"}), found, device
+            ).with_columns(mark)
+        )
+    return pl.concat(windows), pl.concat(breakdown)
+
+
+def whole(launched: pl.DataFrame) -> pl.DataFrame:
+    """The time from the first to the last activity as one step."""
+    bounds = launched.select(
+        step=pl.lit(0, dtype=pl.Int64), start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max()
+    )
+    return bounds.drop_nulls()
+
+
+def report(trace: Trace, path: Path, ranks: list[int]) -> pl.DataFrame:
+    """What the file is, and what of it could not be read."""
+    rows = pl.DataFrame({"rank": ranks}).with_columns(
+        report=pl.lit(path.name),
+        format=pl.lit(trace.about.get("format")),
+        schema=pl.lit(trace.about.get("schema")),
+        tool=pl.lit(trace.about.get("nsys")),
+        partial=pl.lit(bool(trace.problems)),
+        problems=pl.lit(pl.Series([list(trace.problems)], dtype=pl.List(pl.String))),
+        absent=pl.lit(pl.Series([sorted(trace.absent)], dtype=pl.List(pl.String))),
+    )
+    return _conformed(rows, "reports")
+
+
+def _conformed(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The table's columns in their order. Text may still be categorical: as such it is written faster."""
+    texts = {n: frame[n].dtype for n in frame.columns if frame[n].dtype == pl.Categorical()}
+    columns = {n: c if n not in texts else type(c)(texts[n], c.text) for n, c in TRACE_TABLES[name].items()}
+    return tables.conform(frame, columns).collect()

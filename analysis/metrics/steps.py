@@ -1,0 +1,115 @@
+"""The steps of a trace: from NVTX ranges that look like steps, else from the period in which kernels are launched.
+
+A step's window is the time that its parts add up to (see `windows`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Ints = npt.NDArray[np.int64]
+
+NUMBERED = r"(?i)^(?:[\w.]*[:/ ])?(?:(?:global|train(?:ing)?|profiler)[_ ]?)?(?:step|iter(?:ation)?)s?[ _#:=-]*(\d+)$"
+"""Such as `step 7`, `iteration_7`, `ProfilerStep#7`, `train_step: 7`."""
+UNNUMBERED = r"(?i)^(?:[\w.]*[:/ ])?(?:train(?:ing)?[_ ]?)?(?:step|iter(?:ation)?)$"
+LEAST_LAUNCHES, LEAST_REPEATS = 24, 3
+LEAST_MATCH = 0.9
+"""Share of launches that must repeat a period later."""
+_SCHEMA = {"step": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
+
+
+def found(ranges: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Steps on the host (step, start_ns, end_ns, in time order), and where from: nvtx, launches or none.
+
+    `ranges`: nvtx of one process. `launches`: its kernels by launch: launch_ns, launch_end_ns, thread, name.
+    """
+    names = ranges["name"].unique().cast(pl.String)
+    for pattern, numbered in ((NUMBERED, True), (UNNUMBERED, False)):
+        wanted = names.filter(names.str.contains(pattern))
+        own = ranges.filter(pl.col("name").is_in(wanted.cast(pl.Categorical())))
+        if not own.is_empty():
+            return _of_ranges(own, pattern, numbered), "nvtx"
+    periodic = _periodic(launches.filter(pl.col("launch_ns").is_not_null()).sort("launch_ns"))
+    return (periodic, "launches") if periodic is not None else (pl.DataFrame(schema=_SCHEMA), "none")
+
+
+def _of_ranges(own: pl.DataFrame, pattern: str, numbered: bool) -> pl.DataFrame:
+    """Ranges as steps: by their numbers (parts of a step on several threads are one), else by their order on the thread
+    that has most of them."""
+    if numbered:
+        marked = own.with_columns(step=pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int64))
+        return marked.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
+    main = own["thread"].value_counts(sort=True)["thread"][0]
+    ordered = own.filter(pl.col("thread") == main).sort("start_ns").with_row_index("step")
+    return ordered.select(pl.col("step").cast(pl.Int64), "start_ns", "end_ns")
+
+
+def _periodic(launches: pl.DataFrame) -> pl.DataFrame | None:
+    """Steps by the period of the launches; each begins after the longest pause of the host in a period."""
+    if launches.height < LEAST_LAUNCHES:
+        return None
+    name = launches["name"].rank("dense").to_numpy().astype(np.int64)
+    period = _period(name)
+    if period is None:
+        return None
+    start, end = launches["launch_ns"].to_numpy(), launches["launch_end_ns"].to_numpy()
+    pause = np.append(0, start[1:] - end[:-1])
+    whole = len(pause) // period * period
+    first = int(np.argmax(np.median(pause[:whole].reshape(-1, period)[1:], axis=0)))
+    begins = np.arange(first, len(start), period)
+    lasts = np.append(begins[1:], len(start)) - 1
+    kept = lasts - begins == period - 1
+    return pl.DataFrame(
+        {"step": np.arange(int(kept.sum())), "start_ns": start[begins[kept]], "end_ns": end[lasts[kept]]},
+        schema=_SCHEMA,
+    )
+
+
+def _period(name: Ints) -> int | None:
+    """The distance at which the sequence repeats itself: the commonest one between neighbours of the same name, if nearly
+    all of the sequence agrees with itself that far on."""
+    order = np.argsort(name, kind="stable")
+    apart = np.diff(order)[np.diff(name[order]) == 0]
+    distances, counts = np.unique(apart[apart > 1], return_counts=True)
+    most = len(name) // LEAST_REPEATS
+    for distance in distances[np.argsort(-(counts * distances), kind="stable")][:50].tolist():
+        if (
+            LEAST_LAUNCHES // LEAST_REPEATS <= distance <= most
+            and np.mean(name[distance:] == name[:-distance]) >= LEAST_MATCH
+        ):
+            return int(distance)
+    return None
+
+
+def of_times(steps: pl.DataFrame, at: pl.Series) -> pl.Series:
+    """The step in whose host range each time lies; null for none."""
+    start, end, number = (steps[name].to_numpy() for name in ("start_ns", "end_ns", "step"))
+    if not len(start):
+        return pl.Series("step", [None] * len(at), dtype=pl.Int64)
+    times = at.fill_null(-1).to_numpy()
+    place = np.searchsorted(start, times, side="right") - 1
+    inside = (place >= 0) & (times < end[place])
+    return pl.Series("step", np.where(inside, number[place], 0)).set(pl.Series(~inside), None)
+
+
+def windows(steps: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
+    """Each step's window: step, start_ns, end_ns.
+
+    The host may run ahead of the GPU, so a step ends when both its host range and the last activity that it launched
+    have ended, and the next one begins there, or with its host range where that begins later. The first step begins with
+    its host range, or where work that was launched before it has ended.
+
+    `launched`: launch_ns, start_ns and end_ns of activities.
+    """
+    if steps.is_empty():
+        return steps
+    first = steps["start_ns"][0]
+    marked = launched.drop_nulls("launch_ns").with_columns(of_times(steps, launched["launch_ns"].drop_nulls()))
+    own = marked.drop_nulls("step").group_by("step").agg(last=pl.col("end_ns").max())
+    before = marked.filter(pl.col("launch_ns") < first)["end_ns"].max()
+    ends = pl.max_horizontal("last", "end_ns", pl.lit(before, pl.Int64)).cum_max()
+    ended = steps.join(own, on="step", how="left", maintain_order="left").with_columns(end_ns=ends)
+    begins = pl.max_horizontal("start_ns", pl.col("end_ns").shift(1, fill_value=before))
+    return ended.select("step", start_ns=begins, end_ns="end_ns")
