@@ -38,6 +38,7 @@ RESULTS = (
     ("wait for data (ms)", "data_ms_median", 1, 2),
     ("samples/s", "samples_per_s", 1, 1),
     ("tokens/s", "tokens_per_s", 1, 0),
+    ("MFU (%)", "mfu_percent", 1, 1),
     ("memory (GiB)", "peak_memory_bytes", 2**30, 2),
     ("energy (J)", "energy_j", 1, 1),
     ("J/step", "step_j", 1, 2),
@@ -172,6 +173,7 @@ def render(tables: data.Tables, figure_folder: Path, records: list[dict[str, Any
         clocks=trust.clocks(tables),
         events=trust.events(tables),
         energy=points["energy_j"].drop_nulls().len(),
+        mfu=points["mfu_percent"].drop_nulls().len(),
         provenance=provenance(records),
         records=len(records),
     )

@@ -16,6 +16,7 @@ from analysis import telemetry_tables as telemetry
 from analysis.columns import ID, RANK, Column
 from analysis.event_tables import DEVICES
 from analysis.event_tables import EVENTS as EVENTS
+from analysis.metrics import efficiency
 from jobs import point as points
 
 STATUSES = ("ok", "failed", "cancelled", "not_run")
@@ -91,6 +92,7 @@ POINTS: dict[str, Column] = {
     "loss_last": Column(pl.Float64, "Mean loss over ranks of the last timed step.", "steps"),
     "parameters": Column(pl.Int64, "Parameters of the model.", "result.json"),
     "trainable_parameters": Column(pl.Int64, "Parameters with a gradient.", "result.json"),
+    **efficiency.COLUMNS,
     "peak_memory_bytes": Column(
         pl.Int64,
         "Largest over ranks: peak of the CUDA allocator (allocated), or of the process (RSS) on a CPU.",

@@ -96,7 +96,7 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         numa.bind(int(os.environ["LOCAL_RANK"]), point.numa)  # before any library starts its threads
     import torch
 
-    from jobs import plan, workloads
+    from jobs import flops, plan, workloads
     from jobs.data import make_loader
     from jobs.steps import Loop
     from jobs.strategies import make_trainer
@@ -125,7 +125,11 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         "steps_per_epoch": max(1, len(loader) // point.grad_accum),
         **measured,
     }
-    write_json(look.rank_file(rank, "result.json"), result(device, work, facts, rank))
+    told_at_end = result(device, work, facts, rank)
+    if look.kind == "timed":
+        # Last of all, when nothing is left to disturb: the peak of the process's memory has been read.
+        told_at_end["flops"] = flops.count(point)
+    write_json(look.rank_file(rank, "result.json"), told_at_end)
     heart.beat("end")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

@@ -88,11 +88,25 @@ def test_summary(point):
     assert row["peak_memory_bytes"] == 101 and row["energy_j"] == pytest.approx(1200)
     assert row["energy_integrated_j"] == pytest.approx(1080) and row["energy_above_idle_j"] is None
     assert row["step_j"] == pytest.approx(400) and row["sample_j"] == pytest.approx(25) and row["token_j"] is None
+    assert row["mfu_percent"] is row["flops_per_step"] is None and row["mfu_reason"] == "not counted"
     assert row["accelerator"] == "H100" and row["hosts"] == ["h"] and row["learning_rate"] == 1.0
     assert frames["steps"].height == 8 and frames["failures"].is_empty()
     assert frames["host_samples"]["look"].to_list() == ["timed"]
     assert frames["breakdown"].height == 2 * 2 * len(tables.PARTS)
     assert frames["timeline"]["start_ns"].min() == 0
+
+
+def test_mfu_is_of_all_ranks_and_the_mean_step(point):
+    for rank in (0, 1):
+        path = point / f"timed/rank{rank}.result.json"
+        flops = {"step": 10**14, "hardware_step": 2 * 10**14}
+        own = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "flops": flops}
+        dump(path, json.loads(path.read_text()) | own)
+    dump(point / "record.json", record(settings=SETTINGS | {"precision": "tf32"}))
+    row = ingest.ingest(point)["points"].row(0, named=True)
+    assert row["flops_per_step"] == 2 * 10**14 and row["peak_flops_per_s"] == 494.7e12 and row["mfu_reason"] is None
+    assert row["mfu_percent"] == pytest.approx(100 * 2e14 / (2 * 494.7e12 * 3.0))
+    assert row["hfu_percent"] == pytest.approx(2 * row["mfu_percent"])
 
 
 def test_failed(point):

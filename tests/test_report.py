@@ -69,6 +69,14 @@ def test_cost_clocks_and_events_are_told(tmp_path, tmp_path_factory):
     assert "No point of this sweep had a control" in report.render(tables, tmp_path, [])
 
 
+def test_mfu_is_shown_where_a_point_has_one(page, tmp_path):
+    tables = made_up()
+    points = tables["points"].with_columns(mfu_percent=pl.lit(41.26))
+    shown = report.render(data.Tables({**tables.frames, "points": points}), tmp_path, [])
+    assert "MFU (%)" in shown and ">41.3<" in shown and "mfu_reason" in shown
+    assert "MFU" not in page
+
+
 def test_headline_counts_every_status(page):
     numbers = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
     assert numbers["points"] == "30"

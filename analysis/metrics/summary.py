@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from analysis.metrics import efficiency
 from analysis.metrics.energy import SHORTEST_S
 from analysis.readers import raw
 
@@ -29,6 +30,9 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, seconds(results, timed))
     if numbers["steps_per_epoch"] is not None and numbers.get("step_ms_mean") is not None:
         numbers["epoch_s"] = numbers["steps_per_epoch"] * numbers["step_ms_mean"] / 1e3
+    if numbers.get("step_ms_mean") is not None:
+        world = record.get("world_size") or len(results)
+        numbers |= efficiency.of_point(results, record.get("settings") or {}, world, numbers["step_ms_mean"])
     memory = "peak_allocated_bytes" if record.get("device") == "cuda" else "peak_rss_bytes"
     peak = tables["ranks"][memory].max()
     return base | numbers | {"peak_memory_bytes": peak} | _energy(tables["energy"], timed)

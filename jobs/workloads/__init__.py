@@ -30,10 +30,16 @@ class Work:
 def build(point: Point) -> Work:
     """The point's workload. Weights follow the seed alone, so that every rank and strategy starts from the same."""
     torch.manual_seed(point.seed + point.repeat)
+    work: Work = module(point).build(point)
+    return work
+
+
+def module(point: Point) -> Any:
+    """The module of the point's workload: `build_model`, `build`, `loss`, and `blank`, a micro-batch of zeros."""
     if point.workload == "image":
         from jobs.workloads import image
 
-        return image.build(point)
+        return image
     from jobs.workloads import llm
 
-    return llm.build(point)
+    return llm

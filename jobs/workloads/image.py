@@ -86,6 +86,20 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
     return vit, tuple(blocks)
 
 
+def loss(network: Any, batch: Batch) -> torch.Tensor:
+    """Cross entropy of one micro-batch, mean over its images."""
+    logits = network(pixel_values=batch["image"]).logits
+    return F.cross_entropy(logits.float() if logits.dtype != torch.float64 else logits, batch["label"])
+
+
+def blank(point: Point) -> Batch:
+    """A micro-batch of zeros of the shapes that `loss` takes."""
+    size = point.image_size
+    assert size is not None
+    image = torch.zeros(point.micro_batch, 3, size, size)
+    return {"image": image, "label": torch.zeros(point.micro_batch, dtype=torch.int64)}
+
+
 def build(point: Point) -> Work:
     size = point.image_size
     assert size is not None
@@ -99,10 +113,6 @@ def build(point: Point) -> Work:
         if point.resize_on == "device":
             image = enlarge(image, size)
         return {"image": image.contiguous(memory_format=memory), "label": batch["label"]}
-
-    def loss(network: Any, batch: Batch) -> torch.Tensor:
-        logits = network(pixel_values=batch["image"]).logits
-        return F.cross_entropy(logits.float() if logits.dtype != torch.float64 else logits, batch["label"])
 
     dataset = Digits(images, labels, size if point.resize_on == "worker" else None)
     return Work(model, dataset, prepare, loss, layers, tokens_per_sample=None)

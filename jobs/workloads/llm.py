@@ -86,13 +86,24 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
     return model, blocks
 
 
+def loss(network: Any, batch: Batch) -> torch.Tensor:
+    """Cross entropy of the next token, mean over one micro-batch. A batch of the data set has no `mask`: causal."""
+    tokens = batch["tokens"]
+    out: torch.Tensor = network(input_ids=tokens, labels=tokens, attention_mask=batch.get("mask")).loss
+    return out
+
+
+def blank(point: Point) -> Batch:
+    """A micro-batch of zeros of the shapes that `loss` takes. With a mask: to make one of their own, models look into
+    values, which the meta device has not."""
+    count, length = point.micro_batch, point.seq_len
+    assert length is not None
+    mask = torch.zeros(count, 1, length, length, dtype=torch.bool)
+    return {"tokens": torch.zeros(count, length, dtype=torch.int64), "mask": mask}
+
+
 def build(point: Point) -> Work:
     assert point.seq_len is not None
     model, layers = build_model(point)
-
-    def loss(network: Any, batch: Batch) -> torch.Tensor:
-        out: torch.Tensor = network(input_ids=batch["tokens"], labels=batch["tokens"]).loss
-        return out
-
     dataset = ByteText(load_text(point.data), point.seq_len)
     return Work(model, dataset, lambda batch: batch, loss, layers, tokens_per_sample=point.seq_len)
