@@ -126,15 +126,17 @@ def whole(launched: pl.DataFrame) -> pl.DataFrame:
 
 def report(trace: Trace, path: Path, ranks: list[int]) -> pl.DataFrame:
     """What the file is, and what of it could not be read."""
-    rows = pl.DataFrame({"rank": ranks}).with_columns(
-        report=pl.lit(path.name),
-        format=pl.lit(trace.about.get("format")),
-        schema=pl.lit(trace.about.get("schema")),
-        tool=pl.lit(trace.about.get("nsys")),
-        partial=pl.lit(bool(trace.problems)),
-        problems=pl.lit(pl.Series([list(trace.problems)], dtype=pl.List(pl.String))),
-        absent=pl.lit(pl.Series([sorted(trace.absent)], dtype=pl.List(pl.String))),
-    )
+    told = {
+        "report": path.name,
+        "format": trace.about.get("format"),
+        "schema": trace.about.get("schema"),
+        "tool": trace.about.get("nsys"),
+        "partial": bool(trace.problems),
+        "problems": list(trace.problems),
+        "absent": sorted(trace.absent),
+    }
+    kinds = {name: column.dtype for name, column in TRACE_TABLES["reports"].items()}
+    rows = pl.DataFrame([{"rank": rank, **told} for rank in ranks], schema=kinds)
     return _conformed(rows, "reports")
 
 

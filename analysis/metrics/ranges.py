@@ -46,6 +46,8 @@ class Tree:
 
     def innermost(self, thread: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
         """Place of the innermost range that contains each stretch of time on its thread; -1 for none."""
+        if not len(self.begin):
+            return np.full(len(thread), -1, dtype=np.int64)
         begin, end = self.at(thread, start_ns), self.at(thread, end_ns)
         found = np.searchsorted(self.begin, begin, side="right") - 1
         # The last range to start before may be one of another thread.
