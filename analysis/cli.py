@@ -6,6 +6,7 @@ nightsweep retry config/demo.yaml
 nightsweep watch results
 nightsweep publish results/demo --out demo-public
 nightsweep calibrate calibration
+nightsweep ingest traces/*.sqlite --out tables
 
 Exit status: 0 done, 1 the doctor found what will not work, or publish a secret, 2 the sweep or command line is wrong.
 """
@@ -69,6 +70,10 @@ def parser() -> argparse.ArgumentParser:
     calibrate_.add_argument("--read", action="store_true", help="measure nothing, tell of what is in the folder")
     calibrate_.add_argument("--json", action="store_true", help="print JSON")
     calibrate_.set_defaults(run=calibrate)
+    ingest_ = commands.add_parser("ingest", help="traces (nsys exports and reports, Kineto JSON) to tables")
+    ingest_.add_argument("traces", type=Path, nargs="+", metavar="TRACE", help="a trace, whoever made it")
+    ingest_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the tables to")
+    ingest_.set_defaults(run=ingest)
     return top
 
 
@@ -94,6 +99,13 @@ def publish(arguments: argparse.Namespace) -> int:
     from analysis import publish as publishing  # it draws: what it imports takes a second
 
     return publishing.publish(arguments.sweep, arguments.out, arguments.traces)
+
+
+def ingest(arguments: argparse.Namespace) -> int:
+    """`nightsweep ingest`."""
+    from analysis import trace_ingest  # polars takes its time
+
+    return trace_ingest.ingest(arguments.traces, arguments.out)
 
 
 def retry(arguments: argparse.Namespace) -> int:

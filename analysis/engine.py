@@ -28,16 +28,16 @@ def read(path: Path) -> Trace:
     return kineto.read(path) if is_json else nsys.read(path)
 
 
-def analysed(path: Path, first_rank: int) -> Frames:
-    """All tables of a trace. `first_rank`: the number of its first process where the trace does not say."""
+def analysed(path: Path, report: str) -> Frames:
+    """All tables of a trace, under this name. Ranks that it does not tell are -1, -2 and so on, by process id."""
     trace = read(path)
     processes = of_processes(trace.events)
-    told = rank_told(trace, path) if len(processes) == 1 else None
-    ranks = [told if told is not None else first_rank + place for place in range(len(processes))]
+    told = rank_told(trace, report) if len(processes) == 1 else None
+    ranks = [told if told is not None else -1 - place for place in range(len(processes))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = list(pool.map(lambda rank, process: of_rank(trace, process, rank, path.name), ranks, processes))
+        made = list(pool.map(lambda rank, process: of_rank(trace, process, rank, report), ranks, processes))
     out = {name: pl.concat([frames[name] for frames in made if name in frames]) for name in made[0]}
-    return out | {"reports": report(trace, path, ranks)}
+    return out | {"reports": about(trace, report, ranks)}
 
 
 def of_processes(events: Mapping[str, pl.DataFrame]) -> list[int]:
@@ -49,12 +49,12 @@ def of_processes(events: Mapping[str, pl.DataFrame]) -> list[int]:
     return [_NONE]
 
 
-def rank_told(trace: Trace, path: Path) -> int | None:
+def rank_told(trace: Trace, report: str) -> int | None:
     """The rank that the trace, else its name, says."""
     for frame in trace.events.values():
         if frame.height and frame["rank"][0] is not None:
             return int(frame["rank"][0])
-    found = _RANK.findall(path.name.partition(".")[0])
+    found = _RANK.findall(report.partition(".")[0])
     return int(found[-1]) if found else None
 
 
@@ -124,10 +124,10 @@ def whole(launched: pl.DataFrame) -> pl.DataFrame:
     return bounds.drop_nulls()
 
 
-def report(trace: Trace, path: Path, ranks: list[int]) -> pl.DataFrame:
+def about(trace: Trace, report: str, ranks: list[int]) -> pl.DataFrame:
     """What the file is, and what of it could not be read."""
     told = {
-        "report": path.name,
+        "report": report,
         "format": trace.about.get("format"),
         "schema": trace.about.get("schema"),
         "tool": trace.about.get("nsys"),

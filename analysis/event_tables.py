@@ -70,9 +70,7 @@ EVENTS: dict[str, dict[str, Column]] = {
         "name": Column(pl.Categorical(), "Name; categorical, for there are millions of ranges and few names."),
         **_ON_THREAD,
         "domain": Column(pl.Categorical(), "NVTX domain; null for the default one."),
-        "style": Column(
-            pl.Categorical(), "push_pop, start_end, annotation (Kineto), or across: ends on another thread."
-        ),
+        "style": Column(pl.Categorical(), "push_pop, start_end, annotation (Kineto), or across threads."),
     },
     "nccl_calls": {
         **_EVENT,

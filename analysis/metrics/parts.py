@@ -2,13 +2,13 @@
 
 Time that several parts share goes to the first of PARTS. What is left when the device does nothing is idle, and goes by
 what the thread did that launched the next activity: it waited for data, waited for the device, called the allocator,
-launched, or did something else. A launch reaches from the call to the start of the activity that ends the gap; pauses of
-at most DISPATCH_NS between two calls of a thread are the framework's own dispatch, and count as launching too.
+launched, or did something else. A launch reaches from the call to the start of the activity that ends the gap; pauses
+of at most DISPATCH_NS between two calls of a thread are the framework's own dispatch, and count as launching too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,16 @@ HIDDEN = "hidden_communication"
 """Communication under compute: a row of its own, no part of the sum."""
 
 DISPATCH_NS = 100_000
-DATA = r"(?i)^(?:data|dataload(?:er|ing)?|data[_ ]?wait|load[_ ]?(?:data|batch)|get[_ ]?batch|next[_ ]?batch|fetch)$|^enumerate\(DataLoader\)"
+DATA = (
+    r"(?i)^(?:data|dataload(?:er|ing)?|data[_ ]?wait|load[_ ]?(?:data|batch)|get[_ ]?batch|next[_ ]?batch|fetch)$"
+    r"|^enumerate\(DataLoader\)"
+)
+"""NVTX ranges, annotations and operators in which a thread waits for its loader."""
 SYNC = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)$|^cudaStreamQuery$|^hip\w*Synchronize$"
-ALLOCATOR = r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostRegister|MallocHost|MallocAsync|FreeAsync|FreeHost|HostUnregister)\w*$|^cu(?:Mem(?:Alloc|Free|Create|Map|Unmap|Release|AddressReserve)\w*)$"
+ALLOCATOR = (
+    r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostRegister|HostUnregister)\w*$"
+    r"|^cuMem(?:Alloc|Free|Create|Map|Unmap|Release|AddressReserve)\w*$"
+)
 LAUNCH = r"Launch|^(?:cuda|hip)Mem(?:cpy|set)\w*Async|^cuMem(?:cpy|set)\w*Async"
 
 
@@ -179,7 +186,7 @@ def thread_sets(events: Mapping[str, pl.DataFrame], thread: int) -> dict[str, In
 def _named(frame: pl.DataFrame, pattern: str) -> pl.DataFrame:
     names = frame["name"].unique().cast(pl.String)
     wanted = names.filter(names.str.contains(pattern))
-    return frame.filter(pl.col("name").is_in(wanted.cast(frame["name"].dtype)))
+    return frame.filter(pl.col("name").is_in(wanted.cast(frame["name"].dtype).implode()))
 
 
 def gaps_in(busy: Intervals, windows: pl.DataFrame) -> tuple[Intervals, Ints]:
@@ -208,7 +215,3 @@ def following(activities: pl.DataFrame, gaps: Intervals) -> tuple[Ints, Ints]:
     launch = activities["launch_ns"].fill_null(np.iinfo(np.int64).max).to_numpy()[place]
     late = start[place] < gaps[:, 1]
     return thread, np.where(late, np.iinfo(np.int64).max, launch)
-
-
-def names(parts: Sequence[str] = PARTS) -> str:
-    return ", ".join(parts)

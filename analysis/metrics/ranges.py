@@ -23,9 +23,10 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 class Tree:
     """Ranges in the order of thread, start and (outer first) end; all arrays are in that order.
 
-    `row`: place in the frame they came from; `begin`, `end`: thread and time in one number; `parent`: place of the range
-    that it lies in, -1 for none; `depth`: how many it lies in. `threads`: the key of each thread, sorted; `base`: what
-    to take off a time; `span`: the room of a thread; `crossing`: whether some overlap without one being in the other.
+    `row`: place in the frame they came from; `begin`, `end`: thread and time in one number; `parent`: place of the
+    range that it lies in, -1 for none; `depth`: how many it lies in. `threads`: the key of each thread, sorted;
+    `base`: what to take off a time; `span`: the room of a thread; `crossing`: whether some overlap without one being in
+    the other.
     """
 
     row: Ints
@@ -152,7 +153,7 @@ def _mixed(key: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return key ^ (key >> np.uint64(31))
 
 
-def coded(values: npt.ArrayLike) -> tuple[Ints, Ints]:
+def coded(values: Ints) -> tuple[Ints, Ints]:
     """Distinct numbers, and the place in them of each."""
     column = pl.Series("key", values, dtype=pl.Int64)
     words = column.unique()

@@ -28,7 +28,7 @@ def found(ranges: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, s
     names = ranges["name"].unique().cast(pl.String)
     for pattern, numbered in ((NUMBERED, True), (UNNUMBERED, False)):
         wanted = names.filter(names.str.contains(pattern))
-        own = ranges.filter(pl.col("name").is_in(wanted.cast(pl.Categorical())))
+        own = ranges.filter(pl.col("name").is_in(wanted.cast(pl.Categorical()).implode()))
         if not own.is_empty():
             return _of_ranges(own, pattern, numbered), "nvtx"
     periodic = _periodic(launches.filter(pl.col("launch_ns").is_not_null()).sort("launch_ns"))
@@ -68,8 +68,8 @@ def _periodic(launches: pl.DataFrame) -> pl.DataFrame | None:
 
 
 def _period(name: Ints) -> int | None:
-    """The distance at which the sequence repeats itself: the commonest one between neighbours of the same name, if nearly
-    all of the sequence agrees with itself that far on."""
+    """The distance at which the sequence repeats itself: the commonest one between neighbours of the same name, if
+    nearly all of the sequence agrees with itself that far on."""
     order = np.argsort(name, kind="stable")
     apart = np.diff(order)[np.diff(name[order]) == 0]
     distances, counts = np.unique(apart[apart > 1], return_counts=True)
@@ -88,7 +88,7 @@ def of_times(steps: pl.DataFrame, at: pl.Series) -> pl.Series:
     start, end, number = (steps[name].to_numpy() for name in ("start_ns", "end_ns", "step"))
     if not len(start):
         return pl.Series("step", [None] * len(at), dtype=pl.Int64)
-    times = at.fill_null(-1).to_numpy()
+    times = at.fill_null(np.iinfo(np.int64).min).to_numpy()
     place = np.searchsorted(start, times, side="right") - 1
     inside = (place >= 0) & (times < end[place])
     return pl.Series("step", np.where(inside, number[place], 0)).set(pl.Series(~inside), None)
@@ -98,8 +98,8 @@ def windows(steps: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
     """Each step's window: step, start_ns, end_ns.
 
     The host may run ahead of the GPU, so a step ends when both its host range and the last activity that it launched
-    have ended, and the next one begins there, or with its host range where that begins later. The first step begins with
-    its host range, or where work that was launched before it has ended.
+    have ended, and the next one begins there, or with its host range where that begins later. The first step begins
+    with its host range, or where work that was launched before it has ended.
 
     `launched`: launch_ns, start_ns and end_ns of activities.
     """
