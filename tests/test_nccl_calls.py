@@ -79,3 +79,11 @@ def test_calls_that_know_their_kernel_need_no_thread():
     timeline.launch(90, "ncclDevKernel_Generic(x)", 1000, 1100)
     timeline.launch(95, "all_reduce", 1200, 1300)
     assert told(timeline) == [("all_reduce", 1, 64, COMMUNICATOR), ("all_reduce", None, None, None)]
+
+
+def test_an_all_to_all_made_of_sends_is_called_what_it_was_called():
+    timeline = Timeline()
+    timeline.call("all_to_allv", 5000, 64, correlation=1)
+    timeline.launch(90, "send_recv", 1000, 1100)
+    timeline.launch(95, "send_recv", 1200, 1300)
+    assert told(timeline) == [("all_to_all", 1, 64, COMMUNICATOR), ("send_recv", None, None, None)]

@@ -49,8 +49,20 @@ def joined(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     numbered = kernels.with_row_index("kernel")
     known = calls.with_columns(collective=kind("name")).drop_nulls("collective").with_row_index("call")
     told = known.filter(pl.col("correlation").is_not_null())
+    if told.height:
+        numbered = _exchanges(numbered, told)
     batches = _by_correlation(numbered, told) if told.height else _by_thread(numbered, known)
     return _told(numbered, *batches).drop("kernel")
+
+
+def _exchanges(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Kernels of sends and receives that a framework called as an all-to-all are one."""
+    whole = calls.filter(pl.col("collective") == "all_to_all").select(_CORRELATED).unique().with_columns(whole=True)
+    asked = kernels.join(whole, on=_CORRELATED, how="left", maintain_order="left")
+    exchange = pl.col("whole") & (pl.col("collective") == "send_recv")
+    return asked.with_columns(collective=pl.when(exchange).then(pl.lit("all_to_all")).otherwise("collective")).drop(
+        "whole"
+    )
 
 
 _Batches = tuple[pl.DataFrame, pl.DataFrame]
