@@ -1,0 +1,82 @@
+"""Events laid over each other: at every moment the one that counts most, as segments that do not overlap."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from analysis.metrics.intervals import Intervals
+
+Label = tuple[str, str | None]
+"""Category and name."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Stretches of time, int64 of shape (n, 2), sorted and apart from each other, and what each is."""
+
+    spans: Intervals
+    labels: list[Label]
+
+    def within(self, start: int, end: int) -> Iterator[tuple[int, int, Label]]:
+        """Those in [start, end), cut to it: start, end, label."""
+        first = int(np.searchsorted(self.spans[:, 1], start, "right"))
+        last = int(np.searchsorted(self.spans[:, 0], end, "left"))
+        for (begins, ends), label in zip(self.spans[first:last].tolist(), self.labels[first:last], strict=True):
+            if max(begins, start) < min(ends, end):
+                yield max(begins, start), min(ends, end), label
+
+
+def of(frames: list[tuple[str, pl.DataFrame]], during: Intervals) -> Segments:
+    """What counts at each moment of `during` and around it.
+
+    `frames`: category and events (start_ns, end_ns, name). Of events at one time that of the first frame counts; of
+    one frame's, that which began last: of nested ranges the innermost.
+    """
+    starts, ends, levels, labels = [], [], [], []
+    for level, (category, frame) in enumerate(frames):
+        near = frame.filter(pl.Series(_touches(frame, during)))
+        starts += near["start_ns"].to_list()
+        ends += near["end_ns"].to_list()
+        levels += [level] * len(near)
+        labels += [(category, name) for name in near["name"].to_list()]
+    return _swept(starts, ends, levels, labels)
+
+
+def _touches(frame: pl.DataFrame, during: Intervals) -> NDArray[np.bool_]:
+    begun = np.searchsorted(during[:, 0], frame["end_ns"].to_numpy(), "left")
+    over = np.searchsorted(during[:, 1], frame["start_ns"].to_numpy(), "right")
+    touches: NDArray[np.bool_] = begun > over
+    return touches
+
+
+def _swept(starts: list[int], ends: list[int], levels: list[int], labels: list[Label]) -> Segments:
+    order = sorted(range(len(starts)), key=starts.__getitem__)
+    bounds = sorted({*starts, *ends})
+    # The smallest of the heap counts; one that has ended stays in it until it comes to the top.
+    open_: list[tuple[int, int, int]] = []
+    spans: list[list[int]] = []
+    chosen: list[int] = []
+    pushed = 0
+    for now, then in itertools.pairwise(bounds):
+        while pushed < len(order) and starts[order[pushed]] <= now:
+            event = order[pushed]
+            heapq.heappush(open_, (levels[event], -starts[event], event))
+            pushed += 1
+        while open_ and ends[open_[0][2]] <= now:
+            heapq.heappop(open_)
+        if not open_:
+            continue
+        event = open_[0][2]
+        if chosen and chosen[-1] == event and spans[-1][1] == now:
+            spans[-1][1] = then
+        else:
+            spans.append([now, then])
+            chosen.append(event)
+    return Segments(np.array(spans, dtype=np.int64).reshape(-1, 2), [labels[event] for event in chosen])
