@@ -12,8 +12,9 @@ import polars as pl
 
 from analysis import tables
 from analysis.event_tables import Trace
-from analysis.metrics import kernel_class, occupancy, parts, steps, sums
+from analysis.metrics import collectives, kernel_class, occupancy, parts, steps, sums
 from analysis.metrics.attribution import ON_DEVICE, attribute
+from analysis.metrics.collectives import OF_RANK
 from analysis.readers import kineto, nsys
 from analysis.trace_tables import TRACE_TABLES
 
@@ -82,7 +83,8 @@ def of_rank(trace: Trace, process: int, rank: int, report: str) -> Frames:
     named = [number, pl.lit(report).alias("report")]
     out = {**events, "nvtx_gpu": ranges, "devices": trace.devices, "steps": windows, "breakdown": breakdown}
     out |= {name: frame.with_columns(named) for name, frame in (totals | {"paper_calls": sums.paper(totals)}).items()}
-    out["collectives"] = events["kernels"].filter(pl.col("category") == "communication")
+    calls = collectives.of_rank(own)
+    out["collectives"] = calls.with_columns(steps.of_times(host, calls["launch_ns"]))
     return {name: _conformed(frame.with_columns(number), name) for name, frame in out.items()}
 
 
@@ -143,5 +145,6 @@ def about(trace: Trace, report: str, ranks: list[int]) -> pl.DataFrame:
 def _conformed(frame: pl.DataFrame, name: str) -> pl.DataFrame:
     """The table's columns in their order. Text may still be categorical: as such it is written faster."""
     texts = {n: frame[n].dtype for n in frame.columns if frame[n].dtype == pl.Categorical()}
-    columns = {n: c if n not in texts else type(c)(texts[n], c.text) for n, c in TRACE_TABLES[name].items()}
+    wanted = OF_RANK if name == "collectives" else TRACE_TABLES[name]
+    columns = {n: c if n not in texts else type(c)(texts[n], c.text) for n, c in wanted.items()}
     return tables.conform(frame, columns).collect()

@@ -38,3 +38,10 @@ def write_one(frame: pl.DataFrame, path: Path) -> None:
         store_schema=False,
     )
     scratch.replace(path)
+
+
+def sink(frame: pl.LazyFrame, path: Path) -> None:
+    """A table that may be larger than memory."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    frame.sink_parquet(scratch, compression="zstd", compression_level=1)
+    scratch.replace(path)

@@ -7,20 +7,19 @@ are read at the same time and the memory of one is free before the next begins.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from analysis import engine, trace_files
+from analysis import engine, trace_files, trace_ranks
+from analysis.metrics import ranks
 from analysis.trace_tables import TRACE_TABLES
 from analysis.words import counted
 
@@ -45,7 +44,7 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
         jobs = [(trace, Path(scratch) / str(place)) for place, trace in enumerate(traces)]
-        parts = [one(*jobs[0])] if len(jobs) == 1 else several(jobs)
+        parts = ranks.each(jobs, one, workers=os.cpu_count() or 1)
         for part in parts:
             for line in [part.failed] if part.failed else part.problems:
                 print(f"nightsweep ingest: {line}", file=sys.stderr)
@@ -53,21 +52,14 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
         if not good:
             return EXIT_WRONG
         join(good, out)
-    ranks = sum(len(part.ranks) for part in good)
-    print(f"{out}: {counted(len(TRACE_TABLES), 'table')} of {counted(ranks, 'rank')}")
+    count = sum(len(part.ranks) for part in good)
+    print(f"{out}: {counted(len(TRACE_TABLES), 'table')} of {counted(count, 'rank')}")
     return EXIT_PARTIAL if len(good) < len(parts) or any(part.problems for part in good) else 0
 
 
-def several(jobs: Sequence[tuple[Path, Path]]) -> list[Part]:
-    """Every file in a process of its own: polars' threads do not outlive a fork, so processes start anew."""
-    workers = min(len(jobs), os.cpu_count() or 1)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
-        return list(pool.map(one, *zip(*jobs, strict=True)))
-
-
-def one(trace: Path, folder: Path) -> Part:
-    """The tables of one file, in a folder."""
+def one(job: tuple[Path, Path]) -> Part:
+    """The tables of a file, in a folder."""
+    trace, folder = job
     try:
         with tempfile.TemporaryDirectory() as scratch:
             path = exported(trace, Path(scratch)) if trace.suffix == ".nsys-rep" else trace
@@ -96,21 +88,33 @@ def exported(report: Path, scratch: Path) -> Path:
 
 
 def join(parts: Sequence[Part], out: Path) -> None:
-    """All parts' tables as one table each. Ranks that files do not tell get the numbers that are left."""
+    """All parts' tables as one table each, on one clock. Ranks that files do not tell get the numbers that are left."""
     numbers = numbered(parts)
-    for name in TRACE_TABLES:
-        files = [part.folder / f"{name}.parquet" for part in parts]
-        target = out / f"{name}.parquet"
-        if len(parts) == 1 and all(old == new for old, new in numbers[0].items()):
-            files[0].replace(target)
-            continue
+    calls = [read(part, "collectives", names).collect() for part, names in zip(parts, numbers, strict=True)]
+    offsets = trace_ranks.clocks(calls)
+    by = offsets["offset_ns"].fill_null(0).to_list() if offsets.height else [0] * len(parts)
+    for name in TRACE_TABLES.keys() - set(trace_ranks.NAMES):
         frames = [
-            pl.scan_parquet(file).with_columns(pl.col("rank").replace(ranks))
-            for file, ranks in zip(files, numbers, strict=True)
+            trace_ranks.moved(read(part, name, names), each)
+            for part, names, each in zip(parts, numbers, by, strict=True)
         ]
-        scratch = files[0].with_suffix(".joined")
-        pl.concat(frames).sink_parquet(scratch, compression="zstd", compression_level=1)
-        scratch.replace(target)
+        if len(parts) == 1 and all(old == new for old, new in numbers[0].items()):
+            (parts[0].folder / f"{name}.parquet").replace(out / f"{name}.parquet")
+        else:
+            trace_files.sink(pl.concat(frames), out / f"{name}.parquet")
+    aligned = [trace_ranks.moved(frame.lazy(), each).collect() for frame, each in zip(calls, by, strict=True)]
+
+    def events_of(rank: int) -> dict[str, pl.DataFrame]:
+        kinds = trace_ranks.NEEDED
+        return {k: pl.scan_parquet(out / f"{k}.parquet").filter(pl.col("rank") == rank).collect() for k in kinds}
+
+    found = trace_ranks.together(aligned, events_of)
+    trace_files.write(found | {"clocks": offsets}, out)
+
+
+def read(part: Part, name: str, ranks: Mapping[int, int]) -> pl.LazyFrame:
+    """A table of a part, under its ranks' numbers."""
+    return pl.scan_parquet(part.folder / f"{name}.parquet").with_columns(pl.col("rank").replace(ranks))
 
 
 def numbered(parts: Sequence[Part]) -> list[dict[int, int]]:

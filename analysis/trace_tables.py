@@ -9,7 +9,9 @@ import polars as pl
 
 from analysis.columns import Column
 from analysis.event_tables import DEVICES, EVENTS
+from analysis.metrics.collectives import ACROSS
 from analysis.metrics.parts import HIDDEN, PARTS
+from analysis.metrics.straggler import INSTEAD
 
 _STEP = {"step": Column(pl.Int64(), "Step in whose host range it was called or launched; null outside steps.")}
 _PATH = {"nvtx_path": Column(pl.String(), "Ranges open at the call, outermost first, between slashes.")}
@@ -75,10 +77,29 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
         "launches": Column(pl.Int64(), "Calls in it that launched something."),
         "activities": Column(pl.Int64(), "What they launched: more where a call launches a CUDA graph."),
     },
-    "collectives": {
-        **EVENTS["kernels"],
-        **_LAUNCH,
-        "collective": Column(pl.String(), "Kind of collective, by the kernel's name."),
+    "collectives": ACROSS,
+    "collective_sizes": {
+        "collective": Column(pl.String(), "Kind of collective."),
+        "size_bytes": Column(pl.Int64(), "The power of two at or below total_bytes; null where sizes are not known."),
+        "count": Column(pl.Int64(), "Collectives that were matched over ranks."),
+        "median_bus_bandwidth": Column(pl.Float64(), "Median over collectives, bytes/s."),
+        "max_bus_bandwidth": Column(pl.Float64(), "Largest, bytes/s."),
+        "transfer_ns": Column(pl.Int64(), "Sum of transfer times, ns."),
+        "wait_share": Column(pl.Float64(), "Of all ranks' time in them, the share that was waiting."),
+    },
+    "waited_for": {
+        **_RANK,
+        "step": Column(pl.Int64(), "Step; null for the whole trace."),
+        "late_ns": Column(pl.Int64(), "How long the other ranks waited in collectives in which this one came last."),
+        "collectives": Column(pl.Int64(), "In how many it was last."),
+    },
+    "stragglers": INSTEAD,
+    "clocks": {
+        **_RANK,
+        "events": Column(pl.Int64(), "Collectives that were compared."),
+        "offset_ns": Column(pl.Int64(), "What was taken out of all times of the file: its clock less the first one's."),
+        "residual_ns": Column(pl.Int64(), "Median distance that is left."),
+        "residual_max_ns": Column(pl.Int64(), "Largest distance that is left."),
     },
     "operators": EVENTS["operators"],
     "nccl_calls": EVENTS["nccl_calls"],

@@ -89,8 +89,5 @@ def payload_tables(path):
 
 
 def read(path):
-    """Events of an export, with its NCCL calls, on UTC."""
-    with closing(sqlite3.connect(path)) as db:
-        (epoch,) = db.execute("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME").fetchone()
-    calls = nccl_payload.calls(*payload_tables(path)).with_columns(pl.col("start_ns", "end_ns") + epoch)
-    return {**nsys.read(path), "nccl_calls": calls}
+    """Events of an export."""
+    return nsys.read(path).events

@@ -10,13 +10,13 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
+_P = TypeVar("_P")
 _T = TypeVar("_T")
 
 
-def each(paths: Sequence[Path], give: Callable[[Path], _T], workers: int) -> list[_T]:
+def each(paths: Sequence[_P], give: Callable[[_P], _T], workers: int) -> list[_T]:
     """`give` of each path, in their order. With several workers it runs in processes of its own, so it must be a
     function of a module (or a functools.partial of one), and what it gives small. An error of any is raised."""
     if workers < 2 or len(paths) < 2:

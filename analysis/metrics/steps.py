@@ -27,8 +27,8 @@ def found(ranges: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, s
     """
     names = ranges["name"].unique().cast(pl.String)
     for pattern, numbered in ((NUMBERED, True), (UNNUMBERED, False)):
-        wanted = names.filter(names.str.contains(pattern))
-        own = ranges.filter(pl.col("name").is_in(wanted.cast(pl.Categorical()).implode()))
+        wanted = names.filter(names.str.contains(pattern)).cast(pl.Categorical())
+        own = ranges.filter(pl.col("name").is_in(wanted.implode()))
         if not own.is_empty():
             return _of_ranges(own, pattern, numbered), "nvtx"
     periodic = _periodic(launches.filter(pl.col("launch_ns").is_not_null()).sort("launch_ns"))

@@ -158,6 +158,6 @@ def _doing(events: trace.Events, late: pl.DataFrame) -> list[tuple[str, pl.DataF
         one = pl.col("name").str.contains(pattern).fill_null(False)
         found.append((category, calls.filter(one).select(_SPAN)))
         calls = calls.filter(~one)
-    ranges = events["nvtx"].filter(inside)
+    ranges = events["nvtx"].filter(inside).with_columns(pl.col("name").cast(pl.String))
     own, others = ranges.filter(here), ranges.filter(~here)
     return [*found, ("call", calls.select(_SPAN)), ("range", own.select(_SPAN)), ("elsewhere", others.select(_SPAN))]

@@ -22,8 +22,10 @@ _SPAN = ("name", "start_ns", "end_ns")
 
 def steps(events: Events) -> pl.DataFrame:
     """The steps' host ranges: step, start_ns, end_ns, in time order."""
+    names = events["nvtx"]["name"].unique()
+    wanted = names.filter(names.cast(pl.String).str.contains(_STEP))
     number = pl.col("name").str.extract(_STEP).cast(pl.Int64)
-    marked = _texts(events["nvtx"]).with_columns(step=number).filter(pl.col("step").is_not_null())
+    marked = _texts(events["nvtx"].filter(pl.col("name").is_in(wanted.implode()))).with_columns(step=number)
     return marked.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
 
 

@@ -15,6 +15,7 @@ import polars as pl
 
 from analysis import tables
 from analysis.event_tables import DEVICES, EVENTS, Trace
+from analysis.readers import nccl_payload
 from analysis.readers.nsys_source import Bits, Field, Given, Source, Text, open_source
 
 KNOWN_MAJOR = 3
@@ -86,7 +87,10 @@ def read(path: Path) -> Trace:
     events = {kind: tables.empty(columns) for kind, columns in EVENTS.items()}
     for kind, (table, fields) in _SOURCES.items():
         if table in source.columns:
-            events[kind] = _finished(kind, _MAKERS[kind](source.load(table, fields), strings), epoch)
+            raw = source.load(table, fields)
+            events[kind] = _finished(kind, _MAKERS[kind](raw, strings), epoch)
+            if kind == "nvtx":
+                events["nccl_calls"] = _finished("nccl_calls", _nccl_calls(source, raw, strings), epoch)
     events["counters"] = _counters(source, events["counters"])
     absent = frozenset(kind for kind, (table, _) in _SOURCES.items() if table not in source.columns)
     return Trace(fill_process(events), _devices(source), absent, tuple(source.problems), about)
@@ -207,6 +211,16 @@ def _nvtx(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
         return host.with_columns(domain=pl.lit(None, dtype=pl.Categorical))
     keys = ["domainId", "process"]
     return host.join(domains.unique(keys), on=keys, how="left", maintain_order="left")
+
+
+def _nccl_calls(source: Source, ranges: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    """Ranges of libraries' own domains that are calls of NCCL, with what their payloads say."""
+    domains = ranges["domainId"].drop_nulls().unique().to_list()
+    wanted = source.rows("NVTX_EVENTS", nccl_payload.EVENT_COLUMNS, "domainId", [d for d in domains if d])
+    if wanted.is_empty():
+        return tables.empty(EVENTS["nccl_calls"])
+    entries = source.load("NVTX_PAYLOAD_SCHEMA_ENTRIES", [*("domainId", "schemaId", "type", "offset"), Text("name")])
+    return nccl_payload.calls(wanted, strings, entries)
 
 
 def _allocations(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 from adbc_driver_sqlite import dbapi
 
 PART_ROWS = 500_000
@@ -60,6 +62,9 @@ class Source(Protocol):
 
     def load(self, table: str, fields: Sequence[Field]) -> pl.DataFrame:
         """These columns of a table, in the table's order; no rows where there is no table."""
+
+    def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
+        """Columns of the few rows in which one column has one of these values; null where there is no such column."""
 
 
 def name_of(field: Field) -> str:
@@ -106,6 +111,15 @@ class Parquet:
             except (pl.exceptions.PolarsError, OSError) as error:
                 self.problems.append(f"{table}: cannot be read: {first_line(error)}")
         return completed(frame, fields)
+
+    def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
+        have = [name for name in names if name in self.columns[table]]
+        told = pq.read_table(self.files[table], columns=have, filters=[(column, "in", list(values))])
+        if "binaryData" in have:  # nsys 2025.3 calls it text, which it is not
+            place = have.index("binaryData")
+            told = told.set_column(place, "binaryData", told.column(place).cast(pa.binary()))
+        found: pl.DataFrame = pl.from_arrow(told)  # type: ignore[assignment]
+        return found.with_columns(pl.lit(None).alias(name) for name in names if name not in have).select(names)
 
 
 class SQLite:
@@ -154,6 +168,14 @@ class SQLite:
             self.problems.append(f"{table}: {len(broken)} of {len(parts)} parts cannot be read: {broken[0]}")
         frames = [each for each in parts if isinstance(each, pl.DataFrame)]
         return completed(pl.concat(frames) if frames else pl.DataFrame(), fields)
+
+    def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
+        have = [name for name in names if name in self.columns[table]]
+        empty = {"text": "''", "binaryData": "x''"}  # see _sql
+        cells = [f'coalesce("{n}", {empty[n]}) AS "{n}"' if n in empty else f'"{n}"' for n in have]
+        places = ", ".join(str(int(value)) for value in values)
+        found = self.query(f'SELECT {", ".join(cells)} FROM "{table}" WHERE "{column}" IN ({places})')
+        return found.with_columns(pl.lit(None).alias(name) for name in names if name not in have).select(names)
 
     def _parts(self, table: str) -> list[str]:
         """Conditions that part the table's rows; one that is always true for a small table, or where rows have no

@@ -162,6 +162,15 @@ def _export(look: Look, rank: int) -> str | None:
     report, target = look.trace(rank, "nsys-rep"), look.trace(rank, "sqlite")
     if not report.exists():
         return f"nsys left no report for rank {rank}"
-    command = ["nsys", "export", "--type=sqlite", "--force-overwrite=true", "-o", str(target), str(report)]
+    command = [
+        "nsys",
+        "export",
+        "--type=sqlite",
+        "--include-blobs=true",
+        "--force-overwrite=true",
+        "-o",
+        str(target),
+        str(report),
+    ]
     _, why = _run(*command, timeout_s=EXPORT_TIMEOUT_S)
     return f"rank {rank}: {why}" if why else None if target.exists() else f"nsys export of rank {rank} left no file"
