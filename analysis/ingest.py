@@ -118,7 +118,7 @@ def from_traces(folder: Path, hosts: Mapping[int, str | None]) -> tuple[dict[str
 def readable(folder: Path) -> dict[int, tuple[Callable[[Path], dict[str, pl.DataFrame]], Path]]:
     """Each traced rank's reader and file."""
     found: dict[int, tuple[Callable[[Path], dict[str, pl.DataFrame]], Path]] = {}
-    found |= {rank: (kineto.read, path) for rank, path in raw.ranked(folder, _KINETO)}
+    found |= {rank: (lambda p: kineto.read(p).events, path) for rank, path in raw.ranked(folder, _KINETO)}
     return found | {rank: (nsys.read, path) for rank, path in raw.ranked(folder, _NSYS)}
 
 

@@ -147,7 +147,7 @@ def test_timeline_merges_within_a_pixel(gpu):
 
 
 def test_cpu_trace():
-    events = kineto.read(DATA / "kineto-cpu-r0.json.gz")
+    events = kineto.read(DATA / "kineto-cpu-r0.json.gz").events
     windows = {s: e - b for s, b, e in trace.windows(events).iter_rows()}
     for step, length in windows.items():
         parts = parts_of(events, step)

@@ -111,7 +111,7 @@ def test_not_a_trace(reader, content, tmp_path):
 
 
 def test_kineto_of_a_cpu():
-    events = kineto.read(DATA / "kineto-cpu-r0.json.gz")
+    events = kineto.read(DATA / "kineto-cpu-r0.json.gz").events
     assert_contract(events)
     assert events["kernels"].is_empty()
     steps = events["nvtx"].filter(pl.col("name").str.contains(r"^step \d+$"))
@@ -138,7 +138,7 @@ def test_real_exports(name):
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="no public traces here")
 def test_real_kineto():
-    events = kineto.read(REAL / "tracelens_h100_Qwen_Qwen1.5-0.5B-Chat.json.gz")
+    events = kineto.read(REAL / "tracelens_h100_Qwen_Qwen1.5-0.5B-Chat.json.gz").events
     assert_contract(events)
     kinds = ("kernels", "copies", "memsets", "runtime", "nvtx", "operators")
     assert [events[k].height for k in kinds] == [1465, 1, 241, 1922, 1, 4186]
