@@ -169,6 +169,13 @@ def test_devices_and_facts(read):
     assert trace.about == {"format": "kineto"} | facts
 
 
+def test_facts_that_make_no_sense_are_null(read):
+    device = '{"id": "x", "name": 5, "totalGlobalMem": 99999999999999999999, "maxThreadsPerMultiprocessor": NaN}'
+    trace = read([], head=f'"deviceProperties": [{device}], "distributedInfo": []', tail='"baseTimeNanoseconds": "x"')
+    assert trace.devices.select("rank", "device", "memory_bytes", "warps_per_sm").row(0) == (None,) * 4
+    assert read([], head='"deviceProperties": null').devices.is_empty()
+
+
 def test_what_was_recorded_but_did_not_happen_is_not_absent(read):
     assert {"kernels", "copies", "memsets"}.isdisjoint(read([event("cuda_runtime", "cudaMalloc", 1)]).absent)
     assert {"kernels", "runtime", "syncs"} <= read([event("cpu_op", "aten::add", 1)]).absent

@@ -89,7 +89,7 @@ def test_odd_events_survive_and_lost_ones_are_counted(path):
         '{"ph": "X", "cat": "kernel", "name": "list", "ts": 5, "dur": 1, "args": [1]}',
         event("kernel", "nan", 6, device=float("nan"), correlation=4),
         event("kernel", "negative", 7, dur="-1"),
-        event("kernel", "timeless", "null"),
+        event("kernel", "timeless", '"\xe9"'),
         '{"ph": "X", "cat": "kernel", "name": "endless", "ts": 8}',
         '{"ph": "X", "cat": ["kernel"], "name": "cat", "ts": 9, "dur": 1}',
         "17",

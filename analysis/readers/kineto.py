@@ -32,6 +32,7 @@ _GROUPS = (("kernels", "copies", "memsets", "runtime"), ("operators", "nvtx"))
 _INSTANT = ("allocations", "counters")
 _UTC_NS = 10**18
 """A time after this (2001) is one since 1970: older traces have no base to add."""
+_TOO_LARGE = 2**62
 _COPY = r"^Memcpy (\w+)(?: \((\w+)[\w ]* -> (\w+)[\w ]*\))?"
 _DIRECTIONS = ("HtoD", "DtoH", "DtoD", "PtoP")
 _MEMORIES = ("pageable", "pinned", "device", "array", "managed")
@@ -147,7 +148,7 @@ def _absent(events: Mapping[str, pl.DataFrame], metadata: Mapping[str, Any]) -> 
 def _devices(metadata: Mapping[str, Any]) -> pl.DataFrame:
     told = metadata.get("deviceProperties")
     rows = [_device(device) for device in told if isinstance(device, dict)] if isinstance(told, list) else []
-    return pl.DataFrame(rows, schema=tables.schema(DEVICES))
+    return pl.DataFrame(rows, schema=tables.schema(DEVICES), strict=False)
 
 
 def _device(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def _device(told: Mapping[str, Any]) -> dict[str, Any]:
     shared = told.get("sharedMemPerMultiprocessor", told.get("maxSharedMemoryPerMultiProcessor"))  # CUDA's, ROCm's
     return {
         "device": _number(told.get("id")),
-        "name": told.get("name"),
+        "name": told.get("name") or None,
         "sm_count": _number(told.get("numSms")),
         "warps_per_sm": threads // (_number(told.get("warpSize")) or 32) if threads else None,
         "registers_per_sm": _number(told.get("regsPerMultiprocessor")),
@@ -181,6 +182,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _number(value: Any) -> int | None:
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if abs(number) < _TOO_LARGE else None

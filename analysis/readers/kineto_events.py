@@ -171,7 +171,7 @@ def _one_args(text: bytes) -> Args | None:
 
 def _nanoseconds(texts: list[msgspec.Raw]) -> pl.Series:
     """Times told in us, as decimals: exactly, whatever their size."""
-    told = pl.Series([bytes(t) for t in texts], dtype=pl.Binary).cast(pl.String, strict=False).str.strip_chars('"')
+    told = pl.Series([str(t, "latin-1") for t in texts], dtype=pl.String).str.strip_chars('"')
     return told.cast(pl.Decimal(38, 3), strict=False).to_physical().cast(pl.Int64, strict=False)
 
 
