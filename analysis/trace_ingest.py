@@ -22,6 +22,7 @@ from analysis import engine, trace_files, trace_ranks
 from analysis.metrics import ranks
 from analysis.trace_tables import TRACE_TABLES
 from analysis.words import counted
+from jobs.telemetry.nsys import BLOBS
 
 EXIT_PARTIAL, EXIT_WRONG = 1, 2
 
@@ -79,8 +80,10 @@ def exported(report: Path, scratch: Path) -> Path:
             f"{report}: is a report, and there is no nsys on the PATH to export it; an export was expected"
         )
     target = scratch / "export"
-    command = ["nsys", "export", "--type=parquetdir", "--include-blobs=true", "-o", str(target), str(report)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    command = ["nsys", "export", "--type=parquetdir", "-o", str(target), str(report)]
+    done = subprocess.run([*command, BLOBS], capture_output=True, text=True, errors="replace")
+    if done.returncode and BLOBS in done.stdout + done.stderr:  # an nsys that does not know it, such as 2023.4
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode or not target.is_dir():
         told = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         raise ValueError(f"{report}: nsys cannot export it: {told[-1].strip() if told else 'it says nothing'}")

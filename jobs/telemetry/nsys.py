@@ -42,6 +42,8 @@ _PRESETS = {
         "--cudabacktrace=kernel,memory,sync", "--python-backtrace=cuda", "--cuda-memory-usage=true",
     ),
 }  # fmt: skip
+BLOBS = "--include-blobs=true"
+"""Payloads of NVTX ranges, too: NCCL tells its message sizes there."""
 _GPU_METRICS = "--gpu-metrics-devices=cuda-visible"
 
 
@@ -162,15 +164,8 @@ def _export(look: Look, rank: int) -> str | None:
     report, target = look.trace(rank, "nsys-rep"), look.trace(rank, "sqlite")
     if not report.exists():
         return f"nsys left no report for rank {rank}"
-    command = [
-        "nsys",
-        "export",
-        "--type=sqlite",
-        "--include-blobs=true",
-        "--force-overwrite=true",
-        "-o",
-        str(target),
-        str(report),
-    ]
-    _, why = _run(*command, timeout_s=EXPORT_TIMEOUT_S)
+    command = ["nsys", "export", "--type=sqlite", "--force-overwrite=true", "-o", str(target), str(report)]
+    _, why = _run(*command, BLOBS, timeout_s=EXPORT_TIMEOUT_S)
+    if why and BLOBS in why:  # an nsys that does not know it, such as 2023.4
+        _, why = _run(*command, timeout_s=EXPORT_TIMEOUT_S)
     return f"rank {rank}: {why}" if why else None if target.exists() else f"nsys export of rank {rank} left no file"

@@ -1,0 +1,185 @@
+"""The text of a Kineto trace as a stream: block by block its events, then what else it says.
+
+Memory stays at some blocks' size however large the file. A block is cut at the last `}, {` in it and decoded as one
+array. Such a cut may lie inside an event or a string, so it is checked rather than believed: text that is a valid array
+when closed there ends an event there. Where no cut of a block holds (the end of the list, or text that is no JSON),
+events are taken one by one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+_PIECE, _BLOCK = 1 << 20, 4 << 20
+_STEP = 64 << 10
+"""Shortest text that is worth decoding as a block."""
+_LONGEST = 1 << 20
+"""An event that is not complete after so much text is malformed."""
+_HEAD = 64 << 20
+"""The list of events begins within so much text."""
+_LIST = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(rb"\}\s*,\s*\{")
+_GAP = re.compile(rb"[\s,]*")
+_TOLERANT = json.JSONDecoder(parse_float=str, strict=False)
+"""Takes what is no JSON but found in traces: NaN, control characters. Decimals stay text, so that none is rounded."""
+_RAW = msgspec.Raw()
+
+
+class Event(msgspec.Struct, gc=False):
+    """What all events have. Times stay text, since float64 would lose ns; args too, since few events' are needed."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: Any = None
+    pid: Any = None
+    tid: Any = None
+    ts: msgspec.Raw = _RAW
+    dur: msgspec.Raw = _RAW
+    args: msgspec.Raw = _RAW
+
+
+_EVENT = msgspec.json.Decoder(Event)
+_EVENTS = msgspec.json.Decoder(list[Event])
+
+
+class Document:
+    """One trace. Once `blocks` has run out: `metadata`, all that it says beside its events, and `problems`, what could
+    not be read, a line each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metadata: dict[str, Any] = {}
+        self.problems: list[str] = []
+        self._malformed = 0
+
+    def blocks(self) -> Iterator[list[Event]]:
+        """The events, in the order of the file. ValueError where it is no trace."""
+        if not self.path.is_file():
+            raise ValueError(f"{self.path}: no such file; expected is a Kineto trace")
+        chunks = self._chunks()
+        text, ended = self._head(chunks), False
+        for chunk in itertools.chain([b""], chunks, [None]):
+            text += chunk or b""
+            used = 1
+            while used and not ended:
+                events, used, ended = _together(text) or self._one_by_one(text, last=chunk is None)
+                text = text[used:]
+                if events:
+                    yield events
+            if ended:
+                break
+        self._tail(text + b"".join(chunks) if ended else None)
+        if self._malformed:
+            self.problems.append(f"events that could not be read and are left out: {self._malformed}")
+
+    def _chunks(self) -> Iterator[bytes]:
+        """The file's text, unzipped, in blocks."""
+        held: list[bytes] = []
+        try:
+            with self.path.open("rb") as file:
+                zipped = file.peek(2)[:2] == b"\x1f\x8b"
+                stream = gzip.GzipFile(fileobj=file) if zipped else file
+                while piece := stream.read1(_PIECE):
+                    held.append(piece)
+                    if sum(map(len, held)) >= _BLOCK:
+                        yield b"".join(held)
+                        held = []
+        except (EOFError, zlib.error, OSError) as error:
+            self.problems.append(f"the file ends early or is damaged: {error}")
+        yield b"".join(held)
+
+    def _head(self, chunks: Iterator[bytes]) -> bytes:
+        """Reads up to the list of events; gives the text after its bracket."""
+        text = b""
+        for chunk in chunks:
+            text += chunk
+            if text[:_PIECE].lstrip()[:1] != b"{" or len(text) > _HEAD:
+                break
+            for found in _LIST.finditer(text):
+                head = _object(text[: found.end()] + b"]}")
+                if head is not None:
+                    self.metadata = {key: value for key, value in head.items() if key != "traceEvents"}
+                    return text[found.end() :]
+        is_object = text[:_PIECE].lstrip()[:1] == b"{"
+        why = "it has no list traceEvents" if is_object else "it is no JSON object" if text else "it is empty"
+        why = "; ".join([why, *self.problems])
+        raise ValueError(f"{self.path}: not a Kineto trace: {why}; expected is a JSON object with a list traceEvents")
+
+    def _one_by_one(self, text: bytes, last: bool) -> tuple[list[Event], int, bool]:
+        """Some of the first events, how much text they took, and whether the list has ended after them."""
+        window = text[:_LONGEST]
+        characters = window.decode("latin-1")  # one a byte, and JSON's own characters are ASCII
+        events: list[Event] = []
+        at = 0
+        while at < _STEP:
+            start = _begin(window, at)
+            if characters[start : start + 1] == "]":
+                return events, start + 1, True
+            try:
+                _, end = _TOLERANT.raw_decode(characters, start)
+            except (ValueError, RecursionError):
+                break
+            events += self._event(text[start:end])
+            at = end
+        if not at and (last or len(text) >= _LONGEST) and (after := _BETWEEN.search(text)):
+            self._malformed += 1
+            at = after.end() - 1
+        return events, at, False
+
+    def _event(self, text: bytes) -> list[Event]:
+        try:
+            return [_EVENT.decode(text)]
+        except (msgspec.MsgspecError, ValueError):
+            pass
+        try:
+            return [_EVENT.decode(msgspec.json.encode(_TOLERANT.decode(text.decode(errors="replace"))))]
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            self._malformed += 1
+            return []
+
+    def _tail(self, text: bytes | None) -> None:
+        """Reads what follows the list of events."""
+        rest = None if text is None else _object(b"{" + text.lstrip(b", \t\r\n"))
+        if rest is None:
+            where = "within" if text is None else "after"
+            self.problems.append(f"the trace is cut off {where} its events: only what comes before could be read")
+        self.metadata |= rest or {}
+
+
+def _together(text: bytes) -> tuple[list[Event], int, bool] | None:
+    """As many of the events as one decoding gives, how much text they took, and that the list goes on."""
+    size, start = len(text), _begin(text, 0)
+    while size >= _STEP:
+        cuts = list(_BETWEEN.finditer(text, max(0, size - _STEP), size))
+        if cuts:
+            try:
+                array = b"".join((b"[", memoryview(text)[start : cuts[-1].start() + 1], b"]"))
+                return _EVENTS.decode(array), cuts[-1].end() - 1, False
+            except (msgspec.MsgspecError, ValueError):
+                pass
+        size //= 2
+    return None
+
+
+def _begin(text: bytes, at: int) -> int:
+    """Where the next event begins: the comma before it may still stand there."""
+    gap = _GAP.match(text, at)
+    return gap.end() if gap else at
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    """The JSON object that this is; None where it is none."""
+    try:
+        value = _TOLERANT.decode(text.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
