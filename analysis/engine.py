@@ -29,14 +29,16 @@ def read(path: Path) -> Trace:
     return kineto.read(path) if is_json else nsys.read(path)
 
 
-def analysed(path: Path, report: str) -> Frames:
-    """All tables of a trace, under this name. Ranks that it does not tell are -1, -2 and so on, by process id."""
+def analysed(path: Path, report: str, alone: bool = True) -> Frames:
+    """All tables of a trace, under this name. Ranks that it does not tell are counted by process id: from 0, or, where
+    it is not `alone`, as -1, -2 and so on, for other traces may tell theirs."""
     trace = read(path)
     processes = of_processes(trace.events)
     told = rank_told(trace, report) if len(processes) == 1 else None
-    ranks = [told if told is not None else -1 - place for place in range(len(processes))]
+    ranks = [told if told is not None else place if alone else -1 - place for place in range(len(processes))]
+    split = apart(trace, processes)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = list(pool.map(lambda rank, process: of_rank(trace, process, rank, report), ranks, processes))
+        made = list(pool.map(lambda rank, own: of_rank(own, trace.devices, rank, report), ranks, split))
     out = {name: pl.concat([frames[name] for frames in made if name in frames]) for name in made[0]}
     return out | {"reports": about(trace, report, ranks)}
 
@@ -59,14 +61,25 @@ def rank_told(trace: Trace, report: str) -> int | None:
     return int(found[-1]) if found else None
 
 
-def of_rank(trace: Trace, process: int, rank: int, report: str) -> Frames:
+def apart(trace: Trace, processes: list[int]) -> list[Frames]:
+    """The events of each process. They are taken out of the trace, so that large tables are not held twice."""
+    if len(processes) == 1:
+        return [trace.events]
+    out: list[Frames] = [{} for _ in processes]
+    for kind in list(trace.events):
+        frame = trace.events.pop(kind)
+        for own, process in zip(out, processes, strict=True):
+            own[kind] = frame.filter(pl.col("process") == process) if "process" in frame.columns else frame
+    return out
+
+
+def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frames:
     """All tables but `reports` of one process."""
     number = pl.lit(rank, dtype=pl.Int64).alias("rank")
-    own = {kind: _own(frame, process).with_columns(number) for kind, frame in trace.events.items()}
     found = attribute(own)
     events, ranges = found.events, found.ranges
     events["kernels"] = occupancy.occupancy(
-        kernel_class.classified(events["kernels"]), trace.devices.with_columns(number)
+        kernel_class.classified(events["kernels"]).with_columns(number), devices.with_columns(number)
     )
     launched = pl.concat(
         [events[kind].select("launch_ns", "launch_end_ns", "start_ns", "end_ns", "device") for kind in ON_DEVICE]
@@ -81,18 +94,12 @@ def of_rank(trace: Trace, process: int, rank: int, report: str) -> Frames:
     windows, breakdown = divided(events, host, launched, source)
     totals = sums.all_of(events, ranges)
     named = [number, pl.lit(report).alias("report")]
-    out = {**events, "nvtx_gpu": ranges, "devices": trace.devices, "steps": windows, "breakdown": breakdown}
+    out = {**events, "nvtx_gpu": ranges, "devices": devices, "steps": windows, "breakdown": breakdown}
     out |= {name: frame.with_columns(named) for name, frame in (totals | {"paper_calls": sums.paper(totals)}).items()}
-    calls = collectives.of_rank(own)
+    exchanged = own["kernels"].filter(events["kernels"]["category"] == "communication")
+    calls = collectives.of_rank({**own, "kernels": exchanged})
     out["collectives"] = calls.with_columns(steps.of_times(host, calls["launch_ns"]))
     return {name: _conformed(frame.with_columns(number), name) for name, frame in out.items()}
-
-
-def _own(frame: pl.DataFrame, process: int) -> pl.DataFrame:
-    if process == _NONE or "process" not in frame.columns or frame["process"].null_count() == frame.height:
-        return frame
-    same = frame["process"] == process
-    return frame if same.all() else frame.filter(same)
 
 
 def _time(kind: str) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 
+SLICE_ROWS = 1_000_000
+
 
 def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
     """OUT/NAME.parquet for each table."""
@@ -24,19 +26,25 @@ def write_one(frame: pl.DataFrame, path: Path) -> None:
 
     Without Arrow's schema in the file, categorical columns come back as what they stand for: text.
     """
-    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
     times = [name for name, kind in frame.schema.items() if name.endswith("_ns") and kind == pl.Int64]
-    rest = [name for name in frame.columns if name not in times]
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(
-        table,
-        scratch,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=rest,
-        column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
-        store_schema=False,
-    )
+    writer = None
+    for part in frame.iter_slices(SLICE_ROWS) if frame.height else [frame]:  # what is converted at once is held twice
+        table = part.to_arrow(compat_level=pl.CompatLevel.oldest())
+        if writer is None:
+            writer = pq.ParquetWriter(
+                scratch,
+                table.schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=[name for name in frame.columns if name not in times],
+                column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
+                write_statistics=False,
+                store_schema=False,
+            )
+        writer.write_table(table.cast(writer.schema))
+    assert writer is not None
+    writer.close()
     scratch.replace(path)
 
 

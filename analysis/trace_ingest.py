@@ -28,6 +28,15 @@ EXIT_PARTIAL, EXIT_WRONG = 1, 2
 
 
 @dataclass(frozen=True)
+class Job:
+    """A file, and the folder for its tables; whether it is the only one."""
+
+    trace: Path
+    folder: Path
+    alone: bool
+
+
+@dataclass(frozen=True)
 class Part:
     """What became of one file. `ranks`: below 0 where the file does not tell them."""
 
@@ -44,7 +53,7 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
         return EXIT_WRONG
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
-        jobs = [(trace, Path(scratch) / str(place)) for place, trace in enumerate(traces)]
+        jobs = [Job(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
         parts = ranks.each(jobs, one, workers=os.cpu_count() or 1)
         for part in parts:
             for line in [part.failed] if part.failed else part.problems:
@@ -58,13 +67,13 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
     return EXIT_PARTIAL if len(good) < len(parts) or any(part.problems for part in good) else 0
 
 
-def one(job: tuple[Path, Path]) -> Part:
+def one(job: Job) -> Part:
     """The tables of a file, in a folder."""
-    trace, folder = job
+    trace, folder = job.trace, job.folder
     try:
         with tempfile.TemporaryDirectory() as scratch:
             path = exported(trace, Path(scratch)) if trace.suffix == ".nsys-rep" else trace
-            frames = engine.analysed(path, trace.name)
+            frames = engine.analysed(path, trace.name, job.alone)
     except (ValueError, OSError) as error:
         return Part(folder, failed=" ".join(str(error).split()))
     trace_files.write(frames, folder)

@@ -15,7 +15,7 @@ SEEDS = range(12)
 
 
 def analysed(trace):
-    return engine.of_rank(trace, engine.of_processes(trace.events)[0], 0, "random")
+    return engine.of_rank(trace.events, trace.devices, 0, "random")
 
 
 def contains(mark, call):

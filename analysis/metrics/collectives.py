@@ -62,6 +62,8 @@ _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
 def of_rank(events: trace.Events) -> pl.DataFrame:
     """The NCCL kernels of one rank's trace with what they carried out: OF_RANK, in order of start."""
     found = events["kernels"].filter(pl.col("name").str.contains(nccl_calls.KERNEL))
+    if found.is_empty():
+        return tables.empty(OF_RANK)
     key = ["process", "correlation"]
     calls = events["runtime"].select(*key, "thread", launch_ns="start_ns").drop_nulls(key)
     launched = found.join(calls.unique(key, keep="first", maintain_order=True), on=key, how="left")

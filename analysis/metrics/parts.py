@@ -169,14 +169,14 @@ def _by_thread(
 def thread_sets(events: Mapping[str, pl.DataFrame], thread: int) -> dict[str, Intervals]:
     """When a thread waits for data, waits for the device, allocates, launches."""
     calls = events["runtime"].filter(pl.col("thread") == thread).sort("start_ns")
-    ranges = events["nvtx"].filter(pl.col("thread") == thread)
+    ranges = _named(events["nvtx"], DATA).filter(pl.col("thread") == thread)
     launches = _union(_named(calls, LAUNCH))
     joined = launches.copy()
     if len(joined) > 1:
         near = joined[1:, 0] - joined[:-1, 1] <= DISPATCH_NS
         joined[:-1, 1][near] = joined[1:, 0][near]
     return {
-        "idle_data_wait": _union(_named(ranges, DATA)),
+        "idle_data_wait": _union(ranges),
         "idle_sync": _union(_named(calls, SYNC)),
         "idle_allocator": _union(_named(calls, ALLOCATOR)),
         "idle_launch": intervals.union(joined),

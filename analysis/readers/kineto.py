@@ -53,7 +53,7 @@ def read(path: Path) -> Trace:
         for kind, frame in _events(found).items()
     }
     return Trace(
-        events=events,
+        events={kind: tables.empty(columns) for kind, columns in EVENTS.items()} | events,
         devices=_devices(document.metadata).with_columns(rank=rank),
         absent=_absent(events, document.metadata),
         problems=(*document.problems, *problems),

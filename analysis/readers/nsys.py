@@ -8,7 +8,8 @@ process in bits 24 to 47, thread below.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -16,52 +17,104 @@ import polars as pl
 from analysis import tables
 from analysis.event_tables import DEVICES, EVENTS, Trace
 from analysis.readers import nccl_payload
-from analysis.readers.nsys_source import Bits, Field, Given, Source, Text, open_source
+from analysis.readers.nsys_source import Bits, Field, Source, Text, open_source
 
 KNOWN_MAJOR = 3
 _STRINGS, _SESSION, _EXPORT = "StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT"
-_ID, _THREAD, _COUNT = 32, 63, 32
+_TEXT_BY_ID = "\x01"
+"""Before the number of a string that stands for a text."""
 
-_DEVICE_FIELDS: list[Field] = [
-    "start", "end", Bits("globalPid", _THREAD), Bits("streamId", _ID), Bits("deviceId", 16), Bits("correlationId", _ID),
-]  # fmt: skip
+
+def _product(name: str, bits: int, *columns: str) -> Bits:
+    sql = " * ".join(f'"{c}"' for c in columns)
+    expr = pl.col(columns[0]).cast(pl.Int64)
+    for column in columns[1:]:
+        expr = expr * pl.col(column)
+    return Bits(name, bits, sql, expr, columns, checked=True)
+
+
+def _process(column: str) -> Bits:
+    return Bits("process", 24, f'("{column}" >> 24) & 16777215', pl.col(column) // 2**24 & 0xFFFFFF, (column,))
+
+
+def _given(column: str) -> Bits:
+    """1 where there is a value, else 0."""
+    return Bits(f"{column} given", 2, f'"{column}" IS NOT NULL', pl.col(column).is_not_null().cast(pl.Int32), (column,))
+
+
+# An hour fits into 42 bits of ns; there is next to nothing on a GPU that takes longer, but a range may.
+_TOOK = Bits("took", 42, '"end" - "start"', pl.col("end") - pl.col("start"), ("start", "end"), checked=True)
+_THREAD = Bits("thread", 24, '"globalTid" & 16777215', pl.col("globalTid") & 0xFFFFFF, ("globalTid",))
+_DEVICE: list[Field] = [_process("globalPid"), Bits("streamId", 32), Bits("deviceId", 7, checked=True)]
+_CORRELATION = Bits("correlationId", 32)
 _SOURCES: dict[str, tuple[str, list[Field]]] = {
+    # The largest first, for the last to be read has nothing beside it.
+    "nvtx": ("NVTX_EVENTS", ["start", "end", "globalTid"]),  # and what _nvtx_fields adds
     "kernels": (
         "CUPTI_ACTIVITY_KIND_KERNEL",
         [
-            *_DEVICE_FIELDS, Bits("demangledName", 31), Bits("shortName", 31), Bits("gridX", _COUNT),
-            Bits("gridY", 17), Bits("blockX", 11), Bits("gridZ", 17), Bits("blockY", 11), Bits("blockZ", 11),
-            Bits("registersPerThread", 16), Bits("staticSharedMemory", 31), Bits("dynamicSharedMemory", 31),
-            "graphNodeId",
+            "start",
+            _TOOK,
+            Bits(
+                "shared_bytes",
+                20,
+                '"staticSharedMemory" + "dynamicSharedMemory"',
+                pl.col("staticSharedMemory") + pl.col("dynamicSharedMemory"),
+                ("staticSharedMemory", "dynamicSharedMemory"),
+            ),
+            *_DEVICE,
+            _CORRELATION,
+            Bits("demangledName", 31),
+            _product("blocks", 38, "gridX", "gridY", "gridZ"),
+            _product("threads", 12, "blockX", "blockY", "blockZ"),
+            Bits("registersPerThread", 10),
+            _given("graphNodeId"),
         ],
     ),
-    "graphs": ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", [*_DEVICE_FIELDS, Bits("graphId", _ID)]),
+    "graphs": ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ["start", _TOOK, *_DEVICE, _CORRELATION, "graphId"]),
     "copies": (
         "CUPTI_ACTIVITY_KIND_MEMCPY",
-        [*_DEVICE_FIELDS, "bytes", Bits("copyKind", 8), Bits("srcKind", 8), Bits("dstKind", 8)],
-    ),
-    "memsets": ("CUPTI_ACTIVITY_KIND_MEMSET", [*_DEVICE_FIELDS, "bytes"]),
-    "runtime": (
-        "CUPTI_ACTIVITY_KIND_RUNTIME",
-        ["start", "end", Bits("globalTid", _THREAD), Bits("correlationId", _ID), Bits("nameId", 31)],
-    ),
-    "syncs": ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", [*_DEVICE_FIELDS, Bits("syncType", 8)]),
-    "nvtx": (
-        "NVTX_EVENTS",
         [
-            "start", "end", Bits("globalTid", _THREAD), Given("endGlobalTid"), Bits("eventType", 8),
-            Bits("domainId", 29), Bits("textId", 25), Text("text"),
+            "start", _TOOK, Bits("copyKind", 7), Bits("srcKind", 7), Bits("dstKind", 7), *_DEVICE, _CORRELATION,
+            "bytes",
         ],
     ),
+    "memsets": ("CUPTI_ACTIVITY_KIND_MEMSET", ["start", _TOOK, *_DEVICE, _CORRELATION, "bytes"]),
+    "runtime": (
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        ["start", _TOOK, _process("globalTid"), _THREAD, _CORRELATION, Bits("nameId", 31)],
+    ),
+    "syncs": ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", ["start", _TOOK, Bits("syncType", 8), *_DEVICE, _CORRELATION]),
     "allocations": (
         "CUDA_GPU_MEMORY_USAGE_EVENTS",
         [
-            "start", Bits("globalPid", _THREAD), Bits("deviceId", 16), Bits("correlationId", _ID), "bytes",
-            Bits("memKind", 8), Bits("memoryOperationType", 8),
+            "start", _process("globalPid"), Bits("deviceId", 16), _CORRELATION, "bytes", Bits("memKind", 8),
+            Bits("memoryOperationType", 8),
         ],
     ),
     "counters": ("GPU_METRICS", ["timestamp", "typeId", "metricId", "value"]),
 }  # fmt: skip
+
+
+def _nvtx_fields(columns: Collection[str]) -> list[Field]:
+    """Two more cells: `kind` (eventType, 1 << 8 for a range that ends on another thread, domain << 9), and the text or
+    the number of it."""
+    sql, expr = ['"eventType"'], pl.col("eventType").cast(pl.Int64)
+    needs = ["eventType"]
+    if "endGlobalTid" in columns:
+        sql.append('(("endGlobalTid" IS NOT NULL) << 8)')
+        expr = expr + pl.col("endGlobalTid").is_not_null().cast(pl.Int64) * 2**8
+        needs.append("endGlobalTid")
+    if "domainId" in columns:
+        sql.append('(coalesce("domainId", 0) << 9)')
+        expr = expr + pl.col("domainId").cast(pl.Int64).fill_null(0) * 2**9
+        needs.append("domainId")
+    kind = Bits("kind", 64, " | ".join(sql), expr, tuple(needs))
+    by_id = f"""coalesce("text", char({ord(_TEXT_BY_ID)}) || "textId")"""
+    either = pl.coalesce("text", pl.format(_TEXT_BY_ID + "{}", "textId"))
+    both = "textId" in columns
+    return [kind, Text("text", by_id, either, ("text", "textId")) if both else Text("text")]
+
 
 DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 OPERATIONS = {
@@ -85,12 +138,17 @@ def read(path: Path) -> Trace:
     strings = source.load(_STRINGS, ["id", Text("value")]).unique("id").with_columns(pl.col("value").cast(pl.String))
     epoch = int(source.load(_SESSION, ["utcEpochNs"])["utcEpochNs"].max() or 0)  # type: ignore[arg-type]
     events = {kind: tables.empty(columns) for kind, columns in EVENTS.items()}
-    for kind, (table, fields) in _SOURCES.items():
-        if table in source.columns:
-            raw = source.load(table, fields)
-            events[kind] = _finished(kind, _MAKERS[kind](raw, strings), epoch)
-            if kind == "nvtx":
-                events["nccl_calls"] = _finished("nccl_calls", _nccl_calls(source, raw, strings), epoch)
+
+    def loaded(kind: str) -> None:
+        table, fields = _SOURCES[kind]
+        more = _nvtx_fields(source.columns[table]) if kind == "nvtx" else []
+        raw = source.load(table, [*fields, *more])
+        events[kind] = _finished(kind, _MAKERS[kind](source, raw, strings), epoch)
+        if kind == "nvtx":
+            events["nccl_calls"] = _finished("nccl_calls", _nccl_calls(source, raw, strings), epoch)
+
+    with ThreadPoolExecutor(2) as pool:  # while one table is put together, the next is read
+        list(pool.map(loaded, [kind for kind, (table, _) in _SOURCES.items() if table in source.columns]))
     events["counters"] = _counters(source, events["counters"])
     absent = frozenset(kind for kind, (table, _) in _SOURCES.items() if table not in source.columns)
     return Trace(fill_process(events), _devices(source), absent, tuple(source.problems), about)
@@ -133,37 +191,31 @@ def _named(frame: pl.DataFrame, strings: pl.DataFrame, key: str) -> pl.Series:
     return frame.select(key).join(ids, on=key, how="left", maintain_order="left")["value"]
 
 
-def _device(frame: pl.DataFrame) -> pl.DataFrame:
-    new = {"start": "start_ns", "end": "end_ns", "deviceId": "device", "streamId": "stream"}
-    return frame.rename(new | {"correlationId": "correlation"}, strict=False).with_columns(process=process("globalPid"))
+def _spans(frame: pl.DataFrame) -> pl.DataFrame:
+    new = {"start": "start_ns", "deviceId": "device", "streamId": "stream", "correlationId": "correlation"}
+    spans = frame.rename(new, strict=False)
+    took = pl.col("took") if "took" in frame.columns else pl.lit(0)
+    return spans.with_columns(end_ns=pl.col("start_ns") + took)
 
 
-def _kernels(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    demangled, short = _named(frame, strings, "demangledName"), _named(frame, strings, "shortName")
-
-    def product(*names: str) -> pl.Expr:
-        whole = pl.col(names[0]).cast(pl.Int64)
-        for name in names[1:]:
-            whole = whole * pl.col(name)
-        return whole
-
-    return _device(frame).with_columns(
-        name=demangled.fill_null(short) if demangled.null_count() else demangled,
-        blocks=product("gridX", "gridY", "gridZ"),
-        threads=product("blockX", "blockY", "blockZ"),
-        registers="registersPerThread",
-        shared_bytes=pl.col("staticSharedMemory") + pl.col("dynamicSharedMemory"),
-        graph="graphNodeId",
-    )
+def _kernels(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    table = _SOURCES["kernels"][0]
+    name = _named(frame, strings, "demangledName")
+    if name.null_count():
+        name = name.fill_null(_named(source.load(table, ["shortName"]), strings, "shortName"))
+    graph = pl.lit(None, dtype=pl.Int64)
+    if frame["graphNodeId given"].max():
+        graph = pl.lit(source.load(table, ["graphNodeId"])["graphNodeId"])
+    return _spans(frame).with_columns(name=name, registers="registersPerThread", graph=graph)
 
 
-def _graphs(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    return _device(frame).with_columns(name=pl.format("CUDA graph {}", "graphId"), graph="graphId")
+def _graphs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    return _spans(frame).with_columns(name=pl.format("CUDA graph {}", "graphId"), graph="graphId")
 
 
-def _copies(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+def _copies(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     kind = pl.col("copyKind")
-    return _device(frame).with_columns(
+    return _spans(frame).with_columns(
         name=_label(kind, OPERATIONS, "Unknown"),
         direction=_label(kind, DIRECTIONS, "other"),
         source=_label(pl.col("srcKind"), MEMORY, "unknown"),
@@ -175,65 +227,77 @@ def _label(kind: pl.Expr, labels: Mapping[int, str], default: str) -> pl.Expr:
     return pl.when(kind.is_not_null()).then(kind.replace_strict(labels, default=default, return_dtype=pl.String))
 
 
-def _memsets(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    return _device(frame).with_columns(name=pl.lit("Memset"))
+def _memsets(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    return _spans(frame).with_columns(name=pl.lit("Memset"))
 
 
-def _runtime(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+def _runtime(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     # The API's version is no part of its name: cudaLaunchKernel_v7000.
     plain = strings.with_columns(pl.col("value").str.replace(r"^(cu\w+?)_v\d+$", "$1"))
-    return _host(frame).with_columns(name=_named(frame, plain, "nameId"))
+    return _spans(frame).with_columns(name=_named(frame, plain, "nameId"))
 
 
-def _syncs(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+def _syncs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     whole = pl.col("stream") == 2**32 - 2  # CUPTI's mark of a wait for no stream in particular
-    return _device(frame).with_columns(
+    return _spans(frame).with_columns(
         name=_label(pl.col("syncType"), SYNCS, "unknown"), stream=pl.when(~whole).then("stream")
     )
 
 
-def _nvtx(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+def _nvtx(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     """Ranges; one that was never closed ends with the last event."""
-    kind = pl.col("eventType")
-    domains = frame.filter(kind == _DOMAIN).select("domainId", process("globalTid"), domain="text")
+    kind = pl.col("kind") & 0xFF
+    told = frame.with_columns(
+        text=_texts(frame, strings),
+        domainId=pl.col("kind") // 2**9,
+        process=_process("globalTid").expr,
+        thread=_THREAD.expr,
+    )
+    domains = told.filter(kind == _DOMAIN).select("domainId", "process", domain="text").unique(["domainId", "process"])
     last = frame.select(pl.max_horizontal(pl.col("start").max(), pl.col("end").max())).item()
-    found = frame.filter(kind.is_in([*_PUSH_POP, *_START_END]), pl.col("start").is_not_null())
-    if found["textId"].null_count() < found.height:
-        told = pl.when(pl.col("text").cat.len_bytes() > 0).then("text")
-        found = found.with_columns(text=pl.coalesce(told, _named(found, strings, "textId").cast(pl.Categorical)))
+    ranges = told.filter(kind.is_in([*_PUSH_POP, *_START_END]), pl.col("start").is_not_null())
     style = pl.when(kind.is_in(_PUSH_POP)).then(pl.lit("push_pop")).otherwise(pl.lit("start_end"))
-    host = _host(found).with_columns(
-        name="text",
-        end_ns=pl.col("end_ns").fill_null(last),
-        style=pl.when("endGlobalTid").then(pl.lit("across")).otherwise(style).cast(pl.Categorical),
+    across = pl.when(pl.col("kind") & 0x100 != 0).then(pl.lit("across")).otherwise(style)
+    found = ranges.with_columns(
+        name="text", start_ns="start", end_ns=pl.col("end").fill_null(last), style=across.cast(pl.Categorical())
     )
     if domains.is_empty():
-        return host.with_columns(domain=pl.lit(None, dtype=pl.Categorical))
-    keys = ["domainId", "process"]
-    return host.join(domains.unique(keys), on=keys, how="left", maintain_order="left")
+        return found.with_columns(domain=pl.lit(None, dtype=pl.Categorical()))
+    return found.join(domains, on=["domainId", "process"], how="left", maintain_order="left")
+
+
+def _texts(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.Series:
+    """Texts, those given by the number of a string looked up."""
+    texts = frame["text"]
+    words = texts.unique()
+    by_id = words.filter(words.cast(pl.String).str.starts_with(_TEXT_BY_ID).fill_null(False))
+    if by_id.is_empty():
+        return texts
+    ids = pl.DataFrame({"id": by_id.cast(pl.String).str.strip_prefix(_TEXT_BY_ID).cast(pl.Int64)})
+    values = ids.join(strings, on="id", how="left", maintain_order="left")["value"].cast(pl.Categorical())
+    return texts.replace_strict(by_id, values, default=texts, return_dtype=pl.Categorical())
 
 
 def _nccl_calls(source: Source, ranges: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     """Ranges of libraries' own domains that are calls of NCCL, with what their payloads say."""
-    domains = ranges["domainId"].drop_nulls().unique().to_list()
-    wanted = source.rows("NVTX_EVENTS", nccl_payload.EVENT_COLUMNS, "domainId", [d for d in domains if d])
-    if wanted.is_empty():
+    domains = (ranges["kind"].drop_nulls().unique() // 2**9).to_list()
+    if not any(domains):
         return tables.empty(EVENTS["nccl_calls"])
+    wanted = source.rows("NVTX_EVENTS", nccl_payload.EVENT_COLUMNS, "domainId", [d for d in domains if d])
     entries = source.load("NVTX_PAYLOAD_SCHEMA_ENTRIES", [*("domainId", "schemaId", "type", "offset"), Text("name")])
     return nccl_payload.calls(wanted, strings, entries)
 
 
-def _allocations(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+def _allocations(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     given = pl.col("memoryOperationType") == 1
-    return _device(frame).with_columns(
-        end_ns="start_ns",
+    return _spans(frame).with_columns(
         name=pl.when(given).then(pl.lit("free")).otherwise(pl.lit("allocate")),
         bytes=pl.when(given).then(-pl.col("bytes")).otherwise("bytes"),
         memory=_label(pl.col("memKind"), MEMORY, "unknown"),
     )
 
 
-def _readings(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+def _readings(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     # The device is in the low byte of the type, as NVIDIA's own recipes have it; names follow in _counters.
     return frame.select(
         start_ns="timestamp",
@@ -256,17 +320,6 @@ _MAKERS = {
     "kernels": _kernels, "graphs": _graphs, "copies": _copies, "memsets": _memsets, "runtime": _runtime,
     "syncs": _syncs, "nvtx": _nvtx, "allocations": _allocations, "counters": _readings,
 }  # fmt: skip
-
-
-def _host(frame: pl.DataFrame) -> pl.DataFrame:
-    new = {"start": "start_ns", "end": "end_ns", "correlationId": "correlation"}
-    thread = pl.col("globalTid") & 0xFFFFFF
-    return frame.rename(new, strict=False).with_columns(process=process("globalTid"), thread=thread)
-
-
-def process(column: str) -> pl.Expr:
-    """The process in a globalPid or globalTid."""
-    return (pl.col(column) // 0x1000000 & 0xFFFFFF).alias("process")
 
 
 def _devices(source: Source) -> pl.DataFrame:

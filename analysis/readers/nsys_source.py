@@ -4,54 +4,66 @@ The schema moves from version to version, added columns may stand anywhere, and 
 column that is not there reads as null, and a table that is not there is told apart from an empty one.
 
 SQLite hands over one cell at a time, which is what a large export costs. So large tables are read in parts by several
-threads, and whole numbers that are bounded by their nature share a cell (`Bits`).
+threads, and whole numbers that are bounded by their nature share a cell (`Bits`) where a table has many of them: a cell
+costs as much as about five operations that pack it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from adbc_driver_sqlite import dbapi
 
-PART_ROWS = 500_000
+PART_ROWS = 250_000
 BATCH_ROWS = 65_536
 CELL_BITS = 63
 
 
 @dataclass(frozen=True)
 class Bits:
-    """A column of whole numbers that fit into so many bits; all ones stand for null."""
+    """Whole numbers of so many bits at most, all ones standing for null: a column, or what is computed from some.
+
+    `sql` and `expr` say the same to SQLite and to Polars, from the columns `needs`. `checked`: the numbers are only
+    mostly so small; where one is not, all are read again in full. With 64 bits it has a cell of its own and no null.
+    """
 
     name: str
     bits: int
+    sql: str = ""
+    expr: pl.Expr | None = None
+    needs: tuple[str, ...] = ()
+    checked: bool = False
 
-
-@dataclass(frozen=True)
-class Given:
-    """Whether a column has a value: one bit."""
-
-    name: str
-    bits: int = 1
+    @property
+    def cell(self) -> str:
+        """Its bits, without those of a number that is too large: such a one shows as at least half the room."""
+        room = (1 << self.bits) - 1
+        value = f"min({in_sql(self)}, {room - 1})" if self.checked else in_sql(self)
+        return f"(coalesce({value}, {room}) & {room})"
 
 
 @dataclass(frozen=True)
 class Text:
-    """A column of text with few distinct values, read as categorical."""
+    """A column of text with few distinct values, read as categorical, or what is computed from some."""
 
     name: str
+    sql: str = ""
+    expr: pl.Expr | None = None
+    needs: tuple[str, ...] = ()
 
 
-Field = str | Bits | Given | Text
-"""A column to read: of 64-bit numbers where it is given by its name alone."""
+Field = str | Bits | Text
+"""What to read: a column of 64-bit numbers where it is given by its name alone."""
 
 
 class Source(Protocol):
@@ -71,12 +83,28 @@ def name_of(field: Field) -> str:
     return field if isinstance(field, str) else field.name
 
 
+def columns_of(field: Field) -> tuple[str, ...]:
+    return (name_of(field),) if isinstance(field, str) or not field.needs else field.needs
+
+
+def in_sql(field: Field) -> str:
+    return f'"{name_of(field)}"' if isinstance(field, str) or not field.sql else field.sql
+
+
+def in_polars(field: Field) -> pl.Expr:
+    computed = None if isinstance(field, str) else field.expr
+    return (pl.col(name_of(field)) if computed is None else computed).alias(name_of(field))
+
+
 def dtype_of(field: Field) -> pl.DataType:
     if isinstance(field, Text):
         return pl.Categorical()
-    if isinstance(field, Given):
-        return pl.Boolean()
-    return pl.Int32() if isinstance(field, Bits) and field.bits < 32 else pl.Int64()
+    return pl.Int32() if isinstance(field, Bits) and field.bits < 32 and not field.checked else pl.Int64()
+
+
+def readable(fields: Sequence[Field], columns: Collection[str]) -> list[Field]:
+    """Fields whose columns are there."""
+    return [field for field in fields if all(name in columns for name in columns_of(field))]
 
 
 def completed(frame: pl.DataFrame, fields: Sequence[Field]) -> pl.DataFrame:
@@ -101,13 +129,11 @@ class Parquet:
                 self.problems.append(f"{file.name}: cannot be read: {first_line(error)}")
 
     def load(self, table: str, fields: Sequence[Field]) -> pl.DataFrame:
-        have = [name_of(f) for f in fields if name_of(f) in self.columns.get(table, ())]
+        have = readable(fields, self.columns.get(table, ()))
         frame = pl.DataFrame()
         if have:
             try:
-                given = [name_of(f) for f in fields if isinstance(f, Given) and name_of(f) in have]
-                frame = pl.scan_parquet(self.files[table]).select(have).collect()
-                frame = frame.with_columns(pl.col(given).is_not_null())
+                frame = pl.scan_parquet(self.files[table]).select(map(in_polars, have)).collect()
             except (pl.exceptions.PolarsError, OSError) as error:
                 self.problems.append(f"{table}: cannot be read: {first_line(error)}")
         return completed(frame, fields)
@@ -148,10 +174,20 @@ class SQLite:
         return frame
 
     def load(self, table: str, fields: Sequence[Field]) -> pl.DataFrame:
-        have = [f for f in fields if name_of(f) in self.columns.get(table, ())]
+        have = readable(fields, self.columns.get(table, ()))
         if not have:
             return completed(pl.DataFrame(), fields)
-        cells = packed(have)
+        frame = self._cells(table, packed(have))
+        for field in have:
+            if isinstance(field, Bits) and field.checked and frame.height:
+                most = frame[field.name].max()
+                if isinstance(most, int) and most >= 1 << (field.bits - 1):
+                    whole: list[Cell] = [(f'{in_sql(field)} AS "c0"', [field.name])]
+                    frame = frame.with_columns(self._cells(table, whole)[field.name])
+        return completed(frame, fields)
+
+    def _cells(self, table: str, cells: Sequence[Cell]) -> pl.DataFrame:
+        """What is in these cells of all rows, several parts at a time."""
         texts = [f"c{i}" for i, (_, group) in enumerate(cells) if isinstance(group[0], Text)]
         select = f'SELECT {", ".join(sql for sql, _ in cells)} FROM "{table}"'
 
@@ -167,7 +203,7 @@ class SQLite:
         if broken:
             self.problems.append(f"{table}: {len(broken)} of {len(parts)} parts cannot be read: {broken[0]}")
         frames = [each for each in parts if isinstance(each, pl.DataFrame)]
-        return completed(pl.concat(frames) if frames else pl.DataFrame(), fields)
+        return pl.concat(frames) if frames else pl.DataFrame()
 
     def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
         have = [name for name in names if name in self.columns[table]]
@@ -194,15 +230,14 @@ Cell = tuple[str, list[Field]]
 
 
 def packed(fields: Sequence[Field]) -> list[Cell]:
-    """The fields in as few cells as hold them."""
+    """The fields in as few cells as hold them, in their order."""
     groups: list[list[Field]] = []
     room = 0
     for field in fields:
-        small = isinstance(field, Bits | Given)
-        bits = field.bits if isinstance(field, Bits | Given) else CELL_BITS + 1
+        bits = field.bits if isinstance(field, Bits) else CELL_BITS + 1
         if bits > room:
             groups.append([])
-            room = CELL_BITS if small else 0
+            room = CELL_BITS if bits <= CELL_BITS else 0
         groups[-1].append(field)
         room -= min(bits, room)
     return [(f'{_sql(group)} AS "c{place}"', group) for place, group in enumerate(groups)]
@@ -213,39 +248,33 @@ def _sql(group: Sequence[Field]) -> str:
     for field in reversed(group):
         if isinstance(field, Text):
             # The driver takes a column's type from its first rows: nulls there would make it one of numbers.
-            return f"""coalesce("{field.name}", '')"""
-        if isinstance(field, str):
-            return f'"{field}"'
-        if isinstance(field, Given):
-            parts.append(f'(("{field.name}" IS NOT NULL) << {shift})')
-        else:
-            mask = (1 << field.bits) - 1
-            parts.append(f'((coalesce("{field.name}", {mask}) & {mask}) << {shift})')
+            return f"coalesce({in_sql(field)}, '')"
+        if isinstance(field, str) or field.bits > CELL_BITS:
+            return in_sql(field)
+        parts.append(f"({field.cell} << {shift})" if shift else field.cell)
         shift += field.bits
     return " | ".join(parts)
 
 
 def unpacked(frame: pl.DataFrame, cells: Sequence[Cell]) -> pl.DataFrame:
-    """Cells as the columns that they hold."""
+    """Cells as the fields that are in them."""
     out: list[pl.Series] = []
     for place, (_, group) in enumerate(cells):
         cell = frame[f"c{place}"]
-        if not isinstance(group[0], Bits | Given):
+        if not isinstance(group[0], Bits) or group[0].bits > CELL_BITS:
             out.append(cell.cast(dtype_of(group[0])).alias(name_of(group[0])))
             continue
         numbers, shift = cell.cast(pl.Int64).to_numpy(), 0
         for field in reversed(group):
-            assert isinstance(field, Bits | Given)
-            values = (numbers >> shift) & ((1 << field.bits) - 1)
-            given = isinstance(field, Given)
-            out.append(pl.Series(field.name, values == 1) if given else _field(field.name, values, field.bits))
+            assert isinstance(field, Bits)
+            out.append(_field(field, (numbers >> shift) & ((1 << field.bits) - 1)))
             shift += field.bits
     return pl.DataFrame(out)
 
 
-def _field(name: str, values: Any, bits: int) -> pl.Series:
-    empty = values == (1 << bits) - 1
-    column = pl.Series(name, values.astype(np.int32) if bits < 32 else values)
+def _field(field: Bits, values: npt.NDArray[np.int64]) -> pl.Series:
+    empty = values == (1 << field.bits) - 1
+    column = pl.Series(field.name, values).cast(dtype_of(field))
     return column.set(pl.Series(empty), None) if empty.any() else column
 
 
