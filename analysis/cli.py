@@ -8,6 +8,8 @@ nightsweep publish results/demo --out demo-public
 nightsweep calibrate calibration
 nightsweep ingest traces/*.sqlite --out tables
 
+What a subcommand needs is imported by it, so that none waits for the others'.
+
 Exit status: 0 done, 1 the doctor found what will not work, or publish a secret, 2 the sweep or command line is wrong.
 """
 
@@ -19,12 +21,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from analysis import live_view, size
-from analysis.live import LiveError
 from analysis.words import counted
-from jobs import doctor, verdict
-from jobs.sweep import SweepError, load
+
+if TYPE_CHECKING:
+    from jobs.sweep import SweepError
 
 EXIT_WRONG = 2
 EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
@@ -87,6 +89,9 @@ def seconds(text: str) -> float:
 
 def watch(arguments: argparse.Namespace) -> int:
     """`nightsweep watch`."""
+    from analysis import live_view
+    from analysis.live import LiveError
+
     try:
         return live_view.follow(arguments.results, arguments.once, arguments.json, arguments.interval)
     except LiveError as error:
@@ -96,20 +101,23 @@ def watch(arguments: argparse.Namespace) -> int:
 
 def publish(arguments: argparse.Namespace) -> int:
     """`nightsweep publish`."""
-    from analysis import publish as publishing  # it draws: what it imports takes a second
+    from analysis import publish as publishing
 
     return publishing.publish(arguments.sweep, arguments.out, arguments.traces)
 
 
 def ingest(arguments: argparse.Namespace) -> int:
     """`nightsweep ingest`."""
-    from analysis import trace_ingest  # polars takes its time
+    from analysis import trace_ingest
 
     return trace_ingest.ingest(arguments.traces, arguments.out)
 
 
 def retry(arguments: argparse.Namespace) -> int:
     """`nightsweep retry`: set aside the records of points that say nothing about the points themselves."""
+    from jobs import verdict
+    from jobs.sweep import SweepError, load
+
     try:
         sweep = load(arguments.config, arguments.preset)
     except SweepError as error:
@@ -131,6 +139,9 @@ def refuse(config: Path, error: SweepError) -> int:
 
 def check(arguments: argparse.Namespace) -> int:
     """`nightsweep check`."""
+    from analysis import size
+    from jobs.sweep import SweepError, load
+
     try:
         sweep = load(arguments.config, arguments.preset)
     except SweepError as error:
@@ -141,7 +152,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """`nightsweep calibrate`."""
-    from analysis import calibration  # polars takes its time
+    from analysis import calibration
     from jobs.telemetry import calibrate as loads
 
     if not arguments.read:
@@ -160,6 +171,8 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 def examine(arguments: argparse.Namespace) -> int:
     """`nightsweep doctor`."""
+    from jobs import doctor
+
     folder = arguments.folder or doctor.default_folder()
     wish = doctor.Wish(folder, arguments.partition, arguments.account, arguments.nodes)
     return doctor.report(wish, arguments.json)

@@ -78,9 +78,7 @@ def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frame
     number = pl.lit(rank, dtype=pl.Int64).alias("rank")
     found = attribute(own)
     events, ranges = found.events, found.ranges
-    events["kernels"] = occupancy.occupancy(
-        kernel_class.classified(events["kernels"]).with_columns(number), devices.with_columns(number)
-    )
+    events["kernels"] = estimated(events["kernels"], devices)
     launched = pl.concat(
         [events[kind].select("launch_ns", "launch_end_ns", "start_ns", "end_ns", "device") for kind in ON_DEVICE]
     )
@@ -96,10 +94,20 @@ def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frame
     named = [number, pl.lit(report).alias("report")]
     out = {**events, "nvtx_gpu": ranges, "devices": devices, "steps": windows, "breakdown": breakdown}
     out |= {name: frame.with_columns(named) for name, frame in (totals | {"paper_calls": sums.paper(totals)}).items()}
-    exchanged = own["kernels"].filter(events["kernels"]["category"] == "communication")
+    exchanged = own["kernels"].filter(events["kernels"]["category"].cast(pl.String) == "communication")
     calls = collectives.of_rank({**own, "kernels": exchanged})
     out["collectives"] = calls.with_columns(steps.of_times(host, calls["launch_ns"]))
     return {name: _conformed(frame.with_columns(number), name) for name, frame in out.items()}
+
+
+def estimated(kernels: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    """Kernels with their class and how well they fill the device."""
+    one = pl.lit(0, dtype=pl.Int64).alias("rank")  # all are of one rank, whatever its number
+    classes = kernel_class.classified(kernels.select("name")).drop("name")
+    texts = classes.with_columns(pl.col(pl.String).cast(pl.Categorical()))
+    shapes = kernels.select(one, "device", "blocks", "threads", "registers", "shared_bytes")
+    fill = occupancy.occupancy(shapes, devices.with_columns(one)).select(occupancy.COLUMNS)
+    return kernels.hstack(texts).hstack(fill)
 
 
 def _time(kind: str) -> str:

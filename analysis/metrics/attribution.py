@@ -31,7 +31,8 @@ def attribute(events: Mapping[str, pl.DataFrame]) -> Attributed:
     """Events of one process, with columns added: nvtx_path (ranges, calls and activities), depth (ranges), and thread,
     launch_ns, launch_end_ns, the launching call's (activities)."""
     across = events["nvtx"]["style"].cast(pl.String) == "across"
-    marks, calls = events["nvtx"].filter(~across), events["runtime"]
+    marks = events["nvtx"].filter(~across) if across.any() else events["nvtx"]
+    calls = events["runtime"]
     tree = nvtx.tree(*_bounds(marks))
     texts, path = nvtx.paths(tree, marks["name"])
     words = texts.cast(pl.Categorical())

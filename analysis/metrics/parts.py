@@ -76,7 +76,7 @@ def of_device(frame: pl.DataFrame, device: int | None) -> pl.DataFrame:
 def device_sets(own: Mapping[str, pl.DataFrame]) -> dict[str, Intervals]:
     """The time of each part but idle, overlaps not yet taken out."""
     kernels, copies = own["kernels"], own["copies"]
-    communication = pl.col("category") == "communication"
+    communication = pl.col("category").cast(pl.String) == "communication"
     sets = {
         "compute": _union(
             pl.concat(

@@ -247,23 +247,28 @@ def _syncs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.Dat
 def _nvtx(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     """Ranges; one that was never closed ends with the last event."""
     kind = pl.col("kind") & 0xFF
-    told = frame.with_columns(
-        text=_texts(frame, strings),
-        domainId=pl.col("kind") // 2**9,
-        process=_process("globalTid").expr,
-        thread=_THREAD.expr,
-    )
-    domains = told.filter(kind == _DOMAIN).select("domainId", "process", domain="text").unique(["domainId", "process"])
+    told = frame.with_columns(text=_texts(frame, strings))
     last = frame.select(pl.max_horizontal(pl.col("start").max(), pl.col("end").max())).item()
-    ranges = told.filter(kind.is_in([*_PUSH_POP, *_START_END]), pl.col("start").is_not_null())
+    isin = told.select(kind.is_in([*_PUSH_POP, *_START_END]) & pl.col("start").is_not_null()).to_series()
+    ranges = told if isin.all() else told.filter(isin)
     style = pl.when(kind.is_in(_PUSH_POP)).then(pl.lit("push_pop")).otherwise(pl.lit("start_end"))
     across = pl.when(pl.col("kind") & 0x100 != 0).then(pl.lit("across")).otherwise(style)
-    found = ranges.with_columns(
-        name="text", start_ns="start", end_ns=pl.col("end").fill_null(last), style=across.cast(pl.Categorical())
+    process, domain = _process("globalTid").expr, pl.col("kind") // 2**9
+    assert process is not None and _THREAD.expr is not None
+    found = ranges.select(
+        start_ns="start",
+        end_ns=pl.col("end").fill_null(last),
+        name="text",
+        process=process,
+        thread=_THREAD.expr,
+        style=across.cast(pl.Categorical()),
+        domainId=domain,
     )
-    if domains.is_empty():
-        return found.with_columns(domain=pl.lit(None, dtype=pl.Categorical()))
-    return found.join(domains, on=["domainId", "process"], how="left", maintain_order="left")
+    named = told.filter(kind == _DOMAIN).select(domainId=domain, process=process, domain="text")
+    if named.is_empty():
+        return found.drop("domainId")
+    keys = ["domainId", "process"]
+    return found.join(named.unique(keys), on=keys, how="left", maintain_order="left")
 
 
 def _texts(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.Series:
