@@ -5,7 +5,7 @@ DEEPSPEED := deepspeed==0.19.8
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
-.PHONY: demo test lint lock clean
+.PHONY: demo test lint lock clean bench
 
 demo: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --profile profiles/local --configfile config/demo.yaml
@@ -32,6 +32,10 @@ lint: .venv/ready
 	DS_BUILD_OPS=0 $(PIP) --no-build-isolation --no-deps $(DEEPSPEED)
 	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
+
+# How fast traces become tables, beside nsys where there is one: see tests/bench/speed.py.
+bench: .venv/ready
+	$(BIN)/python -m tests.bench.speed $(BENCH)
 
 # One lock for every Python from 3.11 on; torch is overridden away, because it is installed before (above).
 lock: .venv/ready

@@ -14,7 +14,6 @@ import polars as pl
 
 from analysis import telemetry_tables as telemetry
 from analysis.columns import ID, RANK, Column
-from analysis.event_tables import DEVICES
 from analysis.event_tables import EVENTS as EVENTS
 from analysis.metrics import efficiency
 from jobs import point as points
@@ -222,8 +221,10 @@ def empty(columns: Mapping[str, Column]) -> pl.DataFrame:
 
 def page() -> str:
     """docs/tables.md."""
+    from analysis.trace_tables import TRACE_TABLES  # metrics, which it lists, take their tables from here
+
     lines = ["# Tables", "", "Written from `analysis/tables.py` by `python -m analysis.tables`; do not edit.", ""]
-    for title, tables in (("results/<sweep>/tables", TABLES), ("Events of a trace", EVENTS | {"devices": DEVICES})):
+    for title, tables in (("results/<sweep>/tables", TABLES), ("Tables of nightsweep ingest", TRACE_TABLES)):
         lines += [f"## {title}", ""]
         for name, columns in tables.items():
             lines += [f"### {name}", "", "| column | type | meaning | from |", "|---|---|---|---|"]

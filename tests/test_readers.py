@@ -81,6 +81,23 @@ def test_nsys(export):
     assert events["memsets"].is_empty() and events["operators"].is_empty()
 
 
+def test_nsys_numbers_too_large_for_their_cell(export):
+    """Whole numbers share cells when they are read; one that does not fit is read all the same."""
+    hours, device = 3 * 3600 * 10**9, 300
+    with sqlite3.connect(export) as db:
+        db.execute(
+            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + ?, deviceId = ? WHERE start = 250", (hours, device)
+        )
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET end = start - 5 WHERE correlationId = 9")
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET streamId = NULL, correlationId = NULL WHERE copyKind = 8")
+    events = nsys.read(export).events
+    kernels, calls, copies = (events[kind] for kind in ("kernels", "runtime", "copies"))
+    assert (kernels["end_ns"] - kernels["start_ns"]).to_list() == [30, 20, hours]
+    assert kernels["device"].to_list() == [0, 0, device] and kernels["stream"].to_list() == [7, 7, 7]
+    assert calls.filter(pl.col("correlation") == 9).select(pl.col("end_ns") - pl.col("start_ns")).item() == -5
+    assert copies["stream"].to_list() == [7, None, 7] and copies["correlation"].to_list() == [4, None, 6]
+
+
 def test_nsys_text_after_many_ids(export):
     with sqlite3.connect(export) as db:
         db.execute("DELETE FROM NVTX_EVENTS")

@@ -238,9 +238,9 @@ def _runtime(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.D
 
 
 def _syncs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    whole = pl.col("stream") == 2**32 - 2  # CUPTI's mark of a wait for no stream in particular
+    one = pl.col("stream") < 2**32 - 1  # all ones: a wait for no stream in particular
     return _spans(frame).with_columns(
-        name=_label(pl.col("syncType"), SYNCS, "unknown"), stream=pl.when(~whole).then("stream")
+        name=_label(pl.col("syncType"), SYNCS, "unknown"), stream=pl.when(one).then("stream")
     )
 
 
@@ -248,7 +248,7 @@ def _nvtx(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.Data
     """Ranges; one that was never closed ends with the last event."""
     kind = pl.col("kind") & 0xFF
     told = frame.with_columns(text=_texts(frame, strings))
-    last = frame.select(pl.max_horizontal(pl.col("start").max(), pl.col("end").max())).item()
+    last = frame.select(pl.max_horizontal(pl.col("start").max(), pl.col("end").max())).item() or 0
     isin = told.select(kind.is_in([*_PUSH_POP, *_START_END]) & pl.col("start").is_not_null()).to_series()
     ranges = told if isin.all() else told.filter(isin)
     style = pl.when(kind.is_in(_PUSH_POP)).then(pl.lit("push_pop")).otherwise(pl.lit("start_end"))

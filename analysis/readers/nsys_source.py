@@ -157,8 +157,15 @@ class SQLite:
         self.uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         self.columns: dict[str, set[str]] = {}
         self.problems: list[str] = []
+        self.cut = False
         sql = "SELECT m.name AS t, c.name AS c FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'"
-        for table, column in self.query(sql, ["t", "c"]).iter_rows():
+        try:
+            listed = self.query(sql, ["t", "c"])
+        except adbc.Error as error:
+            self.cut = True
+            listed = self.query(sql, ["t", "c"])
+            self.problems.append(f"the file is damaged or cut short ({first_line(error)})")
+        for table, column in listed.iter_rows():
             self.columns.setdefault(table, set()).add(column)
 
     def query(self, sql: str, texts: Sequence[str] = ()) -> pl.DataFrame:
@@ -170,6 +177,9 @@ class SQLite:
             adbc.AdbcConnection(database) as connection,
             adbc.AdbcStatement(connection) as statement,
         ):
+            if self.cut:  # without this SQLite reads nothing of a file that is shorter than it says
+                statement.set_sql_query("PRAGMA writable_schema = ON")
+                statement.execute_update()
             statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
