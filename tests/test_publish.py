@@ -109,8 +109,8 @@ def test_tracebacks_stay_readable(public):
 
 
 def test_events_of_traces_are_the_same(sweep, public):
-    for read, name in ((nsys.read, "trace-r0.sqlite"), (lambda path: kineto.read(path).events, "trace-r1.json.gz")):
-        before, after = (read(folder / f"points/{POINT}/traced" / name) for folder in (sweep, public))
+    for read, name in ((nsys.read, "trace-r0.sqlite"), (kineto.read, "trace-r1.json.gz")):
+        before, after = (read(folder / f"points/{POINT}/traced" / name).events for folder in (sweep, public))
         assert all(before[kind].equals(after[kind]) for kind in before)
     with sqlite3.connect(public / f"points/{POINT}/traced/trace-r0.sqlite") as db:
         for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE", "PROCESSES", "ProcessStreams"):

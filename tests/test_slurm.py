@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -209,11 +210,23 @@ def test_driver_killed_and_started_again(cluster, tmp_path):
     assert [len(third.notes(n, "end")) for n in range(6)] == [2, 1, 1, 1, 1, 1]
 
 
+def slow_to_answer(cluster, folder):
+    """The cluster with a squeue that takes a second more, so that a query can be caught under way."""
+    stand_in = folder / "slow/squeue"
+    stand_in.parent.mkdir()
+    path = cluster.environment["PATH"]
+    stand_in.write_text(f'#!/bin/sh\nsleep 1\nexec {shutil.which("squeue", path=path)} "$@"\n')
+    stand_in.chmod(0o755)
+    slow = Cluster.__new__(Cluster)
+    slow.__dict__ = cluster.__dict__ | {"environment": cluster.environment | {"PATH": f"{stand_in.parent}:{path}"}}
+    return slow
+
+
 @pytest.mark.parametrize("asking", [False, True], ids=["quiet", "while-asking"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_told_to_stop(cluster, tmp_path, number, asking):
     before = {row["id"] for row in cluster.jobs()}  # of other tests: some may still be completing
-    driver = Driver(cluster, tmp_path, 40, 60)
+    driver = Driver(slow_to_answer(cluster, tmp_path) if asking else cluster, tmp_path, 40, 60)
     driver.until(lambda: len(driver.running()) >= 3)
     if asking:  # its query to the scheduler is under way
         ours = psutil.Process(driver.process.pid)
