@@ -19,7 +19,8 @@ from analysis.readers import kineto, nsys
 from analysis.trace_tables import TRACE_TABLES
 
 Frames = dict[str, pl.DataFrame]
-_RANK = re.compile(r"(?:^|[^a-z])r(?:ank)?[-_.]?(\d+)(?=[^0-9]|$)", re.IGNORECASE)
+_RANK = re.compile(r"(?:(?<![a-z])rank[-_]?|[-_]r)(\d+)(?:_pqtdir|_parquetdir)?$", re.IGNORECASE)
+"""At the end of a file's name, before its suffixes: trace-r3, trace_rank3."""
 _NONE = -1
 
 
@@ -57,8 +58,8 @@ def rank_told(trace: Trace, report: str) -> int | None:
     for frame in trace.events.values():
         if frame.height and frame["rank"][0] is not None:
             return int(frame["rank"][0])
-    found = _RANK.findall(report.partition(".")[0])
-    return int(found[-1]) if found else None
+    found = _RANK.search(report.partition(".")[0])
+    return int(found[1]) if found else None
 
 
 def apart(trace: Trace, processes: list[int]) -> list[Frames]:

@@ -76,6 +76,8 @@ def one(job: Job) -> Part:
             frames = engine.analysed(path, trace.name, job.alone)
     except (ValueError, OSError) as error:
         return Part(folder, failed=" ".join(str(error).split()))
+    except pl.exceptions.PolarsError as error:  # tables whose columns are not what their names say
+        return Part(folder, failed=f"{trace}: cannot be made sense of: {' '.join(str(error).split())[:200]}")
     trace_files.write(frames, folder)
     reports = frames["reports"]
     problems = tuple(f"{trace}: {line}" for line in (reports["problems"][0] if reports.height else []))

@@ -161,6 +161,30 @@ def test_steps_by_the_period_of_launches():
     assert starts[0] % 1000 == (430 if starts[0] % 1000 > 300 else 0)
 
 
+def test_numbers_that_start_anew():
+    """Two epochs of steps 0 and 1: four steps, in their order."""
+    trace = random_trace(0)
+    names = trace.events["nvtx"]["name"].cast(pl.String).replace({"step 2": "step 0", "step 3": "step 1"})
+    marks = trace.events["nvtx"].with_columns(name=names.cast(pl.Categorical()))
+    found = analysed(type(trace)({**trace.events, "nvtx": marks}, trace.devices))
+    assert found["steps"]["step"].to_list() == [0, 1, 2, 3]
+    assert found["steps"]["host_start_ns"].to_list() == [0, 1000, 2000, 3000]
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("trace-r3.sqlite", 3),
+        ("trace_rank12.json.gz", 12),
+        ("t-r1_pqtdir", 1),
+        ("resnet50.sqlite", None),
+        ("r.json", None),
+    ],
+)
+def test_rank_in_the_name(name, rank):
+    assert engine.rank_told(random_trace(0), name) == rank
+
+
 def test_a_trace_without_steps_is_one():
     trace = random_trace(0)
     events = {k: f if k != "nvtx" else f.clear() for k, f in trace.events.items()}

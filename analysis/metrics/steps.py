@@ -36,11 +36,13 @@ def found(ranges: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, s
 
 
 def _of_ranges(own: pl.DataFrame, pattern: str, numbered: bool) -> pl.DataFrame:
-    """Ranges as steps: by their numbers (parts of a step on several threads are one), else by their order on the thread
-    that has most of them."""
+    """Ranges as steps: by their numbers (parts of a step on several threads are one); else, or where numbers start
+    anew, as every epoch may do, by their order on the thread that has most of them."""
     if numbered:
         marked = own.with_columns(step=pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int64))
-        return marked.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
+        steps = marked.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
+        if (steps["start_ns"].shift(-1) >= steps["end_ns"]).all():
+            return steps
     main = own["thread"].value_counts(sort=True)["thread"][0]
     ordered = own.filter(pl.col("thread") == main).sort("start_ns").with_row_index("step")
     return ordered.select(pl.col("step").cast(pl.Int64), "start_ns", "end_ns")
