@@ -76,7 +76,7 @@ EVENTS: dict[str, dict[str, Column]] = {
         **_EVENT,
         **_ON_THREAD,
         "correlation": Column(pl.Int64, "That of its kernel (Kineto); null where thread and time tell (nsys)."),
-        "bytes": Column(pl.Int64, "Message size as NCCL tells it: bytes that this rank gives in."),
+        "bytes": Column(pl.Int64, "Message size as NCCL tells it: a rank's share of a gather, scatter or all-to-all."),
         "communicator": Column(pl.String, "The communicator's name, the same on all its ranks."),
         "ranks": Column(pl.Int64, "Ranks of the communicator."),
     },

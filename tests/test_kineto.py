@@ -127,8 +127,8 @@ def test_a_collective_is_told_by_its_kernel_or_by_its_operator(read):
     trace = read(events)
     columns = ("start_ns", "end_ns", "name", "thread", "correlation", "bytes", "communicator", "ranks")
     assert trace.events["nccl_calls"].select(columns).rows() == [
-        (BASE + 1000, BASE + 3000, "_reduce_scatter_base", 78, 1, 2000, "7", 2),
-        (BASE + 18000, BASE + 19000, "_reduce_scatter_base", None, 2, 4000, "7", 2),
+        (BASE + 1000, BASE + 3000, "_reduce_scatter_base", 78, 1, 1000, "7", 2),
+        (BASE + 18000, BASE + 19000, "_reduce_scatter_base", None, 2, 2000, "7", 2),
     ]
     assert "nccl_calls" in read([event("cpu_op", "aten::add", 1), kernel(3)]).absent
     assert "nccl_calls" not in read([event("cpu_op", "aten::add", 1)]).absent

@@ -19,6 +19,8 @@ _BYTES = {
 }
 """PyTorch's names of types by their size, bytes."""
 _SIZE = {name: size for size, names in _BYTES.items() for name in names}
+_SHARED = r"(?i)reduce_?scatter|all_?to_?all"
+"""Of these PyTorch tells all that a rank gives in, and NCCL the share of one rank."""
 _TOLD = ("collective", "elements", "dtype", "group", "ranks")
 
 
@@ -34,4 +36,7 @@ def calls(kernels: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
         thread=pl.when(called).then("thread_of_operator"),
     ).filter(pl.col("collective").is_not_null())
     size = pl.col("dtype").replace_strict(_SIZE, default=None, return_dtype=pl.Int64)
-    return known.with_columns(name="collective", bytes=pl.col("elements") * size, communicator="group")
+    given = pl.col("elements") * size
+    shared = pl.col("collective").str.contains(_SHARED)
+    told_by_nccl = pl.when(shared).then(given // pl.when(pl.col("ranks") > 0).then("ranks")).otherwise(given)
+    return known.with_columns(name="collective", bytes=told_by_nccl, communicator="group")
