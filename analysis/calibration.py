@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from analysis.metrics import clock, energy, intervals, trace
@@ -23,7 +22,6 @@ from analysis.readers import nsys, nvml
 from jobs import json_lines
 
 _Row = dict[str, Any]
-_Floats = npt.NDArray[np.float64]
 
 BF16_FLOP_PER_SM_CLOCK = {(8, 0): 2048, (9, 0): 4096}
 """Dense bf16 operations per SM and clock, by compute capability."""
@@ -132,27 +130,18 @@ def bursts(folder: Path, uuid: str) -> _Row:
 def age_of_counters(busy: intervals.Intervals, samples: pl.DataFrame) -> tuple[float, float]:
     """The shift (ms) at which SM activity fits best to what the trace says was busy, and the distance left then (root
     mean square, per cent of the highest activity)."""
-    end = samples["t_ns"].to_numpy().astype(np.float64)
+    end = samples["t_ns"].to_numpy()
     start = end - samples["gpm_span_ns"].to_numpy()
     inside = (start > busy[0, 0] - FURTHEST_NS) & (end < busy[-1, 1] + FURTHEST_NS)
     end, start, active = end[inside], start[inside], samples["sm_active_percent"].to_numpy()[inside]
     share = active / np.percentile(active, 95)
 
     def distance(age: float) -> float:
-        told = (_busy_until(busy, end - age) - _busy_until(busy, start - age)) / (end - start)
+        told = (intervals.until(busy, end - age) - intervals.until(busy, start - age)) / (end - start)
         return float(np.sqrt(np.mean((told - share) ** 2)))
 
     best = min(range(-FURTHEST_NS, FURTHEST_NS, STEP_NS), key=distance)
     return best / 1e6, 100 * distance(best)
-
-
-def _busy_until(busy: intervals.Intervals, at: _Floats) -> _Floats:
-    """How long it had been busy until each time, ns."""
-    before = np.concatenate([[0.0], np.cumsum(busy[:, 1] - busy[:, 0], dtype=np.float64)])
-    place = np.searchsorted(busy[:, 0], at, side="right")
-    ahead = np.where(place > 0, busy[np.maximum(place - 1, 0), 1] - at, 0.0)
-    held: _Floats = before[place] - np.clip(ahead, 0, None)
-    return held
 
 
 def text(found: Mapping[str, Any]) -> str:

@@ -98,6 +98,9 @@ EVENTS: dict[str, dict[str, Column]] = {
 """Event tables of a trace. nvtx also holds Kineto's user annotations; operators are Kineto's CPU operators. An event
 without duration (an allocation, a reading of a counter) ends where it starts."""
 
+NCCL_KERNEL = r"(?i)nccl"
+"""In the name of every kernel of NCCL, and of RCCL."""
+
 DEVICES: dict[str, Column] = {
     "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
     "device": Column(pl.Int64, "CUDA device ordinal."),

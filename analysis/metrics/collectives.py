@@ -15,6 +15,7 @@ import polars as pl
 
 from analysis import tables
 from analysis.columns import Column
+from analysis.event_tables import NCCL_KERNEL
 from analysis.metrics import matching, nccl_calls, trace
 
 OF_RANK: dict[str, Column] = {
@@ -61,7 +62,7 @@ _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
 
 def of_rank(events: trace.Events) -> pl.DataFrame:
     """The NCCL kernels of one rank's trace with what they carried out: OF_RANK, in order of start."""
-    found = events["kernels"].filter(pl.col("name").str.contains(nccl_calls.KERNEL))
+    found = events["kernels"].filter(pl.col("name").str.contains(NCCL_KERNEL))
     if found.is_empty():
         return tables.empty(OF_RANK)
     key = ["process", "correlation"]

@@ -55,6 +55,14 @@ def total(a: Intervals) -> int:
     return int((a[:, 1] - a[:, 0]).sum())
 
 
+def until(a: Intervals, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How much of a set lies before each time, ns."""
+    before = np.concatenate(([0], np.cumsum(a[:, 1] - a[:, 0])))
+    place = np.searchsorted(a[:, 0], at, side="right")
+    over = np.append(a[:, 1], 0)[place - 1] - at
+    return before[place] - np.where(place > 0, np.maximum(over, 0), 0)
+
+
 def empty() -> Intervals:
     """No time."""
     return np.empty((0, 2), dtype=np.int64)

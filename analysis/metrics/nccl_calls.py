@@ -15,7 +15,6 @@ import polars as pl
 if TYPE_CHECKING:
     from polars._typing import AsofJoinStrategy
 
-KERNEL = r"(?i)nccl"
 _KIND = r"(?i)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|bcast|send_?recv|send|recv|reduce)"
 _KINDS = {
     "allreduce": "all_reduce",

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.metrics import intervals
+from analysis.metrics import intervals, trace
 from analysis.metrics.intervals import Intervals
 
 Ints = npt.NDArray[np.int64]
@@ -78,7 +78,7 @@ def device_sets(own: Mapping[str, pl.DataFrame]) -> dict[str, Intervals]:
     kernels, copies = own["kernels"], own["copies"]
     communication = pl.col("category").cast(pl.String) == "communication"
     sets = {
-        "compute": _union(
+        "compute": trace.spans(
             pl.concat(
                 [
                     kernels.filter(~communication).select("start_ns", "end_ns"),
@@ -86,12 +86,12 @@ def device_sets(own: Mapping[str, pl.DataFrame]) -> dict[str, Intervals]:
                 ]
             )
         ),
-        "communication": _union(kernels.filter(communication)),
-        "memset": _union(own["memsets"]),
+        "communication": trace.spans(kernels.filter(communication)),
+        "memset": trace.spans(own["memsets"]),
     }
     kind = copies.select("start_ns", "end_ns", part=_copy_part())
     for part in COPIES[:-1]:
-        sets[part] = _union(kind.filter(pl.col("part") == part))
+        sets[part] = trace.spans(kind.filter(pl.col("part") == part))
     return sets
 
 
@@ -103,21 +103,9 @@ def _copy_part() -> pl.Expr:
     return pl.when(known).then("copy_" + low + kind).otherwise("copy_" + low)
 
 
-def _union(frame: pl.DataFrame) -> Intervals:
-    return intervals.union(np.column_stack((frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())))
-
-
-def until(covered: Intervals, at: Ints) -> Ints:
-    """How much of a set lies before each time, ns."""
-    before = np.concatenate(([0], np.cumsum(covered[:, 1] - covered[:, 0])))
-    place = np.searchsorted(covered[:, 0], at, side="right")
-    over = np.append(covered[:, 1], 0)[place - 1] - at
-    return before[place] - np.where(place > 0, np.maximum(over, 0), 0)
-
-
 def inside(covered: Intervals, start: Ints, end: Ints) -> Ints:
     """How much of a set lies in each [start, end), ns."""
-    return until(covered, end) - until(covered, start)
+    return intervals.until(covered, end) - intervals.until(covered, start)
 
 
 def idle(
@@ -170,15 +158,15 @@ def thread_sets(events: Mapping[str, pl.DataFrame], thread: int) -> dict[str, In
     """When a thread waits for data, waits for the device, allocates, launches."""
     calls = events["runtime"].filter(pl.col("thread") == thread).sort("start_ns")
     ranges = _named(events["nvtx"], DATA).filter(pl.col("thread") == thread)
-    launches = _union(_named(calls, LAUNCH))
+    launches = trace.spans(_named(calls, LAUNCH))
     joined = launches.copy()
     if len(joined) > 1:
         near = joined[1:, 0] - joined[:-1, 1] <= DISPATCH_NS
         joined[:-1, 1][near] = joined[1:, 0][near]
     return {
-        "idle_data_wait": _union(ranges),
-        "idle_sync": _union(_named(calls, SYNC)),
-        "idle_allocator": _union(_named(calls, ALLOCATOR)),
+        "idle_data_wait": trace.spans(ranges),
+        "idle_sync": trace.spans(_named(calls, SYNC)),
+        "idle_allocator": trace.spans(_named(calls, ALLOCATOR)),
         "idle_launch": intervals.union(joined),
     }
 

@@ -18,7 +18,8 @@ import polars as pl
 
 from analysis import tables
 from analysis.columns import Column
-from analysis.metrics import intervals, layers, nccl_calls, trace
+from analysis.event_tables import NCCL_KERNEL
+from analysis.metrics import intervals, layers, trace
 from analysis.metrics.layers import Label, Segments
 
 CATEGORIES = (
@@ -135,7 +136,7 @@ def _split(span: tuple[int, int], launch: int | None, since: int, work: Segments
 def _work(events: trace.Events, late: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     """What the GPU did, by category."""
     here = pl.col("process").eq_missing(late["process"][0]) & pl.col("device").eq_missing(late["device"][0])
-    nccl = pl.col("name").str.contains(nccl_calls.KERNEL).fill_null(False)
+    nccl = pl.col("name").str.contains(NCCL_KERNEL).fill_null(False)
     kernels = events["kernels"].filter(here)
     copies = events["copies"].filter(here).with_columns(name=pl.col("direction"))
     moved = pl.concat([copies.select(_SPAN), events["memsets"].filter(here).select(_SPAN)])

@@ -8,14 +8,15 @@ import numpy as np
 import polars as pl
 
 from analysis import tables
+from analysis.event_tables import NCCL_KERNEL
 from analysis.metrics import intervals
+from analysis.metrics import steps as stepping
 from analysis.metrics.intervals import Intervals
 
 Events = Mapping[str, pl.DataFrame]
 
 PHASES = ("data", "h2d", "forward", "backward", "optimizer")
 _STEP = r"^step (\d+)$"
-_NCCL = r"(?i)nccl"
 _COMMUNICATION = r"^(gloo:|c10d::|nccl:)"
 _SPAN = ("name", "start_ns", "end_ns")
 
@@ -38,7 +39,7 @@ def lanes(events: Events) -> dict[str, pl.DataFrame]:
     """What ran, as name, start_ns, end_ns, by lane: compute, communication, copy."""
     if on_gpu(events):
         kernels = events["kernels"].with_columns(pl.col("name").fill_null("?"))
-        nccl = pl.col("name").str.contains(_NCCL)
+        nccl = pl.col("name").str.contains(NCCL_KERNEL)
         copies = events["copies"].with_columns(name=pl.col("direction"))
         return {
             "compute": kernels.filter(~nccl).select(_SPAN),
@@ -55,38 +56,18 @@ def lanes(events: Events) -> dict[str, pl.DataFrame]:
 
 
 def windows(events: Events) -> pl.DataFrame:
-    """Each step's window: step, start_ns, end_ns.
-
-    On a GPU the host may run ahead, so a step ends when both its host range and the last activity that it launched
-    have ended, and the next one begins there, or with its host range where that begins later. The first step begins
-    with its host range, or where work that was launched before it has ended. Every step of a CPU trace is its host
-    range.
-    """
+    """Each step's window (`stepping.windows`): step, start_ns, end_ns. Every step of a CPU trace is its host range."""
     ranges = steps(events)
-    if not on_gpu(events) or ranges.is_empty():
-        return ranges
-    launched = _launched(events, ranges)
-    own = launched.group_by("step").agg(last=pl.col("end_ns").max())
-    before = launched.filter(pl.col("step").is_null())["end_ns"].max()
-    ends = pl.max_horizontal("last", "end_ns", pl.lit(before, pl.Int64)).cum_max()
-    found = ranges.join(own, on="step", how="left", maintain_order="left").with_columns(end_ns=ends)
-    begins = pl.max_horizontal("start_ns", pl.col("end_ns").shift(1, fill_value=before))
-    return found.select("step", start_ns=begins, end_ns="end_ns")
+    return stepping.windows(ranges, _launched(events)) if on_gpu(events) else ranges
 
 
-def _launched(events: Events, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Activities on the GPU with the step in whose host range they were launched; null before the first step. Those
-    launched between steps are left out."""
+def _launched(events: Events) -> pl.DataFrame:
+    """Activities on the GPU that a call launched: launch_ns, start_ns, end_ns."""
     key = ["process", "correlation"]
     kinds = ("kernels", "copies", "memsets")
     activities = pl.concat([events[k].select("start_ns", "end_ns", *key) for k in kinds])
-    calls = (
-        events["runtime"].select(*key, launch="start_ns").drop_nulls().unique(key, keep="first", maintain_order=True)
-    )
-    launched = activities.join(calls, on=key).sort("launch")
-    hosts = ranges.select("step", range_start="start_ns", range_end="end_ns").sort("range_start")
-    found = launched.join_asof(hosts, left_on="launch", right_on="range_start", strategy="backward")
-    return found.filter(pl.col("range_end").is_null() | (pl.col("launch") < pl.col("range_end")))
+    calls = events["runtime"].select(*key, launch_ns="start_ns").drop_nulls()
+    return activities.join(calls.unique(key, keep="first", maintain_order=True), on=key)
 
 
 def spans(frame: pl.DataFrame) -> Intervals:

@@ -22,7 +22,7 @@ from typing import Any
 import polars as pl
 
 from analysis import tables
-from analysis.event_tables import DEVICES, EVENTS, Trace
+from analysis.event_tables import DEVICES, EVENTS, NCCL_KERNEL, Trace
 from analysis.readers import kineto_nccl
 from analysis.readers.kineto_events import Columns
 from analysis.readers.kineto_json import Document
@@ -137,7 +137,7 @@ def _absent(events: Mapping[str, pl.DataFrame], metadata: Mapping[str, Any]) -> 
     """As the module says."""
     have = {kind for kind, frame in events.items() if frame.height}
     recorded = {kind for group in _GROUPS if have & set(group) for kind in group}
-    nccl = events["kernels"]["name"].str.contains(kineto_nccl.KERNEL).any()
+    nccl = events["kernels"]["name"].str.contains(NCCL_KERNEL).any()
     if "operators" in have and not nccl:
         recorded.add("nccl_calls")
     if metadata.get("profile_memory"):

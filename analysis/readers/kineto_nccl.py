@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import polars as pl
 
-KERNEL = r"(?i)nccl"
+from analysis.event_tables import NCCL_KERNEL
+
 _BYTES = {
     1: ("Byte", "Char", "Bool", "Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz", "Float8_e8m0fnu"),
     2: ("Short", "Half", "BFloat16", "UInt16"),
@@ -27,7 +28,7 @@ _TOLD = ("collective", "elements", "dtype", "group", "ranks")
 def calls(kernels: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
     """Columns of nccl_calls, from the columns of kernels and of the operators that tell of collectives."""
     told = operators.filter(pl.col("external").is_not_null()).unique("external", keep="first", maintain_order=True)
-    own = kernels.filter(pl.col("name").str.contains(KERNEL))
+    own = kernels.filter(pl.col("name").str.contains(NCCL_KERNEL))
     both = own.join(told, on="external", how="left", suffix="_of_operator", maintain_order="left")
     called = pl.col("start_ns_of_operator").is_not_null()
     known = both.with_columns(

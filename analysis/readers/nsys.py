@@ -8,7 +8,7 @@ process in bits 24 to 47, thread below.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,105 +17,11 @@ import polars as pl
 from analysis import tables
 from analysis.event_tables import DEVICES, EVENTS, Trace
 from analysis.readers import nccl_payload
-from analysis.readers.nsys_source import Bits, Field, Source, Text, open_source
+from analysis.readers.nsys_fields import SOURCES, TEXT_BY_ID, THREAD, nvtx_fields, process_of
+from analysis.readers.nsys_source import Source, Text, open_source
 
 KNOWN_MAJOR = 3
 _STRINGS, _SESSION, _EXPORT = "StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT"
-_TEXT_BY_ID = "\x01"
-"""Before the number of a string that stands for a text."""
-
-
-def _product(name: str, bits: int, *columns: str) -> Bits:
-    sql = " * ".join(f'"{c}"' for c in columns)
-    expr = pl.col(columns[0]).cast(pl.Int64)
-    for column in columns[1:]:
-        expr = expr * pl.col(column)
-    return Bits(name, bits, sql, expr, columns, checked=True)
-
-
-def _process(column: str) -> Bits:
-    return Bits("process", 24, f'("{column}" >> 24) & 16777215', pl.col(column) // 2**24 & 0xFFFFFF, (column,))
-
-
-def _given(column: str) -> Bits:
-    """1 where there is a value, else 0."""
-    return Bits(f"{column} given", 2, f'"{column}" IS NOT NULL', pl.col(column).is_not_null().cast(pl.Int32), (column,))
-
-
-# An hour fits into 42 bits of ns; there is next to nothing on a GPU that takes longer, but a range may.
-_TOOK = Bits("took", 42, '"end" - "start"', pl.col("end") - pl.col("start"), ("start", "end"), checked=True)
-_THREAD = Bits("thread", 24, '"globalTid" & 16777215', pl.col("globalTid") & 0xFFFFFF, ("globalTid",))
-_DEVICE: list[Field] = [_process("globalPid"), Bits("streamId", 32), Bits("deviceId", 7, checked=True)]
-_CORRELATION = Bits("correlationId", 32)
-_SOURCES: dict[str, tuple[str, list[Field]]] = {
-    # The largest first, for the last to be read has nothing beside it.
-    "nvtx": ("NVTX_EVENTS", ["start", "end", "globalTid"]),  # and what _nvtx_fields adds
-    "kernels": (
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        [
-            "start",
-            _TOOK,
-            Bits(
-                "shared_bytes",
-                20,
-                '"staticSharedMemory" + "dynamicSharedMemory"',
-                pl.col("staticSharedMemory") + pl.col("dynamicSharedMemory"),
-                ("staticSharedMemory", "dynamicSharedMemory"),
-            ),
-            *_DEVICE,
-            _CORRELATION,
-            Bits("demangledName", 31),
-            _product("blocks", 38, "gridX", "gridY", "gridZ"),
-            _product("threads", 12, "blockX", "blockY", "blockZ"),
-            Bits("registersPerThread", 10),
-            _given("graphNodeId"),
-        ],
-    ),
-    "graphs": ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ["start", _TOOK, *_DEVICE, _CORRELATION, "graphId"]),
-    "copies": (
-        "CUPTI_ACTIVITY_KIND_MEMCPY",
-        [
-            "start", _TOOK, Bits("copyKind", 7), Bits("srcKind", 7), Bits("dstKind", 7), *_DEVICE, _CORRELATION,
-            "bytes",
-        ],
-    ),
-    "memsets": ("CUPTI_ACTIVITY_KIND_MEMSET", ["start", _TOOK, *_DEVICE, _CORRELATION, "bytes"]),
-    "runtime": (
-        "CUPTI_ACTIVITY_KIND_RUNTIME",
-        ["start", _TOOK, _process("globalTid"), _THREAD, _CORRELATION, Bits("nameId", 31)],
-    ),
-    "syncs": ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", ["start", _TOOK, Bits("syncType", 8), *_DEVICE, _CORRELATION]),
-    "allocations": (
-        "CUDA_GPU_MEMORY_USAGE_EVENTS",
-        [
-            "start", _process("globalPid"), Bits("deviceId", 16), _CORRELATION, "bytes", Bits("memKind", 8),
-            Bits("memoryOperationType", 8),
-        ],
-    ),
-    "counters": ("GPU_METRICS", ["timestamp", "typeId", "metricId", "value"]),
-}  # fmt: skip
-
-
-def _nvtx_fields(columns: Collection[str]) -> list[Field]:
-    """Two more cells: `kind` (eventType, 1 << 8 for a range that ends on another thread, domain << 9), and the text or
-    the number of it."""
-    sql, expr = ['"eventType"'], pl.col("eventType").cast(pl.Int64)
-    needs = ["eventType"]
-    if "endGlobalTid" in columns:
-        sql.append('(("endGlobalTid" IS NOT NULL) << 8)')
-        expr = expr + pl.col("endGlobalTid").is_not_null().cast(pl.Int64) * 2**8
-        needs.append("endGlobalTid")
-    if "domainId" in columns:
-        sql.append('(coalesce("domainId", 0) << 9)')
-        expr = expr + pl.col("domainId").cast(pl.Int64).fill_null(0) * 2**9
-        needs.append("domainId")
-    kind = Bits("kind", 64, " | ".join(sql), expr, tuple(needs))
-    by_id = f"""coalesce("text", char({ord(_TEXT_BY_ID)}) || "textId")"""
-    either = pl.coalesce("text", pl.format(_TEXT_BY_ID + "{}", "textId"))
-    both = "textId" in columns
-    return [kind, Text("text", by_id, either, ("text", "textId")) if both else Text("text")]
-
-
 DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 OPERATIONS = {
     0: "Unknown", 1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
@@ -140,22 +46,22 @@ def read(path: Path) -> Trace:
     events = {kind: tables.empty(columns) for kind, columns in EVENTS.items()}
 
     def loaded(kind: str) -> None:
-        table, fields = _SOURCES[kind]
-        more = _nvtx_fields(source.columns[table]) if kind == "nvtx" else []
+        table, fields = SOURCES[kind]
+        more = nvtx_fields(source.columns[table]) if kind == "nvtx" else []
         raw = source.load(table, [*fields, *more])
         events[kind] = _finished(kind, _MAKERS[kind](source, raw, strings), epoch)
         if kind == "nvtx":
             events["nccl_calls"] = _finished("nccl_calls", _nccl_calls(source, raw, strings), epoch)
 
     with ThreadPoolExecutor(2) as pool:  # while one table is put together, the next is read
-        list(pool.map(loaded, [kind for kind, (table, _) in _SOURCES.items() if table in source.columns]))
+        list(pool.map(loaded, [kind for kind, (table, _) in SOURCES.items() if table in source.columns]))
     events["counters"] = _counters(source, events["counters"])
-    absent = frozenset(kind for kind, (table, _) in _SOURCES.items() if table not in source.columns)
+    absent = frozenset(kind for kind, (table, _) in SOURCES.items() if table not in source.columns)
     return Trace(fill_process(events), _devices(source), absent, tuple(source.problems), about)
 
 
 def _own_table(name: str) -> bool:
-    known = {_STRINGS, _SESSION, *(table for table, _ in _SOURCES.values())}
+    known = {_STRINGS, _SESSION, *(table for table, _ in SOURCES.values())}
     return name in known or re.match("META_DATA_|TARGET_INFO_", name) is not None
 
 
@@ -199,7 +105,7 @@ def _spans(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kernels(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    table = _SOURCES["kernels"][0]
+    table = SOURCES["kernels"][0]
     name = _named(frame, strings, "demangledName")
     if name.null_count():
         name = name.fill_null(_named(source.load(table, ["shortName"]), strings, "shortName"))
@@ -253,14 +159,14 @@ def _nvtx(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.Data
     ranges = told if isin.all() else told.filter(isin)
     style = pl.when(kind.is_in(_PUSH_POP)).then(pl.lit("push_pop")).otherwise(pl.lit("start_end"))
     across = pl.when(pl.col("kind") & 0x100 != 0).then(pl.lit("across")).otherwise(style)
-    process, domain = _process("globalTid").expr, pl.col("kind") // 2**9
-    assert process is not None and _THREAD.expr is not None
+    process, domain = process_of("globalTid").expr, pl.col("kind") // 2**9
+    assert process is not None and THREAD.expr is not None
     found = ranges.select(
         start_ns="start",
         end_ns=pl.col("end").fill_null(last),
         name="text",
         process=process,
-        thread=_THREAD.expr,
+        thread=THREAD.expr,
         style=across.cast(pl.Categorical()),
         domainId=domain,
     )
@@ -275,10 +181,10 @@ def _texts(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.Series:
     """Texts, those given by the number of a string looked up."""
     texts = frame["text"]
     words = texts.unique()
-    by_id = words.filter(words.cast(pl.String).str.starts_with(_TEXT_BY_ID).fill_null(False))
+    by_id = words.filter(words.cast(pl.String).str.starts_with(TEXT_BY_ID).fill_null(False))
     if by_id.is_empty():
         return texts
-    ids = pl.DataFrame({"id": by_id.cast(pl.String).str.strip_prefix(_TEXT_BY_ID).cast(pl.Int64)})
+    ids = pl.DataFrame({"id": by_id.cast(pl.String).str.strip_prefix(TEXT_BY_ID).cast(pl.Int64)})
     values = ids.join(strings, on="id", how="left", maintain_order="left")["value"].cast(pl.Categorical())
     return texts.replace_strict(by_id, values, default=texts, return_dtype=pl.Categorical())
 
@@ -289,6 +195,8 @@ def _nccl_calls(source: Source, ranges: pl.DataFrame, strings: pl.DataFrame) -> 
     if not any(domains):
         return tables.empty(EVENTS["nccl_calls"])
     wanted = source.rows("NVTX_EVENTS", nccl_payload.EVENT_COLUMNS, "domainId", [d for d in domains if d])
+    if wanted.is_empty():
+        return tables.empty(EVENTS["nccl_calls"])
     entries = source.load("NVTX_PAYLOAD_SCHEMA_ENTRIES", [*("domainId", "schemaId", "type", "offset"), Text("name")])
     return nccl_payload.calls(wanted, strings, entries)
 

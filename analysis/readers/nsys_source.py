@@ -227,7 +227,11 @@ class SQLite:
         empty = {"text": "''", "binaryData": "x''"}  # see _sql
         cells = [f'coalesce("{n}", {empty[n]}) AS "{n}"' if n in empty else f'"{n}"' for n in have]
         places = ", ".join(str(int(value)) for value in values)
-        found = self.query(f'SELECT {", ".join(cells)} FROM "{table}" WHERE "{column}" IN ({places})')
+        try:
+            found = self.query(f'SELECT {", ".join(cells)} FROM "{table}" WHERE "{column}" IN ({places})')
+        except adbc.Error as error:
+            self.problems.append(f"{table}: rows by {column} cannot be read: {first_line(error)}")
+            found = pl.DataFrame(schema=list(have))
         return found.with_columns(pl.lit(None).alias(name) for name in names if name not in have).select(names)
 
     def _parts(self, table: str) -> list[str]:
