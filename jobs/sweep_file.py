@@ -17,7 +17,8 @@ import jsonschema
 import yaml
 from jsonschema.exceptions import ValidationError
 
-from jobs.point import FIELDS, TRACE_RANKS_PATTERN, setting_schema
+from jobs.point import FIELDS, setting_schema
+from jobs.settings.measuring import TRACE_RANKS_PATTERN
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]*\Z"
 KINDS = {

@@ -29,7 +29,7 @@ def errors(tmp_path, text, preset=None):
 BROKEN = [
     (
         BASE + "axes: {precision: [fp32, bf16, fp12]}",
-        "axes.precision[2]: 'fp12' is not one of fp64, fp32, tf32, bf16, fp16",
+        "axes.precision[2]: 'fp12' is not one of fp64, fp32, tf32, bf16, fp16, bf16_pure",
     ),
     (BASE + "axes: {precison: [fp32]}", "axes.precison: unknown setting (did you mean 'precision'?)"),
     (BASE + "axis: {precision: [fp32]}", "axis: unknown key (did you mean 'axes'?)"),
@@ -60,11 +60,11 @@ BROKEN = [
     ),
     (
         BASE + "include: [{device: cpu, pin_memory: true}]",
-        "include[0].pin_memory: pin_memory has no effect: device is cpu (1 point)",
+        "include[0].pin_memory: pin_memory true has no effect: device is cpu (1 point)",
     ),
     (
         BASE + "include: [{pin_memory: true}, {non_blocking: true}]",
-        "include[1].non_blocking: non_blocking has no effect without pin_memory (1 point)",
+        "include[1].non_blocking: non_blocking true has no effect: pin_memory is false (1 point)",
     ),
     (
         BASE + "include: [{device: cpu, tracer: [kineto, nsys]}]",

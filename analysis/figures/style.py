@@ -25,6 +25,7 @@ DPI = 200
 BLACK, GREY, PALE = "#000000", "#999999", "#EEEEEE"
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+BROWN = "#8C564B"  # an eleventh, where eight and greys are not enough
 
 PART_COLOURS = {"compute": BLUE, "communication": ORANGE, "copies": PURPLE, "data_wait": GREEN, "idle": PALE}
 PART_HATCHES = {"compute": "", "communication": "////", "copies": "xxxx", "data_wait": "\\\\\\\\", "idle": "...."}
@@ -47,8 +48,19 @@ STRATEGY_COLOURS = {
     "zero1": GREEN,
     "zero2": PURPLE,
     "zero3": ORANGE,
+    "dp": BLACK,
+    "local_sgd": SKY,
+    "tp": YELLOW,
+    "pp": BROWN,
 }
-PRECISION_COLOURS = {"fp64": BLACK, "fp32": BLUE, "tf32": SKY, "bf16": ORANGE, "fp16": VERMILION}
+PRECISION_COLOURS = {
+    "fp64": BLACK,
+    "fp32": BLUE,
+    "tf32": SKY,
+    "bf16": ORANGE,
+    "fp16": VERMILION,
+    "bf16_pure": GREEN,
+}
 WORKLOAD_COLOURS = {"image": BLUE, "llm": VERMILION}
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

@@ -1,0 +1,65 @@
+"""Settings without effect: told where they differ from their default, for only then would they make a second point that
+runs the same job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.constraints.reason import Reason
+from jobs.point import Point, defaults
+
+
+@dataclass(frozen=True)
+class Effect:
+    """`names` have an effect only where the setting `of` is one of `values`, or, with `but`, none of them."""
+
+    names: tuple[str, ...]
+    of: str
+    values: tuple[Any, ...]
+    but: bool = False
+
+    def reasons(self, p: Point) -> Iterator[Reason]:
+        """The settings that a point gives in vain."""
+        found, known = getattr(p, self.of), defaults(p.workload)
+        if found is None or (found in self.values) != self.but:
+            return
+        for name in self.names:
+            value = getattr(p, name)
+            if value is not None and value != known[name]:
+                yield Reason((name, self.of), f"{name} {_shown(value)} has no effect: {self.of} is {_shown(found)}")
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_DDP = ("ddp", "ddp_ds")
+_ZERO = ("zero1", "zero2", "zero3")
+_DPO = ("dpo", "dpo_lora", "dpo_qlora")
+_ADAPTERS = ("lora", "qlora", "dpo_lora", "dpo_qlora")
+_ON_GPUS = ("pin_memory", "non_blocking", "nvml_hz", "allocator", "empty_cache", "cudnn_benchmark", "mps")
+
+EFFECTS: tuple[Effect, ...] = (
+    Effect(_ON_GPUS, "device", ("cpu",), but=True),
+    Effect(("non_blocking",), "pin_memory", (True,)),
+    Effect(("tracer", "trace_ranks", "trace_preset", "keep_report"), "traced_steps", (0,), but=True),
+    Effect(("prefetch_factor", "persistent_workers"), "loader_workers", (0,), but=True),
+    Effect(("ddp_bucket_mb", "ddp_bucket_view", "ddp_static_graph", "comm_hook"), "strategy", _DDP),
+    Effect(("local_steps",), "strategy", ("local_sgd",)),
+    Effect(("replicas",), "strategy", ("fsdp2", "tp", "pp")),
+    Effect(("tensor_parallel", "reduce_dtype", "reshard_after_forward", "prefetch_layers"), "strategy", ("fsdp2",)),
+    Effect(("pipeline_schedule",), "strategy", ("pp",)),
+    Effect(("offload",), "strategy", ("fsdp2", *_ZERO)),
+    Effect(("zero_communication",), "strategy", _ZERO),
+    Effect(("reduce_dtype",), "precision", ("bf16", "fp16", "bf16_pure")),
+    Effect(("mps",), "tenants", (1,), but=True),
+    Effect(("resize_on",), "source", ("small",)),
+    Effect(("dali_on",), "loader", ("dali",)),
+    Effect(("loader_workers", "pin_memory", "source", "resize_on", "pixels", "data"), "loader", ("device",), but=True),
+    Effect(("target_accuracy",), "epochs", (0,), but=True),
+    Effect(("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"), "method", _ADAPTERS),
+    Effect(("dpo_beta",), "method", _DPO),
+    Effect(("checkpoint_every",), "activation_checkpointing", (True,)),
+)

@@ -1,0 +1,61 @@
+"""Image training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jobs.settings.field import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """Settings of the image workload; None in others."""
+
+    image_size: int | None = setting(
+        "Edge of the square image that the network sees, px.", 224, only="image", minimum=32
+    )
+    layout: Literal["nchw", "nhwc", "mixed"] | None = setting(
+        "Memory layout of images and convolution weights; mixed, a mistake made on purpose: weights nhwc, images nchw.",
+        "nchw",
+        only="image",
+    )
+    resize_on: Literal["worker", "device"] | None = setting(
+        "Where the small source image is enlarged: by the loading process, or by the device after the copy.",
+        "worker",
+        only="image",
+    )
+    source: Literal["small", "jpeg", "raw"] | None = setting(
+        "Images as the loader finds them: small ones, which are enlarged (the paper's scenario A), or files already at "
+        "image_size (scenario B), prepared once: JPEG, or raw bytes.",
+        "small",
+        only="image",
+    )
+    loader: Literal["torch", "mmap", "dali", "device"] | None = setting(
+        "Who loads: PyTorch's DataLoader; one memory-mapped array of prepared images; NVIDIA DALI, where it is "
+        "installed; or nobody: device makes one batch there, once, so that loading costs nothing.",
+        "torch",
+        only="image",
+    )
+    dali_on: Literal["cpu", "mixed", "gpu"] | None = setting(
+        "Where DALI decodes and enlarges: on the CPU, decoding begun there and ended on the GPU, or all but reading on "
+        "the GPU.",
+        "cpu",
+        only="image",
+    )
+    pixels: Literal["float", "uint8"] | None = setting(
+        "What is copied to the device: normalised floats, or bytes that the device normalises.", "float", only="image"
+    )
+    epochs: int | None = setting(
+        "Train on after the timed window, to so many epochs, and evaluate each on images held back; 0: timing only.",
+        0,
+        only="image",
+        minimum=0,
+    )
+    target_accuracy: float | None = setting(
+        "Stop the epochs once this share of the held-back images is right.",
+        1.0,
+        only="image",
+        exclusiveMinimum=0,
+        maximum=1,
+    )
