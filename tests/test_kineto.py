@@ -180,7 +180,7 @@ def test_threads_by_address_and_absurd_shapes(read):
     """Ids too large for their column stay apart from each other; numbers that cannot be are null."""
     tids = (140_737_353_930_560, 140_737_353_930_561, 17)
     calls = [event("cuda_runtime", "cudaLaunchKernel", t, tid=tid, correlation=t) for t, tid in enumerate(tids)]
-    trace = read([*calls, on_gpu("kernel", "gemm", 9, **{"block": [2**20, 2**12, 1], "grid": [1, 1, 1]})])
+    trace = read([*calls, on_gpu("kernel", "gemm", 9, block=[2**20, 2**12, 1], grid=[1, 1, 1])])
     threads = trace.events["runtime"]["thread"].to_list()
     assert len(set(threads)) == 3 and threads[2] == 17
     assert trace.events["kernels"]["threads"].to_list() == [None] and trace.events["kernels"]["blocks"].to_list() == [1]
