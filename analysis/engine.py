@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
 
 from analysis import tables
 from analysis.event_tables import Trace
-from analysis.metrics import collectives, kernel_class, occupancy, parts, steps, sums
+from analysis.metrics import collectives, efficiency, kernel_class, occupancy, parts, steps, sums, temporal
 from analysis.metrics.attribution import ON_DEVICE, attribute
 from analysis.metrics.collectives import OF_RANK
 from analysis.readers import kineto, nsys
@@ -30,18 +31,26 @@ def read(path: Path) -> Trace:
     return kineto.read(path) if is_json else nsys.read(path)
 
 
-def analysed(path: Path, report: str, alone: bool = True) -> Frames:
-    """All tables of a trace, under this name. Ranks that it does not tell are counted by process id: from 0, or, where
-    it is not `alone`, as -1, -2 and so on, for other traces may tell theirs."""
+def analysed(path: Path, report: str, alone: bool = True) -> Iterator[Frames]:
+    """All tables of a trace, under this name, rank by rank; with the last rank's comes `reports`. Ranks that it does
+    not tell are counted by process id: from 0, or, where it is not `alone`, as -1, -2 and so on, for other traces may
+    tell theirs."""
     trace = read(path)
     processes = of_processes(trace.events)
     told = rank_told(trace, report) if len(processes) == 1 else None
     ranks = [told if told is not None else place if alone else -1 - place for place in range(len(processes))]
-    split = apart(trace, processes)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = list(pool.map(lambda rank, own: of_rank(own, trace.devices, rank, report), ranks, split))
-    out = {name: pl.concat([frames[name] for frames in made if name in frames]) for name in made[0]}
-    return out | {"reports": about(trace, report, ranks)}
+    split = deque(apart(trace, processes))
+    # Half the cores, for each rank's work is itself spread over threads: no rank is held before its turn is near.
+    workers = max(1, (os.cpu_count() or 1) // 2)
+    with ThreadPoolExecutor(workers) as pool:
+        running: deque[Future[Frames]] = deque()
+        for rank in ranks:
+            running.append(pool.submit(of_rank, split.popleft(), trace.devices, rank, report))
+            if len(running) > workers:
+                yield running.popleft().result()
+        while len(running) > 1:
+            yield running.popleft().result()
+        yield running.popleft().result() | {"reports": about(trace, report, ranks)}
 
 
 def of_processes(events: Mapping[str, pl.DataFrame]) -> list[int]:
@@ -94,6 +103,8 @@ def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frame
     totals = sums.all_of(events, ranges)
     named = [number, pl.lit(report).alias("report")]
     out = {**events, "nvtx_gpu": ranges, "devices": devices, "steps": windows, "breakdown": breakdown}
+    out["bandwidth"] = efficiency.bandwidth(own["copies"].with_columns(number), devices.with_columns(number))
+    out["temporal"] = temporal.table(own)
     out |= {name: frame.with_columns(named) for name, frame in (totals | {"paper_calls": sums.paper(totals)}).items()}
     exchanged = own["kernels"].filter(events["kernels"]["category"].cast(pl.String) == "communication")
     calls = collectives.of_rank({**own, "kernels": exchanged})
@@ -123,7 +134,7 @@ def divided(
     for device in launched["device"].unique().sort().to_list() or [None]:
         own = launched if device is None else launched.filter(pl.col("device") == device)
         found = steps.windows(host, own) if source != "none" else whole(own)
-        mark = pl.lit(device, dtype=pl.Int64).alias("device")
+        mark = pl.lit(device, dtype=pl.Int32).alias("device")
         hosts = (host if source != "none" else found).select("step", host_start_ns="start_ns", host_end_ns="end_ns")
         windows.append(found.join(hosts, on="step").with_columns(mark, pl.lit(source).alias("source")))
         breakdown.append(
@@ -137,7 +148,7 @@ def divided(
 def whole(launched: pl.DataFrame) -> pl.DataFrame:
     """The time from the first to the last activity as one step."""
     bounds = launched.select(
-        step=pl.lit(0, dtype=pl.Int64), start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max()
+        step=pl.lit(0, dtype=pl.Int32), start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max()
     )
     return bounds.drop_nulls()
 

@@ -20,23 +20,23 @@ _EVENT = {
     "name": Column(pl.String, "Name."),
 }
 _ON_DEVICE = {
-    "device": Column(pl.Int64, "CUDA device ordinal."),
+    "device": Column(pl.Int32, "CUDA device ordinal."),
     "stream": Column(pl.Int64, "CUDA stream."),
-    "process": Column(pl.Int64, "Process id of the launching process."),
+    "process": Column(pl.Int32, "Process id of the launching process."),
     "correlation": Column(pl.Int64, "Joins with the launching call, together with process."),
 }
 _ON_THREAD = {
-    "process": Column(pl.Int64, "Process id."),
-    "thread": Column(pl.Int64, "Thread id."),
+    "process": Column(pl.Int32, "Process id."),
+    "thread": Column(pl.Int32, "Thread id."),
 }
 EVENTS: dict[str, dict[str, Column]] = {
     "kernels": {
         **_EVENT,
         **_ON_DEVICE,
         "blocks": Column(pl.Int64, "Thread blocks of the grid."),
-        "threads": Column(pl.Int64, "Threads of a block."),
-        "registers": Column(pl.Int64, "Registers of a thread."),
-        "shared_bytes": Column(pl.Int64, "Shared memory of a block, static and dynamic, bytes."),
+        "threads": Column(pl.Int32, "Threads of a block."),
+        "registers": Column(pl.Int32, "Registers of a thread."),
+        "shared_bytes": Column(pl.Int32, "Shared memory of a block, static and dynamic, bytes."),
         "graph": Column(pl.Int64, "CUDA graph (or node) that it belongs to; null where it was launched by itself."),
     },
     "graphs": {
@@ -60,9 +60,9 @@ EVENTS: dict[str, dict[str, Column]] = {
     },
     "syncs": {
         **_EVENT,
-        "device": Column(pl.Int64, "CUDA device ordinal."),
+        "device": Column(pl.Int32, "CUDA device ordinal."),
         "stream": Column(pl.Int64, "CUDA stream; null for a whole device."),
-        "process": Column(pl.Int64, "Process id."),
+        "process": Column(pl.Int32, "Process id."),
         "correlation": Column(pl.Int64, "Joins with the call that waits."),
     },
     "nvtx": {
@@ -82,15 +82,15 @@ EVENTS: dict[str, dict[str, Column]] = {
     },
     "allocations": {
         **_EVENT,
-        "device": Column(pl.Int64, "CUDA device ordinal."),
-        "process": Column(pl.Int64, "Process id."),
+        "device": Column(pl.Int32, "CUDA device ordinal."),
+        "process": Column(pl.Int32, "Process id."),
         "correlation": Column(pl.Int64, "Joins with the call."),
         "bytes": Column(pl.Int64, "Bytes; negative where memory is given back."),
         "memory": Column(pl.String, "pageable, pinned, device, array, managed or unknown."),
     },
     "counters": {
         **_EVENT,
-        "device": Column(pl.Int64, "GPU, by the order of the driver."),
+        "device": Column(pl.Int32, "GPU, by the order of the driver."),
         "value": Column(pl.Float64, "Its value."),
     },
     "operators": {**_EVENT, **_ON_THREAD},
@@ -103,7 +103,7 @@ NCCL_KERNEL = r"(?i)nccl"
 
 DEVICES: dict[str, Column] = {
     "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
-    "device": Column(pl.Int64, "CUDA device ordinal."),
+    "device": Column(pl.Int32, "CUDA device ordinal."),
     "name": Column(pl.String, "Model."),
     "uuid": Column(pl.String, "UUID, with its prefix GPU-."),
     "sm_count": Column(pl.Int64, "Streaming multiprocessors."),

@@ -4,48 +4,104 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 SLICE_ROWS = 1_000_000
 
 
-def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
-    """OUT/NAME.parquet for each table."""
-    out.mkdir(parents=True, exist_ok=True)
-    largest = sorted(frames, key=lambda name: -frames[name].height)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda name: write_one(frames[name], out / f"{name}.parquet"), largest))
+class Writer:
+    """OUT/NAME.parquet for each table, to which frames are added rank by rank:
+
+        with Writer(out) as files:
+            for frames in engine.analysed(path, name):
+                files.add(frames)
+
+    Frames are written while the next ones are made, and only one set waits. Files get their names at a good end.
+    """
+
+    def __init__(self, out: Path) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.out = out
+        self._files: dict[str, File] = {}
+        self._pool = ThreadPoolExecutor(os.cpu_count())
+        self._writing: list[Future[None]] = []
+
+    def add(self, frames: dict[str, pl.DataFrame]) -> None:
+        """Append these frames to their tables, which have the same columns each time. They are taken out of `frames`,
+        so that each one's memory is free once it is written."""
+        self._wait()
+        for name in sorted(frames, key=lambda name: -frames[name].height):
+            file = self._files.setdefault(name, File(self.out / f"{name}.parquet"))
+            self._writing.append(self._pool.submit(file.append, frames.pop(name)))
+
+    def _wait(self) -> None:
+        for each in self._writing:
+            each.result()
+        self._writing.clear()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        with self._pool:
+            if kind is None:
+                self._wait()
+        for file in self._files.values():
+            file.close(keep=kind is None)
 
 
-def write_one(frame: pl.DataFrame, path: Path) -> None:
-    """One table. Times grow by little from row to row, and are small as differences; text is a dictionary already.
+class File:
+    """One table's file. Times grow little from row to row, and are small as differences; text is a dictionary already.
 
     Without Arrow's schema in the file, categorical columns come back as what they stand for: text.
     """
-    times = [name for name, kind in frame.schema.items() if name.endswith("_ns") and kind == pl.Int64]
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    writer = None
-    for part in frame.iter_slices(SLICE_ROWS) if frame.height else [frame]:  # what is converted at once is held twice
-        table = part.to_arrow(compat_level=pl.CompatLevel.oldest())
-        if writer is None:
-            writer = pq.ParquetWriter(
-                scratch,
-                table.schema,
-                compression="zstd",
-                compression_level=1,
-                use_dictionary=[name for name in frame.columns if name not in times],
-                column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
-                write_statistics=False,
-                store_schema=False,
-            )
-        writer.write_table(table.cast(writer.schema))
-    assert writer is not None
-    writer.close()
-    scratch.replace(path)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        self.writer: pq.ParquetWriter | None = None
+
+    def append(self, frame: pl.DataFrame) -> None:
+        """Add rows, a part at a time: what is converted at once is held twice."""
+        for part in frame.iter_slices(SLICE_ROWS) if frame.height else [frame]:
+            table = part.to_arrow(compat_level=pl.CompatLevel.oldest())
+            if self.writer is None:
+                self.writer = self._opened(frame, table.schema)
+            self.writer.write_table(table.cast(self.writer.schema))
+
+    def _opened(self, frame: pl.DataFrame, schema: pa.Schema) -> pq.ParquetWriter:
+        times = [name for name, kind in frame.schema.items() if name.endswith("_ns") and kind == pl.Int64]
+        return pq.ParquetWriter(
+            self.scratch,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[name for name in frame.columns if name not in times],
+            column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
+            write_statistics=False,
+            store_schema=False,
+        )
+
+    def close(self, keep: bool) -> None:
+        """End the file; without `keep` there is none."""
+        if self.writer is not None:
+            self.writer.close()
+            if keep:
+                self.scratch.replace(self.path)
+            else:
+                self.scratch.unlink()
+
+
+def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
+    """OUT/NAME.parquet for each table."""
+    with Writer(out) as files:
+        files.add(dict(frames))
 
 
 def sink(frame: pl.LazyFrame, path: Path) -> None:

@@ -73,13 +73,15 @@ def one(job: Job) -> Part:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             path = exported(trace, Path(scratch)) if trace.suffix == ".nsys-rep" else trace
-            frames = engine.analysed(path, trace.name, job.alone)
+            with trace_files.Writer(folder) as files:
+                for frames in engine.analysed(path, trace.name, job.alone):
+                    reports = frames.get("reports")
+                    files.add(frames)
     except (ValueError, OSError) as error:
         return Part(folder, failed=" ".join(str(error).split()))
     except pl.exceptions.PolarsError as error:  # tables whose columns are not what their names say
         return Part(folder, failed=f"{trace}: cannot be made sense of: {' '.join(str(error).split())[:200]}")
-    trace_files.write(frames, folder)
-    reports = frames["reports"]
+    assert reports is not None  # they come with the last rank
     problems = tuple(f"{trace}: {line}" for line in (reports["problems"][0] if reports.height else []))
     return Part(folder, tuple(reports["rank"].to_list()), problems)
 

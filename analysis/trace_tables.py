@@ -10,13 +10,14 @@ import polars as pl
 from analysis.columns import Column
 from analysis.event_tables import DEVICES, EVENTS
 from analysis.metrics.collectives import ACROSS
+from analysis.metrics.efficiency import BANDWIDTH
 from analysis.metrics.parts import HIDDEN, PARTS
 from analysis.metrics.straggler import INSTEAD
 
-_STEP = {"step": Column(pl.Int64(), "Step in whose host range it was called or launched; null outside steps.")}
+_STEP = {"step": Column(pl.Int32(), "Step in whose host range it was called or launched; null outside steps.")}
 _PATH = {"nvtx_path": Column(pl.String(), "Ranges open at the call, outermost first, between slashes.")}
 _LAUNCH = {
-    "thread": Column(pl.Int64(), "Thread that launched it."),
+    "thread": Column(pl.Int32(), "Thread that launched it."),
     "launch_ns": Column(pl.Int64(), "Start of the launching call."),
     "launch_end_ns": Column(pl.Int64(), "Its end."),
     **_PATH,
@@ -60,7 +61,7 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
     "nvtx": {
         **EVENTS["nvtx"],
         **_PATH,
-        "depth": Column(pl.Int64(), "How many ranges it lies in; null for one that ends on another thread."),
+        "depth": Column(pl.Int32(), "How many ranges it lies in; null for one that ends on another thread."),
         **_STEP,
     },
     "nvtx_gpu": {
@@ -68,7 +69,7 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
         "domain": EVENTS["nvtx"]["domain"],
         "style": EVENTS["nvtx"]["style"],
         **_PATH,
-        "depth": Column(pl.Int64(), "How many ranges it lies in."),
+        "depth": Column(pl.Int32(), "How many ranges it lies in."),
         **_STEP,
         "gpu_start_ns": Column(pl.Int64(), "Start of the first activity launched in it."),
         "gpu_end_ns": Column(pl.Int64(), "End of the last one."),
@@ -89,7 +90,7 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
     },
     "waited_for": {
         **_RANK,
-        "step": Column(pl.Int64(), "Step; null for the whole trace."),
+        "step": Column(pl.Int32(), "Step; null for the whole trace."),
         "late_ns": Column(pl.Int64(), "How long the other ranks waited in collectives in which this one came last."),
         "collectives": Column(pl.Int64(), "In how many it was last."),
     },
@@ -108,8 +109,8 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
     "devices": DEVICES,
     "steps": {
         **_RANK,
-        "step": Column(pl.Int64(), "Number of the step."),
-        "device": Column(pl.Int64(), "CUDA device."),
+        "step": Column(pl.Int32(), "Number of the step."),
+        "device": Column(pl.Int32(), "CUDA device."),
         "start_ns": Column(pl.Int64(), "Start of its window (docs: analysis/metrics/steps.py)."),
         "end_ns": Column(pl.Int64(), "End of its window."),
         "host_start_ns": Column(pl.Int64(), "Start of its range on the host."),
@@ -118,10 +119,19 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
     },
     "breakdown": {
         **_RANK,
-        "step": Column(pl.Int64(), "Number of the step."),
-        "device": Column(pl.Int64(), "CUDA device."),
+        "step": Column(pl.Int32(), "Number of the step."),
+        "device": Column(pl.Int32(), "CUDA device."),
         "part": Column(pl.String(), f"One of {', '.join(PARTS)}; or {HIDDEN}, which is no part of the sum."),
         "duration_ns": Column(pl.Int64(), "Its time in the step's window; the parts add up to the window."),
+    },
+    "bandwidth": BANDWIDTH,
+    "temporal": {
+        **_RANK,
+        "span_ns": Column(pl.Int64(), "From the first activity on the GPU to the last, as HTA counts it."),
+        "idle_ns": Column(pl.Int64(), "Of that, nothing ran."),
+        "compute_ns": Column(pl.Int64(), "Of that, compute kernels ran (docs: analysis/metrics/temporal.py)."),
+        "non_compute_ns": Column(pl.Int64(), "The rest of it: communication and copies while nothing computed."),
+        "overlap_percent": Column(pl.Float64(), "Of the time of communication, the share beside compute, %."),
     },
     "kernel_sum": {**_NAME, **_SUM},
     "api_sum": {**_NAME, **_SUM},

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import polars as pl
 
-from analysis import tables
+from analysis import engine, tables
 from analysis.readers import nccl_payload, nsys
 from tests.test_readers import DATA
 
@@ -64,6 +64,12 @@ class Timeline:
             kind: tables.conform(pl.DataFrame(self.rows.get(kind, []), infer_schema_length=None), columns).collect()
             for kind, columns in tables.EVENTS.items()
         }
+
+
+def analysed(path, name):
+    """All tables of a file, its ranks one after the other."""
+    made = list(engine.analysed(path, name))
+    return {table: pl.concat([frames[table] for frames in made if table in frames]) for table in made[-1]}
 
 
 def unpacked(name, folder):

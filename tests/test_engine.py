@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from analysis import engine
+from analysis import engine, tables
+from analysis.event_tables import EVENTS
 from analysis.metrics import intervals
 from analysis.metrics.parts import HIDDEN, PARTS
 from tests.timelines import random_trace
@@ -152,8 +153,8 @@ def test_steps_by_the_period_of_launches():
     )
     events = dict(trace.events)
     events = {k: f.clear() for k, f in events.items()}
-    events["kernels"] = pl.concat([events["kernels"], kernels], how="diagonal_relaxed")
-    events["runtime"] = pl.concat([events["runtime"], calls], how="diagonal_relaxed")
+    events["kernels"] = tables.conform(kernels, EVENTS["kernels"]).collect()
+    events["runtime"] = tables.conform(calls, EVENTS["runtime"]).collect()
     found = analysed(type(trace)(events, trace.devices))
     assert found["steps"]["source"].unique().to_list() == ["launches"]
     starts = found["steps"]["host_start_ns"].to_list()

@@ -10,9 +10,8 @@ import shutil
 
 import pytest
 
-from analysis import engine
 from tests.bench import oracle
-from tests.ranks import unpacked
+from tests.ranks import analysed, unpacked
 from tests.test_readers import DATA, REAL
 
 NAMES = ("ddp-r0", "ddp-r1", "zero3-r0", "zero3-r1")
@@ -22,7 +21,7 @@ NAMES = ("ddp-r0", "ddp-r1", "zero3-r0", "zero3-r1")
 def test_own_exports(name, tmp_path):
     told = json.loads(gzip.decompress((DATA / f"h200-ranks/{name}.stats.json.gz").read_bytes()))
     assert told.keys() == oracle.REPORTS.keys()
-    found = engine.analysed(unpacked(name, tmp_path), name)
+    found = analysed(unpacked(name, tmp_path), name)
     for table, text in told.items():
         assert len(oracle.rows(text)) >= 3
         assert oracle.differences(table, found[table], text) == [], table
@@ -31,7 +30,7 @@ def test_own_exports(name, tmp_path):
 def test_a_difference_is_seen(tmp_path):
     """The comparison itself: a nanosecond more, and a row less."""
     text = json.loads(gzip.decompress((DATA / "h200-ranks/ddp-r0.stats.json.gz").read_bytes()))["kernel_sum"]
-    sums = engine.analysed(unpacked("ddp-r0", tmp_path), "ddp-r0")["kernel_sum"]
+    sums = analysed(unpacked("ddp-r0", tmp_path), "ddp-r0")["kernel_sum"]
     off = sums.with_columns(total=sums["total"].set(sums["total"] == sums["total"][0], sums["total"][0] + 1))
     assert len(oracle.differences("kernel_sum", off, text)) == 1
     assert len(oracle.differences("kernel_sum", sums.slice(1), text)) == 1
@@ -42,6 +41,6 @@ def test_a_difference_is_seen(tmp_path):
 @pytest.mark.parametrize("path", sorted(REAL.glob("*.sqlite")), ids=lambda path: path.stem)
 def test_public_exports(path, tmp_path):
     export = shutil.copy(path, tmp_path)  # nsys writes beside it
-    found = engine.analysed(path, path.name)
+    found = analysed(path, path.name)
     for table, text in oracle.asked(export).items():
         assert oracle.differences(table, found[table], text) == [], table

@@ -176,6 +176,16 @@ def test_facts_that_make_no_sense_are_null(read):
     assert read([], head='"deviceProperties": null').devices.is_empty()
 
 
+def test_threads_by_address_and_absurd_shapes(read):
+    """Ids too large for their column stay apart from each other; numbers that cannot be are null."""
+    tids = (140_737_353_930_560, 140_737_353_930_561, 17)
+    calls = [event("cuda_runtime", "cudaLaunchKernel", t, tid=tid, correlation=t) for t, tid in enumerate(tids)]
+    trace = read([*calls, on_gpu("kernel", "gemm", 9, block=[2**20, 2**12, 1], grid=[1, 1, 1])])
+    threads = trace.events["runtime"]["thread"].to_list()
+    assert len(set(threads)) == 3 and threads[2] == 17
+    assert trace.events["kernels"]["threads"].to_list() == [None] and trace.events["kernels"]["blocks"].to_list() == [1]
+
+
 def test_what_was_recorded_but_did_not_happen_is_not_absent(read):
     assert {"kernels", "copies", "memsets"}.isdisjoint(read([event("cuda_runtime", "cudaMalloc", 1)]).absent)
     assert {"kernels", "runtime", "syncs"} <= read([event("cpu_op", "aten::add", 1)]).absent

@@ -6,9 +6,11 @@ import sqlite3
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
-from analysis import cli
+from analysis import cli, trace_files
 from analysis.trace_tables import TRACE_TABLES
+from tests.bench import tile
 from tests.ranks import unpacked
 from tests.test_readers import DATA, make_nsys
 
@@ -31,6 +33,47 @@ def test_every_table_as_documented(tmp_path):
     kernels = table(tmp_path / "out", "kernels")
     assert kernels["nvtx_path"].str.contains("^step 3/forward").any() and kernels["step"].null_count() < 100
     assert set(table(tmp_path / "out", "steps")["source"]) == {"nvtx"}
+
+
+def test_copies_against_bandwidth_and_the_view_of_hta(tmp_path):
+    assert run(unpacked("ddp-r0", tmp_path), "--out", tmp_path / "out") == 0
+    temporal = table(tmp_path / "out", "temporal").row(0, named=True)
+    assert temporal["span_ns"] == temporal["idle_ns"] + temporal["compute_ns"] + temporal["non_compute_ns"] > 0
+    assert 0 < temporal["overlap_percent"] < 100
+    copies, rates = table(tmp_path / "out", "copies"), table(tmp_path / "out", "bandwidth")
+    moved = copies.filter(pl.col("direction") == "HtoD")["bytes"].sum()
+    assert rates.filter(pl.col("direction") == "HtoD")["bytes"].sum() == moved > 0
+    assert set(rates["rank"]) == {0} and (rates["bytes_per_s"] > 0).all()
+
+
+def test_parquet_gives_the_same_tables(tmp_path):
+    export = unpacked("zero3-r0", tmp_path)
+    tile.parquet(export, tmp_path / "zero3-r0_pqtdir")
+    for path, out in ((export, "a"), (tmp_path / "zero3-r0_pqtdir", "b")):
+        assert run(path, "--out", tmp_path / out) == 0
+    for name in TRACE_TABLES.keys() - {"reports"}:
+        frames = [table(tmp_path / out, name) for out in ("a", "b")]
+        one, other = (f.with_columns(report=pl.lit("")) if "report" in f.columns else f for f in frames)
+        assert_frame_equal(one, other)
+
+
+def test_ranks_of_one_file_follow_each_other(tmp_path):
+    """Also where one rank's text is categorical and another's, which has none, is not."""
+    schemas = [{"rank": pl.Int64, "name": kind} for kind in (pl.Categorical(), pl.String(), pl.Categorical())]
+    rows = [[(0, "a"), (0, None)], [(1, "b")], [(2, "c"), (2, "a")]]
+    frames = [pl.DataFrame(r, s, orient="row") for r, s in zip(rows, schemas, strict=True)]
+    for order in ((0, 1, 2), (1, 0, 2)):
+        with trace_files.Writer(tmp_path) as files:
+            for place in order:
+                files.add({"t": frames[place]})
+        assert pl.read_parquet(tmp_path / "t.parquet").rows() == [row for place in order for row in rows[place]]
+
+
+def test_no_file_of_a_bad_end(tmp_path):
+    with pytest.raises(ValueError), trace_files.Writer(tmp_path) as files:
+        files.add({"t": pl.DataFrame({"a": [1]})})
+        raise ValueError
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ranks_together(tmp_path):

@@ -71,7 +71,7 @@ def _taken(words: pl.Series, place: Ints, known: np.typing.NDArray[np.bool_]) ->
 
 
 def _marked(marks: pl.DataFrame, tree: nvtx.Tree, words: pl.Series, path: Ints) -> pl.DataFrame:
-    back, depth = np.empty(len(path), dtype=np.int64), np.empty(len(path), dtype=np.int64)
+    back, depth = np.empty(len(path), dtype=np.int64), np.empty(len(path), dtype=np.int32)
     back[tree.row], depth[tree.row] = path, tree.depth
     return marks.with_columns(_taken(words, back, back >= 0), pl.Series("depth", depth))
 

@@ -20,11 +20,11 @@ from analysis.metrics import matching, nccl_calls, trace
 
 OF_RANK: dict[str, Column] = {
     "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
-    "device": Column(pl.Int64, "CUDA device ordinal."),
+    "device": Column(pl.Int32, "CUDA device ordinal."),
     "stream": Column(pl.Int64, "CUDA stream."),
-    "process": Column(pl.Int64, "Process id."),
-    "thread": Column(pl.Int64, "Thread that launched it; null where the launch is not in the trace."),
-    "step": Column(pl.Int64, "Step in whose host range it was launched; null outside of steps."),
+    "process": Column(pl.Int32, "Process id."),
+    "thread": Column(pl.Int32, "Thread that launched it; null where the launch is not in the trace."),
+    "step": Column(pl.Int32, "Step in whose host range it was launched; null outside of steps."),
     "collective": Column(
         pl.String, "all_reduce, all_gather, reduce_scatter, broadcast, reduce, send_recv, all_to_all; null: unknown."
     ),

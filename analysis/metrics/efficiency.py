@@ -52,7 +52,7 @@ COLUMNS: dict[str, Column] = {
 
 BANDWIDTH: dict[str, Column] = {
     "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
-    "device": Column(pl.Int64, "CUDA device ordinal."),
+    "device": Column(pl.Int32, "CUDA device ordinal."),
     "direction": Column(pl.String, "HtoD, DtoH or DtoD."),
     "memory": Column(pl.String, "Kind of the host's memory (pageable, pinned, ...); null for DtoD."),
     "bytes": Column(pl.Int64, "Bytes read and written on the device: of DtoD each byte counts twice."),

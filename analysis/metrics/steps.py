@@ -17,7 +17,7 @@ UNNUMBERED = r"(?i)^(?:[\w.]*[:/ ])?(?:train(?:ing)?[_ ]?)?(?:step|iter(?:ation)
 LEAST_LAUNCHES, LEAST_REPEATS = 24, 3
 LEAST_MATCH = 0.9
 """Share of launches that must repeat a period later."""
-_SCHEMA = {"step": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
+_SCHEMA = {"step": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}
 
 
 def found(ranges: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, str]:
@@ -39,13 +39,15 @@ def _of_ranges(own: pl.DataFrame, pattern: str, numbered: bool) -> pl.DataFrame:
     """Ranges as steps: by their numbers (parts of a step on several threads are one); else, or where numbers start
     anew, as every epoch may do, by their order on the thread that has most of them."""
     if numbered:
-        marked = own.with_columns(step=pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int64))
+        number = pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int32, strict=False)
+        marked = own.with_columns(step=number)
         steps = marked.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
-        if (steps["start_ns"].shift(-1) >= steps["end_ns"]).all():
+        apart = (steps["start_ns"].shift(-1) >= steps["end_ns"]).all()
+        if apart and not steps["step"].has_nulls():  # null: longer than a number of a step can be, such as a date
             return steps
     main = own["thread"].value_counts(sort=True)["thread"][0]
     ordered = own.filter(pl.col("thread") == main).sort("start_ns").with_row_index("step")
-    return ordered.select(pl.col("step").cast(pl.Int64), "start_ns", "end_ns")
+    return ordered.select(pl.col("step").cast(pl.Int32), "start_ns", "end_ns")
 
 
 def _periodic(launches: pl.DataFrame) -> pl.DataFrame | None:
@@ -89,7 +91,7 @@ def of_times(steps: pl.DataFrame, at: pl.Series) -> pl.Series:
     """The step in whose host range each time lies; null for none."""
     start, end, number = (steps[name].to_numpy() for name in ("start_ns", "end_ns", "step"))
     if not len(start):
-        return pl.Series("step", [None] * len(at), dtype=pl.Int64)
+        return pl.Series("step", [None] * len(at), dtype=pl.Int32)
     times = at.fill_null(np.iinfo(np.int64).min).to_numpy()
     place = np.searchsorted(start, times, side="right") - 1
     inside = (place >= 0) & (times < end[place])

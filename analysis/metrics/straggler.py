@@ -39,7 +39,7 @@ CATEGORIES = (
 )
 INSTEAD: dict[str, Column] = {
     "rank": Column(pl.Int64, "Global rank."),
-    "step": Column(pl.Int64, "Step in which it launched the collectives; null outside of steps."),
+    "step": Column(pl.Int32, "Step in which it launched the collectives; null outside of steps."),
     "late_ns": Column(pl.Int64, "Time in the step in which it alone was missing, over all collectives, ns."),
     "instead": Column(pl.String, "One of " + ", ".join(CATEGORIES) + "."),
     "name": Column(pl.String, "Kernel, copy direction, call or range; null for none."),
@@ -62,7 +62,7 @@ def waited_for(table: pl.DataFrame) -> pl.DataFrame:
     that others waited for longest is first."""
     others = table.filter(pl.col("rank") != pl.col("late_rank"))
     own = table.filter(pl.col("rank") == pl.col("late_rank"))
-    total = _waits(others, own, ["late_rank"]).with_columns(step=pl.lit(None, pl.Int64))
+    total = _waits(others, own, ["late_rank"]).with_columns(step=pl.lit(None, pl.Int32))
     steps = _waits(others, own, ["late_rank", "step"]).filter(pl.col("step").is_not_null())
     in_order = (total.sort("late_ns", "late_rank", descending=[True, False]), steps.sort("step", "late_rank"))
     names = (pl.col("late_rank").alias("rank"), "step", "late_ns", "collectives")

@@ -44,9 +44,17 @@ def temporal_breakdown(events: Events) -> dict[str, int]:
     return {"span": span, "idle": idle, "compute": compute, "non_compute": span - idle - compute}
 
 
+def table(events: Events) -> pl.DataFrame:
+    """One row: span_ns, idle_ns, compute_ns, non_compute_ns, overlap_percent; none where nothing ran on a GPU."""
+    found = temporal_breakdown(events)
+    row = {f"{name}_ns": length for name, length in found.items()} | {"overlap_percent": overlap_percent(events)}
+    frame = pl.DataFrame([row], schema_overrides={"overlap_percent": pl.Float64})
+    return frame if found["span"] else frame.clear()
+
+
 def overlap_percent(events: Events) -> float | None:
     """Time in which communication and compute both run, % of that in which communication runs; null without any."""
-    communication = spans(events["kernels"].filter(pl.col("name").str.contains(_COMMUNICATION)))
+    communication = spans(_named(events, _COMMUNICATION))
     if not len(communication):
         return None
     both = intervals.intersect(communication, _compute(events))
@@ -54,4 +62,12 @@ def overlap_percent(events: Events) -> float | None:
 
 
 def _compute(events: Events) -> intervals.Intervals:
-    return spans(events["kernels"].filter(~pl.col("name").str.contains(_NO_COMPUTE)))
+    return spans(_named(events, _NO_COMPUTE, others=True))
+
+
+def _named(events: Events, pattern: str, others: bool = False) -> pl.DataFrame:
+    """Kernels whose name has the pattern, or with `others` those that have a name without it."""
+    kernels = events["kernels"]
+    names = kernels["name"].drop_nulls().unique()  # few, where there are many kernels
+    wanted = names.filter(names.cast(pl.String).str.contains(pattern) ^ others)
+    return kernels.filter(pl.col("name").is_in(wanted.implode()))

@@ -49,7 +49,7 @@ def read(path: Path) -> Trace:
     job = _mapping(document.metadata.get("distributedInfo"))
     rank = pl.lit(_number(job.get("rank")), dtype=pl.Int64)
     events = {
-        kind: tables.conform(frame.with_columns(rank=rank), EVENTS[kind]).collect()
+        kind: tables.conform(_narrow(frame.with_columns(rank=rank), kind), EVENTS[kind]).collect()
         for kind, frame in _events(found).items()
     }
     return Trace(
@@ -59,6 +59,14 @@ def read(path: Path) -> Trace:
         problems=(*document.problems, *problems),
         about=_about(document.metadata, job),
     )
+
+
+def _narrow(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """Ids of threads that are addresses, as some tools write, fold into the room that there is; other numbers that are
+    too large for their column are nonsense."""
+    small = [name for name, column in EVENTS[kind].items() if column.dtype == pl.Int32 and name in frame.columns]
+    folded = [pl.col(name) % 2**31 for name in small if name in ("process", "thread")]
+    return frame.with_columns(folded).with_columns(pl.col(small).cast(pl.Int32, strict=False))
 
 
 def _timed(found: Mapping[str, pl.DataFrame], document: Document) -> tuple[dict[str, pl.DataFrame], list[str]]:

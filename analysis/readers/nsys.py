@@ -8,7 +8,7 @@ process in bits 24 to 47, thread below.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +17,8 @@ import polars as pl
 from analysis import tables
 from analysis.event_tables import DEVICES, EVENTS, Trace
 from analysis.readers import nccl_payload
-from analysis.readers.nsys_fields import SOURCES, TEXT_BY_ID, THREAD, nvtx_fields, process_of
+from analysis.readers.nsys_fields import SOURCES, nvtx_fields
+from analysis.readers.nsys_nvtx import Marks
 from analysis.readers.nsys_source import Source, Text, open_source
 
 KNOWN_MAJOR = 3
@@ -31,7 +32,6 @@ OPERATIONS = {
 """copyKind, as ENUM_CUDA_MEMCPY_OPER has it."""
 MEMORY = {0: "pageable", 1: "pinned", 2: "device", 3: "array", 4: "managed", 5: "device", 6: "managed"}
 SYNCS = {1: "event", 2: "stream wait event", 3: "stream", 4: "context"}
-_PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75
 
 
 def read(path: Path) -> Trace:
@@ -47,11 +47,13 @@ def read(path: Path) -> Trace:
 
     def loaded(kind: str) -> None:
         table, fields = SOURCES[kind]
-        more = nvtx_fields(source.columns[table]) if kind == "nvtx" else []
-        raw = source.load(table, [*fields, *more])
-        events[kind] = _finished(kind, _MAKERS[kind](source, raw, strings), epoch)
         if kind == "nvtx":
-            events["nccl_calls"] = _finished("nccl_calls", _nccl_calls(source, raw, strings), epoch)
+            marks = Marks(strings)
+            ranges = source.load(table, [*fields, *nvtx_fields(source.columns[table])], marks.ranges)
+            events[kind] = _finished(kind, marks.completed(ranges), epoch)
+            events["nccl_calls"] = _finished("nccl_calls", _nccl_calls(source, marks.domains, strings), epoch)
+        else:
+            events[kind] = _finished(kind, _MAKERS[kind](source, source.load(table, fields), strings), epoch)
 
     with ThreadPoolExecutor(2) as pool:  # while one table is put together, the next is read
         list(pool.map(loaded, [kind for kind, (table, _) in SOURCES.items() if table in source.columns]))
@@ -150,52 +152,10 @@ def _syncs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.Dat
     )
 
 
-def _nvtx(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    """Ranges; one that was never closed ends with the last event."""
-    kind = pl.col("kind") & 0xFF
-    told = frame.with_columns(text=_texts(frame, strings))
-    last = frame.select(pl.max_horizontal(pl.col("start").max(), pl.col("end").max())).item() or 0
-    isin = told.select(kind.is_in([*_PUSH_POP, *_START_END]) & pl.col("start").is_not_null()).to_series()
-    ranges = told if isin.all() else told.filter(isin)
-    style = pl.when(kind.is_in(_PUSH_POP)).then(pl.lit("push_pop")).otherwise(pl.lit("start_end"))
-    across = pl.when(pl.col("kind") & 0x100 != 0).then(pl.lit("across")).otherwise(style)
-    process, domain = process_of("globalTid").expr, pl.col("kind") // 2**9
-    assert process is not None and THREAD.expr is not None
-    found = ranges.select(
-        start_ns="start",
-        end_ns=pl.col("end").fill_null(last),
-        name="text",
-        process=process,
-        thread=THREAD.expr,
-        style=across.cast(pl.Categorical()),
-        domainId=domain,
-    )
-    named = told.filter(kind == _DOMAIN).select(domainId=domain, process=process, domain="text")
-    if named.is_empty():
-        return found.drop("domainId")
-    keys = ["domainId", "process"]
-    return found.join(named.unique(keys), on=keys, how="left", maintain_order="left")
-
-
-def _texts(frame: pl.DataFrame, strings: pl.DataFrame) -> pl.Series:
-    """Texts, those given by the number of a string looked up."""
-    texts = frame["text"]
-    words = texts.unique()
-    by_id = words.filter(words.cast(pl.String).str.starts_with(TEXT_BY_ID).fill_null(False))
-    if by_id.is_empty():
-        return texts
-    ids = pl.DataFrame({"id": by_id.cast(pl.String).str.strip_prefix(TEXT_BY_ID).cast(pl.Int64)})
-    values = ids.join(strings, on="id", how="left", maintain_order="left")["value"].cast(pl.Categorical())
-    return texts.replace_strict(by_id, values, default=texts, return_dtype=pl.Categorical())
-
-
-def _nccl_calls(source: Source, ranges: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+def _nccl_calls(source: Source, domains: Collection[int], strings: pl.DataFrame) -> pl.DataFrame:
     """Ranges of libraries' own domains that are calls of NCCL, with what their payloads say."""
-    domains = (ranges["kind"].drop_nulls().unique() // 2**9).to_list()
-    if not any(domains):
-        return tables.empty(EVENTS["nccl_calls"])
-    wanted = source.rows("NVTX_EVENTS", nccl_payload.EVENT_COLUMNS, "domainId", [d for d in domains if d])
-    if wanted.is_empty():
+    wanted = source.rows("NVTX_EVENTS", nccl_payload.EVENT_COLUMNS, "domainId", sorted(domains)) if domains else None
+    if wanted is None or wanted.is_empty():
         return tables.empty(EVENTS["nccl_calls"])
     entries = source.load("NVTX_PAYLOAD_SCHEMA_ENTRIES", [*("domainId", "schemaId", "type", "offset"), Text("name")])
     return nccl_payload.calls(wanted, strings, entries)
@@ -231,7 +191,7 @@ def _counters(source: Source, readings: pl.DataFrame) -> pl.DataFrame:
 
 _MAKERS = {
     "kernels": _kernels, "graphs": _graphs, "copies": _copies, "memsets": _memsets, "runtime": _runtime,
-    "syncs": _syncs, "nvtx": _nvtx, "allocations": _allocations, "counters": _readings,
+    "syncs": _syncs, "allocations": _allocations, "counters": _readings,
 }  # fmt: skip
 
 

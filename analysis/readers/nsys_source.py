@@ -11,7 +11,7 @@ costs as much as about five operations that pack it.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +63,7 @@ class Text:
     needs: tuple[str, ...] = ()
 
 
+Make = Callable[[pl.DataFrame], pl.DataFrame]
 Field = str | Bits | Text
 """What to read: a column of 64-bit numbers where it is given by its name alone."""
 
@@ -73,8 +74,9 @@ class Source(Protocol):
     columns: dict[str, set[str]]
     problems: list[str]
 
-    def load(self, table: str, fields: Sequence[Field]) -> pl.DataFrame:
-        """These columns of a table, in the table's order; no rows where there is no table."""
+    def load(self, table: str, fields: Sequence[Field], each: Make | None = None) -> pl.DataFrame:
+        """These columns of a table, in the table's order; no rows where there is no table. `each`: what to make of them
+        part by part, as they are read, so that a large table is never there in both forms."""
 
     def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
         """Columns of the few rows in which one column has one of these values; null where there is no such column."""
@@ -129,7 +131,7 @@ class Parquet:
             except (pl.exceptions.PolarsError, OSError) as error:
                 self.problems.append(f"{file.name}: cannot be read: {first_line(error)}")
 
-    def load(self, table: str, fields: Sequence[Field]) -> pl.DataFrame:
+    def load(self, table: str, fields: Sequence[Field], each: Make | None = None) -> pl.DataFrame:
         have = readable(fields, self.columns.get(table, ()))
         frame = pl.DataFrame()
         if have:
@@ -137,7 +139,11 @@ class Parquet:
                 frame = pl.scan_parquet(self.files[table]).select(map(in_polars, have)).collect()
             except (pl.exceptions.PolarsError, OSError) as error:
                 self.problems.append(f"{table}: cannot be read: {first_line(error)}")
-        return completed(frame, fields)
+        whole = completed(frame, fields)
+        if each is None:
+            return whole
+        del frame
+        return pl.concat([each(part) for part in whole.iter_slices(PART_ROWS)] or [each(whole)], rechunk=True)
 
     def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
         have = [name for name in names if name in self.columns[table]]
@@ -190,10 +196,13 @@ class SQLite:
         frame: pl.DataFrame = pl.from_arrow(table)  # type: ignore[assignment]
         return frame
 
-    def load(self, table: str, fields: Sequence[Field]) -> pl.DataFrame:
+    def load(self, table: str, fields: Sequence[Field], each: Make | None = None) -> pl.DataFrame:
         have = readable(fields, self.columns.get(table, ()))
         if not have:
-            return completed(pl.DataFrame(), fields)
+            frame = completed(pl.DataFrame(), fields)
+            return each(frame) if each else frame
+        if each:  # no field of such a table is checked
+            return self._cells(table, packed(have), lambda part: each(completed(part, fields)))
         frame = self._cells(table, packed(have))
         for field in have:
             if isinstance(field, Bits) and field.checked and frame.height:
@@ -203,14 +212,15 @@ class SQLite:
                     frame = frame.with_columns(self._cells(table, whole)[field.name])
         return completed(frame, fields)
 
-    def _cells(self, table: str, cells: Sequence[Cell]) -> pl.DataFrame:
-        """What is in these cells of all rows, several parts at a time."""
+    def _cells(self, table: str, cells: Sequence[Cell], each: Make | None = None) -> pl.DataFrame:
+        """What is in these cells of all rows, or what `each` makes of it, several parts at a time."""
         texts = [f"c{i}" for i, (_, group) in enumerate(cells) if isinstance(group[0], Text)]
         select = f'SELECT {", ".join(sql for sql, _ in cells)} FROM "{table}"'
 
         def part(where: str) -> pl.DataFrame | str:
             try:
-                return unpacked(self.query(select + where, texts), cells)
+                found = unpacked(self.query(select + where, texts), cells)
+                return each(found) if each else found
             except adbc.Error as error:
                 return first_line(error)
 

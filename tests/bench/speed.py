@@ -1,9 +1,13 @@
-"""How fast traces become tables, beside `nsys stats -r nvtx_gpu_proj_sum`, which does one of the things that we do.
+"""How fast traces become tables, beside what other tools need for a part of that.
 
-    make bench                                          # our own DDP export, tiled
+    make bench                                                   # our own DDP export, tiled
     make bench BENCH="EXPORT.sqlite --copies 50 250 1000"
+    make bench BENCH="EXPORT.sqlite --kineto TRACE.json.gz ..."
 
-Every line is from the same run; nsys is left out where there is none. Peak memory is that of the process (VmHWM).
+Every line is from the same run; a tool that is not there leaves a dash (tests/bench/peers.py). `ingest` is all of
+`nightsweep ingest`: read, attribute, find steps, divide them, sum, write. `nsys stats` is its report nvtx_gpu_proj_sum
+alone, nsys-ai its overlap and its root causes, HTA its temporal breakdown and its overlap. Peak memory is that of the
+process (VmHWM), the larger one where there are two.
 """
 
 from __future__ import annotations
@@ -18,42 +22,77 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.tile import tile
+from tests.bench import peers
+from tests.bench.tile import parquet, tile
 
 OWN = Path(__file__).parents[1] / "data/h200-ranks/ddp-r0.sqlite.gz"
+Cost = tuple[float, float]
+"""Seconds, and peak MB."""
 
 
-def measured(command: list[str]) -> tuple[float, float]:
-    """Seconds and peak MB of a command that must end well."""
-    begin = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
+def measured(commands: list[list[str]]) -> Cost | None:
+    """What commands cost that must end well, one after the other; None of none."""
+    seconds, peak = 0.0, 0.0
+    for command in commands:
+        begin = time.monotonic()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
-        sys.exit(f"{' '.join(command)}: {process.stderr.read().strip()}")
-    return time.monotonic() - begin, usage.ru_maxrss / 1e3
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            sys.exit(f"{' '.join(command)}: {said.strip()}")
+        seconds, peak = seconds + time.monotonic() - begin, max(peak, usage.ru_maxrss / 1e3)
+    return (seconds, peak) if commands else None
 
 
-def line(export: Path, copies: int, scratch: Path) -> str:
-    tiled = scratch / f"tiled-{copies}.sqlite"
-    rows = tile(export, tiled, copies)
-    kernels, ranges = rows["CUPTI_ACTIVITY_KIND_KERNEL"], rows["NVTX_EVENTS"]
-    ours = measured([sys.executable, "-m", "analysis.cli", "ingest", str(tiled), "--out", str(scratch / "out")])
-    text = (
-        f"{copies:>7} {kernels:>10,} {ranges:>11,} {tiled.stat().st_size / 1e6:>7.0f} {ours[0]:>9.1f} {ours[1]:>8.0f}"
-    )
-    if shutil.which("nsys"):
-        command = ["nsys", "stats", "--quiet", "--force-export=false", "--report=nvtx_gpu_proj_sum", str(tiled)]
-        theirs = measured(command)
-        text += f" {theirs[0]:>9.1f} {theirs[1]:>8.0f} {theirs[0] / ours[0]:>7.1f}"
-    tiled.unlink()
-    return text
+def ingest(trace: Path, scratch: Path) -> Cost:
+    """What `nightsweep ingest` costs."""
+    out = scratch / "out"
+    cost = measured([[sys.executable, "-m", "analysis.cli", "ingest", str(trace), "--out", str(out)]])
+    assert cost is not None
+    shutil.rmtree(out)
+    return cost
+
+
+def shown(cost: Cost | None, ours: Cost) -> str:
+    """Seconds, peak MB, and how many times ours."""
+    return f"{cost[0]:>9.1f} {cost[1]:>6.0f} {cost[0] / ours[0]:>6.1f}" if cost else f"{'-':>9} {'-':>6} {'-':>6}"
+
+
+def exports(export: Path, copies: list[int], scratch: Path) -> None:
+    """The table of tiled exports."""
+    print(f"{'':>38} {'ingest of SQLite':>16} {'of Parquet':>16} {'nsys stats':>16} {'x':>6} {'nsys-ai':>16} {'x':>6}")
+    heads = f"{'copies':>7} {'kernels':>10} {'ranges':>11} {'MB':>7}" + f" {'s':>9} {'MB':>6}" * 2
+    print(heads + f" {'s':>9} {'MB':>6} {'sqlite':>6} {'s':>9} {'MB':>6} {'pqt':>6}")
+    for count in copies:
+        tiled, folder = scratch / f"tiled-{count}.sqlite", scratch / f"tiled-{count}_pqtdir"
+        rows = tile(export, tiled, count)
+        parquet(tiled, folder)
+        ours, ours_parquet = ingest(tiled, scratch), ingest(folder, scratch)
+        size = (
+            f"{rows['CUPTI_ACTIVITY_KIND_KERNEL']:>10,} {rows['NVTX_EVENTS']:>11,} {tiled.stat().st_size / 1e6:>7.0f}"
+        )
+        own = " ".join(f"{cost[0]:>9.1f} {cost[1]:>6.0f}" for cost in (ours, ours_parquet))
+        nsys = shown(measured(peers.nsys_sum(tiled)), ours)
+        print(f"{count:>7} {size} {own} {nsys} {shown(measured(peers.nsys_ai(folder)), ours_parquet)}", flush=True)
+        tiled.unlink()
+        shutil.rmtree(folder)
+
+
+def kinetos(traces: list[Path], scratch: Path) -> None:
+    """The table of Kineto traces."""
+    print(f"\n{'Kineto trace':<44} {'MB':>7} {'ingest':>16} {'HTA':>16} {'x':>6}")
+    for trace in traces:
+        ours = ingest(trace, scratch)
+        own = f"{trace.stat().st_size / 1e6:>7.1f} {ours[0]:>9.1f} {ours[1]:>6.0f}"
+        print(f"{trace.name[:44]:<44} {own} {shown(measured(peers.hta(trace)), ours)}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.bench.speed", description=__doc__)
     parser.add_argument("export", type=Path, nargs="?", help="SQLite export to tile (our own DDP run)")
     parser.add_argument("--copies", type=int, nargs="+", default=[50, 250], help="how many copies (50 250)")
+    parser.add_argument("--kineto", type=Path, nargs="+", default=[], help="traces of PyTorch's profiler")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -61,11 +100,9 @@ def main() -> None:
         if export is None:
             export = scratch / "own.sqlite"
             export.write_bytes(gzip.decompress(OWN.read_bytes()))
-        print(f"{'':>38} {'nightsweep ingest':>18} {'nsys stats':>18}")
-        heads = f"{'copies':>7} {'kernels':>10} {'ranges':>11} {'MB':>7}"
-        print(heads + f" {'s':>9} {'peak MB':>8}" * 2 + f" {'times':>7}")
-        for copies in args.copies:
-            print(line(export, copies, scratch), flush=True)
+        exports(export, args.copies, scratch)
+        if args.kineto:
+            kinetos(args.kineto, scratch)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import polars as pl
+import pyarrow.parquet as pq
+
+BATCH_ROWS = 500_000
 _KEPT = ("TARGET_", "META_", "ENUM_", "NVTX_PAYLOAD")
 
 
@@ -32,6 +36,25 @@ def tile(source: Path, target: Path, copies: int) -> dict[str, int]:
             db.execute("DROP TABLE base")
         db.commit()
         return {name: db.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in timed}
+
+
+def parquet(export: Path, folder: Path) -> None:
+    """The export as a folder of one Parquet file a table, as nsys writes it too."""
+    folder.mkdir()
+    with closing(sqlite3.connect(export)) as db:
+        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            cursor = db.execute(f'SELECT * FROM "{name}"')
+            names = [column[0] for column in cursor.description]
+            declared = {row[1]: row[2].upper() for row in db.execute(f'PRAGMA table_info("{name}")')}
+            kinds = {"INTEGER": pl.Int64, "REAL": pl.Float64, "TEXT": pl.String, "BLOB": pl.Binary}
+            schema = {column: kinds.get(declared[column], pl.Int64) for column in names}
+            schema |= {column: pl.Binary for column in names if column == "binaryData"}  # declared as TEXT
+            writer = None
+            while (rows := cursor.fetchmany(BATCH_ROWS)) or writer is None:
+                table = pl.DataFrame(rows, schema, orient="row", strict=False).to_arrow()
+                writer = writer or pq.ParquetWriter(folder / f"{name}.parquet", table.schema)
+                writer.write_table(table)
+            writer.close()
 
 
 def _shifts(db: sqlite3.Connection, timed: list[str], columns: dict[str, list[str]]) -> dict[str, int]:
