@@ -9,6 +9,7 @@ What is counted, and what is not (as for MFU in arXiv 2204.02311, appendix B):
 - A product whose result nobody needs is not there: weights that LoRA freezes have no gradient of their own.
 - Attention is two products forward and four backward, 12 L d s^2 a sequence together, a causal mask halving nothing.
 - Biases, norms, activations, losses and the optimizer are left out.
+- DPO's reference model is counted, as part of the forward pass; a mask between packed documents halves nothing either.
 - Model FLOPs leave out what activation checkpointing recomputes, hardware FLOPs do not. Neither counts the scores that
   a fused attention kernel computes again in its backward pass.
 
@@ -35,6 +36,7 @@ def count(point: Point) -> dict[str, Any]:
     """FLOPs of one optimizer step of one rank: `forward` and `backward`, which add up to `step` (model FLOPs), `step`
     again as `by_operator`, and `hardware_step`. A dict of a `reason` alone where they cannot be counted."""
     try:
+        point = by_its_products(point)
         plain = replace(point, activation_checkpointing=False) if point.activation_checkpointing else point
         forward, backward = passes(plain)
         hardware = forward + backward if plain == point else sum(passes(point), Counter())
@@ -48,6 +50,14 @@ def count(point: Point) -> dict[str, Any]:
         "hardware_step": hardware.total() * times,
         "by_operator": {name: flops * times for name, flops in sorted((forward + backward).items())},
     }
+
+
+def by_its_products(point: Point) -> Point:
+    """The point whose products are the same in number and size, counted as one kind: rounding, NF4 and float8 add none."""
+    same = {"qlora": "lora", "dpo_qlora": "dpo_lora", "qat": "full"}
+    if point.workload != "llm":
+        return point
+    return replace(point, method=same.get(str(point.method), point.method), float8="none", compile="none")
 
 
 def passes(point: Point) -> tuple[Counter[str], Counter[str]]:

@@ -25,10 +25,16 @@ class Work:
     layers: tuple[torch.nn.Module, ...]
     """The repeated blocks of the model, which FSDP2 shards one by one."""
     tokens_per_sample: int | None
+    """Tokens of a sample, padding included; None where there are none."""
+    tokens: Callable[[Batch], int] | None = None
+    """Counts the tokens of a batch, as the loader gave it, that are not padding; None where there is no padding."""
+    facts: Callable[[], dict[str, Any]] = dict
+    """What is known at the end of training beside the loss, for the rank's result. Reads the device."""
 
 
 def build(point: Point) -> Work:
-    """The point's workload. Weights follow the seed alone, so that every rank and strategy starts from the same."""
+    """The point's workload, its model on torch's default device. Weights follow the seed alone, so that every rank and
+    strategy starts from the same."""
     torch.manual_seed(point.seed + point.repeat)
     work: Work = module(point).build(point)
     return work
