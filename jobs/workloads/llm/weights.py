@@ -82,9 +82,9 @@ def materialise(model: Any, device: torch.device, fill: Fill) -> None:
     model.to_empty(device=device)
     for name, module in model.named_modules():
         if hasattr(module, "inv_freq"):  # RoPE's frequencies are buffers that no name tells
-            frequencies, _ = module.compute_default_rope_parameters(module.config)
-            module.inv_freq = frequencies.to(device)
-            module.original_inv_freq = frequencies.to(device)
+            with torch.device("cpu"):
+                made = type(module)(module.config)
+            module.inv_freq, module.original_inv_freq = made.inv_freq.to(device), made.original_inv_freq.to(device)
         if isinstance(module, Nf4Linear):
             whole = torch.empty(module.out_features, module.in_features, dtype=module.dtype, device=device)
             fill(name_in_llama(f"{name}.weight"), whole)
