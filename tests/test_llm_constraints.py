@@ -10,19 +10,25 @@ from jobs.workloads.llm.shapes import SHAPES
 BASE = {"workload": "llm", "model": "llama-1b"}
 
 
+FLOAT8 = {"float8": "rowwise", "precision": "bf16"}
+EVERY = {"activation_checkpointing": True, "checkpoint_every": 16}
+PARTS = {"loss_chunks": 8, "strategy": "fsdp2", "ranks_per_node": 2}
+
+
 @pytest.mark.parametrize(
     ("wrong", "right", "words"),
     [
         ({"method": "dpo", "sequences": "packed"}, {"sequences": "packed"}, "preference pairs are made of windows"),
         ({"sequences": "packed", "attention": "flash"}, {"sequences": "padded"}, "takes no mask"),
-        ({"activation_checkpointing": True, "checkpoint_every": 17}, {"activation_checkpointing": True, "checkpoint_every": 16}, "17 is more than the layers"),
-        ({"float8": "rowwise", "precision": "bf16", "device": "cpu"}, {"float8": "rowwise", "precision": "bf16"}, "arithmetic of GPUs"),
-        ({"float8": "tensorwise"}, {"float8": "tensorwise", "precision": "bf16_pure"}, "products come out in bf16"),
-        ({"float8": "rowwise", "precision": "bf16", "method": "qat"}, {"method": "qat"}, "rounds its weights itself"),
+        (EVERY | {"checkpoint_every": 17}, EVERY, "17 is more than the layers"),
+        (FLOAT8 | {"device": "cpu"}, FLOAT8, "arithmetic of GPUs"),
+        (FLOAT8 | {"precision": "fp32"}, FLOAT8 | {"precision": "bf16_pure"}, "products come out in bf16"),
+        (FLOAT8 | {"method": "qat"}, FLOAT8 | {"method": "lora"}, "rounds its weights itself"),
         ({"method": "qat", "precision": "fp64"}, {"method": "lora", "precision": "fp64"}, "torchao rounds fp32"),
-        ({"loss_chunks": 8, "strategy": "tp", "ranks_per_node": 2}, {"loss_chunks": 8, "strategy": "fsdp2"}, "splits the last layer"),
+        (PARTS | {"strategy": "tp"}, PARTS, "splits the last layer"),
+        (PARTS | {"tensor_parallel": 2}, PARTS, "splits the last layer"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_has_one_reason(wrong, right, words):
     assert [reason.text for reason in reasons(complete(BASE | wrong)) if words in reason.text]
     assert reasons(complete(BASE | right)) == []

@@ -19,9 +19,6 @@ def rows(folder):
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("lora", {"precision": "bf16", "lora_rank": 4, "lora_targets": "qv", "lora_dropout": 0.1}),
-        ("qlora", {"strategy": "fsdp2", "precision": "bf16", "activation_checkpointing": True}),
-        ("qlora", {"strategy": "zero2"}),
         ("dpo", {"strategy": "zero3", "loss_chunks": 3}),
         ("dpo_qlora", {"ranks_per_node": 1, "activation_checkpointing": True, "checkpoint_every": 2}),
         ("qat", {"strategy": "fsdp2", "grad_accum": 2}),

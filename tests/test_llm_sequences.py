@@ -78,7 +78,8 @@ def test_packed_and_padded_hold_the_same_documents():
     for sequences in ("padded", "packed"):
         data = batches.dataset(complete(NANO | {"seq_len": 2048, "sequences": sequences}))
         items = [data[i] for i in range(len(data))]
-        counts[sequences] = len(items), sum(int(i["length"]) for i in items), sum(int((i["labels"] != -100).sum()) for i in items)  # fmt: skip
+        labels = sum(int((item["labels"] != -100).sum()) for item in items)
+        counts[sequences] = len(items), sum(int(item["length"]) for item in items), labels
     assert counts["padded"][1:] == counts["packed"][1:]
     assert counts["packed"][0] < counts["padded"][0]
     assert counts["packed"][1] / counts["packed"][0] / 2048 > 0.95

@@ -35,7 +35,9 @@ def loss(network: Any, batch: Batch) -> torch.Tensor:
 
 def build(point: Point) -> Work:
     """Model on torch's default device, data set and loss of the point."""
+    model: Any
     model, layers = build_model(point)
+    llama = model.get_base_model() if hasattr(model, "get_base_model") else model
     data = batches.dataset(point)
     return Work(
         model,
@@ -45,5 +47,5 @@ def build(point: Point) -> Work:
         layers,
         tokens_per_sample=batches.tokens_per_sample(point),
         tokens=None if point.sequences == "windows" else batches.real_tokens,
-        facts=getattr(model.get_base_model() if hasattr(model, "get_base_model") else model, "facts", dict),
+        facts=getattr(llama, "facts", dict),
     )

@@ -17,6 +17,8 @@ from torch.utils.checkpoint import checkpoint
 IGNORED = -100
 """Label of a token that is not to be predicted, as in PyTorch's cross entropy."""
 
+Part = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
 
 def next_tokens(labels: torch.Tensor) -> torch.Tensor:
     """What each place is to predict: labels (N, S), one to the left."""
@@ -36,9 +38,10 @@ def loss_and_gradient(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torc
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, chunks: int,
-                part: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:  # fmt: skip
-        kind = hidden.device.type
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, chunks: int, part: Part
+    ) -> torch.Tensor:
+        kind = "cpu" if hidden.is_meta else hidden.device.type  # where FLOPs are counted there is no autocast
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
         # unscaled until backward: in fp16 the mean over many tokens would underflow
         of_hidden = torch.empty_like(hidden, dtype=dtype) if ctx.needs_input_grad[0] else None
@@ -53,7 +56,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 if of_hidden is not None:
                     torch.mm(gradient, matrix, out=of_hidden[start:stop])
                 if of_weight is not None and of_weight.dtype == dtype:
-                    of_weight.addmm_(gradient.T, h)
+                    torch.addmm(of_weight, gradient.T, h, out=of_weight)
                 elif of_weight is not None:
                     of_weight += gradient.T @ h
         count = (targets != IGNORED).sum()
@@ -77,13 +80,13 @@ def bounds(length: int, chunks: int) -> list[tuple[int, int]]:
 
 
 class LossHead(torch.nn.Linear):
-    """The last layer, hidden (..., H) to logits (..., V); given targets it is the loss.
+    """The last layer, hidden (..., H) to logits (..., V); given targets it is the loss, in so many parts (0: whole).
 
     It is one module, so that whatever gathers a sharded weight for the layer does so for the loss too."""
 
     def __init__(self, hidden: int, vocabulary: int, chunks: int, fuse: bool) -> None:
         super().__init__(hidden, vocabulary, bias=False)
-        self.chunks = max(1, chunks)
+        self.chunks = chunks
         self.part = torch.compile(loss_and_gradient) if fuse else loss_and_gradient
 
     def forward(self, hidden: torch.Tensor, targets: torch.Tensor | None = None, each: bool = False) -> torch.Tensor:
@@ -94,6 +97,8 @@ class LossHead(torch.nn.Linear):
         if not each:
             out: torch.Tensor = _ChunkedCrossEntropy.apply(flat, self.weight, wanted, self.chunks, self.part)
             return out
+        if self.chunks == 0:
+            return self._log_probabilities(flat, wanted).view(targets.shape)
         parts = [
             checkpoint(self._log_probabilities, flat[start:stop], wanted[start:stop], use_reentrant=False)
             for start, stop in bounds(len(wanted), self.chunks)

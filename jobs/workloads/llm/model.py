@@ -24,6 +24,7 @@ class Llama(hf.LlamaForCausalLM):  # type: ignore[misc]
     def __init__(self, config: Any, chunks: int = 0, fuse: bool = False) -> None:
         config._attn_implementation = CAUSAL
         super().__init__(config)
+        self.loss_type = "ForCausalLM"  # which transformers reads from the name of the class
         self.chunks = chunks
         self.lm_head = LossHead(config.hidden_size, config.vocab_size, chunks, fuse)
 

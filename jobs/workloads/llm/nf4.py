@@ -40,6 +40,7 @@ class Nf4Linear(torch.nn.Linear):
         self.factors = held((blocks // scales_block(numel),), dtype)
         self.mean = held((1,), dtype)
         self.register_parameter("bias", None)
+        self.pairs: torch.Tensor
         self.register_buffer("pairs", torch.empty(256, 2, dtype=dtype, device=device), persistent=False)
 
     @torch.no_grad()
@@ -47,7 +48,7 @@ class Nf4Linear(torch.nn.Linear):
         """Take over a weight (out, in) of this layer's format."""
         from torchao.quantization import NF4Tensor
 
-        numbers = NF4Tensor.from_tensor(weight, BLOCK, scales_block(weight.numel()))
+        numbers: Any = NF4Tensor.from_tensor(weight, BLOCK, scales_block(weight.numel()))
         self.weight.copy_(numbers.quantized_data.view_as(self.weight))
         self.scales.copy_(numbers.quantized_scalers)
         self.factors.copy_(numbers.quantization_factor)

@@ -1,4 +1,4 @@
-"""Sequences of bytes of real text: windows cut anywhere, a document each, several documents each, or preference pairs."""
+"""Sequences of bytes of real text: windows cut anywhere, a document each, several documents each, or pairs."""
 
 from __future__ import annotations
 

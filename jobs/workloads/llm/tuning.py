@@ -23,6 +23,7 @@ LORA_TARGETS = {
 }
 QAT_GROUP = 256
 """Weights that share a scale, as in torchtune's recipe; fewer in layers too small."""
+INT4: Any = torch.int4  # type: ignore[attr-defined]  # not in torch's stubs
 
 
 def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, ...]]:
@@ -114,7 +115,7 @@ def fake_quantise(layers: torch.nn.ModuleList) -> None:
 
     activations = qat.IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False)
     for size in {linear.in_features for linear in layers.modules() if isinstance(linear, torch.nn.Linear)}:
-        groups = qat.IntxFakeQuantizeConfig(torch.int4, group_size=math.gcd(QAT_GROUP, size), is_symmetric=True)
+        groups = qat.IntxFakeQuantizeConfig(INT4, group_size=math.gcd(QAT_GROUP, size), is_symmetric=True)
         quantize_(
             layers,
             qat.QATConfig(activation_config=activations, weight_config=groups, step="prepare"),
