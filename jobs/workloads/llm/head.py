@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from jobs.workloads.llm import dtypes
+
 IGNORED = -100
 """Label of a token that is not to be predicted, as in PyTorch's cross entropy."""
 
@@ -41,13 +43,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, chunks: int, part: Part
     ) -> torch.Tensor:
-        kind = "cpu" if hidden.is_meta else hidden.device.type  # where FLOPs are counted there is no autocast
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        dtype = dtypes.of_product(hidden)
         # unscaled until backward: in fp16 the mean over many tokens would underflow
         of_hidden = torch.empty_like(hidden, dtype=dtype) if ctx.needs_input_grad[0] else None
         of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         sums = []
-        with torch.autocast(kind, enabled=False):
+        with torch.autocast("cpu" if hidden.is_meta else hidden.device.type, enabled=False):
             matrix = weight.to(dtype)
             for start, stop in bounds(len(targets), chunks):
                 h = hidden[start:stop].to(dtype)

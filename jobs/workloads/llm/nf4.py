@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from jobs.workloads.llm import dtypes
+
 BLOCK = 64
 SCALES_BLOCK = 256
 
@@ -80,8 +82,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, *numbers: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*numbers)
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        dtype = dtypes.of_product(x)
         return F.linear(x.to(dtype), dequantise(*numbers).to(dtype))
 
     @staticmethod
