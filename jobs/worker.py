@@ -108,8 +108,7 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     set_precision(point)
     join_group(device, float(os.environ.get("NIGHTSWEEP_STALL_S", "300")))
     heart.beat("model")
-    with device:  # a large model is made where it is used: 8B weights take minutes on a CPU
-        work = workloads.build(point)
+    work = workloads.build(point, device)
     counts = [sum(p.numel() for p in work.model.parameters() if p.requires_grad or all_) for all_ in (True, False)]
     loader = make_loader(point, work.dataset)
     trainer = make_trainer(point, work, device)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from jobs.point import complete
 from jobs.workloads import llm
-from jobs.workloads.llm.head import LossHead, bounds
+from jobs.workloads.llm.head import LossHead, bounds, loss_and_gradient
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 24}
 
@@ -55,6 +55,14 @@ def test_a_frozen_weight_gets_no_gradient():
     (_, x, weight), (_, expected, _) = both(4, torch.float64, frozen=True)
     assert weight is None
     torch.testing.assert_close(x, expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_compiled_part_is_the_plain_one():
+    logits, targets = torch.randn(100, 1000, device="cuda").bfloat16(), torch.arange(100, device="cuda")
+    targets[5] = -100
+    compiled = LossHead(8, 1000, 1, fuse=True).part(logits, targets)
+    torch.testing.assert_close(compiled, loss_and_gradient(logits, targets), rtol=1e-2, atol=1e-3)
 
 
 def test_the_logits_of_a_batch_are_never_whole():

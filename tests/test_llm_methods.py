@@ -8,6 +8,7 @@ import torch.nn.functional as F
 import transformers as hf
 from torch.func import functional_call
 
+from jobs import workloads
 from jobs.point import complete
 from jobs.workloads import llm
 from jobs.workloads.llm import tuning
@@ -278,3 +279,48 @@ def test_bf16_pure_holds_everything_in_bf16_and_mixed_holds_only_what_is_frozen(
     assert kinds(precision="bf16_pure", method="lora") == [{half}, {half}]
     assert kinds(precision="bf16", method="qlora") == [{torch.float32}, {half}]
     assert kinds(precision="bf16", method="dpo") == [{torch.float32}, {half}]
+
+
+@pytest.mark.parametrize("method", ["full", "qlora", "dpo_lora", "qat"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_decoder_layer_is_one_graph(method, checkpointing):
+    """Compiled whole, without a break, the layers train as they do uncompiled."""
+    found = []
+    for compiled in (False, True):
+        torch._dynamo.reset()
+        point = complete(NANO | {"method": method, "activation_checkpointing": checkpointing})
+        model, layers = llm.build_model(point)
+        for layer in layers if compiled else ():
+            layer.compile(backend="aot_eager", fullgraph=True)
+        loss = llm.loss(model, {"tokens": tokens(1, 2, 16) if method == "dpo_lora" else tokens(2, 16)})
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in model.parameters() if p.requires_grad)])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+def test_float8_on_a_gpu_is_near_bf16(recipe):
+    losses = []
+    for float8 in ("none", recipe):
+        point = complete(NANO | {"seq_len": 64, "precision": "bf16_pure", "float8": float8})
+        work = workloads.build(point, torch.device("cuda"))
+        loss = llm.loss(work.model, {"tokens": tokens(2, 64).cuda()})
+        loss.backward()
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", ["full", "qlora", "dpo", "qat"])
+def test_training_on_a_gpu_waits_for_nothing(method):
+    """No step of model, head or reference reads the device."""
+    point = complete(NANO | {"seq_len": 64, "precision": "bf16_pure", "method": method, "loss_chunks": 4})
+    work = workloads.build(point, torch.device("cuda"))
+    batch = {name: value[None].cuda() for name, value in work.dataset[0].items()}
+    llm.loss(work.model, batch).backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        llm.loss(work.model, work.prepare(batch)).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

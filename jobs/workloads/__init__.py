@@ -32,11 +32,12 @@ class Work:
     """What is known at the end of training beside the loss, for the rank's result. Reads the device."""
 
 
-def build(point: Point) -> Work:
-    """The point's workload, its model on torch's default device. Weights follow the seed alone, so that every rank and
-    strategy starts from the same."""
+def build(point: Point, device: torch.device | None = None) -> Work:
+    """The point's workload. Weights follow the seed alone, so that every rank and strategy starts from the same. A
+    language model is made on `device` (None: the CPU), where 8B weights take seconds and not minutes."""
     torch.manual_seed(point.seed + point.repeat)
-    work: Work = module(point).build(point)
+    with torch.device(device if device and point.workload == "llm" else "cpu"):
+        work: Work = module(point).build(point)
     return work
 
 

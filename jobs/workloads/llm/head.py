@@ -88,7 +88,7 @@ class LossHead(torch.nn.Linear):
     def __init__(self, hidden: int, vocabulary: int, chunks: int, fuse: bool) -> None:
         super().__init__(hidden, vocabulary, bias=False)
         self.chunks = chunks
-        self.part = torch.compile(loss_and_gradient) if fuse else loss_and_gradient
+        self.part = torch.compile(loss_and_gradient, dynamic=False) if fuse else loss_and_gradient
 
     def forward(self, hidden: torch.Tensor, targets: torch.Tensor | None = None, each: bool = False) -> torch.Tensor:
         """Logits; with targets (N, S) their mean cross entropy or, `each`, log-probabilities (N, S), 0 if ignored."""

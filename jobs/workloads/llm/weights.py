@@ -92,3 +92,5 @@ def materialise(model: Any, device: torch.device, fill: Fill) -> None:
             continue
         for own, parameter in module.named_parameters(recurse=False):
             fill(name_in_llama(f"{name}.{own}"), parameter)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what quantising needed is not the training's
