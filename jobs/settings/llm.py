@@ -30,7 +30,7 @@ class Llm:
     lora_alpha: int | None = setting("Scale of the adapters, times rank; 0: twice the rank.", 0, only="llm", minimum=0)
     lora_dropout: float | None = setting("Dropout before the adapters.", 0.0, only="llm", minimum=0, exclusiveMaximum=1)
     lora_targets: Literal["all", "attention", "qv"] | None = setting(
-        "Layers with adapters: all linear ones, those of attention, or the query and value projections.",
+        "Layers with adapters: all linear ones but the last, those of attention, or the query and value projections.",
         "all",
         only="llm",
     )

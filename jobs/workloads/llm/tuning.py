@@ -113,6 +113,8 @@ def fake_quantise(layers: torch.nn.ModuleList) -> None:
     import torchao.quantization.qat as qat
     from torchao.quantization import quantize_
 
+    # torchao notes the last scales, which nothing reads; recomputed layers would not compile for that
+    torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
     activations = qat.IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False)
     for size in {linear.in_features for linear in layers.modules() if isinstance(linear, torch.nn.Linear)}:
         groups = qat.IntxFakeQuantizeConfig(INT4, group_size=math.gcd(QAT_GROUP, size), is_symmetric=True)
