@@ -4,7 +4,8 @@ Time of a step is its floating-point work over a share of an H100's peak, and ne
 launching kernels and talking between ranks. Starting up is a constant for each look. It ignores memory, network,
 data loading and failed attempts, so it tells an evening from a week and no more; it holds for GPUs, not for CPU ranks.
 
-    work of a step   llm    6 * parameters * tokens (LoRA 4: frozen weights get no gradient)
+    work of a step   llm    6 * parameters * tokens (with adapters 4: frozen weights get no gradient; DPO 2 more for
+                            the reference model, and of both texts of a pair)
                      image  3 * 2 * multiply-adds of a 224 px image * (size / 224)^2 * images
     disk of a point  1 MB + 1.5 MB for each rank and traced step
 """
@@ -27,7 +28,8 @@ PARAMETERS = {
     "llama-8b": 8.03e9,
 }
 MULTIPLY_ADDS = {"mobilenet_v2": 0.3e9, "resnet50": 4.1e9, "vit_s": 4.6e9}
-PEAK_FLOPS = {"fp64": 67e12, "fp32": 67e12, "tf32": 495e12, "bf16": 989e12, "fp16": 989e12}
+PEAK_FLOPS = {"fp64": 67e12, "fp32": 67e12, "tf32": 495e12, "bf16": 989e12, "fp16": 989e12, "bf16_pure": 989e12}
+FLOAT8_GAIN = 1.25
 SHARE_OF_PEAK = {"llm": 0.3, "image": 0.1}
 FLOOR_STEP_S = 0.020
 START_S = 40.0
@@ -65,8 +67,12 @@ def step_flops(point: Point) -> float:
     """Floating-point operations of one optimizer step of one rank."""
     samples = point.micro_batch * point.grad_accum
     if point.workload == "llm":
-        per_token = (4 if point.method == "lora" else 6) * PARAMETERS[point.model]
-        return per_token * samples * (point.seq_len or 0)
+        method = str(point.method)
+        preference = method.startswith("dpo")
+        passes = (4 if method.endswith("lora") else 6) + 2 * preference
+        recomputed = 2 / (point.checkpoint_every or 1) if point.activation_checkpointing else 0
+        tokens = samples * (point.seq_len or 0) * (2 if preference else 1)
+        return (passes + recomputed) * PARAMETERS[point.model] * tokens
     scale = ((point.image_size or 0) / REFERENCE_PX) ** 2
     return 3 * 2 * MULTIPLY_ADDS[point.model] * scale * samples
 
@@ -74,6 +80,8 @@ def step_flops(point: Point) -> float:
 def step_s(point: Point) -> float:
     """Seconds of one optimizer step."""
     rate = PEAK_FLOPS[point.precision] * SHARE_OF_PEAK[point.workload]
+    if point.float8 not in (None, "none"):
+        rate *= FLOAT8_GAIN
     return max(FLOOR_STEP_S, step_flops(point) / rate)
 
 

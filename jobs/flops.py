@@ -9,8 +9,9 @@ What is counted, and what is not (as for MFU in arXiv 2204.02311, appendix B):
 - A product whose result nobody needs is not there: weights that LoRA freezes have no gradient of their own.
 - Attention is two products forward and four backward, 12 L d s^2 a sequence together, a causal mask halving nothing.
 - Biases, norms, activations, losses and the optimizer are left out.
-- Model FLOPs leave out what activation checkpointing recomputes, hardware FLOPs do not. Neither counts the scores that
-  a fused attention kernel computes again in its backward pass.
+- DPO's reference model is counted, as part of the forward pass; a mask between packed documents halves nothing either.
+- Model FLOPs leave out what is computed again to save memory (activation checkpointing, DPO's loss in parts), hardware
+  FLOPs do not. Neither counts the scores that a fused attention kernel computes again in its backward pass.
 
 Every strategy gives a rank whole micro-batches and whole layers, so the count depends on none of them.
 """
@@ -35,7 +36,8 @@ def count(point: Point) -> dict[str, Any]:
     """FLOPs of one optimizer step of one rank: `forward` and `backward`, which add up to `step` (model FLOPs), `step`
     again as `by_operator`, and `hardware_step`. A dict of a `reason` alone where they cannot be counted."""
     try:
-        plain = replace(point, activation_checkpointing=False) if point.activation_checkpointing else point
+        point = by_its_products(point)
+        plain = without_recomputing(point)
         forward, backward = passes(plain)
         hardware = forward + backward if plain == point else sum(passes(point), Counter())
     except Exception as error:  # the count hangs on internals of torch and the models; a run must not fail of it
@@ -48,6 +50,21 @@ def count(point: Point) -> dict[str, Any]:
         "hardware_step": hardware.total() * times,
         "by_operator": {name: flops * times for name, flops in sorted((forward + backward).items())},
     }
+
+
+def by_its_products(point: Point) -> Point:
+    """A point of the same products in number and size: rounding, NF4 and float8 add none."""
+    same: dict[str | None, Any] = {"qlora": "lora", "dpo_qlora": "dpo_lora", "qat": "full"}
+    if point.workload != "llm":
+        return point
+    return replace(point, method=same.get(point.method, point.method), float8="none", compile="none")
+
+
+def without_recomputing(point: Point) -> Point:
+    """The point that keeps all its backward pass needs. DPO's loss in parts takes the last layer's product again."""
+    if point.workload != "llm":
+        return point
+    return replace(point, activation_checkpointing=False, checkpoint_every=1, loss_chunks=0)
 
 
 def passes(point: Point) -> tuple[Counter[str], Counter[str]]:

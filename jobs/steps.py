@@ -39,6 +39,7 @@ class Step:
     data_ns: int = 0
     end_ns: int = 0
     samples: int = 0
+    tokens: int = 0
     losses: list[torch.Tensor] = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
     memory: dict[str, int] | None = None
@@ -57,7 +58,7 @@ class Step:
             "device_ns": device_ns,
             "loss": sum(float(x) for x in self.losses) / len(self.losses),
             "samples": self.samples,
-            "tokens": self.samples * tokens_per_sample if tokens_per_sample else None,
+            "tokens": self.tokens or (self.samples * tokens_per_sample if tokens_per_sample else None),
             **(self.memory or {}),
         }
 
@@ -142,6 +143,8 @@ class Loop:
                 asked = time.perf_counter_ns()
                 batch = next(self.batches)
                 step.data_ns += time.perf_counter_ns() - asked
+                if self.work.tokens is not None:
+                    step.tokens += self.work.tokens(batch)
             with tracer.range("h2d"):
                 batch = {k: v.to(self.device, non_blocking=point.non_blocking) for k, v in batch.items()}
                 if point.precision == "fp64":

@@ -108,7 +108,7 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     set_precision(point)
     join_group(device, float(os.environ.get("NIGHTSWEEP_STALL_S", "300")))
     heart.beat("model")
-    work = workloads.build(point)
+    work = workloads.build(point, device)
     counts = [sum(p.numel() for p in work.model.parameters() if p.requires_grad or all_) for all_ in (True, False)]
     loader = make_loader(point, work.dataset)
     trainer = make_trainer(point, work, device)
@@ -124,6 +124,7 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         "dataset_samples": len(work.dataset),  # type: ignore[arg-type]
         "steps_per_epoch": max(1, len(loader) // point.grad_accum),
         **measured,
+        **work.facts(),
     }
     told_at_end = result(device, work, facts, rank)
     if look.kind == "timed":

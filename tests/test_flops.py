@@ -1,6 +1,7 @@
 """FLOPs of a step: the count against formulas and published numbers, and that counting leaves no trace."""
 
 import json
+from collections import Counter
 
 import pytest
 import torch
@@ -85,6 +86,32 @@ def test_checkpointing_costs_hardware_flops_only(method):
     again = flops.count(complete(NANO | {"method": method, "activation_checkpointing": True}))
     assert {**again, "hardware_step": 0} == {**plain, "hardware_step": 0}
     assert plain["step"] < again["hardware_step"] < plain["step"] + 1.1 * plain["forward"]
+
+
+@pytest.mark.parametrize("sequences", ["windows", "packed"])
+def test_the_loss_in_parts_and_packing_are_the_same_products(sequences):
+    plain, parts = (flops.count(complete(NANO | {"sequences": sequences, "loss_chunks": n})) for n in (0, 5))
+    assert plain == parts == flops.count(complete(NANO))
+    point = complete(NANO | {"sequences": sequences, "loss_chunks": 5})
+    assert sum(flops.passes(point), Counter()).total() == plain["step"]
+
+
+def test_dpo_is_four_forward_passes_and_two_backward_ones_a_pair():
+    full, lora = (flops.count(complete(NANO | {"method": method})) for method in ("full", "lora"))
+    dpo, adapters = (flops.count(complete(NANO | {"method": method})) for method in ("dpo", "dpo_qlora"))
+    assert (dpo["forward"], dpo["backward"]) == (4 * full["forward"], 2 * full["backward"])
+    assert adapters["forward"] == 2 * (full["forward"] + lora["forward"])
+    assert adapters["backward"] == 2 * lora["backward"]
+    in_parts = flops.count(complete(NANO | {"method": "dpo", "loss_chunks": 5}))
+    head = 2 * 2 * 2 * 64 * 128 * 512
+    assert in_parts["step"] == dpo["step"] and in_parts["hardware_step"] == dpo["step"] + head
+
+
+@pytest.mark.parametrize("method", ["qlora", "qat"])
+def test_rounding_adds_no_products(method):
+    point = complete(NANO | {"method": method})
+    counted = flops.count(point)
+    assert counted["step"] == sum(flops.passes(point), Counter()).total()
 
 
 def test_counting_draws_no_random_numbers_and_leaves_no_mode_behind():

@@ -14,15 +14,15 @@ class Llm:
 
     method: Literal["full", "lora", "qlora", "dpo", "dpo_lora", "dpo_qlora", "qat"] | None = setting(
         "What is trained of the model, and for what: all of it; LoRA adapters; adapters over a base in NF4; the "
-        "preference loss DPO on all of it or on adapters, beside a reference model; all of it with its numbers rounded "
-        "as int4 weights and int8 activations would be (QAT).",
+        "preference loss DPO on all of it or on adapters, beside a reference model (a sample is a pair of texts); all "
+        "of it with the linear layers' numbers rounded as int4 weights and int8 activations would be (QAT).",
         "full",
         only="llm",
     )
     seq_len: int | None = setting("Tokens of a sequence.", 512, only="llm", minimum=8)
     sequences: Literal["windows", "padded", "packed"] | None = setting(
         "How text fills sequences: cut anywhere; a document each, padded to the end; or several documents each, none "
-        "of which sees another.",
+        "of which sees another. A document longer than seq_len becomes several.",
         "windows",
         only="llm",
     )
@@ -30,7 +30,7 @@ class Llm:
     lora_alpha: int | None = setting("Scale of the adapters, times rank; 0: twice the rank.", 0, only="llm", minimum=0)
     lora_dropout: float | None = setting("Dropout before the adapters.", 0.0, only="llm", minimum=0, exclusiveMaximum=1)
     lora_targets: Literal["all", "attention", "qv"] | None = setting(
-        "Layers with adapters: all linear ones, those of attention, or the query and value projections.",
+        "Layers with adapters: all linear ones but the last, those of attention, or the query and value projections.",
         "all",
         only="llm",
     )
@@ -49,7 +49,7 @@ class Llm:
         minimum=0,
     )
     float8: Literal["none", "tensorwise", "rowwise"] | None = setting(
-        "Products of the linear layers in float8, scaled by tensor or by row.", "none", only="llm"
+        "Products of the linear layers but the last in float8, scaled by tensor or by row.", "none", only="llm"
     )
     weights: str | None = setting(
         "random, or the folder of a checkpoint of transformers, whose shape must be the model's.",

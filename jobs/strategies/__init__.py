@@ -42,7 +42,7 @@ def compute_dtype(point: Point) -> torch.dtype:
 def freeze_in_compute_dtype(point: Point, model: torch.nn.Module) -> None:
     """Frozen weights need no fp32 copy: store them as the forward pass uses them."""
     for parameter in model.parameters():
-        if not parameter.requires_grad:
+        if not parameter.requires_grad and parameter.is_floating_point():
             parameter.data = parameter.data.to(compute_dtype(point))
 
 

@@ -25,12 +25,19 @@ class Work:
     layers: tuple[torch.nn.Module, ...]
     """The repeated blocks of the model, which FSDP2 shards one by one."""
     tokens_per_sample: int | None
+    """Tokens of a sample, padding included; None where there are none."""
+    tokens: Callable[[Batch], int] | None = None
+    """Counts the tokens of a batch, as the loader gave it, that are not padding; None where there is no padding."""
+    facts: Callable[[], dict[str, Any]] = dict
+    """What is known at the end of training beside the loss, for the rank's result. Reads the device."""
 
 
-def build(point: Point) -> Work:
-    """The point's workload. Weights follow the seed alone, so that every rank and strategy starts from the same."""
+def build(point: Point, device: torch.device | None = None) -> Work:
+    """The point's workload. Weights follow the seed alone, so that every rank and strategy starts from the same. A
+    language model is made on `device` (None: the CPU), where 8B weights take seconds and not minutes."""
     torch.manual_seed(point.seed + point.repeat)
-    work: Work = module(point).build(point)
+    with torch.device(device if device and point.workload == "llm" else "cpu"):
+        work: Work = module(point).build(point)
     return work
 
 
