@@ -40,13 +40,13 @@ class DpTrainer(Trainer):
         loss_of: torch.nn.Module = LossOf(model, work.loss, precision.autocast(point, device))
         if device.type == "cuda":
             loss_of = torch.nn.DataParallel(loss_of, device_ids=list(range(point.ranks_per_node)))
-        self.model = loss_of
+        self.model, self.loss_of = model, loss_of
         self.optimizer = make_optimizer(point, model)
         self.scaler = precision.scaler(point, device)
         self.accumulate = point.grad_accum
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        loss: torch.Tensor = self.model(**batch).mean()
+        loss: torch.Tensor = self.loss_of(**batch).mean()
         return loss
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:

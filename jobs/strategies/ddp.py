@@ -8,6 +8,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from jobs.failures import Unsupported
 from jobs.point import Point
 from jobs.strategies import Trainer, precision
 from jobs.strategies.optimizer import make_optimizer
@@ -22,6 +23,8 @@ class DdpTrainer(Trainer):
     """DDP with autocast for bf16 and fp16, and a loss scaler for fp16."""
 
     def __init__(self, point: Point, work: Work, device: torch.device) -> None:
+        if point.comm_hook == "bf16" and device.type == "cpu":
+            raise Unsupported("comm_hook bf16 needs NCCL; this rank has a CPU")
         model = precision.place(point, work.model, device)
         precision.freeze_in_compute_dtype(point, model)
         self.model = DistributedDataParallel(
