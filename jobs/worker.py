@@ -128,6 +128,8 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         "steps_per_epoch": max(1, len(loader) // point.grad_accum),
         **measured,
     }
+    if point.strategy == "dp" and point.ranks_per_node > 1:
+        facts["uuid"] = None  # of several GPUs: the first one's energy is not the job's
     told_at_end = result(device, work, facts, rank)
     if look.kind == "timed":
         # Last of all, when nothing is left to disturb: the peak of the process's memory has been read.

@@ -75,7 +75,7 @@ def sgd(work, settings):
 
 def plain(settings, shards):
     """Losses of steps over the samples of all shards at once, without any strategy."""
-    names = ("workload", "model", "precision", "grad_accum", "seq_len", "image_size")
+    names = ("workload", "model", "precision", "grad_accum", "seq_len", "image_size", "micro_batch")
     return _plain(tuple((name, settings[name]) for name in names if name in settings), shards)
 
 

@@ -28,22 +28,23 @@ class Trainer:
     keep_gradients = False
     """Gradients are zeroed where they lie, and not dropped, after a step."""
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Loss of one micro-batch (mean over its samples)."""
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+        """Loss of one micro-batch (mean over its samples); `last` is the step's last one."""
         raise NotImplementedError
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
-        """Gradients, scaled for accumulation; `last` is the step's last micro-batch, which may communicate."""
+        """Gradients, scaled for accumulation; those of the last micro-batch may communicate."""
         raise NotImplementedError
 
     def micro_batches(self, batches: Iterable[Batch], tracer: Tracer, spoil: Spoil) -> list[torch.Tensor]:
         """Forward and backward passes of a step's micro-batches; their losses, on the device."""
         losses = []
         for micro, batch in enumerate(batches):
+            last = micro == self.accumulate - 1
             with tracer.range("forward"):
-                loss = spoil(self.forward(batch))
+                loss = spoil(self.forward(batch, last=last))
             with tracer.range("backward"):
-                self.backward(loss, last=micro == self.accumulate - 1)
+                self.backward(loss, last=last)
             losses.append(loss.detach())
         return losses
 

@@ -45,7 +45,7 @@ class DpTrainer(Trainer):
         self.scaler = precision.scaler(point, device)
         self.accumulate = point.grad_accum
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         loss: torch.Tensor = self.loss_of(**batch).mean()
         return loss
 

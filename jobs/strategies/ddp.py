@@ -41,13 +41,13 @@ class DdpTrainer(Trainer):
         self.loss_of = work.loss
         self.autocast = precision.autocast(point, device)
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        with self.autocast:
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+        # DDP decides in the forward pass whether the backward pass is to communicate.
+        with self.autocast, contextlib.nullcontext() if last else self.model.no_sync():
             return self.loss_of(self.model, batch)
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
-        with contextlib.nullcontext() if last else self.model.no_sync():
-            self.scaler.scale(loss / self.accumulate).backward()
+        self.scaler.scale(loss / self.accumulate).backward()
 
 
 def compress(model: DistributedDataParallel, hook: str) -> None:

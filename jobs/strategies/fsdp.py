@@ -45,7 +45,7 @@ class Fsdp2Trainer(Trainer):
         self.accumulate = point.grad_accum
         self.loss_of = work.loss
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         return self.loss_of(self.model, batch)
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:

@@ -25,12 +25,12 @@ class Pass:
         self.batch = batch
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
-                trainer.backward(trainer.forward(batch), last=last)
+                trainer.backward(trainer.forward(batch, last=last), last=last)
         self.graphs = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # NCCL's watchdog is another thread, and asks for events while this one records.
         options: dict[str, Any] = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
         with torch.cuda.graph(self.graphs[0], **options):
-            self.loss = trainer.forward(batch)
+            self.loss = trainer.forward(batch, last=last)
         with torch.cuda.graph(self.graphs[1], **options):
             trainer.backward(self.loss, last=last)
 

@@ -26,7 +26,7 @@ class LocalSgdTrainer(Trainer):
         self.every = point.local_steps
         self.taken = 0
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         with self.autocast:
             return self.loss_of(self.model, batch)
 

@@ -60,7 +60,7 @@ class TpTrainer(Trainer):
         self.loss_of = work.loss
         self.autocast = precision.autocast(point, device)
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         with self.autocast:
             return self.loss_of(self.model, batch)
 

@@ -70,7 +70,7 @@ class ZeroTrainer(Trainer):
         self.loss_of = work.loss
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(point.precision)
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         if self.dtype is not None:
             batch = {k: v.to(self.dtype) if v.is_floating_point() else v for k, v in batch.items()}
         return self.loss_of(self.model, batch)
