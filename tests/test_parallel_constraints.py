@@ -67,6 +67,10 @@ REFUSED = [
         LLM | {"comm_hook": "bf16", "precision": "bf16_pure"},
         "comm_hook bf16 has no effect: gradients of bf16_pure are bf16",
     ),
+    (
+        LLM | {"ddp_static_graph": True, "grad_accum": 2},
+        "DDP's static graph takes every micro-batch to communicate, and only a step's last one does",
+    ),
     (LLM | CPU | {"comm_hook": "bf16"}, "DDP sends bf16 between GPUs only; device is cpu"),
     (LLM | {"strategy": "local_sgd", "comm_hook": "fp16"}, "comm_hook fp16 has no effect: strategy is local_sgd"),
     (

@@ -128,6 +128,13 @@ def offloaded(p: Point) -> Reason | None:
     return None
 
 
+def static_graph(p: Point) -> Reason | None:
+    if p.ddp_static_graph and p.grad_accum > 1:
+        text = "DDP's static graph takes every micro-batch to communicate, and only a step's last one does"
+        return Reason(("ddp_static_graph", "grad_accum"), text)
+    return None
+
+
 def hook_of_bf16(p: Point) -> Reason | None:
     if p.comm_hook == "bf16" and p.precision == "bf16_pure":
         return Reason(("comm_hook", "precision"), "comm_hook bf16 has no effect: gradients of bf16_pure are bf16")
@@ -149,5 +156,6 @@ CHECKS = (
     quantised_base,
     data_parallel,
     offloaded,
+    static_graph,
     hook_of_bf16,
 )
