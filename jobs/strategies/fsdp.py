@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from jobs.point import Point
 from jobs.strategies import Trainer, precision
+from jobs.strategies.mesh import make_mesh
 from jobs.strategies.optimizer import make_optimizer
 from jobs.workloads import Batch, Work
 
@@ -56,9 +57,8 @@ class Fsdp2Trainer(Trainer):
 
 def mesh_of(point: Point, device: torch.device) -> DeviceMesh:
     """All ranks; those of a tensor-parallel group next to each other."""
-    world = torch.distributed.get_world_size()
-    shape = (point.replicas, world // (point.replicas * point.tensor_parallel), point.tensor_parallel)
-    return init_device_mesh(device.type, shape, mesh_dim_names=("replicas", "shard", "tensor"))
+    shard = torch.distributed.get_world_size() // (point.replicas * point.tensor_parallel)
+    return make_mesh(device.type, "shard", replicas=point.replicas, shard=shard, tensor=point.tensor_parallel)
 
 
 def mixed_precision(point: Point) -> MixedPrecisionPolicy:

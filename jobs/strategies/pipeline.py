@@ -10,12 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from jobs.point import Point
 from jobs.strategies import Spoil, Trainer, precision
 from jobs.strategies.averaging import average, gradients
+from jobs.strategies.mesh import make_mesh
 from jobs.strategies.optimizer import make_optimizer
 from jobs.telemetry.trace import Tracer
 from jobs.workloads import Batch, Work
@@ -92,7 +92,7 @@ class PpTrainer(Trainer):
 
     def __init__(self, point: Point, work: Work, device: torch.device) -> None:
         stages = dist.get_world_size() // point.replicas
-        mesh = init_device_mesh(device.type, (point.replicas, stages), mesh_dim_names=("replicas", "stages"))
+        mesh = make_mesh(device.type, "stages", replicas=point.replicas, stages=stages)
         index = mesh.get_local_rank("stages")
         kind = LlamaStage if point.workload == "llm" else VitStage
         self.model = precision.place(point, kind(work, index, stages, precision.autocast(point, device)), device)

@@ -5,7 +5,7 @@ norms are whole on every rank. The vocabulary is split in the embedding and the 
 from __future__ import annotations
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import (
 from jobs.point import Point
 from jobs.strategies import Trainer, precision
 from jobs.strategies.averaging import average, gradients
+from jobs.strategies.mesh import make_mesh
 from jobs.strategies.optimizer import make_optimizer
 from jobs.workloads import Batch, Work
 
@@ -49,8 +50,8 @@ class TpTrainer(Trainer):
     """A split model, and `replicas` of it whose gradients are averaged after the step's last micro-batch."""
 
     def __init__(self, point: Point, work: Work, device: torch.device) -> None:
-        shape = (point.replicas, torch.distributed.get_world_size() // point.replicas)
-        mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicas", "tensor"))
+        ranks = torch.distributed.get_world_size() // point.replicas
+        mesh = make_mesh(device.type, "tensor", replicas=point.replicas, tensor=ranks)
         self.model = precision.place(point, work.model, device)
         split_layers(self.model, mesh["tensor"])
         self.replicas = mesh.get_group("replicas") if point.replicas > 1 else None
