@@ -16,6 +16,11 @@ GRAPHING_MODES = ("reduce-overhead", "max-autotune")
 _ALLOCATORS = {"expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
 
 
+def records_graphs(point: Point) -> bool:
+    """Whether kernels are launched as CUDA graphs."""
+    return point.cuda_graph or point.compile in GRAPHING_MODES
+
+
 def environment(point: Point) -> dict[str, str]:
     """Variables of a rank that its libraries read when they are loaded."""
     found = {}

@@ -1,9 +1,13 @@
 """How many processes a strategy starts, whose samples count, and the variables that ranks get."""
 
+from pathlib import Path
+
 import pytest
 
 from jobs import allocation, watch
+from jobs.look import Look
 from jobs.point import complete
+from jobs.telemetry import nsys
 
 LLM = {"workload": "llm", "model": "llama-1b", "nodes": 2, "ranks_per_node": 4, "micro_batch": 3}
 LIMITS = watch.Limits(10.0, 20.0)
@@ -42,6 +46,15 @@ def test_ranks_share_the_cpus_of_their_node(monkeypatch):
         for settings in ({"nodes": 1}, {"nodes": 1, "strategy": "dp"}, {"nodes": 1, "cpu_threads": 3})
     ]
     assert told == ["8", "32", "3"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({}, False), ({"cuda_graph": True}, True), ({"compile": "max-autotune"}, True), ({"compile": "default"}, False)],
+)
+def test_nsys_sees_the_kernels_of_graphs(settings, told):
+    command = nsys.profile_command(Look(Path("timed")), 1, complete(LLM | settings))
+    assert ("--cuda-graph-trace=node" in command) is told
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from jobs.compute import records_graphs
 from jobs.look import Look
 from jobs.point import Point
 
@@ -146,6 +147,8 @@ def profile_command(look: Look, rank: int, point: Point) -> list[str]:
     first = rank % point.processes_per_node == 0
     if point.trace_preset == "deep" and first and NO_GPU_METRICS_VARIABLE not in os.environ:
         flags.append(_GPU_METRICS)
+    if records_graphs(point):
+        flags.append("--cuda-graph-trace=node")  # else a graph is one row, without its kernels
     return ["nsys", "profile", *flags, *_COMMON, "-o", str(look.trace(rank, "nsys-rep"))]
 
 
