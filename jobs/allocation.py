@@ -55,7 +55,7 @@ def python() -> list[str]:
 
 def srun(point: Point, command: list[str]) -> list[str]:
     """srun over all ranks. Every number is given: what srun takes from the environment differs between versions."""
-    shape = [f"--nodes={point.nodes}", f"--ntasks={point.world_size}", f"--ntasks-per-node={point.ranks_per_node}"]
+    shape = [f"--nodes={point.nodes}", f"--ntasks={point.processes}", f"--ntasks-per-node={point.processes_per_node}"]
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")
     if cpus:
         shape.append(f"--cpus-per-task={cpus}")  # not inherited since Slurm 22.05

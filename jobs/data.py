@@ -13,18 +13,22 @@ from jobs.point import Point
 
 
 def make_loader(point: Point, dataset: Dataset[Any]) -> DataLoader[Any]:
-    """The point's loader. Strategy ddp gives every rank the whole set, each in its own order; all others shard it."""
+    """The point's loader. Strategy ddp gives every rank the whole set, each in its own order; all others shard it, over
+    ranks or, where several ranks split a model, over their groups."""
     seed = point.seed + point.repeat
     sampler: Any
     if point.strategy == "ddp":
         generator = torch.Generator().manual_seed(seed * 1000 + dist.get_rank())
         sampler = RandomSampler(dataset, generator=generator)  # type: ignore[arg-type]
     else:
-        sampler = DistributedSampler(dataset, seed=seed, drop_last=True)
+        shared = point.ranks_per_batch
+        sampler = DistributedSampler(
+            dataset, dist.get_world_size() // shared, dist.get_rank() // shared, seed=seed, drop_last=True
+        )
     workers = point.loader_workers
     return DataLoader(
         dataset,
-        batch_size=point.micro_batch,
+        batch_size=point.samples(0),
         sampler=sampler,
         num_workers=workers,
         pin_memory=point.pin_memory and torch.cuda.is_available(),

@@ -13,7 +13,8 @@ What is counted, and what is not (as for MFU in arXiv 2204.02311, appendix B):
 - Model FLOPs leave out what is computed again to save memory (activation checkpointing, DPO's loss in parts), hardware
   FLOPs do not. Neither counts the scores that a fused attention kernel computes again in its backward pass.
 
-Every strategy gives a rank whole micro-batches and whole layers, so the count depends on none of them.
+Strategies that split a model over ranks have the whole count of a micro-batch divided by them: it is a rank's share on
+average. What tensor parallelism does twice is left out.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ def count(point: Point) -> dict[str, Any]:
         hardware = forward + backward if plain == point else sum(passes(point), Counter())
     except Exception as error:  # the count hangs on internals of torch and the models; a run must not fail of it
         return {"reason": f"{type(error).__name__}: {error}".splitlines()[0]}
-    times = point.grad_accum
+    times, shared = point.grad_accum * point.samples(0) // point.micro_batch, point.ranks_per_batch
     return {
-        "forward": forward.total() * times,
-        "backward": backward.total() * times,
-        "step": (forward + backward).total() * times,
-        "hardware_step": hardware.total() * times,
-        "by_operator": {name: flops * times for name, flops in sorted((forward + backward).items())},
+        "forward": forward.total() * times // shared,
+        "backward": backward.total() * times // shared,
+        "step": (forward + backward).total() * times // shared,
+        "hardware_step": hardware.total() * times // shared,
+        "by_operator": {name: flops * times // shared for name, flops in sorted((forward + backward).items())},
     }
 
 

@@ -65,7 +65,7 @@ class Attempt:
         if attempts(self.folder) <= self.number:  # else a later attempt has taken over this point
             look = look.settle()
         if outcome.reason is None and tracer == "nsys" and kind == "traced":
-            ranks = [r for r in range(self.point.world_size) if self.point.traces(r)]
+            ranks = [r for r in range(self.point.processes) if self.point.traces(r)]
             problem = nsys.export(look, ranks, keep_report=self.point.keep_report)
             if problem:
                 outcome = watch.Outcome("rank_exit", problem, None)

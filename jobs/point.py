@@ -48,16 +48,37 @@ class Point(Measuring, Llm, Image, Loading, Compute, Parallel, Job):
 
     @property
     def world_size(self) -> int:
+        """GPUs of the job, or shares of CPU: one a rank, but for strategy dp, whose one rank drives all of its node."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def processes_per_node(self) -> int:
+        return 1 if self.strategy == "dp" else self.ranks_per_node
+
+    @property
+    def processes(self) -> int:
+        """Ranks: the processes that `jobs/launch.py` starts."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def ranks_per_batch(self) -> int:
+        """Ranks, next to each other in number, that work on the same samples: those over which a model is split."""
+        return self.world_size // self.replicas if self.strategy in ("tp", "pp") else self.tensor_parallel
+
+    def samples(self, rank: int) -> int:
+        """Samples of a micro-batch that count as this rank's. Of ranks that share them, they are the first one's."""
+        if rank % self.ranks_per_batch:
+            return 0
+        return self.micro_batch * (self.ranks_per_node if self.strategy == "dp" else 1)
 
     def traces(self, rank: int) -> bool:
         """Whether this global rank is traced."""
         if self.trace_ranks == "first-per-node":
-            return rank % self.ranks_per_node == 0
+            return rank % self.processes_per_node == 0
         return self.trace_ranks == "all" or str(rank) in self.trace_ranks.split(",")
 
     def gpus_per_node(self) -> int:
-        """GPUs to ask a scheduler for: one a rank, none where ranks are to compute on the CPU."""
+        """GPUs to ask a scheduler for, none where ranks are to compute on the CPU."""
         return 0 if self.device == "cpu" else self.ranks_per_node
 
     def settings(self) -> dict[str, Any]:

@@ -6,11 +6,13 @@ Losses stay on the device until the last block has ended; times of the device co
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,9 +138,24 @@ class Loop:
 
     def one_step(self, step: Step) -> Step:
         """Micro-batches and the optimizer step."""
-        point, tracer = self.point, self.tracer
         mark(step, self.device)
-        for micro in range(point.grad_accum):
+        spoil = functools.partial(drill, self.point, self.rank, step.number)
+        step.losses = self.trainer.micro_batches(self.micro_batches(step), self.tracer, spoil)
+        with self.tracer.range("optimizer"):
+            self.trainer.step()
+        if self.point.empty_cache and self.device.type == "cuda":
+            with self.tracer.range("empty_cache"):
+                torch.cuda.empty_cache()
+        mark(step, self.device)
+        step.memory = self.memory.step()
+        step.end_ns = time.time_ns()
+        return step
+
+    def micro_batches(self, step: Step) -> Iterator[dict[str, torch.Tensor]]:
+        """The step's micro-batches on the device, each fetched when it is asked for."""
+        point, tracer = self.point, self.tracer
+        whole = {"fp64": torch.float64, "bf16_pure": torch.bfloat16}.get(point.precision)
+        for _ in range(point.grad_accum):
             with tracer.range("data"):
                 asked = time.perf_counter_ns()
                 batch = next(self.batches)
@@ -147,21 +164,11 @@ class Loop:
                     step.tokens += self.work.tokens(batch)
             with tracer.range("h2d"):
                 batch = {k: v.to(self.device, non_blocking=point.non_blocking) for k, v in batch.items()}
-                if point.precision == "fp64":
-                    batch = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
+                if whole is not None:
+                    batch = {k: v.to(whole) if v.is_floating_point() else v for k, v in batch.items()}
                 batch = self.work.prepare(batch)
-            with tracer.range("forward"):
-                loss = drill(point, self.rank, step.number, self.trainer.forward(batch))
-            with tracer.range("backward"):
-                self.trainer.backward(loss, last=micro == point.grad_accum - 1)
-            step.losses.append(loss.detach())
-            step.samples += point.micro_batch
-        with tracer.range("optimizer"):
-            self.trainer.step()
-        mark(step, self.device)
-        step.memory = self.memory.step()
-        step.end_ns = time.time_ns()
-        return step
+            step.samples += point.samples(self.rank)
+            yield batch
 
 
 def mark(step: Step, device: torch.device) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jobs import allocation
+from jobs import allocation, compute
 from jobs.heartbeat import place
 from jobs.look import Look, read_json
 from jobs.point import Point
@@ -60,7 +60,7 @@ def master(point: Point) -> tuple[str, int]:
 def threads(point: Point) -> int:
     """CPU threads of a rank: what Slurm gave each task, else an even share of this host."""
     given = os.environ.get("SLURM_CPUS_PER_TASK") if allocation.inside() else None
-    return int(given) if given else max(1, len(os.sched_getaffinity(0)) // point.ranks_per_node)
+    return int(given) if given else max(1, len(os.sched_getaffinity(0)) // point.processes_per_node)
 
 
 def rank_environment(point: Point, limits: Limits) -> dict[str, str]:
@@ -68,7 +68,7 @@ def rank_environment(point: Point, limits: Limits) -> dict[str, str]:
     address, port = master(point)
     return {
         **allocation.environment(),
-        "WORLD_SIZE": str(point.world_size),
+        "WORLD_SIZE": str(point.processes),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads(point))),
@@ -76,6 +76,7 @@ def rank_environment(point: Point, limits: Limits) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
         "NIGHTSWEEP_STALL_S": str(limits.stall_s),
+        **compute.environment(point),
     }
 
 
@@ -84,7 +85,7 @@ def commands(look: Look, point: Point) -> list[tuple[list[str], dict[str, str]]]
     rank = [*allocation.python(), "-m", "jobs.rank", str(look.folder)]
     if allocation.inside():
         return [(allocation.srun(point, rank), {})]
-    return [(rank, {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(point.world_size)]
+    return [(rank, {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(point.processes)]
 
 
 def describe(look: Look, point: Point) -> str:
@@ -102,7 +103,7 @@ def last_move(look: Look) -> float:
 
 def exits(look: Look, point: Point) -> list[dict[str, Any]]:
     """The ends of ranks so far, earliest first."""
-    found = [read_json(look.rank_file(r, "exit.json")) for r in range(point.world_size)]
+    found = [read_json(look.rank_file(r, "exit.json")) for r in range(point.processes)]
     return sorted((e for e in found if e), key=lambda e: e["ended_ns"])
 
 
@@ -188,7 +189,7 @@ class Ranks:
             if any(map(bad, ends)):
                 time.sleep(POLL_S)  # a rank that failed in the same moment may have been first
                 outcome = blame(self.look, first_failure(self.look, exits(self.look, self.point)))
-            elif len(ends) == self.point.world_size:
+            elif len(ends) == self.point.processes:
                 for process in self.processes:
                     process.wait()
                 return Outcome(None, None, None)
@@ -203,7 +204,7 @@ class Ranks:
     def places(self) -> str:
         """Where ranks stand, by their last sign of life: those that stand alike together, the fewest first."""
         found: dict[str, list[int]] = {}
-        for rank in range(self.point.world_size):
+        for rank in range(self.point.processes):
             heart = self.look.rank_file(rank, "heartbeat")
             found.setdefault(place(heart.read_text()) if heart.exists() else "no sign of life", []).append(rank)
         groups = sorted(found.items(), key=lambda item: len(item[1]))
@@ -218,6 +219,6 @@ class Ranks:
             return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s", None)
         if now - max(self.started, last_move(self.look)) > self.limits.stall_s:
             return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s: {self.places()}", None)
-        if not self.alive() and len(exits(self.look, self.point)) < self.point.world_size:
+        if not self.alive() and len(exits(self.look, self.point)) < self.point.processes:
             return Outcome("launch_failed", "ranks ended without saying how; see the log", None)
         return Outcome(None, None, None)

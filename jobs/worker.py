@@ -96,7 +96,7 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         numa.bind(int(os.environ["LOCAL_RANK"]), point.numa)  # before any library starts its threads
     import torch
 
-    from jobs import flops, plan, workloads
+    from jobs import compute, flops, plan, workloads
     from jobs.data import make_loader
     from jobs.steps import Loop
     from jobs.strategies import make_trainer
@@ -106,9 +106,11 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     heart.beat("group")
     device = pick_device(point)
     set_precision(point)
+    compute.set_kernels(point)
     join_group(device, float(os.environ.get("NIGHTSWEEP_STALL_S", "300")))
     heart.beat("model")
     work = workloads.build(point, device)
+    compute.write_attention_out(point, work)
     counts = [sum(p.numel() for p in work.model.parameters() if p.requires_grad or all_) for all_ in (True, False)]
     loader = make_loader(point, work.dataset)
     trainer = make_trainer(point, work, device)
@@ -117,7 +119,8 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     samplers = Samplers(look, int(os.environ["LOCAL_RANK"]))
     loop = Loop(point, work, trainer, loader, device, tracer, look, rank, heart, samplers)
     told = os.environ.get(plan.VARIABLE)
-    measured = loop.run(plan.parse(told) if told else plan.timed(point))
+    with compute.attention(point):
+        measured = loop.run(plan.parse(told) if told else plan.timed(point))
     facts = {
         "parameters": counts[0],
         "trainable_parameters": counts[1],
@@ -126,6 +129,8 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         **measured,
         **work.facts(),
     }
+    if point.strategy == "dp" and point.ranks_per_node > 1:
+        facts["uuid"] = None  # of several GPUs: the first one's energy is not the job's
     told_at_end = result(device, work, facts, rank)
     if look.kind == "timed":
         # Last of all, when nothing is left to disturb: the peak of the process's memory has been read.

@@ -1,11 +1,13 @@
 """Real launches on the CPU: ranks, looks, records, and failures made on purpose."""
 
+import gzip
 import json
 import subprocess
 import sys
 
 import pytest
 
+from jobs.flops import count
 from jobs.point import complete
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 2, "device": "cpu"}
@@ -81,3 +83,16 @@ def test_more_nodes_than_one_are_refused_outside_slurm(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     record, _ = launch(tmp_path, nodes=2)
     assert (record["status"], record["reason"]) == ("failed", "launch_failed")
+
+
+@pytest.mark.slow
+def test_a_pipeline_through_all_of_it(tmp_path):
+    """Two stages, one copy of the samples; ranges of its own in the trace."""
+    record, folder = launch(tmp_path, strategy="pp", grad_accum=2, traced_steps=2, trace_ranks="1")
+    assert record["status"] == "ok", record["message"]
+    assert losses(folder, 0) == losses(folder, 1)
+    rows = [json.loads((folder / f"timed/steps-r{rank}.jsonl").read_text().splitlines()[-1]) for rank in (0, 1)]
+    assert [(row["samples"], row["tokens"]) for row in rows] == [(4, 128), (0, 0)]
+    assert b'"pipeline"' in gzip.decompress((folder / "traced/trace-r1.json.gz").read_bytes())
+    flops = [json.loads((folder / f"timed/rank{rank}.result.json").read_text())["flops"] for rank in (0, 1)]
+    assert flops[0] == flops[1] and sum(f["step"] for f in flops) == count(complete(NANO | {"grad_accum": 2}))["step"]

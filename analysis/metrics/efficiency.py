@@ -65,8 +65,9 @@ BANDWIDTH: dict[str, Column] = {
 
 
 def of_point(results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], world: int, step_ms: float) -> _Json:
-    """COLUMNS of a point, from what its `world` ranks told at their end and its mean step time."""
-    flops, uncounted = _flops(results, world)
+    """COLUMNS of a point, of `world` devices from what its ranks told at their end and its mean step time."""
+    # Of a job with DataParallel one rank tells of all devices.
+    flops, uncounted = _flops(results, 1 if settings.get("strategy") == "dp" else world)
     peak, unknown = _peak(results, settings.get("precision"))
     row: _Json = {"flops_per_step": flops and flops[0], "peak_flops_per_s": peak}
     if flops is None or peak is None or step_ms <= 0:
@@ -77,10 +78,10 @@ def of_point(results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], 
     return row | {"mfu_percent": model, "hfu_percent": hardware}
 
 
-def _flops(results: Sequence[Mapping[str, Any]], world: int) -> tuple[tuple[int, int] | None, str | None]:
+def _flops(results: Sequence[Mapping[str, Any]], ranks: int) -> tuple[tuple[int, int] | None, str | None]:
     """Model and hardware FLOPs of a step over all ranks, or why there are none."""
     told = [result.get("flops") or {} for result in results]
-    if len(told) < world or not all(t.get("step") for t in told):
+    if len(told) < ranks or not all(t.get("step") for t in told):
         reasons = [str(t["reason"]) for t in told if t.get("reason")]
         return None, ": ".join(["not counted", *reasons[:1]])
     return (sum(t["step"] for t in told), sum(t["hardware_step"] for t in told)), None

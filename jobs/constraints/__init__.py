@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from jobs.constraints import image, job, llm, measuring, parallel
+from jobs.constraints import compute, image, job, llm, measuring, parallel
 from jobs.constraints.effect import EFFECTS
 from jobs.constraints.reason import Reason, Source
 from jobs.point import Point
@@ -19,6 +19,7 @@ __all__ = ["Reason", "Source", "errors", "reasons"]
 CHECKS: tuple[Callable[[Point], Reason | None], ...] = (
     *job.CHECKS,
     *parallel.CHECKS,
+    *compute.CHECKS,
     *image.CHECKS,
     *llm.CHECKS,
     *measuring.CHECKS,

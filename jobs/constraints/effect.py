@@ -54,6 +54,7 @@ EFFECTS: tuple[Effect, ...] = (
     Effect(("offload",), "strategy", ("fsdp2", *_ZERO)),
     Effect(("zero_communication",), "strategy", _ZERO),
     Effect(("reduce_dtype",), "precision", ("bf16", "fp16", "bf16_pure")),
+    Effect(("cudnn_benchmark",), "workload", ("image",)),
     Effect(("mps",), "tenants", (1,), but=True),
     Effect(("resize_on",), "source", ("small",)),
     Effect(("dali_on",), "loader", ("dali",)),

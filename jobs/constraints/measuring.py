@@ -28,15 +28,15 @@ def trace_ranks_differ(p: Point) -> Reason | None:
 
 def trace_ranks_exist(p: Point) -> Reason | None:
     ranks = _trace_ranks(p)
-    if ranks and max(ranks) >= p.world_size:
-        text = f"rank {max(ranks)} never comes: ranks go from 0 to {p.world_size - 1}"
+    if ranks and max(ranks) >= p.processes:
+        text = f"rank {max(ranks)} never comes: ranks go from 0 to {p.processes - 1}"
         return Reason(("trace_ranks", "ranks_per_node", "nodes"), text)
     return None
 
 
 def fault_rank(p: Point) -> Reason | None:
-    if p.fault and (rank := _fault(p.fault)[0]) >= p.world_size:
-        text = f"rank {rank} never fails: ranks go from 0 to {p.world_size - 1}"
+    if p.fault and (rank := _fault(p.fault)[0]) >= p.processes:
+        text = f"rank {rank} never fails: ranks go from 0 to {p.processes - 1}"
         return Reason(("fault", "ranks_per_node", "nodes"), text)
     return None
 

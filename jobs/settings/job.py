@@ -22,7 +22,9 @@ class Job:
     repeat: int = setting("Number of this repetition, from 0. Moves the seed.", 0, minimum=0)
 
     nodes: int = setting("Nodes of the job. More than one needs Slurm.", 1, minimum=1)
-    ranks_per_node: int = setting("Ranks on each node: one GPU each, or one CPU process each.", 1, minimum=1)
+    ranks_per_node: int = setting(
+        "Ranks on each node: one GPU each, or one CPU process each. Of strategy dp, GPUs of its one rank.", 1, minimum=1
+    )
     device: Literal["auto", "cpu", "cuda"] = setting("Where ranks compute. auto: GPUs where there are any.", "auto")
 
     precision: Precision = setting(
@@ -31,7 +33,7 @@ class Job:
         "TF32 off for convolutions too.",
         "fp32",
     )
-    micro_batch: int = setting("Samples of one forward pass of one rank.", 32, minimum=1)
+    micro_batch: int = setting("Samples of one forward pass of one rank; of strategy dp, of one GPU.", 32, minimum=1)
     grad_accum: int = setting("Forward and backward passes before each optimizer step.", 1, minimum=1)
     optimizer: Literal["adamw", "sgd"] = setting("Optimizer.", "adamw")
     learning_rate: float = setting("Constant learning rate.", 1e-3, exclusiveMinimum=0)

@@ -1,61 +1,100 @@
-"""How ranks share the training: one file a strategy, behind one small protocol."""
+"""How ranks share the training: one file a strategy, behind one small class."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
 from jobs.point import Point
-from jobs.workloads import Work
+from jobs.telemetry.trace import Tracer
+from jobs.workloads import Batch, Work
+
+Spoil = Callable[[torch.Tensor], torch.Tensor]
+"""Takes a micro-batch's loss and gives it back, but for a failure made on purpose."""
 
 
-class Trainer(Protocol):
-    """A model made ready on this rank. A micro-batch is forward then backward; `step` ends the optimizer step."""
+class Trainer:
+    """A model made ready on this rank. A step is its micro-batches, then `step`.
+
+    A strategy that works on one micro-batch after the other gives `forward` and `backward`; one that needs them all
+    gives `micro_batches` itself."""
 
     model: Any
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    accumulate: int
+    keep_gradients = False
+    """Gradients are zeroed where they lie, and not dropped, after a step."""
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Loss of one micro-batch (mean over its samples)."""
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+        """Loss of one micro-batch (mean over its samples); `last` is the step's last one."""
+        raise NotImplementedError
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
-        """Gradients, scaled for accumulation; `last` is the step's last micro-batch, which may communicate."""
+        """Gradients, scaled for accumulation; those of the last micro-batch may communicate."""
+        raise NotImplementedError
+
+    def micro_batches(self, batches: Iterable[Batch], tracer: Tracer, spoil: Spoil) -> list[torch.Tensor]:
+        """Forward and backward passes of a step's micro-batches; their losses, on the device."""
+        losses = []
+        for micro, batch in enumerate(batches):
+            last = micro == self.accumulate - 1
+            with tracer.range("forward"):
+                loss = spoil(self.forward(batch, last=last))
+            with tracer.range("backward"):
+                self.backward(loss, last=last)
+            losses.append(loss.detach())
+        return losses
 
     def step(self) -> None:
         """Optimizer step."""
-
-
-def make_optimizer(point: Point, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """The optimizer over what is trained."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if point.optimizer == "adamw":
-        return torch.optim.AdamW(trained, lr=point.learning_rate)
-    return torch.optim.SGD(trained, lr=point.learning_rate, momentum=0.9)
-
-
-def compute_dtype(point: Point) -> torch.dtype:
-    """The dtype of a forward pass."""
-    special = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
-    return special.get(point.precision, torch.float32)
-
-
-def freeze_in_compute_dtype(point: Point, model: torch.nn.Module) -> None:
-    """Frozen weights need no fp32 copy: store them as the forward pass uses them."""
-    for parameter in model.parameters():
-        if not parameter.requires_grad and parameter.is_floating_point():
-            parameter.data = parameter.data.to(compute_dtype(point))
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=not self.keep_gradients)
 
 
 def make_trainer(point: Point, work: Work, device: torch.device) -> Trainer:
-    """The point's strategy around its workload."""
-    if point.strategy in ("ddp", "ddp_ds"):
-        from jobs.strategies.ddp import DdpTrainer
+    """The point's strategy around its workload. Raises Unsupported where the host cannot give it."""
+    from jobs import compute
 
-        return DdpTrainer(point, work, device)
-    if point.strategy == "fsdp2":
-        from jobs.strategies.fsdp import Fsdp2Trainer
+    compute.compile_model(point, work)
+    if point.cuda_graph:
+        from jobs.strategies.graphs import GraphTrainer
 
-        return Fsdp2Trainer(point, work, device)
-    from jobs.strategies.zero import ZeroTrainer
+        return GraphTrainer(lambda: _trainer(point, work, device), device)
+    return _trainer(point, work, device)
 
-    return ZeroTrainer(point, work, device)
+
+def _trainer(point: Point, work: Work, device: torch.device) -> Trainer:
+    # Each is imported when it is asked for: DeepSpeed and DTensor take seconds.
+    match point.strategy:
+        case "ddp" | "ddp_ds":
+            from jobs.strategies.ddp import DdpTrainer
+
+            return DdpTrainer(point, work, device)
+        case "dp":
+            from jobs.strategies.data_parallel import DpTrainer
+
+            return DpTrainer(point, work, device)
+        case "local_sgd":
+            from jobs.strategies.local_sgd import LocalSgdTrainer
+
+            return LocalSgdTrainer(point, work, device)
+        case "fsdp2":
+            from jobs.strategies.fsdp import Fsdp2Trainer
+
+            return Fsdp2Trainer(point, work, device)
+        case "tp":
+            from jobs.strategies.tensor import TpTrainer
+
+            return TpTrainer(point, work, device)
+        case "pp":
+            from jobs.strategies.pipeline import PpTrainer
+
+            return PpTrainer(point, work, device)
+        case _:
+            from jobs.strategies.zero import ZeroTrainer
+
+            return ZeroTrainer(point, work, device)

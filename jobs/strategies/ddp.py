@@ -5,37 +5,60 @@ from __future__ import annotations
 import contextlib
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from jobs.failures import Unsupported
 from jobs.point import Point
-from jobs.strategies import compute_dtype, freeze_in_compute_dtype, make_optimizer
-from jobs.workloads import Work
+from jobs.strategies import Trainer, precision
+from jobs.strategies.optimizer import make_optimizer
+from jobs.workloads import Batch, Work
+
+POWERSGD_RANK = 1
+POWERSGD_START = 2
+"""The first steps average plainly; 2 is the least that PowerSGD takes, so that warm-up steps hide the change."""
 
 
-class DdpTrainer:
+class DdpTrainer(Trainer):
     """DDP with autocast for bf16 and fp16, and a loss scaler for fp16."""
 
     def __init__(self, point: Point, work: Work, device: torch.device) -> None:
-        model = work.model.to(device, torch.float64 if point.precision == "fp64" else None)
-        freeze_in_compute_dtype(point, model)
-        ids = [device.index] if device.type == "cuda" else None
-        self.model = DistributedDataParallel(model, device_ids=ids)
+        if point.comm_hook == "bf16" and device.type == "cpu":
+            raise Unsupported("comm_hook bf16 needs NCCL; this rank has a CPU")
+        model = precision.place(point, work.model, device)
+        precision.freeze_in_compute_dtype(point, model)
+        self.model = DistributedDataParallel(
+            model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            bucket_cap_mb=point.ddp_bucket_mb,
+            gradient_as_bucket_view=point.ddp_bucket_view,
+            static_graph=point.ddp_static_graph,
+        )
+        compress(self.model, point.comm_hook)
         self.optimizer = make_optimizer(point, self.model)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=point.precision == "fp16")
+        self.scaler = precision.scaler(point, device)
         self.accumulate = point.grad_accum
         self.loss_of = work.loss
-        mixed = point.precision in ("bf16", "fp16")
-        self.autocast = torch.autocast(device.type, compute_dtype(point) if mixed else torch.bfloat16, enabled=mixed)
+        self.autocast = precision.autocast(point, device)
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        with self.autocast:
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+        # DDP decides in the forward pass whether the backward pass is to communicate.
+        with self.autocast, contextlib.nullcontext() if last else self.model.no_sync():
             return self.loss_of(self.model, batch)
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
-        with contextlib.nullcontext() if last else self.model.no_sync():
-            self.scaler.scale(loss / self.accumulate).backward()
+        self.scaler.scale(loss / self.accumulate).backward()
 
-    def step(self) -> None:
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+
+def compress(model: DistributedDataParallel, hook: str) -> None:
+    """Have DDP send gradients as bf16 or fp16 numbers, or as factors of rank 1 with the error fed back (PowerSGD,
+    arXiv 1905.13727)."""
+    if hook == "bf16":
+        model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    elif hook == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=POWERSGD_RANK, start_powerSGD_iter=POWERSGD_START
+        )
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

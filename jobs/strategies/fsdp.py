@@ -1,42 +1,52 @@
-"""FSDP2: each block's weights, gradients and optimizer state are sharded over all ranks and gathered when used."""
+"""FSDP2: each block's weights, gradients and optimizer state are sharded over ranks and gathered when used.
+
+With `replicas` the shards lie in several groups of ranks, whose gradients are averaged (HSDP); with `tensor_parallel`
+each layer is also split over ranks that see the same samples. The device mesh is (replicas, shard, tensor)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard import FSDPModule
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from jobs.point import Point
-from jobs.strategies import compute_dtype, make_optimizer
-from jobs.workloads import Work
+from jobs.strategies import Trainer, precision
+from jobs.strategies.mesh import make_mesh
+from jobs.strategies.optimizer import make_optimizer
+from jobs.workloads import Batch, Work
 
 
-class Fsdp2Trainer:
-    """fully_shard over each block and the root; bf16 and fp16 compute with fp32 shards and fp32 gradient reduction."""
-
-    model: Any
+class Fsdp2Trainer(Trainer):
+    """fully_shard over each block and the root; bf16 and fp16 compute with fp32 shards."""
 
     def __init__(self, point: Point, work: Work, device: torch.device) -> None:
-        model = work.model.to(device, torch.float64 if point.precision == "fp64" else None)
-        mixed = point.precision in ("bf16", "fp16")
-        policy = (
-            MixedPrecisionPolicy(param_dtype=compute_dtype(point), reduce_dtype=torch.float32)
-            if mixed
-            else MixedPrecisionPolicy()
-        )
-        mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+        model = precision.place(point, work.model, device)
+        mesh = mesh_of(point, device)
+        if point.tensor_parallel > 1:
+            from jobs.strategies.tensor import split_layers
+
+            split_layers(model, mesh["tensor"])
+        options: dict[str, Any] = {
+            "mesh": mesh["replicas", "shard"] if point.replicas > 1 else mesh["shard"],
+            "mp_policy": mixed_precision(point),
+            "offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda")
+            if point.offload == "all"
+            else OffloadPolicy(),
+        }
         for layer in work.layers:
-            fully_shard(layer, mesh=mesh, mp_policy=policy)
-        self.model = fully_shard(model, mesh=mesh, mp_policy=policy)
+            fully_shard(layer, reshard_after_forward=point.reshard_after_forward, **options)
+        # The root keeps what it gathered: its weights are used last and first.
+        self.model = fully_shard(model, **options)
+        prefetch(work.layers, point.prefetch_layers)
         self.optimizer = make_optimizer(point, self.model)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=point.precision == "fp16")
+        self.scaler = precision.scaler(point, device)
         self.accumulate = point.grad_accum
         self.loss_of = work.loss
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         return self.loss_of(self.model, batch)
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
@@ -44,7 +54,26 @@ class Fsdp2Trainer:
         self.model.set_requires_gradient_sync(last)
         self.scaler.scale(loss / self.accumulate).backward()
 
-    def step(self) -> None:
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+
+def mesh_of(point: Point, device: torch.device) -> DeviceMesh:
+    """All ranks; those of a tensor-parallel group next to each other."""
+    shard = torch.distributed.get_world_size() // (point.replicas * point.tensor_parallel)
+    return make_mesh(device.type, "shard", replicas=point.replicas, shard=shard, tensor=point.tensor_parallel)
+
+
+def mixed_precision(point: Point) -> MixedPrecisionPolicy:
+    """Formats of the passes and of the sum of gradients, where they are not those of the weights."""
+    reduce = torch.bfloat16 if point.reduce_dtype == "bf16" else torch.float32
+    if point.precision in precision.MIXED:
+        return MixedPrecisionPolicy(param_dtype=precision.compute_dtype(point), reduce_dtype=reduce)
+    if point.precision == "bf16_pure":
+        return MixedPrecisionPolicy(reduce_dtype=reduce)
+    return MixedPrecisionPolicy()
+
+
+def prefetch(layers: Sequence[torch.nn.Module], ahead: int) -> None:
+    """Gather the weights of so many layers while the one before them is at work, in either direction."""
+    for index, layer in enumerate(layers if ahead else ()):
+        assert isinstance(layer, FSDPModule)
+        layer.set_modules_to_forward_prefetch(list(layers[index + 1 : index + 1 + ahead]))  # type: ignore[arg-type]
+        layer.set_modules_to_backward_prefetch(list(layers[max(0, index - ahead) : index])[::-1])  # type: ignore[arg-type]

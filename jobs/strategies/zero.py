@@ -8,18 +8,20 @@ from typing import Any
 import torch
 
 from jobs.point import Point
-from jobs.strategies import freeze_in_compute_dtype, make_optimizer
-from jobs.workloads import Work
+from jobs.strategies import Trainer, precision
+from jobs.strategies.optimizer import make_optimizer
+from jobs.workloads import Batch, Work
 
 
-def zero_config(point: Point) -> dict[str, Any]:
+def zero_config(point: Point, device: torch.device) -> dict[str, Any]:
     """DeepSpeed's configuration; nothing is left to its "auto"."""
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": point.micro_batch,
         "gradient_accumulation_steps": point.grad_accum,
-        "zero_optimization": {"stage": int(point.strategy[-1])},
+        "zero_optimization": zero_optimization(point, device),
         # a torch optimizer: DeepSpeed's own would have to be compiled on the spot
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 10**9,
         "wall_clock_breakdown": False,
         # DeepSpeed's default clips to a norm of 1, which no other strategy here does
@@ -27,6 +29,19 @@ def zero_config(point: Point) -> dict[str, Any]:
     }
     if point.precision in ("bf16", "fp16"):
         config[point.precision] = {"enabled": True}
+    return config
+
+
+def zero_optimization(point: Point, device: torch.device) -> dict[str, Any]:
+    """The stage, what of it lies in the host's memory, and when it communicates."""
+    host = {"device": "cpu", "pin_memory": device.type == "cuda"}
+    config: dict[str, Any] = {"stage": int(point.strategy[-1])}
+    if point.offload != "none":
+        config["offload_optimizer"] = host
+    if point.offload == "all":
+        config["offload_param"] = host
+    if point.zero_communication != "default":
+        config["overlap_comm"] = point.zero_communication == "overlapped"
     return config
 
 
@@ -41,20 +56,21 @@ def import_deepspeed(device: torch.device) -> Any:
     return deepspeed
 
 
-class ZeroTrainer:
+class ZeroTrainer(Trainer):
     """A DeepSpeed engine. It casts inputs' weights itself; floating inputs are cast here."""
 
     def __init__(self, point: Point, work: Work, device: torch.device) -> None:
         deepspeed = import_deepspeed(device)
         deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), auto_mpi_discovery=False)
         model = work.model.to(device)
-        freeze_in_compute_dtype(point, model)
+        precision.freeze_in_compute_dtype(point, model)
         optimizer = make_optimizer(point, model)
-        self.model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=zero_config(point))
+        self.model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=zero_config(point, device))
+        self.accumulate = point.grad_accum
         self.loss_of = work.loss
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(point.precision)
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         if self.dtype is not None:
             batch = {k: v.to(self.dtype) if v.is_floating_point() else v for k, v in batch.items()}
         return self.loss_of(self.model, batch)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from jobs.compute import records_graphs
 from jobs.look import Look
 from jobs.point import Point
 
@@ -143,9 +144,11 @@ def ask_for_stacks(owner: str) -> None:
 def profile_command(look: Look, rank: int, point: Point) -> list[str]:
     """The prefix under which a rank runs. GPU metrics are a whole GPU's, so one rank a node takes those of all."""
     flags = [*_PRESETS[point.trace_preset]]
-    first = rank % point.ranks_per_node == 0
+    first = rank % point.processes_per_node == 0
     if point.trace_preset == "deep" and first and NO_GPU_METRICS_VARIABLE not in os.environ:
         flags.append(_GPU_METRICS)
+    if records_graphs(point):
+        flags.append("--cuda-graph-trace=node")  # else a graph is one row, without its kernels
     return ["nsys", "profile", *flags, *_COMMON, "-o", str(look.trace(rank, "nsys-rep"))]
 
 

@@ -12,7 +12,7 @@ rule point:
     resources:
         machine=1,
         nodes=lambda wildcards: POINTS[wildcards.point].nodes,
-        tasks_per_node=lambda wildcards: POINTS[wildcards.point].ranks_per_node,
+        tasks_per_node=lambda wildcards: POINTS[wildcards.point].processes_per_node,
         gpus_per_node=lambda wildcards: POINTS[wildcards.point].gpus_per_node(),
         runtime=SWEEP.resources.timeout_min,
     params:

@@ -1,0 +1,53 @@
+"""torch.nn.DataParallel: one process drives all GPUs of the node. Each pass copies the model to all of them, splits the
+batch, and gathers losses and gradients on the first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from jobs.failures import Unsupported
+from jobs.point import Point
+from jobs.strategies import Trainer, precision
+from jobs.strategies.optimizer import make_optimizer
+from jobs.workloads import Batch, Work
+
+
+class LossOf(torch.nn.Module):
+    """Loss of a part of a batch, shape (1,): so that losses, and not outputs, are gathered."""
+
+    def __init__(self, network: torch.nn.Module, loss_of: Any, autocast: torch.autocast) -> None:
+        super().__init__()
+        self.network, self.loss_of, self.autocast = network, loss_of, autocast
+
+    def forward(self, **batch: torch.Tensor) -> torch.Tensor:
+        # In here, because the threads that run the replicas do not take autocast's dtype with them.
+        with self.autocast:
+            loss: torch.Tensor = self.loss_of(self.network, batch)
+        return loss.reshape(1)
+
+
+class DpTrainer(Trainer):
+    """DataParallel over the first ranks_per_node GPUs, each with a micro_batch; on a CPU the model alone."""
+
+    def __init__(self, point: Point, work: Work, device: torch.device) -> None:
+        gpus = torch.cuda.device_count() if device.type == "cuda" else 1
+        if point.ranks_per_node > gpus:
+            raise Unsupported(f"dp over {point.ranks_per_node} GPUs: {gpus if device.type == 'cuda' else 'none'} here")
+        model = precision.place(point, work.model, device)
+        precision.freeze_in_compute_dtype(point, model)
+        loss_of: torch.nn.Module = LossOf(model, work.loss, precision.autocast(point, device))
+        if device.type == "cuda":
+            loss_of = torch.nn.DataParallel(loss_of, device_ids=list(range(point.ranks_per_node)))
+        self.model, self.loss_of = model, loss_of
+        self.optimizer = make_optimizer(point, model)
+        self.scaler = precision.scaler(point, device)
+        self.accumulate = point.grad_accum
+
+    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+        loss: torch.Tensor = self.loss_of(**batch).mean()
+        return loss
+
+    def backward(self, loss: torch.Tensor, *, last: bool) -> None:
+        self.scaler.scale(loss / self.accumulate).backward()

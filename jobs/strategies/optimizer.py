@@ -1,0 +1,32 @@
+"""The optimizer over what is trained."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from jobs.point import Point
+
+KERNELS: dict[str, dict[str, bool]] = {
+    "default": {},
+    "for-loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+}
+
+
+def make_optimizer(point: Point, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """AdamW with torch's defaults (betas 0.9 and 0.999, decay 0.01), or SGD with momentum 0.9."""
+    # Kernels over lists of tensors take lists of one kind: a group for plain ones, and one for each mesh of DTensors.
+    kinds: dict[Any, list[torch.nn.Parameter]] = defaultdict(list)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            kinds[parameter.device_mesh if isinstance(parameter, DTensor) else None].append(parameter)
+    groups = [{"params": parameters} for parameters in kinds.values()]
+    kernels: dict[str, Any] = KERNELS[point.optimizer_kernels]
+    if point.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=point.learning_rate, **kernels)
+    return torch.optim.SGD(groups, lr=point.learning_rate, momentum=0.9, **kernels)

@@ -1,0 +1,57 @@
+"""Number formats of weights and of the passes."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from jobs.point import Point
+
+MIXED = ("bf16", "fp16")
+"""Precisions whose passes compute in a shorter format than that of the trained weights."""
+
+
+def compute_dtype(point: Point) -> torch.dtype:
+    """The dtype of a forward pass."""
+    special = {
+        "bf16": torch.bfloat16,
+        "bf16_pure": torch.bfloat16,
+        "fp16": torch.float16,
+        "fp64": torch.float64,
+    }
+    return special.get(point.precision, torch.float32)
+
+
+def freeze_in_compute_dtype(point: Point, model: torch.nn.Module) -> None:
+    """Frozen weights need no fp32 copy: store them as the forward pass uses them."""
+    for parameter in model.parameters():
+        if not parameter.requires_grad and parameter.is_floating_point():
+            parameter.data = parameter.data.to(compute_dtype(point))
+
+
+def place(point: Point, model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+    """The model on the device, its weights in the format in which the point holds them."""
+    model = model.to(device, torch.float64 if point.precision == "fp64" else None)
+    if point.precision == "bf16_pure":
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(torch.bfloat16)
+        # Of buffers only those of batch norms: rotary frequencies in bf16 would put tokens in wrong places.
+        for module in model.modules():
+            if isinstance(module, _BatchNorm):
+                module.to(torch.bfloat16)
+    return model
+
+
+def autocast(point: Point, device: torch.device) -> torch.autocast:
+    """The context of a forward pass: it casts for bf16 and fp16, and does nothing else."""
+    mixed = point.precision in MIXED
+    # A weight that a CUDA graph casts must be cast again in each replay.
+    cache = not point.cuda_graph
+    dtype = compute_dtype(point) if mixed else torch.bfloat16
+    return torch.autocast(device.type, dtype, enabled=mixed, cache_enabled=cache)
+
+
+def scaler(point: Point, device: torch.device) -> torch.amp.GradScaler:
+    """Scales losses for fp16, and does nothing elsewhere."""
+    return torch.amp.GradScaler(device.type, enabled=point.precision == "fp16")
