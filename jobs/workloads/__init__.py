@@ -25,6 +25,10 @@ class Work:
     layers: tuple[torch.nn.Module, ...]
     """The repeated blocks of the model, which FSDP2 shards one by one."""
     tokens_per_sample: int | None
+    held_back: Dataset[Any] | None = None
+    """What is never trained on, where accuracy is to be measured."""
+    correct: Callable[[Any, Batch], torch.Tensor] | None = None
+    """How many samples of a batch the (wrapped) model gets right."""
 
 
 def build(point: Point) -> Work:
