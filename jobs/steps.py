@@ -18,6 +18,7 @@ import torch
 
 from jobs.data import endless
 from jobs.failures import DrillError, LossNotFinite
+from jobs.feed import Feed
 from jobs.heartbeat import Heartbeat
 from jobs.look import Look
 from jobs.plan import Block
@@ -92,13 +93,13 @@ class Loop:
     samplers: Samplers
     steps: list[Step] = field(default_factory=list, init=False)
     total: int = field(default=0, init=False)
-    batches: Any = field(default=None, init=False)
+    feed: Feed = field(init=False)
     memory: Allocator = field(init=False)
 
     def run(self, plan: list[Block]) -> dict[str, Any]:
         """Warm-up and all blocks; returns the window of the last block, start and end (UTC ns), the device idle at
         both, and the peaks of the allocator."""
-        self.batches = endless(self.loader)
+        self.feed = Feed(self.point, endless(self.loader), self.work.prepare, self.device, self.tracer)
         self.memory = Allocator(self.device)
         blocks = [Block("warmup", self.point.warmup_steps), *plan]
         self.total = sum(block.steps for block in blocks)
@@ -138,15 +139,8 @@ class Loop:
         point, tracer = self.point, self.tracer
         mark(step, self.device)
         for micro in range(point.grad_accum):
-            with tracer.range("data"):
-                asked = time.perf_counter_ns()
-                batch = next(self.batches)
-                step.data_ns += time.perf_counter_ns() - asked
-            with tracer.range("h2d"):
-                batch = {k: v.to(self.device, non_blocking=point.non_blocking) for k, v in batch.items()}
-                if point.precision == "fp64":
-                    batch = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
-                batch = self.work.prepare(batch)
+            batch = self.feed.next()
+            step.data_ns += self.feed.waited_ns
             with tracer.range("forward"):
                 loss = drill(point, self.rank, step.number, self.trainer.forward(batch))
             with tracer.range("backward"):

@@ -96,7 +96,7 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         numa.bind(int(os.environ["LOCAL_RANK"]), point.numa)  # before any library starts its threads
     import torch
 
-    from jobs import flops, plan, workloads
+    from jobs import accuracy, flops, plan, workloads
     from jobs.data import make_loader
     from jobs.steps import Loop
     from jobs.strategies import make_trainer
@@ -107,10 +107,12 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     device = pick_device(point)
     set_precision(point)
     join_group(device, float(os.environ.get("NIGHTSWEEP_STALL_S", "300")))
+    heart.beat("data")
+    workloads.prepare_data(point, heart)
     heart.beat("model")
     work = workloads.build(point)
     counts = [sum(p.numel() for p in work.model.parameters() if p.requires_grad or all_) for all_ in (True, False)]
-    loader = make_loader(point, work.dataset)
+    loader = make_loader(point, work.dataset, device)
     trainer = make_trainer(point, work, device)
     heart.beat("steps")
     tracer = make_tracer(os.environ.get("NIGHTSWEEP_TRACER", "none"), look, rank, point)
@@ -118,6 +120,8 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     loop = Loop(point, work, trainer, loader, device, tracer, look, rank, heart, samplers)
     told = os.environ.get(plan.VARIABLE)
     measured = loop.run(plan.parse(told) if told else plan.timed(point))
+    if look.kind == "timed" and point.epochs:
+        accuracy.run(loop)
     facts = {
         "parameters": counts[0],
         "trainable_parameters": counts[1],
