@@ -59,10 +59,13 @@ def train(loop: Loop, epoch: int) -> dict[str, Any]:
     first = loop.total + (epoch - 1) * steps
     loop.trainer.model.train()
     losses: list[torch.Tensor] = []
+    samples = 0
     began = time.perf_counter()
     for number in range(first, first + steps):
         loop.heart.step(number, loop.total + (point.epochs or 0) * steps)
-        losses += loop.one_step(Step(number, "epoch", epoch, time.time_ns(), time.monotonic_ns())).losses
+        step = loop.one_step(Step(number, "epoch", epoch, time.time_ns(), time.monotonic_ns()))
+        losses += step.losses
+        samples += step.samples
     synchronize(loop.device)
     seconds = time.perf_counter() - began
     mean = torch.stack(losses).double().mean()
@@ -70,9 +73,11 @@ def train(loop: Loop, epoch: int) -> dict[str, Any]:
         bad = next(n for n, loss in enumerate(losses) if not math.isfinite(loss))
         raise LossNotFinite(first + bad // point.grad_accum, float(losses[bad]))
     total = summed(mean, loop.device)
-    ranks = dist.get_world_size()
-    samples = steps * point.grad_accum * point.micro_batch * ranks
-    return {"train_loss": total / ranks, "seconds": seconds, "samples": samples}
+    return {
+        "train_loss": total / dist.get_world_size(),
+        "seconds": seconds,
+        "samples": int(summed(torch.tensor(samples), loop.device)),
+    }
 
 
 def held_back_loader(loop: Loop) -> Any:
@@ -104,14 +109,15 @@ def evaluate(loop: Loop, loader: Any) -> dict[str, Any]:
     feed = Feed(point, iter(loader), loop.work.prepare, loop.device, loop.tracer)
     # FSDP2 casts for itself
     mixed = point.precision in ("bf16", "fp16") and point.strategy != "fsdp2"
-    dtype = compute_dtype(point) if point.precision.endswith("pure") else None
+    pure = point.precision == "bf16_pure"
     right = torch.zeros((), dtype=torch.int64, device=loop.device)
     model.eval()
     seen = 0
     for _ in range(len(loader)):
         loop.heart.pulse()
         batch = feed.next()
-        batch["image"] = batch["image"].to(dtype)
+        if pure:
+            batch["image"] = batch["image"].bfloat16()
         with torch.autocast(loop.device.type, compute_dtype(point) if mixed else torch.bfloat16, enabled=mixed):
             found = loop.work.correct(model, batch)
         if seen < own:

@@ -15,7 +15,7 @@ from jobs.point import Point
 Batch = dict[str, torch.Tensor]
 
 
-def make_loader(point: Point, dataset: Dataset[Any], device: torch.device) -> Any:
+def make_loader(point: Point, dataset: Any, device: torch.device) -> Any:
     """The point's loader: batches of an epoch when iterated, as many as its `len` says."""
     sampler = make_sampler(point, dataset)
     if point.loader == "device":

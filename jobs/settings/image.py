@@ -32,15 +32,15 @@ class Image:
         only="image",
     )
     loader: Literal["torch", "mmap", "dali", "device"] | None = setting(
-        "Who loads: PyTorch's DataLoader, image by image; the same from one memory-mapped array of the images (small "
-        "or raw), a batch at a time; NVIDIA DALI, where it is installed; or nobody: device makes one batch there, once, "
-        "so that loading costs nothing.",
+        "Who loads: PyTorch's DataLoader, image by image; mmap: the same from one memory-mapped array of the images "
+        "(small or raw), a batch at a time; NVIDIA DALI, where it is installed; or nobody: device makes one batch "
+        "there, once, so that loading costs nothing.",
         "torch",
         only="image",
     )
     dali_on: Literal["cpu", "mixed", "gpu"] | None = setting(
-        "Where DALI works: all on the CPU; mixed (JPEG): decoding begun there and ended on the GPU, as is the rest; gpu "
-        "(small, raw): all but reading on the GPU.",
+        "Where DALI works: all on the CPU; mixed (JPEG): decoding begun there and ended on the GPU, as is the rest; "
+        "gpu (small, raw): all but reading on the GPU.",
         "cpu",
         only="image",
     )

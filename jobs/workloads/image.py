@@ -100,24 +100,24 @@ def images_layout(point: Point) -> torch.memory_format:
 def datasets(point: Point) -> tuple[Dataset[Batch], Dataset[Batch] | None]:
     """What is trained on, and what is held back from it, where accuracy is measured."""
     on_disk = prepared.of_point(point)
-    digits = load_digits(point.data) if on_disk is None else None
-    count = len(on_disk.labels() if digits is None else digits[1])
+    source = on_disk or load_digits(point.data)
+    count = len(source.labels() if isinstance(source, prepared.Prepared) else source[1])
     if not point.epochs:
-        return dataset(point, on_disk, digits, np.arange(count)), None
+        return dataset(point, source, np.arange(count)), None
     train, held = split(count, point.seed + point.repeat)
-    return dataset(point, on_disk, digits, train), dataset(point, on_disk, digits, held)
+    return dataset(point, source, train), dataset(point, source, held)
 
 
 def dataset(
-    point: Point, on_disk: prepared.Prepared | None, digits: tuple[np.ndarray, np.ndarray] | None, rows: np.ndarray
+    point: Point, source: prepared.Prepared | tuple[np.ndarray, np.ndarray], rows: np.ndarray
 ) -> Dataset[Batch]:
-    """The images of these numbers: of what is on disk, else of the digits (images, labels) in memory."""
+    """The images of these numbers: of what is on disk, or of digits in memory (images, labels)."""
     as_bytes = point.pixels == "uint8" and point.loader != "device"
     ahead = point.source == "small" and (point.resize_on == "worker" or point.loader == "device")
     size = point.image_size if ahead else None
-    if on_disk is None:
-        assert digits is not None
-        return Digits(digits[0][rows], digits[1][rows], size, as_bytes)
-    if on_disk.form == "array":
-        return Mapped(on_disk, rows, size, as_bytes)
-    return Files(on_disk, rows, as_bytes)
+    if not isinstance(source, prepared.Prepared):
+        images, labels = source
+        return Digits(images[rows], labels[rows], size, as_bytes)
+    if source.form == "array":
+        return Mapped(source, rows, size, as_bytes)
+    return Files(source, rows, as_bytes)

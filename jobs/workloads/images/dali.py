@@ -39,7 +39,7 @@ def pipeline(point: Point, dataset: Files, device: torch.device) -> Any:
     on_gpu = point.dali_on != "cpu"
 
     # DALI would rewrite `if` in the function for conditions on data; these are on settings.
-    @pipeline_def(
+    @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=point.micro_batch,
         num_threads=point.loader_workers,
         device_id=device.index if on_gpu else None,
