@@ -69,7 +69,7 @@ def restore(trainer: Any, device: torch.device, state: dict[str, Any]) -> None:
 
 
 class Checkpoints:
-    """The checkpoints of a point; `load` and `save` are for all ranks at once. `attempt`: a name no other attempt has."""
+    """The checkpoints of a point; all ranks `load` and `save` at once. `attempt`: a name that no other attempt has."""
 
     def __init__(self, folder: Path, attempt: str, rank: int) -> None:
         self.folder, self.attempt, self.rank = folder, attempt, rank

@@ -76,6 +76,8 @@ class EndlessBatches(Sampler[list[int]]):
             order = iter(self.sampler)
             for _ in range(len(self)):
                 yield list(islice(order, self.size))
+            for _ in order:  # to its end, where RandomSampler draws once more
+                pass
             epoch += 1
 
 
