@@ -35,7 +35,10 @@ def cache(tmp_path, monkeypatch):
 def alone():
     """A group of this process, as loaders ask for their rank."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # operators here are small
     yield
+    torch.set_num_threads(threads)
     dist.destroy_process_group()
 
 
@@ -267,6 +270,29 @@ def test_where_a_lock_does_not_reach_the_first_to_end_wins(cache):
     prepared._make("builtin", target, None, lambda: None)
     assert (target.folder / "images.npy").stat().st_ino == before
     assert [path.name for path in cache.iterdir()] == [target.folder.name]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_batches_copied_ahead_are_those_that_are_trained_on(alone, layout):
+    """The GPU is kept busy, so that a batch whose memory or copy were not waited for would show."""
+    device = torch.device("cuda", 0)
+    settings = {"source": "raw", "loader": "mmap", "pixels": "uint8", "micro_batch": 256, "image_size": 224}
+    settings |= {"pin_memory": True, "non_blocking": True, "layout": layout}
+    sums, busy = [], torch.randn(4096, 4096, device=device)
+    for ahead in (False, True):
+        point = complete(TINY | settings | {"device_prefetch": ahead})
+        loader = make_loader(point, image.datasets(point)[0], device)
+        feed = Feed(point, endless(loader), image.preparation(point), device, NoTracer())
+        found = []
+        for _ in range(14):
+            batch = feed.next()
+            for _ in range(20):
+                busy @ busy
+            found.append(batch["image"].double().sum(dim=(1, 2, 3)) * batch["label"])
+            del batch
+        sums.append(torch.stack(found).cpu())
+    assert torch.equal(*sums)
 
 
 def test_dali_that_is_absent_is_told_in_a_line(alone, monkeypatch):

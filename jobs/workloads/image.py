@@ -30,6 +30,11 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
     size, common = point.image_size, {"num_labels": NUM_CLASSES}
     if point.model == "mobilenet_v2":
         mobile = hf.MobileNetV2ForImageClassification(hf.MobileNetV2Config(image_size=size, **common))
+        for module in mobile.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                # Transformers gives TensorFlow's decay of 0.997 as PyTorch's momentum, which is one less the decay: only
+                # the last batch would count in evaluation. Training does not use these means.
+                module.momentum = 0.1
         return mobile, tuple(mobile.mobilenet_v2.layer)
     if point.model == "resnet50":
         resnet = hf.ResNetForImageClassification(hf.ResNetConfig(**common))
