@@ -136,6 +136,26 @@ def test_layout_of_weights_is_that_of_their_strides(layout, _images, weights):
     assert weight.is_contiguous() is not weights
 
 
+def test_fused_padding_is_the_same_network():
+    """In fp64: to the last digits, forward and backward; 47 copies of inputs are gone."""
+    found = []
+    for fused in (False, True):
+        point = complete(TINY | {"model": "mobilenet_v2", "fused_padding": fused, "image_size": 75})
+        torch.manual_seed(0)
+        model = image.build_model(point)[0].double()
+        with torch.profiler.profile() as profile:
+            torch.manual_seed(1)
+            batch = {"image": torch.randn(2, 3, 75, 75).double(), "label": torch.tensor([1, 2])}
+            loss = image.loss(model, batch)
+        loss.backward()
+        pads = sum(event.name == "aten::constant_pad_nd" for event in profile.events())
+        found.append((pads, loss.detach(), [p.grad for p in model.parameters()]))
+    (many, loss, gradients), (few, other, others) = found
+    assert (many, few) == (52, 5)
+    assert torch.allclose(loss, other, rtol=1e-12, atol=0)
+    assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-12) for a, b in zip(gradients, others, strict=True))
+
+
 def test_ranks_share_every_image_once_an_epoch(monkeypatch):
     point = complete(TINY)
     dataset, _ = image.datasets(point)

@@ -67,6 +67,7 @@ EFFECTS: tuple[Effect, ...] = (
     Effect(("reduce_dtype",), "precision", ("bf16", "fp16", "bf16_pure")),
     Effect(("mps",), "tenants", (1,), but=True),
     Effect(("resize_on",), "source", ("small",)),
+    Effect(("fused_padding",), "model", ("mobilenet_v2",)),
     Effect(("dali_on",), "loader", ("dali",)),
     Effect(("resize_on", "persistent_workers", "across_epochs"), "loader", ("torch", "mmap")),
     Effect(("loader_workers", "pin_memory", "source", "pixels"), "loader", ("device",), but=True),

@@ -20,6 +20,12 @@ class Image:
         "nchw",
         only="image",
     )
+    fused_padding: bool | None = setting(
+        "mobilenet_v2 pads within its convolutions where that is the same (47 of 52); else as transformers has it, "
+        "with a copy of the input before each.",
+        False,
+        only="image",
+    )
     resize_on: Literal["worker", "device"] | None = setting(
         "Where the small source image is enlarged: by the loading process, or by the device after the copy.",
         "worker",

@@ -6,6 +6,7 @@ three channels, as in the paper.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -32,9 +33,11 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
         mobile = hf.MobileNetV2ForImageClassification(hf.MobileNetV2Config(image_size=size, **common))
         for module in mobile.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
-                # Transformers gives TensorFlow's decay of 0.997 as PyTorch's momentum, which is one less the decay: only
-                # the last batch would count in evaluation. Training does not use these means.
+                # Transformers takes TensorFlow's decay, 0.997, for PyTorch's momentum, which is one less the decay: in
+                # evaluation the last batch alone would count. Training does not use these means.
                 module.momentum = 0.1
+        if point.fused_padding:
+            fuse_padding(mobile)
         return mobile, tuple(mobile.mobilenet_v2.layer)
     if point.model == "resnet50":
         resnet = hf.ResNetForImageClassification(hf.ResNetConfig(**common))
@@ -45,6 +48,20 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
     vit = hf.ViTForImageClassification(config)
     blocks = vit.vit.encoder.layer if hasattr(vit.vit, "encoder") else vit.vit.layers
     return vit, tuple(blocks)
+
+
+def fuse_padding(mobile: torch.nn.Module) -> None:
+    """Let the convolutions of stride 1 pad: there TensorFlow's padding, for which transformers copies each input, is
+    symmetric, and for kernels of 1 x 1 none at all."""
+    for layer in mobile.modules():
+        convolution = getattr(layer, "convolution", None)
+        if convolution is not None and convolution.stride == (1, 1):
+            convolution.padding = tuple(
+                reach * (edge - 1) // 2
+                for edge, reach in zip(convolution.kernel_size, convolution.dilation, strict=True)
+            )
+            layer.config = copy.copy(layer.config)
+            layer.config.tf_padding = False
 
 
 def loss(network: Any, batch: Batch) -> torch.Tensor:
