@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from jobs import constraints
 from jobs.data import EndlessBatches, endless, make_loader, make_sampler, one_epoch, order_of
 from jobs.failures import Unsupported
 from jobs.feed import Feed
@@ -313,6 +314,37 @@ def test_batches_copied_ahead_are_those_that_are_trained_on(alone, layout):
             del batch
         sums.append(torch.stack(found).cpu())
     assert torch.equal(*sums)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loader": "mmap", "source": "jpeg"},
+         "loader mmap maps raw pixels; a JPEG file has none (source raw or small)"),
+        ({"loader": "dali"}, "loader dali works in loader_workers threads: at least 1"),
+        ({"loader": "dali", "loader_workers": 1, "dali_on": "mixed"},
+         "dali_on mixed is for decoding; source small has nothing to decode"),
+        ({"loader": "dali", "loader_workers": 1, "dali_on": "gpu", "source": "jpeg"},
+         "dali_on gpu: DALI begins decoding of JPEG on the CPU (dali_on mixed)"),
+        ({"loader": "dali", "loader_workers": 1, "dali_on": "gpu", "device": "cpu"},
+         "dali_on gpu needs a GPU; device is cpu"),
+        ({"loader": "dali", "loader_workers": 1, "dali_on": "gpu", "pin_memory": True},
+         "pin_memory has no effect: dali_on gpu gives batches on the GPU"),
+        ({"loader": "dali", "loader_workers": 1, "resize_on": "device"},
+         "resize_on device has no effect: loader is dali"),
+        ({"loader": "device", "pixels": "uint8"}, "pixels uint8 has no effect: loader is device"),
+        ({"source": "raw", "resize_on": "device"}, "resize_on device has no effect: source is raw"),
+        ({"across_epochs": True}, "across_epochs true has no effect: loader_workers is 0"),
+        ({"device_prefetch": True}, "device_prefetch true has no effect: non_blocking is false"),
+        ({"fused_padding": True}, "fused_padding true has no effect: model is resnet50"),
+        ({"loader": "mmap", "source": "raw", "pixels": "uint8", "loader_workers": 4,
+             "pin_memory": True, "non_blocking": True, "device_prefetch": True, "across_epochs": True, "layout": "nhwc"},
+         None),
+        ({"loader": "dali", "loader_workers": 4, "dali_on": "mixed", "source": "jpeg", "prefetch_factor": 3}, None),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_a_line(settings, words):
+    assert [r.text for r in constraints.reasons(complete(TINY | settings))] == ([words] if words else [])
 
 
 def test_dali_that_is_absent_is_told_in_a_line(alone, monkeypatch):

@@ -53,6 +53,7 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
 def fuse_padding(mobile: torch.nn.Module) -> None:
     """Let the convolutions of stride 1 pad: there TensorFlow's padding, for which transformers copies each input, is
     symmetric, and for kernels of 1 x 1 none at all."""
+    layer: Any
     for layer in mobile.modules():
         convolution = getattr(layer, "convolution", None)
         if convolution is not None and convolution.stride == (1, 1):
