@@ -22,6 +22,7 @@ from analysis.readers import kineto, nsys, raw
 KEYS: dict[str, list[str]] = {
     "points": ["point_id"],
     "steps": ["point_id", "rank", "step"],
+    "accuracy": ["point_id", "epoch"],
     "ranks": ["point_id", "rank"],
     "breakdown": ["point_id", "rank", "step", "part"],
     "activities": ["point_id", "rank", "category", "name"],

@@ -130,6 +130,17 @@ STEPS: dict[str, Column] = {
     "device_allocs": Column(pl.Int64, "Segments taken from the device so far.", "steps-rR.jsonl"),
 }
 
+ACCURACY: dict[str, Column] = {
+    **ID,
+    "epoch": Column(pl.Int64, "Epoch after the timed window, from 1.", "accuracy.jsonl"),
+    "train_loss": Column(pl.Float64, "Loss, mean over the epoch's steps and ranks.", "accuracy.jsonl"),
+    "accuracy": Column(pl.Float64, "Share of the held-back images that are named rightly after it.", "accuracy.jsonl"),
+    "held_back": Column(pl.Int64, "Images that are held back from training.", "accuracy.jsonl"),
+    "samples": Column(pl.Int64, "Samples that the epoch trained on, all ranks.", "accuracy.jsonl"),
+    "seconds": Column(pl.Float64, "Time of its training, without evaluation, s.", "accuracy.jsonl"),
+    "total_s": Column(pl.Float64, "Likewise from the first epoch to this one, s.", "derived"),
+}
+
 RANKS: dict[str, Column] = {
     **RANK,
     "host": Column(pl.String, "Host name.", "rankR.result.json"),
@@ -185,6 +196,7 @@ FAILURES: dict[str, Column] = {
 TABLES: dict[str, dict[str, Column]] = {
     "points": POINTS,
     "steps": STEPS,
+    "accuracy": ACCURACY,
     "ranks": RANKS,
     "breakdown": BREAKDOWN,
     "activities": ACTIVITIES,

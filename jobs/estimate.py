@@ -36,6 +36,9 @@ START_S = 40.0
 RECORD_BYTES = 1e6
 TRACE_BYTES = 1.5e6
 REFERENCE_PX = 224
+IMAGES = {"builtin": 1797}
+"""Images of a data set; of any folder, as many as MNIST has."""
+MNIST_IMAGES = 60_000
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,11 @@ def step_s(point: Point) -> float:
 
 
 def wall_s(point: Point) -> float:
-    """Seconds of a point: the timed look, the traced one and the control where there are any."""
+    """Seconds of a point: the timed look and all its epochs, the traced one and the control where there are any."""
     step = step_s(point)
-    looks = [point.timed_steps] + ([point.traced_steps] if point.traced_steps else [])
+    samples = IMAGES.get(point.data, MNIST_IMAGES) * (point.epochs or 0)
+    epochs = samples / (point.micro_batch * point.grad_accum * point.world_size)
+    looks = [point.timed_steps + epochs] + ([point.traced_steps] if point.traced_steps else [])
     if point.cost_pairs:
         block = plan.block_steps(point, step)
         plans = [plan.control_plain(block)] + (

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -192,6 +193,7 @@ def main() -> int:
             record = launch(folder, job, limits, lambda: bool(signals), sweep.get("alert"))
             if record["status"] == "ok":
                 write_json(folder / MEASURED, record)
+                shutil.rmtree(folder / "checkpoint", ignore_errors=True)
         # where the lock does not reach every node, a later attempt may be under way: its word counts
         if record["status"] == "ok" or attempts(folder) <= record["attempt"]:
             write_json(folder / "record.json", record)

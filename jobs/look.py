@@ -46,6 +46,10 @@ class Look:
     def steps(self, rank: int) -> Path:
         return self.folder / f"steps-r{rank}.jsonl"
 
+    @property
+    def accuracy(self) -> Path:
+        return self.folder / "accuracy.jsonl"
+
     def trace(self, rank: int, suffix: str) -> Path:
         return self.folder / f"trace-r{rank}.{suffix}"
 

@@ -20,6 +20,7 @@ import torch
 
 from jobs.data import endless
 from jobs.failures import DrillError, LossNotFinite
+from jobs.feed import Feed
 from jobs.heartbeat import Heartbeat
 from jobs.look import Look
 from jobs.plan import Block
@@ -95,13 +96,13 @@ class Loop:
     samplers: Samplers
     steps: list[Step] = field(default_factory=list, init=False)
     total: int = field(default=0, init=False)
-    batches: Any = field(default=None, init=False)
+    feed: Feed = field(init=False)
     memory: Allocator = field(init=False)
 
     def run(self, plan: list[Block]) -> dict[str, Any]:
         """Warm-up and all blocks; returns the window of the last block, start and end (UTC ns), the device idle at
         both, and the peaks of the allocator."""
-        self.batches = endless(self.loader)
+        self.feed = Feed(self.point, endless(self.loader), self.work, self.device, self.tracer)
         self.memory = Allocator(self.device)
         blocks = [Block("warmup", self.point.warmup_steps), *plan]
         self.total = sum(block.steps for block in blocks)
@@ -153,21 +154,11 @@ class Loop:
 
     def micro_batches(self, step: Step) -> Iterator[dict[str, torch.Tensor]]:
         """The step's micro-batches on the device, each fetched when it is asked for."""
-        point, tracer = self.point, self.tracer
-        whole = {"fp64": torch.float64, "bf16_pure": torch.bfloat16}.get(point.precision)
-        for _ in range(point.grad_accum):
-            with tracer.range("data"):
-                asked = time.perf_counter_ns()
-                batch = next(self.batches)
-                step.data_ns += time.perf_counter_ns() - asked
-                if self.work.tokens is not None:
-                    step.tokens += self.work.tokens(batch)
-            with tracer.range("h2d"):
-                batch = {k: v.to(self.device, non_blocking=point.non_blocking) for k, v in batch.items()}
-                if whole is not None:
-                    batch = {k: v.to(whole) if v.is_floating_point() else v for k, v in batch.items()}
-                batch = self.work.prepare(batch)
-            step.samples += point.samples(self.rank)
+        for _ in range(self.point.grad_accum):
+            batch = self.feed.next()
+            step.data_ns += self.feed.waited_ns
+            step.tokens += self.feed.tokens
+            step.samples += self.point.samples(self.rank)
             yield batch
 
 

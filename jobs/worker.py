@@ -96,7 +96,7 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         numa.bind(int(os.environ["LOCAL_RANK"]), point.numa)  # before any library starts its threads
     import torch
 
-    from jobs import compute, flops, plan, workloads
+    from jobs import accuracy, compute, flops, plan, workloads
     from jobs.data import make_loader
     from jobs.steps import Loop
     from jobs.strategies import make_trainer
@@ -108,11 +108,13 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     set_precision(point)
     compute.set_kernels(point)
     join_group(device, float(os.environ.get("NIGHTSWEEP_STALL_S", "300")))
+    heart.beat("data")
+    workloads.prepare_data(point, heart)
     heart.beat("model")
     work = workloads.build(point, device)
     compute.write_attention_out(point, work)
     counts = [sum(p.numel() for p in work.model.parameters() if p.requires_grad or all_) for all_ in (True, False)]
-    loader = make_loader(point, work.dataset)
+    loader = make_loader(point, work.dataset, device)
     trainer = make_trainer(point, work, device)
     heart.beat("steps")
     tracer = make_tracer(os.environ.get("NIGHTSWEEP_TRACER", "none"), look, rank, point)
@@ -121,6 +123,8 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     told = os.environ.get(plan.VARIABLE)
     with compute.attention(point):
         measured = loop.run(plan.parse(told) if told else plan.timed(point))
+        if look.kind == "timed" and point.epochs:
+            accuracy.run(loop)
     facts = {
         "parameters": counts[0],
         "trainable_parameters": counts[1],

@@ -54,7 +54,6 @@ REFUSED = [
         VIT | TWO | {"strategy": "pp", "grad_accum": 2, "epochs": 3},
         "epochs 3 with pp: no rank has the whole model to evaluate",
     ),
-    (FSDP | {"method": "qlora"}, "fsdp2 cannot shard the NF4 weights of qlora"),
     (LLM | {"strategy": "dp", "nodes": 2}, "dp is one process on one node; nodes is 2"),
     (LLM | TWO | CPU | {"strategy": "dp"}, "dp splits batches over GPUs, not over 2 CPUs"),
     (FSDP | {"offload": "optimizer"}, "fsdp2 offloads the optimizer with the weights only (offload all)"),

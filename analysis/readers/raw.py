@@ -28,6 +28,7 @@ def read(point: Path) -> dict[str, pl.DataFrame]:
     identity = {"point_id": record["point_id"]}
     return {
         "steps": _with_step_ms(_frame(_step_rows(point, identity), tables.STEPS)),
+        "accuracy": _accuracy(point, identity),
         "ranks": _frame([{**r, **identity} for r in results(point)], tables.RANKS),
         "host_samples": frame(_jsonl(point, "host", identity), "host_samples"),
         "gpu_samples": nvml.samples(point, identity["point_id"]),
@@ -128,6 +129,13 @@ def _with_step_ms(steps: pl.DataFrame) -> pl.DataFrame:
 def _jsonl(point: Path, kind: str, identity: _Json) -> list[_Json]:
     files = [(look, f) for look in ("timed", "traced") for f in sorted((point / look).glob(f"{kind}-*.jsonl"))]
     return [{**line, "look": look, **identity} for look, path in files for line in json_lines.read(path)]
+
+
+def _accuracy(point: Path, identity: _Json) -> pl.DataFrame:
+    path = point / "timed/accuracy.jsonl"
+    rows = json_lines.read(path) if path.is_file() else []
+    epochs = _frame([{**row, **identity} for row in rows], tables.ACCURACY).sort("epoch")
+    return epochs.with_columns(total_s=pl.col("seconds").cum_sum())
 
 
 def _failures(point: Path, record: _Json) -> list[_Json]:

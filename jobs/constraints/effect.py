@@ -39,13 +39,24 @@ _DDP = ("ddp", "ddp_ds")
 _ZERO = ("zero1", "zero2", "zero3")
 _DPO = ("dpo", "dpo_lora", "dpo_qlora")
 _ADAPTERS = ("lora", "qlora", "dpo_lora", "dpo_qlora")
-_ON_GPUS = ("pin_memory", "non_blocking", "nvml_hz", "allocator", "empty_cache", "cudnn_benchmark", "mps")
+_ON_GPUS = (
+    "pin_memory",
+    "non_blocking",
+    "nvml_hz",
+    "allocator",
+    "empty_cache",
+    "cudnn_benchmark",
+    "mps",
+    "device_prefetch",
+)
 
 EFFECTS: tuple[Effect, ...] = (
     Effect(_ON_GPUS, "device", ("cpu",), but=True),
     Effect(("non_blocking",), "pin_memory", (True,)),
     Effect(("tracer", "trace_ranks", "trace_preset", "keep_report"), "traced_steps", (0,), but=True),
-    Effect(("prefetch_factor", "persistent_workers"), "loader_workers", (0,), but=True),
+    Effect(("prefetch_factor", "persistent_workers", "across_epochs"), "loader_workers", (0,), but=True),
+    Effect(("persistent_workers",), "across_epochs", (False,)),
+    Effect(("device_prefetch",), "non_blocking", (True,)),
     Effect(("ddp_bucket_mb", "ddp_bucket_view", "ddp_static_graph", "comm_hook"), "strategy", _DDP),
     Effect(("local_steps",), "strategy", ("local_sgd",)),
     Effect(("replicas",), "strategy", ("fsdp2", "tp", "pp")),
@@ -57,8 +68,10 @@ EFFECTS: tuple[Effect, ...] = (
     Effect(("cudnn_benchmark",), "workload", ("image",)),
     Effect(("mps",), "tenants", (1,), but=True),
     Effect(("resize_on",), "source", ("small",)),
+    Effect(("fused_padding",), "model", ("mobilenet_v2",)),
     Effect(("dali_on",), "loader", ("dali",)),
-    Effect(("loader_workers", "pin_memory", "source", "resize_on", "pixels", "data"), "loader", ("device",), but=True),
+    Effect(("resize_on", "persistent_workers", "across_epochs"), "loader", ("torch", "mmap")),
+    Effect(("loader_workers", "pin_memory", "source", "pixels"), "loader", ("device",), but=True),
     Effect(("target_accuracy",), "epochs", (0,), but=True),
     Effect(("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"), "method", _ADAPTERS),
     Effect(("dpo_beta",), "method", _DPO),

@@ -102,12 +102,6 @@ def stage_inputs(p: Point) -> Reason | None:
     return None
 
 
-def quantised_base(p: Point) -> Reason | None:
-    if p.method in ("qlora", "dpo_qlora") and p.strategy in ("fsdp2", "zero3"):
-        return Reason(("strategy", "method"), f"{p.strategy} cannot shard the NF4 weights of {p.method}")
-    return None
-
-
 def data_parallel(p: Point) -> Reason | None:
     if p.strategy == "dp" and p.nodes > 1:
         return Reason(("nodes", "strategy"), f"dp is one process on one node; nodes is {p.nodes}")
@@ -153,7 +147,6 @@ CHECKS = (
     ranks_of_groups,
     stages,
     stage_inputs,
-    quantised_base,
     data_parallel,
     offloaded,
     static_graph,

@@ -20,26 +20,33 @@ class Image:
         "nchw",
         only="image",
     )
+    fused_padding: bool | None = setting(
+        "mobilenet_v2 pads within its convolutions where that is the same (47 of 52); else as transformers has it, "
+        "with a copy of the input before each.",
+        False,
+        only="image",
+    )
     resize_on: Literal["worker", "device"] | None = setting(
         "Where the small source image is enlarged: by the loading process, or by the device after the copy.",
         "worker",
         only="image",
     )
     source: Literal["small", "jpeg", "raw"] | None = setting(
-        "Images as the loader finds them: small ones, which are enlarged (the paper's scenario A), or files already at "
-        "image_size (scenario B), prepared once: JPEG, or raw bytes.",
+        "Images as the loader finds them: small ones, which are enlarged (the paper's scenario A), or already at "
+        "image_size (scenario B), made once of these and kept in $XDG_CACHE_HOME: JPEG files, or raw bytes.",
         "small",
         only="image",
     )
     loader: Literal["torch", "mmap", "dali", "device"] | None = setting(
-        "Who loads: PyTorch's DataLoader; one memory-mapped array of prepared images; NVIDIA DALI, where it is "
-        "installed; or nobody: device makes one batch there, once, so that loading costs nothing.",
+        "Who loads: PyTorch's DataLoader, image by image; mmap: the same from one memory-mapped array of the images "
+        "(small or raw), a batch at a time; NVIDIA DALI, where it is installed; or nobody: device makes one batch "
+        "there, once, so that loading costs nothing.",
         "torch",
         only="image",
     )
     dali_on: Literal["cpu", "mixed", "gpu"] | None = setting(
-        "Where DALI decodes and enlarges: on the CPU, decoding begun there and ended on the GPU, or all but reading on "
-        "the GPU.",
+        "Where DALI works: all on the CPU; mixed (JPEG): decoding begun there and ended on the GPU, as is the rest; "
+        "gpu (small, raw): all but reading on the GPU.",
         "cpu",
         only="image",
     )
@@ -47,7 +54,8 @@ class Image:
         "What is copied to the device: normalised floats, or bytes that the device normalises.", "float", only="image"
     )
     epochs: int | None = setting(
-        "Train on after the timed window, to so many epochs, and evaluate each on images held back; 0: timing only.",
+        "Train on after the timed window for so many epochs, and evaluate each on images held back (one in six); 0: "
+        "timing only.",
         0,
         only="image",
         minimum=0,

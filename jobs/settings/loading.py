@@ -22,3 +22,12 @@ class Loading:
     persistent_workers: bool = setting("Loader workers outlive an epoch.", True)
     pin_memory: bool = setting("Copy batches to the GPU from page-locked memory.", False)
     non_blocking: bool = setting("Let the copy to the GPU run behind the launching thread.", False)
+    device_prefetch: bool = setting(
+        "Copy the next batch to the GPU, and prepare it there, on a stream of its own while this one is trained on.",
+        False,
+    )
+    across_epochs: bool = setting(
+        "Loader workers go on into the next epoch without a pause; else what they prepare ahead runs out at the end of "
+        "each, as PyTorch has it.",
+        False,
+    )

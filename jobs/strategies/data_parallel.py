@@ -36,7 +36,6 @@ class DpTrainer(Trainer):
         if point.ranks_per_node > gpus:
             raise Unsupported(f"dp over {point.ranks_per_node} GPUs: {gpus if device.type == 'cuda' else 'none'} here")
         model = precision.place(point, work.model, device)
-        precision.freeze_in_compute_dtype(point, model)
         loss_of: torch.nn.Module = LossOf(model, work.loss, precision.autocast(point, device))
         if device.type == "cuda":
             loss_of = torch.nn.DataParallel(loss_of, device_ids=list(range(point.ranks_per_node)))

@@ -26,7 +26,6 @@ class DdpTrainer(Trainer):
         if point.comm_hook == "bf16" and device.type == "cpu":
             raise Unsupported("comm_hook bf16 needs NCCL; this rank has a CPU")
         model = precision.place(point, work.model, device)
-        precision.freeze_in_compute_dtype(point, model)
         self.model = DistributedDataParallel(
             model,
             device_ids=[device.index] if device.type == "cuda" else None,

@@ -12,6 +12,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from jobs import dtypes
 from jobs.point import Point
 from jobs.strategies import Trainer, precision
 from jobs.strategies.mesh import make_mesh
@@ -65,7 +66,7 @@ def mixed_precision(point: Point) -> MixedPrecisionPolicy:
     """Formats of the passes and of the sum of gradients, where they are not those of the weights."""
     reduce = torch.bfloat16 if point.reduce_dtype == "bf16" else torch.float32
     if point.precision in precision.MIXED:
-        return MixedPrecisionPolicy(param_dtype=precision.compute_dtype(point), reduce_dtype=reduce)
+        return MixedPrecisionPolicy(param_dtype=dtypes.compute(point), reduce_dtype=reduce)
     if point.precision == "bf16_pure":
         return MixedPrecisionPolicy(reduce_dtype=reduce)
     return MixedPrecisionPolicy()

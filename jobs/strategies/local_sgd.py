@@ -17,7 +17,6 @@ class LocalSgdTrainer(Trainer):
 
     def __init__(self, point: Point, work: Work, device: torch.device) -> None:
         self.model = precision.place(point, work.model, device)
-        precision.freeze_in_compute_dtype(point, self.model)
         self.optimizer = make_optimizer(point, self.model)
         self.scaler = precision.scaler(point, device)
         self.accumulate = point.grad_accum

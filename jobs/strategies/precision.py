@@ -5,28 +5,11 @@ from __future__ import annotations
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from jobs import dtypes
 from jobs.point import Point
 
 MIXED = ("bf16", "fp16")
 """Precisions whose passes compute in a shorter format than that of the trained weights."""
-
-
-def compute_dtype(point: Point) -> torch.dtype:
-    """The dtype of a forward pass."""
-    special = {
-        "bf16": torch.bfloat16,
-        "bf16_pure": torch.bfloat16,
-        "fp16": torch.float16,
-        "fp64": torch.float64,
-    }
-    return special.get(point.precision, torch.float32)
-
-
-def freeze_in_compute_dtype(point: Point, model: torch.nn.Module) -> None:
-    """Frozen weights need no fp32 copy: store them as the forward pass uses them."""
-    for parameter in model.parameters():
-        if not parameter.requires_grad and parameter.is_floating_point():
-            parameter.data = parameter.data.to(compute_dtype(point))
 
 
 def place(point: Point, model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
@@ -48,7 +31,7 @@ def autocast(point: Point, device: torch.device) -> torch.autocast:
     mixed = point.precision in MIXED
     # A weight that a CUDA graph casts must be cast again in each replay.
     cache = not point.cuda_graph
-    dtype = compute_dtype(point) if mixed else torch.bfloat16
+    dtype = dtypes.compute(point) if mixed else torch.bfloat16
     return torch.autocast(device.type, dtype, enabled=mixed, cache_enabled=cache)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from jobs.point import Point
-from jobs.strategies import Trainer, precision
+from jobs.strategies import Trainer
 from jobs.strategies.optimizer import make_optimizer
 from jobs.workloads import Batch, Work
 
@@ -63,7 +63,6 @@ class ZeroTrainer(Trainer):
         deepspeed = import_deepspeed(device)
         deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), auto_mpi_discovery=False)
         model = work.model.to(device)
-        precision.freeze_in_compute_dtype(point, model)
         optimizer = make_optimizer(point, model)
         self.model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=zero_config(point, device))
         self.accumulate = point.grad_accum

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from jobs.heartbeat import Heartbeat
 from jobs.point import Point
 
 Batch = dict[str, torch.Tensor]
@@ -30,6 +31,18 @@ class Work:
     """Counts the tokens of a batch, as the loader gave it, that are not padding; None where there is no padding."""
     facts: Callable[[], dict[str, Any]] = dict
     """What is known at the end of training beside the loss, for the rank's result. Reads the device."""
+    held_back: Dataset[Any] | None = None
+    """What is never trained on, where accuracy is to be measured."""
+    correct: Callable[[Any, Batch], torch.Tensor] | None = None
+    """How many samples of a batch the (wrapped) model gets right."""
+
+
+def prepare_data(point: Point, heart: Heartbeat) -> None:
+    """Make on disk what the data set is read from; may take minutes, in which the heart beats."""
+    if point.workload == "image":
+        from jobs.workloads.images import prepared
+
+        prepared.of_point(point, heart.pulse)
 
 
 def build(point: Point, device: torch.device | None = None) -> Work:

@@ -1,13 +1,13 @@
 """Image classification: MobileNet v2, ResNet-50 or ViT-S on handwritten digits, enlarged to the asked size.
 
-The networks come from transformers (which needs no torchvision). The digits are MNIST's idx files where a folder is
-given, else the 1,797 real 8 x 8 digits that scikit-learn ships. Grey becomes three channels, as in the paper.
+The networks come from transformers (which needs no torchvision); jobs/workloads/images has the data. Grey becomes
+three channels, as in the paper.
 """
 
 from __future__ import annotations
 
-import gzip
-from pathlib import Path
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,54 +17,11 @@ from torch.utils.data import Dataset
 
 from jobs.point import Point
 from jobs.workloads import Batch, Work
+from jobs.workloads.images import prepared
+from jobs.workloads.images.datasets import Digits, Files, Mapped
+from jobs.workloads.images.digits import enlarge, from_bytes, load_digits, split
 
 NUM_CLASSES = 10
-
-
-class Digits(Dataset[Batch]):
-    """Digits as float32 (3, H, W) in about [-1, 1]; enlarged here when `size` is given, else at their own size."""
-
-    def __init__(self, images: np.ndarray, labels: np.ndarray, size: int | None) -> None:
-        self.images, self.labels, self.size = images, labels, size
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> Batch:
-        image = torch.from_numpy(self.images[index]).expand(3, -1, -1)
-        if self.size is not None:
-            image = enlarge(image[None], self.size)[0]
-        return {"image": image.contiguous(), "label": torch.tensor(int(self.labels[index]))}
-
-
-def enlarge(images: torch.Tensor, size: int) -> torch.Tensor:
-    """Bilinear enlargement of (N, C, h, w) to (N, C, size, size)."""
-    return F.interpolate(images, size=(size, size), mode="bilinear", align_corners=False)
-
-
-def read_idx(path: Path) -> np.ndarray:
-    """An array from an idx file of unsigned bytes (MNIST's format, gzipped or not)."""
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
-        raise ValueError(f"{path}: not an idx file of unsigned bytes")
-    shape = np.frombuffer(raw, ">u4", count=raw[3], offset=4)
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
-
-
-def load_digits(data: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, h, w) float32 in [-1, 1] and labels (N,)."""
-    if data == "builtin":
-        from sklearn.datasets import load_digits as bundled
-
-        digits = bundled()
-        return (digits.images / 8.0 - 1.0).astype(np.float32), digits.target
-    arrays = []
-    for stem in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
-        found = sorted(Path(data).glob(stem.replace("-idx", "?idx") + "*"))
-        if not found:
-            raise FileNotFoundError(f"{data}: no {stem}[.gz] in this folder")
-        arrays.append(read_idx(found[0]))
-    return (arrays[0] / 127.5 - 1.0).astype(np.float32), arrays[1]
 
 
 def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, ...]]:
@@ -74,6 +31,13 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
     size, common = point.image_size, {"num_labels": NUM_CLASSES}
     if point.model == "mobilenet_v2":
         mobile = hf.MobileNetV2ForImageClassification(hf.MobileNetV2Config(image_size=size, **common))
+        for module in mobile.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                # Transformers takes TensorFlow's decay, 0.997, for PyTorch's momentum, which is one less the decay: in
+                # evaluation the last batch alone would count. Training does not use these means.
+                module.momentum = 0.1
+        if point.fused_padding:
+            fuse_padding(mobile)
         return mobile, tuple(mobile.mobilenet_v2.layer)
     if point.model == "resnet50":
         resnet = hf.ResNetForImageClassification(hf.ResNetConfig(**common))
@@ -86,10 +50,31 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
     return vit, tuple(blocks)
 
 
+def fuse_padding(mobile: torch.nn.Module) -> None:
+    """Let the convolutions of stride 1 pad: there TensorFlow's padding, for which transformers copies each input, is
+    symmetric, and for kernels of 1 x 1 none at all."""
+    layer: Any
+    for layer in mobile.modules():
+        convolution = getattr(layer, "convolution", None)
+        if convolution is not None and convolution.stride == (1, 1):
+            convolution.padding = tuple(
+                reach * (edge - 1) // 2
+                for edge, reach in zip(convolution.kernel_size, convolution.dilation, strict=True)
+            )
+            layer.config = copy.copy(layer.config)
+            layer.config.tf_padding = False
+
+
 def loss(network: Any, batch: Batch) -> torch.Tensor:
     """Cross entropy of one micro-batch, mean over its images."""
     logits = network(pixel_values=batch["image"]).logits
     return F.cross_entropy(logits.float() if logits.dtype != torch.float64 else logits, batch["label"])
+
+
+def correct(network: Any, batch: Batch) -> torch.Tensor:
+    """How many images of a batch the network names rightly, as a tensor of one count."""
+    right: torch.Tensor = network(pixel_values=batch["image"]).logits.argmax(dim=1) == batch["label"]
+    return right.sum()
 
 
 def blank(point: Point) -> Batch:
@@ -104,15 +89,58 @@ def build(point: Point) -> Work:
     size = point.image_size
     assert size is not None
     model, layers = build_model(point)
-    memory = torch.channels_last if point.layout == "nhwc" else torch.contiguous_format
-    model = model.to(memory_format=memory)  # type: ignore[call-overload]
-    images, labels = load_digits(point.data)
+    weights = torch.channels_last if point.layout in ("nhwc", "mixed") else torch.contiguous_format
+    model = model.to(memory_format=weights)  # type: ignore[call-overload]
+    dataset, held_back = datasets(point)
+    return Work(
+        model, dataset, preparation(point), loss, layers, tokens_per_sample=None, held_back=held_back, correct=correct
+    )
+
+
+def preparation(point: Point) -> Callable[[Batch], Batch]:
+    """What is done with a batch on the device: bytes to floats, enlargement, and the layout of the images. The images
+    of loader device are ready."""
+    size, layout = point.image_size, images_layout(point)
+    assert size is not None
+    here = point.resize_on == "device" and point.source == "small" and point.loader != "device"
+    dtype = torch.float64 if point.precision == "fp64" else torch.float32
 
     def prepare(batch: Batch) -> Batch:
         image = batch["image"]
-        if point.resize_on == "device":
+        if image.dtype == torch.uint8:
+            image = from_bytes(image, dtype)
+        if here:
             image = enlarge(image, size)
-        return {"image": image.contiguous(memory_format=memory), "label": batch["label"]}
+        return {"image": image.contiguous(memory_format=layout), "label": batch["label"]}
 
-    dataset = Digits(images, labels, size if point.resize_on == "worker" else None)
-    return Work(model, dataset, prepare, loss, layers, tokens_per_sample=None)
+    return prepare
+
+
+def images_layout(point: Point) -> torch.memory_format:
+    return torch.channels_last if point.layout == "nhwc" else torch.contiguous_format
+
+
+def datasets(point: Point) -> tuple[Dataset[Batch], Dataset[Batch] | None]:
+    """What is trained on, and what is held back from it, where accuracy is measured."""
+    on_disk = prepared.of_point(point)
+    source = on_disk or load_digits(point.data)
+    count = len(source.labels() if isinstance(source, prepared.Prepared) else source[1])
+    if not point.epochs:
+        return dataset(point, source, np.arange(count)), None
+    train, held = split(count, point.seed + point.repeat)
+    return dataset(point, source, train), dataset(point, source, held)
+
+
+def dataset(
+    point: Point, source: prepared.Prepared | tuple[np.ndarray, np.ndarray], rows: np.ndarray
+) -> Dataset[Batch]:
+    """The images of these numbers: of what is on disk, or of digits in memory (images, labels)."""
+    as_bytes = point.pixels == "uint8" and point.loader != "device"
+    ahead = point.source == "small" and (point.resize_on == "worker" or point.loader == "device")
+    size = point.image_size if ahead else None
+    if not isinstance(source, prepared.Prepared):
+        images, labels = source
+        return Digits(images[rows], labels[rows], size, as_bytes)
+    if source.form == "array":
+        return Mapped(source, rows, size, as_bytes)
+    return Files(source, rows, as_bytes)

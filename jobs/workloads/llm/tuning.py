@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from jobs import dtypes
 from jobs.failures import Unsupported
 from jobs.point import Point
-from jobs.workloads.llm import dtypes, weights
+from jobs.workloads.llm import weights
 from jobs.workloads.llm.nf4 import Nf4Linear
 from jobs.workloads.llm.shapes import configuration
 
