@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 import warnings
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def train(point, steps):
     compute.set_kernels(point)
     work = workloads.build(point)
     compute.write_attention_out(point, work)
-    batches = fetched(point, work, device, make_loader(point, work.dataset))
+    batches = fetched(point, work, device, make_loader(point, work.dataset, device))
     trainer = make_trainer(point, work, device)
     found = []
     with compute.attention(point):
@@ -70,15 +71,24 @@ def train(point, steps):
 
 
 def fetched(point, work, device, loader):
-    """A rank's micro-batches as jobs.steps prepares them."""
-    import torch
-
+    """A rank's micro-batches as jobs.steps has them."""
     from jobs.data import endless
+    from jobs.feed import Feed
+    from jobs.telemetry.trace import NoTracer
 
-    whole = {"fp64": torch.float64, "bf16_pure": torch.bfloat16}.get(point.precision)
-    for batch in endless(loader):
-        there = {k: v.to(device) for k, v in batch.items()}
-        yield work.prepare({k: v.to(whole) if whole and v.is_floating_point() else v for k, v in there.items()})
+    feed = Feed(point, endless(loader), work, device, NoTracer())
+    while True:
+        yield feed.next()
+
+
+def attempt(point, steps):
+    """As `train`; of a rank alone, the error of a point that cannot be trained, so that others can still be."""
+    if int(os.environ["WORLD_SIZE"]) > 1:
+        return train(point, steps)
+    try:
+        return train(point, steps)
+    except Exception:
+        return {"error": traceback.format_exc()[-3000:]}
 
 
 def main():
@@ -89,7 +99,7 @@ def main():
 
     points = {name: complete(settings) for name, settings in json.load(sys.stdin).items()}
     join_group(pick_device(next(iter(points.values()))), stall_s=0)
-    found = {name: train(point, int(sys.argv[2])) for name, point in points.items()}
+    found = {name: attempt(point, int(sys.argv[2])) for name, point in points.items()}
     (Path(sys.argv[1]) / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

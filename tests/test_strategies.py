@@ -98,6 +98,7 @@ def _plain(pairs, shards):
 
 def means(of_ranks):
     """The mean loss of each step, over micro-batches and ranks."""
+    assert not any(isinstance(of_rank, dict) for of_rank in of_ranks), of_ranks[0]["error"]
     return torch.tensor(of_ranks, dtype=torch.float64).mean((0, 2)).tolist()
 
 
