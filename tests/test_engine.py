@@ -2,13 +2,14 @@
 
 import itertools
 
+import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
 from analysis import engine, tables
 from analysis.event_tables import EVENTS
-from analysis.metrics import intervals
+from analysis.metrics import intervals, ranges
 from analysis.metrics.parts import HIDDEN, PARTS
 from tests.timelines import random_trace
 
@@ -54,6 +55,28 @@ def test_projections(seed, crossing):
     columns = ["start_ns", "end_ns", "name", "thread", "gpu_start_ns", "gpu_end_ns", "gpu_span_ns", "gpu_busy_ns"]
     found = analysed(trace)["nvtx_gpu"].select(*columns, "launches", "activities")
     assert sorted(found.with_columns(pl.col("name").cast(pl.String)).rows()) == simple_projections(trace)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_trees_of_ranges_that_cross_touch_and_coincide(seed):
+    """Parents, depths and what crosses, each looked for among all ranges."""
+    rng = np.random.default_rng(seed)
+    thread, start = rng.integers(0, 2, 40), rng.integers(0, 25, 40)
+    end = start + rng.integers(0, 9, 40)
+    tree = ranges.tree(thread, start, end)
+    rows = [(int(thread[r]), int(start[r]), int(end[r])) for r in tree.row]
+
+    def holds(outer, inner):
+        (t, a, b), (of, c, d) = outer, inner
+        return t == of and a < b and b >= d and b > c  # of ranges in order of start, the outer one first
+
+    for place, own in enumerate(rows):
+        around = [p for p in range(place) if holds(rows[p], own)]
+        assert tree.parent[place] == max(around, default=-1)
+        above = tree.parent[place]
+        assert tree.depth[place] == (0 if above < 0 else tree.depth[above] + 1)
+    crossed = [p for p, (t, _, b) in enumerate(rows) if any(of == t and c < b < d for of, c, d in rows[p + 1 :])]
+    assert tree.crossed.tolist() == crossed
 
 
 @pytest.mark.parametrize("seed", SEEDS)

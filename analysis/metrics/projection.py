@@ -25,17 +25,19 @@ def projected(
     """
     own = np.flatnonzero(call >= 0)
     start, end = (activities[name].to_numpy()[own] for name in ("start_ns", "end_ns"))
-    rows = list(
-        _crossed(tree, calls, call[own], start, end) if tree.crossing else _levels(tree, inner, call[own], start, end)
-    )
+    rows = list(_levels(tree, inner, call[own], start, end))
+    if len(tree.crossed):
+        rows += _crossed(tree, calls, call[own], start, end)
     joined = [np.concatenate(each) for each in zip(*rows, strict=True)] if rows else [np.empty(0, np.int64)] * 6
     order = np.argsort(tree.row[joined[0]], kind="stable")
     return joined[0][order], pl.DataFrame({n: values[order] for n, values in zip(COLUMNS, joined[1:], strict=True)})
 
 
 def _levels(tree: Tree, inner: Ints, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
-    """For each depth of the tree, innermost first, place and COLUMNS of its ranges: those of a depth lie apart, so each
-    activity counts for one of them."""
+    """For each depth of the tree, innermost first, place and COLUMNS of its ranges, without those that others cross: an
+    activity counts for one range of a depth."""
+    plain = np.ones(len(tree.begin), dtype=np.bool_)
+    plain[tree.crossed] = False
     holder = inner[call]
     order = np.argsort(start, kind="stable")
     order = order[holder[order] >= 0]
@@ -43,20 +45,22 @@ def _levels(tree: Tree, inner: Ints, call: Ints, start: Ints, end: Ints) -> Iter
     depth = tree.depth[holder].astype(np.int64)
     for level in range(int(depth.max(initial=-1)), -1, -1):
         at = np.flatnonzero(depth == level)
-        yield _groups(holder[at], call[at], start[at], end[at])
+        kept = at if not len(tree.crossed) else at[plain[holder[at]]]
+        if len(kept):
+            yield _groups(holder[kept], call[kept], start[kept], end[kept])
         holder[at] = tree.parent[holder[at]]
         depth[at] = np.where(holder[at] >= 0, tree.depth[holder[at]], -1)
 
 
 def _crossed(tree: Tree, calls: pl.DataFrame, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
-    """The same where ranges cross, one range after another: what it contains is not told by a parent then."""
+    """The same of ranges that others cross, one after another: what they contain is not told by parents."""
     begin = tree.at(*(calls[name].to_numpy()[call] for name in ("thread", "start_ns")))
     done = tree.at(*(calls[name].to_numpy()[call] for name in ("thread", "end_ns")))
     order = np.argsort(begin, kind="stable")
-    first = np.searchsorted(begin[order], tree.begin, side="left")
-    last = np.searchsorted(begin[order], tree.end, side="right")
-    for place in np.flatnonzero(last > first).tolist():
-        own = order[first[place] : last[place]]
+    first = np.searchsorted(begin[order], tree.begin[tree.crossed], side="left")
+    last = np.searchsorted(begin[order], tree.end[tree.crossed], side="right")
+    for low, high, place in zip(first.tolist(), last.tolist(), tree.crossed.tolist(), strict=True):
+        own = order[low:high]
         own = own[done[own] <= tree.end[place]]
         own = own[np.argsort(start[own], kind="stable")]
         if len(own):

@@ -25,8 +25,8 @@ class Tree:
 
     `row`: place in the frame they came from; `begin`, `end`: thread and time in one number; `parent`: place of the
     range that it lies in, -1 for none; `depth`: how many it lies in. `threads`: the key of each thread, sorted;
-    `base`: what to take off a time; `span`: the room of a thread; `crossing`: whether some overlap without one being in
-    the other.
+    `base`: what to take off a time; `span`: the room of a thread; `crossed`: places of the ranges that end while one
+    runs that began in them, so that not all that lies in them is theirs by parents.
     """
 
     row: Ints
@@ -37,7 +37,7 @@ class Tree:
     threads: Ints
     base: int
     span: int
-    crossing: bool
+    crossed: Ints
 
     def at(self, thread: Ints, time_ns: Ints) -> Ints:
         """Thread and time in one number; -1 where the thread has no ranges."""
@@ -68,11 +68,9 @@ def tree(thread: Ints, start_ns: Ints, end_ns: Ints) -> Tree:
     span = last - base + 3  # times before and after all ranges keep a place of their own
     code = np.searchsorted(threads, thread)
     row, begin, end = _ordered(code, code * span + (start_ns - base + 1), code * span + (end_ns - base + 1))
-    parent, depth = _nested(begin, end)
-    crossing = bool(((parent >= 0) & (end[parent] < end)).any()) if len(end) else False
-    if crossing:
-        parent, depth = _crossing(begin, end, span)
-    return Tree(row, begin, end, parent, depth, threads, base, span, crossing)
+    parent, crossing = _parents(begin, end)
+    crossed = _crossed(begin, end) if crossing else np.empty(0, dtype=np.int64)
+    return Tree(row, begin, end, parent, _depth(parent), threads, base, span, crossed)
 
 
 def _ordered(code: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
@@ -87,35 +85,46 @@ def _ordered(code: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return row, begin[row], end[row]
 
 
-def _nested(begin: Ints, end: Ints) -> tuple[Ints, npt.NDArray[np.uint16]]:
-    """Parent and depth where ranges of a thread lie in each other or apart."""
-    # Those that began before less those that had ended, which all began before. One without length contains nothing.
-    long = begin < end
-    ends = np.sort(end[long], kind="stable")
-    deep = np.cumsum(long) - long - np.searchsorted(ends, begin, side="right")
-    depth = np.minimum(deep, 2**16 - 1).astype(np.uint16)
-    parent = np.full(len(begin), -1, dtype=np.int64)
-    above = np.flatnonzero(depth == 0)
-    for level in range(1, int(depth.max(initial=0)) + 1):
-        own = np.flatnonzero(depth == level)
-        parent[own] = above[np.searchsorted(above, own) - 1]
-        above = own
-    return parent, depth
+def _parents(begin: Ints, end: Ints) -> tuple[Ints, bool]:
+    """Place of the last range before each one that ends when it does or later; and whether any two cross, so that
+    neither is in the other.
+
+    Every range looks at the one before it, and as long as that ends too early, at the one before which that one looks
+    at: all between end earlier still. Looks are passed over twice as many at a time as in the round before."""
+    parent = np.arange(-1, len(begin) - 1)
+    reach = np.append(np.where(begin < end, end, -1), np.iinfo(np.int64).max)  # at -1: none contains all
+    need = end + (begin == end)  # one without length is not in what ended just then
+    wrong, crossing = np.flatnonzero(reach[parent] < need), False
+    while len(wrong):
+        short = parent[wrong]
+        crossing = crossing or bool((reach[short] > begin[wrong]).any())
+        parent[wrong] = parent[short]
+        wrong = wrong[reach[parent[wrong]] < need[wrong]]
+    return parent, crossing
 
 
-def _crossing(begin: Ints, end: Ints, span: int) -> tuple[Ints, npt.NDArray[np.uint16]]:
-    """Parent and depth where ranges cross, which start/end ranges may: one after another."""
-    parent = np.full(len(begin), -1, dtype=np.int64)
-    depth = np.zeros(len(begin), dtype=np.uint16)
-    ends = end.tolist()
-    running: list[int] = []
-    for place, first in enumerate(begin.tolist()):
-        running = [r for r in running if ends[r] >= first and ends[r] // span == first // span]
-        holder = next((r for r in reversed(running) if ends[r] >= ends[place]), -1)
-        parent[place] = holder
-        depth[place] = depth[holder] + 1 if holder >= 0 else 0
-        running.append(place)
-    return parent, depth
+def _crossed(begin: Ints, end: Ints) -> Ints:
+    """Places of the ranges that end while one runs that began in them."""
+    count = len(begin)
+    later = np.arange(1, count + 1)  # the next one that ends later, found as in _parents
+    reach = np.append(end, np.iinfo(np.int64).max)
+    wrong = np.flatnonzero(reach[later] <= end)
+    while len(wrong):
+        later[wrong] = later[later[wrong]]
+        wrong = wrong[reach[later[wrong]] <= end[wrong]]
+    return np.flatnonzero(np.append(begin, np.iinfo(np.int64).max)[later] < end)
+
+
+def _depth(parent: Ints) -> npt.NDArray[np.uint16]:
+    """How many ranges each one lies in, all the way up."""
+    depth = np.zeros(len(parent), dtype=np.int64)
+    own = np.flatnonzero(parent >= 0)
+    above = parent[own]
+    while len(own):
+        depth[own] += 1
+        above = parent[above]
+        own, above = own[above >= 0], above[above >= 0]
+    return np.minimum(depth, 2**16 - 1).astype(np.uint16)
 
 
 def paths(ranges: Tree, names: pl.Series) -> tuple[pl.Series, Ints]:

@@ -65,6 +65,8 @@ def _shifts(db: sqlite3.Connection, timed: list[str], columns: dict[str, list[st
         return [value for value in found if value is not None]
 
     # A domain is made before the capture, seconds before the first range.
-    first = min(db.execute('SELECT min("start") FROM "CUPTI_ACTIVITY_KIND_RUNTIME"').fetchone())
+    calls = db.execute('SELECT min("start") FROM "CUPTI_ACTIVITY_KIND_RUNTIME"').fetchone()
+    ranges = db.execute('SELECT min("start") FROM "NVTX_EVENTS" WHERE "end" IS NOT NULL').fetchone()
+    first = min(*calls, *(start for start in ranges if start is not None))
     span = max(bound("max", "start") + bound("max", "end")) - first + 1000
     return {"start": span, "end": span, "correlationId": max(bound("max", "correlationId"), default=0) + 1}
