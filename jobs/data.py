@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, Sampler, default_collate
 
+from jobs.failures import TOO_FEW
 from jobs.point import Point
 
 Batch = dict[str, torch.Tensor]
@@ -114,7 +115,7 @@ def order_of(loader: Any) -> Any:
 def endless(loader: Any) -> Iterator[Batch]:
     """Epoch after epoch. Raises ValueError where a rank's share is smaller than a batch."""
     if len(loader) == 0:
-        raise ValueError("this rank's share of the data is smaller than one micro_batch")
+        raise ValueError(TOO_FEW)
     epoch = 0
     while True:
         begin_epoch(order_of(loader), epoch)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+TOO_FEW = "this rank's share of the data is smaller than one micro_batch"
+"""What a rank says that has too few samples."""
+_OUT_OF_MEMORY = re.compile(r"CUDA (error: )?out of memory|STATUS_ALLOC_FAILED")
+"""What torch says where another library's allocation fails: cuBLAS's, cuDNN's or NCCL's."""
+
 
 class Unsupported(Exception):
     """The device cannot do what the point asks."""
@@ -28,6 +35,6 @@ def reason_of(error: BaseException) -> tuple[str, str]:
         return "loss_nan", str(error)
     if isinstance(error, MemoryError):
         return "host_out_of_memory", message
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, without importing torch here
+    if type(error).__name__ == "OutOfMemoryError" or _OUT_OF_MEMORY.search(message):  # without importing torch here
         return "gpu_out_of_memory", message
     return "rank_exception", message

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import allocation, control, facts, json_lines, plan, watch
+from jobs import allocation, batch_search, control, facts, json_lines, plan, watch
 from jobs.look import RECORD_SCHEMA, Look, read_json, utc_now, write_json
 from jobs.looks import SKIPPED, Attempt, attempts, clear, failure_of, told
 from jobs.point import Point, complete
@@ -107,7 +107,8 @@ def run_looks(attempt: Attempt, choice: Choice) -> tuple[dict[str, dict[str, Any
         message = f"the point asks for {point.nodes} nodes and this is not inside a Slurm allocation"
         timed = SKIPPED | {"status": "failed", "reason": "launch_failed", "message": message}
     else:
-        timed = attempt.run("timed", "none", plan.timed(point))
+        failed = batch_search.run(attempt) if point.batch_search else None
+        timed = failed or attempt.run("timed", "none", plan.timed(point))
     looks = {"timed": timed, "traced": SKIPPED, "control": SKIPPED}
     if timed["status"] == "ok":
         looks["traced"], choice = traced_look(attempt, choice)
@@ -137,6 +138,7 @@ def launch(
         "point_id": job["point_id"],
         "sweep": job["sweep"],
         "settings": point.settings(),
+        "found": (read_json(folder / "point.json") or {}).get("found"),
         "status": status,
         "reason": timed["reason"],
         "message": timed["message"],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import allocation, plan, watch
+from jobs import allocation, plan, tenants, watch
 from jobs.look import Look, read_json
 from jobs.point import Point
 from jobs.telemetry import nsys
@@ -28,7 +28,7 @@ SKIPPED: dict[str, Any] = {
 
 def clear(folder: Path) -> None:
     """Take away the looks of earlier attempts: this one may skip some, and they would pass for its own."""
-    for pattern in ("timed", "traced", "cost-*"):
+    for pattern in ("timed", "traced", "cost-*", "search*", "tenant-*"):
         for old in folder.glob(pattern):
             shutil.rmtree(old, ignore_errors=True)
 
@@ -86,7 +86,11 @@ class Attempt:
             shutil.rmtree(look.folder, ignore_errors=True)
             look.folder.mkdir(parents=True)
             try:
-                outcome = watch.Ranks(look, self.point, bounded(self.limits), environment).watch(self.stopped)
+                limits = bounded(self.limits)
+                with tenants.beside(look, self.point, limits, environment, self.stopped) as more:
+                    outcome = watch.Ranks(look, self.point, limits, environment | more).watch(self.stopped)
+            except tenants.TenantError as error:
+                return error.outcome
             except OSError as error:
                 return watch.Outcome("launch_failed", str(error), None)
             if pause is None or not passing(outcome, look):

@@ -21,7 +21,7 @@ from typing import Any
 
 from jobs import facts
 from jobs.look import Look, read_json, write_json
-from jobs.point import complete
+from jobs.point import of_job
 from jobs.processes import die_with_parent, out_of_memory_kills, signal_group
 from jobs.telemetry import nsys
 from jobs.telemetry.samplers import Started
@@ -40,7 +40,7 @@ def main() -> int:
     die_with_parent(signal.SIGTERM)
     adopt_slurm_names()
     look, rank = Look(Path(sys.argv[1])), int(os.environ["RANK"])
-    point = complete(read_json(look.point_file)["settings"])
+    point = of_job(read_json(look.point_file))
     command = [sys.executable, "-m", "jobs.worker", str(look.folder)]
     under_nsys = os.environ.get("NIGHTSWEEP_TRACER") == "nsys" and point.traces(rank)
     owner = uuid.uuid4().hex

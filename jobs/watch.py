@@ -80,10 +80,11 @@ def rank_environment(point: Point, limits: Limits) -> dict[str, str]:
     }
 
 
-def commands(look: Look, point: Point) -> list[tuple[list[str], dict[str, str]]]:
-    """What to start, each with its own variables: one srun for all ranks in an allocation, else a process a rank."""
+def commands(look: Look, point: Point, local: bool = False) -> list[tuple[list[str], dict[str, str]]]:
+    """What to start, each with its own variables: one srun for all ranks in an allocation, else, or where they are to
+    be `local` all the same, a process a rank."""
     rank = [*allocation.python(), "-m", "jobs.rank", str(look.folder)]
-    if allocation.inside():
+    if allocation.inside() and not local:
         return [(allocation.srun(point, rank), {})]
     return [(rank, {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(point.processes)]
 
@@ -151,14 +152,16 @@ def blame(look: Look, end: dict[str, Any]) -> Outcome:
 
 
 class Ranks:
-    """The started ranks of a look."""
+    """The started ranks of a look. `local`: on this node, outside of Slurm's steps."""
 
-    def __init__(self, look: Look, point: Point, limits: Limits, environment: dict[str, str]) -> None:
+    def __init__(
+        self, look: Look, point: Point, limits: Limits, environment: dict[str, str], local: bool = False
+    ) -> None:
         self.look, self.point, self.limits = look, point, limits
         shared = {**rank_environment(point, limits), **environment}
         with look.log.open("ab") as log:
             self.processes = [
-                subprocess.Popen(cmd, env={**shared, **env}, stderr=log) for cmd, env in commands(look, point)
+                subprocess.Popen(cmd, env={**shared, **env}, stderr=log) for cmd, env in commands(look, point, local)
             ]
         self.started = time.time()
 
@@ -182,19 +185,22 @@ class Ranks:
         for process in self.processes:
             process.wait()
 
+    def ended_badly(self) -> Outcome | None:
+        """The outcome where a rank has failed."""
+        if not any(map(bad, exits(self.look, self.point))):
+            return None
+        time.sleep(POLL_S)  # a rank that failed in the same moment may have been first
+        return blame(self.look, first_failure(self.look, exits(self.look, self.point)))
+
     def watch(self, stopped: Callable[[], bool]) -> Outcome:
         """Until all ranks have ended well, or something is wrong."""
         while True:
-            ends = exits(self.look, self.point)
-            if any(map(bad, ends)):
-                time.sleep(POLL_S)  # a rank that failed in the same moment may have been first
-                outcome = blame(self.look, first_failure(self.look, exits(self.look, self.point)))
-            elif len(ends) == self.point.processes:
+            outcome = self.ended_badly()
+            if outcome is None and len(exits(self.look, self.point)) == self.point.processes:
                 for process in self.processes:
                     process.wait()
                 return Outcome(None, None, None)
-            else:
-                outcome = self.trouble(stopped)
+            outcome = outcome or self.trouble(stopped)
             if outcome.reason:
                 self.end()
                 told = allocation.blame(self.look.log)

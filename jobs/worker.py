@@ -23,7 +23,7 @@ from jobs import numa
 from jobs.failures import Unsupported, reason_of
 from jobs.heartbeat import Heartbeat, place
 from jobs.look import Look, read_json, write_json
-from jobs.point import Point, complete
+from jobs.point import Point, of_job
 from jobs.processes import die_with_parent
 from jobs.telemetry.gpus import full_uuid
 
@@ -152,7 +152,7 @@ def main() -> int:
     with look.rank_file(rank, "stacks.txt").open("w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
         try:
-            point = complete(read_json(look.point_file)["settings"])
+            point = of_job(read_json(look.point_file))
             run(look, point, rank, heart)
         except Exception as error:
             look.rank_file(rank, "traceback.txt").write_text(traceback.format_exc())

@@ -84,15 +84,15 @@ REFUSED = [
         FSDP | {"compile": "max-autotune"},
         "compile max-autotune records CUDA graphs, and fsdp2 moves weights or launches between them",
     ),
-    (LLM | CPU | {"compile": "reduce-overhead"}, "compile reduce-overhead records CUDA graphs; device is cpu"),
+    (RESNET | CPU | {"compile": "reduce-overhead"}, "compile reduce-overhead records CUDA graphs; device is cpu"),
     (
-        LLM | {"compile": "reduce-overhead", "allocator": "async"},
+        RESNET | {"compile": "reduce-overhead", "allocator": "async"},
         "compile reduce-overhead needs PyTorch's own allocator",
     ),
     (LLM | CPU | {"cuda_graph": True}, "CUDA graphs are recorded on GPUs; device is cpu"),
     (FSDP | {"cuda_graph": True}, "cuda_graph needs ddp, ddp_ds, local_sgd, not fsdp2"),
     (
-        LLM | {"cuda_graph": True, "compile": "reduce-overhead"},
+        RESNET | {"cuda_graph": True, "compile": "reduce-overhead"},
         "compile reduce-overhead records CUDA graphs of its own",
     ),
     (LLM | {"cuda_graph": True, "comm_hook": "powersgd"}, "comm_hook powersgd runs on the host in every step"),
@@ -113,8 +113,20 @@ REFUSED = [
     (LLM | {"attention": "efficient"}, "efficient attention does not share key/value heads, as llama-1b does"),
     (
         LLM | {"attention": "flash", "precision": "bf16", "sequences": "packed"},
-        "flash attention takes no mask, and packed sequences have one",
+        "attention flash with sequences packed: the kernel takes no mask to keep documents apart",
     ),
+    (
+        LLM | {"compile": "reduce-overhead"},
+        "compile reduce-overhead records CUDA graphs, which layers compiled one by one overwrite (try cuda_graph)",
+    ),
+    (
+        RESNET | TWO | {"strategy": "dp", "cudnn_benchmark": True},
+        "dp runs each pass in new threads, and cuDNN's trials are a thread's own: every step would repeat them",
+    ),
+    (LLM | {"tenants": 2, "nodes": 2}, "2 tenants share the GPUs of one node; nodes is 2"),
+    (LLM | CPU | {"tenants": 2}, "2 tenants share a GPU; device is cpu"),
+    (LLM | {"mps": True}, "mps true has no effect: tenants is 1"),
+    (LLM | CPU | {"batch_search": True}, "batch_search fills a GPU's memory; device is cpu"),
     (LLM | {"cudnn_benchmark": True}, "cudnn_benchmark true has no effect: workload is llm"),
 ]
 
@@ -129,6 +141,8 @@ ALLOWED = [
     LLM | {"strategy": "zero3", "offload": "all", "zero_communication": "serial"},
     LLM | TWO | {"strategy": "dp", "trace_ranks": "0"},
     LLM | CPU | {"attention": "flash"},
+    LLM | {"attention": "flash", "precision": "bf16", "sequences": "padded"},
+    RESNET | TWO | {"tenants": 3, "mps": True, "batch_search": True},
     LLM | {"cuda_graph": True, "compile": "default", "allocator": "expandable"},
     RESNET | TWO | {"strategy": "local_sgd", "compile": "max-autotune", "cudnn_benchmark": True},
 ]

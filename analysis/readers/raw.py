@@ -71,6 +71,7 @@ def point_row(record: Mapping[str, Any]) -> _Json:
         **(record.get("settings") or {}),
         **{n: record.get(n) for n in ("point_id", "sweep", "status", "reason", "message", "attempt")},
         **{n: record.get(n) for n in ("backend", "world_size", "started_at", "wall_s")},
+        "micro_batch_found": (record.get("found") or {}).get("micro_batch"),
         "device_used": device,
         "accelerator": (gpus[0].get("name") if gpus else None) if device == "cuda" else cpu,
         "hosts": [host.get("hostname") for host in hosts],

@@ -31,6 +31,9 @@ def compiled_graphs(p: Point) -> Reason | None:
         return None
     if p.device == "cpu":
         return Reason(("compile", "device"), f"compile {p.compile} records CUDA graphs; device is cpu")
+    if p.workload == "llm":
+        text = f"compile {p.compile} records CUDA graphs, which layers compiled one by one overwrite (try cuda_graph)"
+        return Reason(("compile", "workload"), text)
     if p.allocator == "async":
         return Reason(("compile", "allocator"), f"compile {p.compile} needs PyTorch's own allocator")
     return None
@@ -96,11 +99,17 @@ def attention_heads(p: Point) -> Reason | None:
     return None
 
 
-def attention_mask(p: Point) -> Reason | None:
-    if p.attention == "flash" and p.sequences not in (None, "windows"):
-        return Reason(
-            ("attention", "sequences"), f"flash attention takes no mask, and {p.sequences} sequences have one"
-        )
+def tenants_of_a_node(p: Point) -> Reason | None:
+    if p.tenants > 1 and p.nodes > 1:
+        return Reason(("tenants", "nodes"), f"{p.tenants} tenants share the GPUs of one node; nodes is {p.nodes}")
+    if p.tenants > 1 and p.device == "cpu":
+        return Reason(("tenants", "device"), f"{p.tenants} tenants share a GPU; device is cpu")
+    return None
+
+
+def searched_memory(p: Point) -> Reason | None:
+    if p.batch_search and p.device == "cpu":
+        return Reason(("batch_search", "device"), "batch_search fills a GPU's memory; device is cpu")
     return None
 
 
@@ -114,5 +123,6 @@ CHECKS = (
     attention_precision,
     attention_device,
     attention_heads,
-    attention_mask,
+    tenants_of_a_node,
+    searched_memory,
 )

@@ -103,6 +103,9 @@ def stage_inputs(p: Point) -> Reason | None:
 
 
 def data_parallel(p: Point) -> Reason | None:
+    if p.strategy == "dp" and p.cudnn_benchmark:
+        text = "dp runs each pass in new threads, and cuDNN's trials are a thread's own: every step would repeat them"
+        return Reason(("cudnn_benchmark", "strategy"), text)
     if p.strategy == "dp" and p.nodes > 1:
         return Reason(("nodes", "strategy"), f"dp is one process on one node; nodes is {p.nodes}")
     if p.strategy == "dp" and p.device == "cpu" and p.ranks_per_node > 1:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.look import Look, read_json, write_json
-from jobs.point import complete
+from jobs.point import of_job
 from jobs.processes import die_with_parent, end_on_sigterm
 from jobs.telemetry import fields, gpm, gpus
 from jobs.telemetry.events import ALERT_VARIABLE, Alert, Events, Losses, Lows, watch_xid
@@ -173,7 +173,7 @@ def main() -> None:
     end_on_sigterm(stop)
     told = os.environ.get(ALERT_VARIABLE)
     alert = Alert(**json.loads(told)) if told else None
-    hz = complete(read_json(look.point_file)["settings"]).nvml_hz
+    hz = of_job(read_json(look.point_file)).nvml_hz
     Sampler(look, hz, alert).run(stop)
 
 

@@ -1,0 +1,93 @@
+"""Jobs that share a GPU (here: the CPU), and the search for the largest batch."""
+
+import json
+
+import pytest
+
+from jobs import batch_search, tenants, watch
+from jobs.failures import TOO_FEW, reason_of
+from jobs.look import write_json
+from jobs.looks import Attempt
+from jobs.point import complete
+from tests.test_launch import NANO, launch
+
+
+@pytest.mark.slow
+def test_another_tenant_works_beside_the_measured_one(tmp_path):
+    record, folder = launch(tmp_path, tenants=2, ranks_per_node=1)
+    assert record["status"] == "ok", record["message"]
+    assert list(folder.glob("tenant-*")) == []  # ended, and nothing left
+
+
+@pytest.mark.slow
+def test_a_tenant_that_fails_is_told(tmp_path):
+    record, folder = launch(tmp_path, tenants=2, ranks_per_node=1, fault="exception@rank0:step0")
+    assert record["reason"] == "rank_exception" and record["message"].startswith("another tenant: rank 0: DrillError")
+    assert list(folder.glob("tenant-*")) == []
+
+
+def test_mps_without_its_program(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(tenants.TenantError) as caught, tenants.service(complete(NANO | {"tenants": 2, "mps": True})):
+        pass
+    assert caught.value.outcome.reason == "unsupported_here"
+
+
+def test_mps_is_started_and_ended(tmp_path, monkeypatch):
+    """By a program that notes how it is called, for there is no GPU here."""
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text(f'#!/bin/sh\necho "$1 $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/calls\ncat >> {tmp_path}/calls\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with tenants.service(complete(NANO | {"tenants": 2, "mps": True})) as variables:
+        pipe = variables["CUDA_MPS_PIPE_DIRECTORY"]
+    calls = (tmp_path / "calls").read_text().split("\n")
+    assert calls[0] == f"-d {pipe}" and calls[-3:] == [f" {pipe}", "quit", ""]
+
+
+@pytest.mark.parametrize("limit", [*range(1, 40), 100, 1000])
+@pytest.mark.parametrize("start", [1, 3, 8])
+def test_the_largest_batch_is_found_to_an_eighth(start, limit):
+    asked = []
+
+    def fits(size):
+        asked.append(size)
+        return size <= limit
+
+    found = batch_search.largest(start, fits)
+    if start > limit:
+        assert found is None
+    else:
+        assert found <= limit < found + max(1, found // 8) + 1
+    assert len(set(asked)) == len(asked) <= 16
+
+
+def searching(tmp_path, monkeypatch, outcome_of):
+    """A search whose starts end as `outcome_of` a size says."""
+    settings = {"workload": "image", "model": "resnet50", "micro_batch": 8, "batch_search": True}
+    write_json(tmp_path / "point.json", {"settings": settings})
+
+    def run(self, kind, tracer, blocks, *, samplers):
+        reason, message = outcome_of(json.loads((tmp_path / "point.json").read_text())["found"]["micro_batch"])
+        return {"status": "failed" if reason else "ok", "reason": reason, "message": message}
+
+    monkeypatch.setattr(Attempt, "run", run)
+    failed = batch_search.run(Attempt(tmp_path, 1, complete(settings), watch.Limits(9, 9), lambda: False))
+    return failed, json.loads((tmp_path / "point.json").read_text()).get("found")
+
+
+@pytest.mark.parametrize("end", [("gpu_out_of_memory", "rank 0: no"), ("rank_exception", f"rank 0: {TOO_FEW}")])
+def test_a_search_notes_what_it_found(tmp_path, monkeypatch, end):
+    failed, found = searching(tmp_path, monkeypatch, lambda size: end if size > 50 else (None, None))
+    assert failed is None and 44 < found["micro_batch"] <= 50
+
+
+def test_a_search_ends_at_another_failure(tmp_path, monkeypatch):
+    died = ("rank_killed", "rank 1 died")
+    failed, _ = searching(tmp_path, monkeypatch, lambda size: died if size > 20 else (None, None))
+    assert failed["reason"] == "rank_killed"
+
+
+def test_memory_that_a_library_misses_is_memory():
+    for text in ("CUDA error: out of memory", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"):
+        assert reason_of(RuntimeError(text))[0] == "gpu_out_of_memory"
