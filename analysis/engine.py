@@ -86,6 +86,8 @@ def apart(trace: Trace, processes: list[int]) -> list[Frames]:
 def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frames:
     """All tables but `reports` of one process."""
     number = pl.lit(rank, dtype=pl.Int64).alias("rank")
+    # Few names, looked at often.
+    own = own | {k: own[k].with_columns(pl.col("name").cast(pl.Categorical())) for k in ("kernels", "runtime")}
     found = attribute(own)
     events, ranges = found.events, found.ranges
     events["kernels"] = estimated(events["kernels"], devices)
@@ -107,7 +109,7 @@ def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frame
     out["temporal"] = temporal.table(own)
     out |= {name: frame.with_columns(named) for name, frame in (totals | {"paper_calls": sums.paper(totals)}).items()}
     exchanged = own["kernels"].filter(events["kernels"]["category"].cast(pl.String) == "communication")
-    calls = collectives.of_rank({**own, "kernels": exchanged})
+    calls = collectives.of_rank({**own, "kernels": exchanged.with_columns(pl.col("name").cast(pl.String))})
     out["collectives"] = calls.with_columns(steps.of_times(host, calls["launch_ns"]))
     return {name: _conformed(frame.with_columns(number), name) for name, frame in out.items()}
 

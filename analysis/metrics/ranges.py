@@ -94,12 +94,16 @@ def _parents(begin: Ints, end: Ints) -> tuple[Ints, bool]:
     parent = np.arange(-1, len(begin) - 1)
     reach = np.append(np.where(begin < end, end, -1), np.iinfo(np.int64).max)  # at -1: none contains all
     need = end + (begin == end)  # one without length is not in what ended just then
-    wrong, crossing = np.flatnonzero(reach[parent] < need), False
+    wrong = np.flatnonzero(reach[:-2] < need[1:]) + 1 if len(begin) > 1 else np.empty(0, dtype=np.int64)
+    short, start, need = wrong - 1, begin[wrong], need[wrong]
+    reached, crossing = reach[short], False
     while len(wrong):
-        short = parent[wrong]
-        crossing = crossing or bool((reach[short] > begin[wrong]).any())
-        parent[wrong] = parent[short]
-        wrong = wrong[reach[parent[wrong]] < need[wrong]]
+        crossing = crossing or bool((reached > start).any())
+        short = parent[short]
+        parent[wrong] = short
+        reached = reach[short]
+        left = reached < need
+        wrong, short, start, need, reached = (each[left] for each in (wrong, short, start, need, reached))
     return parent, crossing
 
 

@@ -54,7 +54,7 @@ def _periodic(launches: pl.DataFrame) -> pl.DataFrame | None:
     """Steps by the period of the launches; each begins after the longest pause of the host in a period."""
     if launches.height < LEAST_LAUNCHES:
         return None
-    name = launches["name"].rank("dense").to_numpy().astype(np.int64)
+    name = launches["name"].cast(pl.Categorical()).to_physical().to_numpy().astype(np.int64)
     period = _period(name)
     if period is None:
         return None
