@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -201,15 +201,23 @@ class SQLite:
         if not have:
             frame = completed(pl.DataFrame(), fields)
             return each(frame) if each else frame
-        if each:  # no field of such a table is checked
-            return self._cells(table, packed(have), lambda part: each(completed(part, fields)))
+        if each:
+            too_large: set[str] = set()
+
+            def made(part: pl.DataFrame) -> pl.DataFrame:
+                too_large.update(beyond(part, have))
+                return each(completed(part, fields))
+
+            frame = self._cells(table, packed(have), made)
+            if too_large:
+                wide = [replace(f, bits=64) if isinstance(f, Bits) and f.name in too_large else f for f in have]
+                frame = self._cells(table, packed(wide), lambda part: each(completed(part, fields)))
+            return frame
         frame = self._cells(table, packed(have))
-        for field in have:
-            if isinstance(field, Bits) and field.checked and frame.height:
-                most = frame[field.name].max()
-                if isinstance(most, int) and most >= 1 << (field.bits - 1):
-                    whole: list[Cell] = [(f'{in_sql(field)} AS "c0"', [field.name])]
-                    frame = frame.with_columns(self._cells(table, whole)[field.name])
+        for name in beyond(frame, have):
+            field = next(each for each in have if name_of(each) == name)
+            whole: list[Cell] = [(f'{in_sql(field)} AS "c0"', [name])]
+            frame = frame.with_columns(self._cells(table, whole)[name])
         return completed(frame, fields)
 
     def _cells(self, table: str, cells: Sequence[Cell], each: Make | None = None) -> pl.DataFrame:
@@ -254,6 +262,13 @@ class SQLite:
         if not isinstance(first, int) or last - first < PART_ROWS:
             return [""]
         return [f" WHERE rowid BETWEEN {low} AND {low + PART_ROWS - 1}" for low in range(first, last + 1, PART_ROWS)]
+
+
+def beyond(frame: pl.DataFrame, fields: Sequence[Field]) -> list[str]:
+    """Names of the checked fields of which some number was too large for its bits."""
+    checked = {field.name: field.bits for field in fields if isinstance(field, Bits) and field.checked}
+    most = {name: frame[name].max() for name in checked if frame.height}
+    return [n for n, value in most.items() if isinstance(value, int) and value >= 1 << (checked[n] - 1)]
 
 
 Cell = tuple[str, list[Field]]
