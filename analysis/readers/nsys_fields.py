@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from analysis.readers.nsys_source import Bits, Field, Text
+from analysis.readers.nsys_cells import Bits, Field, Text
 
 TEXT_BY_ID = "\x01"
 """Before the number of a string that stands for a text."""
