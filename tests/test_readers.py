@@ -67,6 +67,23 @@ def export(tmp_path):
     return make_nsys(tmp_path / "trace-r0.sqlite")
 
 
+def test_a_range_of_hours_and_a_domain_of_many(export):
+    """Numbers that do not fit the cell that they share are read again in full."""
+    hours = 5 * 3600 * 10**9
+    with sqlite3.connect(export) as db:
+        before = nsys.read(export).events["nvtx"].height
+        db.execute("ALTER TABLE NVTX_EVENTS ADD COLUMN domainId INTEGER")
+        db.execute(f"INSERT INTO NVTX_EVENTS VALUES (50, {50 + hours}, 59, 'all', {GLOBAL + TID}, NULL, 0)")
+        db.execute(f"INSERT INTO NVTX_EVENTS VALUES (10, 11, 75, 'mine', {GLOBAL + TID}, NULL, 70000)")
+        db.execute(f"INSERT INTO NVTX_EVENTS VALUES (60, 70, 59, 'own', {GLOBAL + TID}, NULL, 70000)")
+    marks = nsys.read(export).events["nvtx"]
+    assert marks.height == before + 2
+    found = {str(row["name"]): row for row in marks.iter_rows(named=True)}
+    assert found["all"]["end_ns"] - found["all"]["start_ns"] == hours and found["all"]["domain"] is None
+    assert found["own"]["domain"] == "mine" and found["own"]["end_ns"] - found["own"]["start_ns"] == 10
+    assert found["open"]["end_ns"] == found["all"]["end_ns"]  # the last event
+
+
 def test_nsys(export):
     events = nsys.read(export).events
     assert_contract(events)

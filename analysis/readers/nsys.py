@@ -17,9 +17,10 @@ import polars as pl
 from analysis import tables
 from analysis.event_tables import DEVICES, EVENTS, Trace
 from analysis.readers import nccl_payload
+from analysis.readers.nsys_cells import Text
 from analysis.readers.nsys_fields import SOURCES, nvtx_fields
 from analysis.readers.nsys_nvtx import Marks
-from analysis.readers.nsys_source import Source, Text, open_source
+from analysis.readers.nsys_source import Source, open_source
 
 KNOWN_MAJOR = 3
 _STRINGS, _SESSION, _EXPORT = "StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT"

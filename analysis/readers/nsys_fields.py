@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import polars as pl
 
-from analysis.readers.nsys_source import Bits, Field, Text
+from analysis.readers.nsys_cells import Bits, Field, Text
 
 TEXT_BY_ID = "\x01"
 """Before the number of a string that stands for a text."""
@@ -36,7 +37,7 @@ _DEVICE: list[Field] = [process_of("globalPid"), Bits("streamId", 32), Bits("dev
 _CORRELATION = Bits("correlationId", 32)
 SOURCES: dict[str, tuple[str, list[Field]]] = {
     # The largest first, for the last to be read has nothing beside it.
-    "nvtx": ("NVTX_EVENTS", ["start", "end", "globalTid"]),  # and what nvtx_fields adds
+    "nvtx": ("NVTX_EVENTS", ["start", "globalTid"]),  # and what nvtx_fields adds
     "kernels": (
         "CUPTI_ACTIVITY_KIND_KERNEL",
         [
@@ -84,8 +85,8 @@ SOURCES: dict[str, tuple[str, list[Field]]] = {
 
 
 def nvtx_fields(columns: Collection[str]) -> list[Field]:
-    """Two more cells: `kind` (eventType, 1 << 8 for a range that ends on another thread, domain << 9), and the text or
-    the number of it."""
+    """Two more cells: `took` with `kind` (eventType, 1 << 8 for a range that ends on another thread, domain << 9), and
+    the text or the number of it."""
     sql, expr = ['"eventType"'], pl.col("eventType").cast(pl.Int64)
     needs = ["eventType"]
     if "endGlobalTid" in columns:
@@ -96,8 +97,9 @@ def nvtx_fields(columns: Collection[str]) -> list[Field]:
         sql.append('(coalesce("domainId", 0) << 9)')
         expr = expr + pl.col("domainId").cast(pl.Int64).fill_null(0) * 2**9
         needs.append("domainId")
-    kind = Bits("kind", 64, " | ".join(sql), expr, tuple(needs))
+    took = replace(_TOOK, bits=40)  # a quarter of an hour
+    kind = Bits("kind", 23, " | ".join(sql), expr, tuple(needs), checked=True)
     by_id = f"""coalesce("text", char({ord(TEXT_BY_ID)}) || "textId")"""
     either = pl.coalesce("text", pl.format(TEXT_BY_ID + "{}", "textId"))
     both = "textId" in columns
-    return [kind, Text("text", by_id, either, ("text", "textId")) if both else Text("text")]
+    return [took, kind, Text("text", by_id, either, ("text", "textId")) if both else Text("text")]

@@ -27,6 +27,7 @@ class Marks:
         """The ranges among the rows, with the fields of `nsys_fields.nvtx_fields`. One that was never closed has no
         end yet."""
         kind = pl.col("kind") & 0xFF
+        part = part.with_columns(end=pl.col("start") + pl.col("took"))
         told = part.with_columns(text=self._texts(part["text"]))
         last = part.select(pl.max_horizontal(pl.col("start").max(), pl.col("end").max())).item()
         self._lasts.append(last or 0)

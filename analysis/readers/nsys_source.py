@@ -3,69 +3,45 @@
 The schema moves from version to version, added columns may stand anywhere, and a table without rows may be missing: a
 column that is not there reads as null, and a table that is not there is told apart from an empty one.
 
-SQLite hands over one cell at a time, which is what a large export costs. So large tables are read in parts by several
-threads, and whole numbers that are bounded by their nature share a cell (`Bits`) where a table has many of them: a cell
-costs as much as about five operations that pack it.
+SQLite hands over one cell at a time, which is what a large export costs: so large tables are read in parts by several
+threads, and numbers share cells (nsys_cells.py).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import adbc_driver_manager as adbc
 import adbc_driver_sqlite
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.readers.nsys_cells import (
+    Bits,
+    Cell,
+    Field,
+    Text,
+    beyond,
+    completed,
+    in_polars,
+    in_sql,
+    name_of,
+    packed,
+    readable,
+    unpacked,
+)
+
 PART_ROWS = 250_000
 BATCH_ROWS = 65_536
-CELL_BITS = 63
-
-
-@dataclass(frozen=True)
-class Bits:
-    """Whole numbers of so many bits at most, all ones standing for null: a column, or what is computed from some.
-
-    `sql` and `expr` say the same to SQLite and to Polars, from the columns `needs`. `checked`: the numbers are only
-    mostly so small; where one is not, all are read again in full. With 64 bits it has a cell of its own and no null.
-    """
-
-    name: str
-    bits: int
-    sql: str = ""
-    expr: pl.Expr | None = None
-    needs: tuple[str, ...] = ()
-    checked: bool = False
-
-    @property
-    def cell(self) -> str:
-        """Its bits, without those of a number that is too large: such a one shows as at least half the room."""
-        room = (1 << self.bits) - 1
-        value = f"min({in_sql(self)}, {room - 1})" if self.checked else in_sql(self)
-        return f"(coalesce({value}, {room}) & {room})"
-
-
-@dataclass(frozen=True)
-class Text:
-    """A column of text with few distinct values, read as categorical, or what is computed from some."""
-
-    name: str
-    sql: str = ""
-    expr: pl.Expr | None = None
-    needs: tuple[str, ...] = ()
 
 
 Make = Callable[[pl.DataFrame], pl.DataFrame]
-Field = str | Bits | Text
-"""What to read: a column of 64-bit numbers where it is given by its name alone."""
 
 
 class Source(Protocol):
@@ -80,42 +56,6 @@ class Source(Protocol):
 
     def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
         """Columns of the few rows in which one column has one of these values; null where there is no such column."""
-
-
-def name_of(field: Field) -> str:
-    return field if isinstance(field, str) else field.name
-
-
-def columns_of(field: Field) -> tuple[str, ...]:
-    return (name_of(field),) if isinstance(field, str) or not field.needs else field.needs
-
-
-def in_sql(field: Field) -> str:
-    return f'"{name_of(field)}"' if isinstance(field, str) or not field.sql else field.sql
-
-
-def in_polars(field: Field) -> pl.Expr:
-    computed = None if isinstance(field, str) else field.expr
-    return (pl.col(name_of(field)) if computed is None else computed).alias(name_of(field))
-
-
-def dtype_of(field: Field) -> pl.DataType:
-    if isinstance(field, Text):
-        return pl.Categorical()
-    return pl.Int32() if isinstance(field, Bits) and field.bits < 32 and not field.checked else pl.Int64()
-
-
-def readable(fields: Sequence[Field], columns: Collection[str]) -> list[Field]:
-    """Fields whose columns are there."""
-    return [field for field in fields if all(name in columns for name in columns_of(field))]
-
-
-def completed(frame: pl.DataFrame, fields: Sequence[Field]) -> pl.DataFrame:
-    """The frame with all fields, in order: null where the export has no such column."""
-    have = set(frame.columns)
-    return frame.select(
-        (pl.col(name_of(f)) if name_of(f) in have else pl.lit(None)).cast(dtype_of(f)).alias(name_of(f)) for f in fields
-    ).filter(pl.lit(bool(have)))
 
 
 class Parquet:
@@ -201,15 +141,23 @@ class SQLite:
         if not have:
             frame = completed(pl.DataFrame(), fields)
             return each(frame) if each else frame
-        if each:  # no field of such a table is checked
-            return self._cells(table, packed(have), lambda part: each(completed(part, fields)))
+        if each:
+            too_large: set[str] = set()
+
+            def made(part: pl.DataFrame) -> pl.DataFrame:
+                too_large.update(beyond(part, have))
+                return each(completed(part, fields))
+
+            frame = self._cells(table, packed(have), made)
+            if too_large:
+                wide = [replace(f, bits=64) if isinstance(f, Bits) and f.name in too_large else f for f in have]
+                frame = self._cells(table, packed(wide), lambda part: each(completed(part, fields)))
+            return frame
         frame = self._cells(table, packed(have))
-        for field in have:
-            if isinstance(field, Bits) and field.checked and frame.height:
-                most = frame[field.name].max()
-                if isinstance(most, int) and most >= 1 << (field.bits - 1):
-                    whole: list[Cell] = [(f'{in_sql(field)} AS "c0"', [field.name])]
-                    frame = frame.with_columns(self._cells(table, whole)[field.name])
+        for name in beyond(frame, have):
+            field = next(each for each in have if name_of(each) == name)
+            whole: list[Cell] = [(f'{in_sql(field)} AS "c0"', [name])]
+            frame = frame.with_columns(self._cells(table, whole)[name])
         return completed(frame, fields)
 
     def _cells(self, table: str, cells: Sequence[Cell], each: Make | None = None) -> pl.DataFrame:
@@ -254,59 +202,6 @@ class SQLite:
         if not isinstance(first, int) or last - first < PART_ROWS:
             return [""]
         return [f" WHERE rowid BETWEEN {low} AND {low + PART_ROWS - 1}" for low in range(first, last + 1, PART_ROWS)]
-
-
-Cell = tuple[str, list[Field]]
-"""An SQL expression, and the fields that are in it, the last in the lowest bits."""
-
-
-def packed(fields: Sequence[Field]) -> list[Cell]:
-    """The fields in as few cells as hold them, in their order."""
-    groups: list[list[Field]] = []
-    room = 0
-    for field in fields:
-        bits = field.bits if isinstance(field, Bits) else CELL_BITS + 1
-        if bits > room:
-            groups.append([])
-            room = CELL_BITS if bits <= CELL_BITS else 0
-        groups[-1].append(field)
-        room -= min(bits, room)
-    return [(f'{_sql(group)} AS "c{place}"', group) for place, group in enumerate(groups)]
-
-
-def _sql(group: Sequence[Field]) -> str:
-    parts, shift = [], 0
-    for field in reversed(group):
-        if isinstance(field, Text):
-            # The driver takes a column's type from its first rows: nulls there would make it one of numbers.
-            return f"coalesce({in_sql(field)}, '')"
-        if isinstance(field, str) or field.bits > CELL_BITS:
-            return in_sql(field)
-        parts.append(f"({field.cell} << {shift})" if shift else field.cell)
-        shift += field.bits
-    return " | ".join(parts)
-
-
-def unpacked(frame: pl.DataFrame, cells: Sequence[Cell]) -> pl.DataFrame:
-    """Cells as the fields that are in them."""
-    out: list[pl.Series] = []
-    for place, (_, group) in enumerate(cells):
-        cell = frame[f"c{place}"]
-        if not isinstance(group[0], Bits) or group[0].bits > CELL_BITS:
-            out.append(cell.cast(dtype_of(group[0])).alias(name_of(group[0])))
-            continue
-        numbers, shift = cell.cast(pl.Int64).to_numpy(), 0
-        for field in reversed(group):
-            assert isinstance(field, Bits)
-            out.append(_field(field, (numbers >> shift) & ((1 << field.bits) - 1)))
-            shift += field.bits
-    return pl.DataFrame(out)
-
-
-def _field(field: Bits, values: npt.NDArray[np.int64]) -> pl.Series:
-    empty = values == (1 << field.bits) - 1
-    column = pl.Series(field.name, values).cast(dtype_of(field))
-    return column.set(pl.Series(empty), None) if empty.any() else column
 
 
 def first_line(error: BaseException) -> str:
