@@ -74,7 +74,7 @@ def steps(own, count, seed):
     generator, losses = torch.Generator().manual_seed(seed), []
     for _ in range(count):
         x = torch.randn(16, 8, generator=generator)
-        loss = own.forward({"x": x, "label": (x[:, 0] > 0).long()})
+        loss = own.forward({"x": x, "label": (x[:, 0] > 0).long()}, last=True)
         own.backward(loss, last=True)
         own.step()
         losses.append(loss.item())
@@ -137,7 +137,7 @@ def loop_of(tmp_path, attempt, **settings):
     train, held = (Digits(images[rows], labels[rows], None) for rows in digits.split(len(labels), point.seed))
     work = Work(
         Flat(), train, lambda batch: batch, lambda network, b: nn.functional.cross_entropy(network(b), b["label"]), (),
-        None, held, lambda network, b: (network(b).argmax(1) == b["label"]).sum(),
+        tokens_per_sample=None, held_back=held, correct=lambda network, b: (network(b).argmax(1) == b["label"]).sum(),
     )  # fmt: skip
     look = Look(tmp_path / f"timed.{attempt}")
     look.folder.mkdir()

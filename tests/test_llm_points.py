@@ -21,8 +21,6 @@ def rows(folder):
     [
         ("dpo", {"strategy": "zero3", "loss_chunks": 3}),
         ("dpo_qlora", {"ranks_per_node": 1, "activation_checkpointing": True, "checkpoint_every": 2}),
-        ("qat", {"strategy": "fsdp2", "grad_accum": 2}),
-        ("full", {"strategy": "zero3", "loss_chunks": 4, "sequences": "packed"}),
     ],
 )
 def test_a_point_trains(tmp_path, method, settings):
