@@ -72,6 +72,7 @@ def exports(export: Path, copies: list[int], scratch: Path) -> None:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             rows = pool.submit(tile, export, tiled, count).result()
             pool.submit(parquet, tiled, folder).result()
+        os.sync()  # else the first to be measured has the disk busy with what was just written
         ours, ours_parquet = ingest(tiled, scratch), ingest(folder, scratch)
         size = (
             f"{rows['CUPTI_ACTIVITY_KIND_KERNEL']:>10,} {rows['NVTX_EVENTS']:>11,} {tiled.stat().st_size / 1e6:>7.0f}"
