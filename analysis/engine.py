@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import polars as pl
 from analysis import tables
 from analysis.event_tables import Trace
 from analysis.metrics import collectives, efficiency, kernel_class, occupancy, parts, steps, sums, temporal
-from analysis.metrics.attribution import ON_DEVICE, Nested, attribute, nested
+from analysis.metrics.attribution import ON_DEVICE, attribute
 from analysis.metrics.collectives import OF_RANK
 from analysis.readers import kineto, nsys
 from analysis.trace_tables import TRACE_TABLES
@@ -39,26 +39,13 @@ def analysed(path: Path, report: str, alone: bool = True) -> Iterator[Frames]:
     processes = of_processes(trace.events)
     told = rank_told(trace, report) if len(processes) == 1 else None
     ranks = [told if told is not None else place if alone else -1 - place for place in range(len(processes))]
-    split: list[Frames | None] = [*apart(trace, processes)]
+    split = deque(apart(trace, processes))
     # Half the cores, for each rank's work is itself spread over threads: no rank is held before its turn is near.
     workers = max(1, (os.cpu_count() or 1) // 2)
-    with ThreadPoolExecutor(workers) as pool, ThreadPoolExecutor(workers) as ahead:
-        trees: dict[int, Future[Nested]] = {}
-
-        def made(place: int) -> Frames:
-            own, split[place] = split[place], None
-            assert own is not None
-            if place not in trees:
-                trees[place] = ahead.submit(nested, own["nvtx"])
-            after = split[place + workers] if place + workers < len(split) else None
-            if after is not None:  # this part of a rank's work keeps but one core busy
-                trees[place + workers] = ahead.submit(nested, after["nvtx"])
-            # Handed over as a call, so that the tree goes with its last use and not with this function.
-            return of_rank(own, trace.devices, ranks[place], report, lambda: trees.pop(place).result())
-
+    with ThreadPoolExecutor(workers) as pool:
         running: deque[Future[Frames]] = deque()
-        for place in range(len(ranks)):
-            running.append(pool.submit(made, place))
+        for rank in ranks:
+            running.append(pool.submit(of_rank, split.popleft(), trace.devices, rank, report))
             if len(running) > workers:
                 yield running.popleft().result()
         while len(running) > 1:
@@ -96,14 +83,12 @@ def apart(trace: Trace, processes: list[int]) -> list[Frames]:
     return out
 
 
-def of_rank(
-    own: Frames, devices: pl.DataFrame, rank: int, report: str, tree: Callable[[], Nested] | None = None
-) -> Frames:
-    """All tables but `reports` of one process. `tree`: gives that of its NVTX ranges, where it is made already."""
+def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frames:
+    """All tables but `reports` of one process."""
     number = pl.lit(rank, dtype=pl.Int64).alias("rank")
     # Few names, looked at often.
     own = own | {k: own[k].with_columns(pl.col("name").cast(pl.Categorical())) for k in ("kernels", "runtime")}
-    found = attribute(own, tree() if tree else nested(own["nvtx"]))
+    found = attribute(own)
     events, ranges = found.events, found.ranges
     events["kernels"] = estimated(events["kernels"], devices)
     launched = pl.concat(

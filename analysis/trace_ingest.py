@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
-import pyarrow as pa
 
 from analysis import engine, trace_files, trace_ranks
 from analysis.metrics import ranks
@@ -71,7 +70,6 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
 def one(job: Job) -> Part:
     """The tables of a file, in a folder."""
     trace, folder = job.trace, job.folder
-    pa.set_memory_pool(pa.system_memory_pool())  # NumPy's too, so that what the one gives back the other can take
     try:
         with tempfile.TemporaryDirectory() as scratch:
             path = exported(trace, Path(scratch)) if trace.suffix == ".nsys-rep" else trace

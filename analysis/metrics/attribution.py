@@ -27,32 +27,15 @@ class Attributed:
     ranges: pl.DataFrame
 
 
-@dataclass(frozen=True)
-class Nested:
-    """NVTX ranges of one process by what they lie in. `marks`: those that begin and end on one thread; `rest`: the
-    others; `words`: the distinct nvtx_paths, and `path` the place in them of each range of `tree`."""
-
-    marks: pl.DataFrame
-    rest: pl.DataFrame
-    tree: nvtx.Tree
-    words: pl.Series
-    path: Ints
-
-
-def nested(ranges: pl.DataFrame) -> Nested:
-    """The ranges as a tree. It needs nothing else of the trace, so it can be made ahead."""
-    across = ranges["style"].cast(pl.String) == "across"
-    marks, rest = (ranges.filter(~across), ranges.filter(across)) if across.any() else (ranges, ranges.clear())
+def attribute(events: Mapping[str, pl.DataFrame]) -> Attributed:
+    """Events of one process, with columns added: nvtx_path (ranges, calls and activities), depth (ranges), and thread,
+    launch_ns, launch_end_ns, the launching call's (activities)."""
+    across = events["nvtx"]["style"].cast(pl.String) == "across"
+    marks = events["nvtx"].filter(~across) if across.any() else events["nvtx"]
+    calls = events["runtime"]
     tree = nvtx.tree(*_bounds(marks))
     texts, path = nvtx.paths(tree, marks["name"])
-    return Nested(marks, rest, tree, texts.cast(pl.Categorical()), path)
-
-
-def attribute(events: Mapping[str, pl.DataFrame], ranges: Nested) -> Attributed:
-    """Events of one process, with columns added: nvtx_path (ranges, calls and activities), depth (ranges), and thread,
-    launch_ns, launch_end_ns, the launching call's (activities). `ranges`: those of the events."""
-    marks, tree, words, path = ranges.marks, ranges.tree, ranges.words, ranges.path
-    calls = events["runtime"]
+    words = texts.cast(pl.Categorical())
     inner = tree.innermost(*_bounds(calls))
     activities = pl.concat([events[kind].select("start_ns", "end_ns", "correlation") for kind in ON_DEVICE])
     call = launching(calls["correlation"], activities["correlation"])
@@ -66,9 +49,9 @@ def attribute(events: Mapping[str, pl.DataFrame], ranges: Nested) -> Attributed:
     }
     place, gpu = projection.projected(tree, inner, calls, activities, call)
     spans = gpu.with_columns(gpu_span_ns=pl.col("gpu_end_ns") - pl.col("gpu_start_ns"))
-    both = own if ranges.rest.is_empty() else pl.concat([own, ranges.rest], how="diagonal")
+    rest = pl.concat([own, events["nvtx"].filter(across)], how="diagonal") if across.any() else own
     return Attributed(
-        {**events, **found, "nvtx": both, "runtime": calls.with_columns(nvtx_path=of_call)},
+        {**events, **found, "nvtx": rest, "runtime": calls.with_columns(nvtx_path=of_call)},
         own[tree.row[place]].hstack(spans),
     )
 
