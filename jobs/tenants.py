@@ -38,7 +38,8 @@ def beside(
     look: Look, point: Point, limits: watch.Limits, environment: dict[str, str], stopped: Callable[[], bool]
 ) -> Iterator[dict[str, str]]:
     """The variables that the measured ranks of `look` need; all other tenants are past their warm-up by then. Raises
-    TenantError where they fail on the way."""
+    TenantError where one fails on the way, or has failed by the end of the look, which it then shared for a part only.
+    """
     with service(point) as variables, contextlib.ExitStack() as ends:
         own = {
             **environment,
@@ -58,14 +59,21 @@ def beside(
         for ranks in others:
             settle_in(ranks, stopped)
         yield variables
+        if not stopped():  # who ends the look may end the tenants too
+            for ranks in others:
+                check(ranks.ended_badly())
+
+
+def check(outcome: watch.Outcome | None) -> None:
+    """Raise TenantError where a tenant ended so."""
+    if outcome is not None and outcome.reason:
+        raise TenantError(watch.Outcome(outcome.reason, f"another tenant: {outcome.message}", outcome.failure))
 
 
 def settle_in(ranks: watch.Ranks, stopped: Callable[[], bool]) -> None:
     """Wait until all of a tenant's ranks are past their warm-up."""
     while not all(past_warm_up(ranks, rank) for rank in range(ranks.point.processes)):
-        outcome = ranks.ended_badly() or ranks.trouble(stopped)
-        if outcome.reason:
-            raise TenantError(watch.Outcome(outcome.reason, f"another tenant: {outcome.message}", outcome.failure))
+        check(ranks.ended_badly() or ranks.trouble(stopped))
         time.sleep(watch.POLL_S)
 
 

@@ -1,12 +1,15 @@
 """Jobs that share a GPU (here: the CPU), and the search for the largest batch."""
 
 import json
+import os
+import signal
+import time
 
 import pytest
 
 from jobs import batch_search, tenants, watch
 from jobs.failures import TOO_FEW, reason_of
-from jobs.look import write_json
+from jobs.look import Look, read_json, write_json
 from jobs.looks import Attempt
 from jobs.point import complete
 from tests.test_launch import NANO, launch
@@ -24,6 +27,21 @@ def test_a_tenant_that_fails_is_told(tmp_path):
     record, folder = launch(tmp_path, tenants=2, ranks_per_node=1, fault="exception@rank0:step0")
     assert record["reason"] == "rank_exception" and record["message"].startswith("another tenant: rank 0: DrillError")
     assert list(folder.glob("tenant-*")) == []
+
+
+@pytest.mark.slow
+def test_a_tenant_that_dies_during_the_look_is_told(tmp_path):
+    look, point = Look(tmp_path / "timed.1"), complete(NANO | {"tenants": 2, "warmup_steps": 1})
+    write_json(look.point_file, {"settings": point.settings()})
+    tenant = Look(tmp_path / "tenant-1.timed.1")
+    with (
+        pytest.raises(tenants.TenantError, match=r"^another tenant: rank 0 died of signal 9 \(SIGKILL\) in step \d+$"),
+        tenants.beside(look, point, watch.Limits(60, 120), {}, lambda: False),
+    ):
+        os.kill(read_json(tenant.rank_file(0, "pid.json"))["pid"], signal.SIGKILL)
+        while read_json(tenant.rank_file(0, "exit.json")) is None:
+            time.sleep(0.05)
+    assert not tenant.folder.exists()
 
 
 def test_mps_without_its_program(tmp_path, monkeypatch):
