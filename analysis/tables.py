@@ -145,7 +145,9 @@ ACCURACY: dict[str, Column] = {
 RANKS: dict[str, Column] = {
     **RANK,
     "host": Column(pl.String, "Host name.", "rankR.result.json"),
-    "uuid": Column(pl.String, "UUID of its GPU; null on a CPU.", "rankR.result.json"),
+    "uuid": Column(
+        pl.String, "UUID of its GPU; null on a CPU, and where no GPU is its alone (dp, tenants).", "rankR.result.json"
+    ),
     "peak_allocated_bytes": Column(
         pl.Int64, "Peak of the CUDA allocator, allocated; null on a CPU.", "rankR.result.json"
     ),

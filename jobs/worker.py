@@ -66,16 +66,17 @@ def join_group(device: Any, stall_s: float) -> None:
     )
 
 
-def uuid(device: Any) -> str | None:
-    """The GPU's (or MIG device's) UUID as NVML writes it; null for a CPU."""
+def uuid(device: Any, point: Point) -> str | None:
+    """UUID, as NVML writes it, of the GPU (or MIG device) whose energy is the rank's; null where there is none: on a
+    CPU, with tenants on the same GPU, and of dp, whose one rank has several GPUs."""
     import torch
 
-    if device.type != "cuda":
+    if device.type != "cuda" or point.tenants > 1 or (point.strategy == "dp" and point.ranks_per_node > 1):
         return None
     return full_uuid(str(torch.cuda.get_device_properties(device).uuid))
 
 
-def result(device: Any, work: Any, facts: dict[str, Any], rank: int) -> dict[str, Any]:
+def result(device: Any, point: Point, facts: dict[str, Any], rank: int) -> dict[str, Any]:
     """What is known of the rank at a good end; see docs/formats.md."""
     import torch
 
@@ -85,7 +86,7 @@ def result(device: Any, work: Any, facts: dict[str, Any], rank: int) -> dict[str
         "host": socket.gethostname(),
         "device": device.type,
         "device_name": torch.cuda.get_device_name(device) if cuda else None,
-        "uuid": uuid(device),
+        "uuid": uuid(device, point),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         **facts,
     }
@@ -133,9 +134,7 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         **measured,
         **work.facts(),
     }
-    if point.strategy == "dp" and point.ranks_per_node > 1:
-        facts["uuid"] = None  # of several GPUs: the first one's energy is not the job's
-    told_at_end = result(device, work, facts, rank)
+    told_at_end = result(device, point, facts, rank)
     if look.kind == "timed":
         # Last of all, when nothing is left to disturb: the peak of the process's memory has been read.
         told_at_end["flops"] = flops.count(point)

@@ -4,10 +4,12 @@ import json
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from jobs import batch_search, tenants, watch
+from jobs import batch_search, tenants, watch, worker
 from jobs.failures import TOO_FEW, reason_of
 from jobs.look import Look, read_json, write_json
 from jobs.looks import Attempt
@@ -42,6 +44,22 @@ def test_a_tenant_that_dies_during_the_look_is_told(tmp_path):
         while read_json(tenant.rank_file(0, "exit.json")) is None:
             time.sleep(0.05)
     assert not tenant.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({}, True),
+        ({"tenants": 2}, False),
+        ({"strategy": "dp"}, True),
+        ({"strategy": "dp", "ranks_per_node": 2}, False),
+    ],
+)
+def test_only_a_gpu_of_its_own_is_a_ranks_for_its_energy(monkeypatch, settings, named):
+    own = SimpleNamespace(uuid="7d4f0a34-0000-0000-0000-000000000000")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: own)
+    found = worker.uuid(torch.device("cuda", 0), complete(NANO | {"device": "cuda"} | settings))
+    assert found == (f"GPU-{own.uuid}" if named else None)
 
 
 def test_mps_without_its_program(tmp_path, monkeypatch):
