@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from jobs import flops, workloads
+from jobs.llama import SHAPES
 from jobs.point import complete
 from jobs.workloads import llm
 from tests.test_launch import launch
@@ -16,7 +17,7 @@ NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 6
 
 def products_of_llama(model, sequences, tokens):
     """2 x weights x tokens of the linear layers, and 4 L d s^2 a sequence of attention, which masks but halves not."""
-    hidden, layers, heads, kv_heads, intermediate, vocabulary = llm.SHAPES[model]
+    hidden, layers, heads, kv_heads, intermediate, vocabulary = SHAPES[model]
     attention = 2 * hidden * hidden + 2 * hidden * hidden * kv_heads // heads
     weights = layers * (attention + 3 * hidden * intermediate) + hidden * vocabulary
     return 2 * weights * sequences * tokens, 4 * layers * hidden * tokens**2 * sequences

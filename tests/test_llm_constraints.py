@@ -3,9 +3,8 @@
 import pytest
 
 from jobs import estimate
-from jobs.constraints import llm, reasons
+from jobs.constraints import reasons
 from jobs.point import complete
-from jobs.workloads.llm.shapes import SHAPES
 
 BASE = {"workload": "llm", "model": "llama-1b"}
 
@@ -32,10 +31,6 @@ PARTS = {"loss_chunks": 8, "strategy": "fsdp2", "ranks_per_node": 2}
 def test_what_cannot_be_has_one_reason(wrong, right, words):
     assert [reason.text for reason in reasons(complete(BASE | wrong)) if words in reason.text]
     assert reasons(complete(BASE | right)) == []
-
-
-def test_layers_are_those_of_the_shapes():
-    assert {model: shape[1] for model, shape in SHAPES.items()} == llm.LAYERS
 
 
 def test_estimates_know_the_methods():

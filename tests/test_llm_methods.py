@@ -12,8 +12,8 @@ from jobs import workloads
 from jobs.point import complete
 from jobs.workloads import llm
 from jobs.workloads.llm import tuning
+from jobs.workloads.llm.configuration import configuration
 from jobs.workloads.llm.nf4 import Nf4Linear
-from jobs.workloads.llm.shapes import configuration
 from jobs.workloads.llm.weights import name_in_llama
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 24}

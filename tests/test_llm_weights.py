@@ -8,7 +8,7 @@ import transformers as hf
 
 from jobs.point import complete
 from jobs.workloads import llm
-from jobs.workloads.llm.shapes import configuration
+from jobs.workloads.llm.configuration import configuration
 from jobs.workloads.llm.weights import name_in_llama
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 24}

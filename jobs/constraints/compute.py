@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from jobs.compute import GRAPHING_MODES
-from jobs.constraints.parallel import KV_HEADS
 from jobs.constraints.reason import Reason
+from jobs.llama import SHAPES
 from jobs.point import Point
 
-HEADS = {"llama-nano": 4, "llama-160m": 12, "llama-1b": 32, "llama-3b": 24, "llama-8b": 32}
 LASTING_WEIGHTS = ("ddp", "ddp_ds", "local_sgd")
 """Strategies whose weights stay where they are, as recorded kernels want them."""
 SHORT_FORMATS = ("bf16", "fp16", "bf16_pure")
@@ -93,7 +92,8 @@ def attention_device(p: Point) -> Reason | None:
 
 
 def attention_heads(p: Point) -> Reason | None:
-    if p.attention == "efficient" and p.model in HEADS and HEADS[p.model] != KV_HEADS[p.model]:
+    shape = SHAPES.get(p.model)
+    if p.attention == "efficient" and shape and shape.num_attention_heads != shape.num_key_value_heads:
         text = f"efficient attention does not share key/value heads, as {p.model} does"
         return Reason(("attention", "model"), text)
     return None

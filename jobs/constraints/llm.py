@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from jobs.constraints.reason import Reason
+from jobs.llama import SHAPES
 from jobs.point import Point
 
 MAX_SEQ_LEN = 8192
 MAX_SEQ_LEN_NANO = 1024
-LAYERS = {"llama-nano": 4, "llama-160m": 12, "llama-1b": 16, "llama-3b": 28, "llama-8b": 32}
 FLOAT8_METHODS = ("full", "lora", "dpo", "dpo_lora")
 
 
@@ -33,7 +33,8 @@ def packed_attention(p: Point) -> Reason | None:
 
 
 def checkpointed_layers(p: Point) -> Reason | None:
-    if p.checkpoint_every is not None and p.checkpoint_every > LAYERS.get(p.model, p.checkpoint_every):
+    shape = SHAPES.get(p.model)
+    if shape and p.checkpoint_every is not None and p.checkpoint_every > shape.num_hidden_layers:
         return Reason(("checkpoint_every", "model"), f"{p.checkpoint_every} is more than the layers of {p.model}")
     return None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from jobs.constraints.reason import Reason
+from jobs.llama import SHAPES
 from jobs.point import Point
 
 ZERO = ("zero1", "zero2", "zero3")
-KV_HEADS = {"llama-nano": 2, "llama-160m": 12, "llama-1b": 8, "llama-3b": 8, "llama-8b": 8}
-LAYERS = {"llama-nano": 4, "llama-160m": 12, "llama-1b": 16, "llama-3b": 28, "llama-8b": 32, "vit_s": 12}
-"""Of the models that can be split. Said here too (see jobs/workloads), for a sweep is read without loading torch."""
+LAYERS = {name: shape.num_hidden_layers for name, shape in SHAPES.items()} | {"vit_s": 12}
+"""Of the models that can be split."""
 
 
 def _split(p: Point) -> tuple[str, ...]:
@@ -64,8 +64,8 @@ def split_llm(p: Point) -> Reason | None:
 
 
 def split_heads(p: Point) -> Reason | None:
-    ranks, heads = p.ranks_per_batch, KV_HEADS.get(p.model)
-    if _split(p) and p.strategy != "pp" and heads and ranks > 1 and heads % ranks:
+    ranks, shape = p.ranks_per_batch, SHAPES.get(p.model)
+    if _split(p) and p.strategy != "pp" and shape and ranks > 1 and (heads := shape.num_key_value_heads) % ranks:
         names = ("ranks_per_node", "nodes", "replicas") if p.strategy == "tp" else ("tensor_parallel",)
         return Reason((*names, "model"), f"{ranks} ranks cannot share the {heads} key/value heads of {p.model} evenly")
     return None

@@ -13,10 +13,9 @@ import torch
 from jobs.point import Point
 from jobs.workloads import Batch, Work
 from jobs.workloads.llm import batches
-from jobs.workloads.llm.shapes import SHAPES
 from jobs.workloads.llm.tuning import build_model
 
-__all__ = ["SHAPES", "blank", "build", "build_model", "loss"]
+__all__ = ["blank", "build", "build_model", "loss"]
 
 blank = batches.blank
 

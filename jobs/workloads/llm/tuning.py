@@ -13,8 +13,8 @@ from jobs import dtypes
 from jobs.failures import Unsupported
 from jobs.point import Point
 from jobs.workloads.llm import weights
+from jobs.workloads.llm.configuration import configuration
 from jobs.workloads.llm.nf4 import Nf4Linear
-from jobs.workloads.llm.shapes import configuration
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LORA_TARGETS = {
