@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from jobs.point import Point
+from jobs.strategies import precision
+from jobs.strategies.optimizer import make_optimizer
 from jobs.telemetry.trace import Tracer
 from jobs.workloads import Batch, Work
 
@@ -18,23 +20,35 @@ Spoil = Callable[[torch.Tensor], torch.Tensor]
 class Trainer:
     """A model made ready on this rank. A step is its micro-batches, then `step`.
 
-    A strategy that works on one micro-batch after the other gives `forward` and `backward`; one that needs them all
-    gives `micro_batches` itself."""
+    A strategy gives `forward` or `backward` where its passes differ from those of the plain model, and `micro_batches`
+    where it needs all of them at once."""
 
     model: Any
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
+    autocast: torch.autocast
     accumulate: int
+    loss_of: Callable[[Any, Batch], torch.Tensor]
     keep_gradients = False
     """Gradients are zeroed where they lie, and not dropped, after a step."""
 
+    def equip(self, point: Point, work: Work, device: torch.device, model: torch.nn.Module) -> None:
+        """What training takes beside the model, which is on the device, wrapped or split."""
+        self.model = model
+        self.optimizer = make_optimizer(point, model)
+        self.scaler = precision.scaler(point, device)
+        self.autocast = precision.autocast(point, device)
+        self.accumulate = point.grad_accum
+        self.loss_of = work.loss
+
     def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         """Loss of one micro-batch (mean over its samples); `last` is the step's last one."""
-        raise NotImplementedError
+        with self.autocast:
+            return self.loss_of(self.model, batch)
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
         """Gradients, scaled for accumulation; those of the last micro-batch may communicate."""
-        raise NotImplementedError
+        self.scaler.scale(loss / self.accumulate).backward()
 
     def micro_batches(self, batches: Iterable[Batch], tracer: Tracer, spoil: Spoil) -> list[torch.Tensor]:
         """Forward and backward passes of a step's micro-batches; their losses, on the device."""

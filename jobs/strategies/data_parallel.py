@@ -10,7 +10,6 @@ import torch
 from jobs.failures import Unsupported
 from jobs.point import Point
 from jobs.strategies import Trainer, precision
-from jobs.strategies.optimizer import make_optimizer
 from jobs.workloads import Batch, Work
 
 
@@ -36,17 +35,11 @@ class DpTrainer(Trainer):
         if point.ranks_per_node > gpus:
             raise Unsupported(f"dp over {point.ranks_per_node} GPUs: {gpus if device.type == 'cuda' else 'none'} here")
         model = precision.place(point, work.model, device)
-        loss_of: torch.nn.Module = LossOf(model, work.loss, precision.autocast(point, device))
+        self.equip(point, work, device, model)
+        self.losses: torch.nn.Module = LossOf(model, work.loss, self.autocast)
         if device.type == "cuda":
-            loss_of = torch.nn.DataParallel(loss_of, device_ids=list(range(point.ranks_per_node)))
-        self.model, self.loss_of = model, loss_of
-        self.optimizer = make_optimizer(point, model)
-        self.scaler = precision.scaler(point, device)
-        self.accumulate = point.grad_accum
+            self.losses = torch.nn.DataParallel(self.losses, device_ids=list(range(point.ranks_per_node)))
 
     def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
-        loss: torch.Tensor = self.loss_of(**batch).mean()
+        loss: torch.Tensor = self.losses(**batch).mean()
         return loss
-
-    def backward(self, loss: torch.Tensor, *, last: bool) -> None:
-        self.scaler.scale(loss / self.accumulate).backward()

@@ -11,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 from jobs.failures import Unsupported
 from jobs.point import Point
 from jobs.strategies import Trainer, precision
-from jobs.strategies.optimizer import make_optimizer
 from jobs.workloads import Batch, Work
 
 POWERSGD_RANK = 1
@@ -25,28 +24,20 @@ class DdpTrainer(Trainer):
     def __init__(self, point: Point, work: Work, device: torch.device) -> None:
         if point.comm_hook == "bf16" and device.type == "cpu":
             raise Unsupported("comm_hook bf16 needs NCCL; this rank has a CPU")
-        model = precision.place(point, work.model, device)
-        self.model = DistributedDataParallel(
-            model,
+        model = DistributedDataParallel(
+            precision.place(point, work.model, device),
             device_ids=[device.index] if device.type == "cuda" else None,
             bucket_cap_mb=point.ddp_bucket_mb,
             gradient_as_bucket_view=point.ddp_bucket_view,
             static_graph=point.ddp_static_graph,
         )
-        compress(self.model, point.comm_hook)
-        self.optimizer = make_optimizer(point, self.model)
-        self.scaler = precision.scaler(point, device)
-        self.accumulate = point.grad_accum
-        self.loss_of = work.loss
-        self.autocast = precision.autocast(point, device)
+        compress(model, point.comm_hook)
+        self.equip(point, work, device, model)
 
     def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         # DDP decides in the forward pass whether the backward pass is to communicate.
-        with self.autocast, contextlib.nullcontext() if last else self.model.no_sync():
-            return self.loss_of(self.model, batch)
-
-    def backward(self, loss: torch.Tensor, *, last: bool) -> None:
-        self.scaler.scale(loss / self.accumulate).backward()
+        with contextlib.nullcontext() if last else self.model.no_sync():
+            return super().forward(batch, last=last)
 
 
 def compress(model: DistributedDataParallel, hook: str) -> None:

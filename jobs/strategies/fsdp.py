@@ -16,7 +16,6 @@ from jobs import dtypes
 from jobs.point import Point
 from jobs.strategies import Trainer, precision
 from jobs.strategies.mesh import make_mesh
-from jobs.strategies.optimizer import make_optimizer
 from jobs.workloads import Batch, Work
 
 
@@ -40,20 +39,18 @@ class Fsdp2Trainer(Trainer):
         for layer in work.layers:
             fully_shard(layer, reshard_after_forward=point.reshard_after_forward, **options)
         # The root keeps what it gathered: its weights are used last and first.
-        self.model = fully_shard(model, **options)
+        model = fully_shard(model, **options)
         prefetch(work.layers, point.prefetch_layers)
-        self.optimizer = make_optimizer(point, self.model)
-        self.scaler = precision.scaler(point, device)
-        self.accumulate = point.grad_accum
-        self.loss_of = work.loss
+        self.equip(point, work, device, model)
 
     def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+        # The shards' policy casts, and not autocast.
         return self.loss_of(self.model, batch)
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
         assert isinstance(self.model, FSDPModule)
         self.model.set_requires_gradient_sync(last)
-        self.scaler.scale(loss / self.accumulate).backward()
+        super().backward(loss, last=last)
 
 
 def mesh_of(point: Point, device: torch.device) -> DeviceMesh:

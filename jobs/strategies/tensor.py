@@ -19,8 +19,7 @@ from jobs.point import Point
 from jobs.strategies import Trainer, precision
 from jobs.strategies.averaging import average, gradients
 from jobs.strategies.mesh import make_mesh
-from jobs.strategies.optimizer import make_optimizer
-from jobs.workloads import Batch, Work
+from jobs.workloads import Work
 
 
 def split_layers(model: torch.nn.Module, mesh: DeviceMesh) -> None:
@@ -52,20 +51,12 @@ class TpTrainer(Trainer):
     def __init__(self, point: Point, work: Work, device: torch.device) -> None:
         ranks = torch.distributed.get_world_size() // point.replicas
         mesh = make_mesh(device.type, "tensor", replicas=point.replicas, tensor=ranks)
-        self.model = precision.place(point, work.model, device)
-        split_layers(self.model, mesh["tensor"])
+        model = precision.place(point, work.model, device)
+        split_layers(model, mesh["tensor"])
+        self.equip(point, work, device, model)
         self.replicas = mesh.get_group("replicas") if point.replicas > 1 else None
-        self.optimizer = make_optimizer(point, self.model)
-        self.scaler = precision.scaler(point, device)
-        self.accumulate = point.grad_accum
-        self.loss_of = work.loss
-        self.autocast = precision.autocast(point, device)
-
-    def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
-        with self.autocast:
-            return self.loss_of(self.model, batch)
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
-        (loss / self.accumulate).backward()
+        super().backward(loss, last=last)
         if last and self.replicas is not None:
             average(gradients(self.model), self.replicas)
