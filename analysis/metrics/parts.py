@@ -157,24 +157,18 @@ def _by_thread(
 def thread_sets(events: Mapping[str, pl.DataFrame], thread: int) -> dict[str, Intervals]:
     """When a thread waits for data, waits for the device, allocates, launches."""
     calls = events["runtime"].filter(pl.col("thread") == thread).sort("start_ns")
-    ranges = _named(events["nvtx"], DATA).filter(pl.col("thread") == thread)
-    launches = trace.spans(_named(calls, LAUNCH))
+    ranges = trace.named(events["nvtx"], DATA).filter(pl.col("thread") == thread)
+    launches = trace.spans(trace.named(calls, LAUNCH))
     joined = launches.copy()
     if len(joined) > 1:
         near = joined[1:, 0] - joined[:-1, 1] <= DISPATCH_NS
         joined[:-1, 1][near] = joined[1:, 0][near]
     return {
         "idle_data_wait": trace.spans(ranges),
-        "idle_sync": trace.spans(_named(calls, SYNC)),
-        "idle_allocator": trace.spans(_named(calls, ALLOCATOR)),
+        "idle_sync": trace.spans(trace.named(calls, SYNC)),
+        "idle_allocator": trace.spans(trace.named(calls, ALLOCATOR)),
         "idle_launch": intervals.union(joined),
     }
-
-
-def _named(frame: pl.DataFrame, pattern: str) -> pl.DataFrame:
-    names = frame["name"].unique().cast(pl.String)
-    wanted = names.filter(names.str.contains(pattern))
-    return frame.filter(pl.col("name").is_in(wanted.cast(frame["name"].dtype).implode()))
 
 
 def gaps_in(busy: Intervals, windows: pl.DataFrame) -> tuple[Intervals, Ints]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import polars as pl
 
 from analysis.metrics import intervals
-from analysis.metrics.trace import Events, spans
+from analysis.metrics.trace import Events, named, spans
 
 _COMMUNICATION = r"^nccl.*Kernel"
 _NO_COMPUTE = r"^nccl.*Kernel|^Memset|Memcpy|Sync"
@@ -54,7 +54,7 @@ def table(events: Events) -> pl.DataFrame:
 
 def overlap_percent(events: Events) -> float | None:
     """Time in which communication and compute both run, % of that in which communication runs; null without any."""
-    communication = spans(_named(events, _COMMUNICATION))
+    communication = spans(named(events["kernels"], _COMMUNICATION))
     if not len(communication):
         return None
     both = intervals.intersect(communication, _compute(events))
@@ -62,12 +62,4 @@ def overlap_percent(events: Events) -> float | None:
 
 
 def _compute(events: Events) -> intervals.Intervals:
-    return spans(_named(events, _NO_COMPUTE, others=True))
-
-
-def _named(events: Events, pattern: str, others: bool = False) -> pl.DataFrame:
-    """Kernels whose name has the pattern, or with `others` those that have a name without it."""
-    kernels = events["kernels"]
-    names = kernels["name"].drop_nulls().unique()  # few, where there are many kernels
-    wanted = names.filter(names.cast(pl.String).str.contains(pattern) ^ others)
-    return kernels.filter(pl.col("name").is_in(wanted.implode()))
+    return spans(named(events["kernels"], _NO_COMPUTE, others=True))

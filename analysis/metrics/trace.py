@@ -23,10 +23,8 @@ _SPAN = ("name", "start_ns", "end_ns")
 
 def steps(events: Events) -> pl.DataFrame:
     """The steps' host ranges: step, start_ns, end_ns, in time order."""
-    names = events["nvtx"]["name"].unique()
-    wanted = names.filter(names.cast(pl.String).str.contains(_STEP))
     number = pl.col("name").str.extract(_STEP).cast(pl.Int64)
-    marked = _texts(events["nvtx"].filter(pl.col("name").is_in(wanted.implode()))).with_columns(step=number)
+    marked = _texts(named(events["nvtx"], _STEP)).with_columns(step=number)
     return marked.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
 
 
@@ -73,6 +71,13 @@ def _launched(events: Events) -> pl.DataFrame:
 def spans(frame: pl.DataFrame) -> Intervals:
     """The time that events cover."""
     return intervals.union(np.column_stack((frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())))
+
+
+def named(frame: pl.DataFrame, pattern: str, others: bool = False) -> pl.DataFrame:
+    """Events whose name has the pattern, or with `others` those that have a name without it."""
+    names = frame["name"].drop_nulls().unique()  # few, where there are many events
+    wanted = names.filter(names.cast(pl.String).str.contains(pattern) ^ others)
+    return frame.filter(pl.col("name").is_in(wanted.implode()))
 
 
 def ranges(events: Events, names: tuple[str, ...] = PHASES) -> pl.DataFrame:
