@@ -26,3 +26,25 @@ def nvml(monkeypatch):
         return module.nvmlLib
 
     return use
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A process group of this process, as loaders and strategies ask for their rank; a thread, for operators are small
+    in tests."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def image_cache(tmp_path, monkeypatch):
+    """An empty folder of prepared images."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/nightsweep"

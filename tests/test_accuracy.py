@@ -38,16 +38,6 @@ IMAGE = {"workload": "image", "model": "mobilenet_v2", "image_size": 32, "device
 RUN = {"epochs": 3, "warmup_steps": 1, "timed_steps": 2, "traced_steps": 0}
 
 
-@pytest.fixture(scope="module")
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # operators here are small
-    yield
-    torch.set_num_threads(threads)
-    dist.destroy_process_group()
-
-
 class Small(nn.Module):
     """With all that a checkpoint must keep: weights, running means, dropout."""
 
