@@ -39,7 +39,7 @@ class Fsdp2Trainer(Trainer):
         for layer in work.layers:
             fully_shard(layer, reshard_after_forward=point.reshard_after_forward, **options)
         # The root keeps what it gathered: its weights are used last and first.
-        model = fully_shard(model, **options)
+        fully_shard(model, **options)
         prefetch(work.layers, point.prefetch_layers)
         self.equip(point, work, device, model)
 
