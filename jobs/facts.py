@@ -74,18 +74,22 @@ def package_versions() -> dict[str, str | None]:
     return versions
 
 
-def software(nsys: str | None) -> dict[str, Any]:
-    """Versions, and the commit that ran."""
+def cuda_versions() -> dict[str, str | None]:
+    """What torch was built with."""
     import torch
 
+    return {"cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
+
+
+def software(nsys: str | None, cuda: bool) -> dict[str, Any]:
+    """Versions, those of CUDA where the ranks use it, and the commit that ran."""
     commit = output_of("git", "rev-parse", "HEAD", cwd=ROOT)
     return {
         "git_commit": commit,
         "git_dirty": bool(output_of("git", "status", "--porcelain", cwd=ROOT)) if commit else None,
         "python": sys.version.split()[0],
         "packages": package_versions(),
-        "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None,
+        **(cuda_versions() if cuda else {"cuda": None, "nccl": None}),
         "nsys": nsys,
     }
 

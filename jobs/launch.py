@@ -95,9 +95,11 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def uses_cuda(point: Point) -> bool:
+    if point.device == "cpu":
+        return False  # torch takes seconds to load
     import torch
 
-    return point.device != "cpu" and torch.cuda.is_available()
+    return torch.cuda.is_available()
 
 
 def run_looks(attempt: Attempt, choice: Choice) -> tuple[dict[str, dict[str, Any]], Choice]:
@@ -159,7 +161,7 @@ def launch(
         "backend": "nccl" if cuda else "gloo",
         "world_size": point.world_size,
         "hosts": hosts(Look(folder / "timed")),
-        "software": facts.software(choice.version),
+        "software": facts.software(choice.version, cuda),
         "slurm": facts.slurm(),
     }
 

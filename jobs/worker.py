@@ -8,6 +8,7 @@ Read `run` top to bottom; the step loop is in jobs/steps.py.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import resource
@@ -120,6 +121,8 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     heart.beat("steps")
     tracer = make_tracer(os.environ.get("NIGHTSWEEP_TRACER", "none"), look, rank, point)
     samplers = Samplers(look, int(os.environ["LOCAL_RANK"]))
+    gc.collect()  # from here on all that lasts counts as old
+    gc.enable()
     loop = Loop(point, work, trainer, loader, device, tracer, look, rank, heart, samplers)
     told = os.environ.get(plan.VARIABLE)
     with compute.attention(point):
@@ -145,6 +148,9 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
 
 
 def main() -> int:
+    # Until the step loop, and at the end: what libraries make when they load lasts, and to look through it over and
+    # over, or to take it apart object by object, takes seconds.
+    gc.disable()
     die_with_parent()
     look, rank = Look(Path(sys.argv[1])), int(os.environ["RANK"])
     heart = Heartbeat(look.rank_file(rank, "heartbeat"))
@@ -166,6 +172,7 @@ def main() -> int:
             # no orderly end: its destructors could wait for ranks that wait for this one
             os._exit(1)
     print(json.dumps({"rank": rank, "done": True}), flush=True)
+    gc.freeze()
     return 0
 
 

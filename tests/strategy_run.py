@@ -5,6 +5,7 @@
 Each rank writes the losses of each point to OUT/rankR.json; `run` starts them.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -92,6 +93,7 @@ def attempt(point, steps):
 
 
 def main():
+    gc.disable()  # a start is short, and what libraries make lasts
     warnings.simplefilter("ignore")
     import torch.distributed as dist
 
@@ -103,6 +105,7 @@ def main():
     (Path(sys.argv[1]) / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
+    gc.freeze()
 
 
 if __name__ == "__main__":
