@@ -13,7 +13,7 @@ demo: .venv/ready
 test: .venv/ready
 	$(MAKE) --no-print-directory lint
 	sh tests/cluster/install.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 2 --dist loadfile --durations=5
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=5
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -1,11 +1,21 @@
 """Fixtures of more than one file of tests."""
 
+import os
 import sys
 
 import pytest
 
 from jobs.telemetry import events, samplers
 from tests import fake_nvml
+
+# Tests and their ranks run side by side on few cores: threads that spin for one another would take most of the time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items):
+    """Files that start ranks go first: with several workers, a long one at the end would leave the others idle."""
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture
@@ -30,16 +40,11 @@ def nvml(monkeypatch):
 
 @pytest.fixture(scope="module")
 def alone():
-    """A process group of this process, as loaders and strategies ask for their rank; a thread, for operators are small
-    in tests."""
-    import torch
+    """A process group of this process, as loaders and strategies ask for their rank."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
     dist.destroy_process_group()
 
 

@@ -136,12 +136,10 @@ def test_what_cannot_be_counted_has_a_reason(monkeypatch):
 @pytest.mark.slow
 def test_ranks_tell_the_same_count_under_each_strategy(tmp_path):
     told = []
-    for strategy, traced in (("ddp", 2), ("zero3", 0)):
+    for strategy in ("ddp", "zero3"):
         (tmp_path / strategy).mkdir()
-        record, folder = launch(tmp_path / strategy, strategy=strategy, grad_accum=2, traced_steps=traced)
+        record, folder = launch(tmp_path / strategy, strategy=strategy, grad_accum=2)
         assert record["status"] == "ok", record["message"]
         told += [json.loads((folder / f"timed/rank{rank}.result.json").read_text())["flops"] for rank in (0, 1)]
-        if traced:
-            assert "flops" not in json.loads((folder / "traced/rank0.result.json").read_text())
     counted = flops.count(complete(NANO | {"seq_len": 32, "grad_accum": 2}))
     assert told == [counted] * 4
