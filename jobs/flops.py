@@ -54,8 +54,10 @@ def count(point: Point) -> dict[str, Any]:
 
 
 def by_its_products(point: Point) -> Point:
-    """A point of the same products in number and size: rounding, NF4 and float8 add none."""
+    """A point of the same products in number and size: rounding, NF4, float8 and the shape of a sum add none."""
     same: dict[str | None, Any] = {"qlora": "lora", "dpo_qlora": "dpo_lora", "qat": "full"}
+    if point.workload == "image":  # the zeros that it adds to a kernel are no work of the model
+        return replace(point, space_to_depth=False)
     if point.workload != "llm":
         return point
     return replace(point, method=same.get(point.method, point.method), float8="none", compile="none")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import importlib
 import json
 import os
 import shlex
@@ -16,6 +17,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +104,7 @@ def uses_cuda(point: Point) -> bool:
     return torch.cuda.is_available()
 
 
-def run_looks(attempt: Attempt, choice: Choice) -> tuple[dict[str, dict[str, Any]], Choice]:
+def run_looks(attempt: Attempt) -> tuple[dict[str, dict[str, Any]], Choice]:
     """Entries of all looks; one that has no ground to stand on is skipped."""
     point = attempt.point
     if point.nodes > 1 and not allocation.inside():
@@ -112,7 +114,11 @@ def run_looks(attempt: Attempt, choice: Choice) -> tuple[dict[str, dict[str, Any
         failed = batch_search.run(attempt) if point.batch_search else None
         timed = failed or attempt.run("timed", "none", plan.timed(point))
     looks = {"timed": timed, "traced": SKIPPED, "control": SKIPPED}
+    choice = Choice(None, "the timed look did not end well")
     if timed["status"] == "ok":
+        choice = choose_tracer(point, uses_cuda(point))
+        if choice.no_gpu_metrics:
+            attempt.environment[nsys.NO_GPU_METRICS_VARIABLE] = "1"
         looks["traced"], choice = traced_look(attempt, choice)
     if timed["status"] == "ok" and looks["traced"]["reason"] != "interrupted" and point.cost_pairs:
         looks["control"] = control.run(attempt, choice.tracer if looks["traced"]["status"] == "ok" else None)
@@ -126,12 +132,11 @@ def launch(
     point, number, started_at, begin = complete(job["settings"]), next_attempt(folder), utc_now(), time.monotonic()
     clear(folder)
     write_json(folder / "point.json", job)
-    cuda = uses_cuda(point)
-    choice = choose_tracer(point, cuda)
+    # The record asks torch for its versions; imported while the ranks run, it holds nobody up.
+    threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
     environment = {ALERT_VARIABLE: (Alert(**alert) if alert else Alert()).as_json()}
-    if choice.no_gpu_metrics:
-        environment[nsys.NO_GPU_METRICS_VARIABLE] = "1"
-    looks, choice = run_looks(Attempt(folder, number, point, limits, stopped, environment), choice)
+    looks, choice = run_looks(Attempt(folder, number, point, limits, stopped, environment))
+    cuda = uses_cuda(point)
     timed, traced = looks["timed"], looks["traced"]
     status = "ok" if timed["status"] == "ok" else "cancelled" if timed["reason"] == "interrupted" else "failed"
     available, nvml_why = gpus.probe()

@@ -120,6 +120,11 @@ TECHNIQUES: tuple[Technique, ...] = (
         "optimizer in one kernel", "insufficient parallelism", MOBILE, {"optimizer_kernels": "fused"},
         {"optimizer_kernels": "for-loop"},
     ),
+    _switch(
+        "first convolution over blocks of pixels", "model hyperparameters, mixed precision",
+        RESNET | {"precision": "bf16_pure", "micro_batch": 512, "compile": "default", "cudnn_benchmark": True},
+        {"space_to_depth": True},
+    ),
     _switch("padding inside convolutions", "insufficient parallelism", MOBILE, {"fused_padding": True}),
     _switch("flash attention", "memory, model hyperparameters", LLM, {"attention": "flash"}, {"attention": "eager"}),
     _switch("cuDNN's attention", "model hyperparameters", LLM, {"attention": "cudnn"}, {"attention": "flash"}),

@@ -20,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from jobs import numa
+from jobs import loader_server, numa
 from jobs.failures import Unsupported, reason_of
 from jobs.heartbeat import Heartbeat, place
 from jobs.look import Look, read_json, write_json
@@ -96,9 +96,11 @@ def result(device: Any, point: Point, facts: dict[str, Any], rank: int) -> dict[
 def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     if point.numa != "none":
         numa.bind(int(os.environ["LOCAL_RANK"]), point.numa)  # before any library starts its threads
+    if point.loader_workers:
+        loader_server.start()
     import torch
 
-    from jobs import accuracy, compute, flops, plan, workloads
+    from jobs import compute, flops, plan, workloads
     from jobs.data import make_loader
     from jobs.steps import Loop
     from jobs.strategies import make_trainer
@@ -128,6 +130,8 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     with compute.attention(point):
         measured = loop.run(plan.parse(told) if told else plan.timed(point))
         if look.kind == "timed" and point.epochs:
+            from jobs import accuracy  # torch's distributed tensors, which it saves, take 2 s to import
+
             accuracy.run(loop)
     facts = {
         "parameters": counts[0],

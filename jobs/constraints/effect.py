@@ -69,6 +69,7 @@ EFFECTS: tuple[Effect, ...] = (
     Effect(("mps",), "tenants", (1,), but=True),
     Effect(("resize_on",), "source", ("small",)),
     Effect(("fused_padding",), "model", ("mobilenet_v2",)),
+    Effect(("space_to_depth",), "model", ("resnet50",)),
     Effect(("dali_on",), "loader", ("dali",)),
     Effect(("resize_on", "persistent_workers", "across_epochs"), "loader", ("torch", "mmap")),
     Effect(("loader_workers", "pin_memory", "source", "pixels"), "loader", ("device",), but=True),

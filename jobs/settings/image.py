@@ -26,6 +26,11 @@ class Image:
         False,
         only="image",
     )
+    space_to_depth: bool | None = setting(
+        "resnet50's first convolution over blocks of 2 x 2 pixels: 12 channels instead of 3, the same sums.",
+        False,
+        only="image",
+    )
     resize_on: Literal["worker", "device"] | None = setting(
         "Where the small source image is enlarged: by the loading process, or by the device after the copy.",
         "worker",

@@ -6,7 +6,6 @@ three channels, as in the paper.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.utils.data import Dataset
 from jobs.point import Point
 from jobs.workloads import Batch, Work
 from jobs.workloads.images import prepared
+from jobs.workloads.images.convolutions import block_stem, fuse_padding
 from jobs.workloads.images.datasets import Digits, Files, Mapped
 from jobs.workloads.images.digits import enlarge, from_bytes, load_digits, split
 
@@ -41,6 +41,8 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
         return mobile, tuple(mobile.mobilenet_v2.layer)
     if point.model == "resnet50":
         resnet = hf.ResNetForImageClassification(hf.ResNetConfig(**common))
+        if point.space_to_depth:
+            block_stem(resnet)
         return resnet, tuple(resnet.resnet.encoder.stages)
     config = hf.ViTConfig(
         image_size=size, hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_hidden_layers=12, **common
@@ -48,21 +50,6 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
     vit = hf.ViTForImageClassification(config)
     blocks = vit.vit.encoder.layer if hasattr(vit.vit, "encoder") else vit.vit.layers
     return vit, tuple(blocks)
-
-
-def fuse_padding(mobile: torch.nn.Module) -> None:
-    """Let the convolutions of stride 1 pad: there TensorFlow's padding, for which transformers copies each input, is
-    symmetric, and for kernels of 1 x 1 none at all."""
-    layer: Any
-    for layer in mobile.modules():
-        convolution = getattr(layer, "convolution", None)
-        if convolution is not None and convolution.stride == (1, 1):
-            convolution.padding = tuple(
-                reach * (edge - 1) // 2
-                for edge, reach in zip(convolution.kernel_size, convolution.dilation, strict=True)
-            )
-            layer.config = copy.copy(layer.config)
-            layer.config.tf_padding = False
 
 
 def loss(network: Any, batch: Batch) -> torch.Tensor:
