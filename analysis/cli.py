@@ -7,6 +7,7 @@ nightsweep watch results
 nightsweep publish results/demo --out demo-public
 nightsweep calibrate calibration
 nightsweep ingest traces/*.sqlite --out tables
+nightsweep diagnose traces/*.sqlite
 
 What a subcommand needs is imported by it, so that none waits for the others'.
 
@@ -76,6 +77,11 @@ def parser() -> argparse.ArgumentParser:
     ingest_.add_argument("traces", type=Path, nargs="+", metavar="TRACE", help="a trace, whoever made it")
     ingest_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the tables to")
     ingest_.set_defaults(run=ingest)
+    diagnose_ = commands.add_parser("diagnose", help="why a GPU is idle or slow: causes, shares, remedies")
+    diagnose_.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="traces of a run's ranks, or its folder")
+    diagnose_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters (nvml-HOST.arrow)")
+    diagnose_.add_argument("--json", action="store_true", help="print JSON")
+    diagnose_.set_defaults(run=diagnose)
     return top
 
 
@@ -111,6 +117,13 @@ def ingest(arguments: argparse.Namespace) -> int:
     from analysis import trace_ingest
 
     return trace_ingest.ingest(arguments.traces, arguments.out)
+
+
+def diagnose(arguments: argparse.Namespace) -> int:
+    """`nightsweep diagnose`."""
+    from analysis.diagnosis import command
+
+    return command.diagnose(arguments.paths, arguments.nvml, arguments.json)
 
 
 def retry(arguments: argparse.Namespace) -> int:

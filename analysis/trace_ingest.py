@@ -51,20 +51,27 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
     if out.exists() and not out.is_dir():
         print(f"nightsweep ingest: {out}: is no folder; a folder to write tables to was expected", file=sys.stderr)
         return EXIT_WRONG
+    good, lines = written(traces, out)
+    for line in lines:
+        print(f"nightsweep ingest: {line}", file=sys.stderr)
+    if not good:
+        return EXIT_WRONG
+    count = sum(len(part.ranks) for part in good)
+    print(f"{out}: {counted(len(TRACE_TABLES), 'table')} of {counted(count, 'rank')}")
+    return EXIT_PARTIAL if lines else 0
+
+
+def written(traces: Sequence[Path], out: Path) -> tuple[list[Part], list[str]]:
+    """Write the tables of all traces that can be read: these, and what could not be read, a line each. Of none there
+    are no tables."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
         jobs = [Job(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
         parts = ranks.each(jobs, one, workers=os.cpu_count() or 1)
-        for part in parts:
-            for line in [part.failed] if part.failed else part.problems:
-                print(f"nightsweep ingest: {line}", file=sys.stderr)
         good = [part for part in parts if part.failed is None]
-        if not good:
-            return EXIT_WRONG
-        join(good, out)
-    count = sum(len(part.ranks) for part in good)
-    print(f"{out}: {counted(len(TRACE_TABLES), 'table')} of {counted(count, 'rank')}")
-    return EXIT_PARTIAL if len(good) < len(parts) or any(part.problems for part in good) else 0
+        if good:
+            join(good, out)
+    return good, [line for part in parts for line in ([part.failed] if part.failed else part.problems)]
 
 
 def one(job: Job) -> Part:
