@@ -82,6 +82,11 @@ def parser() -> argparse.ArgumentParser:
     diagnose_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters (nvml-HOST.arrow)")
     diagnose_.add_argument("--json", action="store_true", help="print JSON")
     diagnose_.set_defaults(run=diagnose)
+    compare_ = commands.add_parser("compare", help="what changed between two points or traces, and if it is noise")
+    compare_.add_argument("a", type=Path, metavar="A", help="a trace, a folder of tables, or a point's folder")
+    compare_.add_argument("b", type=Path, metavar="B", help="the other one")
+    compare_.add_argument("--json", action="store_true", help="print JSON")
+    compare_.set_defaults(run=compare)
     return top
 
 
@@ -124,6 +129,13 @@ def diagnose(arguments: argparse.Namespace) -> int:
     from analysis.diagnosis import command
 
     return command.diagnose(arguments.paths, arguments.nvml, arguments.json)
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """`nightsweep compare`."""
+    from analysis.diagnosis import compare as comparing
+
+    return comparing.compare(arguments.a, arguments.b, arguments.json)
 
 
 def retry(arguments: argparse.Namespace) -> int:

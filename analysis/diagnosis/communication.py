@@ -1,5 +1,4 @@
-"""Ranks talk while nothing computes: because there is much to say, in too small pieces, over a slow link, or because one
-of them is late."""
+"""Ranks talk while nothing computes: there is much to say, in small pieces, over a slow link, or one is late."""
 
 from __future__ import annotations
 
@@ -78,7 +77,9 @@ def slow_saving(e: Evidence, lane: Lane) -> Floats:
     rate = _rate(own)
     if not own.height or rate >= limit("slow_link") * link(e)[0]:
         return np.zeros(lane.steps.height)
-    return lane.summed(own["start_ns"], own["exposed_ns"].to_numpy() * (1 - rate / (limit("reachable_link") * link(e)[0])))
+    return lane.summed(
+        own["start_ns"], own["exposed_ns"].to_numpy() * (1 - rate / (limit("reachable_link") * link(e)[0]))
+    )
 
 
 def small_messages(e: Evidence) -> list[Cause]:
@@ -130,9 +131,9 @@ def slow_interconnect(e: Evidence) -> list[Cause]:
 
 
 def exposed_communication(e: Evidence) -> list[Cause]:
-    """Transfer, not waiting, beside which nothing computes and that the two kinds above do not explain. What the compute
-    time has room to hide, and half of the rest, for messages can be halved (bf16) or sent half as often; averaging of
-    local SGD as often as its steps allow. All of it is the interval's upper end."""
+    """Transfer, not waiting, beside which nothing computes, less `small_messages` and `slow_interconnect`. What the compute time has room to hide, and half of the rest, for messages can be halved (bf16) or sent half as
+    often; of local SGD what averaging every eighth step (or half as often) leaves out. All of it is the interval's
+    upper end."""
     if not communicates(e):
         return []
     transfer = e.length(lambda lane: lane.exposed.transfer)
@@ -169,7 +170,7 @@ def _hidden(lane: Lane) -> intervals.Intervals:
     return intervals.intersect(_all(lane), lane.sets["compute"])
 
 
-def _less(e: Evidence) -> list[dict[str, Any]]:
+def _less(e: Evidence) -> list[remedies.Change]:
     if e.point is None:
         return []
     return [
@@ -221,8 +222,16 @@ def _instead(e: Evidence, rank: int | None) -> list[tuple[str, float]]:
     own = e.stragglers.filter(pl.col("step").is_in(sorted(steps)), pl.col("instead") != "unrecorded")
     own = own if rank is None else own.filter(pl.col("rank") == rank)
     compute = pl.col("instead") == "compute"
-    name = pl.when(compute).then(pl.lit("compute")).otherwise(pl.concat_str("instead", "name", separator=" ", ignore_nulls=True))
-    total = own.group_by(name.alias("what")).agg(pl.col("duration_ns").sum()).sort("duration_ns", "what", descending=[True, False])
+    name = (
+        pl.when(compute)
+        .then(pl.lit("compute"))
+        .otherwise(pl.concat_str("instead", "name", separator=" ", ignore_nulls=True))
+    )
+    total = (
+        own.group_by(name.alias("what"))
+        .agg(pl.col("duration_ns").sum())
+        .sort("duration_ns", "what", descending=[True, False])
+    )
     return [(what, ns / max(len(steps), 1)) for what, ns in total.head(3).iter_rows()]
 
 

@@ -13,7 +13,6 @@ from analysis.diagnosis.cause import Cause, Fact, Share, found
 from analysis.diagnosis.evidence import Evidence, Floats
 from analysis.diagnosis.insufficient_parallelism import waits_of
 from analysis.diagnosis.thresholds import limit
-from analysis.metrics import parts
 
 CAUSE = "data_loading"
 LARGE_BYTES = 1 << 20
@@ -51,16 +50,29 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
         told = host_wait(e)
         share = Share(told, 0.0, told)
         method = "time of the host in the loader, timed steps: at most so much"
-    facts = [Fact("host's wait for the loader", host_wait(e), "share of the timed step", "steps")] if not e.steps.is_empty() else []
+    facts = (
+        [Fact("host's wait for the loader", host_wait(e), "share of the timed step", "steps")]
+        if not e.steps.is_empty()
+        else []
+    )
     if e.point is not None:
         facts.append(Fact("loader workers of a rank", e.point.loader_workers, "", "points"))
     busy = workers_busy(e)
     if busy is not None:
         facts.append(Fact("CPU time of a loader worker", busy, "share of its time", "host_samples"))
     if e.lanes and unmarked.sum() > 0:
-        facts.append(Fact("of it before a batch's copy, in no range", float(unmarked.mean()) / 1e6, "ms a step", "copies"))
+        facts.append(
+            Fact("of it before a batch's copy, in no range", float(unmarked.mean()) / 1e6, "ms a step", "copies")
+        )
     return found(
-        CAUSE, kind, share, "idle", method=method, advice=advice, remedy=remedies.chosen(e.point, *proposals), evidence=facts
+        CAUSE,
+        kind,
+        share,
+        "idle",
+        method=method,
+        advice=advice,
+        remedy=remedies.chosen(e.point, *proposals),
+        evidence=facts,
     )
 
 
@@ -115,13 +127,15 @@ def h2d_pageable(e: Evidence) -> list[Cause]:
         return []
     slow = 1 - min(1.0, bandwidth(e, "pageable") / pinned(e))
     copies, lost = e.part("copy_htod_pageable"), e.length(lambda lane: lane.lost["copy_pageable"])
-    return _copied(e, "h2d_pageable", copies * slow + lost * e.host_scale, "pageable", {"pin_memory": True, "non_blocking": True})
+    return _copied(
+        e, "h2d_pageable", copies * slow + lost * e.host_scale, "pageable", {"pin_memory": True, "non_blocking": True}
+    )
 
 
 def h2d_exposed(e: Evidence) -> list[Cause]:
     """Copies of batches to the GPU beside which it does nothing, at the speed of page-locked memory, and the idle time
-    after the host's waits for these. Copied ahead on a stream of their own they are hidden, as far as there is other
-    work to hide them."""
+    after the host's waits for these. Copied ahead on a stream of their own they are hidden, as far as there is compute
+    to hide them; of the rest half, for bytes can be fewer. All of it is the interval's upper end."""
     if memory_management.offloads(e):
         return []
     fast = min(1.0, bandwidth(e, "pageable") / pinned(e))
@@ -129,9 +143,9 @@ def h2d_exposed(e: Evidence) -> list[Cause]:
     lost = e.length(lambda lane: lane.lost["copy_pinned"])
     hidden = np.minimum(rest, e.part("compute"))
     change = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}
-    found_ = _copied(e, "h2d_exposed", hidden + lost * e.host_scale, "pinned", change)
+    causes = _copied(e, "h2d_exposed", hidden + (rest - hidden) / 2 + lost * e.host_scale, "pinned", change)
     whole = e.share(rest + lost * e.host_scale)
-    return [_with_high(cause, whole.high) for cause in found_]
+    return [_with_high(cause, whole.high) for cause in causes]
 
 
 def _with_high(cause: Cause, high: float | None) -> Cause:
@@ -140,7 +154,11 @@ def _with_high(cause: Cause, high: float | None) -> Cause:
 
 def _copied(e: Evidence, kind: str, amount: Floats, memory: str, change: dict[str, Any]) -> list[Cause]:
     count, waited = waits_of(e, f"copy_{memory}")
-    moved = e.of_lanes(lambda lane: lane.summed(_batches(lane.own["copies"], None)["start_ns"], _batches(lane.own["copies"], None)["bytes"]))
+    moved = e.of_lanes(
+        lambda lane: lane.summed(
+            _batches(lane.own["copies"], None)["start_ns"], _batches(lane.own["copies"], None)["bytes"]
+        )
+    )
     if not e.lanes or not moved.sum():
         return []
     return found(

@@ -1,4 +1,4 @@
-"""What is known of a run, and what is not: its traces' lanes, its counters, its record. Rules ask this and nothing else.
+"""What is known of a run, and what is not: its traces' lanes, its counters, its record. Rules ask nothing else.
 
 Amounts are arrays of shape (lanes, steps), ns. A share is their mean over the mean time of a step; its interval is
 Student's t over the steps (95 %), each step the mean of its lanes.
@@ -149,7 +149,9 @@ class Evidence:
     @functools.cached_property
     def kernels(self) -> dict[str, Floats]:
         """What kernels could save (analysis/diagnosis/kernels.py), by kind (lanes, steps), ns."""
-        found = {id(lane): kernels.of_lane(lane, self.device_name(lane), self.passes, self.compiled) for lane in self.lanes}
+        found = {
+            id(lane): kernels.of_lane(lane, self.device_name(lane), self.passes, self.compiled) for lane in self.lanes
+        }
         return {kind: self.of_lanes(lambda lane, k=kind: found[id(lane)][k]) for kind in kernels.KINDS}  # type: ignore[misc]
 
     @functools.cached_property
@@ -197,7 +199,7 @@ class Evidence:
             return 1
         peak, whole = self.memory
         times = min(limit("batch_growth"), limit("memory_room") * whole / peak)
-        return 2 ** max(0, math.floor(math.log2(times)))
+        return int(2 ** max(0, math.floor(math.log2(times))))
 
     @functools.cached_property
     def parts(self) -> dict[str, float]:

@@ -28,7 +28,8 @@ ranges of its loader."""
 QUEUED_NS = 100_000
 """A free device begins what was launched some 10 us after the call."""
 SHORTEST_WAIT_NS = 1_000
-LEAST_BATCH_BYTES = 1 << 16
+LEAST_BATCH_BYTES = 1 << 12
+"""A smaller copy to the device is a number, not a batch: waiting for it is like reading one."""
 WAITS = ("sync", "allocator", "copy_pageable", "copy_pinned")
 """Why a thread waited for its device: by what it called, or what it had copied right before."""
 
@@ -101,7 +102,8 @@ def waits(events: Mapping[str, pl.DataFrame], own: Mapping[str, pl.DataFrame], w
     of the loader are the loader's."""
     launching = pl.concat([own[k]["thread"] for k in own]).drop_nulls().unique()
     calls = events["runtime"].filter(pl.col("thread").is_in(launching.implode())).sort("thread", "start_ns")
-    moved = own["copies"].filter(pl.col("direction") == "HtoD").select("thread", "launch_ns", "source")
+    batches = pl.col("direction") == "HtoD", pl.col("bytes") >= LEAST_BATCH_BYTES
+    moved = own["copies"].filter(*batches).select("thread", "launch_ns", "source")
     moved = moved.drop_nulls("launch_ns").unique(["thread", "launch_ns"], keep="first")
     marked = calls.select("thread", "start_ns", "end_ns", pl.col("name").cast(pl.String)).join(
         moved, left_on=["thread", "start_ns"], right_on=["thread", "launch_ns"], how="left", maintain_order="left"
@@ -110,10 +112,11 @@ def waits(events: Mapping[str, pl.DataFrame], own: Mapping[str, pl.DataFrame], w
     before = pl.col("source").shift().over("thread")
     # What waits right after a copy waits for that copy, as `tensor.to(device)` does.
     copied = pl.coalesce("source", pl.when(named[parts.SYNC]).then(before))
+    calling = named[parts.SYNC] | pl.col("name").str.contains(r"(?i)memcpy")
     why = (
         pl.when(copied == "pageable").then(pl.lit("copy_pageable"))
         .when(copied.is_not_null()).then(pl.lit("copy_pinned"))
-        .when(named[parts.SYNC]).then(pl.lit("sync"))
+        .when(calling).then(pl.lit("sync"))
         .when(named[parts.ALLOCATOR]).then(pl.lit("allocator"))
     )  # fmt: skip
     found = marked.with_columns(why=why).drop_nulls("why")

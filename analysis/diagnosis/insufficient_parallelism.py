@@ -28,7 +28,8 @@ def launch_bound(e: Evidence) -> list[Cause]:
     a step. All such idle time that no wait (`host_sync`, `h2d_*`, `allocator_churn`) led to. CUDA graphs or a compiler
     can give back nearly all of what is dispatch; at least half is taken for the interval's lower end."""
     amount = e.length(lambda lane: late(e, lane))
-    share = e.share(amount, host=True).times(0.5)
+    known = any(lane.launches_known for lane in e.lanes)
+    share = e.share(amount, host=True).times(0.5 if known else 0.0, value=1.0)
     pauses = e.share(e.length(lambda lane: _long(late(e, lane))), host=True)
     launches = e.of_lanes(lambda lane: lane.summed(_launches(lane)))
     facts = [
@@ -38,12 +39,16 @@ def launch_bound(e: Evidence) -> list[Cause]:
     ]
     works = pauses.value > share.value / 2
     if works:
-        advice = "move what the launching thread does between launches to other processes, and give it a core of its own"
+        advice = (
+            "move what the launching thread does between launches to other processes, and give it a core of its own"
+        )
         change = {}
     else:
         advice = "launch less: CUDA graphs, a compiler, or a larger batch"
         change = remedies.chosen(e.point, GRAPHS, {"compile": "default"}, *remedies.larger_batch(e.point, e.growth))
     method = "idle time of the device by what its launching thread did, less what waits for the device led to"
+    if not known:
+        method = "idle time of the device: the trace does not tell what its launching thread did"
     return found(CAUSE, "launch_bound", share, "idle", method=method, advice=advice, remedy=change, evidence=facts)
 
 
@@ -83,8 +88,8 @@ def waits_of(e: Evidence, *why: str) -> tuple[Floats, Floats]:
 
 
 def small_batch(e: Evidence) -> list[Cause]:
-    """Kernels have fewer blocks than the GPU has SMs, and the batch is small. Their time, times the share of SMs without
-    a block: what as much work again would not take longer. Of the time a sample."""
+    """Kernels have fewer blocks than the GPU has SMs, and the batch is small. Their time, times the share of SMs
+    without a block: a larger batch fills these in the same time. Of the time a sample."""
     if not is_small(e):
         return []
     share = underfilled(e)
@@ -95,7 +100,16 @@ def small_batch(e: Evidence) -> list[Cause]:
         facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
     change = remedies.chosen(e.point, *remedies.larger_batch(e.point, e.growth)) if e.point else {}
     method = "sum over kernels of time x (1 - blocks / SMs), of the time a sample"
-    return found(CAUSE, "small_batch", share, "compute", method=method, advice="enlarge the batch of a forward pass", remedy=change, evidence=facts)
+    return found(
+        CAUSE,
+        "small_batch",
+        share,
+        "compute",
+        method=method,
+        advice="enlarge the batch of a forward pass",
+        remedy=change,
+        evidence=facts,
+    )
 
 
 def is_small(e: Evidence) -> bool:
@@ -131,7 +145,16 @@ def pipeline_bubble(e: Evidence) -> list[Cause]:
     facts = [Fact("micro-batches of a step", e.point.grad_accum, "", "points")]
     change = remedies.chosen(e.point, {"grad_accum": 2 * e.point.grad_accum})
     method = "half of the exposed waiting in collectives, of the time a sample"
-    return found(CAUSE, "pipeline_bubble", share, "communication", method=method, advice="more micro-batches a step", remedy=change, evidence=facts)
+    return found(
+        CAUSE,
+        "pipeline_bubble",
+        share,
+        "communication",
+        method=method,
+        advice="more micro-batches a step",
+        remedy=change,
+        evidence=facts,
+    )
 
 
 RULES = (launch_bound, small_batch, host_sync, pipeline_bubble)

@@ -43,7 +43,7 @@ class Diagnosis:
 
 def judged(e: Evidence) -> Diagnosis:
     """The verdict on a run."""
-    causes = [cause for rule in RULES for cause in rule.find(e)]
+    causes = [cause for rule in RULES if e.lanes or not rule.traced for cause in rule.find(e)]
     kept = [c for c in capped(e, causes) if c.kind in REMARKS or material(c)]
     ranked = tuple(sorted(kept, key=lambda c: -c.share))
     traced = bool(e.periods.size)

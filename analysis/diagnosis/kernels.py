@@ -42,7 +42,8 @@ def of_lane(lane: Lane, device: str | None, passes: int, compiled: bool) -> Mapp
     """What the kernels of each step could save, ns, by kind. `passes`: forward passes of a step."""
     begins, ends = int(lane.steps["start_ns"].min()), int(lane.steps["end_ns"].max())  # type: ignore[arg-type]
     own = lane.own["kernels"].filter(
-        pl.col("category").cast(pl.String) != "communication", pl.col("start_ns").is_between(begins, ends, closed="left")
+        pl.col("category").cast(pl.String) != "communication",
+        pl.col("start_ns").is_between(begins, ends, closed="left"),
     )
     compute = intervals.total(lane.sets["compute"])
     found = savings(own, compute, passes * lane.steps.height, device, compiled)
@@ -56,7 +57,7 @@ def savings(
     """ns of each kernel by kind, in the kernels' order.
 
     `kernels`: compute kernels of the steps that count; `compute_ns`: the time in which any of them runs: kernels that
-    run beside each other share it; `passes`: forward passes in these steps; `device`: its name; `compiled`: fused already.
+    run beside each other share it; `passes`: forward passes in these steps; `device`: its name; `compiled`: fused.
     """
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
     left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)

@@ -66,6 +66,12 @@ class Lane:
     def periods(self) -> Ints:
         return (self.steps["end_ns"] - self.steps["start_ns"]).to_numpy()
 
+    @property
+    def launches_known(self) -> bool:
+        """Whether the trace has the calls that launched most of what ran."""
+        launched = pl.concat([frame["launch_ns"] for frame in self.own.values()])
+        return launched.null_count() < len(launched) / 2
+
     @functools.cached_property
     def exposed(self) -> Exposed:
         here = pl.lit(True) if self.device is None else pl.col("device").eq_missing(self.device)

@@ -23,11 +23,14 @@ def offloads(e: Evidence) -> bool:
     """Whether weights or states live on the host: as the point says, else by the number of large copies from there."""
     if e.point is not None:
         return e.point.offload != "none"
-    if not e.lanes or e.lanes[0].source == "none":
+    if not e.lanes:
         return False
     large = pl.col("direction") == "HtoD", pl.col("bytes") >= LARGE_BYTES
     copies = e.of_lanes(lambda lane: lane.summed(lane.own["copies"].filter(*large)["start_ns"]))
-    return float(copies.mean()) > limit("offload_copies")
+    many = float(copies.mean()) > limit("offload_copies")
+    if e.lanes[0].source != "none":
+        return many
+    return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > limit("offload_exposed")
 
 
 def offloaded_idle(e: Evidence, lane: Lane) -> Intervals:
@@ -44,8 +47,8 @@ def retries(e: Evidence) -> int:
 
 
 def allocator_churn(e: Evidence) -> list[Cause]:
-    """Memory is taken from the driver and given back in the middle of training (cudaMalloc, cudaFree, empty_cache). Idle
-    time in these calls, and what waiting for the device in them led to."""
+    """Memory is taken from the driver and given back in the middle of training (cudaMalloc, cudaFree, empty_cache).
+    Idle time in these calls, and what waiting for the device in them led to."""
     if retries(e):
         return []
     change = remedies.chosen(e.point, {"empty_cache": False}, {"allocator": "expandable"})
@@ -73,13 +76,19 @@ def memory_pressure(e: Evidence) -> list[Cause]:
     host's optimizer. Reserved memory near the device's is a remark."""
     facts, amounts = [], []
     if retries(e):
+        facts.append(Fact("allocations tried again in the timed steps", retries(e), "", "steps"))
+    if retries(e) and e.lanes:
         amounts.append(e.length(lambda lane: lane.churn) * e.host_scale)
-        facts += [Fact("allocations tried again in the timed steps", retries(e), "", "steps"), _calls(e)]
-    if offloads(e):
-        copies = sum(e.part(part) for part in (*TO_HOST, *FROM_HOST))
+        facts.append(_calls(e))
+    if offloads(e) and e.lanes:
+        copies = np.sum([e.part(part) for part in (*TO_HOST, *FROM_HOST)], axis=0)
         waits = e.length(lambda lane: intervals.merge(lane.lost["copy_pageable"], lane.lost["copy_pinned"]))
         amounts.append(np.asarray(copies + waits + e.length(lambda lane: offloaded_idle(e, lane))))
-        facts.append(Fact("copies from and to the host that nothing hides", float(np.mean(copies)) / 1e6, "ms a step", "breakdown"))
+        facts.append(
+            Fact(
+                "copies from and to the host that nothing hides", float(np.mean(copies)) / 1e6, "ms a step", "breakdown"
+            )
+        )
     full = e.memory is not None and e.memory[0] > limit("memory_full") * e.memory[1]
     if full and e.memory is not None:
         facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
@@ -92,8 +101,10 @@ def memory_pressure(e: Evidence) -> list[Cause]:
         "memory_pressure",
         e.share(np.sum(amounts, axis=0)) if amounts else Share(0.0),
         "idle" if retries(e) else "none",
-        method="exposed copies of offloaded data and idle time of the host's optimizer; idle time of the allocator's retries",
-        advice="keep on the GPU what fits there" if offloads(e) else "leave memory room: sizes that repeat, a smaller batch",
+        method="exposed copies of offloaded data, idle time of the host's optimizer and of the allocator's retries",
+        advice="keep on the GPU what fits there"
+        if offloads(e)
+        else "leave memory room: sizes that repeat, a smaller batch",
         remedy=remedies.chosen(e.point, *proposals) if retries(e) or offloads(e) else {},
         evidence=facts,
     )
@@ -105,7 +116,7 @@ def memory_headroom(e: Evidence) -> list[Cause]:
     `launch_bound`."""
     if e.memory is None or e.growth < 2:
         return []
-    share = e.share(e.length(_optimizer)).times(1 - 1 / e.growth) if e.lanes else Share(0.0)
+    share = e.share(e.length(_optimizer)).times(1 - 1 / e.growth, 1 - 1 / e.growth) if e.lanes else Share(0.0)
     return found(
         CAUSE,
         "memory_headroom",

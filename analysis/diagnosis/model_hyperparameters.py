@@ -63,8 +63,8 @@ def layout_transposes(e: Evidence) -> list[Cause]:
 def recompute_or_unfused(e: Evidence) -> list[Cause]:
     """Work that need not be done. Recomputation: activation checkpointing while memory is half empty, its share of the
     hardware FLOPs, of the compute time. Kernels that a compiler would fuse: of neighbours all but the longest, and
-    softmax kernels of an attention that is not fused (analysis/diagnosis/kernels.py); half of that is the interval's
-    lower end."""
+    softmax kernels of an attention that is not fused (analysis/diagnosis/kernels.py), three quarters of that; half is
+    the interval's lower end."""
     again = recomputed(e)
     if again is not None:
         share = e.share(e.part("compute") * again)
@@ -88,9 +88,9 @@ def recompute_or_unfused(e: Evidence) -> list[Cause]:
     return found(
         CAUSE,
         "recompute_or_unfused",
-        e.share(e.kernels["recompute_or_unfused"]).times(0.5),
+        e.share(e.kernels["recompute_or_unfused"]).times(0.5, value=0.75),
         "compute",
-        method="of neighbouring elementwise kernels, copies, norms and reductions all but the longest; softmax of attention",
+        method="of neighbouring elementwise kernels, norms and reductions all but the longest; attention's softmax",
         advice="use fused attention" if written_out else "compile the model, or use fused kernels",
         remedy=remedies.chosen(e.point, *proposals),
         evidence=_longest(e, pl.col("category").cast(pl.String).is_in(kernels.FUSIBLE)),
@@ -104,7 +104,7 @@ def recomputed(e: Evidence) -> float | None:
         return None
     if e.memory[0] > MEMORY_LEFT * e.memory[1]:
         return None
-    return 1 - sum(c["step"] for c in counts) / sum(c["hardware_step"] for c in counts)
+    return 1 - float(sum(c["step"] for c in counts)) / float(sum(c["hardware_step"] for c in counts))
 
 
 def _longest(e: Evidence, which: pl.Expr) -> list[Fact]:
@@ -114,7 +114,7 @@ def _longest(e: Evidence, which: pl.Expr) -> list[Fact]:
         return []
     steps = sum(lane.steps.height for n, lane in enumerate(e.lanes) if n in e.judged)
     total = pl.concat(own).group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
-    return [Fact(name[:70], ns / 1e6 / steps, "ms a step", "kernels") for name, ns in total.head(3).iter_rows()]
+    return [Fact(name, ns / 1e6 / steps, "ms a step", "kernels") for name, ns in total.head(3).iter_rows()]
 
 
 def _totals(lane: Lane, which: pl.Expr) -> pl.DataFrame:
@@ -122,7 +122,18 @@ def _totals(lane: Lane, which: pl.Expr) -> pl.DataFrame:
     inside = pl.col("start_ns").is_between(begin, end, closed="left")
     took = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     communication = pl.col("category").cast(pl.String) == "communication"
-    return lane.own["kernels"].filter(which, inside, ~communication).group_by(pl.col("name").cast(pl.String)).agg(took)
+    return lane.own["kernels"].filter(which, inside, ~communication).group_by(_short()).agg(took)
+
+
+def _short() -> pl.Expr:
+    """The kernel's own name, without its types."""
+    bare = (
+        pl.col("name")
+        .cast(pl.String)
+        .str.replace(r"^void ", "")
+        .str.replace_all(r"\(anonymous namespace\)|<unnamed>", "_")
+    )
+    return bare.str.extract(r"^([^<(]*)").str.extract(r"([^:]*)$").alias("name")
 
 
 RULES = (tensor_cores_unused, low_occupancy, layout_transposes, recompute_or_unfused)

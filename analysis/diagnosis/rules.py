@@ -21,8 +21,11 @@ from analysis.diagnosis.evidence import Evidence
 
 @dataclass(frozen=True)
 class Rule:
+    """`traced`: whether it has something to say only of a run with a trace of a GPU."""
+
     cause: str
     find: Callable[[Evidence], list[Cause]]
+    traced: bool
 
     @property
     def kind(self) -> str:
@@ -42,4 +45,8 @@ _FILES = (
     scheduling,
     monitoring,
 )
-RULES = tuple(Rule(file.CAUSE, find) for file in _FILES for find in file.RULES)
+_UNTRACED = {
+    "loader_wait", "cpu_preprocessing", "memory_headroom", "memory_pressure", "gpu_shared", "throttled", "numa_far",
+    "missing_trace", "missing_counters",
+}  # fmt: skip
+RULES = tuple(Rule(file.CAUSE, find, find.__name__ not in _UNTRACED) for file in _FILES for find in file.RULES)

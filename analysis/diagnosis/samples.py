@@ -10,7 +10,13 @@ import polars as pl
 
 from analysis.diagnosis.thresholds import limit
 
-THROTTLES = {2: "fixed clocks", 8: "hardware slowdown", 32: "software thermal", 64: "hardware thermal", 128: "power brake"}
+THROTTLES = {
+    2: "fixed clocks",
+    8: "hardware slowdown",
+    32: "software thermal",
+    64: "hardware thermal",
+    128: "power brake",
+}
 """Bits of throttle_reasons (NVML's clocks event reasons) that nobody wants. The power cap (4) is no such bit: dense
 products run into it on every GPU; it counts where clocks fall further than they do then."""
 POWER_CAP = 4

@@ -30,7 +30,9 @@ def gpu_shared(e: Evidence) -> list[Cause]:
         share = Share(max(likely.value, alone.value), low, high)
     facts = [Fact("processes with a context on the GPU", count, "", "gpu_samples")] if count > 1 else []
     if e.lanes:
-        facts.append(Fact("launched, and the GPU idle in this trace", float(queued.mean()) / 1e6, "ms a step", "breakdown"))
+        facts.append(
+            Fact("launched, and the GPU idle in this trace", float(queued.mean()) / 1e6, "ms a step", "breakdown")
+        )
     return found(
         CAUSE,
         "gpu_shared",

@@ -15,7 +15,6 @@ from analysis.diagnosis import lane, samples
 from analysis.diagnosis.evidence import Evidence
 from analysis.diagnosis.lane import Lane
 from analysis.ingest import readable
-from analysis.metrics import parts
 from analysis.readers import nvml, raw
 from jobs.point import FIELDS, Point, complete
 from jobs.telemetry import log
@@ -28,7 +27,8 @@ COLUMNS = {
     ),
     "graphs": ("start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns"),
     "copies": (
-        "start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns", "bytes", "direction", "source", "target",
+        "start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns", "bytes", "direction",
+        "source", "target",
     ),
     "memsets": ("start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns"),
     "runtime": ("start_ns", "end_ns", "name", "thread"),
@@ -70,17 +70,21 @@ def of_traces(traces: Sequence[Path]) -> Evidence:
         if not good:
             raise SourceError("; ".join(problems))
         found = of_tables(Path(scratch))
-    partial = {"trace, in part": line for line in problems[:1]}
+    partial = {"trace, in part": "; ".join(problems)} if problems else {}
     return _with(found, absent={**found.absent, **partial})
 
 
 def of_tables(folder: Path) -> Evidence:
     """A folder of tables."""
-    steps, reports, devices, late = (pl.read_parquet(folder / f"{n}.parquet") for n in ("steps", "reports", "devices", "stragglers"))
+    steps, reports, devices, late = (
+        pl.read_parquet(folder / f"{n}.parquet") for n in ("steps", "reports", "devices", "stragglers")
+    )
     lanes = []
     for rank in steps["rank"].unique().sort():
         events = {kind: _events(folder, kind, rank) for kind in KINDS}
-        for (device,), own in sorted(steps.filter(pl.col("rank") == rank).partition_by("device", as_dict=True).items(), key=str):
+        for (device,), own in sorted(
+            steps.filter(pl.col("rank") == rank).partition_by("device", as_dict=True).items(), key=str
+        ):
             made = lane.of(events, own, rank, device)
             lanes += [made] if made else []
     absent = lacking(lanes) | {"counters": "no log of the GPUs' counters"}
@@ -100,11 +104,15 @@ def lacking(lanes: Sequence[Lane]) -> dict[str, str]:
         return {"trace": "no activity of a GPU in it"}
     found = {}
     if all(one.source != "nvtx" for one in lanes):
-        how = "steps are told by the period of launches" if lanes[0].source == "launches" else "the whole trace is one step"
+        how = (
+            "steps are told by the period of launches"
+            if lanes[0].source == "launches"
+            else "the whole trace is one step"
+        )
         found["trace of steps' ranges"] = how
-    if not any(len(one.ranges(parts.DATA)) for one in lanes):
+    if any(len(one.sets["idle_unmarked_data"]) for one in lanes):
         found["trace of the loader's ranges"] = "what is idle before a batch's copy is taken for loading"
-    if all(one.own["kernels"]["launch_ns"].null_count() == one.own["kernels"].height for one in lanes):
+    if not any(one.launches_known for one in lanes):
         found["trace of launching calls"] = "idle time cannot be told apart by its reason"
     return found | _unheard(lanes)
 
@@ -132,7 +140,9 @@ def of_point(folder: Path) -> Evidence:
     results = raw.results(folder)
     absent = dict(found.absent)
     if not traces:
-        absent["trace"] = str((record.get("tracer") or {}).get("reason") or "no trace of a rank in the folder")
+        tracer = record.get("tracer") or {}
+        why = None if tracer.get("used") else tracer.get("reason")
+        absent["trace"] = str(why or "none of a rank in the folder")
     elif point and len({one.rank for one in found.lanes}) < point.processes:
         absent["trace of all ranks"] = f"{len({one.rank for one in found.lanes})} of {point.processes} ranks are traced"
     gpus = tables["gpu_samples"]

@@ -26,7 +26,9 @@ def screen(found: Diagnosis) -> str:
         lines += ["", "remarks"]
     for cause in remarks:
         facts = "; ".join(_fact(fact.what, fact.value, fact.unit) for fact in cause.evidence)
-        lines += textwrap.wrap(f"{cause.kind}: {facts}. {_advice(cause)}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += textwrap.wrap(
+            f"{cause.kind}: {facts}. {_advice(cause)}", WIDTH, initial_indent="  ", subsequent_indent="    "
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -36,13 +38,19 @@ def _head(found: Diagnosis) -> list[str]:
         return ["no step could be timed: nothing can be said of it"]
     ranks = len({lane.rank for lane in e.lanes})
     steps = int(e.periods.shape[1]) if e.periods.size else 0
-    where = f"mean of {counted(steps, 'traced step')} of {counted(ranks, 'rank')}" if steps else "median of the timed steps"
+    where = (
+        f"mean of {counted(steps, 'traced step')} of {counted(ranks, 'rank')}" if steps else "median of the timed steps"
+    )
     verdict = {
         True: f"healthy: no cause takes {limit('healthy'):.0%} of the step",
         False: "time to gain: see the causes, the largest first",
         None: "without a trace of a GPU it cannot be told whether this is healthy",
     }[found.healthy]
-    timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms, of which shares are where that is less"] if steps and e.timed_ns else []
+    timed = (
+        [f"without a tracer {e.timed_ns / 1e6:.3f} ms, of which shares are where that is less"]
+        if steps and e.timed_ns
+        else []
+    )
     return [f"step {found.step_ms:.3f} ms ({where})", *timed, verdict]
 
 

@@ -43,7 +43,7 @@ TABLE: dict[str, Threshold] = {
         0.35, "share", "Where no settings tell of the batch: blocks over SMs of the mean kernel, by time.",
         "assumed: twice the batch would still not reach all SMs",
     ),
-    "batch_growth": Threshold(8, "times", "A batch is not proposed to grow by more at once.", "assumed: three doublings"),
+    "batch_growth": Threshold(8, "times", "A batch is not made larger by more at once.", "assumed: three doublings"),
     "memory_room": Threshold(
         0.80, "share", "Of the device's memory, what a grown batch may take.",
         "assumed: the rest is for the allocator's cache, CUDA's context and NCCL's buffers",
@@ -55,6 +55,10 @@ TABLE: dict[str, Threshold] = {
     "offload_copies": Threshold(
         16, "copies", "Copies of 1 MiB and more from the host in a step; more are weights or states, not a batch.",
         "a batch is one to four tensors for each micro-batch",
+    ),
+    "offload_exposed": Threshold(
+        0.5, "share", "Likewise, where the steps are not known: of the trace, exposed copies from the host.",
+        "assumed: batches that take longer to copy than to compute are rare",
     ),
     "pinned_bytes_per_s": Threshold(
         25e9, "bytes/s", "What a copy from page-locked memory reaches, where the trace has no large one to compare.",
@@ -84,7 +88,7 @@ TABLE: dict[str, Threshold] = {
         "of two equal ranks each causes half",
     ),
     "cpu_busy": Threshold(
-        0.70, "share", "Loader workers that compute for so much of their time prepare samples, and do not wait for them.",
+        0.70, "share", "Loader workers that compute for so much of their time prepare samples, and wait for none.",
         "assumed",
     ),
     "attention_softmax": Threshold(
