@@ -24,8 +24,8 @@ POWER_CAP = 4
 
 @dataclass(frozen=True)
 class Span:
-    """When to look at a rank's GPU: from `start_ns` to `end_ns`, UTC, in this look; `uuid`: None where the log has one
-    GPU only."""
+    """When to look at a rank's GPU: from `start_ns` to `end_ns`, UTC, in this look. A log of one GPU is that GPU's,
+    whatever its `uuid`."""
 
     rank: int
     uuid: str | None
@@ -45,8 +45,8 @@ def within(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.DataFra
     alone = samples["uuid"].n_unique() == 1
     found = {}
     for span in spans:
-        here = pl.lit(alone) if span.uuid is None else pl.col("uuid") == span.uuid
-        gpu = samples.filter(here).with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max())
+        gpu = samples if alone else samples.filter(pl.col("uuid").eq_missing(span.uuid))
+        gpu = gpu.with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max())
         own = gpu.filter(pl.col("t_ns").is_between(span.start_ns, span.end_ns))
         if span.look is not None and "look" in own.columns:
             own = own.filter(pl.col("look") == span.look)
