@@ -14,6 +14,10 @@ from tests.ranks import COMMUNICATOR, Timeline
 US, MS = 1_000, 1_000_000
 H200 = {"name": "NVIDIA H200", "sm_count": 132, "memory_bytes": 150_000_000_000, "compute_capability": "9.0"}
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_TNN"
+FP32 = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_"
+    "execute_kernel__5x_cublas"
+)
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 
 
@@ -101,3 +105,30 @@ def steps_of(count, length, make, rank=0):
         run.step(number, start, start + length)
         make(run, start)
     return run
+
+
+STEP = 10 * MS
+IMAGE = {"workload": "image", "model": "resnet50", "device": "cuda", "micro_batch": 64}
+
+
+def busy(run, start, until=STEP, since=0, piece=MS, launch=None, **more):
+    """Large kernels one after the other, all launched when the first of them starts (`launch`: or when else)."""
+    for at in range(start + since, start + until, piece):
+        run.kernel(at, min(at + piece, start + until), at=start + (since if launch is None else launch), **more)
+
+
+def of(folder, make, count=5, ranks=1, **more):
+    """The evidence of ranks with so many steps of 10 ms."""
+    return evidence([steps_of(count, STEP, make, rank) for rank in range(ranks)], folder, **more)
+
+
+def shares(e):
+    """Shares by kind, remarks left out."""
+    return {kind: round(cause.share, 3) for kind, cause in causes(e).items() if cause.share}
+
+
+def timed(wait=0.0, step=10.0, retries=False):
+    """Four timed steps: ms in the loader, ms in all, and whether the allocator had to try again in each."""
+    tried = list(range(4)) if retries else [0] * 4
+    columns = {"rank": [0] * 4, "step": range(4), "step_ms": [step] * 4, "data_ms": [wait] * 4}
+    return pl.DataFrame({**columns, "alloc_retries": tried})

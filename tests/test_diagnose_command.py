@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import jsonschema
-import polars as pl
 import pytest
 
 from analysis import cli

@@ -131,9 +131,9 @@ def slow_interconnect(e: Evidence) -> list[Cause]:
 
 
 def exposed_communication(e: Evidence) -> list[Cause]:
-    """Transfer, not waiting, beside which nothing computes, less `small_messages` and `slow_interconnect`. What the compute time has room to hide, and half of the rest, for messages can be halved (bf16) or sent half as
-    often; of local SGD what averaging every eighth step (or half as often) leaves out. All of it is the interval's
-    upper end."""
+    """Transfer, not waiting, beside which nothing computes, less `small_messages` and `slow_interconnect`. What the
+    compute time has room to hide, and half of the rest, for messages can be halved (bf16) or sent half as often; of
+    local SGD what averaging every eighth step (or half as often) leaves out. All of it is the interval's upper end."""
     if not communicates(e):
         return []
     transfer = e.length(lambda lane: lane.exposed.transfer)
