@@ -102,24 +102,25 @@ def waits(events: Mapping[str, pl.DataFrame], own: Mapping[str, pl.DataFrame], w
     of the loader are the loader's."""
     launching = pl.concat([own[k]["thread"] for k in own]).drop_nulls().unique()
     calls = events["runtime"].filter(pl.col("thread").is_in(launching.implode())).sort("thread", "start_ns")
-    batches = pl.col("direction") == "HtoD", pl.col("bytes") >= LEAST_BATCH_BYTES
-    moved = own["copies"].filter(*batches).select("thread", "launch_ns", "source")
-    moved = moved.drop_nulls("launch_ns").unique(["thread", "launch_ns"], keep="first")
-    marked = calls.select("thread", "start_ns", "end_ns", pl.col("name").cast(pl.String)).join(
-        moved, left_on=["thread", "start_ns"], right_on=["thread", "launch_ns"], how="left", maintain_order="left"
+    memory = pl.when(pl.col("direction") == "HtoD").then("source").otherwise("target").alias("memory")
+    copies = own["copies"].filter(pl.col("direction").is_in(["HtoD", "DtoH"])).drop_nulls("launch_ns")
+    copied = copies.select("thread", "launch_ns", "direction", "bytes", memory).unique(
+        ["thread", "launch_ns"], keep="first"
     )
-    named = {kind: pl.col("name").str.contains(kind) for kind in (parts.SYNC, parts.ALLOCATOR)}
-    before = pl.col("source").shift().over("thread")
-    # What waits right after a copy waits for that copy, as `tensor.to(device)` does.
-    copied = pl.coalesce("source", pl.when(named[parts.SYNC]).then(before))
-    calling = named[parts.SYNC] | pl.col("name").str.contains(r"(?i)memcpy")
+    marked = calls.select("thread", "start_ns", "end_ns", pl.col("name").cast(pl.String)).join(
+        copied, left_on=["thread", "start_ns"], right_on=["thread", "launch_ns"], how="left", maintain_order="left"
+    )
+    batch = (pl.col("direction") == "HtoD") & (pl.col("bytes") >= LEAST_BATCH_BYTES)
+    of_batch = pl.when(batch).then(pl.concat_str(pl.lit("copy_"), "memory"))
+    waits_for_all = pl.col("name").str.contains(parts.SYNC) & ~pl.col("name").str.contains("Query")
     why = (
-        pl.when(copied == "pageable").then(pl.lit("copy_pageable"))
-        .when(copied.is_not_null()).then(pl.lit("copy_pinned"))
-        .when(calling).then(pl.lit("sync"))
-        .when(named[parts.ALLOCATOR]).then(pl.lit("allocator"))
+        # A copy of pageable memory comes back when it is done; one that waits right after a copy waits for that copy,
+        # as `tensor.to(device)` does.
+        pl.when(pl.col("memory") == "pageable").then(pl.coalesce(of_batch, pl.lit("sync")))
+        .when(waits_for_all).then(pl.coalesce(of_batch, of_batch.shift().over("thread"), pl.lit("sync")))
+        .when(pl.col("name").str.contains(parts.ALLOCATOR)).then(pl.lit("allocator"))
     )  # fmt: skip
-    found = marked.with_columns(why=why).drop_nulls("why")
+    found = marked.with_columns(why=why).filter(pl.col("why").is_in(WAITS))
     start, end = found["start_ns"].to_numpy(), found["end_ns"].to_numpy()
     found = found.with_columns(waited_ns=pl.Series(parts.inside(work, start, end), dtype=pl.Int64))
     loading = intervals.merge(*(parts.thread_sets(events, int(each))["idle_data_wait"] for each in launching))
