@@ -44,18 +44,13 @@ class Diagnosis:
 def judged(e: Evidence) -> Diagnosis:
     """The verdict on a run."""
     causes = [cause for rule in RULES if e.lanes or not rule.traced for cause in rule.find(e)]
-    kept = [c for c in capped(e, causes) if c.kind in REMARKS or material(c)]
+    kept = [c for c in capped(e, causes) if c.kind in REMARKS or c.share >= limit("noise")]
     ranked = tuple(sorted(kept, key=lambda c: -c.share))
     traced = bool(e.periods.size)
     step = float(e.periods.mean()) / 1e6 if traced else None if e.timed_ns is None else e.timed_ns / 1e6
     total = sum(c.share for c in ranked)
     well = all(c.share < limit("healthy") for c in ranked) and total < limit("healthy_sum")
     return Diagnosis(e, step, e.parts, well if traced else None, ranked)
-
-
-def material(cause: Cause) -> bool:
-    """Whether a share is more than noise: above its threshold, and its interval, where steps give one, above 0."""
-    return cause.share >= limit("noise") and (cause.high is None or cause.high > 0)
 
 
 def capped(e: Evidence, causes: list[Cause]) -> list[Cause]:
