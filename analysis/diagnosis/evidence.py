@@ -134,9 +134,10 @@ class Evidence:
         late = sum(self.part(part) for part in LATE) + self.length(lambda lane: lane.exposed.waiting)
         return 1 - min(1.0, max(0.0, excess) / float(late.mean())) if late.mean() > 0 else 1.0
 
-    def share(self, amount: Floats, *, host: bool = False, lanes: npt.NDArray[np.int64] | None = None) -> Share:
-        """The share of an amount (lanes, steps). `host`: it is a delay of the host, which tracing lengthens."""
-        chosen = amount[self.judged if lanes is None else lanes]
+    def share(self, amount: Floats, *, host: bool = False) -> Share:
+        """The share of an amount (lanes, steps), over the lanes that are judged. `host`: it is a delay of the host,
+        which tracing lengthens."""
+        chosen = amount[self.judged]
         if not chosen.size:
             return Share(0.0, None, None)
         by_step = chosen.mean(axis=0) * (self.host_scale if host else 1.0) / self.step_ns
@@ -158,7 +159,7 @@ class Evidence:
     def tenants(self) -> int:
         """Processes on the GPU of a rank: told by the point, or counted on every rank's GPU (one process of a rank may
         open a context on the GPU of another)."""
-        counts = [own[name].max() for own in self.samples.values() for name in ("processes",)]
+        counts = [own["processes"].max() for own in self.samples.values()]
         counted = min((int(c) for c in counts if isinstance(c, int)), default=1)
         strangers = [own["foreign_processes"].max() for own in self.samples.values()]
         foreign = max((int(c) for c in strangers if isinstance(c, int)), default=0)
