@@ -7,6 +7,7 @@ nightsweep watch results
 nightsweep publish results/demo --out demo-public
 nightsweep calibrate calibration
 nightsweep ingest traces/*.sqlite --out tables
+nightsweep diagnose traces/*.sqlite
 
 What a subcommand needs is imported by it, so that none waits for the others'.
 
@@ -76,6 +77,16 @@ def parser() -> argparse.ArgumentParser:
     ingest_.add_argument("traces", type=Path, nargs="+", metavar="TRACE", help="a trace, whoever made it")
     ingest_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the tables to")
     ingest_.set_defaults(run=ingest)
+    diagnose_ = commands.add_parser("diagnose", help="why a GPU is idle or slow: causes, shares, remedies")
+    diagnose_.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="traces of a run's ranks, or its folder")
+    diagnose_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters (nvml-HOST.arrow)")
+    diagnose_.add_argument("--json", action="store_true", help="print JSON")
+    diagnose_.set_defaults(run=diagnose)
+    compare_ = commands.add_parser("compare", help="what changed between two points or traces, and if it is noise")
+    compare_.add_argument("a", type=Path, metavar="A", help="a trace, a folder of tables, or a point's folder")
+    compare_.add_argument("b", type=Path, metavar="B", help="the other one")
+    compare_.add_argument("--json", action="store_true", help="print JSON")
+    compare_.set_defaults(run=compare)
     return top
 
 
@@ -111,6 +122,20 @@ def ingest(arguments: argparse.Namespace) -> int:
     from analysis import trace_ingest
 
     return trace_ingest.ingest(arguments.traces, arguments.out)
+
+
+def diagnose(arguments: argparse.Namespace) -> int:
+    """`nightsweep diagnose`."""
+    from analysis.diagnosis import command
+
+    return command.diagnose(arguments.paths, arguments.nvml, arguments.json)
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """`nightsweep compare`."""
+    from analysis.diagnosis import compare as comparing
+
+    return comparing.compare(arguments.a, arguments.b, arguments.json)
 
 
 def retry(arguments: argparse.Namespace) -> int:

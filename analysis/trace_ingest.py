@@ -1,8 +1,8 @@
 """`nightsweep ingest TRACE... --out DIR`: traces of any origin to tables, one Parquet file each.
 
 A TRACE is an Nsight Systems export (SQLite, or a folder of Parquet files), a report (.nsys-rep, exported by the nsys on
-the PATH), or a trace of PyTorch's profiler (.json, .json.gz). Every file is read by a process of its own, so that ranks
-are read at the same time and the memory of one is free before the next begins.
+the PATH), or a trace of PyTorch's profiler (.json, .json.gz). Unless they are small, every file is read by a process of
+its own, so that ranks are read at the same time and the memory of one is free before the next begins.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from analysis.words import counted
 from jobs.telemetry.nsys import BLOBS
 
 EXIT_PARTIAL, EXIT_WRONG = 1, 2
+LARGE_BYTES = 64 << 20
+"""Less in all is read sooner than a process has started."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +53,34 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
     if out.exists() and not out.is_dir():
         print(f"nightsweep ingest: {out}: is no folder; a folder to write tables to was expected", file=sys.stderr)
         return EXIT_WRONG
+    good, lines = written(traces, out)
+    for line in lines:
+        print(f"nightsweep ingest: {line}", file=sys.stderr)
+    if not good:
+        return EXIT_WRONG
+    count = sum(len(part.ranks) for part in good)
+    print(f"{out}: {counted(len(TRACE_TABLES), 'table')} of {counted(count, 'rank')}")
+    return EXIT_PARTIAL if lines else 0
+
+
+def written(traces: Sequence[Path], out: Path) -> tuple[list[Part], list[str]]:
+    """Write the tables of all traces that can be read: these, and what could not be read, a line each. Of none there
+    are no tables."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
         jobs = [Job(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
-        parts = ranks.each(jobs, one, workers=os.cpu_count() or 1)
-        for part in parts:
-            for line in [part.failed] if part.failed else part.problems:
-                print(f"nightsweep ingest: {line}", file=sys.stderr)
+        large = sum(size(trace) for trace in traces) >= LARGE_BYTES
+        parts = ranks.each(jobs, one, workers=(os.cpu_count() or 1) if large else 1)
         good = [part for part in parts if part.failed is None]
-        if not good:
-            return EXIT_WRONG
-        join(good, out)
-    count = sum(len(part.ranks) for part in good)
-    print(f"{out}: {counted(len(TRACE_TABLES), 'table')} of {counted(count, 'rank')}")
-    return EXIT_PARTIAL if len(good) < len(parts) or any(part.problems for part in good) else 0
+        if good:
+            join(good, out)
+    return good, [line for part in parts for line in ([part.failed] if part.failed else part.problems)]
+
+
+def size(trace: Path) -> int:
+    """Bytes of a file, or of all in a folder."""
+    files = trace.rglob("*") if trace.is_dir() else [trace]
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def one(job: Job) -> Part:

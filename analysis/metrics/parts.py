@@ -189,7 +189,10 @@ def gaps_in(busy: Intervals, windows: pl.DataFrame) -> tuple[Intervals, Ints]:
 
 
 def following(activities: pl.DataFrame, gaps: Intervals) -> tuple[Ints, Ints]:
-    """Thread and launch of the first activity to start at each gap's end or later; of the last one where none does."""
+    """Thread and launch of the first activity to start at each gap's end or later; of the last one where none does. A
+    trace of a CPU has none at all."""
+    if activities.is_empty():
+        return np.full(len(gaps), -1), np.full(len(gaps), np.iinfo(np.int64).max)
     start = activities["start_ns"].to_numpy()
     place = np.minimum(np.searchsorted(start, gaps[:, 1], side="left"), len(start) - 1)
     thread = activities["thread"].fill_null(-1).to_numpy()[place]

@@ -1,0 +1,117 @@
+"""A cause of lost time: which, how much of the step it takes, how that is known, and what would mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+CAUSES = (
+    "insufficient_parallelism",
+    "data_loading",
+    "model_hyperparameters",
+    "memory_management",
+    "communication",
+    "scheduling",
+    "monitoring",
+)
+"""The seven causes. Each has a file of its name with its kinds."""
+
+POOLS = ("idle", "copies", "communication", "compute", "none")
+"""What a cause takes its time from. No nanosecond of a step counts for two causes of one pool."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of the step, and its interval; None where there was one step."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def times(self, least: float, most: float = 1.0, value: float | None = None) -> Share:
+        """The share where only a part of it can be won back: `value` of it (`most`, if not given), at least `least` and
+        at most `most`."""
+        low, high = (self.value if edge is None else edge for edge in (self.low, self.high))
+        return Share(self.value * (most if value is None else value), low * least, min(1.0, high * most))
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number that a cause rests on. `table`: where it is from (docs/tables.md), or a file of the point."""
+
+    what: str
+    value: float | int | str
+    unit: str
+    table: str
+
+    def as_json(self) -> dict[str, Any]:
+        value = round(self.value, 4) if isinstance(self.value, float) else self.value
+        return {"what": self.what, "value": value, "unit": self.unit, "table": self.table}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One cause of a step's length.
+
+    `share`: of the step's time (of its time a sample, where the remedy changes the batch) that the remedy could give
+    back, 0 to 1; 0 is a remark. `low` and `high`: where it may lie; None where one step alone tells nothing of that.
+    `rank`: the rank at fault where it is one. `remedy`: settings of the point to change, empty where no setting does
+    it. `method`: how the share was computed.
+    """
+
+    cause: str
+    kind: str
+    share: float
+    low: float | None
+    high: float | None
+    pool: str
+    method: str
+    advice: str
+    remedy: Mapping[str, Any] = field(default_factory=dict)
+    evidence: tuple[Fact, ...] = ()
+    rank: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "cause": self.cause,
+            "kind": self.kind,
+            "share": round(self.share, 4),
+            "share_low": None if self.low is None else round(self.low, 4),
+            "share_high": None if self.high is None else round(self.high, 4),
+            "rank": self.rank,
+            "evidence": [fact.as_json() for fact in self.evidence],
+            "remedy": dict(self.remedy),
+            "advice": self.advice,
+            "method": self.method,
+        }
+
+
+def found(
+    cause: str,
+    kind: str,
+    share: Share,
+    pool: str,
+    *,
+    method: str,
+    advice: str,
+    remedy: Mapping[str, Any] | None = None,
+    evidence: Sequence[Fact] = (),
+    rank: int | None = None,
+) -> list[Cause]:
+    """A rule's answer: this one cause."""
+    return [
+        Cause(
+            cause=cause,
+            kind=kind,
+            share=share.value,
+            low=share.low,
+            high=share.high,
+            pool=pool,
+            method=method,
+            advice=advice,
+            remedy=remedy or {},
+            evidence=tuple(evidence),
+            rank=rank,
+        )
+    ]

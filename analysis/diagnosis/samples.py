@@ -1,0 +1,70 @@
+"""What the GPU's own counters say while steps ran: the table gpu_samples, rank by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from analysis.diagnosis.thresholds import limit
+
+THROTTLES = {
+    2: "fixed clocks",
+    8: "hardware slowdown",
+    32: "software thermal",
+    64: "hardware thermal",
+    128: "power brake",
+}
+"""Bits of throttle_reasons (NVML's clocks event reasons) that nobody wants. The power cap (4) is no such bit: dense
+products run into it on every GPU; it counts where clocks fall further than they do then."""
+POWER_CAP = 4
+
+
+@dataclass(frozen=True)
+class Span:
+    """When to look at a rank's GPU: from `start_ns` to `end_ns`, UTC, in this look. A log of one GPU is that GPU's,
+    whatever its `uuid`."""
+
+    rank: int
+    uuid: str | None
+    start_ns: int
+    end_ns: int
+    look: str | None = None
+
+
+def timed(results: Sequence[Mapping[str, Any]]) -> list[Span]:
+    """The timed windows that ranks told at their end."""
+    told = [r for r in results if r.get("uuid") and r.get("window")]
+    return [Span(int(r["rank"]), r["uuid"], r["window"]["start_ns"], r["window"]["end_ns"], "timed") for r in told]
+
+
+def within(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.DataFrame]:
+    """The samples of each rank's span, where there are any, with top_clock_mhz, the GPU's highest in the log."""
+    alone = samples["uuid"].n_unique() == 1
+    found = {}
+    for span in spans:
+        gpu = samples if alone else samples.filter(pl.col("uuid").eq_missing(span.uuid))
+        gpu = gpu.with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max())
+        own = gpu.filter(pl.col("t_ns").is_between(span.start_ns, span.end_ns))
+        if span.look is not None and "look" in own.columns:
+            own = own.filter(pl.col("look") == span.look)
+        if own.height:
+            found[span.rank] = own
+    return found
+
+
+def throttled(samples: pl.DataFrame) -> pl.DataFrame:
+    """Those of the samples in which clocks were held down as nobody wants them."""
+    known = samples.drop_nulls(["throttle_reasons", "sm_clock_mhz", "top_clock_mhz"])
+    reasons = pl.col("throttle_reasons")
+    low = pl.col("sm_clock_mhz") < limit("power_capped_clock") * pl.col("top_clock_mhz")
+    return known.filter((reasons & sum(THROTTLES) != 0) | ((reasons & POWER_CAP != 0) & low))
+
+
+def reasons(samples: pl.DataFrame) -> str:
+    """The reasons of throttled samples, in words."""
+    names = THROTTLES | {POWER_CAP: "power cap"}
+    seen = {bit for value in samples["throttle_reasons"].unique() for bit in names if value & bit}
+    return ", ".join(names[bit] for bit in sorted(seen))

@@ -1,0 +1,90 @@
+"""Causes in what the GPU computes, and in its memory, on timelines that are known."""
+
+import pytest
+
+from tests.diagnosed import ADD, FP32, IMAGE, MS, STEP, US, busy, causes, of, shares, timed
+
+
+def test_products_without_tensor_cores(tmp_path):
+    """fp32 on an H200: 66.9 of TF32's 494.7 TFLOP/s."""
+    e = of(
+        tmp_path,
+        lambda r, s: busy(r, s, name=FP32),
+        settings=IMAGE,
+    )
+    assert shares(e) == {"tensor_cores_unused": round(1 - 66.9 / 494.7, 3)}
+    assert causes(e)["tensor_cores_unused"].remedy == {"precision": "tf32"}
+
+
+def test_splitting_and_vector_products_could_not_use_them(tmp_path):
+    e = of(tmp_path, lambda r, s: busy(r, s, name="void cublasLt::splitKreduce_kernel<32, 16, int, float, float>"))
+    assert shares(e) == {}
+
+
+def test_transposes(tmp_path):
+    def make(run, start):
+        busy(run, start, 7 * MS)
+        run.kernel(start + 7 * MS, start + STEP, "void cudnn::engines_precompiled::nchwToNhwcKernel<__half>(x)", start)
+
+    e = of(tmp_path, make, settings={**IMAGE, "layout": "nchw"})
+    assert shares(e) == {"layout_transposes": 0.3} and causes(e)["layout_transposes"].remedy == {"layout": "nhwc"}
+
+
+def test_neighbours_that_could_be_one_kernel(tmp_path):
+    """Four elementwise kernels of 1 ms in a row: three of them, of which three quarters."""
+
+    def make(run, start):
+        busy(run, start, 6 * MS)
+        busy(run, start, STEP, 6 * MS, name=ADD)
+
+    e = of(tmp_path, make, settings=IMAGE)
+    assert shares(e) == {"recompute_or_unfused": 0.225}
+    assert causes(of(tmp_path / "b", make, settings={**IMAGE, "compile": "default"})).keys() == {"missing_counters"}
+
+
+@pytest.mark.parametrize(("batch", "kind"), [(8, "small_batch"), (64, "low_occupancy")])
+def test_kernels_that_do_not_reach_all_sms(tmp_path, batch, kind):
+    e = of(
+        tmp_path,
+        lambda r, s: busy(r, s, blocks=33),
+        settings={**IMAGE, "micro_batch": batch},
+        record={"hosts": [{"gpus": [{"memory_bytes": 140 << 30}]}]},
+        results=[{"peak_reserved_bytes": 10 << 30}],
+    )
+    found = causes(e)
+    assert found[kind].share == pytest.approx(0.75) and {"small_batch", "low_occupancy"} & found.keys() == {kind}
+    if kind == "small_batch":
+        assert found[kind].remedy == {"micro_batch": 64}
+
+
+def test_recomputed_activations_while_memory_is_empty(tmp_path):
+    settings = {"workload": "llm", "model": "llama-1b", "activation_checkpointing": True, "compile": "default"}
+    facts = {"flops": {"step": 75, "hardware_step": 100}, "peak_reserved_bytes": 20 << 30}
+    hosts = {"hosts": [{"gpus": [{"memory_bytes": 140 << 30}]}]}
+    e = of(tmp_path, busy, settings=settings, results=[facts], record=hosts)
+    assert shares(e) == {"recompute_or_unfused": 0.25}
+    assert causes(e)["recompute_or_unfused"].remedy == {"activation_checkpointing": False}
+
+
+def test_memory_taken_and_given_back(tmp_path):
+    def make(run, start):
+        busy(run, start, STEP, 3 * MS)
+        run.called("cudaFree", start, start + 3 * MS - 20 * US)
+
+    e = of(tmp_path, make, settings={**IMAGE, "empty_cache": True})
+    assert shares(e)["allocator_churn"] == pytest.approx(0.298, abs=0.003)
+    assert causes(e)["allocator_churn"].remedy == {"empty_cache": False}
+    found = causes(of(tmp_path / "b", make, settings=IMAGE, steps=timed(retries=True)))
+    assert found["memory_pressure"].share == pytest.approx(0.298, abs=0.003) and "allocator_churn" not in found
+
+
+def test_room_for_a_larger_batch_saves_optimizer_time(tmp_path):
+    def make(run, start):
+        busy(run, start, 6 * MS)
+        run.range("optimizer", start + MS, start + 2 * MS)
+        run.kernel(start + 6 * MS, start + STEP, "multi_tensor_apply_kernel<FusedAdamMathFunctor>", start + 1500 * US)
+
+    facts, hosts = {"peak_reserved_bytes": 10 << 30}, {"hosts": [{"gpus": [{"memory_bytes": 140 << 30}]}]}
+    e = of(tmp_path, make, settings={**IMAGE, "compile": "default"}, results=[facts], record=hosts)
+    assert shares(e) == {"memory_headroom": round(0.4 * 7 / 8, 3)}
+    assert causes(e)["memory_headroom"].remedy == {"micro_batch": 512}
