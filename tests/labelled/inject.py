@@ -76,7 +76,7 @@ def gradient_medians(loop: Loop) -> None:
 
 def extra_input(loop: Loop, mib: int, pinned: bool) -> None:
     """Each batch has so much more that goes to the device, on the stream of the training."""
-    more = torch.zeros(mib << 20, dtype=torch.uint8, pin_memory=pinned and torch.cuda.is_available())
+    more = torch.ones(mib << 20, dtype=torch.uint8, pin_memory=pinned and torch.cuda.is_available())
 
     def copy(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         more.to(loop.device, non_blocking=pinned)

@@ -1,7 +1,7 @@
 """Runs the labelled set on the GPUs of one host, without a scheduler: runs of one GPU side by side, each with its share
 of the cores.
 
-    python -m tests.labelled.run OUT [--names a,b] [--gpus 4] [--seconds 420] [--limit-s 120] [--cpu]
+    python -m tests.labelled.run OUT [--names a,b] [--gpus 4] [--seconds 420] [--limit-s 120]
 
 Every run is a point of OUT/points/<name>, as the launcher leaves it, with label.json. A run that has a remedy is timed
 without a profiler too, and its remedied point is OUT/points/<name>.remedied; other runs have the traced look alone. One
@@ -31,7 +31,7 @@ from jobs.look import read_json, write_json
 from jobs.looks import SKIPPED, Attempt
 from jobs.point import Point
 from jobs.telemetry import nsys
-from tests.labelled.runs import Run, load
+from tests.labelled.runs import RUNS, Run, load
 
 SITE = Path(__file__).with_name("site")
 POLL_S = 0.2
@@ -80,7 +80,7 @@ def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: f
     launch.run_looks = functools.partial(looks, job)
     point = {"sweep": "labelled", "point_id": job.point.id, "settings": job.point.settings()}
     with beside(job.run.neighbour):
-        record = launch.launch(folder, point, watch.Limits(limit_s / 2, limit_s), lambda: False)
+        record = launch.launch(folder, point, watch.Limits(limit_s, limit_s), lambda: False)
     failed = [entry for entry in record["looks"].values() if entry["status"] == "failed"]
     if not failed:
         record |= {"status": "ok", "reason": None, "message": None}
@@ -142,11 +142,11 @@ class Running:
 
 def main() -> int:
     args = parse()
-    chosen = [run for run in load() if not args.names or run.name in args.names.split(",")]
-    nsys.probe = functools.cache(nsys.probe)  # once, and not for each run
-    if not args.cpu:
-        nsys.probe("light")
-        import torch  # noqa: F401  (the processes that are forked have it then)
+    chosen = [run for run in load(args.runs) if not args.names or run.name in args.names.split(",")]
+    nsys.probe = functools.cache(nsys.probe)
+    nsys.probe("light")
+    import torch  # noqa: F401  (as with the probe's answer, the processes that are forked below have it then)
+
     waiting = [job for job in jobs_of(chosen) if job.point.world_size <= args.gpus]
     free, running, failed, begun = set(range(args.gpus)), [], 0, time.monotonic()
     cores = sorted(os.sched_getaffinity(0))
@@ -188,7 +188,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=420.0, help="begin no run after so long")
     parser.add_argument("--limit-s", type=float, default=120.0, help="for each look of a run")
-    parser.add_argument("--cpu", action="store_true", help="on the CPU, to try the driver: looks without nsys")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="another list of runs")
     return parser.parse_args()
 
 
