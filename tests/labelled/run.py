@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import json
 import multiprocessing
 import os
@@ -114,7 +115,7 @@ def step_ms(folder: Path, phase: str) -> list[float]:
     for path in sorted((folder / look).glob("steps-r*.jsonl")):
         rows = [row for line in path.read_text().splitlines() if (row := json.loads(line))["phase"] == phase]
         starts = [row["start_ns"] for row in rows]
-        spans.append([(after - start) / 1e6 for start, after in zip(starts, starts[1:], strict=False)])
+        spans.append([(after - start) / 1e6 for start, after in itertools.pairwise(starts)])
     return [max(step) for step in zip(*spans, strict=True)]
 
 
