@@ -1,7 +1,7 @@
-"""Runs the labelled set on the GPUs of one host, without a scheduler: runs of one GPU side by side, each with its share
-of the cores.
+"""Runs the labelled set on the GPUs of one host, without a scheduler: one run at a time on a GPU, while the next one
+starts as far as it can (ahead.py); each has its share of the cores.
 
-    python -m tests.labelled.run OUT [--names a,b] [--gpus 4] [--seconds 420] [--limit-s 120]
+    python -m tests.labelled.run OUT [--names a,b] [--gpus 4] [--seconds 420] [--limit-s 180]
 
 Every run is a point of OUT/points/<name>, as the launcher leaves it, with label.json. A run that has a remedy is timed
 without a profiler too, and its remedied point is OUT/points/<name>.remedied; other runs have the traced look alone. One
@@ -32,11 +32,13 @@ from jobs.look import read_json, write_json
 from jobs.looks import SKIPPED, Attempt
 from jobs.point import Point
 from jobs.telemetry import nsys
+from tests.labelled import ahead
 from tests.labelled.runs import RUNS, Run, load
 
 SITE = Path(__file__).with_name("site")
 POLL_S = 0.2
-READY_S = 60.0
+IN_FLIGHT = 2
+"""Runs of a GPU: the one that is measured and the one that starts."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,21 @@ def looks(job: Job, attempt: Attempt, choice: launch.Choice) -> tuple[dict[str, 
 
 def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: float) -> None:
     """In a process of its own: the environment, then the launcher."""
-    os.environ |= job.run.variables()
+    go = folder / ".go"
+    os.environ |= {**job.run.variables(), ahead.GO_VARIABLE: str(go.absolute())}
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-    paths = [*([str(SITE)] if job.run.inject else []), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.sched_setaffinity(0, cores)
     launch.run_looks = functools.partial(looks, job)
     point = {"sweep": "labelled", "point_id": job.point.id, "settings": job.point.settings()}
-    with beside(job.run.neighbour):
+    with ahead.turn(folder.parent, gpus, go) as turn, beside(job.run.neighbour, turn):
+        export = nsys.export
+
+        def after_the_turn(*args: Any, **options: Any) -> str | None:
+            turn.end()
+            return export(*args, **options)
+
+        nsys.export = after_the_turn
         record = launch.launch(folder, point, watch.Limits(limit_s, limit_s), lambda: False)
     failed = [entry for entry in record["looks"].values() if entry["status"] == "failed"]
     if not failed:
@@ -91,17 +100,18 @@ def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: f
 
 
 @contextlib.contextmanager
-def beside(neighbour: str | None) -> Iterator[None]:
-    """The run's neighbour, at work. TimeoutError where it does not get so far."""
+def beside(neighbour: str | None, turn: ahead.Turn) -> Iterator[None]:
+    """The run's neighbour, at work from the run's turn on. RuntimeError where it does not get so far."""
     if neighbour is None:
         yield
         return
+    turn.come.wait()
     command = [sys.executable, "-m", "tests.labelled.neighbours", neighbour]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         if process.stdout.readline().strip() != "ready":
-            raise TimeoutError(f"the neighbour {neighbour} ended with {process.wait()} before it was at work")
+            raise RuntimeError(f"the neighbour {neighbour} ended with {process.wait()} before it was at work")
         yield
     finally:
         process.kill()
@@ -134,11 +144,67 @@ def told(job: Job, folder: Path, wall_s: float) -> str:
 
 @dataclass
 class Running:
+    """A run in flight. `slots`: (GPU, place) of each of its GPUs."""
+
     job: Job
     folder: Path
-    gpus: list[int]
+    slots: list[tuple[int, int]]
     process: Any
     started: float
+
+
+class Host:
+    """GPUs with IN_FLIGHT places each, and the cores that belong to each place."""
+
+    def __init__(self, gpus: int) -> None:
+        self.free = [list(range(IN_FLIGHT)) for _ in range(gpus)]
+        self.cores = sorted(os.sched_getaffinity(0))
+        self.share = max(1, len(self.cores) // (gpus * IN_FLIGHT))
+
+    def take(self, count: int) -> list[tuple[int, int]] | None:
+        """A place on so many GPUs, those with most free places; None where there are not so many."""
+        gpus = sorted(range(len(self.free)), key=lambda gpu: (-len(self.free[gpu]), gpu))[:count]
+        if len(gpus) < count or not all(self.free[gpu] for gpu in gpus):
+            return None
+        return [(gpu, self.free[gpu].pop()) for gpu in sorted(gpus)]
+
+    def give_back(self, slots: list[tuple[int, int]]) -> None:
+        for gpu, place in slots:
+            self.free[gpu].append(place)
+
+    def cores_of(self, slots: list[tuple[int, int]]) -> set[int]:
+        firsts = [(gpu * IN_FLIGHT + place) * self.share for gpu, place in slots]
+        return {core for first in firsts for core in self.cores[first : first + self.share]} or set(self.cores)
+
+
+def begin(job: Job, slots: list[tuple[int, int]], host: Host, out: Path, limit_s: float) -> Running:
+    folder = out / "points" / job.name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "label.json", job.run.label())
+    args = (job, folder, [gpu for gpu, _ in slots], host.cores_of(slots), limit_s)
+    process = multiprocessing.get_context("fork").Process(target=measure, args=args)
+    process.start()
+    return Running(job, folder, slots, process, time.monotonic())
+
+
+def run_all(waiting: list[Job], args: argparse.Namespace) -> int:
+    """Those that failed or were never begun."""
+    host, begun, bad = Host(args.gpus), time.monotonic(), 0
+    running: list[Running] = []
+    while running or (waiting and time.monotonic() - begun < args.seconds):
+        if waiting and time.monotonic() - begun < args.seconds and (slots := host.take(waiting[0].point.world_size)):
+            running.append(begin(waiting.pop(0), slots, host, args.out, args.limit_s))
+            continue
+        for one in [one for one in running if not one.process.is_alive()]:
+            running.remove(one)
+            host.give_back(one.slots)
+            line = told(one.job, one.folder, time.monotonic() - one.started)
+            bad += line.startswith("FAILED")
+            print(f"[{time.monotonic() - begun:.0f} s] {line}", flush=True)
+        time.sleep(POLL_S)
+    for job in waiting:
+        print(f"not begun: {job.name}")
+    return bad + len(waiting)
 
 
 def main() -> int:
@@ -146,40 +212,9 @@ def main() -> int:
     chosen = [run for run in load(args.runs) if not args.names or run.name in args.names.split(",")]
     nsys.probe = functools.cache(nsys.probe)
     nsys.probe("light")
-    import torch  # noqa: F401  (as with the probe's answer, the processes that are forked below have it then)
+    import torch  # noqa: F401  (as with the probe's answer, the processes that are forked have it then)
 
-    waiting = [job for job in jobs_of(chosen) if job.point.world_size <= args.gpus]
-    free, running, failed, begun = set(range(args.gpus)), [], 0, time.monotonic()
-    cores = sorted(os.sched_getaffinity(0))
-    share = max(1, len(cores) // args.gpus)
-    fork = multiprocessing.get_context("fork")
-    while waiting or running:
-        late = time.monotonic() - begun > args.seconds
-        next_one = next((job for job in waiting if job.point.world_size <= len(free)), None)
-        if next_one and not late:
-            waiting.remove(next_one)
-            gpus = sorted(free)[: next_one.point.world_size]
-            free -= set(gpus)
-            folder = args.out / "points" / next_one.name
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / "label.json", next_one.run.label())
-            own = {core for gpu in gpus for core in cores[gpu * share : (gpu + 1) * share]} or set(cores)
-            process = fork.Process(target=measure, args=(next_one, folder, gpus, own, args.limit_s))
-            process.start()
-            running.append(Running(next_one, folder, gpus, process, time.monotonic()))
-            continue
-        for one in [one for one in running if not one.process.is_alive()]:
-            running.remove(one)
-            free |= set(one.gpus)
-            line = told(one.job, one.folder, time.monotonic() - one.started)
-            failed += line.startswith("FAILED")
-            print(f"[{time.monotonic() - begun:.0f} s] {line}", flush=True)
-        if late and not running:
-            break
-        time.sleep(POLL_S)
-    for job in waiting:
-        print(f"not begun: {job.name}")
-    return 1 if failed or waiting else 0
+    return 1 if run_all([job for job in jobs_of(chosen) if job.point.world_size <= args.gpus], args) else 0
 
 
 def parse() -> argparse.Namespace:
@@ -188,7 +223,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--names", help="these runs only, with commas between them")
     parser.add_argument("--gpus", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=420.0, help="begin no run after so long")
-    parser.add_argument("--limit-s", type=float, default=120.0, help="for each look of a run")
+    parser.add_argument(
+        "--limit-s", type=float, default=180.0, help="for each look of a run, its wait for the GPU included"
+    )
     parser.add_argument("--runs", type=Path, default=RUNS, help="another list of runs")
     return parser.parse_args()
 

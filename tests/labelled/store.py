@@ -31,8 +31,8 @@ KEPT = {table for table, _ in SOURCES.values()} | {
     "StringIds", "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE",
     "TARGET_INFO_GPU_METRICS", "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES",
 }  # fmt: skip
-AROUND_NS = 2 * 10**9
-"""Samples are kept from so long before the first step of a window to so long after the last."""
+BEFORE_NS, AFTER_NS = 10**9, 10**8
+"""Samples are kept from so long before a window to so long after it; then the next run may be on the GPU."""
 REMEDIED = ".remedied"
 
 
@@ -88,7 +88,7 @@ def samples(source: Path, target: Path, window: tuple[int, int], scrubber: Scrub
         return
     table = pa.Table.from_batches(read)
     times = table["t_ns"].to_numpy()
-    table = table.filter(pa.array((times >= window[0] - AROUND_NS) & (times <= window[1] + AROUND_NS)))
+    table = table.filter(pa.array((times >= window[0] - BEFORE_NS) & (times <= window[1] + AFTER_NS)))
     uuids = [scrubber.text(uuid) for uuid in table["uuid"].to_pylist()]
     table = table.set_column(table.schema.get_field_index("uuid"), "uuid", pa.array(uuids, pa.string()))
     header = json.dumps(scrubber.tree(log.header_of(source))).encode()

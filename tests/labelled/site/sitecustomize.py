@@ -1,10 +1,16 @@
-"""Found by Python at its start, where tests/labelled/run.py put this folder on the path: rank processes, and no others,
-get their injection."""
+"""Found by Python at its start, where tests/labelled/run.py put this folder on the path. For rank processes alone:
+they get their injection, and wait for their GPU."""
 
 import os
 import sys
 
-if "NIGHTSWEEP_TEST_INJECTION" in os.environ and sys.orig_argv[1:3] == ["-m", "jobs.worker"]:
-    from tests.labelled import inject
+if sys.orig_argv[1:3] == ["-m", "jobs.worker"]:
+    from pathlib import Path
 
-    inject.install()
+    from tests.labelled import ahead
+
+    ahead.wait(Path(sys.orig_argv[3]))
+    if "NIGHTSWEEP_TEST_INJECTION" in os.environ:
+        from tests.labelled import inject
+
+        inject.install()
