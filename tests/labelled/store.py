@@ -1,0 +1,180 @@
+"""Makes what tests/labelled/run.py left small enough to be kept, with nothing in it that tells where it ran.
+
+    python -m tests.labelled.store OUT tests/data/labelled
+
+Of each run that went well: label.json, record.json and point.json; of its looks the steps, results and samples, and
+the exports, traced/trace-rR.sqlite.gz, with the tables that analysis/readers/nsys.py reads. Each export is read before
+and after: where any table of the engine differs, nothing of the run is kept and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shutil
+import sqlite3
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from analysis import engine, leaks
+from analysis.readers.nsys_fields import SOURCES
+from analysis.scrub import Scrubber, nsys_copy
+from jobs.telemetry import log
+
+KEPT = {table for table, _ in SOURCES.values()} | {
+    "StringIds", "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE",
+    "TARGET_INFO_GPU_METRICS", "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES",
+}  # fmt: skip
+BEFORE_NS, AFTER_NS = 10**9, 10**8
+"""Samples are kept from so long before a window to so long after it; then the next run may be on the GPU."""
+REMEDIED = ".remedied"
+
+
+def export(source: Path, target: Path, scrubber: Scrubber) -> None:
+    """The export at `target`, without tables that are not read, but with NCCL's payloads, which are numbers."""
+    nsys_copy(source, target, scrubber)
+    with closing(sqlite3.connect(target, isolation_level=None)) as db:
+        names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for name in names:
+            if name not in KEPT:
+                db.execute(f'DROP TABLE "{name}"')
+        columns = [row[1] for row in db.execute("PRAGMA table_info(NVTX_EVENTS)")]
+        if "binaryData" in columns:
+            db.execute("ATTACH ? AS source", (f"{source}",))
+            told = db.execute(
+                "SELECT n.place, n.binaryData FROM (SELECT row_number() OVER (ORDER BY rowid) AS place, binaryData, "
+                "text, textId FROM source.NVTX_EVENTS) n LEFT JOIN source.StringIds s ON s.id = n.textId "
+                "WHERE coalesce(n.text, s.value) LIKE 'nccl%' AND n.binaryData IS NOT NULL"
+            ).fetchall()
+            db.executemany("UPDATE main.NVTX_EVENTS SET binaryData = ?2 WHERE rowid = ?1", told)
+            db.execute("DETACH source")
+        db.execute("VACUUM")
+
+
+def plain(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(pl.col(pl.Categorical).cast(pl.String))
+
+
+def differing(source: Path, kept: Path, scrubber: Scrubber) -> list[str]:
+    """Tables of the engine that are not the same of both exports, but for what was scrubbed."""
+    name = source.name
+    both = zip(engine.analysed(source, name), engine.analysed(kept, name), strict=True)
+    found = set()
+    for whole, small in both:
+        for table in whole.keys() | small.keys():
+            before = plain(whole[table])
+            if "uuid" in before.columns:
+                before = before.with_columns(scrubber.column(before["uuid"], table))
+            if not before.equals(plain(small[table])):
+                found.add(table)
+    return sorted(found)
+
+
+def write_gz(content: bytes, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.with_name(f"{target.name}.gz").write_bytes(gzip.compress(content, 9, mtime=0))
+
+
+def samples(source: Path, target: Path, window: tuple[int, int], scrubber: Scrubber) -> None:
+    """The NVML log around the window."""
+    read = list(log.batches(source))
+    if not read:
+        return
+    table = pa.Table.from_batches(read)
+    times = table["t_ns"].to_numpy()
+    table = table.filter(pa.array((times >= window[0] - BEFORE_NS) & (times <= window[1] + AFTER_NS)))
+    uuids = [scrubber.text(uuid) for uuid in table["uuid"].to_pylist()]
+    table = table.set_column(table.schema.get_field_index("uuid"), "uuid", pa.array(uuids, pa.string()))
+    header = json.dumps(scrubber.tree(log.header_of(source))).encode()
+    table = table.replace_schema_metadata({log.KEY: header})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    write_gz(sink.getvalue().to_pybytes(), target)
+
+
+def window_of(look: Path) -> tuple[int, int]:
+    """From the start of the first step that is no warm-up to the end of the last one, UTC ns."""
+    lines = [line for path in look.glob("steps-r*.jsonl") for line in path.read_text().splitlines()]
+    rows = [row for row in map(json.loads, lines) if row["phase"] != "warmup"]
+    return min(row["start_ns"] for row in rows), max(row["end_ns"] for row in rows)
+
+
+def scrubbed_lines(source: Path, scrubber: Scrubber) -> bytes:
+    rows = [scrubber.tree(json.loads(line)) for line in source.read_text().splitlines()]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def look(source: Path, target: Path, scrubber: Scrubber) -> None:
+    """A look, but for its exports."""
+    window = window_of(source)
+    for path in sorted(source.iterdir()):
+        goal = target / scrubber.text(path.name)
+        if path.match("nvml-*.arrow"):
+            samples(path, goal, window, scrubber)
+        elif path.match("steps-r*.jsonl") or path.match("host-*.jsonl") or path.match("events-*.jsonl"):
+            write_gz(scrubbed_lines(path, scrubber), goal)
+        elif path.match("rank*.result.json"):
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            goal.write_text(json.dumps(scrubber.tree(json.loads(path.read_text())), indent=1) + "\n")
+
+
+def point(source: Path, target: Path, scrubber: Scrubber) -> list[str]:
+    """One point's folder; the tables in which an export changed."""
+    target.mkdir(parents=True)
+    for name in ("record.json", "point.json", "label.json"):
+        content = json.loads((source / name).read_text())
+        (target / name).write_text(json.dumps(scrubber.tree(content), indent=1) + "\n")
+    looks = json.loads((source / "record.json").read_text())["looks"]
+    for kind in ("timed", "traced"):
+        if looks[kind]["status"] == "ok":
+            look(source / kind, target / kind, scrubber)
+    wrong = []
+    for path in sorted(source.glob("traced/trace-r*.sqlite")):
+        with tempfile.TemporaryDirectory() as scratch:
+            kept = Path(scratch, path.name)
+            export(path, kept, scrubber)
+            wrong += [f"{path.name} {table}" for table in differing(path, kept, scrubber)]
+            write_gz(kept.read_bytes(), target / "traced" / path.name)
+    return wrong
+
+
+def store(out: Path, target: Path) -> int:
+    """All points that went well; 1 where one could not be kept."""
+    scrubber = Scrubber(leaks.collect(out))
+    bad = total = 0
+    for source in sorted((out / "points").iterdir()):
+        name, _, fixed = source.name.partition(REMEDIED[0])
+        record = source / "record.json"
+        if not record.exists() or json.loads(record.read_text())["status"] != "ok":
+            print(f"{source.name}: left out: it did not go well")
+            continue
+        goal = target / name / fixed if fixed else target / name
+        shutil.rmtree(goal, ignore_errors=True)
+        wrong = point(source, goal, scrubber)
+        if wrong:
+            shutil.rmtree(goal)
+            print(f"{source.name}: not kept: the export reads differently in {', '.join(wrong)}", file=sys.stderr)
+        size = sum(path.stat().st_size for path in goal.rglob("*") if path.is_file())
+        bad, total = bad + bool(wrong), total + size
+        print(f"{source.name}: {size / 1e3:.0f} kB")
+    print(f"{target}: {total / 1e6:.2f} MB")
+    return 1 if bad else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.labelled.store", description="Keep the runs of OUT, small.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("target", type=Path)
+    args = parser.parse_args()
+    return store(args.out, args.target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
