@@ -132,8 +132,8 @@ def launch(
     point, number, started_at, begin = complete(job["settings"]), next_attempt(folder), utc_now(), time.monotonic()
     clear(folder)
     write_json(folder / "point.json", job)
-    # The record asks torch for its versions; imported while the ranks run, it holds nobody up.
-    threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
+    if point.device != "cpu":  # torch, which the record asks; imported while the ranks run, it holds nobody up
+        threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
     environment = {ALERT_VARIABLE: (Alert(**alert) if alert else Alert()).as_json()}
     looks, choice = run_looks(Attempt(folder, number, point, limits, stopped, environment))
     cuda = uses_cuda(point)
