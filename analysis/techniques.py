@@ -24,11 +24,12 @@ Written by `python -m analysis.techniques results/techniques/tables` from what t
 measured; do not edit.
 
 Each row is a pair of points that differ in the switch alone; the numbers are the point with it over the one without:
-time and energy of a sample, peak memory of a rank (medians over repeats; below 1 is less). A dash: not measured.
+time and energy of a sample, peak memory of a rank (medians over runs; below 1 is less). `runs`: without and with it;
+one tells nothing of the spread. A dash: not measured.
 Measured on: {where}.
 
-| technique | against | switch | shown by | time | memory | energy | |
-|---|---|---|---|---|---|---|---|
+| technique | against | switch | shown by | runs | time | memory | energy | |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -47,11 +48,12 @@ def row(technique: Technique, points: pl.DataFrame) -> str:
         switch = ", ".join(f"not `{name}: {_shown(value)}`" for name, value in technique.off.items())
     against = ", ".join(technique.topics)
     if technique.missing is not None:
-        return f"| {technique.name} | {against} | {switch} |  | - | - | - | not shown: {technique.missing} |"
+        return f"| {technique.name} | {against} | {switch} |  |  | - | - | - | not shown: {technique.missing} |"
     without, with_it = (measured(point, points) for point in technique.points())
     effects = [ratio(with_it.get(name), without.get(name), inverse=name == "time") for name in _MEASURES]
     failed = "; ".join(text for text in (without.get("failed"), with_it.get("failed")) if text)
-    return f"| {technique.name} | {against} | {switch} | {shown_by(technique)} | {' | '.join(effects)} | {failed} |"
+    cells = [shown_by(technique), f"{without['runs']}, {with_it['runs']}", *effects, failed]
+    return f"| {technique.name} | {against} | {switch} | {' | '.join(cells)} |"
 
 
 def shown_by(technique: Technique) -> str:
@@ -62,14 +64,14 @@ def shown_by(technique: Technique) -> str:
 
 
 def measured(point: Point, points: pl.DataFrame) -> dict[str, Any]:
-    """Medians over the point's repeats, by name of _MEASURES; `failed`: why there are none."""
+    """Medians over the point's good `runs`, by name of _MEASURES; `failed`: why there are none."""
     ids = [dataclasses.replace(point, repeat=number).id for number in range(MOST_REPEATS)]
-    own = points.filter(pl.col("point_id").is_in(ids))
+    own = points.filter(pl.col("point_id").is_in(ids), pl.col("status") != "not_run")
     good = own.filter(pl.col("status") == "ok")
     if good.is_empty():
         reasons = own["reason"].drop_nulls().unique().sort().to_list()
-        return {"failed": f"{point.id}: {', '.join(reasons)}"} if reasons else {}
-    return {name: good[column].median() for name, column in _MEASURES.items()}
+        return {"runs": 0} | ({"failed": f"{point.id}: {', '.join(reasons)}"} if reasons else {})
+    return {"runs": good.height} | {name: good[column].median() for name, column in _MEASURES.items()}
 
 
 def ratio(after: float | None, before: float | None, *, inverse: bool) -> str:

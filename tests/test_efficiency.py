@@ -30,6 +30,11 @@ def test_the_same_step_in_less_precision_uses_less_of_the_device():
     assert at["fp32"] > at["tf32"] > at["bf16"]
 
 
+def test_bf16_throughout_has_the_peak_of_bf16():
+    pure, mixed = (of_point(H200, settings={"precision": p}, step_ms=20000.0) for p in ("bf16_pure", "bf16"))
+    assert pure["mfu_percent"] == mixed["mfu_percent"] > 0
+
+
 @pytest.mark.parametrize(
     ("results", "settings", "reason"),
     [

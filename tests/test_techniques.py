@@ -40,17 +40,20 @@ def test_the_page_tells_ratios_and_failures():
     shown = {technique.name: technique for technique in TECHNIQUES}
     without, with_it = shown["CUDA graphs"].points()
     failed = shown["flash attention"].points()[1]
+    waiting = shown["TF32"].points()[1]
     base = {"status": "ok", "accelerator": "NVIDIA H200"}
     page = techniques.page(
         points(
             base | {"point_id": without.id, "samples_per_s": 100.0, "peak_memory_bytes": 10, "sample_j": 4.0},
             base | {"point_id": with_it.id, "samples_per_s": 400.0, "peak_memory_bytes": 12, "sample_j": 2.0},
             {"point_id": failed.id, "status": "failed", "reason": "gpu_out_of_memory"},
+            {"point_id": waiting.id, "status": "not_run", "reason": "no_record"},
         )
     )
     lines = {line.split(" | ")[0].strip("| "): line for line in page.splitlines() if line.startswith("| ")}
     assert "Measured on: NVIDIA H200." in page
-    assert lines["CUDA graphs"].endswith("| 0.25 | 1.20 | 0.50 |  |")
-    assert lines["flash attention"].endswith(f"| - | - | - | {failed.id}: gpu_out_of_memory |")
+    assert lines["CUDA graphs"].endswith("| 1, 1 | 0.25 | 1.20 | 0.50 |  |")
+    assert lines["flash attention"].endswith(f"| 0, 0 | - | - | - | {failed.id}: gpu_out_of_memory |")
+    assert lines["TF32"].endswith("| 0, 0 | - | - | - |  |")
     assert "not shown: " in lines["DALI"]
     assert set(shown) <= set(lines)

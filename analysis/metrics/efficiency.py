@@ -95,7 +95,8 @@ def _peak(results: Sequence[Mapping[str, Any]], precision: str | None) -> tuple[
     if len(names) != 1:
         return None, f"ranks on devices of several models: {', '.join(names)}"
     device = peaks.of(names[0])
-    peak = device.flops_per_s.get(precision or "") if device else None
+    # bf16_pure differs from bf16 in what is kept, not in what is multiplied.
+    peak = device.flops_per_s.get((precision or "").removesuffix("_pure")) if device else None
     return peak, None if peak else f"no stated peak of {names[0]} in {precision}"
 
 
