@@ -20,7 +20,6 @@ import hashlib
 import html
 import importlib.metadata
 import json
-import mmap
 import re
 import shutil
 import sqlite3
@@ -44,6 +43,8 @@ NAMES = ("nodelist", "host", "domain", "user", "env")
 """Kinds that are sought as words."""
 FEWEST = 5
 """Letters of a text that is sought in compressed bytes: a shorter one turns up by chance."""
+BLOCK = 1 << 24
+"""Bytes of a file that are searched at a time."""
 _PICTURE = re.compile(r"data:image/png;base64,[\w+/=]+")
 
 
@@ -180,13 +181,33 @@ def cells(path: Path) -> Iterator[tuple[str, bool]]:
                 yield from db.execute(f'SELECT DISTINCT CAST("{name}" AS TEXT), {symbol} {where}')
 
 
-def raw(path: Path, secrets: Secrets, symbols: str) -> Iterator[str]:
+def raw(path: Path, secrets: Secrets, symbols: str) -> set[str]:
     """Kinds that the bytes of a binary file hold, whatever its readers make of them."""
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        for kind, text in secrets.pairs(*PLACES, *NAMES, "address", "uuid"):
-            elsewhere = kind in NAMES and (text in symbols or text in constants())
-            if len(text) >= FEWEST and not elsewhere and content.find(text.encode()) >= 0:
-                yield from (kind for _ in re.finditer(bounded(text).encode(), content))
+    sought = [
+        (kind, text.encode(), re.compile(bounded(text).encode()))
+        for kind, text in secrets.pairs(*PLACES, *NAMES, "address", "uuid")
+        if len(text) >= FEWEST and not (kind in NAMES and (text in symbols or text in constants()))
+    ]
+    found: set[str] = set()
+    for block, first, last in blocks(path, 2 + max((len(text) for _, text, _ in sought), default=0)):
+        for kind, text, pattern in sought:
+            if text in block:
+                whole = ((m.start() > 0 or first) and (m.end() < len(block) or last) for m in pattern.finditer(block))
+                found |= {kind} if any(whole) else set()
+    return found
+
+
+def blocks(path: Path, overlap: int) -> Iterator[tuple[bytes, bool, bool]]:
+    """A file in blocks that overlap, so that what is no longer than `overlap` - 2 lies whole in one with a byte before
+    and after it; whether the block is the first one, and the last."""
+    with path.open("rb") as stream:
+        block, at = stream.read(BLOCK), 0
+        while block:
+            after = stream.read(BLOCK)
+            yield block, at == 0, not after
+            kept = block[-overlap:]
+            at += len(block) - len(kept)
+            block = kept + after if after else b""
 
 
 def search(out: Path, secrets: Secrets) -> list[tuple[str, str]]:

@@ -113,3 +113,23 @@ def test_texts():
         assert scrubber.text(text) == new
     assert scrubber.tail("n/x.py\n" + "y" * 4000) == "y" * 4000  # the first line was cut
     assert scrubber.symbol("void ann::node2<ash>(/home/ann/k.cu)") == "void ann::node2<ash>(<home>/k.cu)"
+
+
+def test_bytes_are_searched_block_by_block_as_in_one(tmp_path, monkeypatch):
+    """Wherever a block ends, before, in or after a word, the same is found; a part of a longer word never is."""
+    secrets = leaks.Secrets({"host": ("fen07",), "home": ("/home/mhopper",), "user": ("mhopper",)}, "")
+    path = tmp_path / "a.png"
+    for content in (
+        b"....fen07....",
+        b"fen07",
+        b"...xfen07..fen075..",
+        b"..../home/mhopperx",
+        b"../home/mhopper/fen07",
+    ):
+        path.write_bytes(content)
+        monkeypatch.setattr(publish, "BLOCK", 1 << 20)
+        whole = publish.raw(path, secrets, "")
+        for size in range(1, len(content) + 2):
+            monkeypatch.setattr(publish, "BLOCK", size)
+            assert publish.raw(path, secrets, "") == whole, (content, size)
+    assert whole == {"host", "home", "user"}
