@@ -63,9 +63,12 @@ def jobs_of(runs: list[Run]) -> list[Job]:
     return [job for group in (own, fixed) for job in sorted(group, key=lambda job: -job.point.world_size)]
 
 
-def looks(job: Job, attempt: Attempt, choice: launch.Choice) -> tuple[dict[str, Any], launch.Choice]:
+def looks(job: Job, attempt: Attempt) -> tuple[dict[str, Any], launch.Choice]:
     """In place of the launcher's own looks. There is no second try under Kineto: a run without nsys is none."""
     entries = {"timed": SKIPPED, "traced": SKIPPED, "control": SKIPPED}
+    choice = launch.choose_tracer(job.point, launch.uses_cuda(job.point))
+    if choice.no_gpu_metrics:
+        attempt.environment[nsys.NO_GPU_METRICS_VARIABLE] = "1"
     if job.timed:
         entries["timed"] = attempt.run("timed", "none", plan.timed(job.point))
     if job.traced and entries["timed"]["status"] != "failed":
