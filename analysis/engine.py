@@ -101,17 +101,29 @@ def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frame
     }
     events |= marked
     ranges = ranges.with_columns(number, steps.of_times(host, ranges["start_ns"]))
-    windows, breakdown = divided(events, host, launched, source)
+    with ThreadPoolExecutor(1) as beside:  # neither needs the other, and each keeps little more than one core busy
+        parted = beside.submit(divided, events, host, launched, source)
+        out = summed(own, events, ranges, devices, host, report)
+        windows, breakdown = parted.result()
+    out |= {**events, "nvtx_gpu": ranges, "devices": devices, "steps": windows, "breakdown": breakdown}
+    return {name: _conformed(frame.with_columns(number), name) for name, frame in out.items()}
+
+
+def summed(
+    own: Frames, events: Frames, ranges: pl.DataFrame, devices: pl.DataFrame, host: pl.DataFrame, report: str
+) -> Frames:
+    """Sums over the events of one process, and its collectives. `own`: the events as they were read."""
     totals = sums.all_of(events, ranges)
-    named = [number, pl.lit(report).alias("report")]
-    out = {**events, "nvtx_gpu": ranges, "devices": devices, "steps": windows, "breakdown": breakdown}
-    out["bandwidth"] = efficiency.bandwidth(own["copies"].with_columns(number), devices.with_columns(number))
-    out["temporal"] = temporal.table(own)
-    out |= {name: frame.with_columns(named) for name, frame in (totals | {"paper_calls": sums.paper(totals)}).items()}
     exchanged = own["kernels"].filter(events["kernels"]["category"].cast(pl.String) == "communication")
     calls = collectives.of_rank({**own, "kernels": exchanged.with_columns(pl.col("name").cast(pl.String))})
-    out["collectives"] = calls.with_columns(steps.of_times(host, calls["launch_ns"]))
-    return {name: _conformed(frame.with_columns(number), name) for name, frame in out.items()}
+    one = pl.lit(0, dtype=pl.Int64).alias("rank")  # all are of one rank, whatever its number
+    named = pl.lit(report).alias("report")
+    return {
+        "bandwidth": efficiency.bandwidth(own["copies"].with_columns(one), devices.with_columns(one)),
+        "temporal": temporal.table(own),
+        "collectives": calls.with_columns(steps.of_times(host, calls["launch_ns"])),
+        **{name: f.with_columns(one, named) for name, f in (totals | {"paper_calls": sums.paper(totals)}).items()},
+    }
 
 
 def estimated(kernels: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
