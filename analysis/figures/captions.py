@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.figures import data, scaling, timeline
+from analysis.figures import data, paper, scaling, timeline
 
 _SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
 TEXTS = {
@@ -30,6 +30,8 @@ def _join(words: list[str]) -> str:
 
 def shown(family: str, tables: data.Tables) -> pl.DataFrame:
     """The points that a figure is made of."""
+    if family in paper.FAMILIES:
+        return paper.FAMILIES[family].shown(tables)
     points = tables["points"]
     ok = points.filter(pl.col("status") == "ok")
     if family == "failures":
@@ -79,9 +81,10 @@ def fixed(points: pl.DataFrame) -> str:
 def caption(family: str, tables: data.Tables) -> str:
     """The caption of a figure."""
     points = shown(family, tables)
+    text = paper.FAMILIES[family].text if family in paper.FAMILIES else TEXTS[family]
     if points.is_empty():
-        return TEXTS[family] + " n = 0."
-    parts = [TEXTS[family]]
+        return text + " n = 0."
+    parts = [text]
     if family == "scaling" and "ddp" in set(points["strategy"]):
         parts.append("Under ddp each rank walks the whole data set, so its samples are not distinct.")
     return " ".join([*parts, counts(points), hardware(points), fixed(points)])
