@@ -65,7 +65,7 @@ def hardware(points: pl.DataFrame) -> str:
     hosts = points["hosts"].explode().drop_nulls().n_unique()
     if not models:
         return "Hardware not recorded."
-    word = f", {_join([str(r) for r in ranks])} ranks" if ranks else ""
+    word = f", {_join([str(r) for r in ranks])} rank{'s' * (ranks != [1])}" if ranks else ""
     return f"Hardware: {_join(models)}{word}, {hosts} host{'s' * (hosts != 1)}."
 
 

@@ -18,7 +18,7 @@ COLOURS: dict[str, dict[Any, str]] = {
         "qlora": style.SKY,
         "dpo": style.VERMILION,
         "dpo_lora": style.ORANGE,
-        "dpo_qlora": style.YELLOW,
+        "dpo_qlora": style.BROWN,
         "qat": style.PURPLE,
     },
     "direction": {"HtoD": style.BLUE, "DtoH": style.ORANGE, "DtoD": style.GREY, "PtoP": style.GREEN},
@@ -36,7 +36,7 @@ COLOURS: dict[str, dict[Any, str]] = {
 }
 """By setting, or by what a trace tells apart: value -> colour."""
 # Dark to light and even in grey (cividis), for numbers.
-_ORDERED = ("#00224E", "#35456C", "#666970", "#948E77", "#C8B866", "#FEE838")
+_ORDERED = ("#00224E", "#35456C", "#666970", "#948E77", "#C8B866")
 HATCHES = ("", "////", "\\\\\\\\", "....", "xxxx", "----", "||||")
 
 

@@ -59,7 +59,7 @@ def traced(tables: data.Tables, workload: str) -> pl.DataFrame:
 
 
 def widest(tables: data.Tables, workload: str, factors: tuple[str, ...]) -> pl.DataFrame:
-    """Traced points of the widest block in which one of the factors varies, the others being free; the first that does."""
+    """Traced points of the widest block in which the first of the factors that varies does, the others being free."""
     points = traced(tables, workload)
     for factor in factors:
         found, _ = blocks.widest(points, factor, [name for name in factors if name != factor])

@@ -43,7 +43,7 @@ def measured(tables: data.Tables, workload: str) -> pl.DataFrame:
 
 
 def ratios(points: pl.DataFrame, factor: str, base: object, value: str, by: list[str]) -> pl.DataFrame:
-    """Value of the base over that of each other level: `by`, factor, ratio, least, most; above 1 is less than the base."""
+    """`by`, factor, ratio, least, most: value of the base over each other level's; above 1 is less than the base."""
     numbers = pl.col(value)
     cells = points.group_by(*by, factor).agg(median=numbers.median(), low=numbers.min(), high=numbers.max())
     bases = cells.filter(pl.col(factor) == pl.lit(base)).drop(factor)

@@ -42,7 +42,7 @@ def paint(points: pl.DataFrame, _tables: data.Tables, width_in: float) -> Figure
     axes.set_xticks(worlds, [str(world) for world in worlds])
     axes.set_xlabel("GPUs")
     axes.set_ylabel("Speed-up of images/s")
-    axes.set_ylim(0, None)
+    style.from_zero(axes)
     axes.grid()
     axes.legend(loc="upper left")
     return made

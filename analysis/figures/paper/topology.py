@@ -50,7 +50,7 @@ def shown(tables: data.Tables) -> pl.DataFrame:
 
 def paint(points: pl.DataFrame, _tables: data.Tables, width_in: float) -> Figure:
     gpus, links, cpus = matrix(points["topology"][0])
-    side_in = min(width_in - 1.2, 0.55 * len(gpus) + 0.6)
+    side_in = min(width_in - 1.2, 0.42 * len(gpus) + 0.3)
     made = style.figure(width_in, side_in + 1.0)
     axes = made.subplots()
     used = {}
