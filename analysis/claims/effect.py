@@ -24,12 +24,18 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Side:
-    """The runs of one level in one block: their mean, the variance of that mean, how many, and their points."""
+    """The repeats of one level in one block: their mean, the variance of that mean, how many, and their points."""
 
     mean: float
     variance: float
     n: int
     points: tuple[str, ...]
+
+    @classmethod
+    def of_runs(cls, runs: pl.DataFrame, value: str) -> Side:
+        """A repeat that ran twice, with and without a trace after it, is one value: the mean."""
+        values = runs.group_by("repeat", maintain_order=True).agg(pl.col(value).mean())[value].to_list()
+        return cls.of(values, runs["point_id"].to_list())
 
     @classmethod
     def of(cls, values: Sequence[float], points: Iterable[str]) -> Side:
@@ -52,7 +58,7 @@ class Contrast:
 
     @property
     def n(self) -> int:
-        """Runs of the side with fewest."""
+        """Repeats of the side with fewest."""
         return min(side.n for _, side in self.sides)
 
     def less(self, other: Contrast) -> Contrast:
@@ -118,7 +124,7 @@ def pairs(points: pl.DataFrame, factor: str, a: object, b: object, value: str, *
         sides = []
         for sign, level in ((1, a), (-1, b)):
             own = part.filter(pl.col(factor) == pl.lit(level))
-            sides.append((sign, Side.of(own[value].to_list(), own["point_id"].to_list())))
+            sides.append((sign, Side.of_runs(own, value)))
         made.append(Contrast(tuple(sides), part["block"][0]))
     return made
 
@@ -149,4 +155,4 @@ def level(points: pl.DataFrame, value: str) -> Effect | None:
     """The mean of a value over repeats, and over sets of settings."""
     rows = blocks.of(points.filter(pl.col(value).is_not_null()), ()).sort("block", "point_id")
     parts = rows.partition_by("block", maintain_order=True)
-    return mean([Contrast(((1, Side.of(p[value].to_list(), p["point_id"].to_list())),)) for p in parts])
+    return mean([Contrast(((1, Side.of_runs(p, value)),)) for p in parts])

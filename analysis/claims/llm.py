@@ -77,7 +77,7 @@ def scaling(tables: data.Tables) -> list[Part]:
 
 
 def _between(first: list[effect.Contrast], second: list[effect.Contrast]) -> effect.Effect | None:
-    """The mean of some contrasts less that of others, back from logarithms; of each those with repeats enough, if any."""
+    """The mean of some contrasts less that of others, back from logarithms; of each, those with repeats enough."""
     kept = []
     for contrasts in (first, second):
         enough = [c for c in contrasts if c.n >= effect.FEWEST]
