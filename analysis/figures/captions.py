@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from analysis import blocks
 from analysis.figures import data, paper, scaling, timeline
 
 _SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
@@ -49,9 +50,9 @@ def shown(family: str, tables: data.Tables) -> pl.DataFrame:
     return ok.filter(pl.col(value).is_not_null())
 
 
-def counts(points: pl.DataFrame) -> str:
-    """How many points, configurations and repeats."""
-    per = points.group_by([s for s in data.SETTINGS if s not in data.ASIDE]).len()["len"]
+def counts(points: pl.DataFrame, aside: tuple[str, ...] = data.ASIDE) -> str:
+    """How many points, configurations and repeats. `aside`: settings that make no other configuration."""
+    per = points.group_by([s for s in data.SETTINGS if s not in aside]).len()["len"]
     least, most = min(per), max(per)
     repeats = f"n = {least}" if least == most else f"n = {least} to {most}"
     many = f"{points.height} point{'s' * (points.height != 1)}"
@@ -87,4 +88,5 @@ def caption(family: str, tables: data.Tables) -> str:
     parts = [text]
     if family == "scaling" and "ddp" in set(points["strategy"]):
         parts.append("Under ddp each rank walks the whole data set, so its samples are not distinct.")
-    return " ".join([*parts, counts(points), hardware(points), fixed(points)])
+    aside = blocks.SAME if family in paper.FAMILIES else data.ASIDE
+    return " ".join([*parts, counts(points, aside), hardware(points), fixed(points)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from analysis import blocks
 from analysis.figures import data, palette, style
@@ -47,6 +48,7 @@ def paint(points: pl.DataFrame, tables: data.Tables, width_in: float) -> Figure:
         axes.plot(own["epoch"], own["median"], label=level, **look)
         axes.fill_between(own["epoch"], own["least"], own["most"], color=look["color"], alpha=0.15, linewidth=0)
     axes.axhspan(*GOAL, color="0.85", zorder=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("Epoch")
     axes.set_ylabel("Accuracy on held-back images (%)")
     axes.set_ylim(None, 101)

@@ -59,7 +59,7 @@ def _pale(colour: str) -> tuple[str, float]:
 def places(axes: Axes, levels: list[Any], name: str) -> None:
     """Names of the places, turned where they are too long to stand side by side."""
     words = [str(level) if name in ("image_size", "world_size") else word(name, level) for level in levels]
-    long = max(map(len, words)) * len(words) > 34
+    long = max(len(line) for text in words for line in text.split("\n")) * len(words) > 34
     turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if long else {}
     axes.set_xticks(range(len(levels)), words, **turned)
     room = max(0.0, (3 - len(levels)) / 3)

@@ -20,13 +20,12 @@ def shown(tables: data.Tables) -> pl.DataFrame:
 
 def paint(points: pl.DataFrame, tables: data.Tables, width_in: float) -> Figure:
     frame = calls.per_step(tables, points, calls.AUTHORS)
-    frame = frame.with_columns(
-        case=pl.when("pin_memory").then(pl.lit("pinned")).otherwise(pl.lit("pageable"))
-        + pl.format(", {} GPU", "world_size")
-    )
+    memory = pl.when("pin_memory").then(pl.lit("pinned")).otherwise(pl.lit("pageable"))
+    frame = frame.with_columns(case=pl.format("{}\n{} GPU", memory, "world_size"))
     levels = blocks.levels(frame, "precision")
-    made, panels = bars.grid(len(calls.AUTHORS), width_in, 1.9)
-    for axes, kind in zip(panels, calls.AUTHORS, strict=True):
+    kinds = [kind for kind in calls.AUTHORS if frame.filter(pl.col("kind") == kind)["ms"].sum()]
+    made, panels = bars.grid(len(kinds), width_in, 1.9)
+    for axes, kind in zip(panels, kinds, strict=True):
         bars.columns(axes, frame.filter(pl.col("kind") == kind), "case", "precision", "ms", levels)
         axes.set_title(kind, loc="left")
         axes.set_ylabel("ms a step")
@@ -37,7 +36,8 @@ def paint(points: pl.DataFrame, tables: data.Tables, width_in: float) -> Figure:
 FAMILY = Family(
     "Image jobs in Nsight Systems",
     "Time a step of copies and kernels on the GPU and of API calls on the host, mean over ranks, in the traced look. "
-    f"They overlap and must not be added up; each panel has its own scale. {WHISKERS}",
+    "They overlap and must not be added up; each panel has its own scale, and one where all are 0 is left out. "
+    f"{WHISKERS}",
     "No two image points with a trace of nsys differ in precision, pinned memory or GPUs alone.",
     shown,
     paint,

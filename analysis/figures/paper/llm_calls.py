@@ -21,7 +21,8 @@ def shown(tables: data.Tables) -> pl.DataFrame:
 
 
 def _stack(axes: Axes, frame: pl.DataFrame, name: str, kinds: Mapping[str, pl.Expr], title: str) -> None:
-    methods, levels = blocks.levels(frame, "method"), list(kinds)
+    methods = blocks.levels(frame, "method")
+    levels = [kind for kind in kinds if frame.filter(pl.col("kind") == kind)["ms"].sum()]
     left = [0.0] * len(methods)
     for kind in levels:
         own = frame.filter(pl.col("kind") == kind).group_by("method").agg(pl.col("ms").median())
