@@ -18,6 +18,8 @@ import jinja2
 import polars as pl
 
 from analysis import trust
+from analysis.claims import CLAIMS
+from analysis.claims.effect import FEWEST
 from analysis.figures import captions, data, paper
 from analysis.figures.__main__ import FAMILIES
 
@@ -161,11 +163,14 @@ def render(tables: data.Tables, figure_folder: Path, records: list[dict[str, Any
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     points = tables["points"]
+    verdicts = [claim.verdict(tables) for claim in CLAIMS]
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return env.get_template("report.html.j2").render(
         title=", ".join(sweeps) or "no points",
         headline=headline(points),
         figures=figures(tables, figure_folder),
+        claims=verdicts if any(verdict.points for verdict in verdicts) else [],
+        fewest=FEWEST,
         points=point_table(points),
         fixed=captions.fixed(points) if points.height else "",
         troubles=troubles(tables),

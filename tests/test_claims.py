@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from analysis import report
 from analysis.claims import CLAIMS, effect
 from analysis.claims.__main__ import main, page
 from analysis.claims.claim import HOLDS, NOT, UNTESTABLE
@@ -109,6 +110,12 @@ def test_page_has_a_row_and_a_section_a_claim(agreeing, tmp_path):
     ]
     assert text.count("| holds |") == 12
     assert not math.isnan(BY_ID["C1"].verdict(agreeing).parts[0].effect.low)
+
+
+def test_the_report_shows_claims_where_points_bear_on_some(agreeing, tmp_path):
+    shown = report.render(agreeing, tmp_path, [])
+    assert shown.count("<td>holds</td>") == 12
+    assert 'id="claims"' not in report.render(data.Tables({}), tmp_path, [])
 
 
 def test_no_tables_is_one_line(tmp_path, capsys):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 from scipy import stats
@@ -82,13 +82,8 @@ class Effect:
 
     def exp(self) -> Effect:
         """Back from logarithms."""
-        return Effect(
-            *(math.exp(x) for x in (self.value, self.low, self.high)),
-            self.n,
-            self.settings,
-            self.points,
-            tuple(math.exp(x) for x in self.each),
-        )
+        value, low, high = (math.exp(x) for x in (self.value, self.low, self.high))
+        return replace(self, value=value, low=low, high=high, each=tuple(math.exp(x) for x in self.each))
 
 
 def mean(contrasts: Sequence[Contrast]) -> Effect | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ def _stack(axes: Axes, frame: pl.DataFrame, name: str, kinds: Mapping[str, pl.Ex
         own = frame.filter(pl.col("kind") == kind).group_by("method").agg(pl.col("ms").median())
         widths = [dict(own.iter_rows()).get(method, 0.0) for method in methods]
         colour, hatch = palette.look(name, kind, levels)
-        look = {"color": colour, "hatch": hatch, "edgecolor": "#333333", "linewidth": 0.4}
+        look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "#333333", "linewidth": 0.4}
         axes.barh(range(len(methods)), widths, left=left, height=0.7, **look)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.set_yticks(range(len(methods)), methods)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -32,7 +34,7 @@ def _panel(axes: Axes, ranks: int, sampler: bool) -> None:
     for rank, own in enumerate(shares(ranks, sampler)):
         for place, number in enumerate(own):
             colour, hatch = palette.look("rank", number % ranks, list(range(ranks)))
-            look = {"facecolor": (colour, 0.35), "edgecolor": colour, "linewidth": 0.6, "hatch": hatch}
+            look: dict[str, Any] = {"facecolor": (colour, 0.35), "edgecolor": colour, "linewidth": 0.6, "hatch": hatch}
             axes.add_patch(Rectangle((place + 0.05, rank + 0.1), 0.9, 0.8, **look))
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
             axes.text(place + 0.5, rank + 0.5, str(number), ha="center", va="center", fontsize=6, bbox=box)
