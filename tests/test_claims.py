@@ -112,8 +112,11 @@ def test_page_has_a_row_and_a_section_a_claim(agreeing, tmp_path):
     assert not math.isnan(BY_ID["C1"].verdict(agreeing).parts[0].effect.low)
 
 
-def test_the_report_shows_claims_where_points_bear_on_some(agreeing, tmp_path):
+def test_the_report_shows_the_papers_figures_and_claims(agreeing, tmp_path):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper/llm_time.png").write_bytes(b"a picture")
     shown = report.render(agreeing, tmp_path, [])
+    assert shown.count("<figure") == 1 and "Tuning methods: step time" in shown
     assert shown.count("<td>holds</td>") == 12
     assert 'id="claims"' not in report.render(data.Tables({}), tmp_path, [])
 

@@ -3,8 +3,6 @@
 python -m analysis.figures iteration_time --tables results/demo/tables --out results/demo/figures
 python -m analysis.figures paper --tables results/demo/tables --out results/demo/figures/paper
 python -m analysis.figures all --tables results/demo/tables --out results/demo/figures
-
-all: every family, those of the paper in a folder of that name.
 """
 
 from __future__ import annotations
@@ -71,10 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     tables = data.load(args.tables)
     for family in FAMILIES if args.family == "all" else FAMILIES.keys() & {args.family}:
         write(family, tables, args.out)
-    if args.family in ("all", "paper"):
-        write_paper(paper.FAMILIES, tables, args.out / "paper" if args.family == "all" else args.out)
-    elif args.family in paper.FAMILIES:
-        write_paper([args.family], tables, args.out)
+    write_paper(paper.FAMILIES if args.family == "paper" else paper.FAMILIES.keys() & {args.family}, tables, args.out)
 
 
 if __name__ == "__main__":
