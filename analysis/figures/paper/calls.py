@@ -13,16 +13,10 @@ import polars as pl
 from analysis import blocks
 from analysis.figures import data
 from analysis.figures.paper.family import measured
+from analysis.metrics import sums
 
 _NAME = pl.col("name")
 _CALL = pl.col("category").is_in(["runtime", "sync"])
-
-
-def call(start: str) -> pl.Expr:
-    """API calls whose name starts so."""
-    return _CALL & _NAME.str.starts_with(start)
-
-
 LAUNCH = _CALL & _NAME.str.contains(r"^cu(da)?(Launch|GraphLaunch)")
 SYNCHRONISE = pl.col("category") == "sync"
 COPY_CALL = _CALL & _NAME.str.contains(r"^cu(da)?Mem(cpy|set)")
@@ -40,14 +34,14 @@ KERNELS = {
 }
 """All work of the GPU, once. Streams run beside each other, so it may add up to more than the step."""
 DIRECTIONS = {name: (pl.col("category") == "copy") & (name == _NAME) for name in ("HtoD", "DtoH", "DtoD", "PtoP")}
+_SOURCES = {
+    "api_sum": _CALL,
+    "kernel_sum": pl.col("category") == "communication",
+    "copy_time_sum": DIRECTIONS["HtoD"],
+}
 AUTHORS = {
-    "Copies to the GPU": DIRECTIONS["HtoD"],
-    "cudaLaunchKernel": call("cudaLaunchKernel") | call("cuLaunchKernel"),
-    "cudaStreamSynchronize": call("cudaStreamSynchronize"),
-    "NCCL kernels": pl.col("category") == "communication",
-    "cudaEventSynchronize": call("cudaEventSynchronize"),
-    "cudaEventDestroy": call("cudaEventDestroy"),
-    "cudaMemcpyAsync": call("cudaMemcpyAsync"),
+    figure: _SOURCES[source] & (True if source == "copy_time_sum" else _NAME.str.contains(pattern))
+    for figure, (source, pattern) in sums.PAPER.items()
 }
 """The seven that the paper's authors chose. They are of three reports of nsys and overlap: never to be added up."""
 
