@@ -25,6 +25,7 @@ localrules:
     ingest,
     tables,
     figure,
+    paper,
     figures,
     report_page,
 

@@ -105,6 +105,7 @@ def draw_again(out: Path) -> None:
     """Figures and the report, from what is published alone."""
     tables, figures = str(out / "tables"), str(out / "figures")
     draw(["all", "--tables", tables, "--out", figures])
+    draw(["paper", "--tables", tables, "--out", f"{figures}/paper"])
     inputs = ["--tables", tables, "--figures", figures, "--records", str(out / "points")]
     report.main([*inputs, "--out", str(out / "report.html")])
 

@@ -18,7 +18,9 @@ import jinja2
 import polars as pl
 
 from analysis import trust
-from analysis.figures import captions, data
+from analysis.claims import CLAIMS
+from analysis.claims.effect import FEWEST
+from analysis.figures import captions, data, paper
 from analysis.figures.__main__ import FAMILIES
 
 TITLES = {
@@ -61,15 +63,15 @@ def headline(points: pl.DataFrame) -> list[tuple[str, str]]:
 
 
 def figures(tables: data.Tables, folder: Path) -> list[dict[str, str]]:
-    """Every figure that was drawn, with its bytes inside."""
+    """Every figure that was drawn, with its bytes inside; those of the paper (in a folder of that name) last."""
+    titles = {family: TITLES[family] for family in FAMILIES}
+    titles |= {f"paper/{name}": family.title for name, family in paper.FAMILIES.items()}
     shown = []
-    for family in FAMILIES:
-        file = folder / f"{family}.png"
+    for name, title in titles.items():
+        file, family = folder / f"{name}.png", name.removeprefix("paper/")
         if file.exists():
             picture = base64.b64encode(file.read_bytes()).decode()
-            shown.append(
-                {"id": family, "title": TITLES[family], "png": picture, "caption": captions.caption(family, tables)}
-            )
+            shown.append({"id": family, "title": title, "png": picture, "caption": captions.caption(family, tables)})
     return shown
 
 
@@ -161,11 +163,14 @@ def render(tables: data.Tables, figure_folder: Path, records: list[dict[str, Any
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     points = tables["points"]
+    verdicts = [claim.verdict(tables) for claim in CLAIMS]
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return env.get_template("report.html.j2").render(
         title=", ".join(sweeps) or "no points",
         headline=headline(points),
         figures=figures(tables, figure_folder),
+        claims=verdicts if any(verdict.points for verdict in verdicts) else [],
+        fewest=FEWEST,
         points=point_table(points),
         fixed=captions.fixed(points) if points.height else "",
         troubles=troubles(tables),

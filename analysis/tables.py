@@ -70,6 +70,9 @@ POINTS: dict[str, Column] = {
     "micro_batch_found": Column(pl.Int64, "The micro_batch that batch_search found; null without one.", "record.json"),
     "accelerator": Column(pl.String, "Model of the GPU, or of the CPU where ranks compute on it.", "record.json"),
     "hosts": Column(pl.List(pl.String), "Host names of the nodes.", "record.json"),
+    "topology": Column(
+        pl.String, "Links between the GPUs of the first host, as nvidia-smi topo -m draws them.", "record.json"
+    ),
     "started_at": Column(pl.String, "Start of the launch, UTC, ISO 8601.", "record.json"),
     "wall_s": Column(pl.Float64, "Seconds from start to end of the launch, both looks.", "record.json"),
     "tracer_used": Column(pl.String, "nsys, kineto, or null where there is no trace.", "record.json"),
@@ -171,6 +174,7 @@ ACTIVITIES: dict[str, Column] = {
     "count": Column(pl.Int64, "How many in the traced window.", "trace"),
     "total_ns": Column(pl.Int64, "Sum of durations, ns (overlaps counted twice).", "trace"),
     "mean_ns": Column(pl.Float64, "Mean duration, ns.", "trace"),
+    "bytes": Column(pl.Int64, "Bytes copied or set; null for what moves none.", "trace"),
 }
 
 TIMELINE: dict[str, Column] = {

@@ -128,6 +128,9 @@ def test_activities(gpu):
     assert found[("compute", "gemm()")] == 2 and found[("communication", "ncclDevKernel_AllReduce")] == 1
     assert found[("copy", "HtoD")] == 1 and found[("sync", "cudaStreamSynchronize")] == 1
     assert found[("runtime", "cudaLaunchKernel")] == 6
+    moved = {(c, n): size for c, n, *_, size in activities.rows(gpu).iter_rows()}
+    assert moved[("copy", "HtoD")] == gpu["copies"].filter(pl.col("direction") == "HtoD")["bytes"].sum()
+    assert moved[("compute", "gemm()")] is None
 
 
 def test_timeline(gpu):

@@ -1,18 +1,31 @@
 """Figures of a sweep's tables: FAMILY.pdf, FAMILY.png and FAMILY.rst (the caption).
 
 python -m analysis.figures iteration_time --tables results/demo/tables --out results/demo/figures
+python -m analysis.figures paper --tables results/demo/tables --out results/demo/figures/paper
 python -m analysis.figures all --tables results/demo/tables --out results/demo/figures
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from analysis.figures import breakdown, captions, data, failures, iteration_time, loss, memory, scaling, style, timeline
+from analysis.figures import (
+    breakdown,
+    captions,
+    data,
+    failures,
+    iteration_time,
+    loss,
+    memory,
+    paper,
+    scaling,
+    style,
+    timeline,
+)
 
 FAMILIES: dict[str, Callable[[data.Tables], Figure]] = {
     "iteration_time": iteration_time.draw,
@@ -31,15 +44,32 @@ def write(family: str, tables: data.Tables, out: Path) -> None:
     (out / f"{family}.rst").write_text(captions.caption(family, tables) + "\n")
 
 
+def write_paper(families: Iterable[str], tables: data.Tables, out: Path) -> None:
+    """Draw families of the paper, each in two columns of a page and, as NAME-column, in one.
+
+    One that the tables have no points for is left out, and said so on standard output.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for name in families:
+        family = paper.FAMILIES[name]
+        if family.shown(tables).is_empty():
+            print(f"{name}: left out: {family.missing}")
+            continue
+        style.save(family.draw(tables), out / name)
+        style.save(family.draw(tables, style.ONE_COLUMN_IN), out / f"{name}-column")
+        (out / f"{name}.rst").write_text(captions.caption(name, tables) + "\n")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.figures", description="Draw figures from tables.")
-    parser.add_argument("family", choices=[*FAMILIES, "all"])
+    parser.add_argument("family", choices=[*FAMILIES, *paper.FAMILIES, "paper", "all"])
     parser.add_argument("--tables", type=Path, required=True, help="folder of the sweep's tables (parquet)")
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     args = parser.parse_args(argv)
     tables = data.load(args.tables)
-    for family in FAMILIES if args.family == "all" else [args.family]:
+    for family in FAMILIES if args.family == "all" else FAMILIES.keys() & {args.family}:
         write(family, tables, args.out)
+    write_paper(paper.FAMILIES if args.family == "paper" else paper.FAMILIES.keys() & {args.family}, tables, args.out)
 
 
 if __name__ == "__main__":

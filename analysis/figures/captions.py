@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.figures import data, scaling, timeline
+from analysis import blocks
+from analysis.figures import data, paper, scaling, timeline
 
 _SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
 TEXTS = {
@@ -30,6 +31,8 @@ def _join(words: list[str]) -> str:
 
 def shown(family: str, tables: data.Tables) -> pl.DataFrame:
     """The points that a figure is made of."""
+    if family in paper.FAMILIES:
+        return paper.FAMILIES[family].shown(tables)
     points = tables["points"]
     ok = points.filter(pl.col("status") == "ok")
     if family == "failures":
@@ -47,9 +50,9 @@ def shown(family: str, tables: data.Tables) -> pl.DataFrame:
     return ok.filter(pl.col(value).is_not_null())
 
 
-def counts(points: pl.DataFrame) -> str:
-    """How many points, configurations and repeats."""
-    per = points.group_by([s for s in data.SETTINGS if s not in data.ASIDE]).len()["len"]
+def counts(points: pl.DataFrame, aside: tuple[str, ...] = data.ASIDE) -> str:
+    """How many points, configurations and repeats. `aside`: settings that make no other configuration."""
+    per = points.group_by([s for s in data.SETTINGS if s not in aside]).len()["len"]
     least, most = min(per), max(per)
     repeats = f"n = {least}" if least == most else f"n = {least} to {most}"
     many = f"{points.height} point{'s' * (points.height != 1)}"
@@ -63,7 +66,7 @@ def hardware(points: pl.DataFrame) -> str:
     hosts = points["hosts"].explode().drop_nulls().n_unique()
     if not models:
         return "Hardware not recorded."
-    word = f", {_join([str(r) for r in ranks])} ranks" if ranks else ""
+    word = f", {_join([str(r) for r in ranks])} rank{'s' * (ranks != [1])}" if ranks else ""
     return f"Hardware: {_join(models)}{word}, {hosts} host{'s' * (hosts != 1)}."
 
 
@@ -79,9 +82,11 @@ def fixed(points: pl.DataFrame) -> str:
 def caption(family: str, tables: data.Tables) -> str:
     """The caption of a figure."""
     points = shown(family, tables)
+    text = paper.FAMILIES[family].text if family in paper.FAMILIES else TEXTS[family]
     if points.is_empty():
-        return TEXTS[family] + " n = 0."
-    parts = [TEXTS[family]]
+        return text + " n = 0."
+    parts = [text]
     if family == "scaling" and "ddp" in set(points["strategy"]):
         parts.append("Under ddp each rank walks the whole data set, so its samples are not distinct.")
-    return " ".join([*parts, counts(points), hardware(points), fixed(points)])
+    aside = blocks.SAME if family in paper.FAMILIES else data.ASIDE
+    return " ".join([*parts, counts(points, aside), hardware(points), fixed(points)])

@@ -82,8 +82,8 @@ def label(row: Mapping[str, Any], names: Iterable[str]) -> str:
     return ", ".join(word(name, row[name]) for name in names) or str(row["model"])
 
 
-def _order(name: str, value: Any) -> tuple[bool, Any]:
-    # Values of a closed list stand as the list has them (fp64, fp32, ...), which is not the alphabet's order.
+def order(name: str, value: Any) -> tuple[bool, Any]:
+    """A sort key of a setting's values: those of a closed list as it has them (fp64, fp32, ...), not by alphabet."""
     choices = settings.setting_schema(name).get("enum")
     return (value is not None, choices.index(value) if choices and value in choices else value)
 
@@ -91,7 +91,7 @@ def _order(name: str, value: Any) -> tuple[bool, Any]:
 def _labelled(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
     names = varying(points, but)
     rows = points.select(SETTINGS).to_dicts()
-    keys = [tuple(_order(name, row[name]) for name in names) for row in rows]
+    keys = [tuple(order(name, row[name]) for name in names) for row in rows]
     rank = {key: index for index, key in enumerate(sorted(set(keys)))}
     return points.with_columns(
         pl.Series("config", [label(row, names) for row in rows], pl.String),

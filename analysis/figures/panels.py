@@ -46,13 +46,14 @@ def _ticks(axes: Axes, labels: list[str], counts: list[int]) -> None:
             tick.set_rotation_mode("default" if len(labels) > 14 else "anchor")
 
 
-def _column(axes: Axes, x: int, values: np.ndarray, colour: str, hatch: str) -> None:
+def column(axes: Axes, x: float, values: np.ndarray, colour: str, hatch: str, width: float = 0.6) -> None:
+    """A bar at the median of the repeats' values, a dot for each, a whisker from the least to the most."""
     median = float(np.median(values))
-    axes.bar(x, median, width=0.6, color=colour, alpha=0.35, edgecolor="none")
-    axes.bar(x, median, width=0.6, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)
-    axes.hlines(median, x - 0.3, x + 0.3, color="black", linewidth=1.2)
+    axes.bar(x, median, width=width, color=colour, alpha=0.35, edgecolor="none")
+    axes.bar(x, median, width=width, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)
+    axes.hlines(median, x - width / 2, x + width / 2, color="black", linewidth=1.2)
     axes.vlines(x, values.min(), values.max(), color="black", linewidth=0.8)
-    spread = np.linspace(-0.14, 0.14, len(values)) if len(values) > 1 else np.zeros(1)
+    spread = np.linspace(-width / 4, width / 4, len(values)) if len(values) > 1 else np.zeros(1)
     axes.plot(x + spread, values, "o", color="white", markeredgecolor="black", markeredgewidth=0.7, markersize=3)
 
 
@@ -64,7 +65,7 @@ def dots(axes: Axes, points: pl.DataFrame, value: str, scale: float = 1.0) -> st
     groups = shown.partition_by("config_order", maintain_order=True)
     for x, group in enumerate(groups):
         kind = str(group[by][0])
-        _column(axes, x, group[value].to_numpy() * scale, colours.get(kind, style.GREY), hatches.get(kind, ""))
+        column(axes, x, group[value].to_numpy() * scale, colours.get(kind, style.GREY), hatches.get(kind, ""))
     _ticks(axes, [group["config"][0] for group in groups], [group.height for group in groups])
     # A lone bar would else fill the panel.
     room = max(0.0, (4 - len(groups)) / 2)

@@ -14,7 +14,7 @@ _SYNC = "Synchronize"
 
 
 def rows(events: trace.Events) -> pl.DataFrame:
-    """One row a category and name: category, name, count, total_ns, mean_ns."""
+    """One row a category and name: category, name, count, total_ns, mean_ns, bytes (null where nothing is moved)."""
     lanes = trace.lanes(events)
     copies = events["copies"].with_columns(name=pl.col("direction"))
     sync = pl.when(pl.col("name").str.contains(_SYNC, literal=True)).then(pl.lit("sync")).otherwise(pl.lit("runtime"))
@@ -26,16 +26,18 @@ def rows(events: trace.Events) -> pl.DataFrame:
         _as(events["runtime"], sync),
     ]
     took = pl.col("end_ns") - pl.col("start_ns")
+    moved = pl.when(pl.col("bytes").is_not_null().any()).then(pl.col("bytes").sum())
     return (
         _in_window(pl.concat(parts), events)
         .group_by("category", "name")
-        .agg(count=pl.len().cast(pl.Int64), total_ns=took.sum(), mean_ns=took.mean())
+        .agg(count=pl.len().cast(pl.Int64), total_ns=took.sum(), mean_ns=took.mean(), bytes=moved)
         .sort("category", "name")
     )
 
 
 def _as(frame: pl.DataFrame, category: pl.Expr) -> pl.DataFrame:
-    return frame.select(category.alias("category"), pl.col("name").fill_null("?"), "start_ns", "end_ns")
+    size = pl.col("bytes") if "bytes" in frame.columns else pl.lit(None, pl.Int64).alias("bytes")
+    return frame.select(category.alias("category"), pl.col("name").fill_null("?"), "start_ns", "end_ns", size)
 
 
 def _in_window(frame: pl.DataFrame, events: trace.Events) -> pl.DataFrame:

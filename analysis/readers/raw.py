@@ -75,6 +75,7 @@ def point_row(record: Mapping[str, Any]) -> _Json:
         "device_used": device,
         "accelerator": (gpus[0].get("name") if gpus else None) if device == "cuda" else cpu,
         "hosts": [host.get("hostname") for host in hosts],
+        "topology": hosts[0].get("topology") if hosts else None,
         "tracer_used": tracer.get("used"),
         "tracer_reason": tracer.get("reason"),
         "trace_status": (looks.get("traced") or {}).get("status"),

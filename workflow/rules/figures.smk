@@ -26,15 +26,39 @@ rule figure:
         "python -m analysis.figures {wildcards.family} --tables {params.tables} --out {params.folder} > {log} 2>&1"
 
 
+# Which of the paper's families there are, only the tables tell: one that has no points is left out.
+rule paper:
+    input:
+        tables=expand("results/{{sweep}}/tables/{table}.parquet", table=TABLES),
+    output:
+        folder=report(
+            directory("results/{sweep}/figures/paper"),
+            patterns=["{family}.png"],
+            caption="../report/paper.rst",
+            category="Figures of the paper",
+            labels={"figure": "{family}", "sweep": "{sweep}"},
+        ),
+    log:
+        "results/{sweep}/logs/figures/paper.log",
+    conda:
+        "../../envs/nightsweep.yaml"
+    params:
+        tables=subpath(input[0], parent=True),
+    shell:
+        "python -m analysis.figures paper --tables {params.tables} --out {output.folder} > {log} 2>&1"
+
+
 rule figures:
     input:
         expand(f"{ROOT}/figures/{{family}}.png", family=FAMILIES),
+        f"{ROOT}/figures/paper",
 
 
 rule report_page:
     input:
         tables=expand("results/{{sweep}}/tables/{table}.parquet", table=TABLES),
         figures=expand("results/{{sweep}}/figures/{family}.png", family=FAMILIES),
+        paper="results/{sweep}/figures/paper",
     output:
         page=report(
             "results/{sweep}/report.html",

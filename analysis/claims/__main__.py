@@ -1,0 +1,92 @@
+"""docs/claims.md: each claim of the paper, and what the tables of a sweep say of it.
+
+python -m analysis.claims results/paper/tables
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from analysis import tables as schemas
+from analysis.claims import CLAIMS
+from analysis.claims.claim import NOT, Verdict
+from analysis.claims.effect import FEWEST
+from analysis.figures import data
+
+PAGE = Path(__file__).parent.parent.parent / "docs/claims.md"
+_HEAD = """# Claims of the paper
+
+Written by `python -m analysis.claims TABLES`; do not edit. Measured on: {where}.
+
+The claims are those of "Profiling and optimization of multi-card GPU machine learning jobs" (arXiv 2505.22905) and of
+its sibling (arXiv 2503.15252), as far as their texts are known. Each number compares points that differ in the
+named setting alone; over several such pairs it is the geometric mean of ratios. In brackets: 95 % interval (Student's t
+over repeats). A claim *holds* where the whole interval of every part is on the claimed side, and *does not hold* where
+that of some part is not; with fewer than {fewest} repeats a side nothing is decided.
+
+| claim | verdict | effect | repeats a side | points |
+|---|---|---|---|---|
+"""
+
+
+def row(verdict: Verdict) -> str:
+    """A claim's line of the table: its first part stands for the effect."""
+    part = verdict.parts[0]
+    effect = part.text().split(", ")[0] if part.effect else "-"
+    n = min((p.effect.n for p in verdict.parts if p.decides and p.effect), default=0)
+    claim = verdict.claim
+    link = f"[{claim.id}](#{claim.id.lower()})"
+    return f"| {link} {claim.text} | {verdict.status} | {effect} | {n} | {len(verdict.points)} |"
+
+
+def section(verdict: Verdict, tables: data.Tables) -> str:
+    """A claim with its parts and points."""
+    lines = [f"## {verdict.claim.id}", "", verdict.claim.text, "", f"**{verdict.status}**: {verdict.sentence()}", ""]
+    lines += [f"- {part.text()}{'' if part.decides else ' (told, decides nothing)'}" for part in verdict.parts]
+    notes = [verdict.claim.note] if verdict.claim.note else []
+    if verdict.status == NOT:
+        notes.append(where_time_goes(verdict, tables))
+    if notes:
+        lines += ["", " ".join(notes)]
+    if verdict.points:
+        lines += ["", f"Points: {' '.join(f'`{point}`' for point in verdict.points)}"]
+    return "\n".join(lines) + "\n"
+
+
+def where_time_goes(verdict: Verdict, tables: data.Tables) -> str:
+    """Shares of the step in the traces of a claim's points: what there is to gain, and so the likely reason."""
+    rows = tables["breakdown"].filter(pl.col("point_id").is_in(verdict.points))
+    if rows.is_empty():
+        return "No trace of these points tells where their time goes."
+    total = rows["duration_ns"].sum()
+    sums = dict(rows.group_by("part").agg(pl.col("duration_ns").sum()).iter_rows())
+    told = [f"{part.replace('_', ' ')} {sums.get(part, 0) / total:.0%}" for part in schemas.PARTS]
+    return f"Of the step, in the {rows['point_id'].n_unique()} of these points with a trace: {', '.join(told)}."
+
+
+def page(tables: data.Tables) -> str:
+    """The page."""
+    ok = tables["points"].filter(pl.col("status") == "ok")
+    where = ", ".join(ok["accelerator"].drop_nulls().unique().sort()) or "nothing yet"
+    verdicts = [claim.verdict(tables) for claim in CLAIMS]
+    rows = "".join(row(verdict) + "\n" for verdict in verdicts)
+    sections = "\n".join(section(verdict, tables) for verdict in verdicts)
+    return _HEAD.format(where=where, fewest=FEWEST) + rows + "\n" + sections
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m analysis.claims", description="Judge the claims of the paper.")
+    parser.add_argument("tables", type=Path, help="folder of the sweep's tables (parquet)")
+    parser.add_argument("--out", type=Path, default=PAGE, help="file to write (docs/claims.md)")
+    args = parser.parse_args(argv)
+    if not (args.tables / "points.parquet").is_file():
+        parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
+    args.out.write_text(page(data.load(args.tables)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Claims about image jobs: C1 to C5, C11 and C12, on the paper's network."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analysis.claims import effect
+from analysis.claims.claim import Part
+from analysis.figures import data
+from analysis.figures.paper import accuracy
+from analysis.figures.paper.family import measured
+
+MODEL = "mobilenet_v2"
+STEP = "step_ms_mean"
+SMALL_PX, LARGE_PX = 100, 500
+EQUAL = 0.01
+"""Accuracies closer than this are equal."""
+EPOCHS = 20
+
+
+def points_of(tables: data.Tables) -> pl.DataFrame:
+    """Measured points of the paper's network."""
+    return measured(tables, "image").filter(pl.col("model") == MODEL)
+
+
+def extremes(points: pl.DataFrame) -> tuple[int, int]:
+    """Fewest and most ranks of a node that these points ran on, on one node."""
+    ranks = points.filter(pl.col("nodes") == 1)["ranks_per_node"].unique().sort().to_list() or [1]
+    return ranks[0], ranks[-1]
+
+
+def layout(tables: data.Tables) -> list[Part]:
+    """C1."""
+    return [Part("time nchw / nhwc", effect.ratio(points_of(tables), "layout", "nchw", "nhwc", STEP), above=1)]
+
+
+def pinned(tables: data.Tables) -> list[Part]:
+    """C2."""
+    points, switch = points_of(tables), ("pin_memory", False, True)
+    parts = [Part("time pageable / pinned", effect.ratio(points, *switch, STEP), above=1)]
+    fewest, most = extremes(points)
+    shrink = effect.interaction(points, switch, ("ranks_per_node", fewest, most), STEP) if most > fewest else None
+    return [*parts, Part(f"that ratio on {fewest} GPU / on {most if most > fewest else 'more'}", shrink, above=1)]
+
+
+def precision(tables: data.Tables) -> list[Part]:
+    """C3."""
+    points = points_of(tables)
+    last = final(tables)
+    contrasts = effect.pairs(last, "precision", "fp32", "fp16", "final", log=False)
+    return [
+        Part("time fp64 / fp32", effect.ratio(points, "precision", "fp64", "fp32", STEP), above=1),
+        Part("time fp32 / fp16", effect.ratio(points, "precision", "fp32", "fp16", STEP), above=1),
+        Part("accuracy fp32 - fp16", effect.mean(contrasts), above=-EQUAL, below=EQUAL, percent=True),
+        Part("time fp64 / fp16 (reported: 2.1 or 3.1)", effect.ratio(points, "precision", "fp64", "fp16", STEP)),
+    ]
+
+
+def size_scaling(tables: data.Tables) -> list[Part]:
+    """C4. Weak scaling: the ratio of rates over GPUs is the efficiency times the number of GPUs, which cancels."""
+    points = points_of(tables)
+    fewest, most = extremes(points)
+    found = None
+    if most > fewest:
+        sizes = ("image_size", LARGE_PX, SMALL_PX)
+        found = effect.interaction(points, ("ranks_per_node", most, fewest), sizes, "samples_per_s")
+    return [Part(f"efficiency at {LARGE_PX} px / at {SMALL_PX} px", found, above=1)]
+
+
+def loader(tables: data.Tables) -> list[Part]:
+    """C5."""
+    points, switch = points_of(tables), ("loader", "torch", "dali")
+    return [
+        Part("time DataLoader / DALI", effect.ratio(points, *switch, STEP), above=1),
+        Part("that ratio, CPUs far / near", effect.interaction(points, switch, ("numa", "far", "near"), STEP), above=1),
+    ]
+
+
+def final(tables: data.Tables) -> pl.DataFrame:
+    """Points of the paper's network that trained for EPOCHS epochs, with `final`, their best accuracy within these."""
+    told = tables["accuracy"].filter(pl.col("epoch") <= EPOCHS)
+    best = told.group_by("point_id").agg(final=pl.col("accuracy").max())
+    return points_of(tables).filter(pl.col("epochs") >= EPOCHS).join(best, on="point_id")
+
+
+def goal(tables: data.Tables) -> list[Part]:
+    """C11."""
+    found = effect.level(final(tables), "final")
+    return [Part(f"best accuracy within {EPOCHS} epochs", found, above=accuracy.GOAL[0] / 100, percent=True)]
+
+
+def strategy(tables: data.Tables) -> list[Part]:
+    """C12. An epoch is the measure: under ddp every rank walks all of the data."""
+    points = points_of(tables).filter(pl.col("world_size") > 1)
+    others = [name for name in points["strategy"].unique().sort().to_list() if name != "ddp_ds"]
+    found = {name: effect.ratio(points, "strategy", name, "ddp_ds", "epoch_s") for name in others}
+    parts = [Part(f"epoch {name} / ddp_ds", one, above=1) for name, one in found.items() if one]
+    return parts or [Part("epoch of another strategy / ddp_ds", None, above=1)]

@@ -1,0 +1,44 @@
+"""The seven times that the paper's authors chose in Nsight Systems, per step of an image job."""
+
+from __future__ import annotations
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis import blocks
+from analysis.figures import data
+from analysis.figures.paper import bars, calls
+from analysis.figures.paper.family import WHISKERS, Family
+
+_FACTORS = ("precision", "pin_memory", "ranks_per_node")
+
+
+def shown(tables: data.Tables) -> pl.DataFrame:
+    """Traced image points that differ in precision, pinned memory and GPUs alone."""
+    return calls.widest(tables, "image", _FACTORS)
+
+
+def paint(points: pl.DataFrame, tables: data.Tables, width_in: float) -> Figure:
+    frame = calls.per_step(tables, points, calls.AUTHORS)
+    memory = pl.when("pin_memory").then(pl.lit("pinned")).otherwise(pl.lit("pageable"))
+    frame = frame.with_columns(case=pl.format("{}\n{} GPU", memory, "world_size"))
+    levels = blocks.levels(frame, "precision")
+    kinds = [kind for kind in calls.AUTHORS if frame.filter(pl.col("kind") == kind)["ms"].sum()]
+    made, panels = bars.grid(len(kinds), width_in, 1.9)
+    for axes, kind in zip(panels, kinds, strict=True):
+        bars.columns(axes, frame.filter(pl.col("kind") == kind), "case", "precision", "ms", levels)
+        axes.set_title(kind, loc="left")
+        axes.set_ylabel("ms a step")
+    bars.legend(made, "precision", levels)
+    return made
+
+
+FAMILY = Family(
+    "Image jobs in Nsight Systems",
+    "Time a step of copies and kernels on the GPU and of API calls on the host, mean over ranks, in the traced look. "
+    "They overlap and must not be added up; each panel has its own scale, and one where all are 0 is left out. "
+    f"{WHISKERS}",
+    "No two image points with a trace of nsys differ in precision, pinned memory or GPUs alone.",
+    shown,
+    paint,
+)

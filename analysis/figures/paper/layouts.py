@@ -1,0 +1,35 @@
+"""Step time in each memory layout, over image size, one panel a loader and count of GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures import data
+from analysis.figures.paper import bars
+from analysis.figures.paper.family import STEP, WHISKERS, Family, widest
+
+
+def shown(tables: data.Tables) -> pl.DataFrame:
+    """Image points that differ in layout, loader, size and GPUs alone."""
+    return widest(tables, "image", "layout", "image_size", "loader", *data.SHAPE)
+
+
+def paint(points: pl.DataFrame, _tables: data.Tables, width_in: float) -> Figure:
+    def panel(axes: Axes, own: pl.DataFrame, levels: list[Any]) -> None:
+        bars.columns(axes, own, "image_size", "layout", "step_ms_mean", levels)
+        axes.set_ylabel("Step time (ms)")
+
+    return bars.panelled(points, ["world_size", "loader"], "layout", width_in, panel)
+
+
+FAMILY = Family(
+    "Layouts",
+    f"nhwc: channels last in images and weights; nchw: channels first. {STEP} {WHISKERS}",
+    "No two image points differ in layout alone.",
+    shown,
+    paint,
+)

@@ -1,0 +1,36 @@
+"""Step time with each loader, over image size, one panel a layout and count of GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures import data
+from analysis.figures.paper import bars
+from analysis.figures.paper.family import STEP, WHISKERS, Family, widest
+
+
+def shown(tables: data.Tables) -> pl.DataFrame:
+    """Image points that differ in loader, size, layout and GPUs alone."""
+    return widest(tables, "image", "loader", "image_size", "layout", *data.SHAPE)
+
+
+def paint(points: pl.DataFrame, _tables: data.Tables, width_in: float) -> Figure:
+    def panel(axes: Axes, own: pl.DataFrame, levels: list[Any]) -> None:
+        bars.columns(axes, own, "image_size", "loader", "step_ms_mean", levels)
+        axes.set_ylabel("Step time (ms)")
+
+    return bars.panelled(points, ["world_size", "layout"], "loader", width_in, panel)
+
+
+FAMILY = Family(
+    "Loaders",
+    "torch: PyTorch's DataLoader, image by image; mmap: the same in bulk from one mapped array; dali: NVIDIA DALI. "
+    f"{STEP} {WHISKERS}",
+    "No two image points differ in loader alone.",
+    shown,
+    paint,
+)

@@ -1,0 +1,39 @@
+"""How many times faster than FP64 each number format is, over image size, one panel a count of GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures import data, style
+from analysis.figures.paper import bars, precision
+from analysis.figures.paper.family import RATIOS, STEP, Family, ratios
+
+
+def shown(tables: data.Tables) -> pl.DataFrame:
+    """Image points that differ in precision, size and GPUs alone, where fp64 is among them."""
+    points = precision.shown(tables)
+    return points.filter((pl.col("precision") == "fp64").any().over("image_size", "world_size"))
+
+
+def paint(points: pl.DataFrame, _tables: data.Tables, width_in: float) -> Figure:
+    frame = ratios(points, "precision", "fp64", "step_ms_mean", ["world_size", "image_size"])
+
+    def panel(axes: Axes, own: pl.DataFrame, levels: list[Any]) -> None:
+        bars.ratio_columns(axes, own, "image_size", "precision", levels)
+        axes.axhline(1, color=style.BLACK, linewidth=0.8)
+        axes.set_ylabel("Times as fast as FP64")
+
+    return bars.panelled(frame, ["world_size"], "precision", width_in, panel)
+
+
+FAMILY = Family(
+    "Gain over FP64",
+    f"Step time in FP64 over that in another precision; above 1 is faster. {STEP} {RATIOS}",
+    "No two image points differ in precision alone, one of them fp64.",
+    shown,
+    paint,
+)

@@ -1,0 +1,127 @@
+"""The claims of the paper on made-up tables: each holds, does not, or has too few repeats, as the tables were made."""
+
+import math
+
+import pytest
+
+from analysis import report
+from analysis.claims import CLAIMS, effect
+from analysis.claims.__main__ import main, page
+from analysis.claims.claim import HOLDS, NOT, UNTESTABLE
+from analysis.figures import data
+from tests.paper_tables import EFFECTS, made_up
+
+BY_ID = {claim.id: claim for claim in CLAIMS}
+AGAINST = [
+    ("C1", {"nhwc": 1.2}),
+    ("C2", {"pinned": 1.1}),
+    ("C2", {"pinned_many": 0.7}),
+    ("C3", {"fp32": 1.1}),
+    ("C3", {"fp16": 1.1}),
+    ("C3", {"fp16_accuracy": -0.05}),
+    ("C4", {"small_scaling": 0.9}),
+    ("C5", {"dali": 1.1, "dali_far": 1.0}),
+    ("C5", {"dali_far": 0.65}),
+    ("C6", {"dpo": 0.9}),
+    ("C7", {"qat": 1.5}),
+    ("C8", {"qlora_memory": 1.1}),
+    ("C8", {"qlora": 0.9}),
+    ("C9", {"launches": 0.3}),
+    ("C10", {"llm_scaling": 0.9}),
+    ("C11", {"accuracy": 0.95}),
+    ("C12", {"ddp_ds": 1.3}),
+]
+
+
+@pytest.fixture(scope="module")
+def agreeing() -> data.Tables:
+    return made_up()
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_tables_made_to_agree_hold(claim, agreeing):
+    verdict = claim.verdict(agreeing)
+    assert (verdict.status, verdict.sentence()) == (HOLDS, "Every part is on the claimed side with its whole interval.")
+    assert verdict.points
+    assert set(verdict.points) <= set(agreeing["points"]["point_id"])
+
+
+@pytest.mark.parametrize(("name", "effects"), AGAINST, ids=lambda value: str(value))
+def test_tables_made_to_differ_do_not_hold(name, effects):
+    assert BY_ID[name].verdict(made_up(**effects)).status == NOT
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_nothing_is_decided_on_fewer_than_three_repeats(repeats):
+    tables = made_up(repeats=repeats)
+    # Neither three settings nor the traced twin of a point make a third repeat.
+    for claim in CLAIMS:
+        verdict = claim.verdict(tables)
+        assert verdict.status == UNTESTABLE, claim.id
+        assert {part.effect.n for part in verdict.parts} == {repeats}
+    said = BY_ID["C8"].verdict(tables).sentence()
+    assert f"memory lora / qlora: {repeats} repeat{'s' * (repeats > 1)} a side; effect seen 2.000" in said
+
+
+def test_the_number_is_the_one_put_in_and_lies_in_its_interval(agreeing):
+    found = BY_ID["C1"].verdict(agreeing).parts[0].effect
+    assert found.value == pytest.approx(1 / EFFECTS["nhwc"])
+    assert found.low < found.value < found.high
+    assert found.high / found.low < 1.1
+
+
+def test_interval_is_that_of_welch():
+    # Against scipy's own: one block, so the Welch-Satterthwaite interval of a difference of means.
+    from scipy import stats
+
+    a, b = [1.0, 1.2, 1.4, 1.1], [0.8, 0.9, 0.7]
+    sides = (1, effect.Side.of(a, "abcd")), (-1, effect.Side.of(b, "efg"))
+    found = effect.mean([effect.Contrast(sides)])
+    theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval(effect.CONFIDENCE)
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_no_effect_within_the_noise_does_not_hold():
+    verdict = BY_ID["C1"].verdict(made_up(nhwc=1.0))
+    assert verdict.status == NOT
+    assert verdict.parts[0].effect.low <= 1 <= verdict.parts[0].effect.high
+
+
+def test_points_that_differ_otherwise_are_not_compared(agreeing):
+    images = agreeing["points"].filter(workload="image", layout="nhwc")
+    other = agreeing["points"].filter(workload="image", layout="nchw", source="small")
+    assert BY_ID["C1"].verdict(data.Tables({"points": images.vstack(other)})).parts[0].effect is None
+
+
+def test_empty_tables_decide_nothing():
+    for claim in CLAIMS:
+        assert claim.verdict(data.Tables({})).status == UNTESTABLE
+    assert page(data.Tables({})).count("not testable here |") == 12
+
+
+def test_page_has_a_row_and_a_section_a_claim(agreeing, tmp_path):
+    for name in ("points", "activities", "breakdown", "accuracy"):
+        agreeing[name].write_parquet(tmp_path / f"{name}.parquet")
+    main([str(tmp_path), "--out", str(tmp_path / "claims.md")])
+    text = (tmp_path / "claims.md").read_text()
+    assert text == page(agreeing)
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("| [C")] == [
+        f"[{claim.id}](#{claim.id.lower()})" for claim in CLAIMS
+    ]
+    assert text.count("| holds |") == 12
+    assert not math.isnan(BY_ID["C1"].verdict(agreeing).parts[0].effect.low)
+
+
+def test_the_report_shows_the_papers_figures_and_claims(agreeing, tmp_path):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper/llm_time.png").write_bytes(b"a picture")
+    shown = report.render(agreeing, tmp_path, [])
+    assert shown.count("<figure") == 1 and "Tuning methods: step time" in shown
+    assert shown.count("<td>holds</td>") == 12
+    assert 'id="claims"' not in report.render(data.Tables({}), tmp_path, [])
+
+
+def test_no_tables_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path)])
+    assert "points.parquet: no such file" in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""The paper's figure families on made-up tables: each is drawn, in both widths, or says why not."""
+
+import polars as pl
+import pytest
+
+from analysis import blocks
+from analysis.figures import captions, data, paper, style
+from analysis.figures.__main__ import main
+from analysis.figures.paper import calls, family, pinned, precision, sampler, size_scaling, topology
+from tests.paper_tables import EFFECTS, TOPOLOGY, made_up
+
+
+@pytest.fixture(scope="module")
+def sweep() -> data.Tables:
+    return made_up()
+
+
+def texts(figure):
+    return " ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+
+
+@pytest.mark.parametrize("name", paper.FAMILIES)
+@pytest.mark.parametrize("width_in", [style.TWO_COLUMNS_IN, style.ONE_COLUMN_IN])
+def test_every_family_is_drawn_in_both_widths(name, width_in, sweep):
+    figure = paper.FAMILIES[name].draw(sweep, width_in)
+    assert figure.axes
+    assert figure.get_figwidth() == width_in
+    assert figure.get_figheight() <= style.PAGE_IN
+
+
+@pytest.mark.parametrize("name", paper.FAMILIES)
+def test_a_family_without_points_says_so_in_one_line(name):
+    figure = paper.FAMILIES[name].draw(data.Tables({}))
+    assert not figure.axes
+    assert [text.get_text() for text in figure.texts] == [paper.FAMILIES[name].missing]
+    assert captions.caption(name, data.Tables({})).endswith("n = 0.")
+
+
+@pytest.mark.parametrize("name", paper.FAMILIES)
+def test_captions_tell_n_hardware_and_settings(name, sweep):
+    caption = captions.caption(name, sweep)
+    for part in (paper.FAMILIES[name].text, " points of ", "NVIDIA H100", "micro_batch"):
+        assert part in caption
+
+
+def test_families_left_out_are_named_and_the_other_is_written(sweep, tmp_path, capsys):
+    points = sweep["points"].filter(pl.col("workload") == "llm", pl.col("ranks_per_node") == 1)
+    points.drop("topology", "peak_memory_bytes").write_parquet(tmp_path / "points.parquet")
+    main(["paper", "--tables", str(tmp_path), "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().out.splitlines()
+    main(["llm_time", "--tables", str(tmp_path), "--out", str(tmp_path / "again")])
+    names = ["llm_time-column.pdf", "llm_time-column.png", "llm_time.pdf", "llm_time.png", "llm_time.rst"]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == names
+    assert all((tmp_path / "out" / n).read_bytes() == (tmp_path / "again" / n).read_bytes() for n in names)
+    assert len(said) == len(paper.FAMILIES) - 1
+    assert "accuracy: left out: No image point has accuracies by epoch." in said
+
+
+def test_figures_show_points_that_differ_in_their_own_settings_alone(sweep):
+    shown = precision.shown(sweep)
+    same = [name for name in data.SETTINGS if name not in (*blocks.SAME, "precision", "image_size", *data.SHAPE)]
+    assert all(shown[name].n_unique() == 1 for name in same)
+    assert set(shown["precision"]) == {"fp64", "fp32", "tf32", "fp16"}
+    assert set(shown["image_size"]) == {100, 300, 500}
+
+
+def test_gain_of_pinned_memory_is_the_one_put_in(sweep):
+    fp16 = pinned.shown(sweep).filter(pl.col("precision") == "fp16")
+    one = family.ratios(fp16, "pin_memory", False, "step_ms_mean", ["world_size", "image_size"])
+    assert one.height == 9
+    for row in one.iter_rows(named=True):
+        assert row["ratio"] == pytest.approx(1 / EFFECTS["pinned" if row["world_size"] == 1 else "pinned_many"])
+        assert row["least"] < row["ratio"] < row["most"]
+
+
+def test_speed_up_is_over_the_fewest_gpus_of_its_size(sweep):
+    frame = size_scaling.speed_ups(size_scaling.shown(sweep))
+    small = frame.filter(pl.col("image_size") == 100, pl.col("world_size") == 4)["up"].item()
+    large = frame.filter(pl.col("image_size") == 500, pl.col("world_size") == 4)["up"].item()
+    assert large / small == pytest.approx(EFFECTS["small_scaling"])
+
+
+def test_times_of_a_trace_are_per_step_and_mean_over_ranks(sweep):
+    points = calls.traced(sweep, "image").filter(pl.col("world_size") == 2)
+    frame = calls.per_step(sweep, points, calls.DIRECTIONS | calls.KERNELS)
+    point = points.row(0, named=True)
+    own = {row["kind"]: row for row in frame.filter(point_id=point["point_id"]).iter_rows(named=True)}
+    assert own["HtoD"]["ms"] == pytest.approx(point["step_ms_mean"] * 0.05)
+    assert own["HtoD"]["gb"] == pytest.approx(0.03)
+    assert own["HtoD"]["count"] == 1
+    assert own["communication"]["ms"] == pytest.approx(point["step_ms_mean"] * 0.1)
+    assert own["PtoP"]["ms"] == 0
+
+
+def test_calls_are_counted_once(sweep):
+    points = calls.traced(sweep, "llm")
+    total = calls.per_step(sweep, points, calls.CALLS)["ms"].sum()
+    every = calls.per_step(sweep, points, {"all": pl.col("category").is_in(["runtime", "sync"])})["ms"].sum()
+    assert total == pytest.approx(every)
+
+
+def test_topology_is_read_from_its_matrix():
+    gpus, links, cpus = topology.matrix(TOPOLOGY)
+    assert gpus == ["GPU0", "GPU1", "GPU2", "GPU3"]
+    assert links[0] == ["X", "NV6", "NV6", "SYS"]
+    assert cpus == ["0-31", "0-31", "32-63", "32-63"]
+    with pytest.raises(ValueError, match="expected a matrix as nvidia-smi topo -m draws it, got 'no such"):
+        topology.matrix("no such device")
+
+
+def test_sampler_deals_out_every_sample_once():
+    shares = sampler.shares(4, sampler=True)
+    assert sorted(number for own in shares for number in own) == list(range(sampler.SAMPLES))
+    assert sampler.shares(2, sampler=False) == [list(range(sampler.SAMPLES))] * 2
