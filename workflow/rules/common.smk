@@ -6,6 +6,7 @@ from snakemake.exceptions import WorkflowError
 
 sys.path.insert(0, workflow.basedir)
 
+from jobs import rounds
 from jobs.sweep import SweepError, load
 from jobs.workflow import Run
 
