@@ -39,7 +39,9 @@ def collect(
     # A point is the same in any sweep, so its record may name another one.
     points = points.with_columns(
         sweep=pl.lit(sweep["name"], dtype=pl.String),
-        round=pl.col("point_id").replace_strict({i: number for i, (_, number) in listed.items()}, return_dtype=pl.Int64),
+        round=pl.col("point_id").replace_strict(
+            {i: number for i, (_, number) in listed.items()}, return_dtype=pl.Int64
+        ),
     )
     made = {
         "points": points,

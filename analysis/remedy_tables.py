@@ -22,7 +22,9 @@ DIAGNOSES: dict[str, Column] = {
         "0 is a remark.",
         "diagnoses/ID.json",
     ),
-    "share_low": Column(pl.Float64, "Lower end of its interval; null where one step alone tells nothing of it.", "likewise"),
+    "share_low": Column(
+        pl.Float64, "Lower end of its interval; null where one step alone tells nothing of it.", "likewise"
+    ),
     "share_high": Column(pl.Float64, "Upper end.", "likewise"),
     "rank": Column(pl.Int64, "The rank at fault where it is one.", "diagnoses/ID.json"),
     "advice": Column(pl.String, "What to do, in words.", "diagnoses/ID.json"),
@@ -44,7 +46,9 @@ REMEDIES: dict[str, Column] = {
     "before_ms": Column(pl.Float64, "Mean time a sample of all ranks, timed look, ms.", "steps"),
     "after_ms": Column(pl.Float64, "The same of the remedied point; null where it is not ok.", "steps"),
     "gain": Column(pl.Float64, "1 - after_ms / before_ms.", "derived"),
-    "gain_low": Column(pl.Float64, "Lower end of its 95 % interval (Welch's t over steps); null of one step.", "derived"),
+    "gain_low": Column(
+        pl.Float64, "Lower end of its 95 % interval (Welch's t over steps); null of one step.", "derived"
+    ),
     "gain_high": Column(pl.Float64, "Upper end.", "derived"),
     "verdict": Column(
         pl.String,

@@ -64,8 +64,9 @@ def _line(causes: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[s
         return {"cause": text, "share": "", "remedy": "", "gain": "", "verdict": ""}
     cause = lossy[0]
     trial = tried.get((cause["point_id"], cause["kind"]))
+    rank = "" if cause["rank"] is None else f", rank {cause['rank']}"
     return {
-        "cause": f"{cause['kind']} ({cause['cause']}{'' if cause['rank'] is None else ', rank %d' % cause['rank']})",
+        "cause": f"{cause['kind']} ({cause['cause']}{rank})",
         "share": interval(cause["share"], cause["share_low"], cause["share_high"]),
         "remedy": f"{cause['advice']}: {change(cause['remedy'])}" if cause["remedy"] != "{}" else cause["advice"],
         "gain": interval(trial["gain"], trial["gain_low"], trial["gain_high"]) if trial else "",

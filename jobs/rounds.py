@@ -1,5 +1,5 @@
-"""Rounds of remedies: points that a sweep's diagnoses add to it. Each round is a file of the sweep's results, written by
-`analysis/diagnosis/loop.py`:
+"""Rounds of remedies: points that a sweep's diagnoses add to it. Each round is a file of the sweep's results, which
+`analysis/diagnosis/loop.py` writes:
 
     remedies/round1.json   {"name", "alert", "round": 1,
                             "points": [{"point_id", "settings"}], those that no earlier round and not the sweep has,
@@ -22,7 +22,7 @@ def file(results: Path, number: int) -> Path:
 
 def files(results: Path) -> list[Path]:
     """Those of all rounds that were planned, in order."""
-    found = []
+    found: list[Path] = []
     while (path := file(results, len(found) + 1)).exists():
         found.append(path)
     return found

@@ -63,8 +63,8 @@ def due(
     each, as schema.json has them, `before`: the trials of earlier rounds with their verdicts."""
     helped = [trial for trial, verdict in before if verdict == "helped"]
     found = dict(own)
-    for trial in helped:
-        found.setdefault(trial.remedied_id, remedied(found[trial.point_id], trial.remedy))
+    for one in helped:
+        found.setdefault(one.remedied_id, remedied(found[one.point_id], one.remedy))
     better = {trial.point_id for trial in helped}
     tried = {(trial.point_id, trial.remedied_id) for trial, _ in before}
     heads = [i for i in found if i in ok and i not in better]

@@ -20,8 +20,8 @@ TEXTS = {
     "timeline": "A few steps of one point in the traced look; events closer than a pixel are merged. Samples are of "
     "the whole look, on the host's clock.",
     "failures": "Points that failed or were cancelled, each with its reason and message.",
-    "remedies": "The remedies that gave back most and least, of those that were tried: the first traced rank before and "
-    "after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed look.",
+    "remedies": "The remedies that gave back most and least, of those that were tried: the first traced rank before "
+    "and after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed look.",
     "loss": "Loss of each optimizer step, mean over ranks and repeats; bands run from the least to the most repeat.",
 }
 

@@ -16,8 +16,8 @@ def chosen(tables: data.Tables) -> list[dict[str, Any]]:
     """The trials that are shown, the best first: of those measured, with a timeline of both points."""
     traced = tables["timeline"]["point_id"].unique().implode()
     both = pl.col("point_id").is_in(traced) & pl.col("remedied_id").is_in(traced)
-    rows = tables["remedies"].filter(both, pl.col("gain").is_not_null())
-    rows = rows.sort("gain", "point_id", descending=[True, False]).to_dicts()
+    trials = tables["remedies"].filter(both, pl.col("gain").is_not_null())
+    rows = trials.sort("gain", "point_id", descending=[True, False]).to_dicts()
     return rows if len(rows) < 2 else [rows[0], rows[-1]]
 
 
@@ -37,17 +37,17 @@ def draw(tables: data.Tables) -> Figure:
     """Two timelines a trial, to the same scale."""
     trials = chosen(tables)
     if not trials:
-        return style.says("No remedy was tried on points with traces (target remedies), so there is nothing to compare.")
-    sides = [
-        (trial, name, events_of(tables, trial[name])) for trial in trials for name in ("point_id", "remedied_id")
-    ]
+        return style.says(
+            "No remedy was tried on points with traces (target remedies), so there is nothing to compare."
+        )
+    sides = [(trial, name, events_of(tables, trial[name])) for trial in trials for name in ("point_id", "remedied_id")]
     heights = [0.22 * len(timeline.rows_of(events)) + 0.55 for _, _, events in sides]
     made = style.figure(height_in=sum(heights) + 0.4)
     rows = made.subplots(len(sides), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
     for place, (axes, (trial, name, events)) in enumerate(zip(rows, sides, strict=True)):
         timeline.lanes(axes, events)
-        pair = sides[place - place % 2][2], sides[place - place % 2 + 1][2]
-        axes.set_xlim(0, max(one["end_ns"].max() for one in pair) / 1e6)
+        pair = sides[place - place % 2 : place - place % 2 + 2]
+        axes.set_xlim(0, max(max(events["end_ns"]) for _, _, events in pair) / 1e6)
         axes.set_title(title(trial, after=name == "remedied_id"), loc="left")
     timeline.legend(made, pl.concat([events for _, _, events in sides]))
     return made

@@ -1,5 +1,7 @@
 # Figures and the report, from tables alone.
-FAMILIES = "iteration_time scaling breakdown memory timeline failures loss remedies".split()
+FAMILIES = (
+    "iteration_time scaling breakdown memory timeline failures loss remedies".split()
+)
 
 
 rule figure:

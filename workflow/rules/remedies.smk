@@ -4,7 +4,10 @@
 
 def asked():
     """Whether this run is to try remedies. Without, what earlier runs tried is shown and nothing is measured for it."""
-    return workflow.dag_settings is not None and "remedies" in workflow.dag_settings.targets
+    return (
+        workflow.dag_settings is not None
+        and "remedies" in workflow.dag_settings.targets
+    )
 
 
 def through_round(number):
@@ -21,9 +24,12 @@ def measured():
 
 checkpoint remedy_round:
     input:
-        derived=lambda wildcards: expand(f"{ROOT}/derived/{{point}}", point=through_round(int(wildcards.round) - 1)),
+        derived=lambda wildcards: expand(
+            f"{ROOT}/derived/{{point}}", point=through_round(int(wildcards.round) - 1)
+        ),
         diagnoses=lambda wildcards: expand(
-            f"{ROOT}/diagnoses/{{point}}.json", point=through_round(int(wildcards.round) - 1)
+            f"{ROOT}/diagnoses/{{point}}.json",
+            point=through_round(int(wildcards.round) - 1),
         ),
     output:
         plan="results/{sweep}/remedies/round{round}.json",
@@ -43,4 +49,7 @@ rule remedies:
     input:
         rules.points.input,
         f"{ROOT}/report.html",
-        expand(f"{ROOT}/remedies/round{{round}}.json", round=range(1, SWEEP.remedy_rounds + 1)),
+        expand(
+            f"{ROOT}/remedies/round{{round}}.json",
+            round=range(1, SWEEP.remedy_rounds + 1),
+        ),

@@ -38,7 +38,9 @@ rule diagnosis:
 rule tables:
     input:
         derived=lambda wildcards: expand(f"{ROOT}/derived/{{point}}", point=measured()),
-        diagnoses=lambda wildcards: expand(f"{ROOT}/diagnoses/{{point}}.json", point=measured()),
+        diagnoses=lambda wildcards: expand(
+            f"{ROOT}/diagnoses/{{point}}.json", point=measured()
+        ),
     output:
         tables=expand("results/{{sweep}}/tables/{table}.parquet", table=TABLES),
     log:
