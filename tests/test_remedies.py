@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from analysis import report, why
-from analysis.diagnosis import loop, of_point, trials
+from analysis.diagnosis import compare, loop, of_point, sources, trials
 from analysis.diagnosis.trials import Gain, Trial
-from analysis.figures import data, remedies
+from analysis.figures import data
 from analysis.ingest import finished, write
 from jobs import rounds
 from jobs.executor import points as lost_points
@@ -25,7 +25,7 @@ IMAGE = {"workload": "image", "model": "mobilenet_v2", "device": "cpu"}
 SWEEP = """
 name: loop
 base: {workload: image, model: mobilenet_v2, device: cpu, image_size: 32, micro_batch: 4, loader: mmap,
-       warmup_steps: 1, timed_steps: 8, traced_steps: 1, cpu_threads: 1}
+       warmup_steps: 1, timed_steps: 8, traced_steps: 0, cpu_threads: 1}
 """
 
 
@@ -169,6 +169,15 @@ def test_a_broken_trace_leaves_the_timed_look(tmp_path, capsys):
     assert of_point.of_point(tmp_path)["causes"] == []
 
 
+def test_a_trace_of_ranks_on_cpus_says_nothing_of_a_gpu(tmp_path):
+    (tmp_path / "traced").mkdir()
+    (tmp_path / "traced/trace-r0.json.gz").symlink_to(ROOT / "tests/data/kineto-cpu-r0.json.gz")
+    (tmp_path / "record.json").write_text(json.dumps({"status": "ok", "settings": complete(IMAGE).settings()}))
+    assert of_point.main([str(tmp_path), "--out", str(tmp_path / "d/p.json")]) == 0
+    found = json.loads((tmp_path / "d/p.json").read_text())
+    assert found["healthy"] is None and "no activity of a GPU" in json.dumps(found["causes"])
+
+
 def tables(*tried, status="ok"):
     """A sweep of two points, one with a cause, and what was tried on it: (id, gain, verdict)."""
     points = [{"point_id": i, "sweep": "s", "status": "ok", **complete(IMAGE).settings()} for i in "ab"]
@@ -222,16 +231,16 @@ def snakemake(folder, *targets):
 
 @pytest.mark.slow
 def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
-    """Every batch takes 150 ms to read, in the rank itself; a worker reads it while the rank computes."""
+    """Every batch takes 40 ms to read, in the rank itself; a worker reads it while the rank computes."""
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     (tmp_path / "go").touch()
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(ROOT / "tests/labelled/site"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     )
     monkeypatch.setenv(ahead.GO_VARIABLE, str(tmp_path / "go"))
-    monkeypatch.setenv(runs.INJECTION_VARIABLE, json.dumps({"slow_storage": {"ms": 150}}))
+    monkeypatch.setenv(runs.INJECTION_VARIABLE, json.dumps({"slow_storage": {"ms": 40}}))
     folder = tmp_path / "results/loop"
-    snakemake(tmp_path, "remedies", "--until", "tables")
+    snakemake(tmp_path, "remedies")
     (planned,) = [json.loads(path.read_text()) for path in rounds.files(folder)]
     (new,) = [point["point_id"] for point in planned["points"]]
     ran = {p.parent.name: len(p.read_text().splitlines()) for p in folder.glob("points/*/attempts.jsonl")}
@@ -239,15 +248,21 @@ def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
 
     shown = data.load(folder / "tables")
     (row,) = shown["remedies"].to_dicts()
-    assert row["remedied_id"] == new and row["kind"] == "loader_wait" and row["verdict"] == "helped"
+    assert row["remedied_id"] == new and row["kind"] == "loader_wait" and row["predicted"] > 0.05
     assert json.loads(row["remedy"])["loader_workers"] >= 1
-    assert row["predicted"] > 0.2 and row["gain"] > 0.2 and row["gain_low"] < row["gain"] < row["gain_high"]
+    # Times of computing are what this machine makes of them; the wait for the loader is made to go away.
+    waits = dict(shown["points"].select("point_id", "data_ms_median").iter_rows())
+    assert waits[row["point_id"]] > 40 and waits[new] < 20
+    compared = compare.compared(*(sources.gathered([folder / f"points/{row[n]}"]) for n in ("point_id", "remedied_id")))
+    assert row["gain"] == pytest.approx(-compared.step.by / compared.step.a)
+    verdicts = {"faster": "helped", "slower": "did_not_help", "no difference beyond noise": "within_noise"}
+    assert row["verdict"] == verdicts[compared.verdict]
     assert shown["points"].filter(pl.col("point_id") == new)["round"].to_list() == [1]
     assert new not in shown.own()["steps"]["point_id"]
-    (pair,) = remedies.chosen(shown)
-    assert pair["remedied_id"] == new and len(remedies.draw(shown).axes) == 2
+    page = (folder / "report.html").read_text()
+    assert why.VERDICTS[row["verdict"]] in page and "Remedies that were tried" in page
 
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".driver"}
-    snakemake(tmp_path, "remedies", "--until", "tables")
+    snakemake(tmp_path, "remedies")
     snakemake(tmp_path, "points")
     assert {path: path.stat().st_mtime_ns for path in before} == before
