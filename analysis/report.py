@@ -29,6 +29,7 @@ TITLES = {
     "timeline": "Timeline",
     "loss": "Loss",
     "failures": "Failures",
+    "roofline": "Roofline",
     "remedies": "Before and after remedies",
 }
 # Result columns of the table of points: heading, column, what it is divided by, decimals.

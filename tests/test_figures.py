@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from analysis import tables as schemas
-from analysis.figures import captions, data, scaling, style
+from analysis.figures import captions, data, roofline, scaling, style
 from analysis.figures.__main__ import FAMILIES, main
 from jobs import point as settings
 
@@ -209,6 +209,28 @@ def test_timeline_takes_the_point_of_most_ranks(sweep):
     figure = FAMILIES["timeline"](sweep)
     assert len(figure.axes) == 2
     assert "rank 1 communication" in texts(figure)
+
+
+def test_the_roofline_is_of_what_memory_moved_while_timed_steps_ran():
+    """200 TFLOP/s of an H200 whose memory interface is busy a quarter of the time: 200e12 / (0.25 x 4.8e12)."""
+    point = settings.complete({"workload": "llm", "model": "llama-nano", "precision": "bf16"})
+    row = {"point_id": point.id, **point.settings(), "status": "ok", "accelerator": "NVIDIA H200", "world_size": 2}
+    row |= {"flops_per_step": 40 * 10**12, "step_ms_mean": 100.0, "peak_flops_per_s": 989.4e12, "mfu_percent": 20.2}
+    step = {"point_id": point.id, "phase": "timed", "start_ns": 1000, "end_ns": 2000}
+    samples = [
+        {"point_id": point.id, "look": look, "t_ns": t_ns, "dram_active_percent": busy}
+        for look, t_ns, busy in (
+            ("timed", 1100, 20.0),
+            ("timed", 1900, 30.0),
+            ("timed", 2100, 90.0),
+            ("traced", 1500, 90.0),
+        )
+    ]
+    frames = {"points": [row], "steps": [step], "gpu_samples": samples}
+    tables = data.Tables({name: pl.DataFrame(rows) for name, rows in frames.items()})
+    (placed,) = roofline.placed(tables)
+    assert placed["flops_per_s"] == pytest.approx(200e12) and placed["intensity"] == pytest.approx(200 / 1.2)
+    assert "bf16: llm" in texts(FAMILIES["roofline"](tables))
 
 
 def test_remedies_are_shown_before_and_after_to_the_same_scale(sweep):

@@ -21,6 +21,7 @@ from analysis.figures import (
     loss,
     memory,
     remedies,
+    roofline,
     scaling,
     style,
     timeline,
@@ -34,6 +35,7 @@ FAMILIES: dict[str, Callable[[data.Tables], Figure]] = {
     "timeline": timeline.draw,
     "loss": loss.draw,
     "failures": failures.draw,
+    "roofline": roofline.draw,
     "remedies": remedies.draw,
 }
 

@@ -1,6 +1,6 @@
 # Figures and the report, from tables alone.
 FAMILIES = (
-    "iteration_time scaling breakdown memory timeline failures loss remedies".split()
+    "iteration_time scaling breakdown memory timeline failures loss roofline remedies".split()
 )
 
 
