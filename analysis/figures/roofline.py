@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 from analysis.figures import data, style
 from analysis.metrics import peaks
@@ -68,13 +69,21 @@ def _panel(axes: Axes, rows: list[dict[str, Any]]) -> None:
         axes.plot(x, roof / 1e12, color=style.PRECISION_COLOURS[precision], label=f"{precision}: peak")
         for place, workload in enumerate(sorted(style.WORKLOAD_COLOURS)):
             own = [row for row in rows if (row["precision"], row["workload"]) == (precision, workload)]
-            look = {"color": style.PRECISION_COLOURS[precision], "marker": style.MARKERS[place], "linestyle": ""}
+            look: dict[str, Any] = {
+                "color": style.PRECISION_COLOURS[precision],
+                "marker": style.MARKERS[place],
+                "linestyle": "",
+            }
             if own:
                 points = [row["intensity"] for row in own], [row["flops_per_s"] / 1e12 for row in own]
                 axes.plot(
                     *points, label=f"{precision}: {workload}", markeredgecolor="black", markeredgewidth=0.4, **look
                 )
     axes.set(xscale="log", yscale="log", ylabel="TFLOP/s of a GPU")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.set_minor_locator(NullLocator())
     axes.set_xlabel("Arithmetic intensity (model FLOPs a byte of GPU memory traffic)")
     axes.grid()
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
