@@ -2,26 +2,6 @@
 # a checkpoint: which points it adds is known once those before it are measured and diagnosed.
 
 
-def asked():
-    """Whether this run is to try remedies. Without, what earlier runs tried is shown and nothing is measured for it."""
-    return (
-        workflow.dag_settings is not None
-        and "remedies" in workflow.dag_settings.targets
-    )
-
-
-def through_round(number):
-    """The sweep's points and those of its first rounds, which must be planned for it."""
-    for earlier in range(1, number + 1):
-        checkpoints.remedy_round.get(sweep=SWEEP.name, round=earlier)
-    return [*POINTS, *RUN.remedied(number)]
-
-
-def measured():
-    """All points that tables are made of."""
-    return through_round(SWEEP.remedy_rounds) if asked() else [*POINTS, *RUN.remedied()]
-
-
 checkpoint remedy_round:
     input:
         derived=lambda wildcards: expand(
