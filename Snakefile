@@ -3,6 +3,7 @@
 #     snakemake --profile profiles/local --configfile config/demo.yaml
 #     snakemake figures --profile profiles/local --configfile config/demo.yaml     # from existing tables, no training
 #     snakemake points --profile profiles/slurm --configfile config/demo.yaml      # measure only
+#     snakemake remedies --profile profiles/local --configfile config/demo.yaml    # and try what the diagnoses advise
 #     ... --config preset=small                                                   # a preset of the sweep
 from snakemake.utils import min_version
 
@@ -15,6 +16,7 @@ report: "workflow/report/workflow.rst"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/points.smk"
 include: "workflow/rules/tables.smk"
+include: "workflow/rules/remedies.smk"
 include: "workflow/rules/figures.smk"
 
 
@@ -23,7 +25,10 @@ localrules:
     all,
     points,
     ingest,
+    diagnosis,
     tables,
+    remedy_round,
+    remedies,
     figure,
     paper,
     figures,

@@ -140,15 +140,16 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def retry(arguments: argparse.Namespace) -> int:
     """`nightsweep retry`: set aside the records of points that say nothing about the points themselves."""
-    from jobs import verdict
+    from jobs import rounds, verdict
     from jobs.sweep import SweepError, load
 
     try:
         sweep = load(arguments.config, arguments.preset)
     except SweepError as error:
         return refuse(arguments.config, error)
-    points = arguments.results / sweep.name / "points"
-    reasons = {point.id: verdict.set_aside(points / point.id) for point in sweep.points}
+    results = arguments.results / sweep.name
+    points = [point.id for point in sweep.points] + rounds.added(results)
+    reasons = {point: verdict.set_aside(results / "points" / point) for point in dict.fromkeys(points)}
     found = {point: reason for point, reason in reasons.items() if reason}
     for point, reason in found.items():
         print(f"{point} {reason}")

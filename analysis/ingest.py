@@ -34,6 +34,8 @@ KEYS: dict[str, list[str]] = {
     "clocks": ["point_id", "look", "between", "rank"],
     "cost": ["point_id", "condition", "pair"],
     "failures": ["point_id"],
+    "diagnoses": ["point_id", "place"],
+    "remedies": ["round", "point_id", "remedied_id"],
 }
 """What each table is sorted by."""
 
@@ -51,7 +53,7 @@ class Offsets:
 
 
 def ingest(point: Path) -> dict[str, pl.DataFrame]:
-    """All tables of a point. A trace that cannot be read leaves its tables empty and says so on stderr."""
+    """All tables of a point but OF_SWEEP. A trace that cannot be read leaves its tables empty and says so on stderr."""
     found, record = raw.read(point), raw.record_of(point)
     results = raw.results(point)
     hosts = {result["rank"]: result.get("host") for result in results}
@@ -72,7 +74,7 @@ def ingest(point: Path) -> dict[str, pl.DataFrame]:
     named = on_one_clock(found, offsets)
     identity = pl.lit(record["point_id"])
     return {name: finished(name, f.with_columns(point_id=identity)) for name, f in named.items()} | {
-        name: finished(name, None) for name in tables.TABLES if name not in named
+        name: finished(name, None) for name in tables.TABLES if name not in named and name not in tables.OF_SWEEP
     }
 
 

@@ -3,9 +3,10 @@
     nightsweep publish results/demo --out demo-public
     nightsweep publish results/demo --out demo-public --traces
 
-DIR gets the tables, sweep.json and the points' records with pseudonyms (analysis/scrub.py says which), figures and the
-report drawn from these, and manifest.json: every file with its SHA-256, and how much was replaced. With --traces also
-Nsight Systems exports and Kineto's traces; never .nsys-rep files, which hold the environment, and never logs.
+DIR gets the tables, sweep.json, the rounds of remedies and the points' records with pseudonyms (analysis/scrub.py says
+which), figures and the report drawn from these, and manifest.json: every file with its SHA-256, and how much was
+replaced. With --traces also Nsight Systems exports and Kineto's traces; never .nsys-rep files, which hold the
+environment, and never logs.
 
 At the end every file is read again and searched for every secret that analysis/leaks.py found, and only then DIR
 appears; until then the copy is the folder .DIR.unpublished beside it. Names are sought as words: not in symbols, nor in
@@ -73,8 +74,8 @@ def copy_tables(sweep: Path, out: Path, scrubber: Scrubber) -> None:
 
 
 def copy_json(sweep: Path, out: Path, scrubber: Scrubber) -> None:
-    """sweep.json, and the records of all points."""
-    names = ("sweep.json", "points/*/point.json", "points/*/record.json")
+    """sweep.json, the rounds of remedies, and the records of all points."""
+    names = ("sweep.json", "remedies/round*.json", "points/*/point.json", "points/*/record.json")
     for path in sorted(path for name in names for path in sweep.glob(name)):
         content = load(path)
         if not isinstance(content, dict):

@@ -17,11 +17,11 @@ from typing import Any
 import jinja2
 import polars as pl
 
-from analysis import trust
+from analysis import trust, why
 from analysis.claims import CLAIMS
 from analysis.claims.effect import FEWEST
 from analysis.figures import captions, data, paper
-from analysis.figures.__main__ import FAMILIES
+from analysis.figures.__main__ import FAMILIES, shown
 
 TITLES = {
     "iteration_time": "Step time",
@@ -31,6 +31,8 @@ TITLES = {
     "timeline": "Timeline",
     "loss": "Loss",
     "failures": "Failures",
+    "roofline": "Roofline",
+    "remedies": "Before and after remedies",
 }
 # Result columns of the table of points: heading, column, what it is divided by, decimals.
 RESULTS = (
@@ -55,7 +57,8 @@ def headline(points: pl.DataFrame) -> list[tuple[str, str]]:
     count = Counter(points["status"].to_list())
     ranks = points["world_size"].drop_nulls().unique().sort().to_list()
     models = points["accelerator"].drop_nulls().unique().sort().to_list()
-    numbers = [("points", str(points.height))]
+    added = points["round"].drop_nulls().len()
+    numbers = [("points", str(points.height))] + ([("of these by remedies", str(added))] if added else [])
     numbers += [(s.replace("_", " "), str(count[s])) for s in ("ok", "failed", "cancelled", "not_run")]
     numbers.append(("ranks", ", ".join(map(str, ranks)) or "none"))
     numbers.append(("hardware", ", ".join(models) or "not recorded"))
@@ -66,13 +69,14 @@ def figures(tables: data.Tables, folder: Path) -> list[dict[str, str]]:
     """Every figure that was drawn, with its bytes inside; those of the paper (in a folder of that name) last."""
     titles = {family: TITLES[family] for family in FAMILIES}
     titles |= {f"paper/{name}": family.title for name, family in paper.FAMILIES.items()}
-    shown = []
+    drawn = []
     for name, title in titles.items():
         file, family = folder / f"{name}.png", name.removeprefix("paper/")
         if file.exists():
             picture = base64.b64encode(file.read_bytes()).decode()
-            shown.append({"id": family, "title": title, "png": picture, "caption": captions.caption(family, tables)})
-    return shown
+            text = captions.caption(family, shown(family, tables))
+            drawn.append({"id": family, "title": title, "png": picture, "caption": text})
+    return drawn
 
 
 def _number(value: float | int | None, scale: float, decimals: int) -> dict[str, str]:
@@ -88,18 +92,21 @@ def _text(value: Any) -> dict[str, str]:
 
 
 def point_table(points: pl.DataFrame) -> dict[str, Any]:
-    """Head and rows: id, status, the settings that vary within a workload, and the results that some point has."""
+    """Head and rows: id, status, round of remedies where there was one, the settings that vary within a workload, and
+    the results that some point has."""
     ordered = data.configured(points)
     vary = {name for _, part in data.per_workload(ordered) for name in data.varying(part, but=())}
     vary |= {"workload"} if ordered["workload"].n_unique() > 1 else set()
     names = [name for name in data.SETTINGS if name in vary]
+    aside = ["round"] if ordered["round"].null_count() < ordered.height else []
     results = [r for r in RESULTS if ordered[r[1]].null_count() < ordered.height]
     rows = []
     for row in ordered.to_dicts():
-        cells = [_text(row["point_id"]), _text(row["status"]), *(_text(row[name]) for name in names)]
+        cells = [_text(row[name]) for name in ("point_id", "status", *aside, *names)]
         cells += [_number(row[column], scale, decimals) for _, column, scale, decimals in results]
         rows.append({"status": row["status"] or "", "cells": cells})
-    return {"head": ["point", "status", *names, *(r[0] for r in results)], "text": 2 + len(names), "rows": rows}
+    head = ["point", "status", *aside, *names, *(r[0] for r in results)]
+    return {"head": head, "text": 2 + len(aside) + len(names), "rows": rows}
 
 
 def troubles(tables: data.Tables) -> list[dict[str, Any]]:
@@ -174,6 +181,8 @@ def render(tables: data.Tables, figure_folder: Path, records: list[dict[str, Any
         points=point_table(points),
         fixed=captions.fixed(points) if points.height else "",
         troubles=troubles(tables),
+        why={"lines": why.lines(tables), "lost": why.lost(tables), "changes": why.changes(tables)}
+        | {"trials": why.trials(tables)},
         costs=trust.costs(tables),
         clocks=trust.clocks(tables),
         events=trust.events(tables),

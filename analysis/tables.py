@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
+from analysis import remedy_tables as remedies
 from analysis import telemetry_tables as telemetry
 from analysis.columns import ID, RANK, Column
 from analysis.event_tables import EVENTS as EVENTS
@@ -59,6 +60,11 @@ def _settings_columns() -> dict[str, Column]:
 POINTS: dict[str, Column] = {
     **ID,
     "sweep": Column(pl.String, "Name of the sweep.", "sweep"),
+    "round": Column(
+        pl.Int64,
+        "Round of remedies that added the point to the sweep (target remedies), from 1; null: it is the sweep's own.",
+        "remedies/roundN.json",
+    ),
     **_settings_columns(),
     "status": Column(pl.String, "One of " + ", ".join(STATUSES) + ".", "record.json"),
     "reason": Column(pl.String, "Why it is not ok: one of " + ", ".join(REASONS) + ".", "record.json"),
@@ -215,7 +221,11 @@ TABLES: dict[str, dict[str, Column]] = {
     "clocks": telemetry.CLOCKS,
     "cost": telemetry.COST,
     "failures": FAILURES,
+    "diagnoses": remedies.DIAGNOSES,
+    "remedies": remedies.REMEDIES,
 }
+OF_SWEEP = ("diagnoses", "remedies")
+"""Tables that are made for a sweep as a whole, and not point by point."""
 
 
 def schema(columns: Mapping[str, Column]) -> pl.Schema:

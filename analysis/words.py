@@ -17,3 +17,8 @@ def decimal(number: float) -> str:
             return f"{number:.3g} {unit}"
         number /= 1000
     return f"{number:.3g} TB"
+
+
+def percent(share: float) -> str:
+    """A share between 0 and 1, or a loss below it."""
+    return f"{100 * share:.1f} %"

@@ -37,13 +37,15 @@ class Resources:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A named set of points, each once, in the order of the file."""
+    """A named set of points, each once, in the order of the file. remedy_rounds: how often the target `remedies` may
+    diagnose and change points."""
 
     name: str
     points: tuple[Point, ...]
     resources: Resources = field(default_factory=Resources)
     alert: Alert = field(default_factory=Alert)
     preset: str | None = None
+    remedy_rounds: int = 1
 
     def varying(self) -> tuple[str, ...]:
         """Names of the settings that differ between points, or between points of a workload for its own settings."""
@@ -113,7 +115,8 @@ def load(path: Path, preset: str | None = None) -> Sweep:
         raise SweepError(errors)
     resources = Resources(**config.map("resources"))
     alert = Alert(**config.map("alert"))
-    return Sweep(content["name"], tuple(point for point, _ in points.values()), resources, alert, preset)
+    rounds = config.value("remedy_rounds", 1)
+    return Sweep(content["name"], tuple(point for point, _ in points.values()), resources, alert, preset, rounds)
 
 
 def _parts(config: _Config) -> Iterator[_Part]:

@@ -116,6 +116,7 @@ def schema() -> dict[str, Any]:
         "include": {"type": "array", "items": _map({n: _one_or_many(s) for n, s in chosen.items()}, minProperties=1)},
         "exclude": {"type": "array", "items": _map({n: _one_or_many(s) for n, s in every.items()}, minProperties=1)},
         "repeats": whole,
+        "remedy_rounds": whole,
         "resources": _map({"timeout_min": whole, "stall_s": whole}),
         "alert": _map(
             {

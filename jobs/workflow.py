@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import functools
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, ClassVar
 
+from jobs import rounds
 from jobs.look import read_json, write_json
+from jobs.point import Point, complete
 from jobs.sweep import Sweep
 
 
@@ -46,9 +49,28 @@ class Run:
         if read_json(path) != content:  # left alone when it is right, so that nothing is rebuilt for its date
             write_json(path, content)
 
+    @functools.cached_property
+    def own(self) -> dict[str, Point]:
+        """The sweep's points by id."""
+        return {point.id: point for point in self.sweep.points}
+
+    def point(self, point_id: str) -> Point:
+        """A point of the sweep, or of a round of remedies."""
+        return self.own.get(point_id) or complete(rounds.job_of(self.folder, point_id)["settings"])
+
+    def holder(self, point_id: str) -> Path:
+        """The file in which `jobs.launch` finds the point. Of the sweep's own: sweep.json, which may not be yet."""
+        return self.folder / "sweep.json" if point_id in self.own else rounds.holder(self.folder, point_id)
+
+    def remedied(self, upto: int | None = None) -> list[str]:
+        """Ids of the points that rounds of remedies add to the sweep. Without `upto`, of all rounds so far: those that
+        were measured."""
+        ids = [i for i in rounds.added(self.folder, upto) if i not in self.own]
+        return ids if upto is not None else [i for i in ids if (self.folder / f"points/{i}/record.json").exists()]
+
     def summarize(self) -> None:
         """How the points ended, what failed, where the report is."""
-        points = [point.id for point in self.sweep.points]
+        points = [*self.own, *self.remedied()]
         records = {point: read_json(self.folder / "points" / point / "record.json") or {} for point in points}
         bad = {point: r for point, r in records.items() if r.get("status") != "ok"}
         print(f"{len(records) - len(bad)} of {len(records)} points ok", file=sys.stderr)

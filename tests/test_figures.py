@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from analysis import tables as schemas
-from analysis.figures import captions, data, scaling, style
+from analysis.figures import captions, data, roofline, scaling, style
 from analysis.figures.__main__ import FAMILIES, main
 from jobs import point as settings
 
@@ -103,13 +103,35 @@ def _failure(row):
     }
 
 
+def _remedies(plan):
+    """bf16 in place of fp32, on one and on two ranks: what helped, and what did not."""
+    first = {(p.precision, p.ranks_per_node): p.id for p in plan if p.workload == "image" and p.repeat == 0}
+    for ranks, gain in ((1, 0.4), (2, -0.05)):
+        yield {
+            "point_id": first["fp32", ranks],
+            "remedied_id": first["bf16", ranks],
+            "round": 1,
+            "kind": "tensor_cores_unused",
+            "remedy": '{"precision": "bf16"}',
+            "predicted": 0.35,
+            "before_ms": 6.0,
+            "after_ms": 6.0 * (1 - gain),
+            "gain": gain,
+            "verdict": "helped" if gain > 0 else "did_not_help",
+        }
+
+
 def made_up() -> data.Tables:
     plan = list(_plan())
     rows = [_point(index, point) for index, point in enumerate(plan)]
     ok = [point for point, row in zip(plan, rows, strict=True) if row["status"] == "ok"]
     makers = {"steps": _steps, "breakdown": _breakdown, "timeline": _timeline, "host_samples": _samples}
     raw = {name: [row for point in ok for row in make(point)] for name, make in makers.items()}
-    raw |= {"points": rows, "failures": [_failure(row) for row in rows if row["status"] == "failed"]}
+    raw |= {
+        "remedies": list(_remedies(plan)),
+        "points": rows,
+        "failures": [_failure(row) for row in rows if row["status"] == "failed"],
+    }
     frames = {name: pl.DataFrame(records, infer_schema_length=None) for name, records in raw.items()}
     return data.Tables({n: schemas.conform(frame, schemas.TABLES[n]).collect() for n, frame in frames.items()})
 
@@ -187,6 +209,38 @@ def test_timeline_takes_the_point_of_most_ranks(sweep):
     figure = FAMILIES["timeline"](sweep)
     assert len(figure.axes) == 2
     assert "rank 1 communication" in texts(figure)
+
+
+def test_the_roofline_is_of_what_memory_moved_while_timed_steps_ran():
+    """200 TFLOP/s of an H200 whose memory interface is busy a quarter of the time: 200e12 / (0.25 x 4.8e12)."""
+    point = settings.complete({"workload": "llm", "model": "llama-nano", "precision": "bf16"})
+    row = {"point_id": point.id, **point.settings(), "status": "ok", "accelerator": "NVIDIA H200", "world_size": 2}
+    row |= {"flops_per_step": 40 * 10**12, "step_ms_mean": 100.0, "peak_flops_per_s": 989.4e12, "mfu_percent": 20.2}
+    step = {"point_id": point.id, "phase": "timed", "start_ns": 1000, "end_ns": 2000}
+    samples = [
+        {"point_id": point.id, "look": look, "t_ns": t_ns, "dram_active_percent": busy}
+        for look, t_ns, busy in (
+            ("timed", 1100, 20.0),
+            ("timed", 1900, 30.0),
+            ("timed", 2100, 90.0),
+            ("traced", 1500, 90.0),
+        )
+    ]
+    frames = {"points": [row], "steps": [step], "gpu_samples": samples}
+    tables = data.Tables({name: pl.DataFrame(rows) for name, rows in frames.items()})
+    (placed,) = roofline.placed(tables)
+    assert placed["flops_per_s"] == pytest.approx(200e12) and placed["intensity"] == pytest.approx(200 / 1.2)
+    assert "bf16: llm" in texts(FAMILIES["roofline"](tables))
+
+
+def test_remedies_are_shown_before_and_after_to_the_same_scale(sweep):
+    figure = FAMILIES["remedies"](sweep)
+    assert len(figure.axes) == 4
+    said = texts(figure)
+    assert "with bf16: 3.6 ms a sample; foretold 35.0 %, gave back 40.0 %" in said and "gave back -5.0 %" in said
+    for before, after in (figure.axes[:2], figure.axes[2:]):
+        assert before.get_xlim() == after.get_xlim()
+    assert "n = 1" in captions.caption("remedies", sweep)
 
 
 def test_caption_states_n_spread_hardware_and_settings(sweep):

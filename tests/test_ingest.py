@@ -70,8 +70,11 @@ def point(tmp_path):
     return make_point(tmp_path / "points/abc")
 
 
-def assert_contract(frames):
-    assert set(frames) == set(tables.TABLES)
+OF_POINT = [name for name in tables.TABLES if name not in tables.OF_SWEEP]
+
+
+def assert_contract(frames, names=OF_POINT):
+    assert set(frames) == set(names)
     for name, frame in frames.items():
         assert frame.schema == tables.schema(tables.TABLES[name]), name
 
@@ -128,7 +131,7 @@ def test_broken_trace_leaves_the_rest(point, tmp_path, capsys):
     (point / "traced/trace-r1.sqlite").write_text("no database")
     assert ingest.main([str(point), "--out", str(tmp_path / "out")]) == 0
     assert "trace-r1.sqlite: not an Nsight Systems export" in capsys.readouterr().err
-    read = {name: pl.read_parquet(tmp_path / f"out/{name}.parquet") for name in tables.TABLES}
+    read = {name: pl.read_parquet(tmp_path / f"out/{name}.parquet") for name in OF_POINT}
     assert_contract(read)
     assert read["breakdown"].is_empty() and read["steps"].height == 8
 
@@ -138,7 +141,7 @@ def test_kineto_point_and_determinism(tmp_path):
     shutil.copy(DATA / "kineto-cpu-r0.json.gz", tmp_path / "p/traced/trace-r0.json.gz")
     for out in ("a", "b"):
         assert ingest.main([str(tmp_path / "p"), "--out", str(tmp_path / out)]) == 0
-    for name in tables.TABLES:
+    for name in OF_POINT:
         assert (tmp_path / f"a/{name}.parquet").read_bytes() == (tmp_path / f"b/{name}.parquet").read_bytes()
     assert pl.read_parquet(tmp_path / "a/breakdown.parquet").height == 3 * len(tables.PARTS)
 
@@ -160,7 +163,7 @@ def test_collect(point, tmp_path):
     dump(tmp_path / "sweep.json", {"name": "night", "points": points})
     assert collect.main([str(tmp_path / "sweep.json"), "--derived", str(derived), "--out", str(out)]) == 0
     frames = {name: pl.read_parquet(out / f"{name}.parquet") for name in tables.TABLES}
-    assert_contract(frames)
+    assert_contract(frames, tables.TABLES)
     rows = frames["points"].select("point_id", "sweep", "status", "reason", "model").rows()
     assert rows == [("abc", "night", "ok", None, "resnet50"), ("zzz", "night", "not_run", "no_record", "resnet50")]
     assert frames["steps"].height == 8

@@ -47,7 +47,7 @@ def page(tmp_path_factory):
 def test_nothing_is_loaded_from_outside(page):
     assert not re.search(r"https?://", page)
     assert not re.search(r"<(link|iframe)|@import|url\(|\bfetch\(|XMLHttpRequest|<script[^>]+src", page)
-    assert page.count('src="') == page.count('src="data:image/png;base64,') == 7
+    assert page.count('src="') == page.count('src="data:image/png;base64,') == 9
 
 
 def test_messages_and_tracebacks_are_escaped(page):

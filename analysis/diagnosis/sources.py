@@ -130,11 +130,11 @@ def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
     return found
 
 
-def of_point(folder: Path) -> Evidence:
+def of_point(folder: Path, *, with_traces: bool = True) -> Evidence:
     """A point's folder, as a launch leaves it; traces and logs may also lie in the folder itself."""
     record = raw.record_of(folder)
     point = of_settings(record.get("settings") or {})
-    traces = readable(folder / "traced") or readable(folder)
+    traces = (readable(folder / "traced") or readable(folder)) if with_traces else {}
     found = of_traces([path for _, (_, path) in sorted(traces.items())]) if traces else Evidence(absent={})
     tables = raw.read(folder)
     results = raw.results(folder)

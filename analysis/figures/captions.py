@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from analysis import blocks
-from analysis.figures import data, paper, scaling, timeline
+from analysis.figures import data, paper, remedies, roofline, scaling, timeline
 
 _SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
 TEXTS = {
@@ -21,6 +21,11 @@ TEXTS = {
     "timeline": "A few steps of one point in the traced look; events closer than a pixel are merged. Samples are of "
     "the whole look, on the host's clock.",
     "failures": "Points that failed or were cancelled, each with its reason and message.",
+    "roofline": "Model FLOP/s of a GPU in the timed look by arithmetic intensity, below the lesser of its memory's "
+    "bandwidth and the peak of its precision, as the maker states them. Bytes are those that the memory interface "
+    "moved, by the GPU's own counters (GPM).",
+    "remedies": "The remedies that gave back most and least, of those that were tried: the first traced rank before "
+    "and after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed look.",
     "loss": "Loss of each optimizer step, mean over ranks and repeats; bands run from the least to the most repeat.",
 }
 
@@ -40,6 +45,11 @@ def shown(family: str, tables: data.Tables) -> pl.DataFrame:
     if family == "timeline":
         point = timeline.chosen(tables)
         return ok.filter(pl.col("point_id") == (point["point_id"] if point else ""))
+    if family == "remedies":
+        ids = [trial[name] for trial in remedies.chosen(tables) for name in ("point_id", "remedied_id")]
+        return ok.filter(pl.col("point_id").is_in(ids))
+    if family == "roofline":
+        return ok.filter(pl.col("point_id").is_in([row["point_id"] for row in roofline.placed(tables)]))
     if family == "scaling":
         named = data.ok_points(tables, (*data.ASIDE, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
         return named.join(scaling.speed_ups(tables).select("workload", "config").unique(), on=["workload", "config"])

@@ -43,6 +43,11 @@ class Tables:
         frame = self.frames.get(name)
         return schemas.empty(columns) if frame is None else schemas.conform(frame, columns).collect()
 
+    def own(self) -> Tables:
+        """Of the sweep's own points, without those that remedies added: these are no part of what it compares."""
+        ids = self["points"].filter(pl.col("round").is_null())["point_id"].implode()
+        return Tables({name: self[name].filter(pl.col("point_id").is_in(ids)) for name in self.frames})
+
 
 def load(folder: Path) -> Tables:
     """Every table that the folder has, as NAME.parquet."""

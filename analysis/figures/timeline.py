@@ -51,14 +51,16 @@ def _lane(axes: Axes, y: int, lane: str, events: pl.DataFrame) -> None:
         axes.broken_barh([(start / 1e6, (end - start) / 1e6)], (y - 0.38, 0.76), facecolors=colour, edgecolor="none")
 
 
-def _rows(events: pl.DataFrame) -> list[tuple[int, str]]:
+def rows_of(events: pl.DataFrame) -> list[tuple[int, str]]:
+    """(rank, lane) of those that are drawn."""
     ranks = events["rank"].unique().sort().to_list()[:MOST_RANKS]
     have = set(events.select("rank", "lane").iter_rows())
     return [(rank, lane) for rank in ranks for lane in LANES if (rank, lane) in have]
 
 
-def _lanes(axes: Axes, events: pl.DataFrame) -> None:
-    rows = _rows(events)
+def lanes(axes: Axes, events: pl.DataFrame) -> None:
+    """Each rank's lanes, one above the other."""
+    rows = rows_of(events)
     for y, (rank, lane) in enumerate(rows):
         _lane(axes, y, lane, events.filter((pl.col("rank") == rank) & (pl.col("lane") == lane)))
         if y and rank != rows[y - 1][0]:
@@ -84,7 +86,8 @@ def _samples(axes: Axes, frame: pl.DataFrame, column: str, text: str, zero_ns: i
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
-def _legend(made: Figure, events: pl.DataFrame) -> None:
+def legend(made: Figure, events: pl.DataFrame) -> None:
+    """What the colours of these events mean."""
     lanes = set(events["lane"])
     phases = {_phase(name) for name in events.filter(pl.col("lane") == "range")["name"]}
     ranges = {p: c for p, c in style.RANGE_COLOURS.items() if p in phases}
@@ -100,10 +103,10 @@ def draw(tables: data.Tables) -> Figure:
         return style.says("No point has a trace, so there is no timeline.")
     events = tables["timeline"].filter(pl.col("point_id") == point["point_id"])
     frame, columns = samples(tables, point["point_id"])
-    heights = [0.22 * len(_rows(events)) + 0.6, *[1.1] * len(columns)]
+    heights = [0.22 * len(rows_of(events)) + 0.6, *[1.1] * len(columns)]
     made = style.figure(height_in=sum(heights) + 0.5)
     rows = made.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    _lanes(rows[0], events)
+    lanes(rows[0], events)
     total = events["rank"].n_unique()
     more = f", {MOST_RANKS} of {total} ranks" if total > MOST_RANKS else ""
     rows[0].set_title(f"{point['workload']}: {point['config']}, repeat {point['repeat']}{more}", loc="left")
@@ -115,5 +118,5 @@ def draw(tables: data.Tables) -> Figure:
             axes.set_xlabel("Time (s) from the start of the steps above, which are shaded")
         else:
             axes.set_xlabel("Time (s) from the start of the steps above; the timed look, which was before them")
-    _legend(made, events)
+    legend(made, events)
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jobs import verdict
+from jobs import rounds, verdict
 from jobs.look import read_json
 
 RULE = "point"
@@ -25,7 +25,6 @@ def write_loss(job: Any, loss: verdict.Loss, losses: int, slurm_id: str | None) 
     if found is None:
         return False
     path = found[0]
-    sweep = read_json(path.parents[2] / "sweep.json")
-    mine = next(p for p in sweep["points"] if p["point_id"] == path.parent.name)
-    verdict.write(path, {"sweep": sweep["name"], **mine}, loss, losses + 1, slurm_id)
+    mine = rounds.job_of(path.parents[2], path.parent.name)
+    verdict.write(path, mine, loss, losses + 1, slurm_id)
     return True

@@ -6,6 +6,7 @@ from snakemake.exceptions import WorkflowError
 
 sys.path.insert(0, workflow.basedir)
 
+from jobs import rounds
 from jobs.sweep import SweepError, load
 from jobs.workflow import Run
 
@@ -20,6 +21,26 @@ ROOT = f"results/{SWEEP.name}"
 POINTS = {point.id: point for point in SWEEP.points}
 
 RUN = Run(Path(ROOT), SWEEP)
+
+
+def asked():
+    """Whether this run is to try remedies. Without, what earlier runs tried is shown and nothing is measured for it."""
+    return (
+        workflow.dag_settings is not None
+        and "remedies" in workflow.dag_settings.targets
+    )
+
+
+def through_round(number):
+    """The sweep's points and those of its first rounds, which must be planned for it."""
+    for earlier in range(1, number + 1):
+        checkpoints.remedy_round.get(sweep=SWEEP.name, round=earlier)
+    return [*POINTS, *RUN.remedied(number)]
+
+
+def measured():
+    """All points that tables are made of."""
+    return through_round(SWEEP.remedy_rounds) if asked() else [*POINTS, *RUN.remedied()]
 
 
 wildcard_constraints:

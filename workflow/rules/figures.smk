@@ -1,5 +1,5 @@
 # Figures and the report, from tables alone.
-FAMILIES = "iteration_time scaling breakdown memory timeline failures loss".split()
+FAMILIES = "iteration_time scaling breakdown memory timeline failures loss roofline remedies".split()
 
 
 rule figure:

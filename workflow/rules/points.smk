@@ -11,17 +11,17 @@ rule point:
         "../../envs/nightsweep.yaml"
     resources:
         machine=1,
-        nodes=lambda wildcards: POINTS[wildcards.point].nodes,
-        tasks_per_node=lambda wildcards: POINTS[wildcards.point].processes_per_node,
-        gpus_per_node=lambda wildcards: POINTS[wildcards.point].gpus_per_node(),
+        nodes=lambda wildcards: RUN.point(wildcards.point).nodes,
+        tasks_per_node=lambda wildcards: RUN.point(wildcards.point).processes_per_node,
+        gpus_per_node=lambda wildcards: RUN.point(wildcards.point).gpus_per_node(),
         runtime=SWEEP.resources.timeout_min,
     params:
         folder=subpath(output.record, parent=True),
-        sweep_file="results/{sweep}/sweep.json",
+        listed_in=lambda wildcards: RUN.holder(wildcards.point),
         stall_s=SWEEP.resources.stall_s,
         timeout_s=SWEEP.resources.timeout_min * 60,
     shell:
-        "python -m jobs.launch {params.folder} --sweep {params.sweep_file} --stall-s {params.stall_s}"
+        "python -m jobs.launch {params.folder} --sweep {params.listed_in} --stall-s {params.stall_s}"
         " --timeout-s {params.timeout_s} > {log} 2>&1"
 
 

@@ -1,6 +1,7 @@
 # Derived data: each point's raw files to tables, then one set for the sweep.
 TABLES = (
     "points steps accuracy ranks breakdown activities timeline host_samples gpu_samples gpu_events energy clocks cost failures"
+    " diagnoses remedies"
 ).split()
 
 
@@ -19,9 +20,27 @@ rule ingest:
         "python -m analysis.ingest {params.folder} --out {output.tables} > {log} 2>&1"
 
 
+rule diagnosis:
+    input:
+        record="results/{sweep}/points/{point}/record.json",
+    output:
+        diagnosis="results/{sweep}/diagnoses/{point}.json",
+    log:
+        "results/{sweep}/logs/diagnosis/{point}.log",
+    conda:
+        "../../envs/nightsweep.yaml"
+    params:
+        folder=subpath(input.record, parent=True),
+    shell:
+        "python -m analysis.diagnosis.of_point {params.folder} --out {output.diagnosis} > {log} 2>&1"
+
+
 rule tables:
     input:
-        derived=expand(f"{ROOT}/derived/{{point}}", point=POINTS),
+        derived=lambda wildcards: expand(f"{ROOT}/derived/{{point}}", point=measured()),
+        diagnoses=lambda wildcards: expand(
+            f"{ROOT}/diagnoses/{{point}}.json", point=measured()
+        ),
     output:
         tables=expand("results/{{sweep}}/tables/{table}.parquet", table=TABLES),
     log:
@@ -30,8 +49,10 @@ rule tables:
         "../../envs/nightsweep.yaml"
     params:
         sweep_file="results/{sweep}/sweep.json",
+        rounds=lambda wildcards: rounds.files(Path(ROOT)),
         derived="results/{sweep}/derived",
+        diagnoses="results/{sweep}/diagnoses",
         folder=subpath(output[0], parent=True),
-        points=sorted(POINTS),
     shell:
-        "python -m analysis.collect {params.sweep_file} --derived {params.derived} --out {params.folder} > {log} 2>&1"
+        "python -m analysis.collect {params.sweep_file} --rounds {params.rounds} --derived {params.derived}"
+        " --diagnoses {params.diagnoses} --out {params.folder} > {log} 2>&1"

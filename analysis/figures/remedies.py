@@ -1,0 +1,61 @@
+"""The remedy that gave back most and the one that gave back least: a few steps before and after each."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.figures import data, style, timeline
+from analysis.words import percent
+
+
+def chosen(tables: data.Tables) -> list[dict[str, Any]]:
+    """The trials that are shown, the best first: of those measured, with a timeline of both points."""
+    traced = tables["timeline"]["point_id"].unique().implode()
+    both = pl.col("point_id").is_in(traced) & pl.col("remedied_id").is_in(traced)
+    trials = tables["remedies"].filter(both, pl.col("gain").is_not_null())
+    rows = trials.sort("gain", "point_id", descending=[True, False]).to_dicts()
+    return rows if len(rows) < 2 else [rows[0], rows[-1]]
+
+
+def change(remedy: str) -> str:
+    """The settings of a remedy (JSON), in words."""
+    return ", ".join(data.word(name, value) for name, value in json.loads(remedy).items())
+
+
+def events_of(tables: data.Tables, point_id: str) -> pl.DataFrame:
+    """The timeline of the point's first traced rank."""
+    events = tables["timeline"].filter(pl.col("point_id") == point_id)
+    return events.filter(pl.col("rank") == events["rank"].min())
+
+
+@style.styled
+def draw(tables: data.Tables) -> Figure:
+    """Two timelines a trial, to the same scale."""
+    trials = chosen(tables)
+    if not trials:
+        return style.says(
+            "No remedy was tried on points with traces (target remedies), so there is nothing to compare."
+        )
+    sides = [(trial, name, events_of(tables, trial[name])) for trial in trials for name in ("point_id", "remedied_id")]
+    heights = [0.22 * len(timeline.rows_of(events)) + 0.55 for _, _, events in sides]
+    made = style.figure(height_in=sum(heights) + 0.4)
+    rows = made.subplots(len(sides), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    for place, (axes, (trial, name, events)) in enumerate(zip(rows, sides, strict=True)):
+        timeline.lanes(axes, events)
+        pair = sides[place - place % 2 : place - place % 2 + 2]
+        axes.set_xlim(0, max(max(events["end_ns"]) for _, _, events in pair) / 1e6)
+        axes.set_title(title(trial, after=name == "remedied_id"), loc="left")
+    timeline.legend(made, pl.concat([events for _, _, events in sides]))
+    return made
+
+
+def title(trial: dict[str, Any], after: bool) -> str:
+    """What one of the two timelines shows."""
+    if not after:
+        return f"{trial['point_id']}, {trial['kind']}: {trial['before_ms']:.3g} ms a sample"
+    gained = f"foretold {percent(trial['predicted'])}, gave back {percent(trial['gain'])}"
+    return f"with {change(trial['remedy'])}: {trial['after_ms']:.3g} ms a sample; {gained}"

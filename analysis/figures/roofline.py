@@ -1,0 +1,89 @@
+"""Achieved FLOP/s of points by their arithmetic intensity, under what the device could do (Williams, Waterman and
+Patterson, CACM 52(4), 2009).
+
+FLOP/s are the model's, of one GPU: flops_per_step over world_size and step_ms_mean. Bytes are those that the memory
+interface moved: its share of busy cycles (GPM) while timed steps ran, times the bandwidth that the maker states.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
+
+from analysis.figures import data, style
+from analysis.metrics import peaks
+
+
+def placed(tables: data.Tables) -> list[dict[str, Any]]:
+    """Points with all that it takes, each with intensity (FLOP/byte) and flops_per_s (of one GPU)."""
+    measured = data.ok_points(tables).filter(pl.col("mfu_percent").is_not_null())
+    busy = memory_busy(tables)
+    rows = []
+    for row in measured.to_dicts():
+        peak, share = peaks.of(row["accelerator"]), busy.get(row["point_id"])
+        if peak is not None and share:
+            achieved = row["flops_per_step"] / row["world_size"] / (row["step_ms_mean"] / 1e3)
+            rows.append(row | {"flops_per_s": achieved, "intensity": achieved / (share * peak.memory_bytes_per_s)})
+    return rows
+
+
+def memory_busy(tables: data.Tables) -> dict[str, float]:
+    """Share of cycles in which the memory interface moved data while a point's timed steps ran, mean over GPUs."""
+    timed = tables["steps"].filter(pl.col("phase") == "timed")
+    window = timed.group_by("point_id").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
+    own = tables["gpu_samples"].filter(pl.col("look") == "timed").join(window, on="point_id")
+    inside = own.filter(pl.col("t_ns").is_between(pl.col("begin"), pl.col("end"))).drop_nulls("dram_active_percent")
+    means = inside.group_by("point_id").agg(pl.col("dram_active_percent").mean() / 100)
+    return dict(means.iter_rows())
+
+
+@style.styled
+def draw(tables: data.Tables) -> Figure:
+    """One roofline a model of GPU."""
+    rows = placed(tables)
+    if not rows:
+        return style.says("No point has both an MFU and counters of its GPU's memory, so there is no roofline.")
+    models = sorted({row["accelerator"] for row in rows})
+    made, panels = style.facets(len(models), 3.0)
+    for axes, model in zip(panels, models, strict=True):
+        _panel(axes, [row for row in rows if row["accelerator"] == model])
+        axes.set_title(model, loc="left")
+    return made
+
+
+def _panel(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    peak = peaks.of(rows[0]["accelerator"])
+    assert peak is not None
+    precisions = sorted({row["precision"] for row in rows})
+    tops = {p: next(r["peak_flops_per_s"] for r in rows if r["precision"] == p) for p in precisions}
+    balance = max(tops.values()) / peak.memory_bytes_per_s
+    spread = [row["intensity"] for row in rows] + [balance]
+    x = np.geomspace(min(spread) / 3, max(spread) * 3, 200)
+    for precision in precisions:
+        roof = np.minimum(x * peak.memory_bytes_per_s, tops[precision])
+        axes.plot(x, roof / 1e12, color=style.PRECISION_COLOURS[precision], label=f"{precision}: peak")
+        for place, workload in enumerate(sorted(style.WORKLOAD_COLOURS)):
+            own = [row for row in rows if (row["precision"], row["workload"]) == (precision, workload)]
+            look: dict[str, Any] = {
+                "color": style.PRECISION_COLOURS[precision],
+                "marker": style.MARKERS[place],
+                "linestyle": "",
+            }
+            if own:
+                points = [row["intensity"] for row in own], [row["flops_per_s"] / 1e12 for row in own]
+                axes.plot(
+                    *points, label=f"{precision}: {workload}", markeredgecolor="black", markeredgewidth=0.4, **look
+                )
+    axes.set(xscale="log", yscale="log", ylabel="TFLOP/s of a GPU")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.set_minor_locator(NullLocator())
+    axes.set_xlabel("Arithmetic intensity (model FLOPs a byte of GPU memory traffic)")
+    axes.grid()
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))

@@ -1,0 +1,139 @@
+"""The part of the report that says why points are slow, what the remedies gave back, and what that is worth.
+
+GPU-hours are of the timed steps (gpu_s of the tables): what a point's longer run would lose is in proportion.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from analysis.diagnosis.thresholds import limit
+from analysis.figures import data
+from analysis.figures.remedies import change
+from analysis.words import percent
+
+_Rows = list[dict[str, Any]]
+
+VERDICTS = {
+    "helped": "helped",
+    "within_noise": "within noise",
+    "did_not_help": "did not help: slower",
+    "failed": "did not help: it failed",
+    "cannot_tell": "cannot be told of one step",
+    "not_run": "not run",
+}
+MOST_CHANGES = 10
+_HOUR_S = 3600
+
+
+def labels(tables: data.Tables) -> dict[str, str]:
+    """What each point is called: its configuration; a remedied one, that of the point it comes from and the change."""
+    own = data.configured(tables.own()["points"])
+    named = {r["point_id"]: f"{r['workload']}: {r['config']}" for r in own.to_dicts()}
+    for row in tables["remedies"].sort("round", maintain_order=True).to_dicts():
+        base = named.get(row["point_id"], row["point_id"])
+        named.setdefault(row["remedied_id"], f"{base}, then {change(row['remedy'])}")
+    return named
+
+
+def interval(value: float | None, low: float | None, high: float | None) -> str:
+    if value is None:
+        return ""
+    return percent(value) + ("" if low is None or high is None else f" ({100 * low:.1f} to {100 * high:.1f})")
+
+
+def lines(tables: data.Tables) -> _Rows:
+    """One row a point that is ok: its largest cause with share, remedy and, where that was tried, the gain."""
+    named, found = labels(tables), tables["diagnoses"].partition_by("point_id", as_dict=True)
+    tried = {(r["point_id"], r["kind"]): r for r in tables["remedies"].to_dicts()}
+    return [
+        {"point_id": i, "config": text} | _line(found[(i,)].sort("place").to_dicts(), tried)
+        for i, text in named.items()
+        if (i,) in found
+    ]
+
+
+def _line(causes: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[str, str]:
+    """The largest cause of a point, whose causes these are."""
+    lossy = [cause for cause in causes if cause["share"] >= limit("noise")]
+    if not lossy:
+        blind = any(cause["kind"] == "missing_trace" for cause in causes)
+        text = "nothing seen; without a trace of a GPU it cannot be told" if blind else "healthy: nothing above noise"
+        return {"cause": text, "share": "", "remedy": "", "gain": "", "verdict": ""}
+    cause = lossy[0]
+    trial = tried.get((cause["point_id"], cause["kind"]))
+    rank = "" if cause["rank"] is None else f", rank {cause['rank']}"
+    return {
+        "cause": f"{cause['kind']} ({cause['cause']}{rank})",
+        "share": interval(cause["share"], cause["share_low"], cause["share_high"]),
+        "remedy": f"{cause['advice']}: {change(cause['remedy'])}" if cause["remedy"] != "{}" else cause["advice"],
+        "gain": interval(trial["gain"], trial["gain_low"], trial["gain_high"]) if trial else "",
+        "verdict": VERDICTS[trial["verdict"]] if trial else "not tried" if cause["remedy"] != "{}" else "",
+    }
+
+
+def lost(tables: data.Tables) -> _Rows:
+    """GPU-hours of the timed steps that each kind of cause took, over the sweep's own points; share of all of these."""
+    own = tables.own()["diagnoses"].filter(pl.col("share") >= limit("noise"))
+    whole = tables.own()["diagnoses"].unique("point_id")["gpu_s"].sum()
+    rows = (
+        own.group_by("cause", "kind")
+        .agg(points=pl.col("point_id").n_unique(), gpu_s=(pl.col("share") * pl.col("gpu_s")).sum())
+        .sort("gpu_s", "kind", descending=[True, False])
+    )
+    return [
+        row | {"hours": _hours(row["gpu_s"]), "share": percent(row["gpu_s"] / whole) if whole else ""}
+        for row in rows.to_dicts()
+    ]
+
+
+def changes(tables: data.Tables) -> _Rows:
+    """The changes of settings that are worth most: GPU-hours of the timed steps that they gave back, where they were
+    tried, else would by the diagnosis."""
+    own = tables.own()["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= limit("noise"))
+    tried = tables["remedies"].select("point_id", "kind", "remedy", "gain", "verdict")
+    joined = own.join(tried, on=["point_id", "kind", "remedy"], how="left", maintain_order="left")
+    measured = pl.col("gain").is_not_null()
+    rows = joined.group_by("kind", "remedy").agg(
+        points=pl.len(),
+        foretold_s=(pl.col("share") * pl.col("gpu_s")).sum(),
+        tried=measured.sum(),
+        foretold_tried_s=(pl.col("share") * pl.col("gpu_s")).filter(measured).sum(),
+        gained_s=(pl.col("gain") * pl.col("gpu_s")).sum(),
+        helped=(pl.col("verdict") == "helped").sum(),
+        worth_s=(pl.coalesce("gain", "share") * pl.col("gpu_s")).sum(),
+    )
+    top = rows.sort("worth_s", "kind", "remedy", descending=[True, False, False]).head(MOST_CHANGES)
+    return [
+        row
+        | {
+            "change": change(row["remedy"]),
+            "foretold": _hours(row["foretold_s"]),
+            "foretold_tried": _hours(row["foretold_tried_s"]) if row["tried"] else "",
+            "gained": _hours(row["gained_s"]) if row["tried"] else "",
+            "outcome": f"{row['helped']} of {row['tried']} helped" if row["tried"] else "not tried",
+        }
+        for row in top.to_dicts()
+    ]
+
+
+def trials(tables: data.Tables) -> _Rows:
+    """Every remedy that was tried: what was foretold and what was measured, round by round."""
+    named = labels(tables)
+    return [
+        row
+        | {
+            "config": named.get(row["point_id"], ""),
+            "change": change(row["remedy"]),
+            "foretold": interval(row["predicted"], row["predicted_low"], row["predicted_high"]),
+            "measured": interval(row["gain"], row["gain_low"], row["gain_high"]),
+            "said": VERDICTS[row["verdict"]],
+        }
+        for row in tables["remedies"].to_dicts()
+    ]
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / _HOUR_S:.3g}"

@@ -1,0 +1,35 @@
+# The loop: diagnose all points, run the remedied ones as points like any other, see what they gave, and again. A round is
+# a checkpoint: which points it adds is known once those before it are measured and diagnosed.
+
+
+checkpoint remedy_round:
+    input:
+        derived=lambda wildcards: expand(
+            f"{ROOT}/derived/{{point}}", point=through_round(int(wildcards.round) - 1)
+        ),
+        diagnoses=lambda wildcards: expand(
+            f"{ROOT}/diagnoses/{{point}}.json",
+            point=through_round(int(wildcards.round) - 1),
+        ),
+    output:
+        plan="results/{sweep}/remedies/round{round}.json",
+    log:
+        "results/{sweep}/logs/remedies/round{round}.log",
+    wildcard_constraints:
+        round="[1-9][0-9]*",
+    conda:
+        "../../envs/nightsweep.yaml"
+    params:
+        results=lambda wildcards: f"results/{wildcards.sweep}",
+    shell:
+        "python -m analysis.diagnosis.loop {params.results} --round {wildcards.round} > {log} 2>&1"
+
+
+rule remedies:
+    input:
+        rules.points.input,
+        f"{ROOT}/report.html",
+        expand(
+            f"{ROOT}/remedies/round{{round}}.json",
+            round=range(1, SWEEP.remedy_rounds + 1),
+        ),
