@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from analysis.figures.__main__ import FAMILIES
+
 ROOT = Path(__file__).parent.parent
 SWEEP = """
 name: chain
@@ -57,10 +59,11 @@ def test_killed_half_way_and_run_again(tmp_path):
     assert "DrillError" in (tmp_path / "results/chain/report.html").read_text()
 
     figures = tmp_path / "results/chain/figures"
-    drawn = {p.name: p.read_bytes() for p in figures.iterdir()}
+    drawn = {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()}
+    assert len(drawn) > len(FAMILIES)
     shutil.rmtree(figures)
     finish(start(tmp_path, "figures"))
-    assert {p.name: p.read_bytes() for p in figures.iterdir()} == drawn
+    assert {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()} == drawn
     assert {p: p.read_bytes() for p in done} == done
     finish(start(tmp_path))
     said = finish(start(tmp_path))
