@@ -2,7 +2,7 @@
 
 Python starts such a server with the first worker, and empty: each worker would then import torch for itself, and where
 the data set is too large for a pipe to hold, one after another (3 s each). Started at once, with torch in it, it is
-ready by the time the rank has imported torch too, and its workers are there in a few ms.
+ready by the time the rank has imported torch too, and its workers have nothing left to import.
 """
 
 from __future__ import annotations

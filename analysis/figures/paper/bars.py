@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
@@ -122,6 +122,30 @@ def panelled(
     top = max(own.get_ylim()[1] for own in axes)
     for own in axes:
         own.set_ylim(own.get_ylim()[0], top)
+    legend(made, series, levels)
+    return made
+
+
+def step_times(points: pl.DataFrame, by: list[str], series: str, width_in: float) -> Figure:
+    """Step time over image size, a bar for each value of `series`, one panel for each combination of `by`."""
+
+    def panel(axes: Axes, own: pl.DataFrame, levels: list[Any]) -> None:
+        columns(axes, own, "image_size", series, "step_ms_mean", levels)
+        axes.set_ylabel("Step time (ms)")
+
+    return panelled(points, by, series, width_in, panel)
+
+
+def by_kind(
+    frame: pl.DataFrame, kinds: Sequence[str], x: str, series: str, width_in: float, panel_in: float = _PANEL_IN
+) -> Figure:
+    """`ms` a step of each kind (calls.per_step), one panel a kind on a scale of its own, under one legend."""
+    levels = blocks.levels(frame, series)
+    made, axes = grid(len(kinds), width_in, panel_in)
+    for own, kind in zip(axes, kinds, strict=True):
+        columns(own, frame.filter(pl.col("kind") == kind), x, series, "ms", levels)
+        own.set_title(kind, loc="left")
+        own.set_ylabel("ms a step")
     legend(made, series, levels)
     return made
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis import blocks
 from analysis.figures import data
 from analysis.figures.paper import bars, calls
 from analysis.figures.paper.family import WHISKERS, Family
@@ -22,15 +21,8 @@ def paint(points: pl.DataFrame, tables: data.Tables, width_in: float) -> Figure:
     frame = calls.per_step(tables, points, calls.AUTHORS)
     memory = pl.when("pin_memory").then(pl.lit("pinned")).otherwise(pl.lit("pageable"))
     frame = frame.with_columns(case=pl.format("{}\n{} GPU", memory, "world_size"))
-    levels = blocks.levels(frame, "precision")
     kinds = [kind for kind in calls.AUTHORS if frame.filter(pl.col("kind") == kind)["ms"].sum()]
-    made, panels = bars.grid(len(kinds), width_in, 1.9)
-    for axes, kind in zip(panels, kinds, strict=True):
-        bars.columns(axes, frame.filter(pl.col("kind") == kind), "case", "precision", "ms", levels)
-        axes.set_title(kind, loc="left")
-        axes.set_ylabel("ms a step")
-    bars.legend(made, "precision", levels)
-    return made
+    return bars.by_kind(frame, kinds, "case", "precision", width_in, 1.9)
 
 
 FAMILY = Family(

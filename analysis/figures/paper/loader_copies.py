@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis import blocks
 from analysis.figures import data
 from analysis.figures.paper import bars, calls
 from analysis.figures.paper.family import WHISKERS, Family
@@ -19,24 +18,11 @@ _KINDS = {
 
 def shown(tables: data.Tables) -> pl.DataFrame:
     """Traced image points that differ in loader and layout alone."""
-    points = calls.traced(tables, "image")
-    for factor, other in (("loader", "layout"), ("layout", "loader")):
-        found, _ = blocks.widest(points, factor, [other])
-        if found.height:
-            return found
-    return points.clear()
+    return calls.widest(tables, "image", ("loader", "layout"))
 
 
 def paint(points: pl.DataFrame, tables: data.Tables, width_in: float) -> Figure:
-    frame = calls.per_step(tables, points, _KINDS)
-    levels = blocks.levels(frame, "layout")
-    made, panels = bars.grid(len(_KINDS), width_in)
-    for axes, kind in zip(panels, _KINDS, strict=True):
-        bars.columns(axes, frame.filter(pl.col("kind") == kind), "loader", "layout", "ms", levels)
-        axes.set_title(kind, loc="left")
-        axes.set_ylabel("ms a step")
-    bars.legend(made, "layout", levels)
-    return made
+    return bars.by_kind(calls.per_step(tables, points, _KINDS), [*_KINDS], "loader", "layout", width_in)
 
 
 FAMILY = Family(

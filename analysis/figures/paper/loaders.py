@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import polars as pl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import data
@@ -19,11 +16,7 @@ def shown(tables: data.Tables) -> pl.DataFrame:
 
 
 def paint(points: pl.DataFrame, _tables: data.Tables, width_in: float) -> Figure:
-    def panel(axes: Axes, own: pl.DataFrame, levels: list[Any]) -> None:
-        bars.columns(axes, own, "image_size", "loader", "step_ms_mean", levels)
-        axes.set_ylabel("Step time (ms)")
-
-    return bars.panelled(points, ["world_size", "layout"], "loader", width_in, panel)
+    return bars.step_times(points, ["world_size", "layout"], "loader", width_in)
 
 
 FAMILY = Family(
