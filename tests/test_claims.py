@@ -9,6 +9,7 @@ from analysis.claims import CLAIMS, effect
 from analysis.claims.__main__ import main, page
 from analysis.claims.claim import HOLDS, NOT, UNTESTABLE
 from analysis.figures import data
+from analysis.spread import CONFIDENCE
 from tests.paper_tables import EFFECTS, made_up
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
@@ -77,7 +78,7 @@ def test_interval_is_that_of_welch():
     a, b = [1.0, 1.2, 1.4, 1.1], [0.8, 0.9, 0.7]
     sides = (1, effect.Side.of(a, "abcd")), (-1, effect.Side.of(b, "efg"))
     found = effect.mean([effect.Contrast(sides)])
-    theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval(effect.CONFIDENCE)
+    theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
 
 

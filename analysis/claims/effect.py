@@ -2,8 +2,8 @@
 
 Of a block of points that differ in one setting alone, the effect is the difference of the mean logarithms of a value
 between two of its levels; over blocks it is their plain mean, back from logarithms: the geometric mean of ratios. Its
-95 % interval is Student's t over repeats with the Welch-Satterthwaite degrees of freedom (B. L. Welch, Biometrika 34,
-1947, 28-35): it tells how well these very settings were measured, and not what other settings would give.
+95 % interval is over repeats (analysis/spread.py): it tells how well these very settings were measured, and not what
+other settings would give.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
-from scipy import stats
 
 from analysis import blocks
+from analysis.spread import half_interval
 
-CONFIDENCE = 0.95
 FEWEST = 3
 """Repeats a side without which nothing is decided."""
 
@@ -95,14 +94,7 @@ def mean(contrasts: Sequence[Contrast]) -> Effect | None:
     count = len(used)
     value = sum(c.value for c in used) / count
     sides = [side for c in used for _, side in c.sides]
-    variance = sum(side.variance for side in sides) / count**2
-    below = sum((side.variance / count**2) ** 2 / (side.n - 1) for side in sides if side.n > 1)
-    if not enough:
-        half = math.nan
-    elif below == 0:  # every repeat gave the same, as peaks of memory do
-        half = 0.0
-    else:
-        half = math.sqrt(variance) * float(stats.t.ppf((1 + CONFIDENCE) / 2, variance**2 / below))
+    half = half_interval([(side.variance / count**2, side.n) for side in sides]) if enough else math.nan
     points = tuple(sorted({point for side in sides for point in side.points}))
     each = tuple(c.value for c in used)
     return Effect(value, value - half, value + half, min(c.n for c in used), count, points, each)

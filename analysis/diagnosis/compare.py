@@ -9,7 +9,6 @@ one start are alike in what differs from start to start, which they cannot show;
 from __future__ import annotations
 
 import json
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy.special import stdtrit
 
 from analysis.diagnosis import sources
-from analysis.diagnosis.evidence import CONFIDENCE, Evidence
+from analysis.diagnosis.evidence import Evidence
 from analysis.diagnosis.lane import PARTS
 from analysis.diagnosis.thresholds import limit
+from analysis.spread import half_interval
 
 Floats = npt.NDArray[np.float64]
 EXIT_WRONG = 2
@@ -140,15 +139,8 @@ def difference(a: Floats, b: Floats) -> Difference:
     """B - A of two sets of steps."""
     if len(a) < 2 or len(b) < 2:
         return Difference(float(a.mean()), float(b.mean()), None)
-    each = [float(x.var(ddof=1)) / len(x) for x in (a, b)]
-    total = sum(each)
-    if total == 0:
-        return Difference(float(a.mean()), float(b.mean()), 0.0)
-    # Welch and Satterthwaite's degrees of freedom.
-    freedom = total**2 / sum(v**2 / (len(x) - 1) for v, x in zip(each, (a, b), strict=True))
-    return Difference(
-        float(a.mean()), float(b.mean()), float(stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * math.sqrt(total)
-    )
+    half = half_interval([(float(x.var(ddof=1)) / len(x), len(x)) for x in (a, b)])
+    return Difference(float(a.mean()), float(b.mean()), half)
 
 
 def changed(a: Evidence, b: Evidence) -> dict[str, tuple[Any, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -149,7 +150,7 @@ def h2d_exposed(e: Evidence) -> list[Cause]:
 
 
 def _with_high(cause: Cause, high: float | None) -> Cause:
-    return Cause(**{**cause.__dict__, "high": high if cause.high is None or high is None else max(high, cause.high)})
+    return dataclasses.replace(cause, high=high if cause.high is None or high is None else max(high, cause.high))
 
 
 def _copied(e: Evidence, kind: str, amount: Floats, memory: str, change: dict[str, Any]) -> list[Cause]:

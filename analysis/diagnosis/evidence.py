@@ -15,17 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy.special import stdtrit
 
 from analysis.diagnosis import kernels
 from analysis.diagnosis.cause import Share
 from analysis.diagnosis.lane import LATE, PARTS, Lane
 from analysis.diagnosis.thresholds import limit
 from analysis.metrics.intervals import Intervals
+from analysis.spread import half_interval
 from jobs.point import Point
 
 Floats = npt.NDArray[np.float64]
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class Evidence:
         value, count = float(by_step.mean()), len(by_step)
         if count < 2:
             return Share(min(1.0, value), None, None)
-        half = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2) * by_step.std(ddof=1) / math.sqrt(count))
+        half = half_interval([(float(by_step.var(ddof=1)) / count, count)])
         return Share(min(1.0, value), max(0.0, value - half), min(1.0, value + half))
 
     @functools.cached_property

@@ -3,6 +3,7 @@ point's folder."""
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -71,7 +72,7 @@ def of_traces(traces: Sequence[Path]) -> Evidence:
             raise SourceError("; ".join(problems))
         found = of_tables(Path(scratch))
     partial = {"trace, in part": "; ".join(problems)} if problems else {}
-    return _with(found, absent={**found.absent, **partial})
+    return dataclasses.replace(found, absent={**found.absent, **partial})
 
 
 def of_tables(folder: Path) -> Evidence:
@@ -153,7 +154,7 @@ def of_point(folder: Path, *, with_traces: bool = True) -> Evidence:
     timed = tables["steps"].filter(pl.col("phase") == "timed")
     window = pl.col("t_ns").is_between(timed["start_ns"].min(), timed["end_ns"].max())
     hosts = tables["host_samples"].filter((pl.col("look") == "timed") & window)
-    return _with(
+    return dataclasses.replace(
         found, point=point, record=record, results=results, steps=timed, hosts=hosts, samples=held,
         absent={k: v for k, v in absent.items() if not k.startswith("counters")} | counted(held, record),
     )  # fmt: skip
@@ -195,8 +196,4 @@ def with_log(e: Evidence, path: Path | None) -> Evidence:
     held = samples.within(nvml.one(path), spans(e))
     why = {} if held else {"counters": f"{path}: no samples of these GPUs while the traces ran"}
     rest = {k: v for k, v in e.absent.items() if not k.startswith("counters")}
-    return _with(e, samples=held, absent=rest | (why or counted(held, {})))
-
-
-def _with(e: Evidence, **changed: Any) -> Evidence:
-    return Evidence(**{**{name: e.__dict__[name] for name in Evidence.__dataclass_fields__}, **changed})
+    return dataclasses.replace(e, samples=held, absent=rest | (why or counted(held, {})))
