@@ -211,11 +211,15 @@ def test_driver_killed_and_started_again(cluster, tmp_path):
 
 
 def slow_to_answer(cluster, folder):
-    """The cluster with a squeue that takes a second more, so that a query can be caught under way."""
+    """The cluster with a squeue that takes a second more, so that a query can be caught under way.
+
+    Where a file `told` lies in the folder by then, it takes five more, and answers when the jobs are gone.
+    """
     stand_in = folder / "slow/squeue"
     stand_in.parent.mkdir()
     path = cluster.environment["PATH"]
-    stand_in.write_text(f'#!/bin/sh\nsleep 1\nexec {shutil.which("squeue", path=path)} "$@"\n')
+    late = f"if [ -e {folder}/told ]; then sleep 5; fi"
+    stand_in.write_text(f'#!/bin/sh\nsleep 1\n{late}\nexec {shutil.which("squeue", path=path)} "$@"\n')
     stand_in.chmod(0o755)
     slow = Cluster.__new__(Cluster)
     slow.__dict__ = cluster.__dict__ | {"environment": cluster.environment | {"PATH": f"{stand_in.parent}:{path}"}}
@@ -231,6 +235,7 @@ def test_told_to_stop(cluster, tmp_path, number, asking):
     if asking:  # its query to the scheduler is under way
         ours = psutil.Process(driver.process.pid)
         driver.until(lambda: any(child.name() in ("squeue", "sacct") for child in ours.children()), fast=True)
+        (tmp_path / "told").touch()
     driver.process.send_signal(number)
     told = time.monotonic()
     driver.process.wait(60)

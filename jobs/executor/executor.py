@@ -154,7 +154,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     # ---- home -----------------------------------------------------------------------------------------------------
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
-        states = self._query(active_jobs)
+        states = self._query(active_jobs)  # may last until after cancel_jobs, whose doing is no end of a point
         finished = judge.finished({info.aux["track"].folder for info in active_jobs})
         for info in active_jobs:
             track, job_id = info.aux["track"], info.external_jobid
@@ -162,7 +162,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             if states is not None and job_id in states:
                 self._tell_waiting(track, states[job_id])
             end = judge.end(track, job_id, code, points.record_of(info.job), states)
-            if end is None or (isinstance(end, Loss) and self._sent_again(info, end)):
+            if end is None or (isinstance(end, Loss) and (self.stopping or self._sent_again(info, end))):
                 yield info
             else:
                 self.journal.end(track.key)
