@@ -26,6 +26,8 @@ VERDICTS = {
 }
 MOST_CHANGES = 10
 _HOUR_S = 3600
+_PLAIN_H = 1e-4
+"""Below it three digits would be written with an exponent."""
 
 
 def labels(tables: data.Tables) -> dict[str, str]:
@@ -136,4 +138,5 @@ def trials(tables: data.Tables) -> _Rows:
 
 
 def _hours(seconds: float) -> str:
-    return f"{seconds / _HOUR_S:.3g}"
+    hours = seconds / _HOUR_S
+    return f"{hours:.3g}" if abs(hours) >= _PLAIN_H else f"{hours:.6f}"

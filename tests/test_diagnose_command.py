@@ -32,11 +32,11 @@ def diagnosed(capsys, *arguments):
 
 
 def test_two_ranks_that_launch_too_slowly(capsys, tmp_path):
-    """A small model under DDP on two H200s."""
+    """A small model under DDP on two H200s. Rank 0 waits for rank 1 for 4 ms a step, but launches as long, 18 ms."""
     found, causes = diagnosed(capsys, export("ddp-r0", tmp_path), export("ddp-r1", tmp_path))
     assert found["causes"][0]["kind"] == "launch_bound" and found["causes"][0]["share"] > 0.5
     assert found["ranks"] == [0, 1] and found["healthy"] is False
-    assert causes["straggler"]["rank"] == 1 and "backward" in causes["straggler"]["evidence"][0]["what"]
+    assert "straggler" not in causes
     assert "missing_counters" in causes and "memory_headroom" not in causes
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.diagnosed import ADD, FP32, IMAGE, MS, STEP, US, busy, causes, of, shares, timed
+from tests.diagnosed import ADD, FP32, GEMM, IMAGE, MS, STEP, US, busy, causes, of, shares, timed
 
 
 def test_products_without_tensor_cores(tmp_path):
@@ -28,6 +28,36 @@ def test_transposes(tmp_path):
 
     e = of(tmp_path, make, settings={**IMAGE, "layout": "nchw"})
     assert shares(e) == {"layout_transposes": 0.3} and causes(e)["layout_transposes"].remedy == {"layout": "nhwc"}
+
+
+def test_batch_norms_in_nchw_leave_sms_empty(tmp_path):
+    """3 ms turn layouts, 4 ms are a batch norm with 33 blocks on 132 SMs. Without transposes it is the kernel's own."""
+    norm = "void at::native::batch_norm_backward_kernel<c10::BFloat16, c10::BFloat16, float, int>(x)"
+
+    def make(turned):
+        def steps(run, start):
+            busy(run, start, 3 * MS)
+            run.kernel(start + 3 * MS, start + 7 * MS, norm, start, blocks=33)
+            run.kernel(
+                start + 7 * MS, start + STEP, "void cudnn::nchwToNhwcKernel<__half>(x)" if turned else GEMM, start
+            )
+
+        return steps
+
+    assert shares(of(tmp_path / "a", make(True), settings={**IMAGE, "layout": "nchw"})) == {"layout_transposes": 0.6}
+    assert shares(of(tmp_path / "b", make(False), settings={**IMAGE, "layout": "nchw"})) == {"low_occupancy": 0.3}
+
+
+def test_gaps_between_the_kernels_of_a_graph_are_the_batch_s(tmp_path):
+    """All is launched at once, and half of the step lies between kernels: a batch eight times as large has as much."""
+
+    def make(run, start):
+        for at in range(start, start + STEP, 100 * US):
+            run.kernel(at, at + 50 * US, at=start - 50 * US)
+
+    small = shares(of(tmp_path / "a", make, settings={**IMAGE, "micro_batch": 8}))
+    assert small["small_batch"] == pytest.approx(0.5 * 7 / 8, abs=0.01) and "launch_bound" not in small
+    assert shares(of(tmp_path / "b", make, settings=IMAGE)) == {}
 
 
 def test_neighbours_that_could_be_one_kernel(tmp_path):

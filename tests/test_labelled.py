@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 import shutil
 import sqlite3
 import subprocess
@@ -18,7 +19,7 @@ from analysis import engine, leaks
 from analysis.scrub import Scrubber
 from jobs.look import read_json
 from jobs.workloads import Work
-from tests.labelled import inject, store
+from tests.labelled import ahead, inject, store
 from tests.labelled.run import step_ms
 from tests.labelled.runs import OF_RANKS, load
 from tests.test_readers import DATA
@@ -99,6 +100,30 @@ def test_gradients_are_clipped_at_their_medians(loop):
 def test_batches_are_changed_after_they_were_prepared(loop):
     inject.on_batches(loop, lambda batch: {name: value + 1 for name, value in batch.items()})
     assert loop.work.prepare({"x": torch.zeros(1)}) == {"x": 1, "prepared": 2}
+
+
+def test_the_host_reads_a_value_and_computes(loop):
+    inject.host_metrics(loop, ms=40)
+    begun = time.perf_counter()
+    with torch.profiler.profile() as profiler:
+        loop.trainer.step()
+    assert time.perf_counter() - begun > 0.04 and loop.done == ["step"]
+    assert sum(event.name == "aten::item" for event in profiler.events()) == 1
+
+
+def test_gradients_are_compared_in_pieces(loop, tmp_path):
+    loop.work.model.weight = torch.nn.Parameter(torch.zeros(3, 1000))
+    loop.work.model.weight.grad = torch.arange(3 * 1000.0).reshape(3, 1000)
+    before = loop.work.model.weight.grad.clone()
+    inject.compare_in_pieces(loop, kib=4)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        with torch.profiler.profile() as profiler:
+            loop.trainer.step()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert sum(event.name == "c10d::allreduce_" for event in profiler.events()) == 3 + 1  # the weight's and the bias's
+    assert loop.work.model.weight.grad.equal(before) and loop.done == ["step"]
 
 
 @pytest.mark.parametrize(("rank", "products"), [(1, 3), (0, 0)])
@@ -202,10 +227,10 @@ def test_what_is_kept_reads_like_the_whole_export_and_tells_no_secret(results, t
     kept = tmp_path / "kept/ddp"
     for path in kept.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        content = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)(content)
         assert not any(word in content for word in (b"swordfish", b"OSRT_API", b'"n1"', b"GPU-cd68"))
     small = tmp_path / "trace-r0.sqlite"
-    small.write_bytes(gzip.decompress((kept / "traced/trace-r0.sqlite.gz").read_bytes()))
+    small.write_bytes(lzma.decompress((kept / "traced/trace-r0.sqlite.xz").read_bytes()))
     whole = results / "points/ddp/traced/trace-r0.sqlite"
     assert small.stat().st_size < whole.stat().st_size
     (before,), (after,) = (list(engine.analysed(path, "trace-r0")) for path in (whole, small))
@@ -223,3 +248,9 @@ def test_a_trace_that_lost_something_is_told(results):
     with closing(sqlite3.connect(shorter, isolation_level=None)) as db:
         db.execute("UPDATE NVTX_EVENTS SET binaryData = NULL")
     assert store.differing(source, shorter, scrubber) == ["collectives", "nccl_calls"]
+
+
+def test_a_lock_that_cannot_be_is_an_error(tmp_path):
+    (tmp_path / ".gpu1").mkdir()
+    with pytest.raises(IsADirectoryError):
+        ahead.Turn(tmp_path, [0, 1], tmp_path / "go")

@@ -14,6 +14,7 @@ from analysis.diagnosis.evidence import Evidence, Floats
 from analysis.diagnosis.lane import Lane
 from analysis.diagnosis.thresholds import limit
 from analysis.metrics import intervals, trace
+from analysis.metrics.intervals import Intervals
 
 CAUSE = "communication"
 NVLINK_BYTES_PER_S = 25e9
@@ -71,6 +72,27 @@ def small_saving(e: Evidence, lane: Lane) -> Floats:
     return saved
 
 
+def small_starts(lane: Lane) -> pl.DataFrame:
+    """Small collectives of kinds of which a step has several: start_ns, and `saved`, the share of them that one in each
+    step would make needless."""
+    own = calls(lane).filter(pl.col("bytes") < limit("small_message"))
+    kept = 1 / (pl.len().over("collective") / lane.steps.height)
+    return own.select("start_ns", saved=1 - kept).filter(pl.col("saved") > 0)
+
+
+def small_idle(lane: Lane) -> Intervals:
+    """Idle time of the host until it has launched a small collective."""
+    own = lane.dispatch
+    return own[np.isin(own[:, 1], small_starts(lane)["start_ns"].to_numpy())]
+
+
+def small_launching(lane: Lane) -> Floats:
+    """Of this idle time, what one collective a step in place of many would save, ns a step."""
+    idle, starts = small_idle(lane), small_starts(lane).sort("start_ns")
+    saved = starts["saved"].to_numpy()[np.searchsorted(starts["start_ns"].to_numpy(), idle[:, 1])]
+    return lane.summed(idle[:, 0], (idle[:, 1] - idle[:, 0]) * saved)
+
+
 def slow_saving(e: Evidence, lane: Lane) -> Floats:
     """Exposed transfer, ns a step, that a link as fast as it could be would save."""
     own = calls(lane).filter(pl.col("bytes") >= limit("large_message"))
@@ -85,7 +107,8 @@ def slow_saving(e: Evidence, lane: Lane) -> Floats:
 def small_messages(e: Evidence) -> list[Cause]:
     """Many small collectives, each of which takes about as long as an empty one. Exposed transfer of messages below
     `small_message` x (1 - time as one message / time of all), by kind of collective; one message takes as long as the
-    shortest of them and its bytes at the bandwidth of large ones."""
+    shortest of them and its bytes at the bandwidth of large ones. And the idle time until the host has launched such a
+    collective x (1 - 1/their number in a step)."""
     if not communicates(e):
         return []
     small = [calls(lane).filter(pl.col("bytes") < limit("small_message")) for lane in e.lanes]
@@ -95,9 +118,9 @@ def small_messages(e: Evidence) -> list[Cause]:
     return found(
         CAUSE,
         "small_messages",
-        e.share(e.of_lanes(lambda lane: small_saving(e, lane))),
-        "communication",
-        method="exposed transfer of small messages x (1 - time as one / time of all)",
+        e.share(e.of_lanes(lambda lane: small_saving(e, lane) + small_launching(lane) * e.host_scale)),
+        "none",
+        method="exposed transfer of small messages x (1 - time as one / time of all), and idle time till their launch",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
         remedy=remedies.chosen(e.point, *proposals) if e.point else {},
         evidence=[
@@ -185,15 +208,19 @@ def _less(e: Evidence) -> list[remedies.Change]:
 
 def straggler(e: Evidence) -> list[Cause]:
     """Ranks wait in collectives for one that comes late, while nothing computes. The exposed waiting of the others for
-    the rank that causes most of it, in most steps; what it does instead. Without such a rank all waiting, for ranks
-    that take turns: half of that is the interval's lower end."""
+    the rank that causes most of it, in most steps, as far as its own work, on the host or the device, takes longer than
+    theirs; what it does instead. Silent where it comes last but is not slower (captures begin at other moments): then
+    the other causes are looked for in this rank alone. Without such a rank all waiting, for ranks that take turns: half
+    of that is the interval's lower end."""
     if not communicates(e) or e.setting("strategy") == "pp" or not e.waiting_for:
+        return []
+    if e.last is not None and e.straggler is None:
         return []
     rank = e.straggler
     if rank is None:
         share = e.share(np.sum(list(e.waiting_for.values()), axis=0), host=True).times(0.5)
     else:
-        share = e.share(e.waiting_for[rank], host=True)
+        share = e.share(np.minimum(e.waiting_for[rank], e.behind(rank)), host=True)
     instead = _instead(e, rank)
     facts = [Fact(f"instead: {what}", ns / 1e6, "ms a step", "stragglers") for what, ns in instead]
     loading = bool(instead) and instead[0][0] == "range data"

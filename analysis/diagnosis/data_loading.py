@@ -78,10 +78,11 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
 
 
 def host_wait(e: Evidence) -> float:
-    """Mean wait of the host for its loader over the mean timed step; 0 without timed steps."""
-    if e.steps.is_empty():
+    """Mean wait of the host for its loader over the mean step, timed if there are such, else traced; 0 without any."""
+    steps = e.traced_steps if e.steps.is_empty() else e.steps
+    if steps.is_empty():
         return 0.0
-    wait, step = e.steps["data_ms"].mean(), e.steps["step_ms"].mean()
+    wait, step = steps["data_ms"].mean(), steps["step_ms"].mean()
     return min(1.0, float(wait) / float(step)) if isinstance(wait, float) and isinstance(step, float) else 0.0
 
 

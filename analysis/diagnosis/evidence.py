@@ -18,7 +18,7 @@ import polars as pl
 
 from analysis.diagnosis import kernels
 from analysis.diagnosis.cause import Share
-from analysis.diagnosis.lane import LATE, PARTS, Lane
+from analysis.diagnosis.lane import BUSY, LATE, PARTS, Lane
 from analysis.diagnosis.thresholds import limit
 from analysis.metrics.intervals import Intervals
 from analysis.spread import half_interval
@@ -30,9 +30,9 @@ Floats = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Evidence:
     """`lanes`: one a device of each rank that was traced. `devices`: their table. `reports`: of the traces.
-    `stragglers`: what late ranks did instead. `steps`: the timed steps of a point; `results`: what its ranks told at
+    `stragglers`: what late ranks did instead. `steps`, `traced_steps`: of a point; `results`: what its ranks told at
     their end. `samples`: of each rank's GPU, in the timed window or while the trace ran. `hosts`: host_samples of the
-    timed window. `absent`: what is missing, with the reason."""
+    timed steps, else of the traced ones. `absent`: what is missing, with the reason."""
 
     lanes: tuple[Lane, ...] = ()
     devices: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -42,6 +42,7 @@ class Evidence:
     record: Mapping[str, Any] = field(default_factory=dict)
     results: Sequence[Mapping[str, Any]] = ()
     steps: pl.DataFrame = field(default_factory=pl.DataFrame)
+    traced_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
     samples: Mapping[int, pl.DataFrame] = field(default_factory=dict)
     hosts: pl.DataFrame = field(default_factory=pl.DataFrame)
     absent: Mapping[str, str] = field(default_factory=dict)
@@ -82,10 +83,13 @@ class Evidence:
 
     @functools.cached_property
     def judged(self) -> npt.NDArray[np.int64]:
-        """Places of the lanes that general causes are looked for in: all but those of a rank that the others wait for,
-        whose own causes are what it does instead of coming."""
-        rank = self.straggler
-        return np.array([n for n, lane in enumerate(self.lanes) if lane.rank != rank], dtype=np.int64)
+        """Places of the lanes that general causes are looked for in: all but those of a straggler, whose own causes are
+        what it does instead of coming; or those alone of a rank that comes last without being slower, for what holds
+        it back holds back the others too, and shows there as waiting."""
+        last = self.last
+        if last is not None and self.straggler is None and self.setting("strategy") != "pp":
+            return np.array([n for n, lane in enumerate(self.lanes) if lane.rank == last], dtype=np.int64)
+        return np.array([n for n, lane in enumerate(self.lanes) if lane.rank != last], dtype=np.int64)
 
     @functools.cached_property
     def waiting_for(self) -> dict[int, Floats]:
@@ -96,6 +100,30 @@ class Evidence:
 
     @functools.cached_property
     def straggler(self) -> int | None:
+        """The rank that comes last, if it is slower than the others by most of what they wait for it."""
+        if self.last is None:
+            return None
+        others = sum(lane.rank != self.last for lane in self.lanes)
+        waited = self.waiting_for[self.last].sum() / max(others, 1)
+        return self.last if self.behind(self.last).sum() >= limit("straggler") * waited else None
+
+    def behind(self, rank: int) -> Floats:
+        """How much longer a rank takes for each step than the others' mean, by its host or its device, ns (steps). A
+        rank that only began later, as captures do, is behind by nothing. Unknown without ranges of steps: infinite."""
+        own = np.array([lane.rank == rank for lane in self.lanes])
+        found = [amount[own].max(axis=0) - amount[~own].mean(axis=0) for amount in (self._device_work, self._host_work)]
+        return np.asarray(np.maximum(0.0, np.nan_to_num(np.maximum(*found), nan=np.inf)))
+
+    @property
+    def _device_work(self) -> Floats:
+        return np.asarray(np.sum([self.part(part) for part in BUSY if part != "communication"], axis=0))
+
+    @property
+    def _host_work(self) -> Floats:
+        return self.of_lanes(lambda lane: lane.host_work)
+
+    @functools.cached_property
+    def last(self) -> int | None:
         """The rank that most of all waiting is for, in most of the steps; None where ranks take turns."""
         total = {rank: amount.sum() for rank, amount in self.waiting_for.items()}
         whole = sum(total.values())

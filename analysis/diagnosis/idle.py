@@ -14,17 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.metrics import intervals, parts
+from analysis.metrics import intervals, parts, trace
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.parts import Ints
 
 Mask = npt.NDArray[np.bool_]
 
-IDLE = ("idle_data_wait", "idle_sync", "idle_allocator", "idle_launch", "idle_queued", "idle_unmarked_data",
-        "idle_host", "idle_outside")  # fmt: skip
-"""As in parts.IDLE, but for two: idle_queued, of idle_launch, is launched and does not begin, for more than QUEUED_NS;
-idle_unmarked_data, of idle_host and idle_outside, ends with a copy of a batch to the device, where the thread marks no
-ranges of its loader."""
+IDLE = ("idle_data_wait", "idle_sync", "idle_allocator", "idle_launch", "idle_between", "idle_queued",
+        "idle_unmarked_data", "idle_host", "idle_outside")  # fmt: skip
+"""As in parts.IDLE, but for three. Of idle_launch, what was launched before the device became idle: idle_between, it
+begins as soon as the device can (the next kernel of a CUDA graph, or of a host that is ahead), and idle_queued, it
+takes more than QUEUED_NS. Of idle_host and idle_outside, idle_unmarked_data ends with a copy of a batch to the device,
+where no thread of the rank marks ranges of its loader."""
 QUEUED_NS = 100_000
 """A free device begins what was launched some 10 us after the call."""
 SHORTEST_WAIT_NS = 1_000
@@ -50,7 +51,7 @@ def divided(
     ends = pl.concat([own[k].select("start_ns", "thread", "launch_ns", "launch_end_ns") for k in own]).sort("start_ns")
     thread, launch = parts.following(ends, gaps)
     launched = parts.following(ends.with_columns(launch_ns="launch_end_ns"), gaps)[1]
-    batch = _ends_with_batch(own["copies"], ends, gaps)
+    batch = _ends_with_batch(own["copies"], ends, gaps) & trace.named(events["nvtx"], parts.DATA).is_empty()
     for each in np.unique(thread):
         mine = thread == each
         pieces = _of_thread(events, int(each), gaps[mine], (launch[mine], launched[mine]), hosts, batch[mine])
@@ -80,17 +81,17 @@ def _of_thread(
     stop, called = (np.clip(at, gaps[:, 0], gaps[:, 1]) for at in launch)
     begun = np.column_stack((called, gaps[:, 1]))
     late = gaps[:, 1] - called > QUEUED_NS
+    ahead = (called == gaps[:, 0]) & ~late
     left = intervals.union(np.column_stack((gaps[:, 0], stop)))
-    found = {"idle_queued": intervals.union(begun[late])}
+    found = {"idle_queued": intervals.union(begun[late]), "idle_between": intervals.union(begun[ahead])}
     for part in parts.IDLE[:4]:
         found[part] = intervals.intersect(left, sets[part])
         left = intervals.subtract(left, sets[part])
-    launching = np.column_stack((stop, np.where(late, called, gaps[:, 1])))
+    launching = np.column_stack((stop, np.where(late | ahead, called, gaps[:, 1])))
     found["idle_launch"] = intervals.merge(found["idle_launch"], launching)
-    if not len(sets["idle_data_wait"]):
-        before = intervals.union(np.column_stack((gaps[:, 0], stop))[batch])
-        found["idle_unmarked_data"] = intervals.intersect(left, before)
-        left = intervals.subtract(left, before)
+    before = intervals.union(np.column_stack((gaps[:, 0], stop))[batch])
+    found["idle_unmarked_data"] = intervals.intersect(left, before)
+    left = intervals.subtract(left, before)
     found["idle_host"] = intervals.intersect(left, hosts)
     found["idle_outside"] = intervals.subtract(left, hosts)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.diagnosis import memory_management, remedies
+from analysis.diagnosis import batch, communication, memory_management, remedies
 from analysis.diagnosis.cause import Cause, Fact, Share, found
 from analysis.diagnosis.evidence import Evidence, Floats
 from analysis.diagnosis.lane import Lane
@@ -18,7 +18,7 @@ GRAPHS = {"cuda_graph": True}
 
 def late(e: Evidence, lane: Lane) -> Intervals:
     """Idle time of a host that is too slow, and no other rule's."""
-    taken = memory_management.offloaded_idle(e, lane)
+    taken = intervals.merge(memory_management.offloaded_idle(e, lane), communication.small_idle(lane))
     own = intervals.subtract(lane.dispatch, taken)
     return own if e.shared else intervals.merge(own, lane.sets["idle_queued"])
 
@@ -89,17 +89,21 @@ def waits_of(e: Evidence, *why: str) -> tuple[Floats, Floats]:
 
 def small_batch(e: Evidence) -> list[Cause]:
     """Kernels have fewer blocks than the GPU has SMs, and the batch is small. Their time, times the share of SMs
-    without a block: a larger batch fills these in the same time. Of the time a sample."""
-    if not is_small(e):
+    without a block: a larger batch fills these in the same time. And the gaps between kernels that were launched in
+    time (idle_between), x (1 - 1/`batch_growth`), and the optimizer's kernels, x (1 - 1/room for a larger batch), for
+    a larger batch has as many. Of the time a sample."""
+    if not batch.is_small(e):
         return []
-    share = underfilled(e)
-    facts = fill(e)
+    between = e.part("idle_between")
+    gaps = between * (1 - 1 / limit("batch_growth"))
+    share = e.share(e.kernels["underfilled"] + gaps + batch.optimizer_saving(e)).times(0.5)
+    facts = [*fill(e), Fact("between kernels launched in time", float(between.mean()) / 1e6, "ms a step", "breakdown")]
     if e.point is not None:
         facts.append(Fact("samples of a forward pass", e.point.micro_batch, "", "points"))
     if e.memory is not None:
         facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
     change = remedies.chosen(e.point, *remedies.larger_batch(e.point, e.growth)) if e.point else {}
-    method = "sum over kernels of time x (1 - blocks / SMs), of the time a sample"
+    method = "sum over kernels of time x (1 - blocks / SMs), gaps between them, and optimizer, of the time a sample"
     return found(
         CAUSE,
         "small_batch",
@@ -112,28 +116,13 @@ def small_batch(e: Evidence) -> list[Cause]:
     )
 
 
-def is_small(e: Evidence) -> bool:
-    """Whether the batch is what keeps kernels small."""
-    if e.point is None:
-        return mean_fill(e) < limit("small_fill")
-    tokens = e.point.seq_len and e.point.micro_batch * e.point.seq_len
-    few = tokens <= limit("small_tokens") if tokens else e.point.micro_batch <= limit("small_images")
-    return few and (e.memory is None or e.growth > 1)
-
-
 def underfilled(e: Evidence) -> Share:
     """Time of kernels without blocks for all SMs, times the share of SMs without one."""
     return e.share(e.kernels["underfilled"]).times(0.5)
 
 
-def mean_fill(e: Evidence) -> float:
-    """Mean over time of blocks over SMs, at most 1, of compute kernels; 1 where it is not known."""
-    compute = e.part("compute")[e.judged].sum()
-    return 1 - float(e.kernels["underfilled"][e.judged].sum() / compute) if compute else 1.0
-
-
 def fill(e: Evidence) -> list[Fact]:
-    return [Fact("SMs that get a block, mean over the time of kernels", mean_fill(e), "share", "kernels")]
+    return [Fact("SMs that get a block, mean over the time of kernels", batch.mean_fill(e), "share", "kernels")]
 
 
 def pipeline_bubble(e: Evidence) -> list[Cause]:

@@ -1,7 +1,9 @@
 """What kernels could save: of each kernel of a lane, by kind. A kernel's time counts once: what a former rule has
 taken a later one does not see.
 
-- layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time.
+- layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time. Where there are such, batch norms
+  in NCHW too, which take one block for each channel: their time x the share of SMs without a block. In NHWC blocks
+  share the rows of a channel, and fill the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64).
 - recompute_or_unfused: neighbours on a stream that are elementwise, copies, casts, normalisations or reductions. Fused
@@ -25,6 +27,8 @@ from analysis.metrics import intervals, kernel_class, peaks
 Floats = npt.NDArray[np.float64]
 
 TRANSPOSE = r"(?i)nchwtonhwc|nhwctonchw|tensortransformgeneric|converttensor_kernel|batched_transpose"
+NCHW_NORM = r"batch_norm_(collect_statistics|transform_input|backward)_kernel|\bbn_(fw|bw)_\w*1C11"
+"""PyTorch's and cuDNN's (1C11: one mean a channel) batch norms in NCHW."""
 NOT_ELIGIBLE = (
     r"(?i)splitk_?reduce|gemv|gemmk1|depthwise|im2col|col2im|reduce|dot_do|dot_kernel|convert|preprocess|postprocess|"
     r"combine|grouped_direct|cudnn::fusion"
@@ -62,16 +66,26 @@ def savings(
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
     left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)
     found = {}
+    layout = _of_layout(kernels)
     rules = (
-        lambda: _named(kernels, TRANSPOSE),
+        lambda: layout,
         lambda: _without_tensor_cores(kernels, device),
         lambda: np.zeros(len(took)) if compiled else _unfused(kernels, took, passes),
-        lambda: (1 - kernels["est_sm_efficiency"].fill_null(1.0)).to_numpy(),
+        lambda: np.where(layout > 0, 0.0, _unfilled(kernels)),
     )
     for kind, rule in zip(KINDS, rules, strict=True):
         found[kind] = left * rule()
         left = left - found[kind]
     return found
+
+
+def _of_layout(kernels: pl.DataFrame) -> Floats:
+    turned = _named(kernels, TRANSPOSE)
+    return np.maximum(turned, _named(kernels, NCHW_NORM) * _unfilled(kernels)) if turned.any() else turned
+
+
+def _unfilled(kernels: pl.DataFrame) -> Floats:
+    return (1 - kernels["est_sm_efficiency"].fill_null(1.0)).to_numpy()
 
 
 def _named(kernels: pl.DataFrame, pattern: str) -> Floats:

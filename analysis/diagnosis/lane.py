@@ -17,6 +17,7 @@ import polars as pl
 
 from analysis.diagnosis import exposed, idle
 from analysis.diagnosis.exposed import Exposed
+from analysis.diagnosis.thresholds import limit
 from analysis.metrics import intervals, parts, trace
 from analysis.metrics.intervals import Intervals
 
@@ -32,8 +33,8 @@ LATE = ("idle_sync", "idle_allocator", "idle_launch", "idle_host", "idle_outside
 
 @dataclass(frozen=True)
 class Lane:
-    """`steps`: step, start_ns, end_ns of those that count; `source`: where steps are from; `sets`: the time of each of
-    PARTS in these; `own`: the device's activities; `events`: the rank's."""
+    """`steps`: step, start_ns, end_ns of those that count, host_start_ns, host_end_ns of their ranges; `source`: where
+    steps are from; `sets`: the time of each of PARTS in these; `own`: the device's activities; `events`: the rank's."""
 
     rank: int
     device: int | None
@@ -65,6 +66,18 @@ class Lane:
     @functools.cached_property
     def periods(self) -> Ints:
         return (self.steps["end_ns"] - self.steps["start_ns"]).to_numpy()
+
+    @functools.cached_property
+    def host_work(self) -> npt.NDArray[np.float64]:
+        """How long the host took for each step, ns, without calls of CUDA in which it stood still: it waited for its
+        device, or for room in the queue. NaN where no ranges tell of steps."""
+        if self.source != "nvtx":
+            return np.full(self.steps.height, np.nan)
+        launching = pl.concat([frame["thread"] for frame in self.own.values()]).drop_nulls().unique()
+        long = pl.col("end_ns") - pl.col("start_ns") >= limit("pause")
+        still = trace.spans(self.events["runtime"].filter(pl.col("thread").is_in(launching.implode()), long))
+        begin, end = self.steps["host_start_ns"].to_numpy(), self.steps["host_end_ns"].to_numpy()
+        return np.asarray(end - begin - parts.inside(still, begin, end), dtype=np.float64)
 
     @property
     def launches_known(self) -> bool:
@@ -129,8 +142,8 @@ def of(events: Frames, steps: pl.DataFrame, rank: int, device: int | None) -> La
 
 
 def periods(steps: pl.DataFrame) -> pl.DataFrame:
-    """step, start_ns, end_ns of the steps that count, in order of time."""
+    """The steps that count, in order of time: step, start_ns, end_ns, and their ranges on the host."""
     ordered = steps.sort("start_ns")
     until = pl.max_horizontal("end_ns", pl.col("start_ns").shift(-1))
-    whole = ordered.select("step", "start_ns", until.alias("end_ns"))
+    whole = ordered.select("step", "start_ns", until.alias("end_ns"), "host_start_ns", "host_end_ns")
     return whole.slice(1) if whole.height > 1 else whole

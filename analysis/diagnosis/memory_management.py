@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis import remedies
+from analysis.diagnosis import batch, remedies
 from analysis.diagnosis.cause import Cause, Fact, Share, found
 from analysis.diagnosis.evidence import Evidence
 from analysis.diagnosis.lane import Lane
@@ -112,11 +112,11 @@ def memory_pressure(e: Evidence) -> list[Cause]:
 
 def memory_headroom(e: Evidence) -> list[Cause]:
     """Memory has room for a batch twice as large or more. Time of the optimizer's kernels, which do not depend on the
-    batch, that a batch as large as memory allows would save a sample; the rest that it may give is `small_batch` and
-    `launch_bound`."""
+    batch, that a batch as large as memory allows would save a sample; the rest that it may give is `launch_bound`. A
+    remark where the batch is small: then it is `small_batch` that has the same remedy."""
     if e.memory is None or e.growth < 2:
         return []
-    share = e.share(e.length(_optimizer)).times(1 - 1 / e.growth, 1 - 1 / e.growth) if e.lanes else Share(0.0)
+    share = e.share(batch.optimizer_saving(e)) if e.lanes and not batch.is_small(e) else Share(0.0)
     return found(
         CAUSE,
         "memory_headroom",
@@ -130,14 +130,6 @@ def memory_headroom(e: Evidence) -> list[Cause]:
             Fact("room for a batch larger by", e.growth, "times", "ranks"),
         ],
     )
-
-
-def _optimizer(lane: Lane) -> Intervals:
-    kernels = lane.own["kernels"]
-    named = pl.col("category").cast(pl.String) == "optimizer"
-    inside = pl.col("nvtx_path").cast(pl.String).str.contains("(?i)optimizer").fill_null(False)
-    own = kernels.filter((named | inside) & (pl.col("category").cast(pl.String) != "communication"))
-    return intervals.intersect(lane.sets["compute"], intervals.union(own.select("start_ns", "end_ns").to_numpy()))
 
 
 RULES = (allocator_churn, memory_headroom, memory_pressure)

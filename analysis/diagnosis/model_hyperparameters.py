@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from analysis.diagnosis import batch, kernels, remedies
 from analysis.diagnosis import insufficient_parallelism as parallelism
-from analysis.diagnosis import kernels, remedies
 from analysis.diagnosis.cause import Cause, Fact, found
 from analysis.diagnosis.evidence import Evidence
 from analysis.diagnosis.lane import Lane
@@ -32,7 +32,7 @@ def tensor_cores_unused(e: Evidence) -> list[Cause]:
 
 def low_occupancy(e: Evidence) -> list[Cause]:
     """Kernels have fewer blocks than the GPU has SMs, though the batch is not small. As in `small_batch`."""
-    if parallelism.is_small(e):
+    if batch.is_small(e):
         return []
     return found(
         CAUSE,
@@ -47,16 +47,17 @@ def low_occupancy(e: Evidence) -> list[Cause]:
 
 
 def layout_transposes(e: Evidence) -> list[Cause]:
-    """Kernels that only turn one memory layout into the other around convolutions: all of their time."""
+    """Kernels that only turn one memory layout into the other around convolutions: all of their time. With them, the
+    SMs that batch norms in NCHW leave without a block (one block for each channel): their time x the share of these."""
     return found(
         CAUSE,
         "layout_transposes",
         e.share(e.kernels["layout_transposes"]),
         "compute",
-        method="time of kernels that turn NCHW into NHWC or back",
+        method="time of kernels that turn NCHW into NHWC or back, and of SMs that batch norms in NCHW leave empty",
         advice="keep images and weights in NHWC (channels_last)",
         remedy=remedies.chosen(e.point, {"layout": "nhwc"}),
-        evidence=_longest(e, pl.col("name").cast(pl.String).str.contains(kernels.TRANSPOSE)),
+        evidence=_longest(e, pl.col("name").cast(pl.String).str.contains(f"{kernels.TRANSPOSE}|{kernels.NCHW_NORM}")),
     )
 
 

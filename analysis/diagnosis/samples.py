@@ -41,15 +41,17 @@ def timed(results: Sequence[Mapping[str, Any]]) -> list[Span]:
 
 
 def within(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.DataFrame]:
-    """The samples of each rank's span, where there are any, with top_clock_mhz, the GPU's highest in the log."""
+    """The samples that tell of each rank's span, where there are any, with top_clock_mhz, the GPU's highest in the log.
+    A sample tells of the time since the one before (utilisation, GPM), so the first one after a span does too."""
     alone = samples["uuid"].n_unique() == 1
     found = {}
     for span in spans:
         gpu = samples if alone else samples.filter(pl.col("uuid").eq_missing(span.uuid))
-        gpu = gpu.with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max())
-        own = gpu.filter(pl.col("t_ns").is_between(span.start_ns, span.end_ns))
-        if span.look is not None and "look" in own.columns:
-            own = own.filter(pl.col("look") == span.look)
+        gpu = gpu.sort("t_ns").with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max())
+        if span.look is not None and "look" in gpu.columns:
+            gpu = gpu.filter(pl.col("look") == span.look)
+        since = pl.coalesce(pl.col("t_ns").shift(), "t_ns")
+        own = gpu.filter(pl.col("t_ns") >= span.start_ns, since <= span.end_ns)
         if own.height:
             found[span.rank] = own
     return found

@@ -138,7 +138,7 @@ def of_point(folder: Path, *, with_traces: bool = True) -> Evidence:
     traces = (readable(folder / "traced") or readable(folder)) if with_traces else {}
     found = of_traces([path for _, (_, path) in sorted(traces.items())]) if traces else Evidence(absent={})
     tables = raw.read(folder)
-    results = raw.results(folder)
+    results = raw.results(folder) or raw.results(folder, "traced")
     absent = dict(found.absent)
     if not traces:
         tracer = record.get("tracer") or {}
@@ -152,10 +152,13 @@ def of_point(folder: Path, *, with_traces: bool = True) -> Evidence:
         gpus = pl.concat([nvml.one(path) for path in logs], how="diagonal") if logs else gpus
     held = samples.within(gpus, samples.timed(results)) or samples.within(gpus, spans(found))
     timed = tables["steps"].filter(pl.col("phase") == "timed")
-    window = pl.col("t_ns").is_between(timed["start_ns"].min(), timed["end_ns"].max())
-    hosts = tables["host_samples"].filter((pl.col("look") == "timed") & window)
+    traced = raw.steps(folder, "traced").filter(pl.col("phase") == "traced")
+    seen, look = (timed, "timed") if timed.height else (traced, "traced")
+    window = pl.col("t_ns").is_between(seen["start_ns"].min(), seen["end_ns"].max())
+    hosts = tables["host_samples"].filter((pl.col("look") == look) & window)
     return dataclasses.replace(
-        found, point=point, record=record, results=results, steps=timed, hosts=hosts, samples=held,
+        found, point=point, record=record, results=results, steps=timed, traced_steps=traced, hosts=hosts,
+        samples=held,
         absent={k: v for k, v in absent.items() if not k.startswith("counters")} | counted(held, record),
     )  # fmt: skip
 

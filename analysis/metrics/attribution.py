@@ -7,6 +7,7 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,15 +31,18 @@ class Attributed:
 def attribute(events: Mapping[str, pl.DataFrame]) -> Attributed:
     """Events of one process, with columns added: nvtx_path (ranges, calls and activities), depth (ranges), and thread,
     launch_ns, launch_end_ns, the launching call's (activities)."""
-    across = events["nvtx"]["style"].cast(pl.String) == "across"
+    across = events["nvtx"]["style"] == "across"
     marks = events["nvtx"].filter(~across) if across.any() else events["nvtx"]
     calls = events["runtime"]
     tree = nvtx.tree(*_bounds(marks))
-    texts, path = nvtx.paths(tree, marks["name"])
-    words = texts.cast(pl.Categorical())
-    inner = tree.innermost(*_bounds(calls))
     activities = pl.concat([events[kind].select("start_ns", "end_ns", "correlation") for kind in ON_DEVICE])
-    call = launching(calls["correlation"], activities["correlation"])
+    with ThreadPoolExecutor(1) as beside:  # neither needs the other, and each keeps one core busy
+        named = beside.submit(nvtx.paths, tree, marks["name"])
+        inner = tree.innermost(*_bounds(calls))
+        call = launching(calls["correlation"], activities["correlation"])
+        place, gpu = projection.projected(tree, inner, calls, activities, call)
+        texts, path = named.result()
+    words = texts.cast(pl.Categorical())
     of_call = _taken(words, path[inner] if len(path) else inner, inner >= 0)
     launches = _launches(calls, of_call, call)
     own = _marked(marks, tree, words, path)
@@ -47,7 +51,6 @@ def attribute(events: Mapping[str, pl.DataFrame]) -> Attributed:
         kind: events[kind].hstack(launches.slice(first, last - first))
         for kind, first, last in zip(ON_DEVICE, edges[:-1], edges[1:], strict=True)
     }
-    place, gpu = projection.projected(tree, inner, calls, activities, call)
     spans = gpu.with_columns(gpu_span_ns=pl.col("gpu_end_ns") - pl.col("gpu_start_ns"))
     rest = pl.concat([own, events["nvtx"].filter(across)], how="diagonal") if across.any() else own
     return Attributed(

@@ -18,10 +18,12 @@ _Mask: TypeAlias = NDArray[np.bool_]
 def union(intervals: ArrayLike) -> Intervals:
     """The time that any of these covers; they may come unsorted, overlapping, touching or empty."""
     pairs = np.asarray(intervals, dtype=np.int64).reshape(-1, 2)
-    pairs = pairs[pairs[:, 1] > pairs[:, 0]]
+    some = pairs[:, 1] > pairs[:, 0]
+    pairs = pairs if some.all() else pairs[some]
     if not len(pairs):
         return pairs
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    if (pairs[1:, 0] < pairs[:-1, 0]).any():
+        pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     reach = np.maximum.accumulate(pairs[:, 1])
     first = np.concatenate(([True], pairs[1:, 0] > reach[:-1]))
     last = np.concatenate((first[1:], [True]))
@@ -61,9 +63,10 @@ def total(a: Intervals) -> int:
 
 def until(a: Intervals, at: NDArray[np.int64]) -> NDArray[np.int64]:
     """How much of a set lies before each time, ns."""
-    before = np.concatenate(([0], np.cumsum(a[:, 1] - a[:, 0])))
-    place = np.searchsorted(a[:, 0], at, side="right")
-    over = np.append(a[:, 1], 0)[place - 1] - at
+    start, end = np.ascontiguousarray(a[:, 0]), np.append(a[:, 1], 0)
+    before = np.append(0, np.cumsum(end[:-1] - start))
+    place = np.searchsorted(start, at, side="right")
+    over = end[place - 1] - at
     return before[place] - np.where(place > 0, np.maximum(over, 0), 0)
 
 

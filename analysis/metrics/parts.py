@@ -42,11 +42,20 @@ ALLOCATOR = (
 LAUNCH = r"Launch|^(?:cuda|hip)Mem(?:cpy|set)\w*Async|^cuMem(?:cpy|set)\w*Async"
 
 
+_TIMES = ("start_ns", "end_ns", "device", "thread", "launch_ns")
+_NEEDED = {
+    "kernels": (*_TIMES, "category"),
+    "graphs": _TIMES,
+    "copies": (*_TIMES, "direction", "source", "target"),
+    "memsets": _TIMES,
+}
+
+
 def rows(
     events: Mapping[str, pl.DataFrame], steps: pl.DataFrame, windows: pl.DataFrame, device: int | None
 ) -> pl.DataFrame:
     """step, part, duration_ns of one device: all PARTS of each step, and HIDDEN."""
-    own = {kind: of_device(events[kind], device) for kind in ("kernels", "graphs", "copies", "memsets")}
+    own = {kind: of_device(events[kind].select(names), device) for kind, names in _NEEDED.items()}
     bounds = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
     sets = device_sets(own)
     lengths = {}
@@ -105,7 +114,8 @@ def _copy_part() -> pl.Expr:
 
 def inside(covered: Intervals, start: Ints, end: Ints) -> Ints:
     """How much of a set lies in each [start, end), ns."""
-    return intervals.until(covered, end) - intervals.until(covered, start)
+    until = intervals.until(covered, np.concatenate((end, start)))
+    return until[: len(end)] - until[len(end) :]
 
 
 def idle(
@@ -156,8 +166,10 @@ def _by_thread(
 
 def thread_sets(events: Mapping[str, pl.DataFrame], thread: int) -> dict[str, Intervals]:
     """When a thread waits for data, waits for the device, allocates, launches."""
-    calls = events["runtime"].filter(pl.col("thread") == thread).sort("start_ns")
-    ranges = trace.named(events["nvtx"], DATA).filter(pl.col("thread") == thread)
+    calls, marks = (
+        events[kind].select(*trace.SPAN, "thread").filter(pl.col("thread") == thread) for kind in ("runtime", "nvtx")
+    )
+    ranges = trace.named(marks, DATA)
     launches = trace.spans(trace.named(calls, LAUNCH))
     joined = launches.copy()
     if len(joined) > 1:

@@ -6,6 +6,8 @@ holds thread and time together, so that every search runs over all threads at on
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +15,11 @@ import numpy.typing as npt
 import polars as pl
 
 Ints = npt.NDArray[np.int64]
+Depths = npt.NDArray[np.uint16]
 
 SEPARATOR = "/"
 """Between the names of an nvtx_path, outermost first."""
+PIECE = 1 << 16
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -33,7 +37,7 @@ class Tree:
     begin: Ints
     end: Ints
     parent: Ints
-    depth: npt.NDArray[np.uint16]
+    depth: Depths
     threads: Ints
     base: int
     span: int
@@ -67,22 +71,47 @@ def tree(thread: Ints, start_ns: Ints, end_ns: Ints) -> Tree:
     base, last = (int(start_ns.min()), int(end_ns.max())) if len(start_ns) else (0, 0)
     span = last - base + 3  # times before and after all ranges keep a place of their own
     code = np.searchsorted(threads, thread)
-    row, begin, end = _ordered(code, code * span + (start_ns - base + 1), code * span + (end_ns - base + 1))
-    parent, crossing = _parents(begin, end)
+    begin, end = start_ns - (base - 1), end_ns - (base - 1)
+    if len(threads) > 1:
+        begin += code * span
+        end += code * span
+    row, begin, end = _ordered(code, begin, end)
+    parent, depth, crossing = _nested(begin, end)
     crossed = _crossed(begin, end) if crossing else np.empty(0, dtype=np.int64)
-    return Tree(row, begin, end, parent, _depth(parent), threads, base, span, crossed)
+    return Tree(row, begin, end, parent, depth, threads, base, span, crossed)
 
 
 def _ordered(code: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     """Order by thread, start and, outer first, end; and the bounds in it. Exports are mostly sorted by start."""
     # numpy sorts 16-bit numbers by radix, in linear time.
     most = int(code.max(initial=0))
-    row = np.argsort(code.astype(np.uint16) if most < 2**16 else code, kind="stable") if most else np.arange(len(code))
-    first, last = begin[row], end[row]
+    row, first, last = np.arange(len(code)), begin, end
+    if most:
+        row = np.argsort(code.astype(np.uint16) if most < 2**16 else code, kind="stable")
+        first, last = begin[row], end[row]
     if ((first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (last[1:] <= last[:-1]))).all():
         return row, first, last
     row = np.lexsort((-end, begin))
     return row, begin[row], end[row]
+
+
+def _nested(begin: Ints, end: Ints) -> tuple[Ints, Depths, bool]:
+    """Parents and depths, and whether any two cross: in pieces that a processor's cache holds, on all cores. A piece
+    ends where all ranges before have ended, so that none has its parent in another."""
+    parent, depth = np.empty(len(begin), dtype=np.int64), np.empty(len(begin), dtype=np.uint16)
+    over = np.flatnonzero(begin[1:] >= np.maximum.accumulate(end)[:-1]) + 1
+    near = np.searchsorted(over, np.arange(PIECE, len(begin), PIECE))
+    edges = np.unique(np.concatenate(([0], over[near[near < len(over)]], [len(begin)]))).tolist()
+
+    def nest(low: int, high: int) -> bool:
+        own, crossing = _parents(begin[low:high], end[low:high])
+        depth[low:high] = _depth(own)
+        parent[low:high] = np.where(own >= 0, own + low, -1)
+        return crossing
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        crossing = list(pool.map(nest, edges[:-1], edges[1:]))
+    return parent, depth, any(crossing)
 
 
 def _parents(begin: Ints, end: Ints) -> tuple[Ints, bool]:
@@ -119,7 +148,7 @@ def _crossed(begin: Ints, end: Ints) -> Ints:
     return np.flatnonzero(np.append(begin, np.iinfo(np.int64).max)[later] < end)
 
 
-def _depth(parent: Ints) -> npt.NDArray[np.uint16]:
+def _depth(parent: Ints) -> Depths:
     """How many ranges each one lies in, all the way up."""
     depth = np.zeros(len(parent), dtype=np.int64)
     own = np.flatnonzero(parent >= 0)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import polars as pl
 
 from analysis.metrics import intervals
-from analysis.metrics.trace import Events, named, spans
+from analysis.metrics.trace import SPAN, Events, named, spans
 
 _COMMUNICATION = r"^nccl.*Kernel"
 _NO_COMPUTE = r"^nccl.*Kernel|^Memset|Memcpy|Sync"
@@ -54,7 +54,7 @@ def table(events: Events) -> pl.DataFrame:
 
 def overlap_percent(events: Events) -> float | None:
     """Time in which communication and compute both run, % of that in which communication runs; null without any."""
-    communication = spans(named(events["kernels"], _COMMUNICATION))
+    communication = spans(named(events["kernels"].select(SPAN), _COMMUNICATION))
     if not len(communication):
         return None
     both = intervals.intersect(communication, _compute(events))
@@ -62,4 +62,4 @@ def overlap_percent(events: Events) -> float | None:
 
 
 def _compute(events: Events) -> intervals.Intervals:
-    return spans(named(events["kernels"], _NO_COMPUTE, others=True))
+    return spans(named(events["kernels"].select(SPAN), _NO_COMPUTE, others=True))

@@ -18,7 +18,7 @@ Events = Mapping[str, pl.DataFrame]
 PHASES = ("data", "h2d", "forward", "backward", "optimizer")
 _STEP = r"^step (\d+)$"
 _COMMUNICATION = r"^(gloo:|c10d::|nccl:)"
-_SPAN = ("name", "start_ns", "end_ns")
+SPAN = ("name", "start_ns", "end_ns")
 
 
 def steps(events: Events) -> pl.DataFrame:
@@ -40,16 +40,16 @@ def lanes(events: Events) -> dict[str, pl.DataFrame]:
         nccl = pl.col("name").str.contains(NCCL_KERNEL)
         copies = events["copies"].with_columns(name=pl.col("direction"))
         return {
-            "compute": kernels.filter(~nccl).select(_SPAN),
-            "communication": kernels.filter(nccl).select(_SPAN),
-            "copy": pl.concat([copies.select(_SPAN), events["memsets"].select(_SPAN)]),
+            "compute": kernels.filter(~nccl).select(SPAN),
+            "communication": kernels.filter(nccl).select(SPAN),
+            "copy": pl.concat([copies.select(SPAN), events["memsets"].select(SPAN)]),
         }
     operators = events["operators"]
-    marked = pl.concat([operators.select(_SPAN), _texts(events["nvtx"]).select(_SPAN)])
+    marked = pl.concat([operators.select(SPAN), _texts(events["nvtx"]).select(SPAN)])
     return {
-        "compute": operators.filter(pl.col("name").str.starts_with("aten::")).select(_SPAN),
+        "compute": operators.filter(pl.col("name").str.starts_with("aten::")).select(SPAN),
         "communication": marked.filter(pl.col("name").str.contains(_COMMUNICATION)),
-        "copy": operators.clear().select(_SPAN),
+        "copy": operators.clear().select(SPAN),
     }
 
 
@@ -82,7 +82,7 @@ def named(frame: pl.DataFrame, pattern: str, others: bool = False) -> pl.DataFra
 
 def ranges(events: Events, names: tuple[str, ...] = PHASES) -> pl.DataFrame:
     """Host ranges of these names."""
-    return _texts(events["nvtx"]).filter(pl.col("name").is_in(names)).select(_SPAN)
+    return _texts(events["nvtx"]).filter(pl.col("name").is_in(names)).select(SPAN)
 
 
 def _texts(ranges: pl.DataFrame) -> pl.DataFrame:

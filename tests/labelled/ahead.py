@@ -46,19 +46,21 @@ class Turn:
     """A run's turn on its GPUs, which has come once it is the only one that has them; `go` is then there."""
 
     def __init__(self, folder: Path, gpus: list[int], go: Path) -> None:
-        self.files: list[IO[str]] = []
-        self.paths, self.go, self.come = [folder / f".gpu{gpu}" for gpu in sorted(gpus)], go, threading.Event()
+        # By number, so that no two runs wait for each other; opened here, so that a lock that cannot be is an error.
+        self.locks = [(folder / f".gpu{gpu}").open("w") for gpu in sorted(gpus)]
+        self.held: list[IO[str]] = []
+        self.go, self.come = go, threading.Event()
 
     def take(self) -> None:
-        for path in self.paths:  # by number, so that no two runs wait for each other
-            self.files.append(path.open("w"))
-            fcntl.flock(self.files[-1], fcntl.LOCK_EX)
+        for lock in self.locks:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.held.append(lock)
         self.go.touch()
         self.come.set()
 
     def end(self) -> None:
-        while self.files:
-            self.files.pop().close()
+        while self.held:
+            self.held.pop().close()
 
 
 @contextlib.contextmanager

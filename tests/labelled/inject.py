@@ -74,6 +74,29 @@ def gradient_medians(loop: Loop) -> None:
     before_step(loop, clip)
 
 
+def host_metrics(loop: Loop, ms: float) -> None:
+    """Before each optimizer step the host reads a value of the GPU, and then computes for so long."""
+
+    def read() -> None:
+        gradients(loop)[0].sum().item()
+        until = time.perf_counter() + ms / 1e3
+        while time.perf_counter() < until:
+            pass
+
+    before_step(loop, read)
+
+
+def compare_in_pieces(loop: Loop, kib: int) -> None:
+    """Ranks take the largest of their gradients, which are equal, one small piece after the other."""
+
+    def compare() -> None:
+        for gradient in gradients(loop):
+            for piece in gradient.reshape(-1).split((kib << 10) // gradient.element_size()):
+                torch.distributed.all_reduce(piece, torch.distributed.ReduceOp.MAX)
+
+    before_step(loop, compare)
+
+
 def extra_input(loop: Loop, mib: int, pinned: bool) -> None:
     """Each batch has so much more that goes to the device, on the stream of the training."""
     more = torch.ones(mib << 20, dtype=torch.uint8, pin_memory=pinned and torch.cuda.is_available())
@@ -158,7 +181,8 @@ def slow_storage(make_loader: Callable[..., Any], ms: float) -> Callable[..., An
 OF_LOOP: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
-        finite_checks, gradient_medians, extra_input, extra_products, slow_loader, memory_cap, cpu_neighbours,
+        finite_checks, gradient_medians, host_metrics, compare_in_pieces, extra_input, extra_products, slow_loader,
+        memory_cap, cpu_neighbours,
     )
 }  # fmt: skip
 

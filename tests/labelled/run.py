@@ -3,9 +3,10 @@ starts as far as it can (ahead.py); each has its share of the cores.
 
     python -m tests.labelled.run OUT [--names a,b] [--gpus 4] [--seconds 420] [--limit-s 180]
 
-Every run is a point of OUT/points/<name>, as the launcher leaves it, with label.json. A run that has a remedy is timed
-without a profiler too, and its remedied point is OUT/points/<name>.remedied; other runs have the traced look alone. One
-that fails says so and the others go on; none is begun when the seconds are over. Ends with 1 where one failed.
+Every run is a point of OUT/points/<name>, as the launcher leaves it, with label.json. A run that has a remedy, or asks
+for it, is timed without a profiler too; a remedied point is OUT/points/<name>.remedied. Other runs have the traced look
+alone. One that fails says so and the others go on; none is begun when the seconds are over. What OUT has already is not
+run again, so that a set may take several calls. Ends with 1 where one failed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Job:
 def jobs_of(runs: list[Run]) -> list[Job]:
     """All that is to be done, the remedied points last: without them a run is still a run. Within each, what needs
     most GPUs first, so that none of them waits for a gap at the end."""
-    own = [Job(run, run.point, run.name, run.remedied is not None or not run.point.traced_steps) for run in runs]
+    own = [Job(run, run.point, run.name, run.is_timed) for run in runs]
     fixed = [Job(run, run.remedied, f"{run.name}.remedied", True) for run in runs if run.remedied is not None]
     return [job for group in (own, fixed) for job in sorted(group, key=lambda job: -job.point.world_size)]
 
@@ -210,6 +211,11 @@ def run_all(waiting: list[Job], args: argparse.Namespace) -> int:
     return bad + len(waiting)
 
 
+def measured(folder: Path) -> bool:
+    record = read_json(folder / "record.json")
+    return record is not None and record["status"] == "ok"
+
+
 def main() -> int:
     args = parse()
     chosen = [run for run in load(args.runs) if not args.names or run.name in args.names.split(",")]
@@ -217,7 +223,8 @@ def main() -> int:
     nsys.probe("light")
     import torch  # noqa: F401  (as with the probe's answer, the processes that are forked have it then)
 
-    return 1 if run_all([job for job in jobs_of(chosen) if job.point.world_size <= args.gpus], args) else 0
+    fit = [job for job in jobs_of(chosen) if args.least_ranks <= job.point.world_size <= args.gpus]
+    return 1 if run_all([job for job in fit if not measured(args.out / "points" / job.name)], args) else 0
 
 
 def parse() -> argparse.Namespace:
@@ -225,6 +232,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("out", type=Path)
     parser.add_argument("--names", help="these runs only, with commas between them")
     parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--least-ranks", type=int, default=1, help="runs of so many ranks and more")
     parser.add_argument("--seconds", type=float, default=420.0, help="begin no run after so long")
     parser.add_argument(
         "--limit-s", type=float, default=180.0, help="for each look of a run, its wait for the GPU included"

@@ -36,10 +36,15 @@ class Run:
     neighbour: str | None = None
     remedy: dict[str, Any] | None = None
     rank: int | None = None
+    timed: bool = False
 
     @cached_property
     def point(self) -> Point:
         return complete(self.settings)
+
+    @property
+    def is_timed(self) -> bool:
+        return self.timed or self.remedy is not None or not self.point.traced_steps
 
     @cached_property
     def remedied(self) -> Point | None:
@@ -73,7 +78,7 @@ class Run:
             "gpu_shared": point.tenants == 1 and self.neighbour != "gpu",
             "memory_pressure": point.offload == "none" and "memory_cap" not in self.inject,
             "missing_trace": point.traced_steps > 0,
-            "missing_counters": point.nvml_hz > 0,
+            "missing_counters": point.nvml_hz > 0 and self.is_timed,  # a trace alone may end before a sample is taken
         }
         return sorted(kind for kind, cannot in found.items() if cannot and kind not in self.kinds)
 
