@@ -1,19 +1,26 @@
-# Nightsweep's two commands: `make demo` and `make test`. Both make the environment in .venv first.
+# Nightsweep's commands: `make demo`, `make figures` and `make test`. Each makes the environment in .venv first.
 PYTHON ?= python3
 TORCH := torch==2.13.0
 DEEPSPEED := deepspeed==0.19.8
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
-.PHONY: demo test lint lock clean bench
+DATA := data/h200-2026-11-21
+
+.PHONY: demo figures test lint lock clean bench
 
 demo: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --profile profiles/local --configfile config/demo.yaml
 
+# Every figure and the report of the published data set, in figures/: no GPU, no training.
+figures: .venv/ready
+	$(BIN)/nightsweep figures $(DATA) --out figures/$(notdir $(DATA))
+
+# Three workers for two cores: tests on Slurm wait more than they compute.
 test: .venv/ready
 	$(MAKE) --no-print-directory lint
-	sh tests/cluster/install.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=5
+	sh tests/install.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=5
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -45,4 +52,4 @@ lock: .venv/ready
 	  envs/requirements.in -o envs/requirements.lock
 
 clean:
-	rm -rf .venv .snakemake results
+	rm -rf .venv .snakemake results figures

@@ -29,8 +29,6 @@ localrules:
     tables,
     remedy_round,
     remedies,
-    figure,
-    paper,
     figures,
     report_page,
 

@@ -5,7 +5,10 @@ nightsweep doctor --partition gpu --nodes 2
 nightsweep retry config/demo.yaml
 nightsweep watch results
 nightsweep publish results/demo --out demo-public
+nightsweep publish results/demo --into data/h200
+nightsweep figures data/h200 --out figures
 nightsweep calibrate calibration
+nightsweep export --perfetto results/demo/points/ID --out window.json.gz
 nightsweep ingest traces/*.sqlite --out tables
 nightsweep diagnose traces/*.sqlite
 
@@ -63,9 +66,29 @@ def parser() -> argparse.ArgumentParser:
     watch_.set_defaults(run=watch)
     publish_ = commands.add_parser("publish", help="copy results for the web, without who ran them and where")
     publish_.add_argument("sweep", type=Path, metavar="RESULTS/SWEEP", help="folder of the sweep's results")
-    publish_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write, new or empty")
-    publish_.add_argument("--traces", action="store_true", help="traces too")
+    where = publish_.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", type=Path, metavar="DIR", help="folder to write, new or empty")
+    where.add_argument("--into", type=Path, metavar="DIR", help="data set to add points to, or a new one")
+    publish_.add_argument("--traces", action="store_true", help="traces too (with --out)")
     publish_.set_defaults(run=publish)
+    figures_ = commands.add_parser("figures", help="draw every figure and the report again, from tables alone")
+    figures_.add_argument("folder", type=Path, metavar="DIR", help="results/SWEEP, a copy of it, or a data set")
+    figures_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
+    figures_.set_defaults(run=figures)
+    export_ = commands.add_parser("export", help="a window for Perfetto, lines of MLPerf's log, tables as CSV")
+    export_.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a folder of results, or traces of ranks")
+    kind = export_.add_mutually_exclusive_group(required=True)
+    for name, what in (
+        ("perfetto", "trace events of traces, a folder of ingest, or a point's folder"),
+        ("mllog", "a log of each point of a sweep, a data set or a point's folder"),
+        ("csv", "each table of a folder"),
+    ):
+        kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=what)
+    export_.add_argument("--out", type=Path, required=True, metavar="PATH", help="file (Perfetto), or folder, to write")
+    export_.add_argument("--steps", metavar="A-B", help="steps of the window (Perfetto)")
+    export_.add_argument("--ms", metavar="A-B", help="window in ms from the trace's start (Perfetto)")
+    export_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters beside bare traces")
+    export_.set_defaults(run=export)
     calibrate_ = commands.add_parser("calibrate", help="check this machine's GPU telemetry against known loads")
     calibrate_.add_argument("folder", type=Path, metavar="DIR", help="folder for what is measured, new or empty")
     calibrate_.add_argument("--hz", type=int, default=10, choices=range(1, 51), metavar="N", help="sampling rate (10)")
@@ -112,9 +135,39 @@ def watch(arguments: argparse.Namespace) -> int:
 
 def publish(arguments: argparse.Namespace) -> int:
     """`nightsweep publish`."""
+    from analysis import dataset
     from analysis import publish as publishing
 
+    if arguments.into is not None:
+        if arguments.traces:
+            print("nightsweep publish: a data set holds no traces; expected --traces with --out alone", file=sys.stderr)
+            return EXIT_WRONG
+        return dataset.grow(arguments.sweep, arguments.into)
     return publishing.publish(arguments.sweep, arguments.out, arguments.traces)
+
+
+def figures(arguments: argparse.Namespace) -> int:
+    """`nightsweep figures`."""
+    from analysis import publish as publishing
+
+    try:
+        publishing.require(arguments.folder)
+        publishing.draw_again(arguments.folder, arguments.out, arguments.out / "report.html")
+    except (publishing.PublishError, OSError) as error:
+        print(f"nightsweep figures: {error}", file=sys.stderr)
+        return EXIT_WRONG
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """`nightsweep export`."""
+    from analysis.export import command
+
+    given = arguments
+    if given.steps and given.ms:
+        print("nightsweep export: --steps and --ms: expected one of them", file=sys.stderr)
+        return EXIT_WRONG
+    return command.export(given.paths, given.kind, given.out, given.steps, given.ms, given.nvml)
 
 
 def ingest(arguments: argparse.Namespace) -> int:

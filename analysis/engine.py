@@ -72,14 +72,14 @@ def rank_told(trace: Trace, report: str) -> int | None:
 
 
 def apart(trace: Trace, processes: list[int]) -> list[Frames]:
-    """The events of each process. They are taken out of the trace, so that large tables are not held twice."""
-    if len(processes) == 1:
-        return [trace.events]
+    """The events of each process, without a rank. They are taken out of the trace, so that large tables are not held
+    twice."""
     out: list[Frames] = [{} for _ in processes]
     for kind in list(trace.events):
-        frame = trace.events.pop(kind)
+        frame = trace.events.pop(kind).drop("rank")
+        split = len(processes) > 1 and "process" in frame.columns
         for own, process in zip(out, processes, strict=True):
-            own[kind] = frame.filter(pl.col("process") == process) if "process" in frame.columns else frame
+            own[kind] = frame.filter(pl.col("process") == process) if split else frame
     return out
 
 

@@ -33,6 +33,7 @@ from typing import Any
 
 from analysis import live_look
 from analysis.live_look import Event, Gpu, content, parsed, whole
+from jobs import rounds
 
 SILENT_S = 120.0
 RECHECK_S = 60.0  # of a finished point
@@ -119,24 +120,26 @@ class SweepReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.file = folder, folder / "sweep.json"
-        self.name, self.changed_s = folder.name, -1.0
+        self.name, self.changed_s = folder.name, [-1.0]
         self.points: dict[str, dict[str, Any]] = {}
         self.names: list[str] = []
         self.still: dict[str, Still] = {}
 
     def load(self) -> None:
-        """The list of points, where it is new. One that was read before outlives what cannot be read now."""
+        """The sweep's points and those that rounds of remedies added, where a list of them is new. What was read before
+        outlives what cannot be read now."""
         try:
-            if self.file.stat().st_mtime == self.changed_s:
+            files = [self.file, *rounds.files(self.folder)]
+            if [file.stat().st_mtime for file in files] == self.changed_s:
                 return
-            text, changed = content(self.file) or ("", -1.0)
-            told = parsed(text)
-            points = {str(each["point_id"]): dict(each["settings"]) for each in told["points"]}
+            texts, changed = zip(*(content(file) or ("", -1.0) for file in files), strict=True)
+            lists = [parsed(text) for text in texts]
+            points = {str(each["point_id"]): dict(each["settings"]) for told in lists for each in told["points"]}
         except (OSError, LookupError, TypeError, ValueError):
             if self.points:
                 return
             raise LiveError(f'{self.file}: is no list of points ({{"name", "points": [...]}})') from None
-        self.name, self.points, self.changed_s = str(told.get("name", self.name)), points, changed
+        self.name, self.points, self.changed_s = str(lists[0].get("name", self.name)), points, list(changed)
         self.names, self.still = varying(points), {}
 
     def read(self, now: float) -> SweepState:

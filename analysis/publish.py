@@ -30,12 +30,14 @@ from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import polars as pl
 
-from analysis import leaks, report
-from analysis.figures.__main__ import main as draw
+from analysis import leaks, tables
+from analysis.figures import every
 from analysis.leaks import PLACES, SYMBOLS, Secrets, bounded, load
+from analysis.report.__main__ import main as write_report
 from analysis.scrub import SYMBOL_CATEGORIES, Scrubber, kineto_copy, nsys_copy, symbol_ids
 from jobs.facts import ROOT, output_of
 
@@ -44,17 +46,20 @@ NAMES = ("nodelist", "host", "domain", "user", "env")
 """Kinds that are sought as words."""
 FEWEST = 5
 """Letters of a text that is sought in compressed bytes: a shorter one turns up by chance."""
+PAGES = (".html", ".rst", ".md", ".csv")
+"""Files of plain text."""
 BLOCK = 1 << 24
 """Bytes of a file that are searched at a time."""
-_PICTURE = re.compile(r"data:image/png;base64,[\w+/=]+")
+_PICTURE = re.compile(r"data:image/webp;base64,[\w+/=]+")
+_DATA = re.compile(r'(?<=<script type="application/json" id="data">).*?(?=</script>)', re.DOTALL)
 
 
 class PublishError(Exception):
     """Nothing can be published; the text says where, what is wrong and what was expected."""
 
 
-def require(sweep: Path, out: Path) -> None:
-    """Raise PublishError unless there are tables, and room for the copy."""
+def require(sweep: Path) -> None:
+    """Raise PublishError unless there are tables."""
     points = sweep / "tables/points.parquet"
     if not points.is_file():
         raise PublishError(f"{points}: no such file; expected the results of a sweep, with its tables")
@@ -63,6 +68,10 @@ def require(sweep: Path, out: Path) -> None:
             pl.read_parquet_schema(path)
         except pl.exceptions.PolarsError:
             raise PublishError(f"{path}: cut, or no table; expected Parquet, as `snakemake tables` writes it") from None
+
+
+def require_room(out: Path) -> None:
+    """Raise PublishError unless the copy can be made here."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PublishError(f"{out}: there is something already; expected a new or an empty folder")
 
@@ -73,9 +82,12 @@ def copy_tables(sweep: Path, out: Path, scrubber: Scrubber) -> None:
         scrubber.table(pl.read_parquet(path), path.stem).write_parquet(out / "tables" / path.name)
 
 
-def copy_json(sweep: Path, out: Path, scrubber: Scrubber) -> None:
-    """sweep.json, the rounds of remedies, and the records of all points."""
-    names = ("sweep.json", "remedies/round*.json", "points/*/point.json", "points/*/record.json")
+OF_SWEEP = ("sweep.json", "remedies/round*.json", "points/*/point.json", "points/*/record.json")
+"""sweep.json, the rounds of remedies, and the records of all points."""
+
+
+def copy_json(sweep: Path, out: Path, scrubber: Scrubber, names: Sequence[str] = OF_SWEEP) -> None:
+    """The files of these names."""
     for path in sorted(path for name in names for path in sweep.glob(name)):
         content = load(path)
         if not isinstance(content, dict):
@@ -102,25 +114,29 @@ def copy_traces(sweep: Path, out: Path, scrubber: Scrubber) -> None:
         print(f"{reports} .nsys-rep files are left out: they hold the environment, and cannot be rid of it")
 
 
-def draw_again(out: Path) -> None:
+def draw_again(folder: Path, figures: Path, page: Path) -> None:
     """Figures and the report, from what is published alone."""
-    tables, figures = str(out / "tables"), str(out / "figures")
-    draw(["all", "--tables", tables, "--out", figures])
-    draw(["paper", "--tables", tables, "--out", f"{figures}/paper"])
-    inputs = ["--tables", tables, "--figures", figures, "--records", str(out / "points")]
-    report.main([*inputs, "--out", str(out / "report.html")])
+    for line in every.draw(folder / "tables", figures):
+        print(line)
+    inputs = ["--tables", str(folder / "tables"), "--figures", str(figures), "--records", str(folder / "points")]
+    write_report([*inputs, "--out", str(page)])
 
 
-def write_manifest(out: Path, scrubber: Scrubber) -> None:
-    """What is published, by which program, and how much was replaced: places in distinct texts, by kind."""
+def write_manifest(out: Path, told: dict[str, Any]) -> None:
+    """What is published, by which program, and what is told beside."""
     files = [
         {"file": str(path.relative_to(out)), "bytes": path.stat().st_size, "sha256": _digest(path)}
-        for path in sorted(path for path in out.rglob("*") if path.is_file())
+        for path in sorted(path for path in out.rglob("*") if path.is_file() and path != out / "manifest.json")
     ]
     commit = output_of("git", "rev-parse", "HEAD", cwd=ROOT)
     program = {"version": importlib.metadata.version("nightsweep"), "commit": commit}
-    content = {"nightsweep": program, "replaced": dict(sorted(scrubber.counts.items())), "files": files}
+    content = {"nightsweep": program, **told, "files": files}
     (out / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def replaced(scrubber: Scrubber) -> dict[str, int]:
+    """How much was replaced: places in distinct texts, by kind."""
+    return dict(sorted(scrubber.counts.items()))
 
 
 def _digest(path: Path) -> str:
@@ -130,9 +146,12 @@ def _digest(path: Path) -> str:
 
 @cache
 def constants() -> str:
-    """What the report, figures and captions say of every sweep: a user called `step` is not told by it."""
+    """What the report, figures, captions and a data set's page say of every sweep: a user called `step` is not told by
+    it."""
     here = Path(__file__).parent
-    return "\n".join(p.read_text() for p in (here / "report.html.j2", here / "report.py", *here.glob("figures/*.py")))
+    patterns = ("dataset.py", "report/*.py", "report/page/*", "figures/*.py")
+    files = [path for pattern in patterns for path in sorted(here.glob(pattern))]
+    return "\n".join([*(path.read_text() for path in files), tables.page()])
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -158,8 +177,10 @@ def texts(path: Path) -> Iterator[tuple[str, bool]]:
             yield from ((text, symbol) for text in strings(words))
     elif path.suffix == ".sqlite":
         yield from cells(path)
-    elif path.suffix in (".html", ".rst"):
-        content = html.unescape(_PICTURE.sub("", path.read_text()))
+    elif path.suffix in PAGES:
+        page = _PICTURE.sub("", path.read_text())
+        # Of the report also the data that its scripts and its links to CSV hold: \n and %0A are no part of a word.
+        content = [html.unescape(unquote(_DATA.sub("", page))), *(json.loads(data) for data in _DATA.findall(page))]
     elif path.suffix in (".json", ".gz"):
         content = load(path)
         for event in content.get("traceEvents", ()):
@@ -221,7 +242,7 @@ def search(out: Path, secrets: Secrets) -> list[tuple[str, str]]:
     for path in sorted(path for path in out.rglob("*") if path.is_file()):
         name = str(path.relative_to(out))
         told = {(name, False), *texts(path)}
-        spoken = constants() if path.suffix in (".html", ".rst") else ""
+        spoken = constants() if path.suffix in PAGES else ""
         for text, symbol in (pair for pair in told if every.search(pair[0])):
             for kind, pattern in (strong if symbol else words).items():
                 hits = {match[0] for match in pattern.finditer(text)}
@@ -231,6 +252,14 @@ def search(out: Path, secrets: Secrets) -> list[tuple[str, str]]:
             symbols = "\n".join(text for text, symbol in told if symbol)
             found |= {(name, kind) for kind in raw(path, secrets, symbols)}
     return sorted(found)
+
+
+def is_clean(folder: Path, out: Path, secrets: Secrets) -> bool:
+    """Whether no secret is left in a folder that is to become `out`; each that is left gets a line."""
+    left = search(folder, secrets)
+    for file, kind in left:
+        print(f"{out / file}: it still holds a secret ({kind}); nothing is published", file=sys.stderr)
+    return not left
 
 
 def _any(texts: Sequence[str]) -> re.Pattern[str]:
@@ -244,23 +273,22 @@ def fill(sweep: Path, out: Path, secrets: Secrets, traces: bool) -> None:
     copy_json(sweep, out, scrubber)
     if traces:
         copy_traces(sweep, out, scrubber)
-    draw_again(out)
-    write_manifest(out, scrubber)
+    draw_again(out, out / "figures", out / "report.html")
+    write_manifest(out, {"replaced": replaced(scrubber)})
 
 
 def publish(sweep: Path, out: Path, traces: bool) -> int:
     """`nightsweep publish`; its exit status."""
     scratch = out.absolute().with_name(f".{out.name}.unpublished")
     try:
-        require(sweep, out)
+        require(sweep)
+        require_room(out)
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         secrets = leaks.collect(sweep)
         fill(sweep, scratch, secrets, traces)
-        left = search(scratch, secrets)
-        for file, kind in left:
-            print(f"{out / file}: it still holds a secret ({kind}); nothing is published", file=sys.stderr)
-        if not left:
+        clean = is_clean(scratch, out, secrets)
+        if clean:
             scratch.rename(out)
             files = [path.stat().st_size for path in out.rglob("*") if path.is_file()]
             print(f"{out}: {len(files)} files, {sum(files) / 1e6:.1f} MB")
@@ -269,4 +297,4 @@ def publish(sweep: Path, out: Path, traces: bool) -> int:
         return WRONG
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return LEFT if left else 0
+    return 0 if clean else LEFT

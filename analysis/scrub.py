@@ -20,7 +20,7 @@ import json
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,13 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def _nodes(hosts: Iterable[str]) -> dict[str, str]:
+def _nodes(hosts: Iterable[str], used: int) -> dict[str, str]:
     """The pseudonym of each host; the long and the short name of one have the same."""
     hosts = list(hosts)
     short = sorted({host.partition(".")[0] for host in hosts}, key=_natural)
     # Where a host is really called node2, another one must not be published under this name.
     words = [w for w in ("node", "host", "machine") if not any(re.fullmatch(rf"{w}\d+", name) for name in short)]
-    number = {name: f"{(words or ['computer'])[0]}{index}" for index, name in enumerate(short, 1)}
+    number = {name: f"{(words or ['computer'])[0]}{index}" for index, name in enumerate(short, 1 + used)}
     return {host: number[host.partition(".")[0]] for host in hosts}
 
 
@@ -71,16 +71,21 @@ def _pattern(pairs: Iterable[tuple[str, str]]) -> re.Pattern[str]:
 
 
 class Scrubber:
-    """Replaces the secrets in texts, and counts by kind what it replaced."""
+    """Replaces the secrets in texts, and counts by kind what it replaced.
 
-    def __init__(self, secrets: Secrets) -> None:
+    `used`: how many pseudonyms of hosts, GPUs and folders (host, gpu, dir) are taken already, by other results that the
+    copy joins.
+    """
+
+    def __init__(self, secrets: Secrets, used: Mapping[str, int] | None = None) -> None:
         self.secrets = secrets
+        self.first = Counter(used or {})
         self.counts: Counter[str] = Counter()
         self.folders: dict[str, str] = {}
-        self.gpus = {uuid: f"GPU-{index}" for index, uuid in enumerate(secrets["uuid"], 1)}
+        self.gpus = {uuid: f"GPU-{index}" for index, uuid in enumerate(secrets["uuid"], 1 + self.first["gpu"])}
         words = secrets.pairs("user", "domain")
         self.names: dict[str, tuple[str, str]] = {text: (kind, f"<{kind}>") for kind, text in words}
-        self.names |= {host: ("host", node) for host, node in _nodes(secrets["host"]).items()}
+        self.names |= {host: ("host", node) for host, node in _nodes(secrets["host"], self.first["host"]).items()}
         for nodelist in secrets["nodelist"]:
             nodes = [self.names[host][1] for host in hosts_of(nodelist) if host in self.names]
             self.names[nodelist] = ("host", ",".join(nodes))
@@ -91,6 +96,12 @@ class Scrubber:
             "name": _pattern(secrets.pairs("nodelist", "host", "domain", "user")),
         }
         self.memory: dict[tuple[bool, str], str] = {}
+
+    def used(self) -> dict[str, int]:
+        """How many pseudonyms are taken by now, as a scrubber of further results needs it."""
+        hosts = len({host.partition(".")[0] for host in self.secrets["host"]})
+        own = {"host": hosts, "gpu": len(self.gpus), "dir": len(self.folders)}
+        return {kind: self.first[kind] + number for kind, number in own.items()}
 
     def text(self, value: str) -> str:
         """A text in words."""
@@ -133,7 +144,7 @@ class Scrubber:
     def gpu(self, match: re.Match[str]) -> str:
         uuid = match[1].lower()
         if match[0] != match[1]:
-            self.gpus.setdefault(uuid, f"GPU-{len(self.gpus) + 1}")
+            self.gpus.setdefault(uuid, f"GPU-{self.first['gpu'] + len(self.gpus) + 1}")
         return self.count("uuid", self.gpus.get(uuid, "<uuid>"))
 
     def path(self, path: str) -> str:
@@ -152,7 +163,7 @@ class Scrubber:
         return self.folder(path) if path in self.secrets["home"] or not folder else f"{self.folder(folder)}/{name}"
 
     def folder(self, path: str) -> str:
-        known = "<home>" if path in self.secrets["home"] else f"<dir{len(self.folders) + 1}>"
+        known = "<home>" if path in self.secrets["home"] else f"<dir{self.first['dir'] + len(self.folders) + 1}>"
         return self.folders.setdefault(path, known)
 
     def tree(self, value: Any) -> Any:

@@ -248,6 +248,12 @@ def empty(columns: Mapping[str, Column]) -> pl.DataFrame:
     return pl.DataFrame(schema=schema(columns))
 
 
+def described(columns: Mapping[str, Column]) -> list[str]:
+    """A table's columns as lines of Markdown."""
+    head = ["| column | type | meaning | from |", "|---|---|---|---|"]
+    return head + [f"| `{n}` | {c.dtype} | {c.text} | {c.source} |" for n, c in columns.items()]
+
+
 def page() -> str:
     """docs/tables.md."""
     from analysis.trace_tables import TRACE_TABLES  # metrics, which it lists, take their tables from here
@@ -256,9 +262,7 @@ def page() -> str:
     for title, tables in (("results/<sweep>/tables", TABLES), ("Tables of nightsweep ingest", TRACE_TABLES)):
         lines += [f"## {title}", ""]
         for name, columns in tables.items():
-            lines += [f"### {name}", "", "| column | type | meaning | from |", "|---|---|---|---|"]
-            lines += [f"| `{n}` | {c.dtype} | {c.text} | {c.source} |" for n, c in columns.items()]
-            lines.append("")
+            lines += [f"### {name}", "", *described(columns), ""]
     return "\n".join(lines)
 
 

@@ -57,7 +57,8 @@ class Writer:
 
 
 class File:
-    """One table's file. Times grow little from row to row, and are small as differences; text is a dictionary already.
+    """One table's file. Times and ids of calls grow little from row to row, and are small as differences; text is a
+    dictionary already.
 
     Without Arrow's schema in the file, categorical columns come back as what they stand for: text.
     """
@@ -76,14 +77,14 @@ class File:
             self.writer.write_table(table.cast(self.writer.schema))
 
     def _opened(self, frame: pl.DataFrame, schema: pa.Schema) -> pq.ParquetWriter:
-        times = [name for name, kind in frame.schema.items() if name.endswith("_ns") and kind == pl.Int64]
+        grow = [n for n, kind in frame.schema.items() if kind == pl.Int64 and (n.endswith("_ns") or n == "correlation")]
         return pq.ParquetWriter(
             self.scratch,
             schema,
             compression="zstd",
             compression_level=1,
-            use_dictionary=[name for name in frame.columns if name not in times],
-            column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
+            use_dictionary=[name for name in frame.columns if name not in grow],
+            column_encoding=dict.fromkeys(grow, "DELTA_BINARY_PACKED"),
             write_statistics=False,
             store_schema=False,
         )

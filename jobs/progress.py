@@ -25,7 +25,7 @@ def duration(seconds: float) -> str:
 
 @dataclass
 class Progress:
-    """Counts over the points of this run."""
+    """Counts over the points of this run. A point is under way once it is submitted: a scheduler may still hold it."""
 
     total: int = 0
     sink: IO[str] = field(default_factory=lambda: sys.stderr)
@@ -62,7 +62,7 @@ class Progress:
         now = ", ".join(point for point, _ in list(self.running.values())[:3])
         more = f" (+{len(self.running) - 3})" if len(self.running) > 3 else ""
         return f"{self.done}/{self.total} points done, {self.failed} failed, {self.left()} left{eta}" + (
-            f"; running {now}{more}" if now else ""
+            f"; under way {now}{more}" if now else ""
         )
 
     def show(self) -> None:

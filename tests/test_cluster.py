@@ -82,7 +82,7 @@ def test_orphans_outlive_their_slurmd_but_not_their_node(cluster, tmp_path):
     cluster.kill_slurmd("n2")
     assert _runs(task)
     cluster.power_off("n2")
-    assert not _runs(task)
+    _eventually(lambda: not _runs(task))
     cluster.down("n2", "power")
     assert [row["state"] for row in cluster.jobs() if row["state"] == "PENDING"]
     cluster.run("scancel", "--me")

@@ -7,7 +7,8 @@ import pytest
 
 from analysis import tables as schemas
 from analysis.figures import captions, data, roofline, scaling, style
-from analysis.figures.__main__ import FAMILIES, main
+from analysis.figures.__main__ import main
+from analysis.figures.families import FAMILIES
 from jobs import point as settings
 
 BAD = {1: ("failed", "gpu_out_of_memory", "rank 1: <script>alert(1)</script> CUDA out of memory in backward")}
@@ -155,9 +156,10 @@ def texts(figure):
 def test_all_families_are_written_and_repeat_to_the_byte(sweep, tmp_path):
     folder = write(sweep, tmp_path / "tables")
     for out in ("a", "b"):
-        main(["all", "--tables", str(folder), "--out", str(tmp_path / out)])
+        main([*FAMILIES, "--tables", str(folder), "--out", str(tmp_path / out)])
     names = sorted(file.name for file in (tmp_path / "a").iterdir())
-    assert names == sorted(f"{family}.{end}" for family in FAMILIES for end in ("pdf", "png", "rst"))
+    drawn = FAMILIES.keys() - {"roofline"}  # for which its points have no counters
+    assert names == sorted(f"{family}.{end}" for family in drawn for end in ("pdf", "png", "rst"))
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 

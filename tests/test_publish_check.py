@@ -34,7 +34,7 @@ def _copied(source, target, scrubber):
 )
 def test_the_check_fires(owner, step, instead, file, sweep, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(owner, step, instead)
-    monkeypatch.setattr(publish, "draw_again", lambda out: None)
+    monkeypatch.setattr(publish, "draw_again", lambda *folders: None)
     assert publish.publish(sweep, tmp_path / "web", traces=True) == 1
     assert list(tmp_path.iterdir()) == []
     lines = capsys.readouterr().err.splitlines()
@@ -57,7 +57,7 @@ def test_names_of_kernels_survive_a_user_of_that_name(user, sweep, tmp_path, mon
     with sqlite3.connect(trace) as db:
         changed = ENVIRONMENT.replace(f"USER={USER}", f"USER={user}").replace(HOME, "/root")
         db.execute("UPDATE TARGET_INFO_SYSTEM_ENV SET value = ?", (changed,))
-    monkeypatch.setattr(publish, "draw_again", lambda out: None)
+    monkeypatch.setattr(publish, "draw_again", lambda *folders: None)
     assert publish.publish(copy, tmp_path / "web", traces=True) == 0
     before, after = nsys.read(trace).events, nsys.read(tmp_path / "web" / trace.relative_to(copy)).events
     assert before["kernels"]["name"].str.contains(rf"\b{user}\b").any() == (user != "root")
@@ -65,7 +65,7 @@ def test_names_of_kernels_survive_a_user_of_that_name(user, sweep, tmp_path, mon
 
 
 def test_a_stop_leaves_nothing(sweep, tmp_path, monkeypatch):
-    def stop(out):
+    def stop(*folders):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(publish, "draw_again", stop)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.figures.__main__ import FAMILIES
+from analysis.figures.families import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 SWEEP = """
@@ -18,7 +18,7 @@ name: chain
 base: {workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1, timed_steps: 3,
        traced_steps: 1}
 axes:
-  ranks_per_node: [1, 2]
+  seed: [0, 1]
 include:
   - {learning_rate: 1.0e-4, fault: "exception@rank0:step1"}
 """
@@ -71,9 +71,9 @@ def test_killed_half_way_and_run_again(tmp_path):
 
 
 def test_a_broken_sweep_submits_nothing(tmp_path):
-    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("[1, 2]", "[1, two]"))
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("[0, 1]", "[0, one]"))
     process = start(tmp_path)
     _, errors = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert "axes.ranks_per_node[1]" in errors and "Traceback" not in errors
+    assert "axes.seed[1]" in errors and "Traceback" not in errors
     assert not (tmp_path / "results").exists()

@@ -1,87 +1,33 @@
-"""Figures of a sweep's tables: FAMILY.pdf, FAMILY.png and FAMILY.rst (the caption).
+"""Figures of a sweep's tables: all of them, or those that are named.
 
-python -m analysis.figures iteration_time --tables results/demo/tables --out results/demo/figures
-python -m analysis.figures paper --tables results/demo/tables --out results/demo/figures/paper
-python -m analysis.figures all --tables results/demo/tables --out results/demo/figures
+python -m analysis.figures --tables results/demo/tables --out results/demo/figures
+python -m analysis.figures breakdown pinned --tables results/demo/tables --out figures
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from analysis.figures import (
-    breakdown,
-    captions,
-    data,
-    failures,
-    iteration_time,
-    loss,
-    memory,
-    paper,
-    remedies,
-    roofline,
-    scaling,
-    style,
-    timeline,
-)
-
-FAMILIES: dict[str, Callable[[data.Tables], Figure]] = {
-    "iteration_time": iteration_time.draw,
-    "scaling": scaling.draw,
-    "breakdown": breakdown.draw,
-    "memory": memory.draw,
-    "timeline": timeline.draw,
-    "loss": loss.draw,
-    "failures": failures.draw,
-    "roofline": roofline.draw,
-    "remedies": remedies.draw,
-}
-
-
-def shown(family: str, tables: data.Tables) -> data.Tables:
-    """What a family is drawn of: the sweep's own points, but for the one on remedies."""
-    return tables if family == "remedies" else tables.own()
-
-
-def write(family: str, tables: data.Tables, out: Path) -> None:
-    """Draw one family and write its three files."""
-    own = shown(family, tables)
-    style.save(FAMILIES[family](own), out / family)
-    (out / f"{family}.rst").write_text(captions.caption(family, own) + "\n")
-
-
-def write_paper(families: Iterable[str], tables: data.Tables, out: Path) -> None:
-    """Draw families of the paper, each in two columns of a page and, as NAME-column, in one.
-
-    One that the tables have no points for is left out, and said so on standard output.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    for name in families:
-        family = paper.FAMILIES[name]
-        if family.shown(tables).is_empty():
-            print(f"{name}: left out: {family.missing}")
-            continue
-        style.save(family.draw(tables), out / name)
-        style.save(family.draw(tables, style.ONE_COLUMN_IN), out / f"{name}-column")
-        (out / f"{name}.rst").write_text(captions.caption(name, tables) + "\n")
+from analysis.figures import every, families, paper
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.figures", description="Draw figures from tables.")
-    parser.add_argument("family", choices=[*FAMILIES, *paper.FAMILIES, "paper", "all"])
+    known = [*families.FAMILIES, *paper.FAMILIES]
+    parser.add_argument("family", nargs="*", help=f"all, or of {', '.join(known)}")
     parser.add_argument("--tables", type=Path, required=True, help="folder of the sweep's tables (parquet)")
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--processes", type=int, help="that draw (default: as many as there are cores)")
     args = parser.parse_args(argv)
-    tables = data.load(args.tables)
-    for family in FAMILIES if args.family == "all" else FAMILIES.keys() & {args.family}:
-        write(family, tables, args.out)
-    write_paper(
-        paper.FAMILIES if args.family == "paper" else paper.FAMILIES.keys() & {args.family}, tables.own(), args.out
-    )
+    for name in args.family:
+        if name not in known:
+            parser.error(f"{name}: no family of figures; expected {', '.join(known)}")
+    if not (args.tables / "points.parquet").is_file():
+        parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
+    for line in every.draw(args.tables, args.out, args.family, args.processes):
+        print(line)
 
 
 if __name__ == "__main__":

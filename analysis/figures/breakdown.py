@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import tables as schemas
-from analysis.figures import data, style
+from analysis.figures import data, panels, style
 
 MOST = 40
 
@@ -48,7 +48,7 @@ def _bars(axes: Axes, bars: list[pl.DataFrame]) -> None:
 
 def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> None:
     _bars(axes, bars)
-    names = [f"{bar['config'][0]}, rank {bar['rank'][0]}, n = {bar['points'][0]}" for bar in bars]
+    names = [f"{panels.brief(bar['config'][0])}, rank {bar['rank'][0]}, n = {bar['points'][0]}" for bar in bars]
     axes.set_yticks(range(len(bars)), names)
     axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.grid(axis="x")
@@ -63,13 +63,13 @@ def draw(tables: data.Tables) -> Figure:
     parts = mean_parts(tables)
     if parts.is_empty():
         return style.says("No point has a trace, so there is no breakdown of its steps.")
-    panels = data.per_workload(parts)
-    bars = [part.partition_by("config_order", "rank", maintain_order=True) for _, part in panels]
-    most = MOST // len(panels)
+    workloads = data.per_workload(parts)
+    bars = [part.partition_by("config_order", "rank", maintain_order=True) for _, part in workloads]
+    most = MOST // len(workloads)
     heights = [min(len(rows), most) * 0.17 + 0.75 for rows in bars]
     made = style.figure(height_in=sum(heights) + 0.3)
-    rows = made.subplots(len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    for axes, (workload, _), own in zip(rows, panels, bars, strict=True):
+    rows = made.subplots(len(workloads), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    for axes, (workload, _), own in zip(rows, workloads, bars, strict=True):
         _panel(axes, workload, own[:most], len(own))
     handles, labels = rows[0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside upper center", ncols=len(labels))

@@ -89,6 +89,16 @@ def fixed(points: pl.DataFrame) -> str:
     return " ".join(told)
 
 
+def usual(points: pl.DataFrame) -> str:
+    """The settings that labels leave unsaid, where they name differences from the most common ones."""
+    told = []
+    for workload, part in data.per_workload(points.sort("workload")):
+        for model, values in data.common(part).items():
+            known = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+            told.append(f"Unless a label says otherwise ({workload}, {model}): {known}.")
+    return " ".join(told)
+
+
 def caption(family: str, tables: data.Tables) -> str:
     """The caption of a figure."""
     points = shown(family, tables)
@@ -99,4 +109,7 @@ def caption(family: str, tables: data.Tables) -> str:
     if family == "scaling" and "ddp" in set(points["strategy"]):
         parts.append("Under ddp each rank walks the whole data set, so its samples are not distinct.")
     aside = blocks.SAME if family in paper.FAMILIES else data.ASIDE
-    return " ".join([*parts, counts(points, aside), hardware(points), fixed(points)])
+    # Labels of the paper's figures are their factors' levels, and those of all others are made among all points.
+    unsaid = "" if family in paper.FAMILIES else usual(tables["points"])
+    told = [*parts, counts(points, aside), hardware(points), fixed(points), unsaid]
+    return " ".join(text for text in told if text)

@@ -1,11 +1,13 @@
 """What figures share: the tables of a sweep, and its points grouped into configurations.
 
 A configuration is all settings but a few (ASIDE). Its label names only the settings that vary among the
-points of its workload, so within a workload the label is also its key.
+points of its workload, so within a workload the label is also its key. Where many vary, it names its model and what
+differs from that model's most common values (`common`), and is a key as well.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,8 @@ from jobs import point as settings
 
 ASIDE = ("repeat", "seed", "cost_pairs", "keep_report", "trace_ranks", "trace_preset")
 """Settings that make no other configuration: a further run of it, or what is looked at beside its times."""
+MOST_NAMED = 6
+"""Settings that a label names; where more vary, it names differences from the most common values."""
 SHAPE = ("nodes", "ranks_per_node")
 SETTINGS = tuple(settings.FIELDS)
 
@@ -93,13 +97,35 @@ def order(name: str, value: Any) -> tuple[bool, Any]:
     return (value is not None, choices.index(value) if choices and value in choices else value)
 
 
-def _labelled(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
+def common(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> dict[str, dict[str, Any]]:
+    """By model, the most common value of each setting but `model` that varies among these points, where these are more
+    than a label names; empty where they are not. Among equally common ones the first in order."""
     names = varying(points, but)
+    if len(names) <= MOST_NAMED:
+        return {}
+    return {
+        part["model"][0]: {name: _commonest(name, part[name].to_list()) for name in names if name != "model"}
+        for part in points.sort("model").partition_by("model", maintain_order=True)
+    }
+
+
+def _commonest(name: str, values: list[Any]) -> Any:
+    count = Counter(values)
+    return min(count, key=lambda value: (-count[value], order(name, value)))
+
+
+def _named(row: Mapping[str, Any], names: list[str], usual: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    known = usual.get(row["model"])
+    return names if known is None else [name for name in names if name == "model" or row[name] != known[name]]
+
+
+def _labelled(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
+    names, usual = varying(points, but), common(points, but)
     rows = points.select(SETTINGS).to_dicts()
     keys = [tuple(order(name, row[name]) for name in names) for row in rows]
     rank = {key: index for index, key in enumerate(sorted(set(keys)))}
     return points.with_columns(
-        pl.Series("config", [label(row, names) for row in rows], pl.String),
+        pl.Series("config", [label(row, _named(row, names, usual)) for row in rows], pl.String),
         pl.Series("config_order", [rank[key] for key in keys], pl.Int64),
     )
 

@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from analysis.figures import data, panels, style
 
 MOST = 12
+BESIDE = 48
+"""Characters of a label that has room beside the curves."""
 
 
 def curves(tables: data.Tables) -> pl.DataFrame:
@@ -27,11 +29,11 @@ def curves(tables: data.Tables) -> pl.DataFrame:
     )
 
 
-def _panel(axes: Axes, workload: str, frame: pl.DataFrame) -> None:
+def _panel(axes: Axes, workload: str, frame: pl.DataFrame, beside: bool) -> None:
     shown, more = data.leading(frame, MOST)
     for index, curve in enumerate(shown.partition_by("config_order", maintain_order=True)):
-        look = panels.look(index, curve, frame)
-        name = f"{curve['config'][0]}, n = {max(curve['n'])}"
+        look = panels.look(index, curve, shown)
+        name = f"{panels.brief(curve['config'][0])}, n = {max(curve['n'])}"
         every = max(1, curve.height // 8)
         axes.plot(curve["step"], curve["mean"], label=name, markevery=(index % every, every), **look)
         axes.fill_between(curve["step"], curve["least"], curve["most"], color=look["color"], alpha=0.15, linewidth=0)
@@ -39,7 +41,10 @@ def _panel(axes: Axes, workload: str, frame: pl.DataFrame) -> None:
     axes.set_xlabel("Optimizer step (warm-up included)")
     axes.grid()
     axes.set_title(f"{workload}{more}", loc="left")
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    if beside:
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    else:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=1)
 
 
 @style.styled
@@ -49,7 +54,9 @@ def draw(tables: data.Tables) -> Figure:
     if frame.is_empty():
         return style.says("No point has a finite loss.")
     parts = data.per_workload(frame)
-    made, rows = style.facets(len(parts), 2.6)
+    # Legends stand beside the curves where that leaves them most of the page, else below them.
+    beside = max(max(map(len, data.leading(part, MOST)[0]["config"])) for _, part in parts) < BESIDE
+    made, rows = style.facets(len(parts), 2.6 if beside else 4.2)
     for axes, (workload, part) in zip(rows, parts, strict=True):
-        _panel(axes, workload, part)
+        _panel(axes, workload, part, beside)
     return made

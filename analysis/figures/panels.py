@@ -1,4 +1,5 @@
-"""A panel that several figures use: one bar at the median of each configuration, each repeat a dot."""
+"""A panel that several figures use: one bar at the median of each configuration, each repeat a dot. Bars of many
+configurations lie, so that their labels can be read."""
 
 from __future__ import annotations
 
@@ -11,9 +12,14 @@ from matplotlib.figure import Figure
 
 from analysis.figures import data, style
 
-MOST = 32
+UPRIGHT = 14
+"""Configurations of a panel whose bars stand."""
+LYING = 40
+"""Configurations of a figure whose bars lie: as many as a page has room for."""
 _CHARACTER_IN = 0.062
 _PANEL_IN = 6.3
+_LONGEST = 64
+_ROW_IN = 0.17
 
 
 def colour_of(points: pl.DataFrame) -> tuple[str, dict[str, str]]:
@@ -39,11 +45,12 @@ def _ticks(axes: Axes, labels: list[str], counts: list[int]) -> None:
         axes.set_xticklabels(lines)
     else:
         joined = [f"{text}, n = {n}" for text, n in zip(labels, counts, strict=True)]
-        axes.set_xticklabels(
-            joined, rotation=90 if len(labels) > 14 else 30, ha="center" if len(labels) > 14 else "right"
-        )
-        for tick in axes.get_xticklabels():
-            tick.set_rotation_mode("default" if len(labels) > 14 else "anchor")
+        axes.set_xticklabels(joined, rotation=30, ha="right", rotation_mode="anchor")
+
+
+def brief(label: str) -> str:
+    """A label, cut where it would leave no room for the bars."""
+    return label if len(label) <= _LONGEST else label[: _LONGEST - 1].rstrip(", ") + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def column(axes: Axes, x: float, values: np.ndarray, colour: str, hatch: str, width: float = 0.6) -> None:
@@ -57,38 +64,59 @@ def column(axes: Axes, x: float, values: np.ndarray, colour: str, hatch: str, wi
     axes.plot(x + spread, values, "o", color="white", markeredgecolor="black", markeredgewidth=0.7, markersize=3)
 
 
-def dots(axes: Axes, points: pl.DataFrame, value: str, scale: float = 1.0) -> str:
-    """Draw the configurations of one workload; returns what the title must add."""
-    shown, more = data.leading(points, MOST)
+def lying(axes: Axes, y: float, values: np.ndarray, colour: str, hatch: str) -> None:
+    """The same as `column`, from left to right."""
+    median, height = float(np.median(values)), 0.72
+    axes.barh(y, median, height=height, color=colour, alpha=0.35, edgecolor="none")
+    axes.barh(y, median, height=height, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)
+    axes.vlines(median, y - height / 2, y + height / 2, color="black", linewidth=1.2)
+    axes.hlines(y, values.min(), values.max(), color="black", linewidth=0.8)
+    axes.plot(values, np.full(len(values), y), "o", color="white", markeredgecolor="black", markersize=2.5)
+
+
+def dots(axes: Axes, points: pl.DataFrame, value: str, title: str, scale: float, most: int) -> str:
+    """Draw the first configurations of one workload; returns what the title must add."""
+    shown, more = data.leading(points, most)
     by, colours = colour_of(points)
     hatches = dict(zip(colours, ("", "////", "\\\\\\\\", "....", "xxxx", "----"), strict=False))
     groups = shown.partition_by("config_order", maintain_order=True)
-    for x, group in enumerate(groups):
-        kind = str(group[by][0])
-        column(axes, x, group[value].to_numpy() * scale, colours.get(kind, style.GREY), hatches.get(kind, ""))
-    _ticks(axes, [group["config"][0] for group in groups], [group.height for group in groups])
-    # A lone bar would else fill the panel.
-    room = max(0.0, (4 - len(groups)) / 2)
-    axes.set_xlim(-0.6 - room, len(groups) - 0.4 + room)
-    style.from_zero(axes)
-    axes.grid(axis="y")
+    stand = len(groups) <= UPRIGHT
+    for place, group in enumerate(groups):
+        kind, values = str(group[by][0]), group[value].to_numpy() * scale
+        (column if stand else lying)(axes, place, values, colours.get(kind, style.GREY), hatches.get(kind, ""))
+    labels, counts = [group["config"][0] for group in groups], [group.height for group in groups]
+    if stand:
+        _ticks(axes, labels, counts)
+        # A lone bar would else fill the panel.
+        room = max(0.0, (4 - len(groups)) / 2)
+        axes.set_xlim(-0.6 - room, len(groups) - 0.4 + room)
+        style.from_zero(axes)
+        axes.set_ylabel(title)
+    else:
+        axes.set_yticks(range(len(groups)), [f"{brief(t)}, n = {n}" for t, n in zip(labels, counts, strict=True)])
+        axes.set_ylim(len(groups) - 0.4, -0.6)
+        axes.set_xlim(0, max(axes.dataLim.xmax, 1e-12) * 1.07)
+        axes.set_xlabel(title)
+    axes.grid(axis="y" if stand else "x")
     return more
 
 
-def _row_in(points: pl.DataFrame) -> float:
-    """Height of a row: upright or slanted labels need their own length below the axes."""
-    count, longest = min(points["config_order"].n_unique(), MOST), max(map(len, points["config"])) + len(", n = 10")
-    if longest * _CHARACTER_IN / 2 < _PANEL_IN / count:
-        return 2.7
-    return 2.1 + longest * _CHARACTER_IN * (1 if count > 14 else 0.5)
+def _height_in(points: pl.DataFrame, most: int) -> float:
+    """Height of a panel; slanted labels need their own length below the axes."""
+    count, longest = points["config_order"].n_unique(), max(map(len, points["config"])) + len(", n = 10")
+    if min(count, most) > UPRIGHT:
+        return 0.75 + _ROW_IN * min(count, most)
+    return 2.7 if longest * _CHARACTER_IN / 2 < _PANEL_IN / count else 2.1 + longest * _CHARACTER_IN * 0.5
 
 
 def dot_figure(points: pl.DataFrame, value: str, title: str, scale: float = 1.0) -> Figure:
     """One row a workload."""
     parts = data.per_workload(points)
-    made, rows = style.facets(len(parts), max(_row_in(part) for _, part in parts))
+    most = LYING // len(parts)
+    heights = [_height_in(part, most) for _, part in parts]
+    made = style.figure(height_in=sum(heights))
+    rows = made.subplots(len(parts), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
     for axes, (workload, part) in zip(rows, parts, strict=True):
-        more = dots(axes, part, value, scale)
-        axes.set_ylabel(title)
+        more = dots(axes, part, value, title, scale, most)
         axes.set_title(f"{workload}{more}", loc="left")
     return made

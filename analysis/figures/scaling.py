@@ -85,7 +85,7 @@ def draw(tables: data.Tables) -> Figure:
     _efficiency(right, groups, looks)
     for axes in (left, right):
         _ranks(axes, pl.concat(groups))
-    names = [f"{group['workload'][0]}: {group['config'][0]}, n = {_counts(group)}" for group in groups]
+    names = [f"{group['workload'][0]}: {panels.brief(group['config'][0])}, n = {_counts(group)}" for group in groups]
     handles = [style.handle(name, look) for name, look in zip(names, looks, strict=True)]
     ideal = left.plot([], [], color=style.GREY, linestyle=":", linewidth=1, label="ideal")
     made.legend(handles=[*handles, *ideal], loc="outside lower center", ncols=1)

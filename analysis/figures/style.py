@@ -122,8 +122,9 @@ def facets(rows: int, row_in: float, width_in: float = TWO_COLUMNS_IN) -> tuple[
 
 
 def says(sentence: str) -> Figure:
-    """A figure that says why there is nothing to show."""
+    """A figure that says why there is nothing to show; its label is the sentence, and that of any other is empty."""
     made = figure(TWO_COLUMNS_IN, 1.2)
+    made.set_label(sentence)
     made.text(0.5, 0.5, sentence, ha="center", va="center", wrap=True, color="#444444")
     return made
 
@@ -151,11 +152,24 @@ def handle(label: str, look: dict[str, Any]) -> Line2D:
     return Line2D([], [], color=look["color"], marker=look["marker"], linestyle=look["linestyle"], label=label)
 
 
+def settle(made: Figure) -> None:
+    """Lay the figure out once, for all its files. The solver's last digits differ from run to run, so places are kept
+    to a millionth of the figure's width and height."""
+    made.draw_without_rendering()
+    made.set_layout_engine("none")
+    for axes in made.axes:
+        x, y, width, height = (round(float(edge), 6) for edge in axes.get_position(original=True).bounds)
+        axes.set_position((x, y, width, height))
+    for text in made.texts:
+        text.set_position((round(float(text.get_position()[0]), 6), round(float(text.get_position()[1]), 6)))
+
+
 def save(made: Figure, stem: Path) -> tuple[Path, Path]:
     """Write stem.pdf and stem.png, without dates or versions, so that a repeat gives the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     pdf, png = stem.with_name(stem.name + ".pdf"), stem.with_name(stem.name + ".png")
     with context():
+        settle(made)
         made.savefig(pdf, metadata={"CreationDate": None, "Creator": "Nightsweep", "Producer": "Nightsweep"})
         made.savefig(png, dpi=DPI, metadata={"Software": None})
     return pdf, png

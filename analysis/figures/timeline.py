@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.figures import data, style
+from analysis.figures import data, panels, style
 
 MOST_RANKS = 8
 LANES = ("range", "compute", "communication", "copy")
@@ -109,7 +109,9 @@ def draw(tables: data.Tables) -> Figure:
     lanes(rows[0], events)
     total = events["rank"].n_unique()
     more = f", {MOST_RANKS} of {total} ranks" if total > MOST_RANKS else ""
-    rows[0].set_title(f"{point['workload']}: {point['config']}, repeat {point['repeat']}{more}", loc="left")
+    rows[0].set_title(
+        f"{point['workload']}: {panels.brief(point['config'])}, repeat {point['repeat']}{more}", loc="left"
+    )
     zero_ns, end_s = int(events["zero_ns"][0]), max(events["end_ns"]) / 1e9
     for axes, (column, text) in zip(rows[1:], columns, strict=True):
         _samples(axes, frame, column, text, zero_ns)

@@ -27,7 +27,7 @@ def read(point: Path) -> dict[str, pl.DataFrame]:
     record = record_of(point)
     identity = {"point_id": record["point_id"]}
     return {
-        "steps": _with_step_ms(_frame(_step_rows(point, identity), tables.STEPS)),
+        "steps": steps(point),
         "accuracy": _accuracy(point, identity),
         "ranks": _frame([{**r, **identity} for r in results(point)], tables.RANKS),
         "host_samples": frame(_jsonl(point, "host", identity), "host_samples"),
@@ -46,9 +46,15 @@ def record_of(point: Path) -> _Json:
     return {"point_id": point.name, "sweep": None, "settings": {}} | base | record
 
 
-def results(point: Path) -> list[_Json]:
-    """rankR.result.json of the timed look, by rank."""
-    found = [_json(path) | {"rank": rank} for rank, path in ranked(point / "timed", r"rank(\d+)\.result\.json")]
+def steps(point: Path, look: str = "timed") -> pl.DataFrame:
+    """The table `steps`, or the same of another look."""
+    identity = {"point_id": record_of(point)["point_id"]}
+    return _with_step_ms(_frame(_step_rows(point / look, identity), tables.STEPS))
+
+
+def results(point: Path, look: str = "timed") -> list[_Json]:
+    """rankR.result.json of a look, by rank."""
+    found = [_json(path) | {"rank": rank} for rank, path in ranked(point / look, r"rank(\d+)\.result\.json")]
     return [r for r in found if len(r) > 1]
 
 
@@ -108,8 +114,8 @@ def _json(path: Path) -> _Json:
     return value if isinstance(value, dict) else {}
 
 
-def _step_rows(point: Path, identity: _Json) -> list[_Json]:
-    files = ranked(point / "timed", r"steps-r(\d+)\.jsonl")
+def _step_rows(look: Path, identity: _Json) -> list[_Json]:
+    files = ranked(look, r"steps-r(\d+)\.jsonl")
     return [{**_in_ms(line), "rank": rank, **identity} for rank, path in files for line in json_lines.read(path)]
 
 

@@ -8,6 +8,7 @@ they are taken, so a killed job keeps its log.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
@@ -40,8 +41,9 @@ class HostReader:
             entry = read_json(path)
             if entry and entry["host"] == self.host and psutil.pid_exists(entry["pid"]):
                 pids.add(entry["pid"])
-                pids |= {c.pid for c in psutil.Process(entry["pid"]).children(recursive=True)}
-        self.seen = {pid: self.seen.get(pid) or psutil.Process(pid) for pid in pids}
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    pids |= {c.pid for c in psutil.Process(entry["pid"]).children(recursive=True)}
+        self.seen = {pid: process for pid in pids if (process := self.seen.get(pid) or process_of(pid))}
         return list(self.seen.values())
 
     def read(self) -> dict[str, Any]:
@@ -68,6 +70,14 @@ class HostReader:
             "write_bytes": int(write),
             "num_processes": int(count),
         }
+
+
+def process_of(pid: int) -> psutil.Process | None:
+    """None where it has ended meanwhile: a compiler's workers come and go."""
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
 
 
 def main() -> None:

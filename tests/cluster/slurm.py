@@ -49,9 +49,9 @@ def available(accounting: bool = False) -> str | None:
     path = _environment()["PATH"]
     programs = PROGRAMS + (ACCOUNTING_PROGRAMS if accounting else ())
     if missing := [name for name in programs if not shutil.which(name, path=path)]:
-        return f"not installed: {', '.join(missing)} (tests/cluster/install.sh)"
+        return f"not installed: {', '.join(missing)} (tests/install.sh)"
     if accounting and not any(Path("/usr").glob("lib*/**/slurm*/accounting_storage_mysql.so")):
-        return "not installed: slurm-wlm-mysql-plugin (tests/cluster/install.sh)"
+        return "not installed: slurm-wlm-mysql-plugin (tests/install.sh)"
     trial = [*NAMESPACES, "sh", "-c", "hostname n0 && mount --bind /etc/hosts /etc/hosts"]
     done = subprocess.run(trial, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,0 +1,69 @@
+"""The figures of a folder of tables, by several processes: those of the sweep, and in paper/ those of the paper.
+
+Each is NAME.pdf, NAME.png and NAME.rst (the caption); one of the paper also comes as wide as a journal's column. What
+there is nothing to show of is left out, with a line that says why, also in left-out.txt. The same tables give the same
+bytes, however many processes draw.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Collection
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from analysis.figures import captions, data, families, paper, style
+
+WIDTHS = {"": style.TWO_COLUMNS_IN, "-column": style.ONE_COLUMN_IN}
+"""What is added to the name of a figure of the paper, and its width in inches."""
+LEFT_OUT = "left-out.txt"
+
+
+@cache
+def _tables(folder: Path) -> data.Tables:
+    return data.load(folder)
+
+
+def _write(name: str, suffix: str, made: Figure, shown: data.Tables, out: Path) -> str | None:
+    """Write a figure and its caption, or return why there is nothing to show."""
+    if made.get_label():
+        return f"{name}: left out: {made.get_label()}"
+    out.mkdir(parents=True, exist_ok=True)
+    style.save(made, out / f"{name}{suffix}")
+    (out / f"{name}.rst").write_text(captions.caption(name, shown) + "\n")
+    return None
+
+
+def draw_sweep(name: str, folder: Path, out: Path) -> str | None:
+    """Draw a family of the sweep; the reason where there is nothing to draw."""
+    shown = families.shown(name, _tables(folder))
+    return _write(name, "", families.FAMILIES[name](shown), shown, out)
+
+
+def draw_paper(name: str, suffix: str, folder: Path, out: Path) -> str | None:
+    """Draw a family of the paper in one of WIDTHS; likewise."""
+    shown = _tables(folder).own()
+    return _write(name, suffix, paper.FAMILIES[name].draw(shown, WIDTHS[suffix]), shown, out / "paper")
+
+
+def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | None = None) -> list[str]:
+    """Draw these families, or all; returns a line for each that is left out. `processes`: by default one a core."""
+    processes = processes or len(os.sched_getaffinity(0))
+    out.mkdir(parents=True, exist_ok=True)
+    # Started afresh: Polars' threads do not survive a fork.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        drawn = [pool.submit(draw_sweep, n, folder, out) for n in families.FAMILIES if n in names or not names]
+        drawn += [
+            pool.submit(draw_paper, n, suffix, folder, out)
+            for n in paper.FAMILIES
+            if n in names or not names
+            for suffix in WIDTHS
+        ]
+        left_out = list(dict.fromkeys(line for each in drawn if (line := each.result())))
+    if not names:
+        (out / LEFT_OUT).write_text("".join(f"{line}\n" for line in left_out))
+    return left_out

@@ -1,0 +1,37 @@
+"""The figures of a sweep by name; those of the paper are in analysis/figures/paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from matplotlib.figure import Figure
+
+from analysis.figures import (
+    breakdown,
+    data,
+    failures,
+    iteration_time,
+    loss,
+    memory,
+    remedies,
+    roofline,
+    scaling,
+    timeline,
+)
+
+FAMILIES: dict[str, Callable[[data.Tables], Figure]] = {
+    "iteration_time": iteration_time.draw,
+    "scaling": scaling.draw,
+    "breakdown": breakdown.draw,
+    "memory": memory.draw,
+    "timeline": timeline.draw,
+    "loss": loss.draw,
+    "failures": failures.draw,
+    "roofline": roofline.draw,
+    "remedies": remedies.draw,
+}
+
+
+def shown(family: str, tables: data.Tables) -> data.Tables:
+    """What a family is drawn of: the sweep's own points, but for the one on remedies."""
+    return tables if family == "remedies" else tables.own()

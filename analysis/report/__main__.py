@@ -1,0 +1,30 @@
+"""Write a sweep's report: see the package."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis import report
+from analysis.figures import data
+from analysis.report import records
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m analysis.report", description="Write a sweep's report.")
+    parser.add_argument("--tables", type=Path, required=True, help="folder of the sweep's tables (parquet)")
+    parser.add_argument("--figures", type=Path, required=True, help="folder of its figures (PNG)")
+    parser.add_argument("--records", type=Path, help="folder of its points, for provenance and logs")
+    parser.add_argument("--out", type=Path, required=True, help="HTML file to write")
+    args = parser.parse_args(argv)
+    if not (args.tables / "points.parquet").is_file():
+        parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
+    found = records.read(args.records)
+    page = report.render(data.load(args.tables), args.figures, found, records.logs(args.records, found))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The figures of the report: picture, caption, and the numbers behind it."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from analysis.figures import captions, data, every, paper
+from analysis.figures.families import FAMILIES, shown
+from analysis.report import behind
+
+TITLES = {
+    "iteration_time": "Step time",
+    "scaling": "Scaling over ranks",
+    "breakdown": "Where the time goes",
+    "memory": "Peak memory",
+    "timeline": "Timeline",
+    "loss": "Loss",
+    "failures": "Failures",
+    "roofline": "Roofline",
+    "remedies": "Before and after remedies",
+}
+
+
+def figures(tables: data.Tables, folder: Path) -> list[dict[str, Any]]:
+    """Every figure that was drawn, with its bytes inside; those of the paper (in a folder of that name) last."""
+    titles = {family: TITLES.get(family, family) for family in FAMILIES}
+    titles |= {f"paper/{name}": family.title for name, family in paper.FAMILIES.items()}
+    drawn = []
+    for name, title in titles.items():
+        file, family = folder / f"{name}.png", name.removeprefix("paper/")
+        if file.exists():
+            drawn.append({"id": family, "title": title, **_content(family, file, shown(family, tables))})
+    return drawn
+
+
+def left_out(folder: Path) -> list[str]:
+    """A line for each figure that the tables have nothing to show of."""
+    told = folder / every.LEFT_OUT
+    return told.read_text().splitlines() if told.exists() else []
+
+
+def webp(file: Path) -> bytes:
+    """The picture as lossless WebP: the same pixels in a third of the bytes."""
+    packed = io.BytesIO()
+    with Image.open(file) as picture:
+        picture.save(packed, "WEBP", lossless=True, method=4)
+    return packed.getvalue()
+
+
+def _content(family: str, file: Path, tables: data.Tables) -> dict[str, Any]:
+    text, _, fixed = captions.caption(family, tables).partition(" Fixed (")
+    rows = behind.frame(family, tables)
+    return {
+        "webp": base64.b64encode(webp(file)).decode(),
+        "caption": text,
+        "fixed": fixed and f"Fixed ({fixed}",
+        "rows": 0 if rows is None else rows.height,
+        "csv": "" if rows is None else behind.link(rows),
+    }

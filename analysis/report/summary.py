@@ -1,0 +1,100 @@
+"""What a reader should know first: what was run, what failed, and the best and the worst of what can be compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import polars as pl
+
+from analysis.figures import data
+
+_Rows = list[dict[str, Any]]
+
+WORK = ("workload", "model", "method", "image_size", "seq_len", "sequences")
+"""Settings that say what is trained: the times of other work are no better and no worse."""
+MOST_WORKS = 8
+
+
+def headline(points: pl.DataFrame) -> list[tuple[str, str]]:
+    """The numbers at the top: (what, value)."""
+    count = Counter(points["status"].to_list())
+    ranks = points["world_size"].drop_nulls().unique().sort().to_list()
+    models = points["accelerator"].drop_nulls().unique().sort().to_list()
+    added = points["round"].drop_nulls().len()
+    numbers = [("points", str(points.height))] + ([("of these by remedies", str(added))] if added else [])
+    numbers += [(s.replace("_", " "), str(count[s])) for s in ("ok", "failed", "cancelled", "not_run")]
+    numbers.append(("ranks", ", ".join(map(str, ranks)) or "none"))
+    numbers.append(("hardware", ", ".join(models) or "not recorded"))
+    gpu_s = points.filter(pl.col("device_used") == "cuda").select(pl.col("wall_s") * pl.col("world_size"))
+    if gpu_s.height:
+        numbers.append(("GPU-hours of all launches", f"{gpu_s.to_series().sum() / 3600:.3g}"))
+    return numbers
+
+
+def reasons(points: pl.DataFrame) -> _Rows:
+    """Why points failed, were cancelled or did not run: status, reason, points; the most frequent first."""
+    bad = points.filter(pl.col("status") != "ok").group_by("status", "reason").agg(points=pl.len())
+    return bad.sort("points", "status", "reason", descending=[True, False, False]).to_dicts()
+
+
+def troubles(tables: data.Tables) -> _Rows:
+    """Points that failed or were cancelled, with label and tracebacks."""
+    points = data.configured(tables["points"]).select("point_id", "workload", "config", "config_order", "repeat")
+    rows = tables["failures"].join(points, on="point_id", how="left", maintain_order="left")
+    return rows.sort("workload", "config_order", "repeat", "point_id", nulls_last=True).to_dicts()
+
+
+def extremes(tables: data.Tables) -> dict[str, Any]:
+    """The best and the worst configuration of each work, by throughput over ranks (median of repeats), and over all
+    works by MFU where it is known. `left`: works that are not shown.
+
+    Of the sweep's own points that are ok. Each side names the settings in which the two differ, and its first repeat.
+    """
+    points = data.ok_points(tables.own()).filter(pl.col("samples_per_s") > 0, pl.col("world_size") > 0)
+    per_rank = pl.coalesce("tokens_per_s", "samples_per_s") / pl.col("world_size")
+    groups = points.with_columns(value=per_rank).partition_by(WORK, maintain_order=True)
+    compared = [group for group in groups if group["config_order"].n_unique() > 1]
+    compared.sort(key=lambda group: -group.height)
+    rows = [_pair(group, _work(group), _measure(group)) for group in compared[:MOST_WORKS]]
+    by_mfu = points.filter(pl.col("mfu_percent").is_not_null()).with_columns(value=pl.col("mfu_percent"))
+    if by_mfu.n_unique(["workload", "config_order"]) > 1:
+        rows.insert(0, _pair(by_mfu, "all", "MFU (%)"))
+    return {"rows": rows, "left": len(compared[MOST_WORKS:])}
+
+
+def _work(group: pl.DataFrame) -> str:
+    row = group.row(0, named=True)
+    return data.label(row, [name for name in WORK[1:] if row[name] is not None])
+
+
+def _measure(group: pl.DataFrame) -> str:
+    what = "samples" if group["tokens_per_s"].null_count() else "tokens"
+    return f"{what}/s of a {'GPU' if set(group['device_used']) == {'cuda'} else 'rank'}"
+
+
+def _pair(group: pl.DataFrame, work: str, measure: str) -> dict[str, Any]:
+    first = pl.col("point_id", "config", *(name for name in data.SETTINGS if name != "workload")).first()
+    by = ["workload", "config_order"]
+    each = group.group_by(by, maintain_order=True).agg(first, pl.col("value").median(), n=pl.len())
+    ordered = each.sort("value", "point_id", descending=[True, False])
+    best, worst = ordered.row(0, named=True), ordered.row(-1, named=True)
+    sides = {
+        side: {"id": row["point_id"], "n": row["n"], "value": _short(row["value"]), "config": _told(row, other)}
+        for side, row, other in (("best", best, worst), ("worst", worst, best))
+    }
+    return {"work": work, "measure": measure, "configurations": each.height, **sides} | {
+        "ratio": _short(best["value"] / worst["value"])
+    }
+
+
+def _told(row: dict[str, Any], other: dict[str, Any]) -> str:
+    """What sets a configuration apart from the other one; of another workload, from all of its own."""
+    if row["workload"] != other["workload"]:
+        return f"{row['workload']}: {row['config']}"
+    names = [name for name in data.SETTINGS if name not in data.ASIDE and row[name] != other[name]]
+    return data.label(row, [name for name in names if row[name] is not None])
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

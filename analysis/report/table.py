@@ -1,0 +1,59 @@
+"""The table of points: results, and settings that vary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from analysis.figures import data
+from analysis.report import behind
+
+# Result columns: heading, column, what it is divided by, decimals.
+RESULTS = (
+    ("ranks", "world_size", 1, 0),
+    ("step (ms)", "step_ms_median", 1, 2),
+    ("step p95 (ms)", "step_ms_p95", 1, 2),
+    ("wait for data (ms)", "data_ms_median", 1, 2),
+    ("samples/s", "samples_per_s", 1, 1),
+    ("tokens/s", "tokens_per_s", 1, 0),
+    ("MFU (%)", "mfu_percent", 1, 1),
+    ("memory (GiB)", "peak_memory_bytes", 2**30, 2),
+    ("energy (J)", "energy_j", 1, 1),
+    ("J/step", "step_j", 1, 2),
+    ("J/sample", "sample_j", 1, 3),
+    ("last loss", "loss_last", 1, 4),
+    ("wall (s)", "wall_s", 1, 1),
+)
+FIRST = ("point", "status", "workload", "configuration")
+LONG = ("topology",)
+"""Columns of many lines, which the CSV of all points leaves to each point's own page."""
+
+
+def _number(value: float | None, scale: float, decimals: int) -> str:
+    return "" if value is None else f"{value / scale:.{decimals}f}"
+
+
+def point_table(points: pl.DataFrame) -> dict[str, Any]:
+    """Head and rows: id, status, workload, configuration, the results that some point has, and last the settings that
+    vary within a workload. `numbers`: places of the first and last result, from 1; `settings`: of the first setting.
+    """
+    ordered = data.configured(points)
+    vary = {name for _, part in data.per_workload(ordered) for name in data.varying(part, but=())}
+    names = [name for name in data.SETTINGS if name in vary]
+    aside = ["round"] if ordered["round"].null_count() < ordered.height else []
+    results = [r for r in RESULTS if ordered[r[1]].null_count() < ordered.height]
+    rows = []
+    for row in ordered.to_dicts():
+        cells = [str(row["workload"]), row["config"]]
+        cells += [_number(row[column], scale, decimals) for _, column, scale, decimals in results]
+        cells += ["" if row[name] is None else str(row[name]) for name in (*aside, *names)]
+        rows.append({"id": row["point_id"], "status": row["status"] or "", "cells": cells})
+    whole = points.drop(LONG).with_columns(pl.col("hosts").list.join(" "))
+    return {
+        "head": [*FIRST, *(r[0] for r in results), *aside, *names],
+        "numbers": (len(FIRST) + 1, len(FIRST) + len(results)),
+        "settings": len(FIRST) + len(results) + len(aside) + 1,
+        "rows": rows,
+        "csv": behind.link(behind.told(whole)),
+    }
