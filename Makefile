@@ -3,7 +3,7 @@ PYTHON ?= python3
 TORCH := torch==2.13.0
 DEEPSPEED := deepspeed==0.19.8
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile
 
 DATA := data/h200-2026-11-21
 
@@ -16,11 +16,11 @@ demo: .venv/ready
 figures: .venv/ready
 	$(BIN)/nightsweep figures $(DATA) --out figures/$(notdir $(DATA))
 
-# Three workers for two cores: tests on Slurm wait more than they compute.
+# Four workers for two cores: tests on Slurm wait more than they compute.
 test: .venv/ready
 	$(MAKE) --no-print-directory lint
 	sh tests/install.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=5
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=5
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -30,7 +30,8 @@ lint: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --configfile config/demo.yaml --lint
 
 # torch first and pinned, so that this pin decides which build of it comes. DeepSpeed is source only: its set-up imports
-# torch, so it is built without isolation, and without its operators (they would need a compiler here).
+# torch, so it is built without isolation, and without its operators (they would need a compiler here). Bytecode comes last,
+# made on all cores; packages bring files that this Python cannot compile, and nothing imports those.
 .venv/ready: envs/requirements.lock pyproject.toml Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nightsweep needs Python 3.11 or later")'
 	$(PYTHON) -m venv .venv
@@ -38,6 +39,7 @@ lint: .venv/ready
 	$(PIP) -r envs/requirements.lock
 	DS_BUILD_OPS=0 $(PIP) --no-build-isolation --no-deps $(DEEPSPEED)
 	$(PIP) --no-build-isolation --no-deps -e .
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	touch $@
 
 # How fast traces become tables, beside nsys where there is one: see tests/bench/speed.py.

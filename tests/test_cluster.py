@@ -12,7 +12,7 @@ WHY_NOT = available()
 WHY_NO_ACCOUNTING = available(accounting=True)
 
 
-def _eventually(reached, timeout=15):
+def _eventually(reached, timeout=60):
     end = time.monotonic() + timeout
     while not reached():
         assert time.monotonic() < end

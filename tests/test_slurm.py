@@ -80,7 +80,7 @@ class Driver:
             else []
         )
 
-    def until(self, reached, timeout=60, fast=False):
+    def until(self, reached, timeout=180, fast=False):
         end = time.monotonic() + timeout
         while not reached():
             assert time.monotonic() < end, self.log.read_text()
@@ -89,7 +89,7 @@ class Driver:
     def running(self):
         return [row for row in self.cluster.jobs() if row["state"] == "RUNNING"]
 
-    def finish(self, timeout=150):
+    def finish(self, timeout=300):
         try:
             self.process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -156,7 +156,7 @@ def test_a_rank_under_nsys_shows_its_stack_and_leaves_nothing_behind(tmp_path, m
 
 
 def wait_for(path, word):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not path.exists() or word not in path.read_text():
         assert time.monotonic() < deadline, f"{path.name} never said {word}"
         time.sleep(0.1)

@@ -6,7 +6,6 @@ from collections import defaultdict
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from jobs.point import Point
 
@@ -24,7 +23,7 @@ def make_optimizer(point: Point, model: torch.nn.Module) -> torch.optim.Optimize
     kinds: dict[Any, list[torch.nn.Parameter]] = defaultdict(list)
     for parameter in model.parameters():
         if parameter.requires_grad:
-            kinds[parameter.device_mesh if isinstance(parameter, DTensor) else None].append(parameter)
+            kinds[getattr(parameter, "device_mesh", None)].append(parameter)  # of a DTensor, slow to import to ask
     groups = [{"params": parameters} for parameters in kinds.values()]
     kernels: dict[str, Any] = KERNELS[point.optimizer_kernels]
     if point.optimizer == "adamw":

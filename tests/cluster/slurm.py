@@ -28,7 +28,7 @@ from tests.cluster.config import Places, Shape, files, free_base_port
 __all__ = ["Cluster", "ClusterError", "Shape", "available"]
 
 DEFAULT_SHAPE = Shape()
-START_SECONDS = 30
+START_SECONDS = 60
 PROGRAMS = ("slurmctld", "slurmd", "srun", "munged", "unshare")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
 NAMESPACES = ("unshare", "--uts", "--mount", "--propagation", "private")
@@ -88,7 +88,7 @@ class Cluster:
     # Starting
 
     def start(self) -> None:
-        """Returns when all nodes are idle; after 30 s raises ClusterError with the last lines of the logs."""
+        """Returns when all nodes are idle; after 60 s raises ClusterError with the last lines of the logs."""
         if self._places:
             raise ClusterError(f"already started: {self.folder}")
         self._deadline = time.monotonic() + START_SECONDS

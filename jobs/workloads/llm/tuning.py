@@ -30,18 +30,18 @@ INT4: Any = torch.int4  # type: ignore[attr-defined]  # not in torch's stubs
 def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, ...]]:
     """The model and its decoder layers; a frozen reference model's come after the model's own."""
     from jobs.workloads.llm.model import Llama
-    from jobs.workloads.llm.preference import PreferenceLlama
 
     device = torch.get_default_device()
     method, chunks = str(point.method), point.loss_chunks or 0
     assert point.dpo_beta is not None
     config = configuration(point)
     with torch.device("meta"):
-        llama = (
-            PreferenceLlama(config, chunks, point.dpo_beta, copied=method == "dpo")
-            if method.startswith("dpo")
-            else Llama(config, chunks, fuse=point.compile != "none")
-        )
+        if method.startswith("dpo"):
+            from jobs.workloads.llm.preference import PreferenceLlama  # it needs peft, which takes a while to import
+
+            llama: Llama = PreferenceLlama(config, chunks, point.dpo_beta, copied=method == "dpo")
+        else:
+            llama = Llama(config, chunks, fuse=point.compile != "none")
         layers = [layer for part in (llama, getattr(llama, "reference", None)) if part for layer in part.model.layers]
         set_checkpointing(point, layers[: config.num_hidden_layers])
         if point.float8 != "none":
