@@ -2,7 +2,7 @@
 
     python -m tests.strategy_run OUT STEPS < points.json
 
-Each rank writes the losses of each point to OUT/rankR.json; `run` starts them.
+Each rank, a process of its own, writes the losses of each point to OUT/rankR.json; `run` starts them.
 """
 
 import gc
@@ -25,23 +25,17 @@ def run(folder, ranks, points, steps=3, **environment):
     """Losses by name of the point: of each rank, of each step, of each micro-batch."""
     every = {"ranks_per_node": ranks}
     text = json.dumps({name: complete(every | settings).settings() for name, settings in points.items()})
-    shared = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.strategy_run", str(folder), str(steps)],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"} | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        process.stdin.write(text)
-        process.stdin.close()
-    told = [process.stdout.read() for process in processes]
-    assert not any(process.wait() for process in processes), "\n".join(told)[-6000:]
+    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-m", "tests.strategy_run", str(folder), str(steps)]
+    done = subprocess.run(
+        command,
+        env=os.environ | shared | {"OMP_NUM_THREADS": "1"} | environment,
+        input=text,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
     of_ranks = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
     return {name: [of_rank[name] for of_rank in of_ranks] for name in points}
 
@@ -92,20 +86,35 @@ def attempt(point, steps):
         return {"error": traceback.format_exc()[-3000:]}
 
 
-def main():
-    gc.disable()  # a start is short, and what libraries make lasts
-    warnings.simplefilter("ignore")
+def rank(number, points, folder, steps):
     import torch.distributed as dist
 
     from jobs.worker import join_group, pick_device
 
-    points = {name: complete(settings) for name, settings in json.load(sys.stdin).items()}
+    gc.disable()  # a start is short, and what libraries make lasts
+    warnings.simplefilter("ignore")
+    os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(number)
     join_group(pick_device(next(iter(points.values()))), stall_s=0)
-    found = {name: attempt(point, int(sys.argv[2])) for name, point in points.items()}
-    (Path(sys.argv[1]) / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))
+    found = {name: attempt(point, steps) for name, point in points.items()}
+    (folder / f"rank{number}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
-    gc.freeze()
+
+
+def main():
+    gc.disable()
+    import torch.multiprocessing
+
+    points = {name: complete(settings) for name, settings in json.load(sys.stdin).items()}
+    start = "spawn"  # a GPU may be looked for when libraries load, and is of no use after a fork
+    if next(iter(points.values())).device == "cpu":
+        import torch.distributed.tensor
+        import transformers.modeling_utils  # noqa: F401  # both take seconds: once for all ranks
+
+        start = "fork"
+        gc.freeze()
+    arguments, ranks = (points, Path(sys.argv[1]), int(sys.argv[2])), int(os.environ["WORLD_SIZE"])
+    torch.multiprocessing.start_processes(rank, arguments, ranks, start_method=start)
 
 
 if __name__ == "__main__":

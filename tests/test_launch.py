@@ -38,7 +38,7 @@ def test_both_looks_leave_steps_samples_and_a_trace_of_each_rank(tmp_path):
     assert len(losses(folder, 0)) == len(losses(folder, 1)) == 5
     assert all((folder / f"traced/trace-r{rank}.json.gz").stat().st_size > 1000 for rank in (0, 1))
     found = {look: json.loads((folder / f"{look}/rank0.result.json").read_text()) for look in ("timed", "traced")}
-    assert found["timed"]["flops"]["step"] > 0 and "flops" not in found["traced"]
+    assert found["timed"]["flops"] == count(complete(NANO | {"method": "lora"})) and "flops" not in found["traced"]
     assert list((folder / "timed").glob("host-*.jsonl"))
     assert record["software"]["packages"]["torch"] and record["hosts"][0]["cpu_model"]
 

@@ -21,6 +21,7 @@ EXACT = {"precision": "fp64", "grad_accum": 2}
 LLM = NANO | EXACT
 VIT = {"workload": "image", "model": "vit_s", "image_size": 32, **CPU, **EXACT}
 PLAIN = NANO | {"grad_accum": 2}
+QLORA = NANO | {"method": "qlora", "learning_rate": 0.1, "loss_chunks": 2}
 
 TWO = {
     "ddp": LLM | {"ddp_bucket_view": True, "ddp_bucket_mb": 1},
@@ -38,6 +39,8 @@ TWO = {
     "zero2": PLAIN | {"strategy": "zero2", "offload": "optimizer"},
     "zero3": PLAIN | {"strategy": "zero3", "offload": "all", "zero_communication": "serial"},
     "fsdp2 bf16": PLAIN | {"strategy": "fsdp2", "precision": "bf16", "reduce_dtype": "bf16"},
+    "ddp_ds qlora": QLORA | {"strategy": "ddp_ds"},
+    "fsdp2 qlora": QLORA | {"strategy": "fsdp2"},
     "tp bf16_pure": PLAIN | {"strategy": "tp", "precision": "bf16_pure", "optimizer_kernels": "for-loop"},
 }
 FOUR = {
@@ -129,6 +132,12 @@ def test_short_formats_are_near(two, name, shards):
     found, expected = means(two[name]), plain(TWO[name] | {"precision": "fp32"}, shards)
     assert found == pytest.approx(expected, rel=2e-3)
     assert found != pytest.approx(expected, rel=1e-9)  # else the format had no effect
+
+
+def test_adapters_are_tuned_alike(two):
+    found = means(two["ddp_ds qlora"])
+    assert means(two["fsdp2 qlora"]) == pytest.approx(found, rel=1e-4)
+    assert len(set(found)) == STEPS
 
 
 def test_powersgd_begins_after_its_first_steps(two):
