@@ -105,7 +105,11 @@ TECHNIQUES: tuple[Technique, ...] = (
     _switch(
         "workers kept between epochs", "input pipeline, data loading", LOADED, {}, {"persistent_workers": False}
     ),
-    _missing("DALI", "input pipeline, data loading", {"loader": "dali"}, "not installed on the machine measured"),
+    _switch("DALI", "input pipeline, data loading", LOADED, {"loader": "dali"}),
+    _switch(
+        "DALI, JPEG decoded on the GPU", "input pipeline, data loading", LOADED | {"source": "jpeg"},
+        {"loader": "dali", "dali_on": "mixed", "pin_memory": False},
+    ),
     # More work for the device at a time, fewer and better kernels
     _switch(
         "larger batch", "model hyperparameters, insufficient parallelism", MOBILE, {"micro_batch": 512},

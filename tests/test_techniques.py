@@ -55,5 +55,5 @@ def test_the_page_tells_ratios_and_failures():
     assert lines["CUDA graphs"].endswith("| 1, 1 | 0.25 | 1.20 | 0.50 |  |")
     assert lines["flash attention"].endswith(f"| 0, 0 | - | - | - | {failed.id}: gpu_out_of_memory |")
     assert lines["TF32"].endswith("| 0, 0 | - | - | - |  |")
-    assert "not shown: " in lines["DALI"]
+    assert "not shown: " in lines["Multi-Instance GPU"]
     assert set(shown) <= set(lines)
