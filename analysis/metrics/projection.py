@@ -49,7 +49,7 @@ def _levels(tree: Tree, inner: Ints, call: Ints, start: Ints, end: Ints) -> Iter
         if len(kept):
             yield _groups(holder[kept], call[kept], start[kept], end[kept])
         holder[at] = tree.parent[holder[at]]
-        depth[at] = np.where(holder[at] >= 0, tree.depth[holder[at]], -1)
+        depth[at] = np.where(holder[at] >= 0, tree.depth[holder[at]].astype(np.int64), -1)
 
 
 def _crossed(tree: Tree, calls: pl.DataFrame, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
