@@ -96,6 +96,14 @@ def test_workers_that_compute_prepare(tmp_path, percent, kind):
     assert ("resize_on" in causes(e)[kind].remedy) == (kind == "cpu_preprocessing")
 
 
+@pytest.mark.parametrize(("wait", "step", "share"), [(8.0, 18.0, 8 / 18), (8.0, 12.0, 2 / 12), (0.05, 18.0, 0)])
+def test_batches_loaded_before_the_trace_hide_no_wait(tmp_path, wait, step, share):
+    """Traced steps of 10 ms find their batches there; timed ones wait, and are longer, by so much at most."""
+    more = {"steps": timed(wait, step), "traced_steps": timed(0.0, 10.0), "settings": {**IMAGE, "loader_workers": 2}}
+    e = of(tmp_path, busy, **more)
+    assert shares(e) == ({"loader_wait": round(share, 3)} if share else {})
+
+
 def test_pageable_copies(tmp_path):
     """5 ms for 50 MB is 10 GB/s; pinned memory would give 25 at least. The host waits for it, without a lead then."""
 

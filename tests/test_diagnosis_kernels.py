@@ -16,6 +16,14 @@ def test_products_without_tensor_cores(tmp_path):
     assert causes(e)["tensor_cores_unused"].remedy == {"precision": "tf32"}
 
 
+def test_products_left_in_fp32_beside_16_bits_are_those_of_attention(tmp_path):
+    vit = IMAGE | {"model": "vit_s", "precision": "bf16"}
+    e = of(tmp_path, lambda r, s: busy(r, s, name=FP32), settings=vit)
+    assert causes(e)["tensor_cores_unused"].remedy == {"attention": "flash"}
+    e = of(tmp_path, lambda r, s: busy(r, s, name=FP32), settings=vit | {"model": "resnet50"})
+    assert causes(e)["tensor_cores_unused"].remedy == {"precision": "bf16_pure"}
+
+
 def test_splitting_and_vector_products_could_not_use_them(tmp_path):
     e = of(tmp_path, lambda r, s: busy(r, s, name="void cublasLt::splitKreduce_kernel<32, 16, int, float, float>"))
     assert shares(e) == {}

@@ -36,6 +36,14 @@ class Share:
         return Share(self.value * (most if value is None else value), low * least, min(1.0, high * most))
 
 
+    def plus(self, time: Share, step_ns: float) -> Share:
+        """With a further time, ns, of steps of `step_ns`."""
+        edges = [(self.value if edge is None else edge) for edge in (self.value, self.low, self.high)]
+        more = [(time.value if edge is None else edge) / step_ns for edge in (time.value, time.low, time.high)]
+        value, low, high = (min(1.0, edge + extra) for edge, extra in zip(edges, more, strict=True))
+        return Share(value, low, high)
+
+
 @dataclass(frozen=True)
 class Fact:
     """A number that a cause rests on. `table`: where it is from (docs/tables.md), or a file of the point."""

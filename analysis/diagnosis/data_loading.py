@@ -22,7 +22,8 @@ LARGE_BYTES = 1 << 20
 def loader_wait(e: Evidence) -> list[Cause]:
     """The launching thread waits for the next batch and the GPU is idle: in a range of the loader, or, where no range
     marks one, before a batch's copy to the device (such idle time may have another reason: half is the interval's
-    lower end). Without a trace the host's wait, of which the GPU may have worked through any part."""
+    lower end); and what timed steps wait longer than the trace's, which may live on batches loaded before. Without a
+    trace the host's wait, of which the GPU may have worked through any part."""
     return [] if preparing(e) else _loading(e, "loader_wait", "let more workers load, further ahead", _more_workers(e))
 
 
@@ -46,7 +47,10 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
     if e.lanes:
         share = e.share(marked + unmarked)
         share = share.times(0.5) if unmarked.sum() > marked.sum() else share
+        share = share.plus(e.unseen_wait, e.step_ns)
         method = "idle time of the device while its launching thread waits for a batch"
+        if e.unseen_wait.value:
+            method += ", and what timed steps wait longer than traced ones"
     else:
         told = host_wait(e)
         share = Share(told, 0.0, told)

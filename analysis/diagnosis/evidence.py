@@ -138,10 +138,28 @@ class Evidence:
     @functools.cached_property
     def step_ns(self) -> float:
         """The time that shares are of: of a step without the tracer where that was measured and is shorter, else of the
-        trace's."""
+        trace's and what that did not see of waiting for batches."""
         traced = float(self.periods.mean()) if self.periods.size else math.nan
         timed = self.timed_ns
-        return traced if timed is None else timed if math.isnan(traced) else min(traced, timed)
+        shorter = traced if timed is None else timed if math.isnan(traced) else min(traced, timed)
+        return shorter + self.unseen_wait.value
+
+    @functools.cached_property
+    def unseen_wait(self) -> Share:
+        """By how much a timed step is longer than a traced one for want of batches, ns (not a share): the few steps of a
+        trace may live on what was loaded while the tracer began. No more than what the host waits longer for its
+        loader; nothing where that is noise."""
+        if self.steps.is_empty() or self.traced_steps.is_empty() or not self.periods.size:
+            return Share(0.0, 0.0, 0.0)
+        waits, before = (table["data_ms"].drop_nulls().to_numpy() * 1e6 for table in (self.steps, self.traced_steps))
+        traced = float(self.periods.mean())
+        longer = float(self.steps["step_ms"].drop_nulls().to_numpy().mean()) * 1e6 - traced
+        waited = float(waits.mean() - before.mean())
+        unseen = min(longer, waited)
+        if unseen < limit("noise") * traced:
+            return Share(0.0, 0.0, 0.0)
+        half = half_interval([(float(waits.var(ddof=1)) / len(waits), len(waits))]) if len(waits) > 1 else 0.0
+        return Share(unseen, max(0.0, unseen - half), unseen + half)
 
     @functools.cached_property
     def timed_ns(self) -> float | None:

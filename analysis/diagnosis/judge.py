@@ -58,7 +58,7 @@ def capped(e: Evidence, causes: list[Cause]) -> list[Cause]:
     if not e.periods.size:
         return causes
     left = {
-        "idle": sum(e.share(e.part(p)).value for p in PARTS if p.startswith("idle")),
+        "idle": sum(e.share(e.part(p)).value for p in PARTS if p.startswith("idle")) + e.unseen_wait.value / e.step_ns,
         "copies": sum(e.share(e.part(p)).value for p in BUSY[2:]),
         "communication": e.share(e.part("communication")).value,
         "compute": e.share(e.part("compute")).value,

@@ -17,15 +17,19 @@ MEMORY_LEFT = 0.5
 def tensor_cores_unused(e: Evidence) -> list[Cause]:
     """Matrix products, convolutions or attention in fp32 that tensor cores could do. Their time, times 1 - peak of fp32
     over peak of TF32 of the device (analysis/metrics/peaks.py; 1/8 where nothing is stated). Products that wait for
-    memory win less: half is the interval's lower end."""
+    memory win less: half is the interval's lower end. Where the rest is in 16 bits, attention that is computed by
+    plain products is what remains in fp32."""
+    half: tuple[remedies.Change, ...] = ({"attention": "flash"}, {"precision": "bf16_pure"})
+    whole: tuple[remedies.Change, ...] = ({"precision": "tf32"}, {"precision": "bf16"})
+    in_half = e.setting("precision") in ("bf16", "fp16")
     return found(
         CAUSE,
         "tensor_cores_unused",
         e.share(e.kernels["tensor_cores_unused"]).times(0.5),
         "compute",
         method="time of matrix kernels without tensor cores x (1 - fp32 peak / TF32 peak)",
-        advice="allow TF32, or train in bf16",
-        remedy=remedies.chosen(e.point, {"precision": "tf32"}, {"precision": "bf16"}),
+        advice="let all of it be 16 bits, attention too" if in_half else "allow TF32, or train in bf16",
+        remedy=remedies.chosen(e.point, *(half if in_half else whole)),
         evidence=_longest(e, pl.col("tensor_cores").not_() & (pl.col("precision").cast(pl.String) == "fp32")),
     )
 

@@ -46,11 +46,11 @@ def _head(found: Diagnosis) -> list[str]:
         False: "time to gain: see the causes, the largest first",
         None: "without a trace of a GPU it cannot be told whether this is healthy",
     }[found.healthy]
-    timed = (
-        [f"without a tracer {e.timed_ns / 1e6:.3f} ms, of which shares are where that is less"]
-        if steps and e.timed_ns
-        else []
-    )
+    timed = []
+    if steps and e.timed_ns and e.unseen_wait.value:
+        timed = [f"{e.step_ns / 1e6:.3f} ms with the waits for batches of the timed steps; shares are of that"]
+    elif steps and e.timed_ns:
+        timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms, of which shares are where that is less"]
     return [f"step {found.step_ms:.3f} ms ({where})", *timed, verdict]
 
 
