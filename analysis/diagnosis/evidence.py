@@ -146,8 +146,8 @@ class Evidence:
 
     @functools.cached_property
     def unseen_wait(self) -> Share:
-        """By how much a timed step is longer than a traced one for want of batches, ns (not a share): the few steps of a
-        trace may live on what was loaded while the tracer began. No more than what the host waits longer for its
+        """By how much a timed step is longer than a traced one for want of batches, ns (not a share): the few steps of
+        a trace may live on what was loaded while the tracer began. No more than what the host waits longer for its
         loader; nothing where that is noise."""
         if self.steps.is_empty() or self.traced_steps.is_empty() or not self.periods.size:
             return Share(0.0, 0.0, 0.0)
