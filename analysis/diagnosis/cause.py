@@ -35,7 +35,6 @@ class Share:
         low, high = (self.value if edge is None else edge for edge in (self.low, self.high))
         return Share(self.value * (most if value is None else value), low * least, min(1.0, high * most))
 
-
     def plus(self, time: Share, step_ns: float) -> Share:
         """With a further time, ns, of steps of `step_ns`."""
         edges = [(self.value if edge is None else edge) for edge in (self.value, self.low, self.high)]
