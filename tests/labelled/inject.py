@@ -131,15 +131,15 @@ def slow_loader(loop: Loop, rank: int, ms: float) -> None:
 
 
 def memory_cap(loop: Loop, share: float) -> None:
-    """Sequences change their length from step to step; from the fourth step on the process may take only so many times
-    the memory that it has needed. What is cached for one length does not fit the next, so the allocator gives it back
+    """Sequences change their length from step to step; from the ninth on the process may take only so many times
+    the memory that it has needed (batches are taken a few steps ahead, and the first steps make the optimizer's state). What is cached for one length does not fit the next, so the allocator gives it back
     and asks anew."""
     taken = 0
 
     def change(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         nonlocal taken
         length = int(LENGTHS[taken % len(LENGTHS)] * batch["tokens"].shape[1])
-        if taken == 3:
+        if taken == 8:
             total = torch.cuda.get_device_properties(loop.device).total_memory
             most = torch.cuda.max_memory_allocated(loop.device) * share
             torch.cuda.empty_cache()
