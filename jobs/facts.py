@@ -45,13 +45,18 @@ def topology() -> str | None:
     return re.sub(r"\x1b\[[0-9;]*m", "", told).split("\n\nLegend:")[0].rstrip() if told else None
 
 
-def host() -> dict[str, Any]:
-    """This host; the GPUs that CUDA_VISIBLE_DEVICES leaves, and the driver, as nvidia-smi tells them."""
+def visible_gpus() -> list[list[str]]:
+    """Index, UUID, name, memory in MiB and driver of the GPUs that CUDA_VISIBLE_DEVICES leaves, as nvidia-smi tells."""
     query = output_of(
         "nvidia-smi", "--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader,nounits"
     )
     rows = [[cell.strip() for cell in line.split(",")] for line in (query or "").splitlines()]
-    rows = [row for row in rows if gpus.visible(int(row[0]), row[1])]
+    return [row for row in rows if gpus.visible(int(row[0]), row[1])]
+
+
+def host() -> dict[str, Any]:
+    """This host, its GPUs and the driver."""
+    rows = visible_gpus()
     return {
         "hostname": socket.gethostname(),
         "cpu_model": cpu_model(),

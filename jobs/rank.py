@@ -23,7 +23,7 @@ from jobs import facts
 from jobs.look import Look, read_json, write_json
 from jobs.point import of_job
 from jobs.processes import die_with_parent, out_of_memory_kills, signal_group
-from jobs.telemetry import nsys
+from jobs.telemetry import gpus, nsys
 from jobs.telemetry.samplers import Started
 
 SLURM_NAMES = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
@@ -51,6 +51,8 @@ def main() -> int:
     kills = out_of_memory_kills()
     with look.rank_file(rank, "log").open("ab") as log:
         env = {**os.environ, nsys.OWNER_VARIABLE: owner}
+        if given := os.environ.get(gpus.OF_RANKS_VARIABLE):
+            env["CUDA_VISIBLE_DEVICES"] = given
         worker = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     told: list[int] = []
 

@@ -15,10 +15,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-from jobs import plan, watch
+from jobs import facts, plan, watch
 from jobs.heartbeat import place
 from jobs.look import Look
 from jobs.point import Point
+from jobs.telemetry import gpus
 from jobs.telemetry.samplers import OFF_VARIABLE
 
 _CONTROL = "nvidia-cuda-mps-control"
@@ -85,7 +86,10 @@ def past_warm_up(ranks: watch.Ranks, rank: int) -> bool:
 
 @contextlib.contextmanager
 def service(point: Point) -> Iterator[dict[str, str]]:
-    """A Multi-Process Service of this point's own, where it asks for one; the variables that lead to it."""
+    """A Multi-Process Service of this point's own, where it asks for one; the variables that lead to it.
+
+    The service counts the GPUs that it is given from 0, so that an index would name one GPU to it and another to a
+    rank: both are given UUIDs (NVIDIA's Multi-Process Service guide, on CUDA_VISIBLE_DEVICES)."""
     if not point.mps:
         yield {}
         return
@@ -94,6 +98,8 @@ def service(point: Point) -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="nightsweep-mps-") as folder:
         variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         env = {**os.environ, **variables}
+        if gpus.by_index() and (uuids := ",".join(row[1] for row in facts.visible_gpus())):
+            env["CUDA_VISIBLE_DEVICES"] = variables[gpus.OF_RANKS_VARIABLE] = uuids
         started = subprocess.run([_CONTROL, "-d"], env=env, capture_output=True, text=True)
         if started.returncode:
             told = (started.stderr or started.stdout).strip() or f"code {started.returncode}"

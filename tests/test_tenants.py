@@ -81,6 +81,23 @@ def test_mps_is_started_and_ended(tmp_path, monkeypatch):
     assert calls[0] == f"-d {pipe}" and calls[-3:] == [f" {pipe}", "quit", ""]
 
 
+@pytest.mark.parametrize(("told", "given"), [("1,2", "GPU-b,GPU-c"), ("GPU-b", None), ("MIG-b", None), (None, None)])
+def test_mps_counts_gpus_as_the_ranks_do(tmp_path, monkeypatch, told, given):
+    """The second and third GPU of a host are the service's first and second: indices would tell them wrongly."""
+    control, smi = tmp_path / "nvidia-cuda-mps-control", tmp_path / "nvidia-smi"
+    control.write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES" >> {tmp_path}/calls\ncat > {tmp_path}/quit\n')
+    smi.write_text("#!/bin/sh\nfor g in 0,GPU-a 1,GPU-b 2,GPU-c; do echo $g,H200,1,580; done\n")
+    for program in (control, smi):
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if told is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
+    with tenants.service(complete(NANO | {"tenants": 2, "mps": True})) as variables:
+        assert variables.get("NIGHTSWEEP_GPUS") == given
+    assert (tmp_path / "calls").read_text().split() == [given or told] * 2 if told else True
+
+
 @pytest.mark.parametrize("limit", [*range(1, 40), 100, 1000])
 @pytest.mark.parametrize("start", [1, 3, 8])
 def test_the_largest_batch_is_found_to_an_eighth(start, limit):

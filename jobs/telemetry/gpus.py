@@ -7,6 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+OF_RANKS_VARIABLE = "NIGHTSWEEP_GPUS"
+"""CUDA_VISIBLE_DEVICES of a rank, whatever srun sets it to."""
+
+
+def by_index() -> bool:
+    """Whether CUDA_VISIBLE_DEVICES names the job's GPUs by their indices."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return all(word.strip().isdigit() for word in told.split(","))
+
 
 @dataclass(frozen=True)
 class Gpu:

@@ -132,8 +132,8 @@ def slow_loader(loop: Loop, rank: int, ms: float) -> None:
 
 def memory_cap(loop: Loop, share: float) -> None:
     """Sequences change their length from step to step; from the ninth on the process may take only so many times
-    the memory that it has needed (batches are taken a few steps ahead, and the first steps make the optimizer's state). What is cached for one length does not fit the next, so the allocator gives it back
-    and asks anew."""
+    the memory that it has needed (batches are taken a few steps ahead, and the first steps make the optimizer's
+    state). What is cached for one length does not fit the next, so the allocator gives it back and asks anew."""
     taken = 0
 
     def change(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
