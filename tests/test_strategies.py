@@ -3,6 +3,7 @@
 In fp64 the losses agree to the rounding of the fp32 that transformers' norms insist on. The losses of later steps are
 of weights that the optimizer has moved, so that a wrong gradient or average shows."""
 
+import contextlib
 import dataclasses
 import functools
 
@@ -11,7 +12,9 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from jobs import compute, workloads
+from jobs.failures import Unsupported
 from jobs.point import complete
+from jobs.strategies import fsdp
 from tests.strategy_run import CPU, NANO, fetched, run
 
 pytestmark = pytest.mark.slow
@@ -190,3 +193,13 @@ def test_compiled_networks_compute_the_same(settings):
     assert torch.allclose(found[1][1], found[0][1], rtol=1e-3, atol=1e-5)
     forwards = [module.forward for module in (work.layers if settings is NANO else (work.model,))]
     assert all(hasattr(forward, "_torchdynamo_orig_callable") for forward in forwards)
+
+
+@pytest.mark.parametrize(("release", "refused"), [("2.11.0+cu130", True), ("2.13.0", False)])
+def test_an_older_pytorch_is_told_to_shard_no_integers(monkeypatch, release, refused):
+    monkeypatch.setattr(torch, "__version__", release)
+    quantised = torch.nn.Module()
+    quantised.register_parameter("w", torch.nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False))
+    fsdp.require_weights(torch.nn.Linear(2, 2))
+    with pytest.raises(Unsupported, match="quantised") if refused else contextlib.nullcontext():
+        fsdp.require_weights(quantised)

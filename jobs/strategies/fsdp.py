@@ -13,10 +13,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from jobs import dtypes
+from jobs.failures import Unsupported
 from jobs.point import Point
 from jobs.strategies import Trainer, precision
 from jobs.strategies.mesh import make_mesh
 from jobs.workloads import Batch, Work
+
+SHARDS_INTEGERS = (2, 13)
+"""The first PyTorch whose fully_shard was seen to take weights of integers; that of 2.11 asks gradients of them."""
 
 
 class Fsdp2Trainer(Trainer):
@@ -36,6 +40,7 @@ class Fsdp2Trainer(Trainer):
             if point.offload == "all"
             else OffloadPolicy(),
         }
+        require_weights(model)
         for layer in work.layers:
             fully_shard(layer, reshard_after_forward=point.reshard_after_forward, **options)
         # The root keeps what it gathered: its weights are used last and first.
@@ -51,6 +56,17 @@ class Fsdp2Trainer(Trainer):
         assert isinstance(self.model, FSDPModule)
         self.model.set_requires_gradient_sync(last)
         super().backward(loss, last=last)
+
+
+def shards_integers() -> bool:
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= SHARDS_INTEGERS
+
+
+def require_weights(model: torch.nn.Module) -> None:
+    """Raise Unsupported where weights are integers, as QLoRA's are, and this PyTorch cannot shard such."""
+    if not shards_integers() and not all(weight.is_floating_point() for weight in model.parameters()):
+        wanted = ".".join(map(str, SHARDS_INTEGERS))
+        raise Unsupported(f"fsdp2 of quantised weights needs PyTorch {wanted}; this is {torch.__version__}")
 
 
 def mesh_of(point: Point, device: torch.device) -> DeviceMesh:
