@@ -73,9 +73,7 @@ def test_allocators(one, tmp_path, allocator, cuda_graph):
 @two_gpus
 def test_two_gpus(tmp_path):
     """The points of the CPU, and two of which the first is the reference of a recorded one."""
-    able = {
-        name: settings for name, settings in TWO.items() if name != "fsdp2 qlora" or RELEASE >= fsdp.SHARDS_INTEGERS
-    }
+    able = {name: settings for name, settings in TWO.items() if name != "fsdp2 qlora" or fsdp.shards_integers()}
     points = {name: settings | {"device": "cuda"} for name, settings in able.items()} | {
         "eager": GPU,
         "recorded": GPU | {"cuda_graph": True},
