@@ -159,10 +159,7 @@ def test_a_set_is_drawn_to_the_same_bytes_by_any_number_of_processes(tmp_path, m
     monkeypatch.setattr(every.paper, "FAMILIES", {name: paper.FAMILIES[name] for name in ("pinned", "accuracy")})
     assert main(["figures", str(folder), "--out", str(tmp_path / "a")]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert (
-        said[-1].startswith("accuracy: left out: ")
-        and every.draw(folder / "tables", tmp_path / "b", processes=1) == said
-    )
+    assert ": left out: " in said[-1] and every.draw(folder / "tables", tmp_path / "b", processes=1) == said
     page = (tmp_path / "a/report.html").read_text()
     assert f"Figures that have nothing to show ({len(said)})" in page and said[-1].replace(" left out:", "") in page
     (tmp_path / "a/report.html").unlink()
