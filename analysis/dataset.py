@@ -81,7 +81,8 @@ def merge(sweep: Path, out: Path, scrubber: Scrubber) -> tuple[int, int]:
     for name in tables.TABLES:
         old, more = (rows_of(folder / f"tables/{name}.parquet", name) for folder in (out, sweep))
         frames = [of(old, kept), scrubber.table(of(more, new, kept | new), name)]
-        finished(name, pl.concat(frames)).write_parquet(
+        # Pages follow chunks, whose number changes from run to run: the same rows are to be the same bytes.
+        finished(name, pl.concat(frames)).rechunk().write_parquet(
             out / f"tables/{name}.parquet", compression="zstd", compression_level=12, statistics=False
         )
     publish.copy_json(sweep, out, scrubber, [f"points/{point}/{name}" for point in sorted(new) for name in RECORDS])

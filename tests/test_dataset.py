@@ -71,6 +71,16 @@ def test_a_set_grows_by_points_that_it_has_not(sweep, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "set"]
 
 
+def test_a_large_table_is_the_same_bytes_however_it_is_read(sweep, tmp_path):
+    """Polars reads it in pieces, as many as cores and chance have it."""
+    out = shutil.copytree(sorted(PUBLISHED.iterdir())[-1], tmp_path / "set")
+    found = set()
+    for _ in range(3):
+        assert main(["publish", str(sweep), "--into", str(out)]) == 0
+        found.add(hashlib.sha256((out / "tables/gpu_samples.parquet").read_bytes()).hexdigest())
+    assert len(found) == 1
+
+
 def test_a_set_tells_no_secret_and_its_search_fires(sweep, tmp_path, monkeypatch, capsys):
     out = tmp_path / "set"
     assert main(["publish", str(sweep), "--into", str(out)]) == 0

@@ -17,7 +17,8 @@ class Compute:
     )
     cuda_graph: bool = setting("Record the forward and backward pass once as a CUDA graph, and replay it.", False)
     optimizer_kernels: Literal["default", "for-loop", "foreach", "fused"] = setting(
-        "How the optimizer of torch runs: as it decides, parameter by parameter, over lists of them, or in one kernel.",
+        "How the optimizer of torch runs: as it decides (AdamW on the host, with `offload`: in one kernel), parameter "
+        "by parameter, over lists of them, or in one kernel.",
         "default",
     )
     attention: Literal["auto", "eager", "math", "efficient", "flash", "cudnn"] = setting(
