@@ -78,7 +78,7 @@ TABLE: dict[str, Threshold] = {
     ),
     "reachable_link": Threshold(
         0.55, "share", "Of the link's bandwidth, what large messages reach.",
-        "two H200s (as above, exposed_fsdp2): messages of 109 MB at 248 of 450 GB/s",
+        "two H200s: messages of 109 MB at 248 of 450 GB/s; of 64 and 128 MiB at 244 and 240 (launch_bound_fsdp2)",
     ),
     "network_bytes_per_s": Threshold(
         12.5e9, "bytes/s", "Link of a rank between hosts, and where nothing tells of the link.",
