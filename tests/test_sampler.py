@@ -99,11 +99,13 @@ def test_a_sampler_that_is_told_to_end_does_so_with_a_whole_log(runs, name):
 def test_a_killed_sampler_leaves_its_log_up_to_a_second_before(runs):
     run = runs["kill"]
     assert run["code"] == -signal.SIGKILL and not run["look"].nvml(HOST).read_bytes().endswith(END_OF_STREAM)
-    assert run["asked_ns"] - max(row["t_ns"] for row in rows(run["look"])) < 1e9
-    assert len(ticks(run["look"], 0)) > 50
+    at = ticks(run["look"], 0)
+    room = 1e9 * (1 + max(after - before for before, after in pairwise(at)))  # a machine may stand still for a while
+    assert run["asked_ns"] - max(row["t_ns"] for row in rows(run["look"])) < room
+    assert len(at) > 50
     for batch in log.batches(run["look"].nvml(HOST)):  # whenever it had been killed
         at = batch.column("t_ns").to_pylist()
-        assert max(at) - min(at) < 1e9
+        assert max(at) - min(at) < room
 
 
 def test_a_log_that_breaks_off_is_read_up_to_its_last_whole_batch(runs, tmp_path):
@@ -146,8 +148,8 @@ def test_a_sampler_that_was_held_still_takes_up_its_rhythm(tmp_path, nvml, monke
     nvml(*two)
     for name, value in elsewhere(tmp_path, *two).items():
         monkeypatch.setenv(name, value)
-    look, period = make_look(tmp_path, 20), 0.05
-    started = Started(look, 20)
+    look, period = make_look(tmp_path, 10), 0.1
+    started = Started(look, 10)
     first, other = Samplers(look, 0), Samplers(look, 1)
     pids = [process.pid for process in started.processes]
     assert len(pids) == 2 and read_json(look.samplers(HOST)) == {"pids": pids}
@@ -158,7 +160,7 @@ def test_a_sampler_that_was_held_still_takes_up_its_rhythm(tmp_path, nvml, monke
     wait_for(lambda: states(pids) == [psutil.STATUS_STOPPED] * 2)
     time.sleep(1)
     first.set(True)
-    time.sleep(0.8)
+    time.sleep(1.6)
     first.set(False)
     begin = time.monotonic()
     started.end()
@@ -166,12 +168,12 @@ def test_a_sampler_that_was_held_still_takes_up_its_rhythm(tmp_path, nvml, monke
     assert [process.returncode for process in started.processes] == [0, 0]
     at = ticks(look, 1)
     gaps = [after - before for before, after in pairwise(at)]
-    assert 1 <= max(gaps) < 1.3
+    assert 1 <= max(gaps) < 1.6
     phases = [(moment - at[0]) / period % 1 for moment in at]
     in_step = [phase for phase in phases if phase < 0.3 or phase > 0.7]
-    assert len(in_step) > 0.8 * len(at) and len(at) > 15
+    assert len(in_step) > 0.8 * len(at) and len(at) > 12
     missed = round((at[-1] - at[0]) / period) + 1 - len(at)
-    assert missed >= 17
+    assert missed >= 8
     assert read_json(look.live(HOST))["sampler"]["missed"] == pytest.approx(missed, abs=1)
 
 
