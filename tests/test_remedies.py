@@ -231,14 +231,14 @@ def snakemake(folder, *targets):
 
 @pytest.mark.slow
 def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
-    """Every batch takes 40 ms to read, in the rank itself; a worker reads it while the rank computes."""
+    """Every batch takes 15 ms to read, in the rank itself; a worker reads it while the rank computes."""
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     (tmp_path / "go").touch()
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(ROOT / "tests/labelled/site"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     )
     monkeypatch.setenv(ahead.GO_VARIABLE, str(tmp_path / "go"))
-    monkeypatch.setenv(runs.INJECTION_VARIABLE, json.dumps({"slow_storage": {"ms": 40}}))
+    monkeypatch.setenv(runs.INJECTION_VARIABLE, json.dumps({"slow_storage": {"ms": 15}}))
     folder = tmp_path / "results/loop"
     snakemake(tmp_path, "remedies")
     (planned,) = [json.loads(path.read_text()) for path in rounds.files(folder)]
@@ -250,9 +250,9 @@ def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
     (row,) = shown["remedies"].to_dicts()
     assert row["remedied_id"] == new and row["kind"] == "loader_wait" and row["predicted"] > 0.05
     assert json.loads(row["remedy"])["loader_workers"] >= 1
-    # Times of computing are what this machine makes of them: of the wait as much goes away.
+    # Times of computing are what this machine makes of them; the wait for the loader is made to go away.
     waits = dict(shown["points"].select("point_id", "data_ms_median").iter_rows())
-    assert waits[row["point_id"]] > 40 and waits[new] < 0.9 * waits[row["point_id"]]
+    assert waits[row["point_id"]] > 15 and waits[new] < 7.5
     compared = compare.compared(*(sources.gathered([folder / f"points/{row[n]}"]) for n in ("point_id", "remedied_id")))
     assert row["gain"] == pytest.approx(-compared.step.by / compared.step.a)
     verdicts = {"faster": "helped", "slower": "did_not_help", "no difference beyond noise": "within_noise"}

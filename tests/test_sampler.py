@@ -99,13 +99,12 @@ def test_a_sampler_that_is_told_to_end_does_so_with_a_whole_log(runs, name):
 def test_a_killed_sampler_leaves_its_log_up_to_a_second_before(runs):
     run = runs["kill"]
     assert run["code"] == -signal.SIGKILL and not run["look"].nvml(HOST).read_bytes().endswith(END_OF_STREAM)
-    at = ticks(run["look"], 0)
-    room = 1e9 * (1 + max(after - before for before, after in pairwise(at)))  # a machine may stand still for a while
-    assert run["asked_ns"] - max(row["t_ns"] for row in rows(run["look"])) < room
-    assert len(at) > 50
+    assert run["asked_ns"] - max(row["t_ns"] for row in rows(run["look"])) < 1e9
+    assert len(ticks(run["look"], 0)) > 50
     for batch in log.batches(run["look"].nvml(HOST)):  # whenever it had been killed
         at = batch.column("t_ns").to_pylist()
-        assert max(at) - min(at) < room
+        # A machine may stand still before the reading that ends a batch: those before it are within the second.
+        assert max((t for t in at if max(at) - t > 25e6), default=min(at)) - min(at) < 1e9
 
 
 def test_a_log_that_breaks_off_is_read_up_to_its_last_whole_batch(runs, tmp_path):
@@ -168,10 +167,10 @@ def test_a_sampler_that_was_held_still_takes_up_its_rhythm(tmp_path, nvml, monke
     assert [process.returncode for process in started.processes] == [0, 0]
     at = ticks(look, 1)
     gaps = [after - before for before, after in pairwise(at)]
-    assert 1 <= max(gaps) < 1.6
+    assert 1 <= max(gaps) < 1.3
     phases = [(moment - at[0]) / period % 1 for moment in at]
     in_step = [phase for phase in phases if phase < 0.3 or phase > 0.7]
-    assert len(in_step) > 0.8 * len(at) and len(at) > 12
+    assert len(in_step) > 0.8 * len(at) and len(at) > 15
     missed = round((at[-1] - at[0]) / period) + 1 - len(at)
     assert missed >= 8
     assert read_json(look.live(HOST))["sampler"]["missed"] == pytest.approx(missed, abs=1)
