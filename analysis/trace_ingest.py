@@ -7,6 +7,8 @@ its own, so that ranks are read at the same time and the memory of one is free b
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import shutil
 import subprocess
@@ -25,6 +27,8 @@ from analysis.words import counted
 from jobs.telemetry.nsys import BLOBS
 
 EXIT_PARTIAL, EXIT_WRONG = 1, 2
+_ARENA_MAX = -8
+"""M_ARENA_MAX of glibc's mallopt."""
 LARGE_BYTES = 64 << 20
 """Less in all is read sooner than a process has started."""
 
@@ -63,6 +67,13 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
     return EXIT_PARTIAL if lines else 0
 
 
+def few_arenas() -> None:
+    """Let threads share what each has freed: with a heap for each thread, as glibc has it, a large trace takes a fifth
+    more memory, and no less time. Other C libraries have no such setting."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, os.cpu_count() or 1)
+
+
 def written(traces: Sequence[Path], out: Path) -> tuple[list[Part], list[str]]:
     """Write the tables of all traces that can be read: these, and what could not be read, a line each. Of none there
     are no tables."""
@@ -85,6 +96,7 @@ def size(trace: Path) -> int:
 
 def one(job: Job) -> Part:
     """The tables of a file, in a folder."""
+    few_arenas()
     trace, folder = job.trace, job.folder
     try:
         with tempfile.TemporaryDirectory() as scratch:

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from analysis import tables
-from analysis.readers import kineto, nsys
+from analysis.readers import kineto, nsys, nsys_source
 
 DATA = Path(__file__).parent / "data"
 REAL = Path(__file__).parents[2] / "shared/traces"
@@ -62,13 +62,24 @@ def assert_contract(events):
         assert frame.schema == tables.schema(tables.EVENTS[kind]), kind
 
 
-@pytest.fixture
-def export(tmp_path):
+def by_sqlite(monkeypatch):
+    """From here on no table is read from the pages of its file."""
+
+    def refuse(path):
+        raise nsys_source.Unusual("a test")
+
+    monkeypatch.setattr(nsys_source, "Pages", refuse)
+
+
+@pytest.fixture(params=["pages", "SQLite"])
+def export(request, tmp_path, monkeypatch):
+    if request.param == "SQLite":
+        by_sqlite(monkeypatch)
     return make_nsys(tmp_path / "trace-r0.sqlite")
 
 
 def test_a_range_of_hours_and_a_domain_of_many(export):
-    """Numbers that do not fit the cell that they share are read again in full."""
+    """As a column that came later, so that older rows do not have it."""
     hours = 5 * 3600 * 10**9
     with sqlite3.connect(export) as db:
         before = nsys.read(export).events["nvtx"].height
@@ -98,8 +109,7 @@ def test_nsys(export):
     assert events["memsets"].is_empty() and events["operators"].is_empty()
 
 
-def test_nsys_numbers_too_large_for_their_cell(export):
-    """Whole numbers share cells when they are read; one that does not fit is read all the same."""
+def test_nsys_numbers_of_unusual_size(export):
     hours, device = 3 * 3600 * 10**9, 300
     with sqlite3.connect(export) as db:
         db.execute(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -17,8 +16,7 @@ import polars as pl
 from analysis import tables
 from analysis.event_tables import DEVICES, EVENTS, Trace
 from analysis.readers import nccl_payload
-from analysis.readers.nsys_cells import Text
-from analysis.readers.nsys_fields import SOURCES, nvtx_fields
+from analysis.readers.nsys_fields import SOURCES, Text
 from analysis.readers.nsys_nvtx import Marks
 from analysis.readers.nsys_source import Source, open_source
 
@@ -50,14 +48,15 @@ def read(path: Path) -> Trace:
         table, fields = SOURCES[kind]
         if kind == "nvtx":
             marks = Marks(strings)
-            ranges = source.load(table, [*fields, *nvtx_fields(source.columns[table])], marks.ranges)
+            ranges = source.load(table, fields, marks.ranges)
             events[kind] = _finished(kind, marks.completed(ranges), epoch)
             events["nccl_calls"] = _finished("nccl_calls", _nccl_calls(source, marks.domains, strings), epoch)
         else:
             events[kind] = _finished(kind, _MAKERS[kind](source, source.load(table, fields), strings), epoch)
 
-    with ThreadPoolExecutor(2) as pool:  # while one table is put together, the next is read
-        list(pool.map(loaded, [kind for kind, (table, _) in SOURCES.items() if table in source.columns]))
+    for kind, (table, _) in SOURCES.items():
+        if table in source.columns:
+            loaded(kind)
     events["counters"] = _counters(source, events["counters"])
     absent = frozenset(kind for kind, (table, _) in SOURCES.items() if table not in source.columns)
     return Trace(fill_process(events), _devices(source), absent, tuple(source.problems), about)
@@ -101,10 +100,9 @@ def _named(frame: pl.DataFrame, strings: pl.DataFrame, key: str) -> pl.Series:
 
 
 def _spans(frame: pl.DataFrame) -> pl.DataFrame:
-    new = {"start": "start_ns", "deviceId": "device", "streamId": "stream", "correlationId": "correlation"}
-    spans = frame.rename(new, strict=False)
-    took = pl.col("took") if "took" in frame.columns else pl.lit(0)
-    return spans.with_columns(end_ns=pl.col("start_ns") + took)
+    times = {"start": "start_ns", "end": "end_ns"}
+    ids = {"deviceId": "device", "streamId": "stream", "correlationId": "correlation"}
+    return frame.rename(times | ids, strict=False)
 
 
 def _kernels(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
@@ -112,10 +110,7 @@ def _kernels(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.D
     name = _named(frame, strings, "demangledName")
     if name.null_count():
         name = name.fill_null(_named(source.load(table, ["shortName"]), strings, "shortName"))
-    graph = pl.lit(None, dtype=pl.Int64)
-    if frame["graphNodeId given"].max():
-        graph = pl.lit(source.load(table, ["graphNodeId"])["graphNodeId"])
-    return _spans(frame).with_columns(name=name, registers="registersPerThread", graph=graph)
+    return _spans(frame).with_columns(name=name, registers="registersPerThread", graph="graphNodeId")
 
 
 def _graphs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
@@ -165,6 +160,7 @@ def _nccl_calls(source: Source, domains: Collection[int], strings: pl.DataFrame)
 def _allocations(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     given = pl.col("memoryOperationType") == 1
     return _spans(frame).with_columns(
+        end_ns="start_ns",
         name=pl.when(given).then(pl.lit("free")).otherwise(pl.lit("allocate")),
         bytes=pl.when(given).then(-pl.col("bytes")).otherwise("bytes"),
         memory=_label(pl.col("memKind"), MEMORY, "unknown"),

@@ -1,105 +1,129 @@
-"""What is read of each table of an Nsight Systems export, in the order of the cells that it shares."""
+"""What is read of each table of an Nsight Systems export, by field."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import polars as pl
 
-from analysis.readers.nsys_cells import Bits, Field, Text
 
-TEXT_BY_ID = "\x01"
-"""Before the number of a string that stands for a text."""
+@dataclass(frozen=True)
+class Number:
+    """Whole numbers: a column, or what is computed from the columns `needs`."""
+
+    name: str
+    dtype: pl.DataType = field(default_factory=pl.Int32)
+    expr: pl.Expr | None = None
+    needs: tuple[str, ...] = ()
 
 
-def _product(name: str, bits: int, *columns: str) -> Bits:
-    sql = " * ".join(f'"{c}"' for c in columns)
+@dataclass(frozen=True)
+class Text:
+    """A column of text with few distinct values, read as categorical."""
+
+    name: str
+
+
+Field = str | Number | Text
+"""What to read: a column of 64-bit numbers where it is given by its name alone."""
+
+
+def name_of(field: Field) -> str:
+    return field if isinstance(field, str) else field.name
+
+
+def columns_of(field: Field) -> tuple[str, ...]:
+    """The columns that it is read from."""
+    return field.needs if isinstance(field, Number) and field.needs else (name_of(field),)
+
+
+def readable(fields: Sequence[Field], columns: Collection[str]) -> list[Field]:
+    """Fields whose columns are there."""
+    return [field for field in fields if all(name in columns for name in columns_of(field))]
+
+
+def values(fields: Sequence[Field], columns: Collection[str]) -> list[pl.Expr]:
+    """All fields, in order, from these columns: null where the export has no such column."""
+    have = readable(fields, columns)
+    return [_value(field, field in have) for field in fields]
+
+
+def completed(frame: pl.DataFrame, fields: Sequence[Field]) -> pl.DataFrame:
+    """All fields, in order, of the frame's columns; no rows of a frame without columns."""
+    return frame.select(values(fields, frame.columns)).filter(pl.lit(bool(frame.columns)))
+
+
+def _value(field: Field, there: bool) -> pl.Expr:
+    expr = field.expr if isinstance(field, Number) and field.expr is not None else pl.col(name_of(field))
+    dtype = field.dtype if isinstance(field, Number) else pl.Categorical() if isinstance(field, Text) else pl.Int64()
+    return (expr if there else pl.lit(None)).cast(dtype).alias(name_of(field))
+
+
+def _product(name: str, *columns: str) -> Number:
     expr = pl.col(columns[0]).cast(pl.Int64)
     for column in columns[1:]:
         expr = expr * pl.col(column)
-    return Bits(name, bits, sql, expr, columns, checked=True)
+    return Number(name, pl.Int64(), expr, columns)
 
 
-def process_of(column: str) -> Bits:
-    return Bits("process", 24, f'("{column}" >> 24) & 16777215', pl.col(column) // 2**24 & 0xFFFFFF, (column,))
+def _process_of(column: str) -> Number:
+    return Number("process", pl.Int32(), pl.col(column) // 2**24 & 0xFFFFFF, (column,))
 
 
-def _given(column: str) -> Bits:
-    """1 where there is a value, else 0."""
-    return Bits(f"{column} given", 2, f'"{column}" IS NOT NULL', pl.col(column).is_not_null().cast(pl.Int32), (column,))
-
-
-# An hour fits into 42 bits of ns; there is next to nothing on a GPU that takes longer, but a range may.
-_TOOK = Bits("took", 42, '"end" - "start"', pl.col("end") - pl.col("start"), ("start", "end"), checked=True)
-THREAD = Bits("thread", 24, '"globalTid" & 16777215', pl.col("globalTid") & 0xFFFFFF, ("globalTid",))
-_DEVICE: list[Field] = [process_of("globalPid"), Bits("streamId", 32), Bits("deviceId", 7, checked=True)]
-_CORRELATION = Bits("correlationId", 32)
+_THREAD = Number("thread", pl.Int32(), pl.col("globalTid") & 0xFFFFFF, ("globalTid",))
+_SPAN: list[Field] = ["start", "end"]
+_DEVICE: list[Field] = [_process_of("globalPid"), "streamId", "deviceId", "correlationId"]
 SOURCES: dict[str, tuple[str, list[Field]]] = {
     # The largest first, for the last to be read has nothing beside it.
-    "nvtx": ("NVTX_EVENTS", ["start", "globalTid"]),  # and what nvtx_fields adds
+    "nvtx": (
+        "NVTX_EVENTS",
+        [
+            *_SPAN,
+            _process_of("globalTid"),
+            _THREAD,
+            Number("eventType"),
+            Number("across", pl.Boolean(), pl.col("endGlobalTid").is_not_null(), ("endGlobalTid",)),
+            "domainId",
+            Text("text"),
+            "textId",
+        ],
+    ),
     "kernels": (
         "CUPTI_ACTIVITY_KIND_KERNEL",
         [
-            "start",
-            _TOOK,
-            Bits(
+            *_SPAN,
+            *_DEVICE,
+            Number("demangledName"),
+            _product("blocks", "gridX", "gridY", "gridZ"),
+            _product("threads", "blockX", "blockY", "blockZ"),
+            Number("registersPerThread"),
+            Number(
                 "shared_bytes",
-                20,
-                '"staticSharedMemory" + "dynamicSharedMemory"',
+                pl.Int32(),
                 pl.col("staticSharedMemory") + pl.col("dynamicSharedMemory"),
                 ("staticSharedMemory", "dynamicSharedMemory"),
             ),
-            *_DEVICE,
-            _CORRELATION,
-            Bits("demangledName", 31),
-            _product("blocks", 38, "gridX", "gridY", "gridZ"),
-            _product("threads", 12, "blockX", "blockY", "blockZ"),
-            Bits("registersPerThread", 10),
-            _given("graphNodeId"),
+            "graphNodeId",
         ],
     ),
-    "graphs": ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ["start", _TOOK, *_DEVICE, _CORRELATION, "graphId"]),
+    "graphs": ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", [*_SPAN, *_DEVICE, "graphId"]),
     "copies": (
         "CUPTI_ACTIVITY_KIND_MEMCPY",
-        [
-            "start", _TOOK, Bits("copyKind", 7), Bits("srcKind", 7), Bits("dstKind", 7), *_DEVICE, _CORRELATION,
-            "bytes",
-        ],
+        [*_SPAN, *_DEVICE, Number("copyKind"), Number("srcKind"), Number("dstKind"), "bytes"],
     ),
-    "memsets": ("CUPTI_ACTIVITY_KIND_MEMSET", ["start", _TOOK, *_DEVICE, _CORRELATION, "bytes"]),
+    "memsets": ("CUPTI_ACTIVITY_KIND_MEMSET", [*_SPAN, *_DEVICE, "bytes"]),
     "runtime": (
         "CUPTI_ACTIVITY_KIND_RUNTIME",
-        ["start", _TOOK, process_of("globalTid"), THREAD, _CORRELATION, Bits("nameId", 31)],
+        [*_SPAN, _process_of("globalTid"), _THREAD, "correlationId", Number("nameId")],
     ),
-    "syncs": ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", ["start", _TOOK, Bits("syncType", 8), *_DEVICE, _CORRELATION]),
+    "syncs": ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", [*_SPAN, *_DEVICE, Number("syncType")]),
     "allocations": (
         "CUDA_GPU_MEMORY_USAGE_EVENTS",
         [
-            "start", process_of("globalPid"), Bits("deviceId", 16), _CORRELATION, "bytes", Bits("memKind", 8),
-            Bits("memoryOperationType", 8),
+            "start", _process_of("globalPid"), "deviceId", "correlationId", "bytes", Number("memKind"),
+            Number("memoryOperationType"),
         ],
     ),
     "counters": ("GPU_METRICS", ["timestamp", "typeId", "metricId", "value"]),
 }  # fmt: skip
-
-
-def nvtx_fields(columns: Collection[str]) -> list[Field]:
-    """Two more cells: `took` with `kind` (eventType, 1 << 8 for a range that ends on another thread, domain << 9), and
-    the text or the number of it."""
-    sql, expr = ['"eventType"'], pl.col("eventType").cast(pl.Int64)
-    needs = ["eventType"]
-    if "endGlobalTid" in columns:
-        sql.append('(("endGlobalTid" IS NOT NULL) << 8)')
-        expr = expr + pl.col("endGlobalTid").is_not_null().cast(pl.Int64) * 2**8
-        needs.append("endGlobalTid")
-    if "domainId" in columns:
-        sql.append('(coalesce("domainId", 0) << 9)')
-        expr = expr + pl.col("domainId").cast(pl.Int64).fill_null(0) * 2**9
-        needs.append("domainId")
-    took = replace(_TOOK, bits=40)  # a quarter of an hour
-    kind = Bits("kind", 23, " | ".join(sql), expr, tuple(needs), checked=True)
-    by_id = f"""coalesce("text", char({ord(TEXT_BY_ID)}) || "textId")"""
-    either = pl.coalesce("text", pl.format(TEXT_BY_ID + "{}", "textId"))
-    both = "textId" in columns
-    return [took, kind, Text("text", by_id, either, ("text", "textId")) if both else Text("text")]

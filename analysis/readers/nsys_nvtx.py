@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.readers.nsys_fields import TEXT_BY_ID, THREAD, process_of
-
 _PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75
 """eventType of ranges (without and with a payload), and of what gives a domain its name."""
 _KEYS = ["domainId", "process"]
@@ -24,29 +22,22 @@ class Marks:
         self._lasts: list[int] = [0]
 
     def ranges(self, part: pl.DataFrame) -> pl.DataFrame:
-        """The ranges among the rows, with the fields of `nsys_fields.nvtx_fields`. One that was never closed has no
-        end yet."""
-        kind = pl.col("kind") & 0xFF
-        part = part.with_columns(end=pl.col("start") + pl.col("took"))
-        told = part.with_columns(text=self._texts(part["text"]))
-        last = part.select(pl.max_horizontal(pl.col("start").max(), pl.col("end").max())).item()
-        self._lasts.append(last or 0)
-        self.domains |= {number for number in (part["kind"].drop_nulls().unique() // 2**9).to_list() if number}
+        """The ranges among the rows, with the fields of `nsys_fields`. One that was never closed has no end yet."""
+        kind = pl.col("eventType")
+        told = part.with_columns(text=self._texts(part))
+        self._lasts.append(part.select(pl.max_horizontal(pl.col("start", "end").max())).item() or 0)
+        self.domains |= {number for number in part["domainId"].drop_nulls().unique().to_list() if number}
+        self._named.append(told.filter(kind == _DOMAIN).select(*_KEYS, domain="text"))
         isin = told.select(kind.is_in([*_PUSH_POP, *_START_END]) & pl.col("start").is_not_null()).to_series()
-        ranges = told if isin.all() else told.filter(isin)
         style = pl.when(kind.is_in(_PUSH_POP)).then(pl.lit("push_pop")).otherwise(pl.lit("start_end"))
-        across = pl.when(pl.col("kind") & 0x100 != 0).then(pl.lit("across")).otherwise(style)
-        process, domain = process_of("globalTid").expr, pl.col("kind") // 2**9
-        assert process is not None and THREAD.expr is not None
-        self._named.append(told.filter(kind == _DOMAIN).select(domainId=domain, process=process, domain="text"))
-        return ranges.select(
+        return (told if isin.all() else told.filter(isin)).select(
+            "process",
+            "thread",
+            "domainId",
             start_ns="start",
             end_ns="end",
             name="text",
-            process=process.cast(pl.Int32),
-            thread=THREAD.expr.cast(pl.Int32),
-            style=across.cast(pl.Categorical()),
-            domainId=domain,
+            style=pl.when("across").then(pl.lit("across")).otherwise(style).cast(pl.Categorical()),
         )
 
     def completed(self, ranges: pl.DataFrame) -> pl.DataFrame:
@@ -59,15 +50,15 @@ class Marks:
         named = pl.concat(self._named) if self._named else pl.DataFrame()
         if named.is_empty():
             return found.drop("domainId")
-        known = named.unique(_KEYS).with_columns(pl.col("process").cast(pl.Int32))
-        return found.join(known, on=_KEYS, how="left", maintain_order="left")
+        return found.join(named.unique(_KEYS), on=_KEYS, how="left", maintain_order="left")
 
-    def _texts(self, texts: pl.Series) -> pl.Series:
+    def _texts(self, part: pl.DataFrame) -> pl.Series:
         """Texts, those given by the number of a string looked up."""
-        words = texts.unique()
-        by_id = words.filter(words.cast(pl.String).str.starts_with(TEXT_BY_ID).fill_null(False))
-        if by_id.is_empty():
-            return texts
-        ids = pl.DataFrame({"id": by_id.cast(pl.String).str.strip_prefix(TEXT_BY_ID).cast(pl.Int64)})
-        values = ids.join(self.strings, on="id", how="left", maintain_order="left")["value"].cast(pl.Categorical())
-        return texts.replace_strict(by_id, values, default=texts, return_dtype=pl.Categorical())
+        ids = part["textId"].unique().drop_nulls()
+        if ids.is_empty():
+            return part["text"]
+        told = self.strings.filter(pl.col("id").is_in(ids.implode()))
+        looked_up = part["textId"].replace_strict(
+            told["id"], told["value"], default=None, return_dtype=pl.Categorical()
+        )
+        return part.select(pl.coalesce("text", looked_up.alias("by_id"))).to_series()

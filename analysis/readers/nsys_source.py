@@ -3,18 +3,17 @@
 The schema moves from version to version, added columns may stand anywhere, and a table without rows may be missing: a
 column that is not there reads as null, and a table that is not there is told apart from an empty one.
 
-SQLite hands over one cell at a time, which is what a large export costs: so large tables are read in parts by several
-threads, and numbers share cells (nsys_cells.py).
+Of an SQLite file the tables of events are read from its pages (sqlite_pages.py), several parts at the same time; what
+is not as exports are, or damaged, is read through SQLite, which takes three times as long.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import adbc_driver_manager as adbc
 import adbc_driver_sqlite
@@ -22,26 +21,18 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.readers.nsys_cells import (
-    Bits,
-    Cell,
-    Field,
-    Text,
-    beyond,
-    completed,
-    in_polars,
-    in_sql,
-    name_of,
-    packed,
-    readable,
-    unpacked,
-)
+from analysis.readers.nsys_fields import Field, Text, columns_of, completed, readable, values
+from analysis.readers.sqlite_pages import Ints, Pages, Unusual
 
 PART_ROWS = 250_000
+PART_BYTES = 4 << 20
+"""What a processor's cache holds, or nearly."""
 BATCH_ROWS = 65_536
 
 
 Make = Callable[[pl.DataFrame], pl.DataFrame]
+In = TypeVar("In")
+Out = TypeVar("Out")
 
 
 class Source(Protocol):
@@ -52,7 +43,8 @@ class Source(Protocol):
 
     def load(self, table: str, fields: Sequence[Field], each: Make | None = None) -> pl.DataFrame:
         """These columns of a table, in the table's order; no rows where there is no table. `each`: what to make of them
-        part by part, as they are read, so that a large table is never there in both forms."""
+        part by part, as they are read, so that a large table is never there in both forms. It may be called by several
+        threads, and again with rows that it has had."""
 
     def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
         """Columns of the few rows in which one column has one of these values; null where there is no such column."""
@@ -73,16 +65,14 @@ class Parquet:
 
     def load(self, table: str, fields: Sequence[Field], each: Make | None = None) -> pl.DataFrame:
         have = readable(fields, self.columns.get(table, ()))
-        frame = pl.DataFrame()
+        whole = completed(pl.DataFrame(), fields)
         if have:
             try:
-                frame = pl.scan_parquet(self.files[table]).select(map(in_polars, have)).collect()
+                whole = pl.scan_parquet(self.files[table]).select(values(fields, self.columns[table])).collect()
             except (pl.exceptions.PolarsError, OSError) as error:
                 self.problems.append(f"{table}: cannot be read: {first_line(error)}")
-        whole = completed(frame, fields)
         if each is None:
             return whole
-        del frame
         return pl.concat([each(part) for part in whole.iter_slices(PART_ROWS)] or [each(whole)], rechunk=True)
 
     def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
@@ -102,17 +92,25 @@ class SQLite:
         # Nobody writes to an export, and beside one that belongs to somebody else no lock file could be made.
         self.uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         self.columns: dict[str, set[str]] = {}
+        self.stored: dict[str, tuple[int, list[str]]] = {}
         self.problems: list[str] = []
         self.cut = False
-        sql = "SELECT m.name AS t, c.name AS c FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'"
+        sql = """SELECT m.name AS t, m.rootpage AS root, c.name AS c, c.pk OR c.hidden AS own
+            FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table' ORDER BY m.name, c.cid"""
         try:
             listed = self.query(sql, ["t", "c"])
         except adbc.Error as error:
             self.cut = True
             listed = self.query(sql, ["t", "c"])
             self.problems.append(f"the file is damaged or cut short ({first_line(error)})")
-        for table, column in listed.iter_rows():
-            self.columns.setdefault(table, set()).add(column)
+        for (table, root), of in listed.group_by("t", "root", maintain_order=True):
+            self.columns[table] = set(of["c"])
+            if not of["own"].max():  # a key or a computed column may have no place among the stored
+                self.stored[table] = root, of["c"].to_list()
+        try:
+            self.pages = None if self.cut else Pages(path)
+        except Unusual:
+            self.pages = None
 
     def query(self, sql: str, texts: Sequence[str] = ()) -> pl.DataFrame:
         """One statement on a connection of its own, for connections cannot be shared by threads. `texts`: columns of
@@ -138,51 +136,61 @@ class SQLite:
 
     def load(self, table: str, fields: Sequence[Field], each: Make | None = None) -> pl.DataFrame:
         have = readable(fields, self.columns.get(table, ()))
-        if not have:
-            frame = completed(pl.DataFrame(), fields)
+
+        def made(part: pl.DataFrame) -> pl.DataFrame:
+            frame = completed(part, fields)
             return each(frame) if each else frame
-        if each:
-            too_large: set[str] = set()
 
-            def made(part: pl.DataFrame) -> pl.DataFrame:
-                too_large.update(beyond(part, have))
-                return each(completed(part, fields))
+        if not have:
+            return made(pl.DataFrame())
+        texts = {name: isinstance(field, Text) for field in have for name in columns_of(field)}
+        try:
+            frames = self._from_pages(table, texts, made)
+        except (Unusual, OSError):
+            frames = self._by_sql(table, texts, made)
+        return pl.concat(frames, rechunk=True) if frames else made(pl.DataFrame())
 
-            frame = self._cells(table, packed(have), made)
-            if too_large:
-                wide = [replace(f, bits=64) if isinstance(f, Bits) and f.name in too_large else f for f in have]
-                frame = self._cells(table, packed(wide), lambda part: each(completed(part, fields)))
-            return frame
-        frame = self._cells(table, packed(have))
-        for name in beyond(frame, have):
-            field = next(each for each in have if name_of(each) == name)
-            whole: list[Cell] = [(f'{in_sql(field)} AS "c0"', [name])]
-            frame = frame.with_columns(self._cells(table, whole)[name])
-        return completed(frame, fields)
+    def _from_pages(self, table: str, texts: Mapping[str, bool], each: Make) -> list[pl.DataFrame]:
+        """What `each` makes of these columns, part by part; whether they are text. Raises Unusual and OSError."""
+        pages = self.pages
+        if pages is None or table not in self.stored:
+            raise Unusual("a table that only SQLite reads")
+        root, names = self.stored[table]
+        places = {names.index(name): name for name in texts}
+        wanted = {place: texts[name] for place, name in places.items()}
 
-    def _cells(self, table: str, cells: Sequence[Cell], each: Make | None = None) -> pl.DataFrame:
-        """What is in these cells of all rows, or what `each` makes of it, several parts at a time."""
-        texts = [f"c{i}" for i, (_, group) in enumerate(cells) if isinstance(group[0], Text)]
-        select = f'SELECT {", ".join(sql for sql, _ in cells)} FROM "{table}"'
+        def part(leaves: Ints) -> pl.DataFrame:
+            found = pages.columns(leaves, wanted)
+            return each(pl.DataFrame([column.alias(places[place]) for place, column in found.items()]))
+
+        leaves = pages.leaves(root)
+        step = PART_BYTES // pages.size
+        return _side_by_side(part, [leaves[first : first + step] for first in range(0, len(leaves), step)])
+
+    def _by_sql(self, table: str, texts: Mapping[str, bool], each: Make) -> list[pl.DataFrame]:
+        """The same through SQLite, without the parts that cannot be read; they are told as a problem."""
+        told = [name for name, text in texts.items() if text]
+        # The driver takes a column's type from its first rows, and takes null for a number. So text has a letter before
+        # it, and null is no text at all.
+        marked = {name: f"""coalesce('t' || "{name}", '') AS "{name}\"""" for name in told}
+        cells = [marked.get(name, f'"{name}"') for name in texts]
 
         def part(where: str) -> pl.DataFrame | str:
             try:
-                found = unpacked(self.query(select + where, texts), cells)
-                return each(found) if each else found
+                found = self.query(f'SELECT {", ".join(cells)} FROM "{table}"{where}', told)
             except adbc.Error as error:
                 return first_line(error)
+            return each(found.with_columns(_text(pl.col(name)) for name in told))
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            parts = list(pool.map(part, self._parts(table)))
+        parts = _side_by_side(part, self._parts(table))
         broken = [each for each in parts if isinstance(each, str)]
         if broken:
             self.problems.append(f"{table}: {len(broken)} of {len(parts)} parts cannot be read: {broken[0]}")
-        frames = [each for each in parts if isinstance(each, pl.DataFrame)]
-        return pl.concat(frames, rechunk=True) if frames else pl.DataFrame()
+        return [each for each in parts if isinstance(each, pl.DataFrame)]
 
     def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
         have = [name for name in names if name in self.columns[table]]
-        empty = {"text": "''", "binaryData": "x''"}  # see _sql
+        empty = {"text": "''", "binaryData": "x''"}  # as in _by_sql
         cells = [f'coalesce("{n}", {empty[n]}) AS "{n}"' if n in empty else f'"{n}"' for n in have]
         places = ", ".join(str(int(value)) for value in values)
         try:
@@ -202,6 +210,16 @@ class SQLite:
         if not isinstance(first, int) or last - first < PART_ROWS:
             return [""]
         return [f" WHERE rowid BETWEEN {low} AND {low + PART_ROWS - 1}" for low in range(first, last + 1, PART_ROWS)]
+
+
+def _text(told: pl.Expr) -> pl.Expr:
+    text = told.cast(pl.String)
+    return pl.when(text != "").then(text.str.slice(1)).cast(pl.Categorical()).name.keep()
+
+
+def _side_by_side(work: Callable[[In], Out], parts: Sequence[In]) -> list[Out]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(work, parts))
 
 
 def first_line(error: BaseException) -> str:
