@@ -79,7 +79,7 @@ def apart(trace: Trace, processes: list[int]) -> list[Frames]:
         frame = trace.events.pop(kind).drop("rank")
         split = len(processes) > 1 and "process" in frame.columns
         for own, process in zip(out, processes, strict=True):
-            own[kind] = frame.filter(pl.col("process") == process) if split else frame
+            own[kind] = (frame.filter(pl.col("process") == process) if split else frame).rechunk()
     return out
 
 
@@ -88,9 +88,13 @@ def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frame
     number = pl.lit(rank, dtype=pl.Int64).alias("rank")
     # Few names, looked at often.
     own = own | {k: own[k].with_columns(pl.col("name").cast(pl.Categorical())) for k in ("kernels", "runtime")}
-    found = attribute(own)
-    events, ranges = found.events, found.ranges
-    events["kernels"] = estimated(events["kernels"], devices)
+    with ThreadPoolExecutor(1) as beside:  # neither needs the other, and each keeps little more than one core busy
+        shaped = beside.submit(estimates, own["kernels"], devices)
+        plain = beside.submit(unattributed, own, devices)
+        found = attribute(own)
+        events, ranges = found.events, found.ranges
+        events["kernels"] = events["kernels"].hstack(shaped.result())
+        totals = plain.result()
     launched = pl.concat(
         [events[kind].select("launch_ns", "launch_end_ns", "start_ns", "end_ns", "device") for kind in ON_DEVICE]
     )
@@ -101,39 +105,47 @@ def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frame
     }
     events |= marked
     ranges = ranges.with_columns(number, steps.of_times(host, ranges["start_ns"]))
-    with ThreadPoolExecutor(1) as beside:  # neither needs the other, and each keeps little more than one core busy
+    with ThreadPoolExecutor(1) as beside:  # as above
         parted = beside.submit(divided, events, host, launched, source)
-        out = summed(own, events, ranges, devices, host, report)
+        out = summed(own, events, ranges, totals, host, report)
         windows, breakdown = parted.result()
     out |= {**events, "nvtx_gpu": ranges, "devices": devices, "steps": windows, "breakdown": breakdown}
     return {name: _conformed(frame.with_columns(number), name) for name, frame in out.items()}
 
 
-def summed(
-    own: Frames, events: Frames, ranges: pl.DataFrame, devices: pl.DataFrame, host: pl.DataFrame, report: str
-) -> Frames:
-    """Sums over the events of one process, and its collectives. `own`: the events as they were read."""
-    totals = sums.all_of(events, ranges)
-    exchanged = own["kernels"].filter(events["kernels"]["category"].cast(pl.String) == "communication")
-    calls = collectives.of_rank({**own, "kernels": exchanged.with_columns(pl.col("name").cast(pl.String))})
+def unattributed(own: Frames, devices: pl.DataFrame) -> Frames:
+    """What the events of one process tell by themselves."""
     one = pl.lit(0, dtype=pl.Int64).alias("rank")  # all are of one rank, whatever its number
-    named = pl.lit(report).alias("report")
     return {
         "bandwidth": efficiency.bandwidth(own["copies"].with_columns(one), devices.with_columns(one)),
         "temporal": temporal.table(own),
-        "collectives": calls.with_columns(steps.of_times(host, calls["launch_ns"])),
-        **{name: f.with_columns(one, named) for name, f in (totals | {"paper_calls": sums.paper(totals)}).items()},
+        **sums.of_events(own),
     }
 
 
-def estimated(kernels: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Kernels with their class and how well they fill the device."""
+def summed(
+    own: Frames, events: Frames, ranges: pl.DataFrame, totals: Frames, host: pl.DataFrame, report: str
+) -> Frames:
+    """The sums of one process, `totals` and those that need more, and its collectives. `own`: the events as they were
+    read."""
+    exchanged = own["kernels"].filter(events["kernels"]["category"].cast(pl.String) == "communication")
+    calls = collectives.of_rank({**own, "kernels": exchanged.with_columns(pl.col("name").cast(pl.String))})
+    made = totals | {"nvtx_gpu_sum": sums.of_ranges(ranges), "paper_calls": sums.paper(totals)}
+    named = {name: frame for name, frame in made.items() if "report" in TRACE_TABLES[name]}
+    return {
+        **made,
+        **{name: frame.with_columns(pl.lit(report).alias("report")) for name, frame in named.items()},
+        "collectives": calls.with_columns(steps.of_times(host, calls["launch_ns"])),
+    }
+
+
+def estimates(kernels: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    """Class of each kernel, and how well it fills the device."""
     one = pl.lit(0, dtype=pl.Int64).alias("rank")  # all are of one rank, whatever its number
     classes = kernel_class.classified(kernels.select("name")).drop("name")
     texts = classes.with_columns(pl.col(pl.String).cast(pl.Categorical()))
     shapes = kernels.select(one, "device", "blocks", "threads", "registers", "shared_bytes")
-    fill = occupancy.occupancy(shapes, devices.with_columns(one)).select(occupancy.COLUMNS)
-    return kernels.hstack(texts).hstack(fill)
+    return texts.hstack(occupancy.occupancy(shapes, devices.with_columns(one)).select(occupancy.COLUMNS))
 
 
 def _time(kind: str) -> str:

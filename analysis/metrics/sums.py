@@ -36,24 +36,28 @@ def by_name(frame: pl.DataFrame, value: pl.Expr, *keys: str) -> pl.DataFrame:
     return texts.sort(pl.col("total"), *keys, descending=[True, *(False for _ in keys)])
 
 
-def all_of(events: Mapping[str, pl.DataFrame], ranges: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """The sums of one report, by name of table. `ranges`: nvtx_gpu. Times in ns, sizes in bytes."""
+def of_events(events: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """The sums of one report but `nvtx_gpu_sum`, by name of table. Times in ns, sizes in bytes."""
     copies = pl.concat([events[kind].select("name", "start_ns", "end_ns", "bytes") for kind in ("copies", "memsets")])
-    nvtx = styled(events["nvtx"])
     return {
         "kernel_sum": by_name(events["kernels"], _TOOK, "name"),
         "api_sum": by_name(events["runtime"], _TOOK, "name"),
         "copy_time_sum": by_name(copies, _TOOK, "name"),
         "copy_size_sum": by_name(copies, pl.col("bytes"), "name"),
-        "nvtx_sum": by_name(nvtx, _TOOK, "name", "domain", "style"),
-        "nvtx_gpu_sum": by_name(styled(ranges), pl.col("gpu_span_ns"), "name", "domain", "style"),
+        "nvtx_sum": by_name(styled(events["nvtx"]), _TOOK, "name", "domain", "style"),
     }
+
+
+def of_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
+    """`nvtx_gpu_sum`, from nvtx_gpu."""
+    return by_name(styled(ranges), pl.col("gpu_span_ns"), "name", "domain", "style")
 
 
 def styled(ranges: pl.DataFrame) -> pl.DataFrame:
     """Ranges with their style as `nsys stats` names it."""
-    style = pl.col("style").cast(pl.String).replace_strict(_STYLES, default="Unknown")
-    return ranges.with_columns(style=style.cast(pl.Categorical()))
+    known = ranges["style"].unique()
+    names = known.cast(pl.String).replace_strict(_STYLES, default="Unknown")
+    return ranges.with_columns(pl.col("style").replace_strict(known, names, return_dtype=pl.Categorical()))
 
 
 def paper(sums: Mapping[str, pl.DataFrame]) -> pl.DataFrame:

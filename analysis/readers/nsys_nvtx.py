@@ -24,13 +24,22 @@ class Marks:
     def ranges(self, part: pl.DataFrame) -> pl.DataFrame:
         """The ranges among the rows, with the fields of `nsys_fields`. One that was never closed has no end yet."""
         kind = pl.col("eventType")
-        told = part.with_columns(text=self._texts(part))
-        self._lasts.append(part.select(pl.max_horizontal(pl.col("start", "end").max())).item() or 0)
-        self.domains |= {number for number in part["domainId"].drop_nulls().unique().to_list() if number}
-        self._named.append(told.filter(kind == _DOMAIN).select(*_KEYS, domain="text"))
-        isin = told.select(kind.is_in([*_PUSH_POP, *_START_END]) & pl.col("start").is_not_null()).to_series()
+        isin = kind.is_in([*_PUSH_POP, *_START_END]) & pl.col("start").is_not_null()
+        last, by_id, own, names, only = part.select(
+            last=pl.max_horizontal(pl.col("start", "end").max()),
+            by_id=pl.col("textId").count() > 0,
+            own=(pl.col("domainId") != 0).any(),
+            names=(kind == _DOMAIN).any(),
+            only=isin.all(),
+        ).row(0)
+        self._lasts.append(last or 0)
+        told = part.with_columns(text=self._texts(part)) if by_id else part
+        if own:
+            self.domains |= {number for number in part["domainId"].drop_nulls().unique().to_list() if number}
+        if names:
+            self._named.append(told.filter(kind == _DOMAIN).select(*_KEYS, domain="text"))
         style = pl.when(kind.is_in(_PUSH_POP)).then(pl.lit("push_pop")).otherwise(pl.lit("start_end"))
-        return (told if isin.all() else told.filter(isin)).select(
+        return (told if only else told.filter(isin)).select(
             "process",
             "thread",
             "domainId",
@@ -54,10 +63,7 @@ class Marks:
 
     def _texts(self, part: pl.DataFrame) -> pl.Series:
         """Texts, those given by the number of a string looked up."""
-        ids = part["textId"].unique().drop_nulls()
-        if ids.is_empty():
-            return part["text"]
-        told = self.strings.filter(pl.col("id").is_in(ids.implode()))
+        told = self.strings.filter(pl.col("id").is_in(part["textId"].unique().implode()))
         looked_up = part["textId"].replace_strict(
             told["id"], told["value"], default=None, return_dtype=pl.Categorical()
         )

@@ -25,8 +25,7 @@ from analysis.readers.nsys_fields import Field, Text, columns_of, completed, rea
 from analysis.readers.sqlite_pages import Ints, Pages, Unusual
 
 PART_ROWS = 250_000
-PART_BYTES = 4 << 20
-"""What a processor's cache holds, or nearly."""
+PART_BYTES = 16 << 20
 BATCH_ROWS = 65_536
 
 
@@ -148,7 +147,7 @@ class SQLite:
             frames = self._from_pages(table, texts, made)
         except (Unusual, OSError):
             frames = self._by_sql(table, texts, made)
-        return pl.concat(frames, rechunk=True) if frames else made(pl.DataFrame())
+        return pl.concat(frames) if frames else made(pl.DataFrame())
 
     def _from_pages(self, table: str, texts: Mapping[str, bool], each: Make) -> list[pl.DataFrame]:
         """What `each` makes of these columns, part by part; whether they are text. Raises Unusual and OSError."""

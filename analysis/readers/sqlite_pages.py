@@ -20,15 +20,21 @@ import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+Types = int | Ints
+"""Serial types of a column: one, where all rows have it, as mostly, or one a row."""
+
+PIECE_BYTES = 2 << 20
+"""What is taken at once: enough for what a call of numpy costs, and not much more than a processor's cache holds."""
 
 _MAGIC, _UTF8 = b"SQLite format 3\0", 1
 _PAGE_SIZES, _LEAST_USABLE = tuple(2**power for power in range(9, 17)), 480
 _INTERIOR, _LEAF = 5, 13
 _HEADER = {_INTERIOR: 12, _LEAF: 8}
 """Bytes before the cell pointers of a page, by its kind."""
-_SIZES = np.array([0, 1, 2, 3, 4, 6, 8], dtype=np.int64)
-"""Bytes of a whole number, by serial type; types 8 and 9 are the numbers 0 and 1, which take none."""
-_REAL, _ONE, _BLOB, _TEXT = 7, 9, 12, 13
+_SIZES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)
+"""Bytes of a value that is neither text nor blob, by serial type."""
+_REAL, _ZERO, _ONE, _BLOB, _TEXT = 7, 8, 9, 12, 13
+"""Serial types: the numbers 0 and 1 have one of their own."""
 _INLINE = 12
 """Bytes of a text that an Arrow view holds itself."""
 _SPARE = 64
@@ -74,6 +80,13 @@ class Pages:
     def columns(self, leaves: Ints, wanted: Mapping[int, bool]) -> dict[int, pl.Series]:
         """Columns by their place in the table, of the rows on these pages: Categorical where text is wanted, else
         Int64."""
+        step = PIECE_BYTES // self.size
+        pieces = [self._piece(leaves[first : first + step], wanted) for first in range(0, len(leaves), step)]
+        columns = {place: pl.Series(pa.chunked_array([piece[place] for piece in pieces])) for place in wanted}
+        return {place: each.cast(pl.Categorical()) if wanted[place] else each for place, each in columns.items()}
+
+    def _piece(self, leaves: Ints, wanted: Mapping[int, bool]) -> dict[int, pa.Array]:
+        """The same of few pages, texts as they are."""
         data = self._bytes(leaves)
         cells, counts = self._cells(data, _LEAF)
         payload, after = _varints(data, cells)
@@ -84,14 +97,20 @@ class Pages:
         value = begin + header
         if ((end > page_end) | (value > end) | (header < 1)).any():
             raise Unusual("a row that is larger than its page")
-        header_end, found = value, {}
+        header_end, found, further = value, {}, 0
         for place, types in enumerate(_serial_types(data, at, header_end, max(wanted) + 1)):
             if place in wanted:
-                found[place] = value, types
-            value = value + _lengths(types)
-        if (value > end).any():
+                found[place] = value, further, types
+            if isinstance(types, int):
+                further += _length(types)
+            else:
+                value, further = value + (_lengths(types) + further), 0
+        if (value + further > end).any():
             raise Unusual("a row that reaches beyond its page")
-        return {p: (_texts if wanted[p] else _numbers)(data, *each) for p, each in found.items()}
+        return {
+            place: (_texts if wanted[place] else _numbers)(data, at + by if by else at, types)
+            for place, (at, by, types) in found.items()
+        }
 
     def _bytes(self, pages: Ints) -> Bytes:
         """Pages one after another, and some bytes more."""
@@ -159,21 +178,24 @@ def _varint_lengths(data: Bytes, at: Ints) -> Ints:
     return lengths
 
 
-def _serial_types(data: Bytes, at: Ints, end: Ints, columns: int) -> Iterator[Ints]:
-    """The serial types of the first columns, where rows' headers begin and end: of each column one for all rows, or one
-    a row."""
+def _serial_types(data: Bytes, at: Ints, end: Ints, columns: int) -> Iterator[Types]:
+    """The serial types of the first columns, where rows' headers begin and end."""
     place = 0
     while place < columns:
         words = _view(data, "<u8")[at]  # eight types, mostly: those under 128 take one byte each
+        first = int(words[0]) if len(words) else 0
         varying = int(np.bitwise_or.reduce(words ^ words[:1], initial=np.uint64(0)))
         left = int((end - at).min(initial=columns))
         for number in range(min(8, columns - place)):
             if number >= left:
                 raise Unusual("a row with fewer columns than its table")
-            bits = np.uint64(8 * number)
-            types = ((words if varying >> 8 * number & 255 else words[:1]) >> bits & np.uint64(255)).astype(np.int64)
             place += 1
-            if (types >= 128).any():  # as that of a long text
+            bits = 8 * number
+            if not varying >> bits & 255 and first >> bits & 255 < 128:
+                yield first >> bits & 255
+                continue
+            types = (words >> np.uint64(bits) & np.uint64(255)).astype(np.int64)
+            if types.max() >= 128:  # as that of a long text
                 types, at = _varints(data, at + number)
                 yield types
                 break
@@ -182,31 +204,42 @@ def _serial_types(data: Bytes, at: Ints, end: Ints, columns: int) -> Iterator[In
             at = at + 8
 
 
-def _lengths(types: Ints) -> Ints:
-    """Bytes of values, by serial type."""
-    if len(types) and (types.min() < 0 or types.max() >= 1 << 32 or ((types == 10) | (types == 11)).any()):
+def _length(kind: int) -> int:
+    """Bytes of a value, by its serial type."""
+    if kind >= _BLOB:
+        return (kind - _BLOB) >> 1
+    if kind > _ONE:
         raise Unusual("a value of unknown type")
-    numbers = _SIZES[np.where(types < _REAL, types, 0)]
-    return np.where(types >= _BLOB, (types - _BLOB) >> 1, np.where(types == _REAL, 8, numbers))
+    return _SIZES[kind]
 
 
-def _numbers(data: Bytes, at: Ints, types: Ints) -> pl.Series:
-    if ((types == _REAL) | (types >= _BLOB)).any():
+def _lengths(types: Ints) -> Ints:
+    if types.min() < 0 or types.max() >= 1 << 32 or ((types > _ONE) & (types < _BLOB)).any():
+        raise Unusual("a value of unknown type")
+    return np.where(types >= _BLOB, (types - _BLOB) >> 1, np.array(_SIZES)[np.where(types < _BLOB, types, 0)])
+
+
+def _numbers(data: Bytes, at: Ints, types: Types) -> pa.Array:
+    if isinstance(types, int):
+        if types == 0:
+            return pa.nulls(len(at), pa.int64())
+        if types in (_ZERO, _ONE):
+            return _array(pa.int64(), None, np.full(len(at), types - _ZERO))
+        if types >= _REAL:
+            raise Unusual("a value that is no whole number")
+        return _array(pa.int64(), None, _view(data, ">i8")[at].astype(np.int64) >> (64 - 8 * _length(types)))
+    implied = (types == _ZERO) | (types == _ONE)
+    if ((types >= _REAL) & ~implied).any():
         raise Unusual("a value that is no whole number")
-    sizes = _lengths(types)
-    if sizes.any():
-        values = _view(data, ">i8")[at].astype(np.int64) >> np.minimum(64 - 8 * sizes, 63)
-    else:
-        values = np.zeros(len(at), dtype=np.int64)
-    if (sizes == 0).any():
-        values = np.where(sizes > 0, values, np.where(types == _ONE, 1, 0))
-    return pl.Series(_array(pa.int64(), types, values))
+    values = _view(data, ">i8")[at].astype(np.int64) >> np.minimum(64 - 8 * _lengths(types), 63)
+    return _array(pa.int64(), types != 0, np.where(implied, types - _ZERO, values))
 
 
-def _texts(data: Bytes, at: Ints, types: Ints) -> pl.Series:
+def _texts(data: Bytes, at: Ints, types: Types) -> pa.Array:
+    types = np.full(len(at), types) if isinstance(types, int) else types
     if ((types != 0) & ((types < _TEXT) | (types % 2 == 0))).any():
         raise Unusual("a value that is no text")
-    sizes = np.broadcast_to(np.maximum(types - _TEXT, 0) >> 1, len(at))
+    sizes = np.maximum(types - _TEXT, 0) >> 1
     views = np.zeros((len(at), 4), dtype=np.int32)  # Arrow's: length, first four bytes, buffer, place in it
     views[:, 0], views[:, 1], views[:, 3] = sizes, _view(data, "<i4")[at], at
     short = np.flatnonzero(sizes <= _INLINE)
@@ -214,18 +247,15 @@ def _texts(data: Bytes, at: Ints, types: Ints) -> pl.Series:
         byte = np.arange(_INLINE)
         inline = np.where(byte < sizes[short, None], data[at[short, None] + byte], 0).astype(np.uint8)
         views[short, 1:] = inline.view("<i4")
-    texts = _array(pa.string_view(), types, views, data)
+    texts = _array(pa.string_view(), types != 0, views, data)
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid as error:
         raise Unusual("text that is not UTF-8") from error
-    return pl.Series(texts).cast(pl.Categorical())
+    return texts
 
 
-def _array(kind: pa.DataType, types: Ints, values: npt.NDArray[Any], *more: Bytes) -> pa.Array:
-    """Values as Arrow has them, null where their type says so."""
-    null = types == 0
-    if null.all():
-        return pa.nulls(len(values), kind)
-    valid = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
+def _array(kind: pa.DataType, given: npt.NDArray[np.bool_] | None, values: npt.NDArray[Any], *more: Bytes) -> pa.Array:
+    """Values as Arrow has them, null where none is given."""
+    valid = None if given is None or given.all() else pa.py_buffer(np.packbits(given, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [valid, *map(pa.py_buffer, (values, *more))])
