@@ -4,7 +4,8 @@
     make bench BENCH="EXPORT.sqlite --copies 50 250 1000"
     make bench BENCH="EXPORT.sqlite --kineto TRACE.json.gz ..."
 
-Every line is from the same run; our own times are medians of three. A tool that is not there leaves a dash
+Every line is from the same run; our own times are medians of six, three before the other tools' and three after, for a
+machine may be slower at one time than at another. A tool that is not there leaves a dash
 (tests/bench/peers.py). `ingest` is all of `nightsweep ingest`: read, attribute, find steps, divide them, sum, write.
 `nsys stats` is its report nvtx_gpu_proj_sum alone, nsys-ai its overlap and its root causes, HTA its temporal breakdown
 and its overlap. Peak memory is that of the process (VmHWM), the larger one where there are two.
@@ -30,8 +31,8 @@ from tests.bench.tile import parquet, tile
 
 OWN = Path(__file__).parents[1] / "data/h200-ranks/ddp-r0.sqlite.gz"
 RUNS = 3
-"""Of our own, the first of which reads the trace and the program from disk; other tools run once, with the trace in the
-system's cache by then, and long enough that their own start does not count."""
+"""Of our own, before the others and again after them; the first of all reads the trace and the program from disk. Other
+tools run once, with the trace in the system's cache by then, and long enough that their own start does not count."""
 Cost = tuple[float, float]
 """Seconds, and peak MB."""
 
@@ -51,8 +52,8 @@ def measured(commands: list[list[str]]) -> Cost | None:
     return (seconds, peak) if commands else None
 
 
-def ingest(trace: Path, scratch: Path) -> Cost:
-    """What `nightsweep ingest` costs: the median time, and the largest peak."""
+def ingests(trace: Path, scratch: Path) -> list[Cost]:
+    """What `nightsweep ingest` costs, RUNS times."""
     out = scratch / "out"
     costs = []
     for _ in range(RUNS):
@@ -60,6 +61,11 @@ def ingest(trace: Path, scratch: Path) -> Cost:
         assert cost is not None
         costs.append(cost)
         shutil.rmtree(out)
+    return costs
+
+
+def middle(costs: list[Cost]) -> Cost:
+    """The median time, and the largest peak."""
     seconds, peaks = zip(*costs, strict=True)
     return statistics.median(seconds), max(peaks)
 
@@ -81,13 +87,15 @@ def exports(export: Path, copies: list[int], scratch: Path) -> None:
             rows = pool.submit(tile, export, tiled, count).result()
             pool.submit(parquet, tiled, folder).result()
         os.sync()  # else the first to be measured has the disk busy with what was just written
-        ours, ours_parquet = ingest(tiled, scratch), ingest(folder, scratch)
+        runs, runs_parquet = ingests(tiled, scratch), ingests(folder, scratch)
+        nsys, nsys_ai = measured(peers.nsys_sum(tiled)), measured(peers.nsys_ai(folder))
+        ours = middle(runs + ingests(tiled, scratch))
+        ours_parquet = middle(runs_parquet + ingests(folder, scratch))
         size = (
             f"{rows['CUPTI_ACTIVITY_KIND_KERNEL']:>10,} {rows['NVTX_EVENTS']:>11,} {tiled.stat().st_size / 1e6:>7.0f}"
         )
         own = " ".join(f"{cost[0]:>9.1f} {cost[1]:>6.0f}" for cost in (ours, ours_parquet))
-        nsys = shown(measured(peers.nsys_sum(tiled)), ours)
-        print(f"{count:>7} {size} {own} {nsys} {shown(measured(peers.nsys_ai(folder)), ours_parquet)}", flush=True)
+        print(f"{count:>7} {size} {own} {shown(nsys, ours)} {shown(nsys_ai, ours_parquet)}", flush=True)
         tiled.unlink()
         shutil.rmtree(folder)
 
@@ -96,9 +104,11 @@ def kinetos(traces: list[Path], scratch: Path) -> None:
     """The table of Kineto traces."""
     print(f"\n{'Kineto trace':<44} {'MB':>7} {'ingest':>16} {'HTA':>16} {'x':>6}")
     for trace in traces:
-        ours = ingest(trace, scratch)
+        runs = ingests(trace, scratch)
+        hta = measured(peers.hta(trace))
+        ours = middle(runs + ingests(trace, scratch))
         own = f"{trace.stat().st_size / 1e6:>7.1f} {ours[0]:>9.1f} {ours[1]:>6.0f}"
-        print(f"{trace.name[:44]:<44} {own} {shown(measured(peers.hta(trace)), ours)}", flush=True)
+        print(f"{trace.name[:44]:<44} {own} {shown(hta, ours)}", flush=True)
 
 
 def main() -> None:
