@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -14,7 +16,14 @@ from jobs.failures import TOO_FEW, reason_of
 from jobs.look import Look, read_json, write_json
 from jobs.looks import Attempt
 from jobs.point import complete
+from jobs.telemetry import samplers
 from tests.test_launch import NANO, launch
+
+WRITES_WHAT_IT_SEES = """import os, pathlib, sys
+if "jobs.worker" in sys.orig_argv:
+    pathlib.Path(sys.orig_argv[-1], "seen").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+    os._exit(0)
+"""
 
 
 @pytest.mark.slow
@@ -96,6 +105,20 @@ def test_mps_counts_gpus_as_the_ranks_do(tmp_path, monkeypatch, told, given):
     with tenants.service(complete(NANO | {"tenants": 2, "mps": True})) as variables:
         assert variables.get("NIGHTSWEEP_GPUS") == given
     assert (tmp_path / "calls").read_text().split() == ([given or told] * 2 if told else [])
+
+
+@pytest.mark.parametrize(("given", "seen"), [("GPU-b,GPU-c", "GPU-b,GPU-c"), (None, "1,2")])
+def test_a_rank_sees_its_gpus_as_the_service_counts_them(tmp_path, given, seen):
+    """The ranks alone: what supervises them looks at the GPUs through NVML, which knows the host's indices."""
+    (tmp_path / "sitecustomize.py").write_text(WRITES_WHAT_IT_SEES)
+    look = Look(tmp_path / "timed.1")
+    look.folder.mkdir()
+    write_json(look.point_file, {"settings": complete(NANO).settings()})
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    env |= {"CUDA_VISIBLE_DEVICES": "1,2", samplers.OFF_VARIABLE: "1"} | ({"NIGHTSWEEP_GPUS": given} if given else {})
+    subprocess.run([sys.executable, "-m", "jobs.rank", str(look.folder)], env=env, timeout=60)
+    assert read_json(look.rank_file(0, "exit.json"))["exit_code"] == 0
+    assert (look.folder / "seen").read_text() == seen
 
 
 @pytest.mark.parametrize("limit", [*range(1, 40), 100, 1000])
