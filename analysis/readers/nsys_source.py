@@ -4,7 +4,7 @@ The schema moves from version to version, added columns may stand anywhere, and 
 column that is not there reads as null, and a table that is not there is told apart from an empty one.
 
 Of an SQLite file the tables of events are read from its pages (sqlite_pages.py), several parts at the same time; what
-is not as exports are, or damaged, is read through SQLite, which takes three times as long.
+is not as exports are, or damaged, is read through SQLite, which takes more than twice as long.
 """
 
 from __future__ import annotations
