@@ -68,8 +68,8 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
 
 
 def few_arenas() -> None:
-    """Let threads share what each has freed: with a heap for each thread, as glibc has it, a large trace takes a fifth
-    more memory, and no less time. Other C libraries have no such setting."""
+    """Let threads share what each has freed: with a heap for each thread, as glibc has it, a large trace takes up to a
+    fifth more memory, in a time that is not told apart. Other C libraries have no such setting."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_ARENA_MAX, os.cpu_count() or 1)
 

@@ -10,7 +10,7 @@ import polars as pl
 
 @dataclass(frozen=True)
 class Number:
-    """Whole numbers: a column, or what is computed from the columns `needs`."""
+    """Whole numbers, or whether something is so: a column, or what is computed from the columns `needs`."""
 
     name: str
     dtype: pl.DataType = field(default_factory=pl.Int32)

@@ -26,6 +26,7 @@ from analysis.readers.sqlite_pages import Ints, Pages, Unusual
 
 PART_ROWS = 250_000
 PART_BYTES = 16 << 20
+"""Of a table, what one thread makes events of at a time: rows that SQLite gives, pages of the file."""
 BATCH_ROWS = 65_536
 
 

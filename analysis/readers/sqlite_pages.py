@@ -40,6 +40,7 @@ _INLINE = 12
 _SPARE = 64
 """Bytes after the last page, for what begins in it is read in words, and may be nonsense."""
 _DEEPEST = 20
+"""Levels of pages, as SQLite has it (BTCURSOR_MAX_DEPTH): a damaged file may lead in circles."""
 
 
 class Unusual(Exception):

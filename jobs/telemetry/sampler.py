@@ -178,7 +178,7 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     # All is written; the interpreter would take down what Arrow brought, pandas among it, while the job waits for this
-    # process: 0.2 s, and seconds on a busy node.
+    # process: 0.2 s, and four times that on a busy node.
     os._exit(0)
 
 
