@@ -7,8 +7,8 @@
 Every line is from the same run; our own times are medians of six, three before the other tools' and three after, for a
 machine may be slower at one time than at another. A tool that is not there leaves a dash (tests/bench/peers.py).
 `ingest` is all of `nightsweep ingest`: read, attribute, find steps, divide them, sum, write. `nsys stats` is its report
-nvtx_gpu_proj_sum alone, nsys-ai its overlap and its root causes, HTA its temporal breakdown and its overlap. Peak memory
-is that of the process (VmHWM), the largest of all runs.
+nvtx_gpu_proj_sum alone, nsys-ai its overlap and its root causes, HTA its temporal breakdown and its overlap. Peak
+memory is that of the process (VmHWM), the largest of all runs.
 """
 
 from __future__ import annotations
