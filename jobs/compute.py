@@ -72,10 +72,14 @@ def compile_model(point: Point, work: Work) -> None:
 
     if point.compile == "none":
         return
-    # FSDP2 gathers weights between layers.
-    whole = point.workload == "image" and point.strategy != "fsdp2"
-    for module in (work.model,) if whole else work.layers:
-        compiled: Any = torch.compile(module.forward, mode=point.compile)
+    # FSDP2 and ZeRO-3 gather weights between layers.
+    whole = point.workload == "image" and point.strategy not in ("fsdp2", "zero3")
+    modules = (work.model,) if whole else work.layers
+    # Layers of different shapes share the code of a forward: it is compiled for each, in training and in evaluation.
+    limits: Any = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, 2 * len(modules))
+    for module in modules:
+        compiled: Any = torch.compile(module.forward, mode=point.compile, dynamic=False)
         module.forward = compiled  # type: ignore[method-assign]
     if point.compile in GRAPHING_MODES:
         # Else a micro-batch's outputs could be taken for still wanted by the next.

@@ -23,8 +23,8 @@ CPU = {"device": "cpu"}
 REFUSED = [
     (LLM | {"strategy": "zero2", "precision": "fp64"}, "zero2 with fp64: DeepSpeed trains in fp32, bf16 and fp16 only"),
     (
-        LLM | {"strategy": "zero1", "precision": "bf16_pure"},
-        "zero1 with bf16_pure: DeepSpeed keeps fp32 weights, but with optimizers that it must compile",
+        LLM | {"strategy": "zero1", "precision": "bf16_pure", "offload": "optimizer"},
+        "zero1 offloads bf16 weights to an optimizer of DeepSpeed's alone, which must be compiled",
     ),
     (
         FSDP | {"tensor_parallel": 2, "precision": "fp16"},
@@ -79,8 +79,8 @@ REFUSED = [
         "dp runs copies of the model in threads, which torch.compile cannot",
     ),
     (
-        LLM | {"strategy": "zero3", "compile": "default"},
-        "zero3 gathers weights inside layers, which torch.compile would take apart",
+        LLM | {"strategy": "zero3", "compile": "default", "method": "lora"},
+        "zero3 needs a gradient at each compiled layer's input; method lora freezes what is before them",
     ),
     (
         FSDP | {"compile": "max-autotune"},

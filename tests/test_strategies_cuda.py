@@ -14,7 +14,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available()
 two_gpus = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
 
 GPU = NANO | {"device": "cuda", "grad_accum": 2}
-RESNET = {**GPU, "workload": "image", "model": "resnet50", "image_size": 32}  # mobilenet_v2 drops out at random
+# mobilenet_v2 drops out at random. In fp32, batch norms of a few small images make sums that differ in their last bit
+# differ in the first digit.
+RESNET = {**GPU, "workload": "image", "model": "resnet50", "image_size": 32, "precision": "fp64"}
 RESNET.pop("seq_len")
 BF16 = GPU | {"precision": "bf16"}
 
@@ -77,11 +79,13 @@ def test_two_gpus(tmp_path):
     points = {name: settings | {"device": "cuda"} for name, settings in able.items()} | {
         "eager": GPU,
         "recorded": GPU | {"cuda_graph": True},
+        "compiled zero3": GPU | {"strategy": "zero3", "compile": "default"},
         "compiled tp": GPU | {"strategy": "tp", "compile": "default"},
     }
     found = run(tmp_path, 2, points, STEPS, TORCH_NCCL_ASYNC_ERROR_HANDLING="0")
     assert means(found["recorded"]) == pytest.approx(means(found["eager"]), rel=1e-4)
     assert means(found["compiled tp"]) == pytest.approx(plain(GPU, 1), rel=1e-3)
+    assert means(found["compiled zero3"]) == pytest.approx(plain(GPU, 2), rel=1e-3)
     for name in ("ddp", "fsdp2", "fsdp2 offloaded", "local_sgd 1", "zero1", "zero2", "zero3"):
         assert means(found[name]) == pytest.approx(plain(TWO[name], 2), rel=1e-3), name
     for name in ("tp", "pp", "vit pp"):

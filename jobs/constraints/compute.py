@@ -9,16 +9,16 @@ from jobs.point import Point
 
 LASTING_WEIGHTS = ("ddp", "ddp_ds", "local_sgd")
 """Strategies whose weights stay where they are, as recorded kernels want them."""
+ADAPTERS = ("lora", "qlora", "dpo_lora", "dpo_qlora")
 SHORT_FORMATS = ("bf16", "fp16", "bf16_pure")
 
 
 def compiled_strategy(p: Point) -> Reason | None:
     if p.compile != "none" and p.strategy == "dp":
         return Reason(("compile", "strategy"), "dp runs copies of the model in threads, which torch.compile cannot")
-    if p.compile != "none" and p.strategy == "zero3":
-        return Reason(
-            ("compile", "strategy"), "zero3 gathers weights inside layers, which torch.compile would take apart"
-        )
+    if p.compile != "none" and p.strategy == "zero3" and p.method in ADAPTERS:
+        text = f"zero3 needs a gradient at each compiled layer's input; method {p.method} freezes what is before them"
+        return Reason(("compile", "strategy", "method"), text)
     if p.compile in GRAPHING_MODES and p.strategy not in LASTING_WEIGHTS:
         text = f"compile {p.compile} records CUDA graphs, and {p.strategy} moves weights or launches between them"
         return Reason(("compile", "strategy"), text)

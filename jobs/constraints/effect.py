@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.constraints.compute import ADAPTERS
 from jobs.constraints.reason import Reason
 from jobs.point import Point, defaults
 
@@ -38,7 +39,6 @@ def _shown(value: Any) -> str:
 _DDP = ("ddp", "ddp_ds")
 _ZERO = ("zero1", "zero2", "zero3")
 _DPO = ("dpo", "dpo_lora", "dpo_qlora")
-_ADAPTERS = ("lora", "qlora", "dpo_lora", "dpo_qlora")
 _ON_GPUS = (
     "pin_memory",
     "non_blocking",
@@ -60,7 +60,8 @@ EFFECTS: tuple[Effect, ...] = (
     Effect(("ddp_bucket_mb", "ddp_bucket_view", "ddp_static_graph", "comm_hook"), "strategy", _DDP),
     Effect(("local_steps",), "strategy", ("local_sgd",)),
     Effect(("replicas",), "strategy", ("fsdp2", "tp", "pp")),
-    Effect(("tensor_parallel", "reduce_dtype", "reshard_after_forward", "prefetch_layers"), "strategy", ("fsdp2",)),
+    Effect(("tensor_parallel", "reduce_dtype", "reshard_after_forward"), "strategy", ("fsdp2",)),
+    Effect(("prefetch_layers",), "strategy", ("fsdp2", "zero3")),
     Effect(("pipeline_schedule",), "strategy", ("pp",)),
     Effect(("offload",), "strategy", ("fsdp2", *_ZERO)),
     Effect(("zero_communication",), "strategy", _ZERO),
@@ -74,7 +75,7 @@ EFFECTS: tuple[Effect, ...] = (
     Effect(("resize_on", "persistent_workers", "across_epochs"), "loader", ("torch", "mmap")),
     Effect(("loader_workers", "pin_memory", "source", "pixels"), "loader", ("device",), but=True),
     Effect(("target_accuracy",), "epochs", (0,), but=True),
-    Effect(("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"), "method", _ADAPTERS),
+    Effect(("lora_rank", "lora_alpha", "lora_dropout", "lora_targets"), "method", ADAPTERS),
     Effect(("dpo_beta",), "method", _DPO),
     Effect(("checkpoint_every",), "activation_checkpointing", (True,)),
 )

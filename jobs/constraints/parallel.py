@@ -27,11 +27,9 @@ def zero_precision(p: Point) -> Reason | None:
         return Reason(
             ("strategy", "precision"), f"{p.strategy} with fp64: DeepSpeed trains in fp32, bf16 and fp16 only"
         )
-    if p.strategy in ZERO and p.precision == "bf16_pure":
-        return Reason(
-            ("strategy", "precision"),
-            f"{p.strategy} with bf16_pure: DeepSpeed keeps fp32 weights, but with optimizers that it must compile",
-        )
+    if p.strategy in ZERO and p.precision == "bf16_pure" and p.offload != "none":
+        text = f"{p.strategy} offloads bf16 weights to an optimizer of DeepSpeed's alone, which must be compiled"
+        return Reason(("offload", "strategy", "precision"), text)
     return None
 
 

@@ -45,7 +45,9 @@ class Parallel:
         "fsdp2 drops gathered weights after the forward pass, and gathers them again for the backward pass.", True
     )
     prefetch_layers: int = setting(
-        "Layers whose weights fsdp2 gathers ahead of the one at work; 0: as it decides itself.", 0, minimum=0
+        "Layers whose weights fsdp2 and zero3 gather ahead of the one at work; 0: as they decide themselves.",
+        0,
+        minimum=0,
     )
     offload: Literal["none", "optimizer", "all"] = setting(
         "What fsdp2 and ZeRO keep in the host's memory: the optimizer's state and step (ZeRO), or also the weights.",

@@ -19,11 +19,16 @@ def place(point: Point, model: torch.nn.Module, device: torch.device) -> torch.n
         for parameter in model.parameters():
             if parameter.is_floating_point():
                 parameter.data = parameter.data.to(torch.bfloat16)
-        # Of buffers only those of batch norms: rotary frequencies in bf16 would put tokens in wrong places.
-        for module in model.modules():
-            if isinstance(module, _BatchNorm):
-                module.to(torch.bfloat16)
+        shorten_batch_norms(model, torch.bfloat16)
     return model
+
+
+def shorten_batch_norms(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Cast batch norms with their running statistics, which must be of the format of their weights. They are all of a
+    model's buffers that may be cast: rotary frequencies in bf16 would put tokens in wrong places."""
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.to(dtype)
 
 
 def autocast(point: Point, device: torch.device) -> torch.autocast:

@@ -7,18 +7,20 @@ from typing import Any
 
 import torch
 
+from jobs import dtypes
 from jobs.point import Point
 from jobs.strategies import Trainer
 from jobs.strategies.optimizer import make_optimizer
+from jobs.strategies.precision import shorten_batch_norms
 from jobs.workloads import Batch, Work
 
 
-def zero_config(point: Point, device: torch.device) -> dict[str, Any]:
-    """DeepSpeed's configuration; nothing is left to its "auto"."""
+def zero_config(point: Point, layer_numel: int, device: torch.device) -> dict[str, Any]:
+    """DeepSpeed's configuration; nothing is left to its "auto". `layer_numel`: weights of the largest layer."""
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": point.micro_batch,
         "gradient_accumulation_steps": point.grad_accum,
-        "zero_optimization": zero_optimization(point, device),
+        "zero_optimization": zero_optimization(point, layer_numel, device),
         # a torch optimizer: DeepSpeed's own would have to be compiled on the spot
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
@@ -29,10 +31,12 @@ def zero_config(point: Point, device: torch.device) -> dict[str, Any]:
     }
     if point.precision in ("bf16", "fp16"):
         config[point.precision] = {"enabled": True}
+    elif point.precision == "bf16_pure":
+        config["bf16"] = {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     return config
 
 
-def zero_optimization(point: Point, device: torch.device) -> dict[str, Any]:
+def zero_optimization(point: Point, layer_numel: int, device: torch.device) -> dict[str, Any]:
     """The stage, what of it lies in the host's memory, and when it communicates."""
     host = {"device": "cpu", "pin_memory": device.type == "cuda"}
     config: dict[str, Any] = {"stage": int(point.strategy[-1])}
@@ -42,6 +46,8 @@ def zero_optimization(point: Point, device: torch.device) -> dict[str, Any]:
         config["offload_param"] = host
     if point.zero_communication != "default":
         config["overlap_comm"] = point.zero_communication == "overlapped"
+    if point.prefetch_layers:
+        config["stage3_prefetch_bucket_size"] = point.prefetch_layers * layer_numel
     return config
 
 
@@ -62,12 +68,20 @@ class ZeroTrainer(Trainer):
     def __init__(self, point: Point, work: Work, device: torch.device) -> None:
         deepspeed = import_deepspeed(device)
         deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), auto_mpi_discovery=False)
+        self.dtype = None if point.precision in ("fp32", "tf32") else dtypes.compute(point)
         model = work.model.to(device)
+        if self.dtype is not None:  # DeepSpeed casts weights, and no buffers
+            shorten_batch_norms(model, self.dtype)
+        if point.strategy == "zero3" and point.compile != "none":
+            # Weights are then gathered for a layer as a whole, outside of what is compiled.
+            for layer in work.layers:
+                deepspeed.utils.set_z3_leaf_module(layer, True)
         optimizer = make_optimizer(point, model)
-        self.model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=zero_config(point, device))
+        largest = max(sum(weight.numel() for weight in layer.parameters()) for layer in work.layers)
+        config = zero_config(point, largest, device)
+        self.model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
         self.accumulate = point.grad_accum
         self.loss_of = work.loss
-        self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(point.precision)
 
     def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         if self.dtype is not None:
