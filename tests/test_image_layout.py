@@ -56,3 +56,18 @@ def test_fused_padding_is_the_same_network(alone):
     assert (many, few) == (52, 5)
     assert torch.allclose(loss, other, rtol=1e-12, atol=0)
     assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-12) for a, b in zip(gradients, others, strict=True))
+
+
+def test_a_compiled_vit_has_no_mask_for_its_attention():
+    """No fast kernel takes the one that transformers would make."""
+    masks = []
+
+    def backend(graph, _inputs):
+        for call in graph.graph.nodes:
+            if call.target is torch.nn.functional.scaled_dot_product_attention:
+                masks.append(call.kwargs.get("attn_mask"))
+        return graph
+
+    network = image.build_model(complete(TINY | {"model": "vit_s"}))[0]
+    torch.compile(network, backend=backend)(pixel_values=torch.zeros(2, 3, SIZE, SIZE))
+    assert masks == [None] * 12

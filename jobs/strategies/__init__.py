@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from jobs import compute
 from jobs.point import Point
 from jobs.strategies import precision
 from jobs.strategies.optimizer import make_optimizer
@@ -40,6 +41,11 @@ class Trainer:
         self.autocast = precision.autocast(point, device)
         self.accumulate = point.grad_accum
         self.loss_of = work.loss
+        if point.compile in compute.GRAPHING_MODES and point.grad_accum > 1:
+            # The next micro-batch overwrites what torch.compile's graphs wrote: gradients are added to sums of our own.
+            self.keep_gradients = True
+            for weight in model.parameters():
+                weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
 
     def forward(self, batch: Batch, *, last: bool) -> torch.Tensor:
         """Loss of one micro-batch (mean over its samples); `last` is the step's last one."""
@@ -71,8 +77,6 @@ class Trainer:
 
 def make_trainer(point: Point, work: Work, device: torch.device) -> Trainer:
     """The point's strategy around its workload. Raises Unsupported where the host cannot give it."""
-    from jobs import compute
-
     compute.compile_model(point, work)
     if point.cuda_graph:
         from jobs.strategies.graphs import GraphTrainer

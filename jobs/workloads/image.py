@@ -47,6 +47,9 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
     config = hf.ViTConfig(
         image_size=size, hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_hidden_layers=12, **common
     )
+    from jobs.workloads.attention import UNMASKED
+
+    config._attn_implementation = UNMASKED
     vit = hf.ViTForImageClassification(config)
     blocks = vit.vit.encoder.layer if hasattr(vit.vit, "encoder") else vit.vit.layers
     return vit, tuple(blocks)

@@ -1,4 +1,4 @@
-"""transformers' Llama with the loss in parts, and without the causal mask that its attention does not need."""
+"""transformers' Llama with the loss in parts, and without a mask."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ from typing import Any
 
 import torch
 import transformers as hf
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from jobs.workloads.attention import UNMASKED
 from jobs.workloads.llm.head import LossHead, next_tokens
-
-CAUSAL = "sdpa_causal"
-"""PyTorch's attention, causal by its own flag. transformers makes no mask for a name it has no mask function of: to
-find out whether it needs one, it would look into the positions, and wait for the device in every forward pass."""
-
-hf.AttentionInterface.register(CAUSAL, sdpa_attention_forward)
 
 
 class Llama(hf.LlamaForCausalLM):  # type: ignore[misc]
     """LlamaForCausalLM. `chunks` > 0: its loss in so many parts; `fuse`: each compiled."""
 
     def __init__(self, config: Any, chunks: int = 0, fuse: bool = False) -> None:
-        config._attn_implementation = CAUSAL
+        config._attn_implementation = UNMASKED
         super().__init__(config)
         self.loss_type = "ForCausalLM"  # which transformers reads from the name of the class
         self.chunks = chunks
