@@ -2,13 +2,14 @@
 taken a later one does not see.
 
 - layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time. Where there are such, batch norms
-  in NCHW too, which take one block for each channel: their time x the share of SMs without a block. In NHWC blocks
-  share the rows of a channel, and fill the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
+  in NCHW too, which take one block for each channel: their time x the share of SMs without a block, and of PyTorch's own
+  at least what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill the
+  GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64).
 - recompute_or_unfused: neighbours on a stream that are elementwise, copies, casts, normalisations or reductions. Fused
-  into one kernel they would read and write once, which the longest of them does already: the others' time. Softmax
-  kernels of attention that is not fused: all of their time.
+  into one kernel they would read and write once, which the longest of them does already: the others' time. All of the
+  time of those next to a softmax of attention that is not fused, and of that: fused attention writes no scores.
 - underfilled: what is left of a kernel with fewer blocks than SMs, times the share of SMs without one.
 """
 
@@ -27,7 +28,8 @@ from analysis.metrics import intervals, kernel_class, peaks
 Floats = npt.NDArray[np.float64]
 
 TRANSPOSE = r"(?i)nchwtonhwc|nhwctonchw|tensortransformgeneric|converttensor_kernel|batched_transpose"
-NCHW_NORM = r"batch_norm_(collect_statistics|transform_input|backward)_kernel|\bbn_(fw|bw)_\w*1C11"
+_TORCH_NORM = r"batch_norm_(collect_statistics|transform_input|backward)_kernel"
+NCHW_NORM = rf"{_TORCH_NORM}|\bbn_(fw|bw)_\w*1C11"
 """PyTorch's and cuDNN's (1C11: one mean a channel) batch norms in NCHW."""
 NOT_ELIGIBLE = (
     r"(?i)splitk_?reduce|gemv|gemmk1|depthwise|im2col|col2im|reduce|dot_do|dot_kernel|convert|preprocess|postprocess|"
@@ -81,7 +83,12 @@ def savings(
 
 def _of_layout(kernels: pl.DataFrame) -> Floats:
     turned = _named(kernels, TRANSPOSE)
-    return np.maximum(turned, _named(kernels, NCHW_NORM) * _unfilled(kernels)) if turned.any() else turned
+    if not turned.any():
+        return turned
+    norms = np.maximum(
+        _named(kernels, NCHW_NORM) * _unfilled(kernels), _named(kernels, _TORCH_NORM) * limit("nchw_norm")
+    )
+    return np.maximum(turned, norms)
 
 
 def _unfilled(kernels: pl.DataFrame) -> Floats:
@@ -116,14 +123,15 @@ def _unfused(kernels: pl.DataFrame, took: Floats, passes: int) -> Floats:
     out = np.where(of_attention & ~excluded, 1.0, 0.0)
     order = np.lexsort((kernels["start_ns"].to_numpy(), kernels["stream"].fill_null(-1).to_numpy()))
     stream = kernels["stream"].fill_null(-1).to_numpy()[order]
-    own = (fusible & ~of_attention)[order]
+    own = fusible[order]
     change = np.concatenate(([True], (own[1:] != own[:-1]) | (stream[1:] != stream[:-1])))
     run = np.cumsum(change)
+    scores = own & np.isin(run, run[of_attention[order]])  # with a softmax among them: fused attention writes none
     place = np.arange(len(run)) - np.flatnonzero(change)[run - 1]
     chain = run * (len(run) + 1) + place // LONGEST_CHAIN
     frame = pl.DataFrame({"chain": chain, "took": took[order], "own": own})
     longest = pl.col("took").max().over("chain")
     first = pl.int_range(pl.len()).over("chain") == pl.col("took").arg_max().over("chain")
     saved = frame.select(pl.when(pl.col("own") & ~first & (longest > 0)).then(1.0).otherwise(0.0)).to_series()
-    out[order] += saved.to_numpy()
-    return np.minimum(out, 1.0)
+    out[order] = np.maximum(out[order], np.where(scores, 1.0, saved.to_numpy()))
+    return out

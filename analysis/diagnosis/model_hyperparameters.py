@@ -52,13 +52,14 @@ def low_occupancy(e: Evidence) -> list[Cause]:
 
 def layout_transposes(e: Evidence) -> list[Cause]:
     """Kernels that only turn one memory layout into the other around convolutions: all of their time. With them, the
-    SMs that batch norms in NCHW leave without a block (one block for each channel): their time x the share of these."""
+    SMs that batch norms in NCHW leave without a block (one block for each channel): their time x the share of these, and
+    of PyTorch's own norms at least the share in the table; half is the interval's lower end."""
     return found(
         CAUSE,
         "layout_transposes",
-        e.share(e.kernels["layout_transposes"]),
+        e.share(e.kernels["layout_transposes"]).times(0.5),
         "compute",
-        method="time of kernels that turn NCHW into NHWC or back, and of SMs that batch norms in NCHW leave empty",
+        method="time of kernels that turn NCHW into NHWC or back, and what batch norms in NCHW lose",
         advice="keep images and weights in NHWC (channels_last)",
         remedy=remedies.chosen(e.point, {"layout": "nhwc"}),
         evidence=_longest(e, pl.col("name").cast(pl.String).str.contains(f"{kernels.TRANSPOSE}|{kernels.NCHW_NORM}")),
@@ -67,8 +68,8 @@ def layout_transposes(e: Evidence) -> list[Cause]:
 
 def recompute_or_unfused(e: Evidence) -> list[Cause]:
     """Work that need not be done. Recomputation: activation checkpointing while memory is half empty, its share of the
-    hardware FLOPs, of the compute time. Kernels that a compiler would fuse: of neighbours all but the longest, and
-    softmax kernels of an attention that is not fused (analysis/diagnosis/kernels.py), three quarters of that; half is
+    hardware FLOPs, of the compute time. Kernels that a compiler would fuse: of neighbours all but the longest, and all
+    next to a softmax of attention that is not fused (analysis/diagnosis/kernels.py), three quarters of that; half is
     the interval's lower end."""
     again = recomputed(e)
     if again is not None:
