@@ -2,9 +2,9 @@
 taken a later one does not see.
 
 - layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time. Where there are such, batch norms
-  in NCHW too, which take one block for each channel: their time x the share of SMs without a block, and of PyTorch's own
-  at least what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill the
-  GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
+  in NCHW too, which take one block for each channel: their time x the share of SMs without a block, and of PyTorch's
+  own at least what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill
+  the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64).
 - recompute_or_unfused: neighbours on a stream that are elementwise, copies, casts, normalisations or reductions. Fused

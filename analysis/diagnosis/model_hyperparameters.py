@@ -52,8 +52,8 @@ def low_occupancy(e: Evidence) -> list[Cause]:
 
 def layout_transposes(e: Evidence) -> list[Cause]:
     """Kernels that only turn one memory layout into the other around convolutions: all of their time. With them, the
-    SMs that batch norms in NCHW leave without a block (one block for each channel): their time x the share of these, and
-    of PyTorch's own norms at least the share in the table; half is the interval's lower end."""
+    SMs that batch norms in NCHW leave without a block (one block for each channel): their time x the share of these,
+    and of PyTorch's own norms at least the share in the table; half is the interval's lower end."""
     return found(
         CAUSE,
         "layout_transposes",
