@@ -147,6 +147,7 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         told_at_end["flops"] = flops.count(point)
     write_json(look.rank_file(rank, "result.json"), told_at_end)
     heart.beat("end")
+    trainer.close()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 

@@ -20,6 +20,9 @@ from jobs.watch import free_port
 CPU = {"device": "cpu", "optimizer": "sgd", "learning_rate": 0.05, "micro_batch": 2}
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 16, **CPU}
 
+KEPT = []
+"""Trainers that must not keep the process group from ending although something still refers to them, as in a job."""
+
 
 def run(folder, ranks, points, steps=3, **environment):
     """Losses by name of the point: of each rank, of each step, of each micro-batch."""
@@ -62,6 +65,9 @@ def train(point, steps):
             losses = trainer.micro_batches(of_step, NoTracer(), lambda loss: loss)
             trainer.step()
             found.append([float(loss) for loss in losses])
+    trainer.close()
+    if point.cuda_graph:
+        KEPT.append(trainer)
     return found
 
 

@@ -74,6 +74,9 @@ class Trainer:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=not self.keep_gradients)
 
+    def close(self) -> None:
+        """Let go of what would keep the process group from ending."""
+
 
 def make_trainer(point: Point, work: Work, device: torch.device) -> Trainer:
     """The point's strategy around its workload. Raises Unsupported where the host cannot give it."""

@@ -86,3 +86,11 @@ class GraphTrainer(Trainer):
 
     def step(self) -> None:
         self.inner.step()
+
+    def close(self) -> None:
+        """NCCL waits for recorded collectives when it ends."""
+        torch.cuda.synchronize()
+        for recorded in self.passes.values():
+            for graph in recorded.graphs:
+                graph.reset()
+        self.passes.clear()
