@@ -28,6 +28,8 @@ TEXTS = {
     "and after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed look.",
     "loss": "Loss of each optimizer step, mean over ranks and repeats; bands run from the least to the most repeat.",
 }
+_NAMED_BY_ID = ("remedies", "timeline")
+"""Figures whose labels are ids, and no settings."""
 
 
 def _join(words: list[str]) -> str:
@@ -89,11 +91,15 @@ def fixed(points: pl.DataFrame) -> str:
     return " ".join(told)
 
 
-def usual(points: pl.DataFrame) -> str:
-    """The settings that labels leave unsaid, where they name differences from the most common ones."""
+def usual(points: pl.DataFrame, drawn: pl.DataFrame) -> str:
+    """The settings that labels leave unsaid, where they name differences from the most common ones of all points; of
+    the models that are drawn."""
     told = []
     for workload, part in data.per_workload(points.sort("workload")):
+        models = set(drawn.filter(pl.col("workload") == workload)["model"])
         for model, values in data.common(part).items():
+            if model not in models:
+                continue
             known = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
             told.append(f"Unless a label says otherwise ({workload}, {model}): {known}.")
     return " ".join(told)
@@ -110,6 +116,6 @@ def caption(family: str, tables: data.Tables) -> str:
         parts.append("Under ddp each rank walks the whole data set, so its samples are not distinct.")
     aside = blocks.SAME if family in paper.FAMILIES else data.ASIDE
     # Labels of the paper's figures are their factors' levels, and those of all others are made among all points.
-    unsaid = "" if family in paper.FAMILIES else usual(tables["points"])
+    unsaid = "" if family in (*paper.FAMILIES, *_NAMED_BY_ID) else usual(tables["points"], points)
     told = [*parts, counts(points, aside), hardware(points), fixed(points), unsaid]
     return " ".join(text for text in told if text)
