@@ -46,24 +46,34 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return percent(value) + ("" if low is None or high is None else f" ({100 * low:.1f} to {100 * high:.1f})")
 
 
-def lines(tables: data.Tables) -> _Rows:
-    """One row a point that is ok: its largest cause with share, remedy and, where that was tried, the gain."""
+def lines(tables: data.Tables) -> tuple[_Rows, _Rows]:
+    """One row a point that is ok: its largest cause with share, remedy and, where that was tried, the gain. First those
+    of which something is known, what was tried and the largest shares before others; then those of which nothing is."""
     named, found = labels(tables), tables["diagnoses"].partition_by("point_id", as_dict=True)
     tried = {(r["point_id"], r["kind"]): r for r in tables["remedies"].to_dicts()}
-    return [
-        {"point_id": i, "config": text} | _line(found[(i,)].sort("place").to_dicts(), tried)
-        for i, text in named.items()
-        if (i,) in found
-    ]
+    known, blind = [], []
+    for i, text in named.items():
+        causes = found[(i,)].sort("place").to_dicts() if (i,) in found else []
+        lossy = [cause for cause in causes if cause["share"] >= limit("noise")]
+        unseen = not lossy and any(cause["kind"] == "missing_trace" for cause in causes)
+        if causes:
+            (blind if unseen else known).append(({"point_id": i, "config": text}, lossy))
+    known.sort(key=lambda row: _weight(row[1], tried), reverse=True)
+    return [own | _line(lossy, tried) for own, lossy in known], [own for own, _ in blind]
 
 
-def _line(causes: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[str, str]:
-    """The largest cause of a point, whose causes these are."""
-    lossy = [cause for cause in causes if cause["share"] >= limit("noise")]
+def _weight(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> tuple[bool, float]:
+    """The order of the rows."""
     if not lossy:
-        blind = any(cause["kind"] == "missing_trace" for cause in causes)
-        text = "nothing seen; without a trace of a GPU it cannot be told" if blind else "healthy: nothing above noise"
-        return {"cause": text, "share": "", "remedy": "", "gain": "", "verdict": ""}
+        return False, 0.0
+    trial = tried.get((lossy[0]["point_id"], lossy[0]["kind"]))
+    return trial is not None, (trial["gain"] or 0.0) if trial else lossy[0]["share"]
+
+
+def _line(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[str, str]:
+    """The largest cause of a point, whose causes above the noise these are."""
+    if not lossy:
+        return {"cause": "healthy: nothing above noise", "share": "", "remedy": "", "gain": "", "verdict": ""}
     cause = lossy[0]
     trial = tried.get((cause["point_id"], cause["kind"]))
     rank = "" if cause["rank"] is None else f", rank {cause['rank']}"

@@ -199,6 +199,17 @@ def tables(*tried, status="ok"):
     return data.Tables({n: finished(n, pl.DataFrame(r, infer_schema_length=None)) for n, r in rows.items() if r})
 
 
+def test_the_report_has_what_was_tried_before_larger_shares_and_those_unseen_apart(tmp_path):
+    known = tables(("c", 0.3, "helped"))
+    own = known["diagnoses"].filter(pl.col("place") == 1).to_dicts()
+    larger = {**own[0], "point_id": "b", "share": 0.9}
+    unseen = {**own[1], "point_id": "c", "kind": "missing_trace"}
+    both = data.Tables({**known.frames, "diagnoses": pl.DataFrame([larger, own[0], unseen], infer_schema_length=None)})
+    lines, blind = why.lines(both)
+    assert [row["point_id"] for row in lines] == ["a", "b"] and [row["point_id"] for row in blind] == ["c"]
+    assert "1 points of which nothing was seen" in report.render(both, tmp_path, [])
+
+
 def test_the_report_sums_up_causes_and_changes(tmp_path):
     shown = tables(("c", 0.3, "helped"))
     assert [(row["kind"], row["hours"], row["share"]) for row in why.lost(shown)] == [
@@ -207,8 +218,9 @@ def test_the_report_sums_up_causes_and_changes(tmp_path):
     ]
     (change,) = why.changes(shown)
     assert (change["change"], change["foretold"], change["gained"]) == ("1 loader worker", "0.4", "0.3")
-    ill, well = why.lines(shown)
+    (ill, well), unseen = why.lines(shown)
     assert ill["gain"].startswith("30.0 %") and ill["verdict"] == "helped" and well["cause"].startswith("healthy")
+    assert unseen == []
     page = report.render(shown, tmp_path, [])
     assert "1 of 1 helped" in page and "of these by remedies" in page and "image: mobilenet_v2" in page
 

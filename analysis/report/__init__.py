@@ -39,6 +39,7 @@ def render(
     env.globals["inline"] = lambda name: (PAGE / name).read_text()
     points = tables["points"]
     verdicts = [claim.verdict(tables) for claim in CLAIMS]
+    known, blind = why.lines(tables)
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return env.get_template("report.html.j2").render(
         title=", ".join(sweeps) or "no points",
@@ -54,7 +55,7 @@ def render(
         most_settings=MOST_SETTINGS,
         fixed=captions.fixed(points) if points.height else "",
         troubles=summary.troubles(tables),
-        why={"lines": why.lines(tables), "lost": why.lost(tables), "changes": why.changes(tables)}
+        why={"lines": known, "blind": blind, "lost": why.lost(tables), "changes": why.changes(tables)}
         | {"trials": why.trials(tables)},
         costs=trust.costs(tables),
         clocks=trust.clocks(tables),
