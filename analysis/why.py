@@ -51,15 +51,18 @@ def lines(tables: data.Tables) -> tuple[_Rows, _Rows]:
     of which something is known, what was tried and the largest shares before others; then those of which nothing is."""
     named, found = labels(tables), tables["diagnoses"].partition_by("point_id", as_dict=True)
     tried = {(r["point_id"], r["kind"]): r for r in tables["remedies"].to_dicts()}
-    known, blind = [], []
+    known: list[tuple[dict[str, str], _Rows]] = []
+    blind: list[dict[str, str]] = []
     for i, text in named.items():
         causes = found[(i,)].sort("place").to_dicts() if (i,) in found else []
         lossy = [cause for cause in causes if cause["share"] >= limit("noise")]
-        unseen = not lossy and any(cause["kind"] == "missing_trace" for cause in causes)
-        if causes:
-            (blind if unseen else known).append(({"point_id": i, "config": text}, lossy))
+        own = {"point_id": i, "config": text}
+        if not lossy and any(cause["kind"] == "missing_trace" for cause in causes):
+            blind.append(own)
+        elif causes:
+            known.append((own, lossy))
     known.sort(key=lambda row: _weight(row[1], tried), reverse=True)
-    return [own | _line(lossy, tried) for own, lossy in known], [own for own, _ in blind]
+    return [own | _line(lossy, tried) for own, lossy in known], blind
 
 
 def _weight(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> tuple[bool, float]:
