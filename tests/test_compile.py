@@ -18,8 +18,8 @@ class Block(torch.nn.Module):
 
 
 def test_layers_of_many_shapes_are_each_compiled_for_their_own(monkeypatch):
-    """Twelve, beyond what PyTorch compiles of one code before it falls back, in training and in evaluation; none for any
-    shape, which fails for convolutions."""
+    """Twelve, beyond what PyTorch compiles of one code before it falls back, in training and in evaluation; none for
+    any shape, which fails for convolutions."""
     real, symbols = torch.compile, []
 
     def backend(graph, inputs):
