@@ -20,7 +20,7 @@ from analysis.scrub import Scrubber
 from jobs.look import read_json
 from jobs.workloads import Work
 from tests.labelled import ahead, inject, store
-from tests.labelled.run import step_ms
+from tests.labelled.run import Host, step_ms
 from tests.labelled.runs import OF_RANKS, load
 from tests.test_readers import DATA
 
@@ -254,3 +254,14 @@ def test_a_lock_that_cannot_be_is_an_error(tmp_path):
     (tmp_path / ".gpu1").mkdir()
     with pytest.raises(IsADirectoryError):
         ahead.Turn(tmp_path, [0, 1], tmp_path / "go")
+
+
+def test_a_run_that_starts_behind_another_is_given_its_time_too():
+    host = Host(1)
+    first = host.take(1)
+    assert host.before(0) == 0
+    host.take(1)
+    assert host.before(0) == 1
+    host.give_back(first)
+    host.take(1)
+    assert host.before(0) == 1

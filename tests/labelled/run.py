@@ -172,6 +172,10 @@ class Host:
             return None
         return [(gpu, self.free[gpu].pop()) for gpu in sorted(gpus)]
 
+    def before(self, gpu: int) -> int:
+        """How many of a GPU's places are taken by others than the run that took one last."""
+        return IN_FLIGHT - 1 - len(self.free[gpu])
+
     def give_back(self, slots: list[tuple[int, int]]) -> None:
         for gpu, place in slots:
             self.free[gpu].append(place)
@@ -185,7 +189,8 @@ def begin(job: Job, slots: list[tuple[int, int]], host: Host, out: Path, limit_s
     folder = out / "points" / job.name
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "label.json", job.run.label())
-    args = (job, folder, [gpu for gpu, _ in slots], host.cores_of(slots), limit_s)
+    waits = limit_s * max(host.before(gpu) for gpu, _ in slots)  # for those that have their turn first
+    args = (job, folder, [gpu for gpu, _ in slots], host.cores_of(slots), limit_s + waits)
     process = multiprocessing.get_context("fork").Process(target=measure, args=args)
     process.start()
     return Running(job, folder, slots, process, time.monotonic())
@@ -234,9 +239,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, default=4)
     parser.add_argument("--least-ranks", type=int, default=1, help="runs of so many ranks and more")
     parser.add_argument("--seconds", type=float, default=420.0, help="begin no run after so long")
-    parser.add_argument(
-        "--limit-s", type=float, default=180.0, help="for each look of a run, its wait for the GPU included"
-    )
+    parser.add_argument("--limit-s", type=float, default=180.0, help="for each look of a run")
     parser.add_argument("--runs", type=Path, default=RUNS, help="another list of runs")
     return parser.parse_args()
 
