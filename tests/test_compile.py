@@ -17,6 +17,7 @@ class Block(torch.nn.Module):
         return torch.nn.functional.dropout(self.product(x), 0.1, self.training)
 
 
+@torch._dynamo.config.patch(recompile_limit=8)
 def test_layers_of_many_shapes_are_each_compiled_for_their_own(monkeypatch):
     """Twelve, beyond what PyTorch compiles of one code before it falls back, in training and in evaluation; none for
     any shape, which fails for convolutions."""
@@ -27,7 +28,6 @@ def test_layers_of_many_shapes_are_each_compiled_for_their_own(monkeypatch):
         return graph
 
     monkeypatch.setattr(torch, "compile", lambda forward, mode, **options: real(forward, backend=backend, **options))
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", torch._dynamo.config.recompile_limit)
     torch._dynamo.reset()
     layers = tuple(Block(width) for width in range(8, 20))
     settings = {"workload": "image", "model": "resnet50", "image_size": 32, "strategy": "fsdp2", "compile": "default"}
