@@ -56,6 +56,24 @@ def test_batch_norms_in_nchw_leave_sms_empty(tmp_path):
     assert shares(of(tmp_path / "b", make(False), settings={**IMAGE, "layout": "nchw"})) == {"low_occupancy": 0.3}
 
 
+def test_batch_norms_of_pytorch_in_nchw_lose_more_than_empty_sms(tmp_path):
+    """As before, but all SMs have a block: of the 4 ms what they were seen to lose. cuDNN's lose nothing then."""
+
+    def make(norm):
+        def steps(run, start):
+            busy(run, start, 3 * MS)
+            run.kernel(start + 3 * MS, start + 7 * MS, norm, start, blocks=132)
+            run.kernel(start + 7 * MS, start + STEP, "void cudnn::nchwToNhwcKernel<__half>(x)", start)
+
+        return steps
+
+    own = make("void at::native::batch_norm_backward_kernel<c10::BFloat16, c10::BFloat16, float, int>(x)")
+    found = shares(of(tmp_path / "a", own, settings={**IMAGE, "layout": "nchw"}))
+    assert found == {"layout_transposes": pytest.approx(0.3 + 0.4 * 0.59)}
+    of_cudnn = make("void cudnn::bn_bw_1C11_kernel_new<float, float, float2, (int)512>(x)")
+    assert shares(of(tmp_path / "b", of_cudnn, settings={**IMAGE, "layout": "nchw"})) == {"layout_transposes": 0.3}
+
+
 def test_gaps_between_the_kernels_of_a_graph_are_the_batch_s(tmp_path):
     """All is launched at once, and half of the step lies between kernels: a batch eight times as large has as much."""
 
@@ -78,6 +96,24 @@ def test_neighbours_that_could_be_one_kernel(tmp_path):
     e = of(tmp_path, make, settings=IMAGE)
     assert shares(e) == {"recompute_or_unfused": 0.225}
     assert causes(of(tmp_path / "b", make, settings={**IMAGE, "compile": "default"})).keys() == {"missing_counters"}
+
+
+@pytest.mark.parametrize(("layers", "share"), [(4, 0.45), (1, 0.075)])
+def test_what_is_next_to_the_softmax_of_written_out_attention_goes_with_it(tmp_path, layers, share):
+    """Between products of 0.5 ms, additions on either side of a softmax: all 6 ms, of which three quarters. One softmax
+    alone is the loss's: of the three kernels in a row two."""
+    softmax = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 11, false, false>(x)"
+
+    def make(run, start):
+        at = start
+        for _ in range(layers):
+            for name in (GEMM, ADD, softmax, ADD):
+                run.kernel(at, at + MS // 2, name, start)
+                at += MS // 2
+        busy(run, start, STEP, at - start)
+
+    found = shares(of(tmp_path, make, settings=IMAGE)).get("recompute_or_unfused", 0.0)
+    assert found == pytest.approx(share)
 
 
 @pytest.mark.parametrize(("batch", "kind"), [(8, "small_batch"), (64, "low_occupancy")])

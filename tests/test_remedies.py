@@ -207,7 +207,7 @@ def test_the_report_has_what_was_tried_before_larger_shares_and_those_unseen_apa
     both = data.Tables({**known.frames, "diagnoses": pl.DataFrame([larger, own[0], unseen], infer_schema_length=None)})
     lines, blind = why.lines(both)
     assert [row["point_id"] for row in lines] == ["a", "b"] and [row["point_id"] for row in blind] == ["c"]
-    assert "1 points of which nothing was seen" in report.render(both, tmp_path, [])
+    assert "1 point of which nothing was seen" in report.render(both, tmp_path, [])
 
 
 def test_the_report_sums_up_causes_and_changes(tmp_path):

@@ -28,8 +28,8 @@ TEXTS = {
     "and after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed look.",
     "loss": "Loss of each optimizer step, mean over ranks and repeats; bands run from the least to the most repeat.",
 }
-_NAMED_BY_ID = ("remedies", "timeline")
-"""Figures whose labels are ids, and no settings."""
+_OF_A_FEW = ("remedies", "timeline")
+"""Figures of a few points, which their labels tell by id, or that have all of their settings in common."""
 
 
 def _join(words: list[str]) -> str:
@@ -116,6 +116,6 @@ def caption(family: str, tables: data.Tables) -> str:
         parts.append("Under ddp each rank walks the whole data set, so its samples are not distinct.")
     aside = blocks.SAME if family in paper.FAMILIES else data.ASIDE
     # Labels of the paper's figures are their factors' levels, and those of all others are made among all points.
-    unsaid = "" if family in (*paper.FAMILIES, *_NAMED_BY_ID) else usual(tables["points"], points)
+    unsaid = "" if family in (*paper.FAMILIES, *_OF_A_FEW) else usual(tables["points"], points)
     told = [*parts, counts(points, aside), hardware(points), fixed(points), unsaid]
     return " ".join(text for text in told if text)
