@@ -109,11 +109,22 @@ def quantise_linears(layer: torch.nn.Module, dtype: torch.dtype) -> None:
                 setattr(parent, name, Nf4Linear(child, dtype))
 
 
+@functools.cache
+def trace_checks() -> None:
+    """Have the compiler trace a check that torchao's rounding of activations calls. PyTorch 2.11 will not by itself,
+    and then each layer falls into small compiled pieces with Python between them."""
+    from torch.ao.quantization.fx import _decomposed
+
+    check = _decomposed._per_token_quant_qparam_dim_check
+    _decomposed._per_token_quant_qparam_dim_check = torch._dynamo.dont_skip_tracing(check)
+
+
 def fake_quantise(layers: torch.nn.ModuleList) -> None:
     """Round as QAT does: int8 activations with a scale for each token, int4 weights with one for each group."""
     import torchao.quantization.qat as qat
     from torchao.quantization import quantize_
 
+    trace_checks()
     # torchao notes the last scales, which nothing reads; recomputed layers would not compile for that
     torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
     activations = qat.IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False)
