@@ -24,7 +24,7 @@ EXACT = {"precision": "fp64", "grad_accum": 2}
 LLM = NANO | EXACT
 VIT = {"workload": "image", "model": "vit_s", "image_size": 32, **CPU, **EXACT}
 PLAIN = NANO | {"grad_accum": 2}
-RESNET = {"workload": "image", "model": "resnet50", "image_size": 32, **CPU, "precision": "bf16_pure"}
+RESNET = {"workload": "image", "model": "resnet50", "image_size": 32, "layout": "nhwc", **CPU, "precision": "bf16_pure"}
 QLORA = NANO | {"method": "qlora", "learning_rate": 0.1, "loss_chunks": 2}
 
 TWO = {
@@ -46,6 +46,7 @@ TWO = {
     "zero3 bf16_pure": PLAIN | {"strategy": "zero3", "precision": "bf16_pure"},
     "ddp resnet": RESNET,
     "zero2 resnet": RESNET | {"strategy": "zero2"},
+    "fsdp2 resnet": RESNET | {"strategy": "fsdp2", "precision": "bf16"},
     "fsdp2 bf16": PLAIN | {"strategy": "fsdp2", "precision": "bf16", "reduce_dtype": "bf16"},
     "ddp_ds qlora": QLORA | {"strategy": "ddp_ds"},
     "fsdp2 qlora": QLORA | {"strategy": "fsdp2"},
@@ -144,11 +145,12 @@ def test_short_formats_are_near(two, name, shards):
     assert found != pytest.approx(expected, rel=1e-9)  # else the format had no effect
 
 
-def test_zero_holds_whole_batch_norms_in_its_format(two):
-    """PyTorch refuses statistics in another format than that of weights. After a step of so few images, losses of any
-    two ways to sum are far from each other: the first alone is compared."""
-    for zero, ddp in zip(two["zero2 resnet"], two["ddp resnet"], strict=True):
-        assert zero[0] == pytest.approx(ddp[0], rel=1e-3)
+@pytest.mark.parametrize("name", ["zero2 resnet", "fsdp2 resnet"])
+def test_batch_norms_are_of_one_format_and_weights_of_the_layout_that_flat_pieces_have(two, name):
+    """PyTorch refuses statistics in another format than that of weights; FSDP2 and ZeRO refuse weights in NHWC. After a
+    step of so few images, losses of any two ways to sum are far from each other: the first alone is compared."""
+    for of_rank, ddp in zip(two[name], two["ddp resnet"], strict=True):
+        assert of_rank[0] == pytest.approx(ddp[0], rel=1e-3)
 
 
 def test_adapters_are_tuned_alike(two):

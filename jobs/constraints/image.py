@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobs.constraints.reason import Reason
 from jobs.point import Point
+from jobs.settings.parallel import FLAT
 
 PATCH_PX = 16
 
@@ -65,7 +66,15 @@ def epochs_strategy(p: Point) -> Reason | None:
     return None
 
 
+def mixed_layout(p: Point) -> Reason | None:
+    if p.layout == "mixed" and p.strategy in FLAT:
+        text = f"layout mixed with {p.strategy}: it holds weights in flat pieces, which are never nhwc"
+        return Reason(("layout", "strategy"), text)
+    return None
+
+
 CHECKS = (
+    mixed_layout,
     vit_patches,
     mapped_jpeg,
     dali_decodes,

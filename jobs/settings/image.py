@@ -16,7 +16,8 @@ class Image:
         "Edge of the square image that the network sees, px.", 224, only="image", minimum=32
     )
     layout: Literal["nchw", "nhwc", "mixed"] | None = setting(
-        "Memory layout of images and convolution weights; mixed, a mistake made on purpose: weights nhwc, images nchw.",
+        "Memory layout of images and convolution weights; mixed, a mistake made on purpose: weights nhwc, images nchw. "
+        "Weights of fsdp2 and zero stay nchw.",
         "nchw",
         only="image",
     )

@@ -8,6 +8,8 @@ from typing import Literal
 from jobs.settings.field import setting
 
 Strategy = Literal["ddp", "ddp_ds", "fsdp2", "zero1", "zero2", "zero3", "dp", "local_sgd", "tp", "pp"]
+FLAT = ("fsdp2", "zero1", "zero2", "zero3")
+"""Strategies that hold a rank's weights, or its part of them, in flat pieces."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,8 @@ class Fsdp2Trainer(Trainer):
             else OffloadPolicy(),
         }
         require_weights(model)
+        if point.precision in precision.MIXED:
+            precision.shorten_statistics(model, dtypes.compute(point))
         for layer in work.layers:
             fully_shard(layer, reshard_after_forward=point.reshard_after_forward, **options)
         # The root keeps what it gathered: its weights are used last and first.

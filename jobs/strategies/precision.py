@@ -31,6 +31,15 @@ def shorten_batch_norms(model: torch.nn.Module, dtype: torch.dtype) -> None:
             module.to(dtype)
 
 
+def shorten_statistics(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Cast the running statistics of batch norms whose weights are cast for each pass, and held as they are."""
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.is_floating_point():
+                    setattr(module, name, buffer.to(dtype))
+
+
 def autocast(point: Point, device: torch.device) -> torch.autocast:
     """The context of a forward pass: it casts for bf16 and fp16, and does nothing else."""
     mixed = point.precision in MIXED

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.utils.data import Dataset
 
 from jobs.point import Point
+from jobs.settings.parallel import FLAT
 from jobs.workloads import Batch, Work
 from jobs.workloads.images import prepared
 from jobs.workloads.images.convolutions import block_stem, fuse_padding
@@ -79,8 +80,7 @@ def build(point: Point) -> Work:
     size = point.image_size
     assert size is not None
     model, layers = build_model(point)
-    weights = torch.channels_last if point.layout in ("nhwc", "mixed") else torch.contiguous_format
-    model = model.to(memory_format=weights)  # type: ignore[call-overload]
+    model = model.to(memory_format=weights_layout(point))  # type: ignore[call-overload]
     dataset, held_back = datasets(point)
     return Work(
         model, dataset, preparation(point), loss, layers, tokens_per_sample=None, held_back=held_back, correct=correct
@@ -104,6 +104,13 @@ def preparation(point: Point) -> Callable[[Batch], Batch]:
         return {"image": image.contiguous(memory_format=layout), "label": batch["label"]}
 
     return prepare
+
+
+def weights_layout(point: Point) -> torch.memory_format:
+    """FSDP2 and ZeRO hold weights in flat pieces, which have no other layout: with nhwc images, each convolution turns
+    its own weights."""
+    nhwc = point.layout in ("nhwc", "mixed") and point.strategy not in FLAT
+    return torch.channels_last if nhwc else torch.contiguous_format
 
 
 def images_layout(point: Point) -> torch.memory_format:
