@@ -6,6 +6,7 @@ import pytest
 
 from analysis import tables
 from analysis.diagnosis import judge
+from analysis.diagnosis import samples as window
 from analysis.metrics import intervals
 from tests.diagnosed import ADD, GEMM, IMAGE, MS, STEP, US, Run, busy, causes, evidence, of, shares, timed
 
@@ -25,6 +26,18 @@ def test_idle_while_launching_is_launch_bound(tmp_path):
     assert shares(e) == {"launch_bound": 0.6}
     found = causes(e)["launch_bound"]
     assert found.low == pytest.approx(0.3) and found.high == pytest.approx(0.6) and found.remedy == {"cuda_graph": True}
+
+
+def test_a_compiled_model_that_is_launch_bound_may_have_breaks_in_its_graphs(tmp_path):
+    def make(run, start):
+        for at in range(start, start + STEP, 100 * US):
+            run.kernel(at + 60 * US, at + 100 * US, at=at + 50 * US)
+
+    advice = {
+        compiler: causes(of(tmp_path / compiler, make, settings={**IMAGE, "compile": compiler}))["launch_bound"].advice
+        for compiler in ("none", "default")
+    }
+    assert "TORCH_LOGS=graph_breaks" in advice["default"] and "a compiler" in advice["none"]
 
 
 def test_a_tracer_s_own_work_is_no_cause(tmp_path):
@@ -146,6 +159,20 @@ def samples(**columns):
 def test_others_on_the_gpu(tmp_path):
     found = causes(of(tmp_path, busy, samples={0: samples(processes=[2] * 10)}))["gpu_shared"]
     assert found.share == pytest.approx(0.5) and found.low == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "seen"), [(2, 2, 2), (1, 2, 1), (2, 1, 1), (2, None, 2), (None, None, None)]
+)
+def test_processes_are_counted_seldom(before, after, seen):
+    """Readings ten samples apart, and a span of three samples between them: there is who was there both times."""
+    counts = [before, *[None] * 9, after]
+    log = pl.DataFrame(
+        {"t_ns": [n * MS for n in range(11)], "processes": counts, "uuid": "GPU-0", "sm_clock_mhz": 1900}
+    )
+    log = tables.conform(log, tables.TABLES["gpu_samples"]).collect()
+    found = window.within(log, [window.Span(0, "GPU-0", 4 * MS, 6 * MS)])[0]
+    assert found["processes"].to_list() == [seen] * found.height and found.height == 4
 
 
 def test_work_that_does_not_begin_on_an_idle_gpu(tmp_path):

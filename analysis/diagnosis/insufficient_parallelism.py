@@ -45,6 +45,11 @@ def launch_bound(e: Evidence) -> list[Cause]:
         change = {}
     else:
         advice = "launch less: CUDA graphs, a compiler, or a larger batch"
+        if e.compiled:  # and yet so many launches
+            advice = (
+                "launch less: CUDA graphs or a larger batch; and see whether the compiled model has breaks in its "
+                "graphs (TORCH_LOGS=graph_breaks)"
+            )
         change = remedies.chosen(e.point, GRAPHS, {"compile": "default"}, *remedies.larger_batch(e.point, e.growth))
     method = "idle time of the device by what its launching thread did, less what waits for the device led to"
     if not known:

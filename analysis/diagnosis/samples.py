@@ -20,6 +20,7 @@ THROTTLES = {
 """Bits of throttle_reasons (NVML's clocks event reasons) that nobody wants. The power cap (4) is no such bit: dense
 products run into it on every GPU; it counts where clocks fall further than they do then."""
 POWER_CAP = 4
+COUNTED = ("processes", "foreign_processes")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ def timed(results: Sequence[Mapping[str, Any]]) -> list[Span]:
 
 def within(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.DataFrame]:
     """The samples that tell of each rank's span, where there are any, with top_clock_mhz, the GPU's highest in the log.
-    A sample tells of the time since the one before (utilisation, GPM), so the first one after a span does too."""
+    A sample tells of the time since the one before (utilisation, GPM), so the first one after a span does too.
+    Processes are counted once a second, which a span of a few steps may miss: see `_between`."""
     alone = samples["uuid"].n_unique() == 1
     found = {}
     for span in spans:
@@ -50,11 +52,19 @@ def within(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.DataFra
         gpu = gpu.sort("t_ns").with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max())
         if span.look is not None and "look" in gpu.columns:
             gpu = gpu.filter(pl.col("look") == span.look)
+        gpu = gpu.with_columns(_between(column) for column in COUNTED if column in gpu.columns)
         since = pl.coalesce(pl.col("t_ns").shift(), "t_ns")
         own = gpu.filter(pl.col("t_ns") >= span.start_ns, since <= span.end_ns)
         if own.height:
             found[span.rank] = own
     return found
+
+
+def _between(column: str) -> pl.Expr:
+    """A count where it was not read: the smaller of those read before and after, so that a process which was there both
+    times was there all the while, and one that came or went was not."""
+    read = pl.col(column)
+    return pl.coalesce(read, pl.min_horizontal(read.forward_fill(), read.backward_fill())).alias(column)
 
 
 def throttled(samples: pl.DataFrame) -> pl.DataFrame:
