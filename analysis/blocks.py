@@ -13,7 +13,7 @@ import polars as pl
 
 from analysis.figures import data
 
-SAME = (*data.ASIDE, "traced_steps", "tracer", "nvml_hz")
+SAME = (*data.ASIDE, "nvml_hz")
 """Settings that leave the times of the timed look as they are."""
 
 

@@ -250,3 +250,10 @@ def test_caption_states_n_spread_hardware_and_settings(sweep):
     for part in ("n = 3", "least to the most", "AMD EPYC 9654", "micro_batch 16", "micro_batch 4", "seq_len 128"):
         assert part in caption
     assert "precision" not in caption.split("Fixed (llm)")[0]
+
+
+def test_lines_of_one_colour_are_told_apart():
+    """As many as there are pairs of a marker and dashes."""
+    count = len(style.MARKERS) * len(style.DASHES)
+    looks = {(look["marker"], look["linestyle"]) for look in (style.line(n, "#000000") for n in range(count))}
+    assert len(looks) == count

@@ -19,7 +19,7 @@ from analysis import tables as schemas
 from analysis.words import SPEAKING
 from jobs import point as settings
 
-ASIDE = ("repeat", "seed", "cost_pairs", "keep_report", "trace_ranks", "trace_preset")
+ASIDE = ("repeat", "seed", "cost_pairs", "keep_report", "traced_steps", "tracer", "trace_ranks", "trace_preset")
 """Settings that make no other configuration: a further run of it, or what is looked at beside its times."""
 MOST_NAMED = 6
 """Settings that a label names; where more vary, it names differences from the most common values."""

@@ -132,9 +132,9 @@ def says(sentence: str) -> Figure:
 def line(index: int, colour: str | None = None) -> dict[str, Any]:
     """Colour, marker and dashes of the line of this number.
 
-    A colour that stands for a thing is given; lines that share it then differ in their dashes.
+    A colour that stands for a thing is given; lines that share it then differ in their dashes, or in their markers.
     """
-    dashes = index // len(CYCLE) if colour is None else index
+    dashes = index // len(CYCLE) if colour is None else index + index // len(MARKERS)
     return {
         "color": colour or CYCLE[index % len(CYCLE)],
         "marker": MARKERS[index % len(MARKERS)],
