@@ -50,7 +50,10 @@ def test_tables_made_to_agree_hold(claim, agreeing):
 
 @pytest.mark.parametrize(("name", "effects"), AGAINST, ids=lambda value: str(value))
 def test_tables_made_to_differ_do_not_hold(name, effects):
-    assert BY_ID[name].verdict(made_up(**effects)).status == NOT
+    verdict = BY_ID[name].verdict(made_up(**effects))
+    assert verdict.status == NOT
+    assert verdict.chief.holds is False and verdict.chief.contradicted
+    assert verdict.sentence().startswith("On the other side with the whole interval: ")
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
@@ -87,6 +90,7 @@ def test_no_effect_within_the_noise_does_not_hold():
     verdict = BY_ID["C1"].verdict(made_up(nhwc=1.0))
     assert verdict.status == NOT
     assert verdict.parts[0].effect.low <= 1 <= verdict.parts[0].effect.high
+    assert verdict.sentence() == "Not shown, for the interval has both sides: time nchw / nhwc."
 
 
 def test_points_that_differ_otherwise_are_not_compared(agreeing):
@@ -111,6 +115,8 @@ def test_page_has_a_row_and_a_section_a_claim(agreeing, tmp_path):
         f"[{claim.id}](#{claim.id.lower()})" for claim in CLAIMS
     ]
     assert text.count("| holds |") == 12
+    # the whole number, though its name has a comma
+    assert f"| holds | {BY_ID['C9'].verdict(agreeing).parts[0].number()} | 3 |" in text
     assert not math.isnan(BY_ID["C1"].verdict(agreeing).parts[0].effect.low)
 
 

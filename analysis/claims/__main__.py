@@ -26,7 +26,8 @@ The claims are those of "Profiling and optimization of multi-card GPU machine le
 its sibling (arXiv 2503.15252), as far as their texts are known. Each number compares points that differ in the
 named setting alone; over several such pairs it is the geometric mean of ratios. In brackets: 95 % interval (Student's t
 over repeats). A claim *holds* where the whole interval of every part is on the claimed side, and *does not hold* where
-that of some part is not; with fewer than {fewest} repeats a side nothing is decided.
+that of some part is not: the number in the table is that part's. With fewer than {fewest} repeats a side nothing is
+decided.
 
 | claim | verdict | effect | repeats a side | points |
 |---|---|---|---|---|
@@ -34,9 +35,9 @@ that of some part is not; with fewer than {fewest} repeats a side nothing is dec
 
 
 def row(verdict: Verdict) -> str:
-    """A claim's line of the table: its first part stands for the effect."""
-    part = verdict.parts[0]
-    effect = part.text().split(", ")[0] if part.effect else "-"
+    """A claim's line of the table."""
+    part = verdict.chief
+    effect = part.number() if part.effect else "-"
     n = min((p.effect.n for p in verdict.parts if p.decides and p.effect), default=0)
     claim = verdict.claim
     link = f"[{claim.id}](#{claim.id.lower()})"

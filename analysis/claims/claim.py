@@ -37,21 +37,36 @@ class Part:
         over = self.above is None or self.effect.low > self.above
         return over and (self.below is None or self.effect.high < self.below)
 
+    @property
+    def contradicted(self) -> bool:
+        """Whether the whole interval is on the other side, not just some of it: more repeats would hardly help."""
+        e = self.effect
+        if e is None or self.holds is not False:
+            return False
+        return (self.above is not None and e.high < self.above) or (self.below is not None and e.low > self.below)
+
     def agreeing(self) -> int:
         """Sets of settings whose own value is on the claimed side."""
         each = self.effect.each if self.effect else ()
         return sum((self.above is None or x > self.above) and (self.below is None or x < self.below) for x in each)
 
-    def text(self) -> str:
-        """The number with its interval, n and settings."""
+    def number(self) -> str:
+        """The number with its interval."""
         if self.effect is None:
             return f"{self.what}: no two points to tell it from"
         e = self.effect
         shown = [_shown(x, self.percent) for x in (e.value, e.low, e.high)]
         interval = "" if math.isnan(e.low) else f" ({shown[1]} to {shown[2]})"
+        return f"{self.what}: {shown[0]}{interval}"
+
+    def text(self) -> str:
+        """The number with its interval, n and settings."""
+        if self.effect is None:
+            return self.number()
+        e = self.effect
         repeats = f"{e.n} repeat{'s' * (e.n != 1)} a side"
         agree = f", {self.agreeing()} of them as claimed" if self.decides and e.settings > 1 else ""
-        return f"{self.what}: {shown[0]}{interval}, {repeats}, {e.settings} setting{'s' * (e.settings != 1)}{agree}"
+        return f"{self.number()}, {repeats}, {e.settings} setting{'s' * (e.settings != 1)}{agree}"
 
 
 def _shown(value: float, percent: bool) -> str:
@@ -72,6 +87,11 @@ class Verdict:
         return HOLDS if found and None not in found else UNTESTABLE
 
     @property
+    def chief(self) -> Part:
+        """The part that stands for the effect: the first, or the first that fails a claim."""
+        return next((part for part in self.parts if part.decides and part.holds is False), self.parts[0])
+
+    @property
     def points(self) -> tuple[str, ...]:
         return tuple(sorted({point for part in self.parts if part.effect for point in part.effect.points}))
 
@@ -81,8 +101,13 @@ class Verdict:
         if self.status == HOLDS:
             return "Every part is on the claimed side with its whole interval."
         if self.status == NOT:
-            failed = [part.what for part in deciding if part.holds is False]
-            return f"Not on the claimed side with the whole interval: {'; '.join(failed)}."
+            failed = [part for part in deciding if part.holds is False]
+            other = [part.what for part in failed if part.contradicted]
+            open_ = [part.what for part in failed if not part.contradicted]
+            said = [f"On the other side with the whole interval: {'; '.join(other)}."] if other else []
+            if open_:
+                said.append(f"Not shown, for the interval has both sides: {'; '.join(open_)}.")
+            return " ".join(said)
         short = [part for part in deciding if part.holds is None]
         absent = [part.what for part in short if part.effect is None]
         few = [
