@@ -6,6 +6,7 @@ Each function takes the step loop of the rank, ready to run, and the options tha
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -24,8 +25,6 @@ from jobs.steps import Loop
 from tests.labelled.runs import INJECTION_VARIABLE
 
 EDGE = 8192
-LENGTHS = (1.0, 0.55, 0.8, 0.65, 0.9, 0.7)
-"""Shares of the sequence length, one step after the other."""
 
 
 def before_step(loop: Loop, act: Callable[[], None]) -> None:
@@ -130,24 +129,23 @@ def slow_loader(loop: Loop, rank: int, ms: float) -> None:
     jobs.steps.endless = slowly
 
 
-def memory_cap(loop: Loop, share: float) -> None:
-    """Sequences change their length from step to step; from the ninth on the process may take only so many times
-    the memory that it has needed (batches are taken a few steps ahead, and the first steps make the optimizer's
-    state). What is cached for one length does not fit the next, so the allocator gives it back and asks anew."""
-    taken = 0
+def memory_cap(loop: Loop, share: float, mib: int) -> None:
+    """From the ninth step on the process may take only so many times the memory that it has needed (the first steps
+    make the optimizer's state), and in each step another stream takes and gives back a block of so many MiB. What is
+    cached for one stream is of no use to the other, so the allocator fails, gives it back and asks anew, for both."""
+    side = torch.cuda.Stream(loop.device)
+    steps = itertools.count(1)
 
-    def change(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        nonlocal taken
-        length = int(LENGTHS[taken % len(LENGTHS)] * batch["tokens"].shape[1])
-        if taken == 8:
+    def take() -> None:
+        if next(steps) == 9:
             total = torch.cuda.get_device_properties(loop.device).total_memory
             most = torch.cuda.max_memory_allocated(loop.device) * share
             torch.cuda.empty_cache()
             torch.cuda.set_per_process_memory_fraction(most / total, loop.device)
-        taken += 1
-        return {name: value[:, :length].contiguous() for name, value in batch.items()}
+        with torch.cuda.stream(side):
+            torch.empty(mib << 20, dtype=torch.uint8, device=loop.device)
 
-    on_batches(loop, change)
+    before_step(loop, take)
 
 
 def cpu_neighbours(loop: Loop, cores: int, spinners: int) -> None:
