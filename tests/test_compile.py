@@ -1,12 +1,11 @@
 """torch.compile of layers one by one."""
 
-import pytest
 import torch
 
-from jobs import compute, workloads
+from jobs import compute
 from jobs.point import complete
 from jobs.workloads import Work
-from tests.strategy_run import CPU, NANO
+from tests.strategy_run import CPU
 
 
 class Block(torch.nn.Module):
@@ -39,25 +38,3 @@ def test_layers_of_many_shapes_are_each_compiled_for_their_own(monkeypatch):
             width = layer.product.in_features
             layer.train(training)(torch.zeros(width, width))
     assert symbols == [False] * 24
-
-
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("method", ["full", "lora", "qlora", "dpo_lora", "qat"])
-def test_a_decoder_layer_is_one_graph(monkeypatch, method, checkpointing):
-    """With a break in it, a layer is many small pieces with Python between them, and no faster than uncompiled."""
-    real, graphs = torch.compile, []
-
-    def backend(graph, _):
-        graphs.append(graph)
-        return graph
-
-    monkeypatch.setattr(torch, "compile", lambda run, **options: real(run, backend=backend, dynamic=False))
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    settings = {"method": method, "compile": "default", "activation_checkpointing": checkpointing}
-    point = complete(NANO | settings)
-    work = workloads.build(point)
-    compute.compile_model(point, work)
-    batch = next(iter(torch.utils.data.DataLoader(work.dataset, 2)))
-    work.loss(work.model, work.prepare(batch)).backward()
-    assert graphs and not torch._dynamo.utils.counters["graph_break"]

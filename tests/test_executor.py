@@ -1,13 +1,14 @@
 """The executor's parts without a cluster: what a job asks for, what the scheduler's words mean, the journal, NUMA."""
 
 import os
+import pickle
 from pathlib import Path
 
 import pytest
 
 from jobs import allocation, numa, verdict
 from jobs.executor import judge, request
-from jobs.executor.journal import Journal
+from jobs.executor.journal import Entry, Journal
 from jobs.executor.settings import ExecutorSettings
 from jobs.executor.slurm import _TRANSIENT, State, forget_allocation, parse
 from jobs.failures import Unsupported
@@ -102,6 +103,23 @@ def test_an_end_that_a_later_driver_saw(tmp_path):
     assert set(Journal(tmp_path).unfinished()) == {"b"}
     second.intend("y", ["a"], [0])
     assert Journal(tmp_path).unfinished()["a"].name == "y"
+
+
+def test_a_record_that_someone_removed_is_told_from_one_that_is_late(tmp_path):
+    """The job ended well: its record may be late for two minutes, and is gone after that."""
+    result = tmp_path / "x/7_0_0_result.pkl"
+    result.parent.mkdir()
+    entry = Entry(str(tmp_path / "record.json"), "x", result.parent, 0, 1, "7_0", 0)
+    assert not judge.ended_well(entry)
+    for outcome, well in ((("success", 1), False), (("error", "Traceback"), False), (("success", 0), True)):
+        result.write_bytes(pickle.dumps(outcome))
+        os.utime(result, (0, 0))
+        assert judge.ended_well(entry) == judge.wanted_again(entry) == well
+    os.utime(result)
+    assert not judge.wanted_again(entry)
+    os.utime(result, (0, 0))
+    (tmp_path / "record.json").touch()
+    assert entry.written() and not judge.wanted_again(entry)
 
 
 def test_old_journals_without_open_ends_are_removed(tmp_path):

@@ -78,8 +78,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         return SubmittedJobInfo(job, external_jobid=None, aux={"track": track})
 
     def _adopt(self, info: SubmittedJobInfo, entry: Entry) -> bool:
-        """Take over a job that an earlier driver submitted; False where none came of it."""
-        if self.options.cluster == "local":
+        """Take over a job that an earlier driver submitted; False where none came of it, or someone wants it again."""
+        if self.options.cluster == "local" or judge.wanted_again(entry):
             return False
         track = info.aux["track"]
         track.folder, track.name, track.place = entry.folder, entry.name, (entry.index, entry.size)
@@ -228,6 +228,14 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         else:
             assert isinstance(end, Loss)
             self.report_job_error(info, msg=f"{end.reason}: {end.message}. ")
+
+    def shutdown(self) -> None:
+        """Jobs of earlier drivers that nobody asked for, their outputs being there, are no later driver's to look for:
+        should someone remove a record, that point is to be run again."""
+        for entry in self.earlier.values():
+            if entry.written():
+                self.journal.end(entry.key)
+        super().shutdown()
 
     # ---- stop -----------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,10 @@ class Entry:
     job_id: str | None
     losses: int
 
+    def written(self) -> bool:
+        """Whether all its outputs are there."""
+        return all(Path(output).exists() for output in self.key.splitlines())
+
 
 class Journal:
     """The journal of this driver, and the reading of earlier ones."""

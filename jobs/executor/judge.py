@@ -14,6 +14,7 @@ from typing import Any
 
 from submitit.core.utils import JobPaths, pickle_load
 
+from jobs.executor.journal import Entry
 from jobs.executor.request import Request
 from jobs.executor.slurm import State
 from jobs.verdict import AGAIN, DOUBTFUL, Loss, of_state
@@ -53,6 +54,20 @@ def exit_code(folder: Path, job_id: str) -> int:
     """Exit code of the job's command; 1 where submitit could not run it."""
     outcome, value = pickle_load(JobPaths(folder, job_id, 0).result_pickle)
     return int(value) if outcome == "success" else 1
+
+
+def ended_well(entry: Entry) -> bool:
+    """Whether a job of an earlier driver ran to its end, whoever watched."""
+    job_id = entry.job_id
+    return job_id is not None and job_id in finished({entry.folder}) and exit_code(entry.folder, job_id) == 0
+
+
+def wanted_again(entry: Entry) -> bool:
+    """Whether what such a job wrote was removed: it ended well, so long ago that its files would be seen by now."""
+    if not ended_well(entry) or entry.written():
+        return False
+    result: Path = JobPaths(entry.folder, entry.job_id, 0).result_pickle
+    return time.time() - result.stat().st_mtime > MISSING_S
 
 
 def end(
