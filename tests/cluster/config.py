@@ -12,14 +12,20 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of a cluster. An `extra` line KEY=... replaces that key's line, except NodeName and PartitionName."""
+    """Size of a cluster. An `extra` line KEY=... replaces that key's line, except NodeName and PartitionName. Where
+    `real`, its one node has the first GPUs of this host."""
 
     nodes: int = 4
     gpus: int = 4
+    real: bool = False
     cpus: int = 16
     memory_mb: int = 8000
     accounting: bool = False
     extra: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.real and self.nodes != 1:
+            raise ValueError(f"{self.nodes} nodes with real GPUs: every node would have the same ones")
 
     @property
     def names(self) -> list[str]:
@@ -162,7 +168,9 @@ def gres_conf(shape: Shape, places: Places) -> str:
     """Slurm sets CUDA_VISIBLE_DEVICES only for GPUs that have a device node each."""
     if not shape.gpus:
         return ""
-    return f"NodeName={','.join(shape.names)} Name=gpu Type=h200 File={places.device(f'[0-{shape.gpus - 1}]')}\n"
+    numbers = f"[0-{shape.gpus - 1}]"
+    device = f"/dev/nvidia{numbers}" if shape.real else places.device(numbers)
+    return f"NodeName={','.join(shape.names)} Name=gpu Type=h200 File={device}\n"
 
 
 def slurmdbd_conf(places: Places) -> str:

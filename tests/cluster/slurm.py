@@ -4,8 +4,9 @@
         cluster.run("srun", "-N2", "hostname")
 
 Each node is a slurmd with a hostname, an address, an /etc/hosts and an /etc/slurm of its own, from a UTS and a mount
-namespace; its GPUs are made-up device nodes. All daemons run in the foreground as children of this process. Written are
-DIR, a folder /tmp/ns-* for the sockets, which stop() removes, and /etc/slurm as an empty folder where there is none.
+namespace; its GPUs are made-up device nodes, unless real ones are asked for. All daemons run in the foreground as
+children of this process. Written are DIR, a folder /tmp/ns-* for the sockets, which stop() removes, and /etc/slurm as
+an empty folder where there is none.
 """
 
 import atexit
@@ -122,7 +123,7 @@ class Cluster:
             path = self.folder / "etc" / name
             path.touch(0o600 if name == "slurmdbd.conf" else 0o644)  # slurmdbd refuses one that others can read
             path.write_text(text)
-        for index in range(self.shape.gpus):
+        for index in range(0 if self.shape.real else self.shape.gpus):
             if not (device := self._places.device(index)).is_char_device():
                 os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         Path("/etc/slurm").mkdir(exist_ok=True)

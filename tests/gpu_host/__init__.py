@@ -1,0 +1,1 @@
+"""A GPU machine with PyTorch for CUDA and nothing else: see README.md."""

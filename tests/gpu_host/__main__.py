@@ -1,0 +1,114 @@
+"""Sweeps and labelled runs on the GPUs of this machine, under a Slurm of its own.
+
+    python3 -m tests.gpu_host KIT OUT --seconds 540 [--gpus 2]
+
+KIT/sweeps/*.yaml are run in the order of their names, each by a Snakemake of its own: jobs of an earlier one go first.
+KIT/labelled, where there is one, names labelled runs; they have the GPUs for themselves before the first point. Ends
+after the seconds, when all points have a record, or when three have failed; jobs that run then are cancelled. OUT has
+the folders of points and labelled runs then, without the profiler's own reports, as pieces of a tar file.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from jobs.facts import ROOT
+from jobs.look import read_json
+from tests.cluster.slurm import Cluster, Shape
+
+WORK = Path("/tmp/ns")
+MOST_FAILED = 3
+POLL_S = 2
+MIB_PER_CPU = 8000
+LABELLED_LIMIT_S = 110
+
+
+def driver(sweep: Path, nice: int, log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    command = ["snakemake", "points", "--profile", "profiles/slurm", "--configfile", str(sweep)]
+    command += [f"--submitit-extra=--nice={nice}", "--submitit-poll-s", "5", "--latency-wait", "10"]
+    with log.open("wb") as sink:
+        return subprocess.Popen(command, stdout=sink, stderr=sink, env=environment, start_new_session=True)
+
+
+def labelled(names: str, gpus: int) -> None:
+    command = [sys.executable, "-m", "tests.labelled.run", str(WORK / "labelled"), "--names", names]
+    command += ["--gpus", str(gpus), "--limit-s", str(LABELLED_LIMIT_S)]
+    subprocess.run(command, check=False)
+
+
+def records() -> tuple[int, list[dict[str, object]]]:
+    """How many points there are to run, as far as drivers have begun, and the records that are written."""
+    sweeps = [json.loads(path.read_text()) for path in Path("results").glob("*/sweep.json")]
+    found = [read_json(path) for path in Path("results").glob("*/points/*/record.json")]
+    return sum(len(sweep["points"]) for sweep in sweeps), [record for record in found if record]
+
+
+def wait(drivers: list[subprocess.Popen[bytes]], end: float) -> None:
+    while time.monotonic() < end and any(one.poll() is None for one in drivers):
+        failed = [record for record in records()[1] if record["status"] != "ok"]
+        if len(failed) >= MOST_FAILED:
+            print(f"{len(failed)} points failed: the night ends here")
+            break
+        time.sleep(POLL_S)
+    for number in (signal.SIGINT, signal.SIGKILL):
+        for one in drivers:
+            with suppress(ProcessLookupError):
+                os.killpg(one.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            for one in drivers:
+                one.wait(15)
+            return
+
+
+def tell() -> None:
+    points, found = records()
+    print(f"{len(found)} of {points} points have a record")
+    for record in sorted(found, key=lambda record: str(record["point_id"])):
+        why = "" if record["status"] == "ok" else f" {record['reason']}: {record['message']}"
+        print(f"{record['status']} {record['point_id']}{why}"[:300])
+
+
+def pack(out: Path) -> None:
+    what = [name for name in ("results", f"{WORK}/log", f"{WORK}/labelled") if Path(name).exists()]
+    files = f"tar c --exclude='*.nsys-rep' {' '.join(what)} 2> /dev/null"
+    subprocess.run(f"{files} | xz -T0 -2 | split -b 15M -d - {out}/results.tar.xz.", shell=True, check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python3 -m tests.gpu_host", description=__doc__)
+    parser.add_argument("kit", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
+    options = parser.parse_args()
+    end = time.monotonic() + options.seconds
+    os.chdir(ROOT)
+    for folder in (options.out, WORK / "log"):
+        folder.mkdir(parents=True, exist_ok=True)
+    cpus = max(1, (os.cpu_count() or 1) - 2)
+    shape = Shape(nodes=1, gpus=options.gpus, real=True, cpus=cpus, memory_mb=cpus * MIB_PER_CPU)
+    with Cluster(WORK / "cluster", shape) as cluster:
+        node = shape.names[0]
+        names = options.kit / "labelled"
+        if names.exists():  # drivers start meanwhile; their jobs wait
+            cluster.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=labelled runs")
+        sweeps = sorted((options.kit / "sweeps").glob("*.yaml"))
+        drivers = [driver(s, n, WORK / f"log/{s.stem}.log", cluster.environment) for n, s in enumerate(sweeps)]
+        if names.exists():
+            labelled(names.read_text().strip(), options.gpus)
+            cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
+        wait(drivers, end)
+    tell()
+    pack(options.out)
+
+
+if __name__ == "__main__":
+    main()
