@@ -88,12 +88,13 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
+    parser.add_argument("--cpus", type=int, default=max(1, (os.cpu_count() or 1) - 2), help="for jobs, all but two")
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
     os.chdir(ROOT)
     for folder in (options.out, WORK / "log"):
         folder.mkdir(parents=True, exist_ok=True)
-    cpus = max(1, (os.cpu_count() or 1) - 2)
+    cpus = options.cpus
     shape = Shape(nodes=1, gpus=options.gpus, real=True, cpus=cpus, memory_mb=cpus * MIB_PER_CPU)
     with Cluster(WORK / "cluster", shape) as cluster:
         node = shape.names[0]

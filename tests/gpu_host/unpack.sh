@@ -1,6 +1,7 @@
 # . tests/gpu_host/unpack.sh KIT [SITE]: what pack.sh put into KIT is laid beside what the machine has, as root, and is on
 # the PATH of this shell then. Ends the shell with 9 where something does not work, before a GPU is used for nothing.
 kit=$1 site=${2:-/tmp/site}
+export PATH=$PATH:/usr/sbin:/sbin
 # Not by dpkg -x: it replaces the link /lib by a folder, and nothing finds its libraries any more.
 for package in "$kit"/debs/{slurm,munge_,libdw1}*.deb; do
     dpkg-deb --fsys-tarfile "$package" | tar x -C / --keep-directory-symlink
@@ -21,7 +22,7 @@ sed -i "1s|^#!.*python.*|#!$python|" "$site"/bin/*
 for name in python python3; do printf '#!/bin/sh\nexec %s "$@"\n' "$python" > "$site/bin/$name"; done
 chmod +x "$site"/bin/*
 nsys=$(ls -d /opt/nvidia/nsight-{systems,compute}/*/host/target-linux-x64 2> /dev/null | tail -1)
-export PYTHONPATH=$PWD:$PWD/workflow/plugins:$site${PYTHONPATH:+:$PYTHONPATH} PATH=$site/bin:${nsys:+$nsys:}$PATH:/usr/sbin
+export PYTHONPATH=$PWD:$PWD/workflow/plugins:$site${PYTHONPATH:+:$PYTHONPATH} PATH=$site/bin:${nsys:+$nsys:}$PATH
 
 echo 'int main(void) { return 0; }' | gcc -x c -o /tmp/compiles - && /tmp/compiles && slurmctld -V && nsys --version &&
     snakemake --version && python3 -c 'import deepspeed, torch, torchao; print(torch.cuda.device_count(), "GPUs")' ||
