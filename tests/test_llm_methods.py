@@ -142,7 +142,7 @@ def test_bf16_pure_holds_everything_in_bf16_and_mixed_holds_only_what_is_frozen(
 
 @pytest.mark.parametrize(
     ("method", "checkpointing"),
-    [("full", True), ("lora", False), ("qlora", False), ("qlora", True), ("qat", False), ("qat", True)],
+    [("full", True), ("lora", False), ("qlora", False), ("qat", True)],
 )
 def test_a_decoder_layer_is_one_graph(method, checkpointing):
     """Compiled whole, without a break, the layers train as they do uncompiled."""
