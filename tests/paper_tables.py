@@ -40,10 +40,10 @@ NOISE = (-0.01, 0.0, 0.012)
 """By repeat, of a time."""
 
 
-def plan():
-    """Points of both hours, and DALI's, which the hours leave out."""
+def plan(preset):
+    """Points of both sweeps' preset, and DALI's, which that leaves out."""
     for name in ("paper-image", "paper-llm"):
-        yield from load(CONFIG / f"{name}.yaml", "hour").points
+        yield from load(CONFIG / f"{name}.yaml", preset).points
     base = next(load(CONFIG / "paper-image.yaml", "hour").points.__iter__()).settings()
     base |= {"source": "raw", "precision": "fp16", "image_size": 300, "pin_memory": True}
     for numa in ("none", "near", "far"):
@@ -144,10 +144,10 @@ def _accuracy(p, e):
         yield {"point_id": p.id, "epoch": epoch, "accuracy": best * (1 - 0.6**epoch) if epoch < p.epochs else best}
 
 
-def made_up(repeats: int = 3, **effects: float) -> data.Tables:
+def made_up(repeats: int = 3, preset: str = "hour", **effects: float) -> data.Tables:
     """The tables, with some effects other than EFFECTS."""
     e = EFFECTS | effects
-    points = list({p.id: p for p in plan() if p.repeat < repeats}.values())
+    points = list({p.id: p for p in plan(preset) if p.repeat < repeats}.values())
     rows = {
         "points": [_row(p, e) for p in points],
         "activities": [row for p in points if p.traced_steps for row in _activities(p, e)],

@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
+import polars as pl
 import pytest
 from PIL import Image
 
-from analysis import report
+from analysis import nights, report
 from analysis.claims import CLAIMS, effect
 from analysis.claims.__main__ import main, page
 from analysis.claims.claim import HOLDS, NOT, UNTESTABLE
@@ -48,6 +50,16 @@ def test_tables_made_to_agree_hold(claim, agreeing):
     assert set(verdict.points) <= set(agreeing["points"]["point_id"])
 
 
+@pytest.fixture(scope="module")
+def fewest() -> data.Tables:
+    return made_up(preset="claims")
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_the_fewest_points_decide_every_claim(claim, fewest):
+    assert claim.verdict(fewest).status == HOLDS
+
+
 @pytest.mark.parametrize(("name", "effects"), AGAINST, ids=lambda value: str(value))
 def test_tables_made_to_differ_do_not_hold(name, effects):
     verdict = BY_ID[name].verdict(made_up(**effects))
@@ -84,6 +96,60 @@ def test_interval_is_that_of_welch():
     found = effect.mean([effect.Contrast(sides)])
     theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
+
+
+RUNS = pl.DataFrame(
+    [("p", 0, 0, 1.0), ("q", 0, 1, 1.3), ("r", 1, 2, 2.1), ("s", 1, 0, 2.2), ("t", None, 3, 9.0)],
+    schema=["point_id", "night", "repeat", "ms"], orient="row",
+)  # fmt: skip
+OTHERS = pl.DataFrame(
+    [("u", 0, 0, 0.6), ("v", 0, 1, 0.9), ("w", 0, 2, 0.8), ("x", 1, 1, 1.9), ("y", 2, 2, 7.0)],
+    schema=["point_id", "night", "repeat", "ms"], orient="row",
+)  # fmt: skip
+
+
+def test_times_are_compared_within_nights():
+    """Against least squares of a level's effect and one of each night; a night with one level alone tells nothing."""
+    found = effect.Side.between(RUNS, OTHERS, "ms")
+    values = np.array([1.0, 1.3, 2.1, 2.2, 0.6, 0.9, 0.8, 1.9])
+    level, later = [1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 1]
+    design = np.array([level, later, [1] * 8], float).T
+    told, squares, _, _ = np.linalg.lstsq(design, values)
+    assert found.mean == pytest.approx(told[0]) and found.freedom == 5
+    assert found.variance == pytest.approx(squares[0] / 5 * np.linalg.inv(design.T @ design)[0, 0])
+    assert found.n == 3 and set(found.points) == set("pqrsuvwx")
+    assert effect.Side.between(RUNS.tail(1), OTHERS, "ms") is None
+
+
+def test_a_slow_night_changes_no_ratio(agreeing):
+    """Of each pair a repeat on another evening, when everything took twice as long."""
+    at, late = "2026-01-01T20:00:00+00:00", "2026-01-02T20:00:00.5+00:00"
+    slow = pl.col("repeat") == 2
+    points = agreeing["points"].with_columns(
+        pl.when(slow).then(pl.lit(late)).otherwise(pl.lit(at)).alias("started_at"),
+        *(pl.when(slow).then(pl.col(name) * 2).otherwise(name).alias(name) for name in ("step_ms_mean", "epoch_s")),
+        pl.when(slow).then(pl.col("samples_per_s") / 2).otherwise("samples_per_s").alias("samples_per_s"),
+    )
+    two = data.Tables({**agreeing.frames, "points": points})
+    for claim in CLAIMS:
+        own, other = (claim.verdict(tables) for tables in (agreeing, two))
+        assert own.status == other.status == HOLDS
+        for a, b in zip(own.parts, other.parts, strict=True):
+            assert a.effect.value == pytest.approx(b.effect.value, rel=1e-6) and a.effect.n == b.effect.n
+
+
+def test_nights_lie_between_pauses():
+    rows = [
+        ("c", "2026-01-02T01:30:00Z", None),
+        ("a", "2026-01-01T20:00:00Z", 9000.0),
+        ("b", "2026-01-01T23:29:00Z", 60.0),
+        ("e", None, 1.0),
+        ("d", "2026-01-01T21:00:00Z", 1.0),
+    ]
+    points = pl.DataFrame(rows, schema=["point_id", "started_at", "wall_s"], orient="row")
+    assert nights.numbered(points).select("point_id", "night").rows() == [
+        ("c", 1), ("a", 0), ("b", 0), ("e", None), ("d", 0)
+    ]  # fmt: skip
 
 
 def test_no_effect_within_the_noise_does_not_hold():

@@ -15,10 +15,10 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize("name", ["paper-image", "paper-llm"])
 def test_chosen_points_keep_their_ids(tmp_path, name):
     points = sweep.load(ROOT / f"config/{name}.yaml", "hour").points
-    chosen = list(points[::7])
+    chosen = [*points[::7], *(choose.further(point, 3) for point in points[::11])]
     (tmp_path / "chosen.yaml").write_text(yaml.safe_dump(choose.of(chosen)))
     found = sweep.load(tmp_path / "chosen.yaml").points
-    assert 1 < len(found) < len(points)
+    assert 1 < len(found) < 2 * len(points)
     assert {point.id for point in found} == {point.id for point in chosen}
 
 

@@ -24,10 +24,11 @@ Written by `python -m analysis.claims TABLES`; do not edit. Measured on: {where}
 
 The claims are those of "Profiling and optimization of multi-card GPU machine learning jobs" (arXiv 2505.22905) and of
 its sibling (arXiv 2503.15252), as far as their texts are known. Each number compares points that differ in the
-named setting alone; over several such pairs it is the geometric mean of ratios. In brackets: 95 % interval (Student's t
-over repeats). A claim *holds* where the whole interval of every part is on the claimed side, and *does not hold* where
-that of some part is not: the number in the table is that part's. With fewer than {fewest} repeats a side nothing is
-decided.
+named setting alone; over several such pairs it is the geometric mean of ratios. Times are compared within a night, for
+a machine's load differs from one to the next; runs of a night that has one side only do not count. In brackets: 95 %
+interval (Student's t over repeats). A claim *holds* where the whole interval of every part is on the claimed side, and
+*does not hold* where that of some part is not: the number in the table is that part's. With fewer than {fewest} repeats
+a side nothing is decided.
 
 | claim | verdict | effect | repeats a side | points |
 |---|---|---|---|---|

@@ -4,11 +4,15 @@ Of a block of points that differ in one setting alone, the effect is the differe
 between two of its levels; over blocks it is their plain mean, back from logarithms: the geometric mean of ratios. Its
 95 % interval is over repeats (analysis/spread.py): it tells how well these very settings were measured, and not what
 other settings would give.
+
+Times of one night are compared with times of that night alone (analysis/nights.py): the difference is the level's in a
+model of the level's and the night's effects by least squares, and a night that has one level only tells nothing.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,14 +25,20 @@ FEWEST = 3
 """Repeats a side without which nothing is decided."""
 
 
+HOURLY = frozenset({"step_ms_mean", "samples_per_s", "epoch_s"})
+"""Values that differ from night to night."""
+
+
 @dataclass(frozen=True)
 class Side:
-    """The repeats of one level in one block: their mean, the variance of that mean, how many, and their points."""
+    """A mean over repeats in one block, or a difference of two: with its variance, the degrees of freedom of that, the
+    repeats (of the level with fewest), and their points."""
 
     mean: float
     variance: float
     n: int
     points: tuple[str, ...]
+    freedom: int
 
     @classmethod
     def of_runs(cls, runs: pl.DataFrame, value: str) -> Side:
@@ -41,7 +51,33 @@ class Side:
         mean = sum(values) / len(values)
         spread = sum((value - mean) ** 2 for value in values)
         variance = spread / (len(values) - 1) / len(values) if len(values) > 1 else 0.0
-        return cls(mean, variance, len(values), tuple(points))
+        return cls(mean, variance, len(values), tuple(points), len(values) - 1)
+
+    @classmethod
+    def between(cls, first: pl.DataFrame, second: pl.DataFrame, value: str) -> Side | None:
+        """The value of the first runs less that of the second, by nights; None where no night has both."""
+        sides = [
+            runs.group_by("night", "repeat", maintain_order=True).agg(pl.col(value).mean(), pl.col("point_id"))
+            for runs in (first, second)
+        ]
+        nights = [night for night in sides[0]["night"].unique(maintain_order=True) if night in sides[1]["night"]]
+        if not nights:
+            return None
+        kept = [side.filter(pl.col("night").is_in(nights, nulls_equal=True)) for side in sides]
+        cells = [[_values(side, night, value) for side in kept] for night in nights]
+        weights = [len(a) * len(b) / (len(a) + len(b)) for a, b in cells]
+        each = [statistics.fmean(a) - statistics.fmean(b) for a, b in cells]
+        mean = statistics.fmean(each, weights)
+        squares = sum(w * (d - mean) ** 2 for w, d in zip(weights, each, strict=True))
+        squares += sum((x - statistics.fmean(cell)) ** 2 for both in cells for cell in both for x in cell)
+        freedom = sum(len(cell) for both in cells for cell in both) - len(nights) - 1
+        variance = squares / freedom / sum(weights) if freedom else 0.0
+        points = tuple(point for side in kept for run in side["point_id"] for point in run)
+        return cls(mean, variance, min(side["repeat"].n_unique() for side in kept), points, freedom)
+
+
+def _values(runs: pl.DataFrame, night: int | None, value: str) -> list[float]:
+    return runs.filter(pl.col("night").eq_missing(night))[value].to_list()
 
 
 @dataclass(frozen=True)
@@ -94,7 +130,7 @@ def mean(contrasts: Sequence[Contrast]) -> Effect | None:
     count = len(used)
     value = sum(c.value for c in used) / count
     sides = [side for c in used for _, side in c.sides]
-    half = half_interval([(side.variance / count**2, side.n) for side in sides]) if enough else math.nan
+    half = half_interval([(side.variance / count**2, side.freedom + 1) for side in sides]) if enough else math.nan
     points = tuple(sorted({point for side in sides for point in side.points}))
     each = tuple(c.value for c in used)
     return Effect(value, value - half, value + half, min(c.n for c in used), count, points, each)
@@ -108,11 +144,14 @@ def pairs(points: pl.DataFrame, factor: str, a: object, b: object, value: str, *
     found = blocks.contrasted(rows, factor).sort("block", "point_id")
     made = []
     for part in found.partition_by("block", maintain_order=True):
-        sides = []
-        for sign, level in ((1, a), (-1, b)):
-            own = part.filter(pl.col(factor) == pl.lit(level))
-            sides.append((sign, Side.of_runs(own, value)))
-        made.append(Contrast(tuple(sides), part["block"][0]))
+        own = [part.filter(pl.col(factor) == pl.lit(level)) for level in (a, b)]
+        if value not in HOURLY:
+            sides = [(sign, Side.of_runs(runs, value)) for sign, runs in zip((1, -1), own, strict=True)]
+        else:
+            between = Side.between(own[0], own[1], value)
+            sides = [(1, between)] if between else []
+        if sides:
+            made.append(Contrast(tuple(sides), part["block"][0]))
     return made
 
 

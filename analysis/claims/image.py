@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from analysis import nights
 from analysis.claims import effect
 from analysis.claims.claim import Part
 from analysis.figures import data
@@ -19,8 +20,9 @@ EPOCHS = 20
 
 
 def points_of(tables: data.Tables) -> pl.DataFrame:
-    """Measured points of the paper's network."""
-    return measured(tables, "image").filter(pl.col("model") == MODEL)
+    """Measured points of the paper's network, with `night`."""
+    own = measured(tables, "image").filter(pl.col("model") == MODEL)
+    return own.join(nights.numbered(tables["points"]).select("point_id", "night"), on="point_id", how="left")
 
 
 def extremes(points: pl.DataFrame) -> tuple[int, int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
+from analysis import nights
 from analysis.claims import effect, image
 from analysis.claims.claim import Part
 from analysis.figures import data
@@ -17,8 +20,9 @@ HIGH = 0.5
 
 
 def points_of(tables: data.Tables) -> pl.DataFrame:
-    """Measured points of the paper's model."""
-    return measured(tables, "llm").filter(pl.col("model") == MODEL)
+    """Measured points of the paper's model, with `night`."""
+    own = measured(tables, "llm").filter(pl.col("model") == MODEL)
+    return own.join(nights.numbered(tables["points"]).select("point_id", "night"), on="point_id", how="left")
 
 
 def _methods(tables: data.Tables, a: str, b: str, value: str, *, decides: bool = True) -> Part:
@@ -86,7 +90,7 @@ def _between(first: list[effect.Contrast], second: list[effect.Contrast]) -> eff
         return None
     # Each contrast is weighed so that both groups count the same: one contrast of weighted sides.
     sides = [
-        (sign, effect.Side(sign * w * s.mean, w * w * s.variance, s.n, s.points))
+        (sign, replace(s, mean=sign * w * s.mean, variance=w * w * s.variance))
         for group, contrasts in zip((1, -1), kept, strict=True)
         for w in (1 / len(contrasts),)
         for c in contrasts

@@ -2,7 +2,8 @@
 
     python -m tests.gpu_host.choose config/paper-llm.yaml --preset hour --points 00797fa51362,... > kit/sweeps/a.yaml
 
-Its points have the ids that they have there. Without --points: those that --not-in, a table of points, has not.
+Its points have the ids that they have there. Without --points: those that --not-in, a table of points, has not. With
+--from-repeat 3 they are further repeats of them: 3, 4, 5 in place of 0, 1, 2.
 """
 
 import argparse
@@ -43,15 +44,22 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
     return {"workload": settings["workload"], "model": settings["model"]} | needed
 
 
+def further(point: Point, repeats: int) -> Point:
+    """The same point so many repeats later."""
+    return complete(point.settings() | {"repeat": point.repeat + repeats})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu_host.choose", description=__doc__)
     parser.add_argument("sweep", type=Path)
     parser.add_argument("--preset")
     parser.add_argument("--points", help="ids, with commas between them")
     parser.add_argument("--not-in", type=Path, help="a points.parquet")
+    parser.add_argument("--from-repeat", type=int, default=0)
     parser.add_argument("--most-gpus", type=int, default=sys.maxsize)
     options = parser.parse_args()
-    there = {point.id: point for point in sweep.load(options.sweep, options.preset).points}
+    listed = (further(point, options.from_repeat) for point in sweep.load(options.sweep, options.preset).points)
+    there = {point.id: point for point in listed}
     wanted = options.points.split(",") if options.points else list(there)
     if unknown := [name for name in wanted if name not in there]:
         parser.error(f"{options.sweep} has no point {', '.join(unknown)}")
