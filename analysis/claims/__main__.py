@@ -39,7 +39,8 @@ def row(verdict: Verdict) -> str:
     """A claim's line of the table."""
     part = verdict.chief
     effect = part.number() if part.effect else "-"
-    n = min((p.effect.n for p in verdict.parts if p.decides and p.effect), default=0)
+    rests_on = [part] if verdict.status == NOT else [p for p in verdict.parts if p.decides]
+    n = min((p.effect.n for p in rests_on if p.effect), default=0)
     claim = verdict.claim
     link = f"[{claim.id}](#{claim.id.lower()})"
     return f"| {link} {claim.text} | {verdict.status} | {effect} | {n} | {len(verdict.points)} |"

@@ -25,7 +25,7 @@ FEWEST = 3
 """Repeats a side without which nothing is decided."""
 
 
-HOURLY = frozenset({"step_ms_mean", "samples_per_s", "epoch_s"})
+NIGHTLY = frozenset({"step_ms_mean", "samples_per_s", "epoch_s"})
 """Values that differ from night to night."""
 
 
@@ -145,7 +145,7 @@ def pairs(points: pl.DataFrame, factor: str, a: object, b: object, value: str, *
     made = []
     for part in found.partition_by("block", maintain_order=True):
         own = [part.filter(pl.col(factor) == pl.lit(level)) for level in (a, b)]
-        if value not in HOURLY:
+        if value not in NIGHTLY:
             sides = [(sign, Side.of_runs(runs, value)) for sign, runs in zip((1, -1), own, strict=True)]
         else:
             between = Side.between(own[0], own[1], value)

@@ -21,8 +21,7 @@ EPOCHS = 20
 
 def points_of(tables: data.Tables) -> pl.DataFrame:
     """Measured points of the paper's network, with `night`."""
-    own = measured(tables, "image").filter(pl.col("model") == MODEL)
-    return own.join(nights.numbered(tables["points"]).select("point_id", "night"), on="point_id", how="left")
+    return nights.numbered(measured(tables, "image").filter(pl.col("model") == MODEL), tables["points"])
 
 
 def extremes(points: pl.DataFrame) -> tuple[int, int]:

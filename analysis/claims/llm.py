@@ -21,8 +21,7 @@ HIGH = 0.5
 
 def points_of(tables: data.Tables) -> pl.DataFrame:
     """Measured points of the paper's model, with `night`."""
-    own = measured(tables, "llm").filter(pl.col("model") == MODEL)
-    return own.join(nights.numbered(tables["points"]).select("point_id", "night"), on="point_id", how="left")
+    return nights.numbered(measured(tables, "llm").filter(pl.col("model") == MODEL), tables["points"])
 
 
 def _methods(tables: data.Tables, a: str, b: str, value: str, *, decides: bool = True) -> Part:
