@@ -10,8 +10,8 @@ PAUSE = pl.duration(hours=1)
 
 
 def numbered(points: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
-    """The points with `night`, in the order of time from 0; null where it is not known when a point ran. `measured`: all
-    points, for others may have run where these pause."""
+    """The points with `night`, in the order of time from 0; null where it is not known when a point ran. `measured`:
+    all points, for others may have run where these pause."""
     start = pl.col("started_at").str.to_datetime(time_zone="UTC")
     known = measured.filter(pl.col("started_at").is_not_null()).select("point_id", start=start, wall_s="wall_s")
     known = known.with_columns(end=pl.col("start") + pl.duration(seconds=pl.col("wall_s").fill_null(0)))
