@@ -13,7 +13,7 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Shape:
     """Size of a cluster. An `extra` line KEY=... replaces that key's line, except NodeName and PartitionName. Where
-    `real`, its one node has the first GPUs of this host."""
+    `real`, the nodes have the first GPUs of this host, `gpus` each."""
 
     nodes: int = 4
     gpus: int = 4
@@ -22,10 +22,6 @@ class Shape:
     memory_mb: int = 8000
     accounting: bool = False
     extra: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.real and self.nodes != 1:
-            raise ValueError(f"{self.nodes} nodes with real GPUs: every node would have the same ones")
 
     @property
     def names(self) -> list[str]:
@@ -55,6 +51,10 @@ class Places:
     def device(self, index: int | str) -> Path:
         return self.folder / "dev" / f"nvidia{index}"
 
+    @property
+    def task_prolog(self) -> Path:
+        return self.folder / "etc/task_prolog.sh"
+
 
 def free_base_port(count: int) -> int:
     """A port such that it and the next count - 1 are free; below the kernel's ephemeral ports, and drawn by lot so that
@@ -75,6 +75,8 @@ def slurm_conf(shape: Shape, places: Places) -> str:
     lines = [*_controller(places), *_scheduling(), *_accounting(shape, places)]
     if shape.gpus:
         lines.append("GresTypes=gpu")
+    if shape.real:
+        lines.append(f"TaskProlog={places.task_prolog}")
     lines += [*_nodes(shape, places), *_partitions(shape)]
     for line in shape.extra:
         key = line.partition("=")[0].strip().lower()
@@ -168,9 +170,23 @@ def gres_conf(shape: Shape, places: Places) -> str:
     """Slurm sets CUDA_VISIBLE_DEVICES only for GPUs that have a device node each."""
     if not shape.gpus:
         return ""
-    numbers = f"[0-{shape.gpus - 1}]"
-    device = f"/dev/nvidia{numbers}" if shape.real else places.device(numbers)
-    return f"NodeName={','.join(shape.names)} Name=gpu Type=h200 File={device}\n"
+    if not shape.real:
+        return _gpus(",".join(shape.names), str(places.device("")), 0, shape.gpus)
+    return "".join(_gpus(name, "/dev/nvidia", k * shape.gpus, shape.gpus) for k, name in enumerate(shape.names))
+
+
+def _gpus(nodes: str, device: str, first: int, count: int) -> str:
+    return f"NodeName={nodes} Name=gpu Type=h200 File={device}[{first}-{first + count - 1}]\n"
+
+
+def task_prolog(shape: Shape) -> str:
+    """What Slurm runs before each task of srun. Without cgroups that hide the other nodes' GPUs, Slurm counts each
+    node's GPUs from 0, but on this one host a GPU's index is another one on each node."""
+    return f"""#!/bin/sh
+first=$(( (${{SLURMD_NODENAME#n}} - 1) * {shape.gpus} ))
+for gpu in $(echo "$CUDA_VISIBLE_DEVICES" | tr , ' '); do list="$list,$((gpu + first))"; done
+[ -z "$list" ] || echo "export CUDA_VISIBLE_DEVICES=${{list#,}}"
+"""
 
 
 def slurmdbd_conf(places: Places) -> str:
@@ -207,5 +223,6 @@ def files(shape: Shape, places: Places) -> dict[str, str]:
         "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
         "plugstack.conf": "",
         "hosts": hosts(shape),
+        "task_prolog.sh": task_prolog(shape),
     }
     return texts | ({"slurmdbd.conf": slurmdbd_conf(places)} if shape.accounting else {})

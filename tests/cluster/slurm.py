@@ -121,7 +121,8 @@ class Cluster:
             (short / name).mkdir()
         for name, text in files(self.shape, self._places).items():
             path = self.folder / "etc" / name
-            path.touch(0o600 if name == "slurmdbd.conf" else 0o644)  # slurmdbd refuses one that others can read
+            # slurmdbd refuses a file that others can read.
+            path.touch(0o600 if name == "slurmdbd.conf" else 0o755 if name.endswith(".sh") else 0o644)
             path.write_text(text)
         for index in range(0 if self.shape.real else self.shape.gpus):
             if not (device := self._places.device(index)).is_char_device():

@@ -1,6 +1,6 @@
 """A sweep of some of another's points, for a night that is too short for all.
 
-    python -m tests.gpu_host.choose config/paper-llm.yaml --preset hour --points 00797fa51362,... > kit/sweeps/a.yaml
+    python -m tests.gpu_host.choose config/paper-llm.yaml --name a --points 00797fa51362,... > kit/sweeps/a.yaml
 
 Its points have the ids that they have there. Without --points: those that --not-in, a table of points, has not. With
 --from-repeat 3 they are further repeats of them: 3, 4, 5 in place of 0, 1, 2.
@@ -17,10 +17,8 @@ import yaml
 from jobs import sweep
 from jobs.point import Point, complete
 
-NAME = "campaign"
 
-
-def of(points: list[Point]) -> dict[str, Any]:
+def of(points: list[Point], name: str) -> dict[str, Any]:
     """The sweep file's content: an entry for each set of settings, less the repeats that are not wanted."""
     sets: dict[str, tuple[dict[str, Any], set[int]]] = {}
     for point in points:
@@ -33,7 +31,7 @@ def of(points: list[Point]) -> dict[str, Any]:
         for settings, wanted in sets.values()
         if (other := [n for n in range(repeats) if n not in wanted])
     ]
-    content = {"name": NAME, "repeats": repeats, "include": [_named(settings) for settings, _ in sets.values()]}
+    content = {"name": name, "repeats": repeats, "include": [_named(settings) for settings, _ in sets.values()]}
     return content | ({"exclude": exclude} if exclude else {})
 
 
@@ -52,6 +50,7 @@ def further(point: Point, repeats: int) -> Point:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu_host.choose", description=__doc__)
     parser.add_argument("sweep", type=Path)
+    parser.add_argument("--name", required=True, help="of the new sweep, another than those that run beside it")
     parser.add_argument("--preset")
     parser.add_argument("--points", help="ids, with commas between them")
     parser.add_argument("--not-in", type=Path, help="a points.parquet")
@@ -67,7 +66,7 @@ def main() -> None:
     points = [there[name] for name in wanted if name not in known and there[name].world_size <= options.most_gpus]
     if not points:
         parser.error("no point is left")
-    yaml.safe_dump(of(points), sys.stdout, sort_keys=False, width=120)
+    yaml.safe_dump(of(points, options.name), sys.stdout, sort_keys=False, width=120)
     print(f"{len(points)} points", file=sys.stderr)
 
 

@@ -30,4 +30,7 @@ $pip download $other -c "$scratch/constraints" --no-deps -d "$wheels" torchao
 $pip install $other --no-deps --no-compile --target "$scratch/site" "$wheels"/*.whl
 rm -rf "$scratch"/site/pulp/solverdir/cbc/{osx,win}
 tar c -C "$scratch" site | xz -T0 > "$kit/site.tar.xz"
+# The copy of the repository that goes there has no history.
+git -C "$root" rev-parse HEAD > "$kit/commit"
+git -C "$root" status --porcelain > "$kit/changes"
 du -sh "$kit"/*

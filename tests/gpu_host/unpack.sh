@@ -20,6 +20,8 @@ python=$(command -v python3)
 mkdir -p "$site" && tar xJf "$kit/site.tar.xz" -C "$site" --strip-components 1
 sed -i "1s|^#!.*python.*|#!$python|" "$site"/bin/*
 for name in python python3; do printf '#!/bin/sh\nexec %s "$@"\n' "$python" > "$site/bin/$name"; done
+[ -d .git ] || printf '#!/bin/sh\ncd "%s" && case $1 in rev-parse) cat commit ;; status) cat changes ;; esac\n' \
+    "$(realpath "$kit")" > "$site/bin/git"
 chmod +x "$site"/bin/*
 nsys=$(ls -d /opt/nvidia/nsight-{systems,compute}/*/host/target-linux-x64 2> /dev/null | tail -1)
 export PYTHONPATH=$PWD:$PWD/workflow/plugins:$site${PYTHONPATH:+:$PYTHONPATH} PATH=$site/bin:${nsys:+$nsys:}$PATH
