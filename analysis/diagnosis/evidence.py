@@ -239,9 +239,20 @@ class Evidence:
         return (max(peaks), min(gpus)) if peaks and gpus else None
 
     @functools.cached_property
+    def retries(self) -> int:
+        """Times in the timed steps, else in the traced ones, that the allocator found no memory and gave its cache
+        back."""
+        steps = self.traced_steps if self.steps.is_empty() else self.steps
+        if steps.is_empty() or steps["alloc_retries"].null_count():
+            return 0
+        grown = steps.group_by("rank").agg(pl.col("alloc_retries").max() - pl.col("alloc_retries").min())
+        return int(grown["alloc_retries"].sum())
+
+    @functools.cached_property
     def growth(self) -> int:
-        """How many times as large a batch memory has room for, a power of two; 1 where that is not known."""
-        if self.memory is None:
+        """How many times as large a batch memory has room for, a power of two; 1 where that is not known, or where the
+        allocator found none: what else is on the GPU is not in these numbers, nor is a limit of the process."""
+        if self.memory is None or self.retries:
             return 1
         peak, whole = self.memory
         times = min(limit("batch_growth"), limit("memory_room") * whole / peak)

@@ -38,18 +38,10 @@ def offloaded_idle(e: Evidence, lane: Lane) -> Intervals:
     return intervals.intersect(lane.dispatch, lane.ranges("(?i)optimizer")) if offloads(e) else intervals.empty()
 
 
-def retries(e: Evidence) -> int:
-    """Times in the timed steps that the allocator found no memory and gave its cache back."""
-    if e.steps.is_empty() or e.steps["alloc_retries"].null_count():
-        return 0
-    grown = e.steps.group_by("rank").agg(pl.col("alloc_retries").max() - pl.col("alloc_retries").min())
-    return int(grown["alloc_retries"].sum())
-
-
 def allocator_churn(e: Evidence) -> list[Cause]:
     """Memory is taken from the driver and given back in the middle of training (cudaMalloc, cudaFree, empty_cache).
     Idle time in these calls, and what waiting for the device in them led to."""
-    if retries(e):
+    if e.retries:
         return []
     change = remedies.chosen(e.point, {"empty_cache": False}, {"allocator": "expandable"})
     return found(
@@ -75,9 +67,9 @@ def memory_pressure(e: Evidence) -> list[Cause]:
     host. Idle time in and after these calls; copies of what is offloaded that nothing hides, and the idle time of the
     host's optimizer. Reserved memory near the device's is a remark."""
     facts, amounts = [], []
-    if retries(e):
-        facts.append(Fact("allocations tried again in the timed steps", retries(e), "", "steps"))
-    if retries(e) and e.lanes:
+    if e.retries:
+        facts.append(Fact("allocations tried again in the steps", e.retries, "", "steps"))
+    if e.retries and e.lanes:
         amounts.append(e.length(lambda lane: lane.churn) * e.host_scale)
         facts.append(_calls(e))
     if offloads(e) and e.lanes:
@@ -100,12 +92,12 @@ def memory_pressure(e: Evidence) -> list[Cause]:
         CAUSE,
         "memory_pressure",
         e.share(np.sum(amounts, axis=0)) if amounts else Share(0.0),
-        "idle" if retries(e) else "none",
+        "idle" if e.retries else "none",
         method="exposed copies of offloaded data, idle time of the host's optimizer and of the allocator's retries",
         advice="keep on the GPU what fits there"
         if offloads(e)
         else "leave memory room: sizes that repeat, a smaller batch",
-        remedy=remedies.chosen(e.point, *proposals) if retries(e) or offloads(e) else {},
+        remedy=remedies.chosen(e.point, *proposals) if e.retries or offloads(e) else {},
         evidence=facts,
     )
 

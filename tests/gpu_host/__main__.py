@@ -30,6 +30,8 @@ FEW_FAILED = 3
 POLL_S = 2
 MIB_PER_CPU = 8000
 LABELLED_LIMIT_S = 110
+# Slurm's basic priority is less by one with each job submitted, so a sweep's step must exceed the jobs of those before.
+NICE_STEP = 1000
 
 
 def driver(sweep: Path, nice: int, log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -106,7 +108,7 @@ def main() -> None:
             cluster.run("scontrol", "update", all_nodes, "state=drain", "reason=labelled runs")
         sweeps = sorted((options.kit / "sweeps").glob("*.yaml"))
         environment = cluster.environment | ({"NCCL_SOCKET_IFNAME": "lo"} if nodes > 1 else {})
-        drivers = [driver(s, n, WORK / f"log/{s.stem}.log", environment) for n, s in enumerate(sweeps)]
+        drivers = [driver(s, n * NICE_STEP, WORK / f"log/{s.stem}.log", environment) for n, s in enumerate(sweeps)]
         if names.exists():
             labelled(names.read_text().strip(), options.gpus)
             cluster.run("scontrol", "update", all_nodes, "state=resume")

@@ -77,6 +77,7 @@ class Run:
             "tensor_cores_unused": point.precision == "bf16_pure",
             "gpu_shared": point.tenants == 1 and self.neighbour != "gpu",
             "memory_pressure": point.offload == "none" and "memory_cap" not in self.inject,
+            "memory_headroom": "memory_cap" in self.inject,
             "missing_trace": point.traced_steps > 0,
             "missing_counters": point.nvml_hz > 0 and self.is_timed,  # a trace alone may end before a sample is taken
         }
