@@ -7,6 +7,7 @@ Losses stay on the device until the last block has ended; times of the device co
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import math
 import os
@@ -117,6 +118,11 @@ class Loop:
 
     def block(self, place: int, block: Block) -> dict[str, int]:
         """The steps of one block; its window."""
+        if place == 1:
+            # What a compiler and the first steps made lasts. To look through all of it takes 0.4 s: training meets that
+            # once in thousands of steps, so a few timed ones must not.
+            gc.collect()
+            gc.freeze()
         if place > 0:
             settle(self.device)
             self.samplers.set(block.sampled)

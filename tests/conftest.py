@@ -1,5 +1,6 @@
 """Fixtures of more than one file of tests."""
 
+import gc
 import os
 import sys
 
@@ -46,6 +47,7 @@ def alone():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+    gc.unfreeze()  # what the step loop has taken for lasting
 
 
 @pytest.fixture
