@@ -3,6 +3,8 @@ the same job took 62 ms a step on one evening and 50 on another."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 PAUSE = pl.duration(hours=1)
@@ -18,3 +20,37 @@ def numbered(points: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
     pause = pl.col("start") - pl.col("end").cum_max().shift()
     nights = known.sort("start").select("point_id", night=(pause > PAUSE).fill_null(False).cum_sum())
     return points.join(nights, on="point_id", how="left", maintain_order="left")
+
+
+def shared(points: pl.DataFrame, by: Sequence[str], level: str) -> pl.DataFrame:
+    """The points of nights in which their group, `by`, has several values of `level`."""
+    return points.filter(pl.col(level).n_unique().over(*by, "night") > 1)
+
+
+def relative(
+    points: pl.DataFrame, value: str, by: Sequence[str], level: Sequence[str], bases: pl.DataFrame
+) -> pl.DataFrame:
+    """`by`, `level`, ratio, least, most, n: of each group and level, the value over that at the group's base of the
+    same nights. `bases`: the columns `by` and `level`, a row a group.
+
+    `ratio` is that of medians; of several nights their geometric mean, each weighted as the difference of two means of
+    so many runs (n m / (n + m)). `least`, `most`: the ratios that two runs of one night give. `n`: runs of the level.
+    """
+    number = pl.col(value)
+    cells = points.group_by(*by, *level, "night").agg(
+        median=number.median(), low=number.min(), high=number.max(), n=pl.len()
+    )
+    base = cells.join(bases, on=[*by, *level], how="semi", nulls_equal=True).drop(level)
+    pairs = cells.join(base, on=[*by, "night"], suffix="_base", nulls_equal=True)
+    weight = pl.col("n") * pl.col("n_base") / (pl.col("n") + pl.col("n_base"))
+    logarithm = (pl.col("median") / pl.col("median_base")).log()
+    return (
+        pairs.group_by(*by, *level)
+        .agg(
+            ratio=((logarithm * weight).sum() / weight.sum()).exp(),
+            least=(pl.col("low") / pl.col("high_base")).min(),
+            most=(pl.col("high") / pl.col("low_base")).max(),
+            n=pl.col("n").sum(),
+        )
+        .sort(*by, *level)
+    )

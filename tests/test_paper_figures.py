@@ -1,9 +1,10 @@
 """The paper's figure families on made-up tables: each is drawn, in both widths, or says why not."""
 
+import numpy as np
 import polars as pl
 import pytest
 
-from analysis import blocks
+from analysis import blocks, nights
 from analysis.figures import captions, data, paper, style
 from analysis.figures.__main__ import main
 from analysis.figures.paper import calls, family, pinned, precision, sampler, size_scaling, topology
@@ -79,6 +80,68 @@ def test_speed_up_is_over_the_fewest_gpus_of_its_size(sweep):
     small = frame.filter(pl.col("image_size") == 100, pl.col("world_size") == 4)["up"].item()
     large = frame.filter(pl.col("image_size") == 500, pl.col("world_size") == 4)["up"].item()
     assert large / small == pytest.approx(EFFECTS["small_scaling"])
+
+
+def of_two_nights(sweep):
+    """All repeats but the first are on another evening, when everything takes thrice as long. So is the first one of
+    one GPU, page-locked, at 100 px: no ratio of all runs is a night's then."""
+    at, late = "2026-01-01T20:00:00+00:00", "2026-01-02T20:00:00+00:00"
+    lonely = (pl.col("repeat") == 0) & (pl.col("ranks_per_node") == 1) & (pl.col("image_size") == 100)
+    slow = (pl.col("repeat") > 0) | (lonely & pl.col("pin_memory")).fill_null(False)
+    scaled = {"step_ms_mean": 3.0, "epoch_s": 3.0, "samples_per_s": 1 / 3}
+    points = sweep["points"].with_columns(
+        pl.when(slow).then(pl.lit(late)).otherwise(pl.lit(at)).alias("started_at"),
+        *(pl.when(slow).then(pl.col(name) * by).otherwise(name).alias(name) for name, by in scaled.items()),
+    )
+    return data.Tables({**sweep.frames, "points": points})
+
+
+def test_ratios_are_of_one_night(sweep):
+    two = of_two_nights(sweep)
+    for tables in (sweep, two):
+        fp16 = pinned.shown(tables).filter(pl.col("precision") == "fp16")
+        found = family.ratios(fp16, "pin_memory", False, "step_ms_mean", ["world_size", "image_size"])
+        for row in found.iter_rows(named=True):
+            assert row["ratio"] == pytest.approx(
+                1 / EFFECTS["pinned" if row["world_size"] == 1 else "pinned_many"], rel=0.05
+            )
+        up = (
+            size_scaling.speed_ups(size_scaling.shown(tables))
+            .filter(pl.col("world_size") == 4)
+            .sort("image_size")["up"]
+        )
+        assert up.to_list()[-1] / up.to_list()[0] == pytest.approx(EFFECTS["small_scaling"], rel=0.05)
+    assert pinned.shown(two).height < pinned.shown(sweep).height
+
+
+def test_runs_of_a_night_without_the_base_are_not_compared():
+    rows = [
+        ("a", 1, 0, 10.0),
+        ("b", 2, 0, 19.0),
+        ("c", 1, 1, 20.0),
+        ("d", 2, 1, 40.0),
+        ("e", 2, 1, 44.0),
+        ("f", 4, 2, 9.0),
+    ]
+    points = pl.DataFrame(rows, schema=["point_id", "world", "night", "rate"], orient="row").with_columns(
+        of=pl.lit("x")
+    )
+    assert nights.shared(points, ["of"], "world")["point_id"].to_list() == ["a", "b", "c", "d", "e"]
+    found = nights.relative(points, "rate", ["of"], ["world"], pl.DataFrame({"of": ["x"], "world": [1]}))
+    assert found.select("world", "n").rows() == [(1, 2), (2, 3)]
+    assert found["ratio"].to_list() == pytest.approx(
+        [1, np.exp(np.average(np.log([1.9, 2.1]), weights=[1 / 2, 2 / 3]))]
+    )
+    assert found.row(1, named=True)["least"] == pytest.approx(1.9) and found.row(1, named=True)[
+        "most"
+    ] == pytest.approx(2.2)
+
+
+def test_of_as_many_gpus_the_fewest_nodes_are_drawn(sweep):
+    spread = sweep["points"].with_columns(nodes=pl.col("ranks_per_node"), ranks_per_node=pl.lit(1, pl.Int64))
+    spread = spread.with_columns(point_id=pl.col("point_id") + "x").filter(pl.col("nodes") > 1)
+    both = data.Tables({**sweep.frames, "points": pl.concat([sweep["points"], spread])})
+    assert set(family.measured(both, "image")["point_id"]) == set(family.measured(sweep, "image")["point_id"])
 
 
 def test_times_of_a_trace_are_per_step_and_mean_over_ranks(sweep):

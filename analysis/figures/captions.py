@@ -13,7 +13,8 @@ TEXTS = {
     f"as its slowest rank. {_SPREAD}",
     "scaling": "Samples per second over the number of ranks, against the fewest ranks that were run, and efficiency "
     "(speed-up over ideal). Weak scaling: micro_batch is per rank, so the work of a step grows with the ranks. Lines "
-    "join medians of repeats, whiskers run from the least to the most repeat over the median of the base.",
+    "join ratios of medians of repeats of the same night, over several nights their geometric mean; whiskers run from "
+    "the least to the most that two repeats of a night give.",
     "breakdown": "Mean time of each part of a step in the traced look, per rank, over traced steps and repeats; no "
     "spread is shown. The parts of a step add up to it. A profiler ran: lengths are not those of the timed look.",
     "memory": "Peak memory of the rank that needs most: CUDA allocator (allocated) on GPUs, resident memory of the "
@@ -53,8 +54,7 @@ def shown(family: str, tables: data.Tables) -> pl.DataFrame:
     if family == "roofline":
         return ok.filter(pl.col("point_id").is_in([row["point_id"] for row in roofline.placed(tables)]))
     if family == "scaling":
-        named = data.ok_points(tables, (*data.ASIDE, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
-        return named.join(scaling.speed_ups(tables).select("workload", "config").unique(), on=["workload", "config"])
+        return scaling.compared(tables)
     if family in ("breakdown", "loss"):
         have = tables["breakdown" if family == "breakdown" else "steps"]["point_id"].unique().to_list()
         return ok.filter(pl.col("point_id").is_in(have))

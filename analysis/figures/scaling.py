@@ -8,35 +8,36 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis import nights
 from analysis.figures import data, panels, style
 
 MOST = 16
 
 
+GROUP = ["workload", "config_order", "config", "strategy", "precision"]
+SHAPE = ["world", *data.SHAPE]
+
+
+def compared(tables: data.Tables) -> pl.DataFrame:
+    """The points of nights in which their group ran on several numbers of ranks (`world`)."""
+    points = data.ok_points(tables, (*data.ASIDE, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
+    ranks = pl.coalesce("world_size", pl.col("nodes") * pl.col("ranks_per_node"))
+    return nights.shared(nights.numbered(points, tables["points"]).with_columns(world=ranks), GROUP, "world")
+
+
 def speed_ups(tables: data.Tables) -> pl.DataFrame:
-    """Per group and shape: median samples/s, speed-up over the group's fewest ranks, efficiency (1 is ideal).
+    """Per group and shape: speed-up of samples/s over the group's fewest ranks in the same nights (median_up, least_up,
+    most_up), what would be ideal, efficiency (1 is ideal), and n, the runs.
 
     Where the fewest ranks come in two shapes (1 x 2, 2 x 1), the one on fewer nodes is the base.
     """
-    points = data.ok_points(tables, (*data.ASIDE, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
-    ranks = pl.coalesce("world_size", pl.col("nodes") * pl.col("ranks_per_node"))
-    group = ["workload", "config_order", "config", "strategy", "precision"]
-    shapes = (
-        points.with_columns(world=ranks)
-        .group_by(*group, "world", *data.SHAPE)
-        .agg(
-            n=pl.len(),
-            median=pl.col("samples_per_s").median(),
-            least=pl.col("samples_per_s").min(),
-            most=pl.col("samples_per_s").max(),
-        )
-        .sort(*group, "world", "nodes")
-    )
-    base, base_world = pl.col("median").first().over(group), pl.col("world").first().over(group)
+    points = compared(tables)
+    bases = points.sort(*SHAPE).group_by(GROUP, maintain_order=True).agg(pl.col(SHAPE).first())
+    found = nights.relative(points, "samples_per_s", GROUP, SHAPE, bases)
+    names = {"ratio": "median_up", "least": "least_up", "most": "most_up"}
     return (
-        shapes.filter(pl.col("world").n_unique().over(group) > 1)
-        .with_columns(ideal=pl.col("world") / base_world, base_world=base_world)
-        .with_columns([(pl.col(name) / base).alias(f"{name}_up") for name in ("median", "least", "most")])
+        found.rename(names)
+        .with_columns(ideal=pl.col("world") / pl.col("world").min().over(GROUP))
         .with_columns(efficiency=pl.col("median_up") / pl.col("ideal"))
     )
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis import blocks
+from analysis import blocks, nights
 from analysis.figures import data, style
 
 WHISKERS = "Bars are medians of repeats, dots the repeats, whiskers run from the least to the most."
-RATIOS = "Bars are ratios of medians of repeats; whiskers run from the least to the most that any two repeats give."
+RATIOS = (
+    "Bars are ratios of medians of repeats of the same night, over several nights their geometric mean; whiskers run "
+    "from the least to the most that two repeats of a night give."
+)
 STEP = "Time of a step: its mean over the timed window, which no profiler sees; a step is as slow as its slowest rank."
 
 
@@ -35,30 +38,22 @@ class Family:
 
 
 def measured(tables: data.Tables, workload: str) -> pl.DataFrame:
-    """Points of a workload with step times."""
+    """Points of a workload with step times, and their `night`. Where as many ranks ran on several counts of nodes,
+    those on the fewest, for these figures are over GPUs."""
     points = tables["points"].filter(pl.col("workload") == workload, pl.col("step_ms_mean").is_not_null())
+    points = points.filter(pl.col("nodes") == pl.col("nodes").min().over("world_size"))
+    points = nights.numbered(points, tables["points"])
     # DALI goes on into the next epoch in any case, so the switch is no difference between it and other loaders.
     going_on = pl.when(pl.col("loader") == "dali").then(True).otherwise("across_epochs")
     return points.with_columns(across_epochs=going_on)
 
 
 def ratios(points: pl.DataFrame, factor: str, base: object, value: str, by: list[str]) -> pl.DataFrame:
-    """`by`, factor, ratio, least, most: value of the base over each other level's; above 1 is less than the base."""
-    numbers = pl.col(value)
-    cells = points.group_by(*by, factor).agg(median=numbers.median(), low=numbers.min(), high=numbers.max())
-    bases = cells.filter(pl.col(factor) == pl.lit(base)).drop(factor)
-    return (
-        cells.filter(pl.col(factor) != pl.lit(base))
-        .join(bases, on=by, suffix="_base")
-        .select(
-            *by,
-            factor,
-            ratio=pl.col("median_base") / pl.col("median"),
-            least=pl.col("low_base") / pl.col("high"),
-            most=pl.col("high_base") / pl.col("low"),
-        )
-        .sort(*by, factor)
-    )
+    """`by`, factor, ratio, least, most: value of the base over each other level's of the same nights; above 1 is less
+    than the base."""
+    bases = points.filter(pl.col(factor) == pl.lit(base)).select(*by, factor).unique()
+    found = nights.relative(points, value, by, [factor], bases).filter(pl.col(factor) != pl.lit(base))
+    return found.select(*by, factor, ratio=1 / pl.col("ratio"), least=1 / pl.col("most"), most=1 / pl.col("least"))
 
 
 def widest(tables: data.Tables, workload: str, factor: str, *along: str) -> pl.DataFrame:

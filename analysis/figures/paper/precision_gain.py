@@ -8,19 +8,22 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis import nights
 from analysis.figures import data, style
 from analysis.figures.paper import bars, precision
 from analysis.figures.paper.family import RATIOS, STEP, Family, ratios
 
+_BY = ["world_size", "image_size"]
+
 
 def shown(tables: data.Tables) -> pl.DataFrame:
-    """Image points that differ in precision, size and GPUs alone, where fp64 is among them."""
-    points = precision.shown(tables)
-    return points.filter((pl.col("precision") == "fp64").any().over("image_size", "world_size"))
+    """Image points that differ in precision, size and GPUs alone, where fp64 is among those of the night."""
+    points = nights.shared(precision.shown(tables), _BY, "precision")
+    return points.filter((pl.col("precision") == "fp64").any().over(*_BY, "night"))
 
 
 def paint(points: pl.DataFrame, _tables: data.Tables, width_in: float) -> Figure:
-    frame = ratios(points, "precision", "fp64", "step_ms_mean", ["world_size", "image_size"])
+    frame = ratios(points, "precision", "fp64", "step_ms_mean", _BY)
 
     def panel(axes: Axes, own: pl.DataFrame, levels: list[Any]) -> None:
         bars.ratio_columns(axes, own, "image_size", "precision", levels)
@@ -33,7 +36,7 @@ def paint(points: pl.DataFrame, _tables: data.Tables, width_in: float) -> Figure
 FAMILY = Family(
     "Gain over FP64",
     f"Step time in FP64 over that in another precision; above 1 is faster. {STEP} {RATIOS}",
-    "No two image points differ in precision alone, one of them fp64.",
+    "No two image points of a night differ in precision alone, one of them fp64.",
     shown,
     paint,
 )

@@ -5,25 +5,22 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis import blocks
+from analysis import blocks, nights
 from analysis.figures import data, palette, style
 from analysis.figures.paper.family import Family, measured
 
-_BY = ["image_size", "world_size"]
-
 
 def shown(tables: data.Tables) -> pl.DataFrame:
-    """Image points that differ in GPUs and size alone, of sizes that ran on several counts of GPUs."""
+    """Image points that differ in GPUs and size alone, of nights in which that size ran on several counts of GPUs."""
     points = blocks.widest(measured(tables, "image"), "ranks_per_node", ("image_size", "nodes"))[0]
-    return points.filter(pl.col("world_size").n_unique().over("image_size") > 1)
+    return nights.shared(points, ["image_size"], "world_size")
 
 
 def speed_ups(points: pl.DataFrame) -> pl.DataFrame:
-    """image_size, world_size, up, least, most: samples/s over the median of the fewest GPUs of that size."""
-    rate = pl.col("samples_per_s")
-    cells = points.group_by(_BY).agg(up=rate.median(), least=rate.min(), most=rate.max()).sort(_BY)
-    base = pl.col("up").first().over("image_size")
-    return cells.with_columns(pl.col(name) / base for name in ("up", "least", "most"))
+    """image_size, world_size, up, least, most: samples/s over those of the fewest GPUs of that size and night."""
+    bases = points.group_by("image_size").agg(pl.col("world_size").min())
+    found = nights.relative(points, "samples_per_s", ["image_size"], ["world_size"], bases)
+    return found.select("image_size", "world_size", "least", "most", up="ratio")
 
 
 def paint(points: pl.DataFrame, _tables: data.Tables, width_in: float) -> Figure:
@@ -50,9 +47,10 @@ def paint(points: pl.DataFrame, _tables: data.Tables, width_in: float) -> Figure
 
 FAMILY = Family(
     "Scaling by image size",
-    "Images per second over GPUs, against the fewest. Weak scaling: each GPU keeps its micro_batch. Lines join medians "
-    "of repeats, whiskers run from the least to the most repeat over the median of the base.",
-    "No two image points differ in their number of GPUs alone.",
+    "Images per second over GPUs, against the fewest. Weak scaling: each GPU keeps its micro_batch. Lines join ratios "
+    "of medians of repeats of the same night, over several nights their geometric mean; whiskers run from the least to "
+    "the most that two repeats of a night give.",
+    "No two image points of a night differ in their number of GPUs alone.",
     shown,
     paint,
 )
