@@ -97,6 +97,7 @@ def _row(p, e):
         "step_ms_median": ms,
         "step_ms_mean": ms,
         "samples_per_s": samples / ms * 1e3,
+        "tokens_per_s": p.seq_len and samples * p.seq_len * (2 if p.method.startswith("dpo") else 1) / ms * 1e3,
         "epoch_s": ms * (1000 if p.strategy == "ddp" else 1000 / p.world_size) / 1e3,
         "peak_memory_bytes": _memory(p, e),
     }

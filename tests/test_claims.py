@@ -128,7 +128,10 @@ def test_a_slow_night_changes_no_ratio(agreeing):
     points = agreeing["points"].with_columns(
         pl.when(slow).then(pl.lit(late)).otherwise(pl.lit(at)).alias("started_at"),
         *(pl.when(slow).then(pl.col(name) * 2).otherwise(name).alias(name) for name in ("step_ms_mean", "epoch_s")),
-        pl.when(slow).then(pl.col("samples_per_s") / 2).otherwise("samples_per_s").alias("samples_per_s"),
+        *(
+            pl.when(slow).then(pl.col(name) / 2).otherwise(name).alias(name)
+            for name in ("samples_per_s", "tokens_per_s")
+        ),
     )
     two = data.Tables({**agreeing.frames, "points": points})
     for claim in CLAIMS:

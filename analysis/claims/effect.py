@@ -25,7 +25,7 @@ FEWEST = 3
 """Repeats a side without which nothing is decided."""
 
 
-NIGHTLY = frozenset({"step_ms_mean", "samples_per_s", "epoch_s"})
+NIGHTLY = frozenset({"step_ms_mean", "samples_per_s", "tokens_per_s", "epoch_s"})
 """Values that differ from night to night."""
 
 

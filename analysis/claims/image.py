@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis import nights
 from analysis.claims import effect
 from analysis.claims.claim import Part
 from analysis.figures import data
@@ -21,7 +20,7 @@ EPOCHS = 20
 
 def points_of(tables: data.Tables) -> pl.DataFrame:
     """Measured points of the paper's network, with `night`."""
-    return nights.numbered(measured(tables, "image").filter(pl.col("model") == MODEL), tables["points"])
+    return measured(tables, "image").filter(pl.col("model") == MODEL)
 
 
 def extremes(points: pl.DataFrame) -> tuple[int, int]:

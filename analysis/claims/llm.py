@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import polars as pl
 
-from analysis import nights
 from analysis.claims import effect, image
 from analysis.claims.claim import Part
 from analysis.figures import data
@@ -21,7 +20,7 @@ HIGH = 0.5
 
 def points_of(tables: data.Tables) -> pl.DataFrame:
     """Measured points of the paper's model, with `night`."""
-    return nights.numbered(measured(tables, "llm").filter(pl.col("model") == MODEL), tables["points"])
+    return measured(tables, "llm").filter(pl.col("model") == MODEL)
 
 
 def _methods(tables: data.Tables, a: str, b: str, value: str, *, decides: bool = True) -> Part:
@@ -37,9 +36,11 @@ def lora_and_dpo(tables: data.Tables) -> list[Part]:
 
 
 def qat(tables: data.Tables) -> list[Part]:
-    """C7."""
+    """C7. Time of a token beside DPO's, whose samples are two texts."""
     values, others = (STEP, MEMORY), ("lora", "qlora", "dpo_lora")
     parts = [_methods(tables, "qat", other, value) for other in others for value in values]
+    tokens = effect.ratio(points_of(tables), "method", "dpo_lora", "qat", "tokens_per_s")
+    parts.append(Part("time a token qat / dpo_lora", tokens))
     return parts + [_methods(tables, "qat", other, v, decides=False) for other in ("dpo", "full") for v in values]
 
 
