@@ -29,7 +29,7 @@ hand_over() {
     cat $night/log
     cp $night/log "$1/night.log"
     if running; then
-        (cd $night/repository && grep -ho '"status": "[a-z_]*"' results/*/points/*/record.json | sort | uniq -c)
+        (cd $night/repository && grep -h '^ "status"' results/*/points/*/record.json | sort | uniq -c)
         SLURM_CONF=/tmp/ns/cluster/etc/slurm.conf squeue -h -o %T | sort | uniq -c
         (cd $night/repository && nice -n 19 tar c --exclude='*.nsys-rep' results /tmp/ns/log /tmp/ns/labelled 2> /dev/null) |
             nice -n 19 xz -T4 -1 | split -b 15M -d - "$1/results.tar.xz."
