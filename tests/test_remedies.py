@@ -262,8 +262,8 @@ def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
     (row,) = shown["remedies"].to_dicts()
     assert row["remedied_id"] == new and row["kind"] == "loader_wait" and row["predicted"] > 0.05
     assert json.loads(row["remedy"])["loader_workers"] >= 1
-    # Times of computing are what this machine makes of them; most of the wait for the loader is made to go away. What is
-    # left is handing a batch over between processes, which took 9 ms where others had the cores.
+    # Times of computing are what this machine makes of them; most of the wait for the loader is made to go away. What
+    # is left is handing a batch over between processes, which took 9 ms where others had the cores.
     waits = dict(shown["points"].select("point_id", "data_ms_median").iter_rows())
     assert waits[row["point_id"]] > 30 and waits[new] < waits[row["point_id"]] / 2
     compared = compare.compared(*(sources.gathered([folder / f"points/{row[n]}"]) for n in ("point_id", "remedied_id")))
