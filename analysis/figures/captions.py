@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis import blocks
+from analysis import blocks, nights
 from analysis.figures import data, paper, remedies, roofline, scaling, timeline
 
 _SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
@@ -71,6 +71,12 @@ def counts(points: pl.DataFrame, aside: tuple[str, ...] = data.ASIDE) -> str:
     return f"{many} of {per.len()} configuration{'s' * (per.len() != 1)}, {repeats} each."
 
 
+def spread_in_time(points: pl.DataFrame, tables: data.Tables) -> str:
+    """In how many nights the points were measured, where that is several."""
+    known = nights.numbered(points.select("point_id"), tables["points"])["night"].drop_nulls().n_unique()
+    return f"Measured in {known} nights, between which the machine's load differs." if known > 1 else ""
+
+
 def hardware(points: pl.DataFrame) -> str:
     """Models of accelerators, with ranks and hosts."""
     models = points["accelerator"].drop_nulls().unique().sort().to_list()
@@ -117,5 +123,5 @@ def caption(family: str, tables: data.Tables) -> str:
     aside = blocks.SAME if family in paper.FAMILIES else data.ASIDE
     # Labels of the paper's figures are their factors' levels, and those of all others are made among all points.
     unsaid = "" if family in (*paper.FAMILIES, *_OF_A_FEW) else usual(tables["points"], points)
-    told = [*parts, counts(points, aside), hardware(points), fixed(points), unsaid]
+    told = [*parts, counts(points, aside), spread_in_time(points, tables), hardware(points), fixed(points), unsaid]
     return " ".join(text for text in told if text)
