@@ -89,10 +89,20 @@ def _line(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[st
     }
 
 
+def seen(tables: data.Tables) -> pl.DataFrame:
+    """Rows of `diagnoses` of the sweep's own points of which something is known: there is a trace, or a loss that shows
+    without one."""
+    has_trace = (pl.col("kind") != "missing_trace").all().over("point_id")
+    has_loss = (pl.col("share") >= limit("noise")).any().over("point_id")
+    return tables.own()["diagnoses"].filter(has_trace | has_loss)
+
+
 def lost(tables: data.Tables) -> _Rows:
-    """GPU-hours of the timed steps that each kind of cause took, over the sweep's own points; share of all of these."""
-    own = tables.own()["diagnoses"].filter(pl.col("share") >= limit("noise"))
-    whole = tables.own()["diagnoses"].unique("point_id")["gpu_s"].sum()
+    """GPU-hours of the timed steps that each kind of cause took, over the sweep's own points; share of those of the
+    points of which something is known."""
+    known = seen(tables)
+    own = known.filter(pl.col("share") >= limit("noise"))
+    whole = known.unique("point_id")["gpu_s"].sum()
     rows = (
         own.group_by("cause", "kind")
         .agg(points=pl.col("point_id").n_unique(), gpu_s=(pl.col("share") * pl.col("gpu_s")).sum())

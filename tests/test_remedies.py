@@ -210,6 +210,20 @@ def test_the_report_has_what_was_tried_before_larger_shares_and_those_unseen_apa
     assert "1 point of which nothing was seen" in report.render(both, tmp_path, [])
 
 
+def test_points_of_which_nothing_is_known_lessen_no_share():
+    """Beside an hour each of a and b: two of c, without a trace, and two of d, without one but half of it waiting."""
+    known = tables()
+    row = {**known["diagnoses"].row(0, named=True), "kind": "missing_trace", "share": 0.0, "gpu_s": 7200.0}
+    more = [{**row, "point_id": i} for i in "cd"] + [
+        {**row, "point_id": "d", "kind": "cpu_preprocessing", "share": 0.5}
+    ]
+    points = [known["points"].head(1).with_columns(point_id=pl.lit(i)) for i in "cd"]
+    added = finished("diagnoses", pl.DataFrame(more, infer_schema_length=None))
+    both = {"points": pl.concat([known["points"], *points]), "diagnoses": pl.concat([known["diagnoses"], added])}
+    shares = {row["kind"]: row["share"] for row in why.lost(data.Tables(both))}
+    assert shares == {"cpu_preprocessing": "25.0 %", "loader_wait": "10.0 %", "straggler": "2.5 %"}
+
+
 def test_the_report_sums_up_causes_and_changes(tmp_path):
     shown = tables(("c", 0.3, "helped"))
     assert [(row["kind"], row["hours"], row["share"]) for row in why.lost(shown)] == [

@@ -56,7 +56,7 @@ def render(
         fixed=captions.fixed(points) if points.height else "",
         troubles=summary.troubles(tables),
         why={"lines": known, "blind": blind, "lost": why.lost(tables), "changes": why.changes(tables)}
-        | {"trials": why.trials(tables)},
+        | {"trials": why.trials(tables), "seen": why.seen(tables)["point_id"].n_unique()},
         costs=trust.costs(tables),
         clocks=trust.clocks(tables),
         events=trust.events(tables),
