@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--points", help="ids, with commas between them")
     parser.add_argument("--not-in", type=Path, help="a points.parquet")
     parser.add_argument("--from-repeat", type=int, default=0)
-    parser.add_argument("--most-gpus", type=int, default=sys.maxsize)
+    parser.add_argument("--gpus", type=int, help="only points of so many: one count a sweep leaves none idle")
     options = parser.parse_args()
     listed = (further(point, options.from_repeat) for point in sweep.load(options.sweep, options.preset).points)
     there = {point.id: point for point in listed}
@@ -63,7 +63,7 @@ def main() -> None:
     if unknown := [name for name in wanted if name not in there]:
         parser.error(f"{options.sweep} has no point {', '.join(unknown)}")
     known = set(pl.read_parquet(options.not_in)["point_id"]) if options.not_in else set()
-    points = [there[name] for name in wanted if name not in known and there[name].world_size <= options.most_gpus]
+    points = [there[name] for name in wanted if name not in known and options.gpus in (None, there[name].world_size)]
     if not points:
         parser.error("no point is left")
     yaml.safe_dump(of(points, options.name), sys.stdout, sort_keys=False, width=120)

@@ -38,10 +38,10 @@ class Family:
 
 
 def measured(tables: data.Tables, workload: str) -> pl.DataFrame:
-    """Points of a workload with step times, and their `night`. Where as many ranks ran on several counts of nodes,
-    those on the fewest, for these figures are over GPUs."""
+    """Points of a workload with step times, and their `night`. Where as many ranks of a model ran on several counts of
+    nodes, those on the fewest, for these figures are over GPUs."""
     points = tables["points"].filter(pl.col("workload") == workload, pl.col("step_ms_mean").is_not_null())
-    points = points.filter(pl.col("nodes") == pl.col("nodes").min().over("world_size"))
+    points = points.filter(pl.col("nodes") == pl.col("nodes").min().over("model", "world_size"))
     points = nights.numbered(points, tables["points"])
     # DALI goes on into the next epoch in any case, so the switch is no difference between it and other loaders.
     going_on = pl.when(pl.col("loader") == "dali").then(True).otherwise("across_epochs")
