@@ -276,10 +276,16 @@ def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
     (row,) = shown["remedies"].to_dicts()
     assert row["remedied_id"] == new and row["kind"] == "loader_wait" and row["predicted"] > 0.05
     assert json.loads(row["remedy"])["loader_workers"] >= 1
-    # Times of computing are what this machine makes of them; most of the wait for the loader is made to go away. What
-    # is left is handing a batch over between processes, which took 9 ms where others had the cores.
-    waits = dict(shown["points"].select("point_id", "data_ms_median").iter_rows())
-    assert waits[row["point_id"]] > 30 and waits[new] < waits[row["point_id"]] / 2
+    # Times of computing are what this machine makes of them; the wait for the loader is made to go away. Handing a
+    # batch over between processes is left, for which the median step waits 9 ms where others have the cores.
+    waits = (
+        shown["steps"]
+        .filter(pl.col("phase") == "timed")
+        .group_by("point_id")
+        .agg(least=pl.col("data_ms").min(), median=pl.col("data_ms").median())
+    )
+    before, after = (waits.row(by_predicate=pl.col("point_id") == i, named=True) for i in (row["point_id"], new))
+    assert before["least"] > 30 and after["least"] < 2 and after["median"] < before["median"] / 2
     compared = compare.compared(*(sources.gathered([folder / f"points/{row[n]}"]) for n in ("point_id", "remedied_id")))
     assert row["gain"] == pytest.approx(-compared.step.by / compared.step.a)
     verdicts = {"faster": "helped", "slower": "did_not_help", "no difference beyond noise": "within_noise"}
@@ -289,7 +295,7 @@ def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
     page = (folder / "report.html").read_text()
     assert why.VERDICTS[row["verdict"]] in page and "Remedies that were tried" in page
 
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".driver"}
+    written = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".driver"}
     snakemake(tmp_path, "remedies")
     snakemake(tmp_path, "points")
-    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert {path: path.stat().st_mtime_ns for path in written} == written
