@@ -4,7 +4,7 @@
 
 KIT/sweeps/*.yaml are run in the order of their names, each by a Snakemake of its own: jobs of an earlier one go first.
 KIT/labelled, where there is one, names labelled runs; they have the GPUs for themselves before the first point. Ends
-after the seconds, when all points have a record, or when three or more have failed and fewer are well; jobs that run
+after the seconds, when all points have a record, or when three or more have failed and no more are well; jobs that run
 then are cancelled. OUT has the folders of points and labelled runs then, without the profiler's own reports, as pieces
 of a tar file. Several nodes share the GPUs and CPUs evenly, and NCCL takes them for hosts that are joined by sockets.
 """
