@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 IMAGE = {"workload": "image", "model": "mobilenet_v2", "device": "cpu"}
 SWEEP = """
 name: loop
-base: {workload: image, model: mobilenet_v2, device: cpu, image_size: 32, micro_batch: 4, loader: mmap,
+base: {workload: image, model: mobilenet_v2, device: cpu, image_size: 32, micro_batch: 16, loader: mmap,
        warmup_steps: 1, timed_steps: 8, traced_steps: 0, cpu_threads: 1}
 """
 
@@ -257,7 +257,8 @@ def snakemake(folder, *targets):
 
 @pytest.mark.slow
 def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
-    """Every batch takes 30 ms to read, in the rank itself; a worker reads it while the rank computes."""
+    """Every batch takes 30 ms to read, in the rank itself; a worker reads it while the rank computes, which takes long
+    enough for that where others have the cores, too."""
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     (tmp_path / "go").touch()
     monkeypatch.setenv(
@@ -276,16 +277,9 @@ def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
     (row,) = shown["remedies"].to_dicts()
     assert row["remedied_id"] == new and row["kind"] == "loader_wait" and row["predicted"] > 0.05
     assert json.loads(row["remedy"])["loader_workers"] >= 1
-    # Times of computing are what this machine makes of them; the wait for the loader is made to go away. Handing a
-    # batch over between processes is left, for which the median step waits 9 ms where others have the cores.
-    waits = (
-        shown["steps"]
-        .filter(pl.col("phase") == "timed")
-        .group_by("point_id")
-        .agg(least=pl.col("data_ms").min(), median=pl.col("data_ms").median())
-    )
-    before, after = (waits.row(by_predicate=pl.col("point_id") == i, named=True) for i in (row["point_id"], new))
-    assert before["least"] > 30 and after["least"] < 2 and after["median"] < before["median"] / 2
+    # Times of computing are what this machine makes of them; the wait for the loader is made to go away.
+    waits = dict(shown["points"].select("point_id", "data_ms_median").iter_rows())
+    assert waits[row["point_id"]] > 30 and waits[new] < 7.5
     compared = compare.compared(*(sources.gathered([folder / f"points/{row[n]}"]) for n in ("point_id", "remedied_id")))
     assert row["gain"] == pytest.approx(-compared.step.by / compared.step.a)
     verdicts = {"faster": "helped", "slower": "did_not_help", "no difference beyond noise": "within_noise"}
@@ -295,7 +289,7 @@ def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
     page = (folder / "report.html").read_text()
     assert why.VERDICTS[row["verdict"]] in page and "Remedies that were tried" in page
 
-    written = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".driver"}
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".driver"}
     snakemake(tmp_path, "remedies")
     snakemake(tmp_path, "points")
-    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert {path: path.stat().st_mtime_ns for path in before} == before
