@@ -119,8 +119,8 @@ class Loop:
     def block(self, place: int, block: Block) -> dict[str, int]:
         """The steps of one block; its window."""
         if place == 1:
-            # What a compiler and the first steps made lasts. To look through all of it takes 0.4 s: training meets that
-            # once in thousands of steps, so a few timed ones must not.
+            # What a compiler and the first steps made lasts. To look through all of it takes 0.4 s and seldom
+            # happens: in a few timed steps it would count for far more than in training.
             gc.collect()
             gc.freeze()
         if place > 0:
