@@ -8,9 +8,12 @@ import pytest
 from PIL import Image
 
 from analysis import nights, report
+from analysis import tables as schemas
 from analysis.claims import CLAIMS, effect
 from analysis.claims.__main__ import main, page
-from analysis.claims.claim import HOLDS, NOT, UNTESTABLE
+from analysis.claims.claim import HOLDS, NOT, UNTESTABLE, Part, Verdict
+from analysis.claims.effect import Effect
+from analysis.claims.reason import where_time_goes
 from analysis.figures import data
 from analysis.spread import CONFIDENCE
 from tests.paper_tables import EFFECTS, made_up
@@ -186,6 +189,44 @@ def test_page_has_a_row_and_a_section_a_claim(agreeing, tmp_path):
     # the whole number, though its name has a comma
     assert f"| holds | {BY_ID['C9'].verdict(agreeing).parts[0].number()} | 3 |" in text
     assert not math.isnan(BY_ID["C1"].verdict(agreeing).parts[0].effect.low)
+
+
+def test_where_the_time_goes_is_told_of_each_side():
+    points = [("a", "fp16", 2), ("b", "fp16", 4), ("c", "fp32", 2), ("d", "fp64", 2)]
+    frame = pl.DataFrame(points, schema=["point_id", "precision", "traced_steps"], orient="row")
+    parts = {"a": (50, 50), "b": (30, 70), "c": (90, 10)}
+    breakdown = [(id, 0, n, p) for id, both in parts.items() for n, p in zip(both, ("compute", "idle"), strict=True)]
+    kernels = [("a", 0, "compute", 20), ("b", 0, "compute", 36), ("b", 0, "copy", 99), ("c", 0, "compute", 12)]
+    rows = {
+        "points": frame,
+        "breakdown": pl.DataFrame(breakdown, schema=["point_id", "rank", "duration_ns", "part"], orient="row"),
+        "activities": pl.DataFrame(kernels, schema=["point_id", "rank", "category", "count"], orient="row"),
+    }
+    tables = data.Tables({n: schemas.conform(f, schemas.TABLES[n]).collect() for n, f in rows.items()})
+    rests_on = Effect(1.0, 1.0, 1.0, 3, 1, tuple("abcd"), (1.0,))
+    told = where_time_goes(Verdict(BY_ID["C3"], (Part("time", rests_on, above=1),)), tables)
+    assert told == {
+        "precision fp16": "compute 40%, idle 60%, 10 kernels a step (2 points)",
+        "precision fp32": "compute 90%, idle 10%, 6 kernels a step (1 point)",
+    }
+    assert where_time_goes(Verdict(BY_ID["C3"], ()), tables) == {}
+
+
+def test_a_claim_that_fails_says_where_the_time_goes(tmp_path):
+    differing = made_up(fp16=1.1)
+    text = page(differing)
+    section = text[text.index("## C3") : text.index("## C4")]
+    assert "- precision fp16: compute" in section and "- precision fp64: compute" in section
+    assert section.count("kernels a step") == 3
+    assert "Where the time" not in page(made_up())
+    assert "precision fp64: compute" in report.render(differing, tmp_path, [])
+
+
+def test_efficiency_is_told_of_each_size(agreeing):
+    parts = {part.what: part for part in BY_ID["C4"].verdict(agreeing).parts}
+    small, large = (parts[f"efficiency at {px} px on 4 GPUs"].effect.value for px in (100, 500))
+    assert large / small == pytest.approx(parts["efficiency at 500 px / at 100 px"].effect.value)
+    assert small < large <= 1.05
 
 
 def test_the_report_shows_the_papers_figures_and_claims(agreeing, tmp_path):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis import tables as schemas
 from analysis.claims import CLAIMS
 from analysis.claims.claim import NOT, Verdict
 from analysis.claims.effect import FEWEST
+from analysis.claims.reason import where_time_goes
 from analysis.figures import data
 
 PAGE = Path(__file__).parent.parent.parent / "docs/claims.md"
@@ -50,25 +50,16 @@ def section(verdict: Verdict, tables: data.Tables) -> str:
     """A claim with its parts and points."""
     lines = [f"## {verdict.claim.id}", "", verdict.claim.text, "", f"**{verdict.status}**: {verdict.sentence()}", ""]
     lines += [f"- {part.text()}{'' if part.decides else ' (told, decides nothing)'}" for part in verdict.parts]
-    notes = [verdict.claim.note] if verdict.claim.note else []
+    if verdict.claim.note:
+        lines += ["", verdict.claim.note]
     if verdict.status == NOT:
-        notes.append(where_time_goes(verdict, tables))
-    if notes:
-        lines += ["", " ".join(notes)]
+        told = where_time_goes(verdict, tables)
+        head = "Where the time of a step goes, in those of these points that have a trace:"
+        lines += ["", head if told else "No trace of these points tells where their time goes."]
+        lines += ["", *(f"- {side}: {parts}" for side, parts in told.items())] if told else []
     if verdict.points:
         lines += ["", f"Points: {' '.join(f'`{point}`' for point in verdict.points)}"]
     return "\n".join(lines) + "\n"
-
-
-def where_time_goes(verdict: Verdict, tables: data.Tables) -> str:
-    """Shares of the step in the traces of a claim's points: what there is to gain, and so the likely reason."""
-    rows = tables["breakdown"].filter(pl.col("point_id").is_in(verdict.points))
-    if rows.is_empty():
-        return "No trace of these points tells where their time goes."
-    total = rows["duration_ns"].sum()
-    sums = dict(rows.group_by("part").agg(pl.col("duration_ns").sum()).iter_rows())
-    told = [f"{part.replace('_', ' ')} {sums.get(part, 0) / total:.0%}" for part in schemas.PARTS]
-    return f"Of the step, in the {rows['point_id'].n_unique()} of these points with a trace: {', '.join(told)}."
 
 
 def page(tables: data.Tables) -> str:

@@ -66,7 +66,12 @@ class Part:
         e = self.effect
         repeats = f"{e.n} repeat{'s' * (e.n != 1)} a side"
         agree = f", {self.agreeing()} of them as claimed" if self.decides and e.settings > 1 else ""
-        return f"{self.number()}, {repeats}, {e.settings} setting{'s' * (e.settings != 1)}{agree}"
+        span = (
+            f" from {_shown(min(e.each), self.percent)} to {_shown(max(e.each), self.percent)}"
+            if e.settings > 1
+            else ""
+        )
+        return f"{self.number()}, {repeats}, {e.settings} setting{'s' * (e.settings != 1)}{span}{agree}"
 
 
 def _shown(value: float, percent: bool) -> str:
@@ -121,12 +126,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """`text`: what the paper or its sibling says, with where from; `judge`: tables to the parts it rests on."""
+    """`text`: what the paper or its sibling says, with where from; `judge`: tables to the parts it rests on; `by`: the
+    setting that it compares."""
 
     id: str
     text: str
     judge: Callable[[data.Tables], list[Part]]
     note: str = ""
+    by: str = ""
 
     def verdict(self, tables: data.Tables) -> Verdict:
         return Verdict(self, tuple(self.judge(tables)))

@@ -120,6 +120,11 @@ class Effect:
         value, low, high = (math.exp(x) for x in (self.value, self.low, self.high))
         return replace(self, value=value, low=low, high=high, each=tuple(math.exp(x) for x in self.each))
 
+    def times(self, factor: float) -> Effect:
+        """In another unit."""
+        value, low, high = (factor * x for x in (self.value, self.low, self.high))
+        return replace(self, value=value, low=low, high=high, each=tuple(factor * x for x in self.each))
+
 
 def mean(contrasts: Sequence[Contrast]) -> Effect | None:
     """The mean over blocks. Where some have FEWEST repeats a side, these alone count."""
@@ -159,6 +164,12 @@ def ratio(points: pl.DataFrame, factor: str, a: object, b: object, value: str) -
     """Value at a over value at b, all else equal; None where no points are alike so."""
     effect = mean(pairs(points, factor, a, b, value))
     return effect.exp() if effect else None
+
+
+def efficiency(points: pl.DataFrame, most: int, fewest: int) -> Effect | None:
+    """Of weak scaling from the fewest to the most ranks of a node: the ratio of rates a rank."""
+    rates = ratio(points, "ranks_per_node", most, fewest, "samples_per_s")
+    return rates.times(fewest / most) if rates else None
 
 
 def interaction(

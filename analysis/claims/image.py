@@ -39,8 +39,15 @@ def pinned(tables: data.Tables) -> list[Part]:
     points, switch = points_of(tables), ("pin_memory", False, True)
     parts = [Part("time pageable / pinned", effect.ratio(points, *switch, STEP), above=1)]
     fewest, most = extremes(points)
-    shrink = effect.interaction(points, switch, ("ranks_per_node", fewest, most), STEP) if most > fewest else None
-    return [*parts, Part(f"that ratio on {fewest} GPU / on {most if most > fewest else 'more'}", shrink, above=1)]
+    if most == fewest:
+        return [*parts, Part(f"that ratio on {fewest} GPU / on more", None, above=1)]
+    shrink = effect.interaction(points, switch, ("ranks_per_node", fewest, most), STEP)
+    parts.append(Part(f"that ratio on {fewest} GPU / on {most}", shrink, above=1))
+    own = {ranks: points.filter(pl.col("ranks_per_node") == ranks) for ranks in (fewest, most)}
+    return [
+        *parts,
+        *(Part(f"that ratio on {n} GPU{'s' * (n > 1)}", effect.ratio(p, *switch, STEP)) for n, p in own.items()),
+    ]
 
 
 def precision(tables: data.Tables) -> list[Part]:
@@ -48,11 +55,14 @@ def precision(tables: data.Tables) -> list[Part]:
     points = points_of(tables)
     last = final(tables)
     contrasts = effect.pairs(last, "precision", "fp32", "fp16", "final", log=False)
+    sizes = {px: points.filter(pl.col("image_size") == px) for px in points["image_size"].unique().sort().to_list()}
+    by_size = {px: effect.ratio(own, "precision", "fp32", "fp16", STEP) for px, own in sizes.items()}
     return [
         Part("time fp64 / fp32", effect.ratio(points, "precision", "fp64", "fp32", STEP), above=1),
         Part("time fp32 / fp16", effect.ratio(points, "precision", "fp32", "fp16", STEP), above=1),
         Part("accuracy fp32 - fp16", effect.mean(contrasts), above=-EQUAL, below=EQUAL, percent=True),
         Part("time fp64 / fp16 (reported: 2.1 or 3.1)", effect.ratio(points, "precision", "fp64", "fp16", STEP)),
+        *(Part(f"time fp32 / fp16 at {px} px", one) for px, one in by_size.items() if one),
     ]
 
 
@@ -60,11 +70,14 @@ def size_scaling(tables: data.Tables) -> list[Part]:
     """C4. Weak scaling: the ratio of rates over GPUs is the efficiency times the number of GPUs, which cancels."""
     points = points_of(tables)
     fewest, most = extremes(points)
-    found = None
-    if most > fewest:
-        sizes = ("image_size", LARGE_PX, SMALL_PX)
-        found = effect.interaction(points, ("ranks_per_node", most, fewest), sizes, "samples_per_s")
-    return [Part(f"efficiency at {LARGE_PX} px / at {SMALL_PX} px", found, above=1)]
+    what = f"efficiency at {LARGE_PX} px / at {SMALL_PX} px"
+    if most == fewest:
+        return [Part(what, None, above=1)]
+    sizes = ("image_size", LARGE_PX, SMALL_PX)
+    found = effect.interaction(points, ("ranks_per_node", most, fewest), sizes, "samples_per_s")
+    own = {px: points.filter(pl.col("image_size") == px) for px in (SMALL_PX, LARGE_PX)}
+    told = [Part(f"efficiency at {px} px on {most} GPUs", effect.efficiency(p, most, fewest)) for px, p in own.items()]
+    return [Part(what, found, above=1), *told]
 
 
 def loader(tables: data.Tables) -> list[Part]:

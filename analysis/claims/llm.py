@@ -73,11 +73,13 @@ def scaling(tables: data.Tables) -> list[Part]:
     llm, images = points_of(tables), image.points_of(tables)
     common = set(llm["ranks_per_node"]) & set(images["ranks_per_node"])
     most, fewest = max(common, default=1), min(common, default=1)
-    found = None
-    if most > fewest:
-        rates = [effect.pairs(p, "ranks_per_node", most, fewest, "samples_per_s") for p in (images, llm)]
-        found = _between(*rates)
-    return [Part("efficiency of image jobs / of language models", found, above=1)]
+    what = "efficiency of image jobs / of language models"
+    if most == fewest:
+        return [Part(what, None, above=1)]
+    rates = [effect.pairs(p, "ranks_per_node", most, fewest, "samples_per_s") for p in (images, llm)]
+    own = {"image jobs": images, "language models": llm}
+    told = [Part(f"efficiency of {name} on {most} GPUs", effect.efficiency(p, most, fewest)) for name, p in own.items()]
+    return [Part(what, _between(*rates), above=1), *told]
 
 
 def _between(first: list[effect.Contrast], second: list[effect.Contrast]) -> effect.Effect | None:

@@ -18,7 +18,9 @@ import jinja2
 
 from analysis import trust, why
 from analysis.claims import CLAIMS
+from analysis.claims.claim import NOT
 from analysis.claims.effect import FEWEST
+from analysis.claims.reason import where_time_goes
 from analysis.figures import captions, data
 from analysis.report import own, pictures, records, summary, table
 
@@ -50,6 +52,7 @@ def render(
         figures=pictures.figures(tables, figure_folder),
         left_out=pictures.left_out(figure_folder),
         claims=verdicts if any(verdict.points for verdict in verdicts) else [],
+        where={v.claim.id: where_time_goes(v, tables) if v.status == NOT else {} for v in verdicts},
         fewest=FEWEST,
         points=table.point_table(points),
         most_settings=MOST_SETTINGS,
