@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from analysis import tables as schemas
-from analysis.figures import captions, data, roofline, scaling, style
+from analysis.figures import captions, causes, data, energy, roofline, scaling, style, timeline
 from analysis.figures.__main__ import main
 from analysis.figures.families import FAMILIES
 from jobs import point as settings
@@ -94,6 +94,19 @@ def _samples(point):
         }
 
 
+def _diagnoses(point):
+    """fsdp2: one cause; fp32: two kinds of one and a third of another; of the others nothing is found."""
+    found = []
+    if point.strategy == "fsdp2":
+        found = [("insufficient_parallelism", "launch_bound", 0.02 * (1 + point.repeat))]
+    elif point.precision == "fp32":
+        found = [("model_hyperparameters", "tensor_cores_unused", 0.3), ("communication", "exposed_communication", 0.1)]
+        found.append(("model_hyperparameters", "low_occupancy", 0.05))
+    for place, (cause, kind, share) in enumerate([*found, ("monitoring", "missing_counters", 0.0)], 1):
+        told = {"advice": "change a setting", "remedy": '{"precision": "bf16"}' if share else "{}", "method": "counted"}
+        yield {"point_id": point.id, "place": place, "cause": cause, "kind": kind, "share": share, "gpu_s": 2.0, **told}
+
+
 def _failure(row):
     return {
         **{k: row[k] for k in ("point_id", "status", "reason", "message")},
@@ -127,6 +140,7 @@ def made_up() -> data.Tables:
     rows = [_point(index, point) for index, point in enumerate(plan)]
     ok = [point for point, row in zip(plan, rows, strict=True) if row["status"] == "ok"]
     makers = {"steps": _steps, "breakdown": _breakdown, "timeline": _timeline, "host_samples": _samples}
+    makers["diagnoses"] = _diagnoses
     raw = {name: [row for point in ok for row in make(point)] for name, make in makers.items()}
     raw |= {
         "remedies": list(_remedies(plan)),
@@ -158,7 +172,7 @@ def test_all_families_are_written_and_repeat_to_the_byte(sweep, tmp_path):
     for out in ("a", "b"):
         main([*FAMILIES, "--tables", str(folder), "--out", str(tmp_path / out)])
     names = sorted(file.name for file in (tmp_path / "a").iterdir())
-    drawn = FAMILIES.keys() - {"roofline"}  # for which its points have no counters
+    drawn = FAMILIES.keys() - {"roofline", "energy"}  # for which its points have no counters
     assert names == sorted(f"{family}.{end}" for family in drawn for end in ("pdf", "png", "rst"))
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
@@ -194,6 +208,67 @@ def test_speed_up_is_over_the_fewest_ranks_of_its_own_group(sweep):
     for row in frame.filter(pl.col("world") == 2).iter_rows(named=True):
         assert row["median_up"] == pytest.approx(2 / 1.15)
         assert row["efficiency"] == pytest.approx(1 / 1.15)
+
+
+def test_a_strategy_that_ran_on_no_one_rank_is_compared_with_another_that_did(sweep):
+    lone = (pl.col("strategy") == "fsdp2") & (pl.col("ranks_per_node") == 1)
+    tables = data.Tables({"points": sweep["points"].filter(~lone)})
+    found = scaling.speed_ups(tables).filter(pl.col("strategy") == "fsdp2").to_dicts()
+    assert [row["world"] for row in found] == [1, 2]
+    assert found[1]["efficiency"] == pytest.approx(1 / 1.15)
+    assert scaling.compared(tables).filter(pl.col("strategy") == "fsdp2", pl.col("world") == 1).height == 3
+    other = tables["points"].with_columns(
+        micro_batch=pl.when(strategy="fsdp2").then(8).otherwise("micro_batch"),
+    )
+    assert "fsdp2" not in scaling.speed_ups(data.Tables({"points": other}))["strategy"]
+
+
+def test_what_scaling_loses_is_told_by_part(sweep):
+    found = scaling.losses(sweep).filter(pl.col("workload") == "image")
+    assert found.select("world", "nodes", "n").unique().rows() == [(2, 1, 3)]
+    shares = dict(found.filter(pl.col("precision") == "bf16").select("part", "share").iter_rows())
+    assert shares.pop("communication") == pytest.approx(12 / (60 + 3 + 8 + 10))
+    assert shares == dict.fromkeys(set(schemas.PARTS) - {"communication"}, pytest.approx(0))
+    untraced = data.Tables({"points": sweep["points"]})
+    assert scaling.losses(untraced).is_empty() and len(scaling.draw(untraced).axes) == 1
+
+
+def test_energy_over_time_is_power(sweep):
+    tokens = pl.when(workload="llm").then(pl.col("samples_per_s") * pl.col("seq_len"))
+    joules = pl.lit(300.0) * pl.col("world_size")
+    rows = sweep["points"].with_columns(tokens_per_s=tokens, energy_j=joules, sample_j=joules / pl.col("samples_per_s"))
+    measured = data.Tables({"points": rows.with_columns(token_j=joules / pl.col("tokens_per_s"))})
+    found = energy.placed(measured)
+    assert found["unit"].unique().sort().to_list() == ["sample", "token"]
+    assert (found["energy_mj"] / found["gpu_ms"]).to_list() == pytest.approx([300] * found.height)
+    token = found.filter(pl.col("unit") == "token").row(0, named=True)
+    assert token["gpu_ms"] == pytest.approx(token["step_ms_median"] / token["micro_batch"] / 128)
+    assert "400 W" in texts(energy.draw(measured))
+    assert energy.placed(sweep).is_empty()
+
+
+def test_causes_add_up_their_kinds(sweep):
+    found = causes.shares(sweep).filter(pl.col("share").is_not_null())
+    fp32 = found.filter(pl.col("config").str.contains("1 rank/node, fp32"))
+    assert dict(fp32.select("cause", "share").iter_rows()) == {
+        "communication": pytest.approx(0.1),
+        "model_hyperparameters": pytest.approx(0.35),
+    }
+    assert fp32["kind"].unique().to_list() == ["tensor_cores_unused"] and fp32["n"].unique().to_list() == [3]
+    fsdp2 = found.filter(pl.col("config") == "1 rank/node, fsdp2")
+    assert fsdp2["share"].to_list() == [pytest.approx(0.04)]
+    assert "launch_bound" in texts(causes.draw(sweep))
+
+
+def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_gpus_wait(sweep):
+    point = timeline.chosen(sweep)
+    assert (point["world_size"], point["precision"], point["kind"]) == (2, "fp32", "tensor_cores_unused")
+    events = sweep["timeline"].filter(pl.col("point_id") == point["point_id"])
+    # from the last kernel of a step's backward pass to the next step's copy: the optimizer, 2 ms, data
+    ends = [(row["end_ns"] - row["start_ns"]) / 1e6 for row in timeline.waits(events).to_dicts()]
+    assert ends == [pytest.approx(23)] * 2
+    shown = texts(FAMILIES["timeline"](sweep))
+    assert shown.count("GPU idle, 23 ms") == 2 and "largest finding: tensor_cores_unused, 30% of the step" in shown
 
 
 def test_no_scaling_without_two_counts_of_ranks(sweep):

@@ -75,7 +75,7 @@ def test_what_is_published_and_what_is_not(public):
     assert {f"{point}/record.json", f"{point}/point.json", "sweep.json", "report.html", "manifest.json"} <= names
     assert {f"{point}/traced/trace-r0.sqlite", f"{point}/traced/trace-r1.json.gz"} <= names
     # The others have nothing to show of these tables.
-    drawn = FAMILIES.keys() - {"remedies", "roofline"}
+    drawn = FAMILIES.keys() - {"energy", "remedies", "roofline"}
     assert {f"figures/{family}.{end}" for family in drawn for end in ("png", "pdf")} <= names
     assert not [name for name in names if name.endswith((".nsys-rep", ".log", ".jsonl")) or "/." in name]
 

@@ -75,6 +75,7 @@ def test_chain(cluster, tmp_path):
     record = tmp_path / "results/chain/points" / found[2, None]["point_id"] / "record.json"
     assert json.loads(record.read_text())["slurm"]["job_id"]
     assert {p.stem for p in (tmp_path / "results/chain/figures").glob("*.png")} == FAMILIES.keys() - {
+        "energy",
         "remedies",
         "roofline",
     }

@@ -12,11 +12,12 @@ from analysis.figures import data, panels, style
 MOST = 40
 
 
-def mean_parts(tables: data.Tables) -> pl.DataFrame:
-    """Per workload, configuration, rank and part: mean over steps and repeats, ms; a part that is absent took none."""
+def mean_parts(tables: data.Tables, by: str = "config") -> pl.DataFrame:
+    """Per workload, configuration (or `by`), rank and part: mean over steps and repeats, ms; a part that is absent took
+    none."""
     points = data.ok_points(tables).select("point_id", "workload", "config", "config_order")
     rows = tables["breakdown"].join(points, on="point_id")
-    bar = ["workload", "config_order", "config", "rank"]
+    bar = list(dict.fromkeys(["workload", "config_order", "config", by, "rank"]))
     steps = rows.group_by(bar).agg(steps=pl.struct("point_id", "step").n_unique(), points=pl.col("point_id").n_unique())
     return (
         rows.group_by(*bar, "part")

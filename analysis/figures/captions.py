@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis import blocks, nights
-from analysis.figures import data, paper, remedies, roofline, scaling, timeline
+from analysis import blocks, nights, why
+from analysis.figures import data, energy, paper, remedies, roofline, scaling, timeline
 
 _SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
 TEXTS = {
     "iteration_time": "Median time of an optimizer step in the timed look, which no profiler sees; a step is as slow "
     f"as its slowest rank. {_SPREAD}",
-    "scaling": "Samples per second over the number of ranks, against the fewest ranks that were run, and efficiency "
-    "(speed-up over ideal). Weak scaling: micro_batch is per rank, so the work of a step grows with the ranks. Lines "
-    "join ratios of medians of repeats of the same night, over several nights their geometric mean; whiskers run from "
-    "the least to the most that two repeats of a night give.",
+    "scaling": "Samples per second of a rank over those on the fewest ranks that were run. Weak scaling: micro_batch "
+    "is per rank, so the work of a step grows with the ranks. Ratios of medians of repeats of the same night, over "
+    "several nights their geometric mean; whiskers run from the least to the most that two repeats of a night give. "
+    "Colours tell strategies or precisions apart. A strategy that did not run on one rank is compared with any that "
+    "did and is alike in all else. Below, of traced points of one night: by how much each part of a step is longer "
+    "than on the fewest ranks, mean over ranks.",
     "breakdown": "Mean time of each part of a step in the traced look, per rank, over traced steps and repeats; no "
     "spread is shown. The parts of a step add up to it. A profiler ran: lengths are not those of the timed look.",
+    "causes": "What the diagnosis finds that a step could do without, by cause, mean over repeats; the word at a bar's "
+    "end is the kind of the largest share. Of points with a trace, and of those with a loss that shows without one. A "
+    "time that two causes share may count for both.",
     "memory": "Peak memory of the rank that needs most: CUDA allocator (allocated) on GPUs, resident memory of the "
     f"process on a CPU. {_SPREAD}",
-    "timeline": "A few steps of one point in the traced look; events closer than a pixel are merged. Samples are of "
-    "the whole look, on the host's clock.",
+    "timeline": "A few steps of one point in the traced look: of those on most ranks, the one with most to win back. "
+    "Phases are those of the launching thread; events closer than a pixel are merged; arrows are the longest times in "
+    "which nothing runs on a rank's GPU. Samples are on the host's clock.",
     "failures": "Points that failed or were cancelled, each with its reason and message.",
     "roofline": "Model FLOP/s of a GPU in the timed look by arithmetic intensity, below the lesser of its memory's "
     "bandwidth and the peak of its precision, as the maker states them. Bytes are those that the memory interface "
     "moved, by the GPU's own counters (GPM).",
+    "energy": "Energy of a sample (image) or token (llm) by the GPUs' own counters over the timed window, against the "
+    "time that it takes of all GPUs together; a dot is a point. Dotted: a GPU's mean power.",
     "remedies": "The remedies that gave back most and least, of those that were tried: the first traced rank before "
     "and after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed look.",
     "loss": "Loss of each optimizer step, mean over ranks and repeats; bands run from the least to the most repeat.",
@@ -53,8 +61,12 @@ def shown(family: str, tables: data.Tables) -> pl.DataFrame:
         return ok.filter(pl.col("point_id").is_in(ids))
     if family == "roofline":
         return ok.filter(pl.col("point_id").is_in([row["point_id"] for row in roofline.placed(tables)]))
+    if family == "energy":
+        return energy.placed(tables)
+    if family == "causes":
+        return ok.filter(pl.col("point_id").is_in(why.seen(tables)["point_id"].unique().implode()))
     if family == "scaling":
-        return scaling.compared(tables)
+        return scaling.compared(tables).unique("point_id", maintain_order=True)
     if family in ("breakdown", "loss"):
         have = tables["breakdown" if family == "breakdown" else "steps"]["point_id"].unique().to_list()
         return ok.filter(pl.col("point_id").is_in(have))

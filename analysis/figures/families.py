@@ -8,7 +8,9 @@ from matplotlib.figure import Figure
 
 from analysis.figures import (
     breakdown,
+    causes,
     data,
+    energy,
     failures,
     iteration_time,
     loss,
@@ -23,11 +25,13 @@ FAMILIES: dict[str, Callable[[data.Tables], Figure]] = {
     "iteration_time": iteration_time.draw,
     "scaling": scaling.draw,
     "breakdown": breakdown.draw,
+    "causes": causes.draw,
     "memory": memory.draw,
     "timeline": timeline.draw,
     "loss": loss.draw,
     "failures": failures.draw,
     "roofline": roofline.draw,
+    "energy": energy.draw,
     "remedies": remedies.draw,
 }
 

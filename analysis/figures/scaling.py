@@ -1,28 +1,65 @@
-"""Speed-up over ranks, for points that differ in nothing else. Weak scaling: micro_batch is the batch of each rank."""
+"""Speed-up over ranks, for points that differ in nothing else, and which parts of the step what is lost goes to. Weak
+scaling: micro_batch is the batch of each rank."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from analysis import nights
-from analysis.figures import data, panels, style
+from analysis import tables as schemas
+from analysis.figures import breakdown, data, panels, style
 
-MOST = 16
-
+MOST, MOST_LOST = 32, 12
 
 GROUP = ["workload", "config_order", "config", "strategy", "precision"]
 SHAPE = ["world", *data.SHAPE]
 
 
+DATA_PARALLEL = ("ddp", "ddp_ds", "fsdp2", "zero1", "zero2", "zero3", "local_sgd")
+SHARING = (
+    "strategy",
+    "ddp_bucket_mb",
+    "ddp_bucket_view",
+    "ddp_static_graph",
+    "comm_hook",
+    "local_steps",
+    "reduce_dtype",
+    "reshard_after_forward",
+    "prefetch_layers",
+    "zero_communication",
+)
+"""Settings of how ranks share the work. A rank that is alone shares with nobody: to a group that did not run on one,
+any point on one rank that is alike in all other settings is its base."""
+
+
 def compared(tables: data.Tables) -> pl.DataFrame:
-    """The points of nights in which their group ran on several numbers of ranks (`world`)."""
-    points = data.ok_points(tables, (*data.ASIDE, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
+    """The points of nights in which their group ran on several numbers of ranks (`world`). One that is the base of
+    several groups is there for each."""
     ranks = pl.coalesce("world_size", pl.col("nodes") * pl.col("ranks_per_node"))
-    return nights.shared(nights.numbered(points, tables["points"]).with_columns(world=ranks), GROUP, "world")
+    points = data.ok_points(tables, (*data.ASIDE, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
+    points = points.with_columns(world=ranks)
+    both = pl.concat([points, _alone(points)])
+    return nights.shared(nights.numbered(both, tables["points"]), GROUP, "world")
+
+
+def _alone(points: pl.DataFrame) -> pl.DataFrame:
+    """Points on one rank, as those of groups that did not run on one."""
+    alike = [name for name in data.SETTINGS if name not in (*data.ASIDE, *data.SHAPE, *SHARING)]
+    own = [name for name in GROUP if name not in alike]
+    lacking = (
+        points.filter(pl.col("strategy").is_in(DATA_PARALLEL), pl.col("world").min().over(GROUP) > 1)
+        .unique(GROUP, maintain_order=True)
+        .select(*alike, *own)
+    )
+    alone = points.filter(pl.col("world") == 1).drop(own)
+    return lacking.join(alone, on=alike, nulls_equal=True, maintain_order="left_right").select(points.columns)
 
 
 def speed_ups(tables: data.Tables) -> pl.DataFrame:
@@ -42,37 +79,89 @@ def speed_ups(tables: data.Tables) -> pl.DataFrame:
     )
 
 
-def _speed(axes: Axes, groups: list[pl.DataFrame], looks: list[dict[str, Any]]) -> None:
-    for group, look in zip(groups, looks, strict=True):
-        world, up = group["world"].to_numpy(), group["median_up"].to_numpy()
-        around = [up - group["least_up"].to_numpy(), group["most_up"].to_numpy() - up]
-        axes.errorbar(world, up, yerr=around, capsize=2, elinewidth=0.8, **look)
-        axes.plot(world, group["ideal"], color=style.GREY, linestyle=":", linewidth=1, zorder=0)
-    axes.set_ylabel("Speed-up of samples/s")
-    style.from_zero(axes)
+def losses(tables: data.Tables) -> pl.DataFrame:
+    """Per group, numbers of ranks and nodes, and part: by how much of the step on the fewest ranks the part is longer
+    than there (`share`; shorter: below 0), mean over ranks, in the traced looks of the same nights; `n`, the points on
+    so many."""
+    bars = breakdown.mean_parts(tables, by="point_id").pivot("part", index=["point_id", "rank"], values="mean_ms")
+    parts = list(schemas.PARTS)
+    bars = bars.with_columns(pl.lit(0.0).alias(part) for part in parts if part not in bars.columns)
+    means = bars.group_by("point_id").agg(pl.col(part).fill_null(0).mean() for part in parts)
+    traced = nights.shared(compared(tables).join(means, on="point_id"), GROUP, "world")
+    cells = traced.group_by(*GROUP, "night", "world", "nodes").agg(pl.col(*parts).mean(), n=pl.len())
+    cells = cells.sort("night", "world", "nodes")
+    base = cells.unique([*GROUP, "night"], keep="first", maintain_order=True)
+    pairs = cells.join(base, on=[*GROUP, "night"], suffix="_base", nulls_equal=True).filter(
+        pl.col("world") > pl.col("world_base")
+    )
+    whole = pl.sum_horizontal(f"{part}_base" for part in parts)
+    shares = pairs.with_columns((pl.col(part) - pl.col(f"{part}_base")) / whole for part in parts)
+    own = shares.group_by(*GROUP, "world", "nodes").agg(pl.col(*parts).mean(), pl.col("n").sum())
+    return own.unpivot(parts, index=[*GROUP, "world", "nodes", "n"], variable_name="part", value_name="share").sort(
+        *GROUP, "world", "nodes", "part"
+    )
 
 
 def _efficiency(axes: Axes, groups: list[pl.DataFrame], looks: list[dict[str, Any]]) -> None:
-    for group, look in zip(groups, looks, strict=True):
-        axes.plot(group["world"], group["efficiency"] * 100, **look)
-    axes.axhline(100, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
-    axes.set_ylabel("Efficiency (%)")
-    style.from_zero(axes)
+    drawn = [group.filter(pl.col("world") > pl.col("world").min()) for group in groups]
+    kinds = sorted({kind for group in drawn for kind in group.select("world", "nodes").iter_rows()})
+    markers = dict(zip(kinds, itertools.cycle(style.MARKERS)))
+    axes.axvline(100, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
+    for y, (group, look) in enumerate(zip(drawn, looks, strict=True)):
+        shapes = group.to_dicts()
+        for place, row in zip(np.linspace(-0.2, 0.2, len(shapes) + 2)[1:-1], shapes, strict=True):
+            ends = [row[name] / row["ideal"] * 100 for name in ("least_up", "most_up")]
+            axes.hlines(y + place, *ends, color="black", linewidth=0.8)
+            dot = {"color": look["color"], "markeredgecolor": "black", "markeredgewidth": 0.4}
+            axes.plot(row["efficiency"] * 100, y + place, markers[row["world"], row["nodes"]], **dot)
+    _rows(axes, [f"{panels.brief(group['config'][0])}, n = {_counts(group)}" for group in groups])
+    axes.set_xlabel("Efficiency (%): samples/s a rank, over those on the fewest ranks")
+    axes.legend(handles=[_marker(_ranks(*kind), marker) for kind, marker in markers.items()], **_BESIDE)
 
 
-def _ranks(axes: Axes, shapes: pl.DataFrame) -> None:
-    worlds = shapes["world"].unique().sort().to_list()
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(worlds, [str(world) for world in worlds])
-    axes.minorticks_off()
-    axes.set_xlim(worlds[0] / 1.2, worlds[-1] * 1.2)
-    axes.set_xlabel("Ranks")
+def _ranks(world: int, nodes: int) -> str:
+    return f"{world} ranks" + (f", {nodes} nodes" if nodes > 1 else "")
+
+
+_BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+
+
+def _marker(label: str, marker: str) -> Line2D:
+    return Line2D([], [], color=style.GREY, marker=marker, linestyle="", markeredgecolor="black", label=label)
+
+
+def _rows(axes: Axes, names: list[str]) -> None:
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid()
+
+
+def _lost(axes: Axes, bars: list[pl.DataFrame]) -> None:
+    for y, bar in enumerate(bars):
+        shares = dict(zip(bar["part"], bar["share"] * 100, strict=True))
+        ends = {True: 0.0, False: 0.0}
+        for part in schemas.PARTS:
+            share = shares.get(part, 0.0)
+            look: dict[str, Any] = {
+                "color": style.PART_COLOURS[part],
+                "hatch": style.PART_HATCHES[part],
+                "edgecolor": "#333333",
+            }
+            name = None if y else part.replace("_", " ")
+            axes.barh(y, share, left=ends[share > 0], height=0.72, linewidth=0.4, label=name, **look)
+            ends[share > 0] += share
+        axes.plot(sum(shares.values()), y, "D", color="white", markeredgecolor="black", label=None if y else "all")
+    axes.axvline(0, color="black", linewidth=0.8)
+    _rows(
+        axes, [f"{panels.brief(b['config'][0])}, {_ranks(b['world'][0], b['nodes'][0])}, n = {b['n'][0]}" for b in bars]
+    )
+    axes.set_xlabel("Longer than the step on the fewest ranks by (% of it), traced look")
+    axes.legend(**_BESIDE)
 
 
 @style.styled
 def draw(tables: data.Tables) -> Figure:
-    """Speed-up beside efficiency, one line a group."""
+    """Efficiency, one row a group; under it what is lost, where there are traces."""
     shapes = speed_ups(tables)
     if shapes.is_empty():
         return style.says("No two points differ only in their number of ranks.")
@@ -80,16 +169,13 @@ def draw(tables: data.Tables) -> Figure:
     more = f", the first {MOST} of {len(groups)} groups" if len(groups) > MOST else ""
     groups = groups[:MOST]
     looks = [panels.look(index, group, shapes) for index, group in enumerate(groups)]
-    made = style.figure(height_in=2.7 + 0.16 * len(groups))
-    left, right = made.subplots(1, 2)
-    _speed(left, groups, looks)
-    _efficiency(right, groups, looks)
-    for axes in (left, right):
-        _ranks(axes, pl.concat(groups))
-    names = [f"{group['workload'][0]}: {panels.brief(group['config'][0])}, n = {_counts(group)}" for group in groups]
-    handles = [style.handle(name, look) for name, look in zip(names, looks, strict=True)]
-    ideal = left.plot([], [], color=style.GREY, linestyle=":", linewidth=1, label="ideal")
-    made.legend(handles=[*handles, *ideal], loc="outside lower center", ncols=1)
+    lost = losses(tables).partition_by(*GROUP, "world", "nodes", maintain_order=True)[:MOST_LOST]
+    heights = [0.17 * len(groups) + 0.75, 0.17 * max(len(lost), len(schemas.PARTS)) + 0.75][: 1 + bool(lost)]
+    made = style.figure(height_in=sum(heights) + 0.3)
+    axes = made.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    _efficiency(axes[0], groups, looks)
+    if lost:
+        _lost(axes[1], lost)
     made.suptitle(f"Weak scaling (each rank keeps its micro_batch){more}", fontsize=8)
     return made
 

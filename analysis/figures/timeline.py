@@ -1,4 +1,5 @@
-"""A few steps of one point as they ran: what each rank did, and under it the samples of its hosts or GPUs."""
+"""A few steps of one point as they ran: what each rank did, where its GPU waits longest, and under it the samples of
+its hosts or GPUs."""
 
 from __future__ import annotations
 
@@ -13,14 +14,32 @@ from analysis.figures import data, panels, style
 
 MOST_RANKS = 8
 LANES = ("range", "compute", "communication", "copy")
+LONG = 0.05
+"""Share of the window from which on a wait has room for its length."""
+AROUND_S = 2.0
+"""What is shown of samples before and after steps that are too short for samples of their own."""
+FEWEST = 3
 
 
 def chosen(tables: data.Tables) -> dict[str, Any] | None:
-    """The point that is shown: ok, with a timeline, of the most ranks; among equals the first in order."""
+    """The point that is shown: ok, with a timeline, of the most ranks; among these the one with most to win back
+    (`kind`, `share`: its largest finding, null where it has none), then the first in order."""
     has = tables["timeline"]["point_id"].unique().to_list()
     points = data.ok_points(tables).filter(pl.col("point_id").is_in(has))
-    best = points.sort("world_size", descending=True, nulls_last=True, maintain_order=True).head(1).to_dicts()
+    first = tables["diagnoses"].filter(pl.col("place") == 1, pl.col("share") > 0).select("point_id", "kind", "share")
+    points = points.join(first, on="point_id", how="left", maintain_order="left")
+    order = ["world_size", "share"]
+    best = points.sort(order, descending=True, nulls_last=True, maintain_order=True).head(1).to_dicts()
     return best[0] if best else None
+
+
+def waits(events: pl.DataFrame) -> pl.DataFrame:
+    """Per rank, the longest time in which nothing runs on its GPU between two things that do: start_ns, end_ns."""
+    busy = events.filter(pl.col("lane") != "range").sort("rank", "start_ns")
+    idle_from = pl.col("end_ns").cum_max().shift().over("rank")
+    gaps = busy.select("rank", start_ns=idle_from, end_ns=pl.col("start_ns")).drop_nulls()
+    longest = (pl.col("end_ns") - pl.col("start_ns")).arg_max()
+    return gaps.group_by("rank").agg(pl.col("start_ns", "end_ns").get(longest)).sort("rank")
 
 
 def samples(tables: data.Tables, point_id: str) -> tuple[pl.DataFrame, list[tuple[str, str]]]:
@@ -73,13 +92,29 @@ def lanes(axes: Axes, events: pl.DataFrame) -> None:
     axes.set_xlabel("Time in the trace (ms); dotted: a step starts")
 
 
-def _samples(axes: Axes, frame: pl.DataFrame, column: str, text: str, zero_ns: int) -> None:
+def _waits(axes: Axes, events: pl.DataFrame) -> None:
+    """Arrows in the lanes of compute, as long as the GPUs' longest waits."""
+    rows, whole = rows_of(events), max(events["end_ns"])
+    for rank, start, end in waits(events).iter_rows():
+        if (rank, "compute") in rows and end - start >= LONG * whole:
+            y, ends = rows.index((rank, "compute")), (start / 1e6, end / 1e6)
+            arrow: dict[str, Any] = {"arrowstyle": "<->", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
+            axes.annotate("", (ends[0], y + 0.2), (ends[1], y + 0.2), arrowprops=arrow)
+            place: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6}
+            axes.text(sum(ends) / 2, y + 0.12, f"GPU idle, {ends[1] - ends[0]:.3g} ms", **place)
+
+
+def _lines(frame: pl.DataFrame) -> list[str]:
+    return ["host", "gpu"] if "gpu" in frame.columns else ["host"]
+
+
+def _samples(axes: Axes, frame: pl.DataFrame, column: str, text: str, zero_ns: int, unit_ns: float) -> None:
     frame = frame.drop_nulls(column)  # rows of the GPUs' log are sparse
-    by = ["host", "gpu"] if "gpu" in frame.columns else ["host"]
+    by = _lines(frame)
     for index, part in enumerate(frame.sort(*by, "t_ns").partition_by(by, maintain_order=True)):
         name = f"{part['host'][0]}" + (f" GPU {part['gpu'][0]}" if "gpu" in by else "")
         look = style.line(index) | {"marker": "."}
-        axes.plot((part["t_ns"] - zero_ns) / 1e9, part[column], label=name, **look)
+        axes.plot((part["t_ns"] - zero_ns) / unit_ns, part[column], label=name, **look)
     axes.set_ylabel(text)
     style.from_zero(axes)
     axes.grid()
@@ -109,14 +144,22 @@ def draw(tables: data.Tables) -> Figure:
     lanes(rows[0], events)
     total = events["rank"].n_unique()
     more = f", {MOST_RANKS} of {total} ranks" if total > MOST_RANKS else ""
-    rows[0].set_title(
-        f"{point['workload']}: {panels.brief(point['config'])}, repeat {point['repeat']}{more}", loc="left"
-    )
-    zero_ns, end_s = int(events["zero_ns"][0]), max(events["end_ns"]) / 1e9
+    found = f"\nlargest finding: {point['kind']}, {point['share']:.0%} of the step" if point["kind"] else ""
+    title = f"{point['workload']}: {panels.brief(point['config'])}, repeat {point['repeat']}{more}{found}"
+    rows[0].set_title(title, loc="left")
+    _waits(rows[0], events)
+    zero_ns, end_ns = int(events["zero_ns"][0]), max(events["end_ns"])
     for axes, (column, text) in zip(rows[1:], columns, strict=True):
-        _samples(axes, frame, column, text, zero_ns)
-        if frame["look"][0] == "traced":
-            axes.axvspan(0, end_s, color="0.85", zorder=0)
+        own = frame.drop_nulls(column).filter((pl.col("t_ns") - zero_ns).is_between(0, end_ns))
+        traced = frame["look"][0] == "traced"
+        within = traced and own.height >= FEWEST * frame.select(_lines(frame)).n_unique()
+        _samples(axes, frame, column, text, zero_ns, 1e6 if within else 1e9)
+        if within:
+            axes.set_xlim(rows[0].get_xlim())
+            axes.set_xlabel("Time in the trace (ms)")
+        elif traced:
+            axes.axvspan(0, end_ns / 1e9, color="0.85", zorder=0)
+            axes.set_xlim(-AROUND_S, end_ns / 1e9 + AROUND_S)
             axes.set_xlabel("Time (s) from the start of the steps above, which are shaded")
         else:
             axes.set_xlabel("Time (s) from the start of the steps above; the timed look, which was before them")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import polars as pl
 from polars import selectors
 
-from analysis.figures import breakdown, captions, data, failures, loss, remedies, roofline, scaling
+from analysis.figures import breakdown, captions, causes, data, failures, loss, remedies, roofline, scaling
 from analysis.figures.paper import accuracy, calls, sampler
 
 _Frame = Callable[[pl.DataFrame, data.Tables], pl.DataFrame]
@@ -77,6 +77,8 @@ def _links(points: pl.DataFrame, _tables: data.Tables) -> pl.DataFrame:
 FRAMES: dict[str, _Frame] = {
     "scaling": lambda _, tables: scaling.speed_ups(tables),
     "breakdown": lambda _, tables: breakdown.mean_parts(tables),
+    "causes": lambda _, tables: causes.shares(tables),
+    "energy": lambda points, _: _values(points, ("unit", "gpu_ms", "energy_mj")),
     "timeline": _timeline,
     "failures": lambda _, tables: failures.bad_points(tables).select(
         "point_id", "config", "status", "reason", "message"

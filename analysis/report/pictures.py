@@ -17,11 +17,13 @@ TITLES = {
     "iteration_time": "Step time",
     "scaling": "Scaling over ranks",
     "breakdown": "Where the time goes",
+    "causes": "What a step could do without",
     "memory": "Peak memory",
     "timeline": "Timeline",
     "loss": "Loss",
     "failures": "Failures",
     "roofline": "Roofline",
+    "energy": "Energy and time",
     "remedies": "Before and after remedies",
 }
 

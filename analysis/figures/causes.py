@@ -1,0 +1,85 @@
+"""What takes the time of a step, by cause: the shares that remedies could give back, over the sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import why
+from analysis.diagnosis.cause import CAUSES
+from analysis.figures import data, panels, style
+
+MOST = 40
+COLOURS = dict(
+    zip(
+        CAUSES,
+        (style.BLUE, style.GREEN, style.VERMILION, style.PURPLE, style.ORANGE, style.SKY, style.GREY),
+        strict=True,
+    )
+)
+HATCHES = dict(zip(CAUSES, ("", "\\\\\\\\", "xxxx", "....", "////", "----", "||||"), strict=True))
+BAR = ["workload", "config_order", "config"]
+
+
+def shares(tables: data.Tables) -> pl.DataFrame:
+    """Per configuration of which something is known, and cause: the sum of the shares of its kinds, mean over `n`
+    points; `kind`: the configuration's largest. A time that two causes share may count for both."""
+    points = data.ok_points(tables).select("point_id", *BAR)
+    found = why.seen(tables).join(points, on="point_id").filter(pl.col("cause") != "monitoring")
+    count = points.filter(pl.col("point_id").is_in(why.seen(tables)["point_id"].unique().implode()))
+    of_each = found.group_by(*BAR, "cause", "kind").agg(pl.col("share").sum())
+    n = count.group_by(BAR).agg(n=pl.len())
+    kinds = n.join(of_each, on=BAR, how="left").with_columns(share=pl.col("share").fill_null(0.0) / pl.col("n"))
+    largest = kinds.sort("share", "kind", descending=[True, False]).group_by(BAR, maintain_order=True).first()
+    summed = kinds.group_by(*BAR, "n", "cause").agg(pl.col("share").sum())
+    return summed.join(largest.select(*BAR, "kind"), on=BAR).sort(*BAR, "cause")
+
+
+def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> None:
+    left = [0.0] * len(bars)
+    for cause in CAUSES[:-1]:
+        widths = [sum(bar.filter(pl.col("cause") == cause)["share"]) * 100 for bar in bars]
+        look: dict[str, Any] = {
+            "color": COLOURS[cause],
+            "hatch": HATCHES[cause],
+            "edgecolor": "#333333",
+            "linewidth": 0.4,
+        }
+        axes.barh(range(len(bars)), widths, left=left, height=0.72, label=cause.replace("_", " "), **look)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    for y, (bar, end) in enumerate(zip(bars, left, strict=True)):
+        axes.text(end + 1, y, bar["kind"][0] or "", va="center", fontsize=6)
+    axes.set_yticks(range(len(bars)), [f"{panels.brief(bar['config'][0])}, n = {bar['n'][0]}" for bar in bars])
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    axes.set_xlim(0, 135)  # room for a word beside the longest bar
+    axes.set_xticks(range(0, 101, 20))
+    axes.grid(axis="x")
+    axes.set_xlabel("Of a step, to be won back (%)")
+    more = f" (the {len(bars)} that lose most of {count})" if count > len(bars) else ""
+    axes.set_title(f"{workload}{more}", loc="left")
+
+
+@style.styled
+def draw(tables: data.Tables) -> Figure:
+    """Stacked bars, one a configuration, those that lose most first; one panel a workload."""
+    found = shares(tables)
+    if found.is_empty():
+        return style.says("Of no point it is known what takes its time.")
+    lost = pl.col("share").sum().over(BAR)
+    ordered = found.with_columns(lost=lost).sort(
+        "workload", "lost", "config_order", "cause", descending=[False, True, False, False]
+    )
+    workloads = data.per_workload(ordered)
+    bars = [part.partition_by("config_order", maintain_order=True) for _, part in workloads]
+    most = MOST // len(workloads)
+    heights = [min(len(rows), most) * 0.17 + 0.75 for rows in bars]
+    made = style.figure(height_in=sum(heights) + 0.3)
+    rows = made.subplots(len(workloads), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    for axes, (workload, _), own in zip(rows, workloads, bars, strict=True):
+        _panel(axes, workload, own[:most], len(own))
+    handles, labels = rows[0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside upper center", ncols=3)
+    return made
