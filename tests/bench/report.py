@@ -77,6 +77,8 @@ def main() -> None:
     parser.add_argument("--records", type=Path, help="folder of points whose records and logs go into the report")
     parser.add_argument("--out", type=Path, help="folder to keep the report in")
     args = parser.parse_args()
+    if absent := [str(folder) for folder in args.tables if not (folder / "points.parquet").is_file()]:
+        parser.error(f"{absent[0]}: no points.parquet there; expected a sweep's tables")
     own = joined(args.tables)
     with tempfile.TemporaryDirectory(prefix="ns-report-") as scratch:
         made, out = Path(scratch), args.out or Path(scratch)
