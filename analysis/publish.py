@@ -116,10 +116,12 @@ def copy_traces(sweep: Path, out: Path, scrubber: Scrubber) -> None:
 
 def draw_again(folder: Path, figures: Path, page: Path) -> None:
     """Figures and the report, from what is published alone."""
-    for line in every.draw(folder / "tables", figures):
-        print(line)
+    lines = every.draw(folder / "tables", figures)
+    print("".join(f"{line}\n" for line in lines), end="")
     inputs = ["--tables", str(folder / "tables"), "--figures", str(figures), "--records", str(folder / "points")]
     write_report([*inputs, "--out", str(page)])
+    if failed := [line for line in lines if every.FAILED in line]:
+        raise PublishError("; ".join(failed))
 
 
 def write_manifest(out: Path, told: dict[str, Any]) -> None:

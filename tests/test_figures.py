@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from analysis import report
 from analysis import tables as schemas
 from analysis.figures import captions, causes, data, energy, roofline, scaling, style, timeline
 from analysis.figures.__main__ import main
@@ -176,6 +177,22 @@ def test_all_families_are_written_and_repeat_to_the_byte(sweep, tmp_path):
     assert names == sorted(f"{family}.{end}" for family in drawn for end in ("pdf", "png", "rst"))
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_a_figure_that_cannot_be_drawn_keeps_no_other_from_it(sweep, tmp_path, capfd):
+    odd = sweep["points"].with_columns(topology=pl.lit("GPU0 of a driver that says it otherwise\nGPU1"))
+    folder = write(data.Tables({"points": odd}), tmp_path / "tables")
+    names = ["--tables", str(folder), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="1"):
+        main(["topology", "memory", *names])
+    assert (tmp_path / "out/memory.png").exists() and not list(tmp_path.glob("out/paper/topology*"))
+    told = "topology: could not be drawn: ValueError: topology: expected a matrix as nvidia-smi topo -m draws it, got"
+    said = capfd.readouterr()
+    assert told in said.out and "Traceback" in said.err
+    main(["--keep-going", *names])
+    assert told in (tmp_path / "out/left-out.txt").read_text()
+    page = report.render(data.load(folder), tmp_path / "out", [])
+    assert "topology: could not be drawn" in page and 'class="aside" open><summary>Figures left out' in page
 
 
 @pytest.mark.parametrize("family", FAMILIES)

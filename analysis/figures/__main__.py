@@ -20,14 +20,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tables", type=Path, required=True, help="folder of the sweep's tables (parquet)")
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--processes", type=int, help="that draw (default: as many as there are cores)")
+    parser.add_argument("--keep-going", action="store_true", help="end well where one fails (left-out.txt says why)")
     args = parser.parse_args(argv)
     for name in args.family:
         if name not in known:
             parser.error(f"{name}: no family of figures; expected {', '.join(known)}")
     if not (args.tables / "points.parquet").is_file():
         parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
-    for line in every.draw(args.tables, args.out, args.family, args.processes):
-        print(line)
+    lines = every.draw(args.tables, args.out, args.family, args.processes)
+    print("".join(f"{line}\n" for line in lines), end="")
+    if not args.keep_going and any(every.FAILED in line for line in lines):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

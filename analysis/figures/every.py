@@ -1,15 +1,18 @@
 """The figures of a folder of tables, by several processes: those of the sweep, and in paper/ those of the paper.
 
 Each is NAME.pdf, NAME.png and NAME.rst (the caption); one of the paper also comes as wide as a journal's column. What
-there is nothing to show of is left out, with a line that says why, also in left-out.txt. The same tables give the same
-bytes, however many processes draw.
+there is nothing to show of is left out, with a line that says why, also in left-out.txt; likewise one whose drawing
+fails, for the others and the report do not wait for it. The same tables give the same bytes, however many processes
+draw.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Collection
+import sys
+import traceback
+from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -17,10 +20,13 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from analysis.figures import captions, data, families, paper, style
+from jobs.sweep_file import one_line
 
 WIDTHS = {"": style.TWO_COLUMNS_IN, "-column": style.ONE_COLUMN_IN}
 """What is added to the name of a figure of the paper, and its width in inches."""
 LEFT_OUT = "left-out.txt"
+FAILED = "could not be drawn"
+"""What the line of a figure whose drawing failed says."""
 
 
 @cache
@@ -38,16 +44,35 @@ def _write(name: str, suffix: str, made: Figure, shown: data.Tables, out: Path) 
     return None
 
 
+def _tried(name: str, suffix: str, out: Path, draw: Callable[[], str | None]) -> str | None:
+    """What `draw` returns; where it fails a line with the error, its traceback to stderr, and no half-written file."""
+    try:
+        return draw()
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        for end in ("pdf", "png"):
+            (out / f"{name}{suffix}.{end}").unlink(missing_ok=True)
+        return f"{name}: {FAILED}: {one_line(f'{type(error).__name__}: {error}')}"
+
+
 def draw_sweep(name: str, folder: Path, out: Path) -> str | None:
-    """Draw a family of the sweep; the reason where there is nothing to draw."""
-    shown = families.shown(name, _tables(folder))
-    return _write(name, "", families.FAMILIES[name](shown), shown, out)
+    """Draw a family of the sweep; the reason where there is nothing to draw, or it failed."""
+
+    def draw() -> str | None:
+        shown = families.shown(name, _tables(folder))
+        return _write(name, "", families.FAMILIES[name](shown), shown, out)
+
+    return _tried(name, "", out, draw)
 
 
 def draw_paper(name: str, suffix: str, folder: Path, out: Path) -> str | None:
     """Draw a family of the paper in one of WIDTHS; likewise."""
-    shown = _tables(folder).own()
-    return _write(name, suffix, paper.FAMILIES[name].draw(shown, WIDTHS[suffix]), shown, out / "paper")
+
+    def draw() -> str | None:
+        shown = _tables(folder).own()
+        return _write(name, suffix, paper.FAMILIES[name].draw(shown, WIDTHS[suffix]), shown, out / "paper")
+
+    return _tried(name, suffix, out / "paper", draw)
 
 
 def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | None = None) -> list[str]:

@@ -21,7 +21,7 @@ from analysis.claims import CLAIMS
 from analysis.claims.claim import NOT
 from analysis.claims.effect import FEWEST
 from analysis.claims.reason import where_time_goes
-from analysis.figures import captions, data
+from analysis.figures import captions, data, every
 from analysis.report import own, pictures, records, summary, table
 
 PAGE = Path(__file__).parent / "page"
@@ -50,7 +50,8 @@ def render(
         reasons=summary.reasons(points),
         extremes=summary.extremes(tables),
         figures=pictures.figures(tables, figure_folder),
-        left_out=pictures.left_out(figure_folder),
+        left_out=(left_out := pictures.left_out(figure_folder)),
+        failed=any(every.FAILED in line for line in left_out),
         claims=verdicts if any(verdict.points for verdict in verdicts) else [],
         where={v.claim.id: where_time_goes(v, tables) if v.status == NOT else {} for v in verdicts},
         fewest=FEWEST,

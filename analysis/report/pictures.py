@@ -41,7 +41,7 @@ def figures(tables: data.Tables, folder: Path) -> list[dict[str, Any]]:
 
 
 def left_out(folder: Path) -> list[str]:
-    """A line for each figure that the tables have nothing to show of."""
+    """A line for each figure that the tables have nothing to show of, or whose drawing failed."""
     told = folder / every.LEFT_OUT
     return told.read_text().splitlines() if told.exists() else []
 

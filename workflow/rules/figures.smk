@@ -21,7 +21,8 @@ rule figures:
     params:
         tables=subpath(input[0], parent=True),
     shell:
-        "python -m analysis.figures --tables {params.tables} --out {output.folder} --processes {threads} > {log} 2>&1"
+        "python -m analysis.figures --keep-going --tables {params.tables} --out {output.folder} --processes {threads}"
+        " > {log} 2>&1"
 
 
 rule report_page:
