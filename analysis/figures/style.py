@@ -15,7 +15,6 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 ONE_COLUMN_IN = 3.5
 TWO_COLUMNS_IN = 7.2
@@ -145,11 +144,6 @@ def line(index: int, colour: str | None = None) -> dict[str, Any]:
 def from_zero(axes: Axes) -> None:
     """Let the upright axis start at zero, with room for the highest marker."""
     axes.set_ylim(0, max(axes.dataLim.ymax, 1e-12) * 1.07)
-
-
-def handle(label: str, look: dict[str, Any]) -> Line2D:
-    """What a legend shows for a line."""
-    return Line2D([], [], color=look["color"], marker=look["marker"], linestyle=look["linestyle"], label=label)
 
 
 def settle(made: Figure) -> None:

@@ -1,4 +1,4 @@
-"""A few steps of one point as they ran: what each rank did, where its GPU waits longest, and under it the samples of
+"""A few steps of one point as they ran: what each rank did, where its device waits longest, and under it the samples of
 its hosts or GPUs."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from analysis.diagnosis.thresholds import limit
 from analysis.figures import data, panels, style
 
 MOST_RANKS = 8
@@ -23,10 +24,11 @@ FEWEST = 3
 
 def chosen(tables: data.Tables) -> dict[str, Any] | None:
     """The point that is shown: ok, with a timeline, of the most ranks; among these the one with most to win back
-    (`kind`, `share`: its largest finding, null where it has none), then the first in order."""
+    (`kind`, `share`: its largest finding above the noise, else null), then the first in order."""
     has = tables["timeline"]["point_id"].unique().to_list()
     points = data.ok_points(tables).filter(pl.col("point_id").is_in(has))
-    first = tables["diagnoses"].filter(pl.col("place") == 1, pl.col("share") > 0).select("point_id", "kind", "share")
+    above = pl.col("share") >= limit("noise")
+    first = tables["diagnoses"].filter(pl.col("place") == 1, above).select("point_id", "kind", "share")
     points = points.join(first, on="point_id", how="left", maintain_order="left")
     order = ["world_size", "share"]
     best = points.sort(order, descending=True, nulls_last=True, maintain_order=True).head(1).to_dicts()
@@ -34,7 +36,7 @@ def chosen(tables: data.Tables) -> dict[str, Any] | None:
 
 
 def waits(events: pl.DataFrame) -> pl.DataFrame:
-    """Per rank, the longest time in which nothing runs on its GPU between two things that do: start_ns, end_ns."""
+    """Per rank, the longest time in which nothing runs on its device between two things that do: start_ns, end_ns."""
     busy = events.filter(pl.col("lane") != "range").sort("rank", "start_ns")
     idle_from = pl.col("end_ns").cum_max().shift().over("rank")
     gaps = busy.select("rank", start_ns=idle_from, end_ns=pl.col("start_ns")).drop_nulls()
@@ -93,7 +95,7 @@ def lanes(axes: Axes, events: pl.DataFrame) -> None:
 
 
 def _waits(axes: Axes, events: pl.DataFrame) -> None:
-    """Arrows in the lanes of compute, as long as the GPUs' longest waits."""
+    """Arrows in the lanes of compute, as long as the longest waits."""
     rows, whole = rows_of(events), max(events["end_ns"])
     for rank, start, end in waits(events).iter_rows():
         if (rank, "compute") in rows and end - start >= LONG * whole:
@@ -101,7 +103,7 @@ def _waits(axes: Axes, events: pl.DataFrame) -> None:
             arrow: dict[str, Any] = {"arrowstyle": "<->", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", (ends[0], y + 0.2), (ends[1], y + 0.2), arrowprops=arrow)
             place: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6}
-            axes.text(sum(ends) / 2, y + 0.12, f"GPU idle, {ends[1] - ends[0]:.3g} ms", **place)
+            axes.text(sum(ends) / 2, y + 0.12, f"idle, {ends[1] - ends[0]:.3g} ms", **place)
 
 
 def _lines(frame: pl.DataFrame) -> list[str]:
