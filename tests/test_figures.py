@@ -7,7 +7,7 @@ import pytest
 
 from analysis import report
 from analysis import tables as schemas
-from analysis.figures import captions, causes, data, energy, roofline, scaling, style, timeline
+from analysis.figures import captions, causes, data, energy, roofline, style, timeline
 from analysis.figures.__main__ import main
 from analysis.figures.families import FAMILIES
 from jobs import point as settings
@@ -217,39 +217,6 @@ def test_precisions_stand_in_their_own_order(sweep):
     assert image.unique("config_order").sort("config_order")["precision"].to_list() == ["fp32", "bf16"] * 2
 
 
-def test_speed_up_is_over_the_fewest_ranks_of_its_own_group(sweep):
-    frame = scaling.speed_ups(sweep)
-    assert frame["world"].to_list() == [1, 2] * 4
-    base = frame.filter(pl.col("world") == 1)
-    assert set(base["median_up"]) == {1.0}
-    for row in frame.filter(pl.col("world") == 2).iter_rows(named=True):
-        assert row["median_up"] == pytest.approx(2 / 1.15)
-        assert row["efficiency"] == pytest.approx(1 / 1.15)
-
-
-def test_a_strategy_that_ran_on_no_one_rank_is_compared_with_another_that_did(sweep):
-    lone = (pl.col("strategy") == "fsdp2") & (pl.col("ranks_per_node") == 1)
-    tables = data.Tables({"points": sweep["points"].filter(~lone)})
-    found = scaling.speed_ups(tables).filter(pl.col("strategy") == "fsdp2").to_dicts()
-    assert [row["world"] for row in found] == [1, 2]
-    assert found[1]["efficiency"] == pytest.approx(1 / 1.15)
-    assert scaling.compared(tables).filter(pl.col("strategy") == "fsdp2", pl.col("world") == 1).height == 3
-    other = tables["points"].with_columns(
-        micro_batch=pl.when(strategy="fsdp2").then(8).otherwise("micro_batch"),
-    )
-    assert "fsdp2" not in scaling.speed_ups(data.Tables({"points": other}))["strategy"]
-
-
-def test_what_scaling_loses_is_told_by_part(sweep):
-    found = scaling.losses(sweep).filter(pl.col("workload") == "image")
-    assert found.select("world", "nodes", "n").unique().rows() == [(2, 1, 3)]
-    shares = dict(found.filter(pl.col("precision") == "bf16").select("part", "share").iter_rows())
-    assert shares.pop("communication") == pytest.approx(12 / (60 + 3 + 8 + 10))
-    assert shares == dict.fromkeys(set(schemas.PARTS) - {"communication"}, pytest.approx(0))
-    untraced = data.Tables({"points": sweep["points"]})
-    assert scaling.losses(untraced).is_empty() and len(scaling.draw(untraced).axes) == 1
-
-
 def test_energy_over_time_is_power(sweep):
     tokens = pl.when(workload="llm").then(pl.col("samples_per_s") * pl.col("seq_len"))
     joules = pl.lit(300.0) * pl.col("world_size")
@@ -286,11 +253,6 @@ def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_it_wa
     assert ends == [pytest.approx(23)] * 2
     shown = texts(FAMILIES["timeline"](sweep))
     assert shown.count("idle, 23 ms") == 2 and "largest finding: tensor_cores_unused, 30% of the step" in shown
-
-
-def test_no_scaling_without_two_counts_of_ranks(sweep):
-    alone = data.Tables({"points": sweep["points"].filter(pl.col("ranks_per_node") == 1)})
-    assert "No two points differ only in their number of ranks." in texts(scaling.draw(alone))
 
 
 def test_all_ok_is_said(sweep):

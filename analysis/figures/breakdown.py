@@ -64,14 +64,8 @@ def draw(tables: data.Tables) -> Figure:
     parts = mean_parts(tables)
     if parts.is_empty():
         return style.says("No point has a trace, so there is no breakdown of its steps.")
-    workloads = data.per_workload(parts)
-    bars = [part.partition_by("config_order", "rank", maintain_order=True) for _, part in workloads]
-    most = MOST // len(workloads)
-    heights = [min(len(rows), most) * 0.17 + 0.75 for rows in bars]
-    made = style.figure(height_in=sum(heights) + 0.3)
-    rows = made.subplots(len(workloads), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    for axes, (workload, _), own in zip(rows, workloads, bars, strict=True):
-        _panel(axes, workload, own[:most], len(own))
-    handles, labels = rows[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    return made
+    workloads = [
+        (workload, part.partition_by("config_order", "rank", maintain_order=True))
+        for workload, part in data.per_workload(parts)
+    ]
+    return panels.stacked_figure(workloads, MOST, _panel, len(schemas.PARTS))

@@ -3,6 +3,7 @@ configurations lie, so that their labels can be read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,25 @@ def _height_in(points: pl.DataFrame, most: int) -> float:
     if min(count, most) > UPRIGHT:
         return 0.75 + _ROW_IN * min(count, most)
     return 2.7 if longest * _CHARACTER_IN / 2 < _PANEL_IN / count else 2.1 + longest * _CHARACTER_IN * 0.5
+
+
+def stacked_figure(
+    workloads: list[tuple[str, list[pl.DataFrame]]],
+    most: int,
+    panel: Callable[[Axes, str, list[pl.DataFrame], int], None],
+    columns: int,
+) -> Figure:
+    """A panel a workload, of lying bars that are stacked alike; a frame has one bar. All panels together have room for
+    `most`: `panel` is given a workload's first, and how many there are. `columns`: of the legend."""
+    room = most // len(workloads)
+    heights = [min(len(bars), room) * _ROW_IN + 0.75 for _, bars in workloads]
+    made = style.figure(height_in=sum(heights) + 0.3)
+    rows = made.subplots(len(workloads), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    for axes, (workload, bars) in zip(rows, workloads, strict=True):
+        panel(axes, workload, bars[:room], len(bars))
+    handles, labels = rows[0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside upper center", ncols=columns)
+    return made
 
 
 def dot_figure(points: pl.DataFrame, value: str, title: str, scale: float = 1.0) -> Figure:

@@ -1,4 +1,4 @@
-"""Speed-up over ranks, for points that differ in nothing else, and which parts of the step what is lost goes to. Weak
+"""Efficiency over ranks, of points that differ in nothing else, and which parts of the step what is lost goes to. Weak
 scaling: micro_batch is the batch of each rank."""
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ MOST, MOST_LOST = 32, 12
 
 GROUP = ["workload", "config_order", "config", "strategy", "precision"]
 SHAPE = ["world", *data.SHAPE]
-
-
 DATA_PARALLEL = ("ddp", "ddp_ds", "fsdp2", "zero1", "zero2", "zero3", "local_sgd")
 SHARING = (
     "strategy",
@@ -40,13 +38,13 @@ any point on one rank that is alike in all other settings is its base."""
 
 
 def compared(tables: data.Tables) -> pl.DataFrame:
-    """The points of nights in which their group ran on several numbers of ranks (`world`). One that is the base of
-    several groups is there for each."""
+    """The points of nights in which their group ran on several numbers of ranks (`world`) or of nodes (`shape` tells
+    both). One that is the base of several groups is there for each."""
     ranks = pl.coalesce("world_size", pl.col("nodes") * pl.col("ranks_per_node"))
     points = data.ok_points(tables, (*data.ASIDE, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
-    points = points.with_columns(world=ranks)
+    points = points.with_columns(world=ranks, shape=pl.format("{} x {}", *data.SHAPE))
     both = pl.concat([points, _alone(points)])
-    return nights.shared(nights.numbered(both, tables["points"]), GROUP, "world")
+    return nights.shared(nights.numbered(both, tables["points"]), GROUP, "shape")
 
 
 def _alone(points: pl.DataFrame) -> pl.DataFrame:
@@ -87,13 +85,12 @@ def losses(tables: data.Tables) -> pl.DataFrame:
     parts = list(schemas.PARTS)
     bars = bars.with_columns(pl.lit(0.0).alias(part) for part in parts if part not in bars.columns)
     means = bars.group_by("point_id").agg(pl.col(part).fill_null(0).mean() for part in parts)
-    traced = nights.shared(compared(tables).join(means, on="point_id"), GROUP, "world")
+    traced = nights.shared(compared(tables).join(means, on="point_id"), GROUP, "shape")
     cells = traced.group_by(*GROUP, "night", "world", "nodes").agg(pl.col(*parts).mean(), n=pl.len())
     cells = cells.sort("night", "world", "nodes")
     base = cells.unique([*GROUP, "night"], keep="first", maintain_order=True)
-    pairs = cells.join(base, on=[*GROUP, "night"], suffix="_base", nulls_equal=True).filter(
-        pl.col("world") > pl.col("world_base")
-    )
+    pairs = cells.join(base, on=[*GROUP, "night"], suffix="_base", nulls_equal=True)
+    pairs = pairs.filter((pl.col("world") > pl.col("world_base")) | (pl.col("nodes") > pl.col("nodes_base")))
     whole = pl.sum_horizontal(f"{part}_base" for part in parts)
     shares = pairs.with_columns((pl.col(part) - pl.col(f"{part}_base")) / whole for part in parts)
     own = shares.group_by(*GROUP, "world", "nodes").agg(pl.col(*parts).mean(), pl.col("n").sum())
@@ -103,7 +100,7 @@ def losses(tables: data.Tables) -> pl.DataFrame:
 
 
 def _efficiency(axes: Axes, groups: list[pl.DataFrame], looks: list[dict[str, Any]]) -> None:
-    drawn = [group.filter(pl.col("world") > pl.col("world").min()) for group in groups]
+    drawn = [group.slice(1) for group in groups]  # all but the base
     kinds = sorted({kind for group in drawn for kind in group.select("world", "nodes").iter_rows()})
     markers = dict(zip(kinds, itertools.cycle(style.MARKERS)))
     axes.axvline(100, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
@@ -164,7 +161,7 @@ def draw(tables: data.Tables) -> Figure:
     """Efficiency, one row a group; under it what is lost, where there are traces."""
     shapes = speed_ups(tables)
     if shapes.is_empty():
-        return style.says("No two points differ only in their number of ranks.")
+        return style.says("No two points differ only in their number of ranks or nodes.")
     groups = shapes.partition_by("workload", "config_order", maintain_order=True)
     more = f", the first {MOST} of {len(groups)} groups" if len(groups) > MOST else ""
     groups = groups[:MOST]
