@@ -26,7 +26,8 @@ TEXTS = {
     f"process on a CPU. {_SPREAD}",
     "timeline": "A few steps of one point in the traced look: of those on most ranks, the one with most to win back. "
     "Phases are those of the launching thread; events closer than a pixel are merged; arrows are the longest times in "
-    "which nothing runs on a rank's device. Samples are on the host's clock.",
+    "which nothing runs on a rank's device. Samples are on the host's clock; that of SMs is a mean "
+    "over the time before it (docs/telemetry.md).",
     "failures": "Points that failed or were cancelled, each with its reason and message.",
     "roofline": "Model FLOP/s of a GPU in the timed look by arithmetic intensity, below the lesser of its memory's "
     "bandwidth and the peak of its precision, as the maker states them. Bytes are those that the memory interface "
