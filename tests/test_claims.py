@@ -206,8 +206,8 @@ def test_where_the_time_goes_is_told_of_each_side():
     rests_on = Effect(1.0, 1.0, 1.0, 3, 1, tuple("abcd"), (1.0,))
     told = where_time_goes(Verdict(BY_ID["C3"], (Part("time", rests_on, above=1),)), tables)
     assert told == {
-        "precision fp16": "compute 40%, idle 60%, 10 kernels a step (2 points)",
-        "precision fp32": "compute 90%, idle 10%, 6 kernels a step (1 point)",
+        "precision fp16": "compute 40.0 %, idle 60.0 %, 10 kernels a step (2 points)",
+        "precision fp32": "compute 90.0 %, idle 10.0 %, 6 kernels a step (1 point)",
     }
     assert where_time_goes(Verdict(BY_ID["C3"], ()), tables) == {}
 

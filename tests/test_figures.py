@@ -5,8 +5,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis import report
 from analysis import tables as schemas
+from analysis.cli import main as command
 from analysis.figures import captions, causes, data, energy, roofline, style, timeline
 from analysis.figures.__main__ import main
 from analysis.figures.families import FAMILIES
@@ -191,7 +191,9 @@ def test_a_figure_that_cannot_be_drawn_keeps_no_other_from_it(sweep, tmp_path, c
     assert told in said.out and "Traceback" in said.err
     main(["--keep-going", *names])
     assert told in (tmp_path / "out/left-out.txt").read_text()
-    page = report.render(data.load(folder), tmp_path / "out", [])
+    assert command(["figures", str(tmp_path), "--out", str(tmp_path / "again")]) == 2
+    assert told in capfd.readouterr().err
+    page = (tmp_path / "again/report.html").read_text()
     assert "topology: could not be drawn" in page and 'class="aside" open><summary>Figures left out' in page
 
 
@@ -252,7 +254,7 @@ def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_it_wa
     ends = [(row["end_ns"] - row["start_ns"]) / 1e6 for row in timeline.waits(events).to_dicts()]
     assert ends == [pytest.approx(23)] * 2
     shown = texts(FAMILIES["timeline"](sweep))
-    assert shown.count("idle, 23 ms") == 2 and "largest finding: tensor_cores_unused, 30% of the step" in shown
+    assert shown.count("idle, 23 ms") == 2 and "largest finding: tensor_cores_unused, 30.0 % of the step" in shown
 
 
 def test_all_ok_is_said(sweep):

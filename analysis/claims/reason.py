@@ -9,6 +9,7 @@ import polars as pl
 from analysis import tables as schemas
 from analysis.claims.claim import Verdict
 from analysis.figures import data
+from analysis.words import counted, percent
 
 
 def where_time_goes(verdict: Verdict, tables: data.Tables) -> dict[str, str]:
@@ -27,8 +28,8 @@ def _side(rows: pl.DataFrame, tables: data.Tables) -> str:
     points = rows["point_id"].unique().to_list()
     total = rows["duration_ns"].sum()
     sums = dict(rows.group_by("part").agg(pl.col("duration_ns").sum()).iter_rows())
-    shares = {part.replace("_", " "): f"{sums.get(part, 0) / total:.0%}" for part in schemas.PARTS}
-    told = [f"{part} {share}" for part, share in shares.items() if share != "0%"]
+    shares = {part.replace("_", " "): percent(sums.get(part, 0) / total) for part in schemas.PARTS}
+    told = [f"{part} {share}" for part, share in shares.items() if share != percent(0)]
     kernels = tables["activities"].filter(pl.col("point_id").is_in(points), pl.col("category") == "compute")
     launched = (
         kernels.group_by("point_id", "rank")
@@ -38,4 +39,4 @@ def _side(rows: pl.DataFrame, tables: data.Tables) -> str:
     if launched.height:
         a_step = statistics.fmean(launched["count"] / launched["traced_steps"])
         told.append(f"{a_step:.0f} kernels a step")
-    return f"{', '.join(told)} ({len(points)} point{'s' * (len(points) > 1)})"
+    return f"{', '.join(told)} ({counted(len(points), 'point')})"

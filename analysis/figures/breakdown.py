@@ -28,27 +28,9 @@ def mean_parts(tables: data.Tables, by: str = "config") -> pl.DataFrame:
     )
 
 
-def _bars(axes: Axes, bars: list[pl.DataFrame]) -> None:
-    left = [0.0] * len(bars)
-    means = [dict(zip(bar["part"], bar["mean_ms"], strict=True)) for bar in bars]
-    for part in schemas.PARTS:
-        widths = [mean.get(part, 0.0) for mean in means]
-        axes.barh(
-            range(len(bars)),
-            widths,
-            left=left,
-            height=0.72,
-            color=style.PART_COLOURS[part],
-            hatch=style.PART_HATCHES[part],
-            edgecolor="#333333",
-            linewidth=0.4,
-            label=part.replace("_", " "),
-        )
-        left = [start + width for start, width in zip(left, widths, strict=True)]
-
-
 def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> None:
-    _bars(axes, bars)
+    means = [dict(zip(bar["part"], bar["mean_ms"], strict=True)) for bar in bars]
+    panels.stack(axes, means, style.PART_COLOURS, style.PART_HATCHES)
     names = [f"{panels.brief(bar['config'][0])}, rank {bar['rank'][0]}, n = {bar['points'][0]}" for bar in bars]
     axes.set_yticks(range(len(bars)), names)
     axes.set_ylim(len(bars) - 0.4, -0.6)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import why
-from analysis.diagnosis.cause import CAUSES
 from analysis.figures import data, panels, style
 
 MOST = 40
-COLOURS = dict(
-    zip(
-        CAUSES,
-        (style.BLUE, style.GREEN, style.VERMILION, style.PURPLE, style.ORANGE, style.SKY, style.GREY),
-        strict=True,
-    )
-)
-HATCHES = dict(zip(CAUSES, ("", "\\\\\\\\", "xxxx", "....", "////", "----", "||||"), strict=True))
+COLOURS = {
+    "insufficient_parallelism": style.BLUE,
+    "data_loading": style.GREEN,
+    "model_hyperparameters": style.VERMILION,
+    "memory_management": style.PURPLE,
+    "communication": style.ORANGE,
+    "scheduling": style.SKY,
+}
+"""Of the causes that take time: monitoring takes none."""
+HATCHES = dict(zip(COLOURS, ("", "\\\\\\\\", "xxxx", "....", "////", "----"), strict=True))
 BAR = ["workload", "config_order", "config"]
 
 
@@ -28,7 +27,7 @@ def shares(tables: data.Tables) -> pl.DataFrame:
     """Per configuration of which something is known, and cause: the sum of the shares of its kinds, mean over `n`
     points; `kind`: the configuration's largest. A time that two causes share may count for both."""
     points = data.ok_points(tables).select("point_id", *BAR)
-    found = why.seen(tables).join(points, on="point_id").filter(pl.col("cause") != "monitoring")
+    found = why.seen(tables).join(points, on="point_id").filter(pl.col("cause").is_in(list(COLOURS)))
     count = points.filter(pl.col("point_id").is_in(why.seen(tables)["point_id"].unique().implode()))
     of_each = found.group_by(*BAR, "cause", "kind").agg(pl.col("share").sum())
     n = count.group_by(BAR).agg(n=pl.len())
@@ -39,18 +38,9 @@ def shares(tables: data.Tables) -> pl.DataFrame:
 
 
 def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> None:
-    left = [0.0] * len(bars)
-    for cause in CAUSES[:-1]:
-        widths = [sum(bar.filter(pl.col("cause") == cause)["share"]) * 100 for bar in bars]
-        look: dict[str, Any] = {
-            "color": COLOURS[cause],
-            "hatch": HATCHES[cause],
-            "edgecolor": "#333333",
-            "linewidth": 0.4,
-        }
-        axes.barh(range(len(bars)), widths, left=left, height=0.72, label=cause.replace("_", " "), **look)
-        left = [start + width for start, width in zip(left, widths, strict=True)]
-    for y, (bar, end) in enumerate(zip(bars, left, strict=True)):
+    found = [dict(zip(bar["cause"], bar["share"] * 100, strict=True)) for bar in bars]
+    ends = panels.stack(axes, found, COLOURS, HATCHES)
+    for y, (bar, end) in enumerate(zip(bars, ends, strict=True)):
         axes.text(end + 1, y, bar["kind"][0] or "", va="center", fontsize=6)
     axes.set_yticks(range(len(bars)), [f"{panels.brief(bar['config'][0])}, n = {bar['n'][0]}" for bar in bars])
     axes.set_ylim(len(bars) - 0.4, -0.6)

@@ -110,6 +110,17 @@ def _height_in(points: pl.DataFrame, most: int) -> float:
     return 2.7 if longest * _CHARACTER_IN / 2 < _PANEL_IN / count else 2.1 + longest * _CHARACTER_IN * 0.5
 
 
+def stack(axes: Axes, bars: list[dict[str, float]], colours: dict[str, str], hatches: dict[str, str]) -> list[float]:
+    """Lying bars, each of its values by kind, one after the other in the order of `colours`; returns where they end."""
+    ends = [0.0] * len(bars)
+    for kind, colour in colours.items():
+        widths = [bar.get(kind, 0.0) for bar in bars]
+        look: dict[str, Any] = {"color": colour, "hatch": hatches[kind], "edgecolor": "#333333", "linewidth": 0.4}
+        axes.barh(range(len(bars)), widths, left=ends, height=0.72, label=kind.replace("_", " "), **look)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    return ends
+
+
 def stacked_figure(
     workloads: list[tuple[str, list[pl.DataFrame]]],
     most: int,

@@ -28,6 +28,7 @@ SHARING = (
     "ddp_static_graph",
     "comm_hook",
     "local_steps",
+    "replicas",
     "reduce_dtype",
     "reshard_after_forward",
     "prefetch_layers",

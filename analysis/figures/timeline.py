@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.diagnosis.thresholds import limit
 from analysis.figures import data, panels, style
+from analysis.words import percent
 
 MOST_RANKS = 8
 LANES = ("range", "compute", "communication", "copy")
@@ -146,7 +147,7 @@ def draw(tables: data.Tables) -> Figure:
     lanes(rows[0], events)
     total = events["rank"].n_unique()
     more = f", {MOST_RANKS} of {total} ranks" if total > MOST_RANKS else ""
-    found = f"\nlargest finding: {point['kind']}, {point['share']:.0%} of the step" if point["kind"] else ""
+    found = f"\nlargest finding: {point['kind']}, {percent(point['share'])} of the step" if point["kind"] else ""
     title = f"{point['workload']}: {panels.brief(point['config'])}, repeat {point['repeat']}{more}{found}"
     rows[0].set_title(title, loc="left")
     _waits(rows[0], events)
