@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from jobs.telemetry import events, samplers
-from tests import fake_nvml
+from jobs.telemetry import samplers
+from jobs.telemetry.gpu import events
+from tests.fakes import nvml as fake_nvml
 
 # Tests and their ranks run side by side on few cores: threads that spin for one another would take most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

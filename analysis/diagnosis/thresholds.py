@@ -29,7 +29,7 @@ TABLE: dict[str, Threshold] = {
     "healthy_sum": Threshold(0.15, "share", "nor all together this one.", "nsys-ai warns of idle time from 15 % on"),
     "pause": Threshold(
         1e6, "ns", "A thread that calls nothing of CUDA for so long does other work; a call as long stands still.",
-        "ten times the pause that the breakdown takes for dispatch (analysis/metrics/parts.py)",
+        "ten times the pause that the breakdown takes for dispatch (analysis/metrics/steps/parts.py)",
     ),
     "small_images": Threshold(
         16, "samples", "Up to so many images are a small batch, if memory has room for twice of it.",
@@ -117,7 +117,7 @@ def limit(name: str) -> float:
 
 def page() -> str:
     """docs/diagnosis.md."""
-    from analysis.diagnosis.rules import RULES
+    from analysis.diagnosis.causes.rules import RULES
 
     kinds = [f"| `{rule.kind}` | {rule.cause} | {rule.text} |" for rule in RULES]
     limits = [f"| `{name}` | {t.value:.12g} | {t.unit} | {t.text} | {t.source} |" for name, t in TABLE.items()]

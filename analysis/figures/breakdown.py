@@ -6,16 +6,17 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import tables as schemas
-from analysis.figures import data, panels, style
+from analysis.figures import panels, style
+from analysis.sweep import dataset
+from analysis.tables import points as schemas
 
 MOST = 40
 
 
-def mean_parts(tables: data.Tables, by: str = "config") -> pl.DataFrame:
+def mean_parts(tables: dataset.Tables, by: str = "config") -> pl.DataFrame:
     """Per workload, configuration (or `by`), rank and part: mean over steps and repeats, ms; a part that is absent took
     none."""
-    points = data.ok_points(tables).select("point_id", "workload", "config", "config_order")
+    points = dataset.ok_points(tables).select("point_id", "workload", "config", "config_order")
     rows = tables["breakdown"].join(points, on="point_id")
     bar = list(dict.fromkeys(["workload", "config_order", "config", by, "rank"]))
     steps = rows.group_by(bar).agg(steps=pl.struct("point_id", "step").n_unique(), points=pl.col("point_id").n_unique())
@@ -41,13 +42,13 @@ def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> N
 
 
 @style.styled
-def draw(tables: data.Tables) -> Figure:
+def draw(tables: dataset.Tables) -> Figure:
     """Stacked bars, one a rank of a configuration, one panel a workload."""
     parts = mean_parts(tables)
     if parts.is_empty():
         return style.says("No point has a trace, so there is no breakdown of its steps.")
     workloads = [
         (workload, part.partition_by("config_order", "rank", maintain_order=True))
-        for workload, part in data.per_workload(parts)
+        for workload, part in dataset.per_workload(parts)
     ]
     return panels.stacked_figure(workloads, MOST, _panel, len(schemas.PARTS))

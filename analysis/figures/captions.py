@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis import blocks, nights, why
-from analysis.figures import data, energy, paper, remedies, roofline, scaling, timeline
+from analysis.figures import energy, remedies, roofline, scaling, timeline
+from analysis.paper import figures
+from analysis.report import causes
+from analysis.sweep import blocks, dataset, nights
 
 _SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
 TEXTS = {
@@ -46,10 +48,10 @@ def _join(words: list[str]) -> str:
     return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
 
 
-def shown(family: str, tables: data.Tables) -> pl.DataFrame:
+def shown(family: str, tables: dataset.Tables) -> pl.DataFrame:
     """The points that a figure is made of."""
-    if family in paper.FAMILIES:
-        return paper.FAMILIES[family].shown(tables)
+    if family in figures.FAMILIES:
+        return figures.FAMILIES[family].shown(tables)
     points = tables["points"]
     ok = points.filter(pl.col("status") == "ok")
     if family == "failures":
@@ -65,7 +67,7 @@ def shown(family: str, tables: data.Tables) -> pl.DataFrame:
     if family == "energy":
         return energy.placed(tables)
     if family == "causes":
-        return ok.filter(pl.col("point_id").is_in(why.seen(tables)["point_id"].unique().implode()))
+        return ok.filter(pl.col("point_id").is_in(causes.seen(tables)["point_id"].unique().implode()))
     if family == "scaling":
         return scaling.compared(tables).unique("point_id", maintain_order=True)
     if family in ("breakdown", "loss"):
@@ -75,16 +77,16 @@ def shown(family: str, tables: data.Tables) -> pl.DataFrame:
     return ok.filter(pl.col(value).is_not_null())
 
 
-def counts(points: pl.DataFrame, aside: tuple[str, ...] = data.ASIDE) -> str:
+def counts(points: pl.DataFrame, aside: tuple[str, ...] = dataset.ASIDE) -> str:
     """How many points, configurations and repeats. `aside`: settings that make no other configuration."""
-    per = points.group_by([s for s in data.SETTINGS if s not in aside]).len()["len"]
+    per = points.group_by([s for s in dataset.SETTINGS if s not in aside]).len()["len"]
     least, most = min(per), max(per)
     repeats = f"n = {least}" if least == most else f"n = {least} to {most}"
     many = f"{points.height} point{'s' * (points.height != 1)}"
     return f"{many} of {per.len()} configuration{'s' * (per.len() != 1)}, {repeats} each."
 
 
-def spread_in_time(points: pl.DataFrame, tables: data.Tables) -> str:
+def spread_in_time(points: pl.DataFrame, tables: dataset.Tables) -> str:
     """In how many nights the points were measured, where that is several."""
     known = nights.numbered(points.select("point_id"), tables["points"])["night"].drop_nulls().n_unique()
     return f"Measured in {known} nights, between which the machine's load differs." if known > 1 else ""
@@ -104,8 +106,8 @@ def hardware(points: pl.DataFrame) -> str:
 def fixed(points: pl.DataFrame) -> str:
     """The settings that all points of a workload share, exactly."""
     told = []
-    for workload, part in data.per_workload(points.sort("workload")):
-        same = {k: v for k, v in data.fixed(part).items() if k not in ("workload", *data.ASIDE)}
+    for workload, part in dataset.per_workload(points.sort("workload")):
+        same = {k: v for k, v in dataset.fixed(part).items() if k not in ("workload", *dataset.ASIDE)}
         told.append(f"Fixed ({workload}): " + ", ".join(f"{k} {v}" for k, v in same.items()) + ".")
     return " ".join(told)
 
@@ -114,9 +116,9 @@ def usual(points: pl.DataFrame, drawn: pl.DataFrame) -> str:
     """The settings that labels leave unsaid, where they name differences from the most common ones of all points; of
     the models that are drawn."""
     told = []
-    for workload, part in data.per_workload(points.sort("workload")):
+    for workload, part in dataset.per_workload(points.sort("workload")):
         models = set(drawn.filter(pl.col("workload") == workload)["model"])
-        for model, values in data.common(part).items():
+        for model, values in dataset.common(part).items():
             if model not in models:
                 continue
             known = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
@@ -124,17 +126,17 @@ def usual(points: pl.DataFrame, drawn: pl.DataFrame) -> str:
     return " ".join(told)
 
 
-def caption(family: str, tables: data.Tables) -> str:
+def caption(family: str, tables: dataset.Tables) -> str:
     """The caption of a figure."""
     points = shown(family, tables)
-    text = paper.FAMILIES[family].text if family in paper.FAMILIES else TEXTS[family]
+    text = figures.FAMILIES[family].text if family in figures.FAMILIES else TEXTS[family]
     if points.is_empty():
         return text + " n = 0."
     parts = [text]
     if family == "scaling" and "ddp" in set(points["strategy"]):
         parts.append("Under ddp each rank walks the whole data set, so its samples are not distinct.")
-    aside = blocks.SAME if family in paper.FAMILIES else data.ASIDE
+    aside = blocks.SAME if family in figures.FAMILIES else dataset.ASIDE
     # Labels of the paper's figures are their factors' levels, and those of all others are made among all points.
-    unsaid = "" if family in (*paper.FAMILIES, *_OF_A_FEW) else usual(tables["points"], points)
+    unsaid = "" if family in (*figures.FAMILIES, *_OF_A_FEW) else usual(tables["points"], points)
     told = [*parts, counts(points, aside), spread_in_time(points, tables), hardware(points), fixed(points), unsaid]
     return " ".join(text for text in told if text)

@@ -6,8 +6,9 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import why
-from analysis.figures import data, panels, style
+from analysis.figures import panels, style
+from analysis.report import causes
+from analysis.sweep import dataset
 
 MOST = 40
 COLOURS = {
@@ -23,12 +24,12 @@ HATCHES = dict(zip(COLOURS, ("", "\\\\\\\\", "xxxx", "....", "////", "----"), st
 BAR = ["workload", "config_order", "config"]
 
 
-def shares(tables: data.Tables) -> pl.DataFrame:
+def shares(tables: dataset.Tables) -> pl.DataFrame:
     """Per configuration of which something is known, and cause: the sum of the shares of its kinds, mean over `n`
     points; `kind`: the configuration's largest. A time that two causes share may count for both."""
-    points = data.ok_points(tables).select("point_id", *BAR)
-    found = why.seen(tables).join(points, on="point_id").filter(pl.col("cause").is_in(list(COLOURS)))
-    count = points.filter(pl.col("point_id").is_in(why.seen(tables)["point_id"].unique().implode()))
+    points = dataset.ok_points(tables).select("point_id", *BAR)
+    found = causes.seen(tables).join(points, on="point_id").filter(pl.col("cause").is_in(list(COLOURS)))
+    count = points.filter(pl.col("point_id").is_in(causes.seen(tables)["point_id"].unique().implode()))
     of_each = found.group_by(*BAR, "cause", "kind").agg(pl.col("share").sum())
     n = count.group_by(BAR).agg(n=pl.len())
     kinds = n.join(of_each, on=BAR, how="left").with_columns(share=pl.col("share").fill_null(0.0) / pl.col("n"))
@@ -53,7 +54,7 @@ def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> N
 
 
 @style.styled
-def draw(tables: data.Tables) -> Figure:
+def draw(tables: dataset.Tables) -> Figure:
     """Stacked bars, one a configuration, those that lose most first; one panel a workload."""
     found = shares(tables)
     if found.is_empty():
@@ -64,6 +65,6 @@ def draw(tables: data.Tables) -> Figure:
     )
     workloads = [
         (workload, part.partition_by("config_order", maintain_order=True))
-        for workload, part in data.per_workload(ordered)
+        for workload, part in dataset.per_workload(ordered)
     ]
     return panels.stacked_figure(workloads, MOST, _panel, 3)

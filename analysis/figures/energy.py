@@ -10,17 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
-from analysis.figures import data, style
+from analysis.figures import style
+from analysis.sweep import dataset
 
 WATTS = (100, 200, 400, 700)
 UNITS = {"image": ("sample", "samples_per_s", "sample_j"), "llm": ("token", "tokens_per_s", "token_j")}
 """By workload: what energy is counted by, the column of its rate, and that of its energy."""
 
 
-def placed(tables: data.Tables) -> pl.DataFrame:
+def placed(tables: dataset.Tables) -> pl.DataFrame:
     """Points with the energy of their GPUs: `unit` (sample, token), `gpu_ms` and `energy_mj` of one; gpu_ms is the time
     of all of the point's GPUs together."""
-    points = data.ok_points(tables).filter(pl.col("energy_j").is_not_null())
+    points = dataset.ok_points(tables).filter(pl.col("energy_j").is_not_null())
     parts = [
         points.filter(pl.col("workload") == workload, pl.col(rate) > 0, pl.col(energy) > 0).with_columns(
             unit=pl.lit(unit), gpu_ms=pl.col("world_size") / pl.col(rate) * 1e3, energy_mj=pl.col(energy) * 1e3
@@ -31,12 +32,12 @@ def placed(tables: data.Tables) -> pl.DataFrame:
 
 
 @style.styled
-def draw(tables: data.Tables) -> Figure:
+def draw(tables: dataset.Tables) -> Figure:
     """One panel a workload."""
     points = placed(tables)
     if points.is_empty():
         return style.says("No point has the energy of its GPUs.")
-    parts = data.per_workload(points)
+    parts = dataset.per_workload(points)
     made, panels = style.facets(len(parts), 3.0)
     for axes, (workload, part) in zip(panels, parts, strict=True):
         _panel(axes, part)

@@ -8,16 +8,17 @@ import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.figures import data, style
+from analysis.figures import style
+from analysis.sweep import dataset
 
 MOST = 24
 _COLUMNS = (("Configuration", 0.0, 44), ("Reason", 0.38, 20), ("Message", 0.56, 52))
 _LINE_IN = 0.14
 
 
-def bad_points(tables: data.Tables) -> pl.DataFrame:
+def bad_points(tables: dataset.Tables) -> pl.DataFrame:
     """Points that failed or were cancelled, labelled."""
-    return data.configured(tables["points"]).filter(pl.col("status").is_in(["failed", "cancelled"]))
+    return dataset.configured(tables["points"]).filter(pl.col("status").is_in(["failed", "cancelled"]))
 
 
 def verdict(points: pl.DataFrame) -> str:
@@ -56,7 +57,7 @@ def _rule(y: float) -> Line2D:
 
 
 @style.styled
-def draw(tables: data.Tables) -> Figure:
+def draw(tables: dataset.Tables) -> Figure:
     """One row a point that failed or was cancelled."""
     bad = bad_points(tables)
     said = verdict(tables["points"])

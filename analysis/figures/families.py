@@ -1,4 +1,4 @@
-"""The figures of a sweep by name; those of the paper are in analysis/figures/paper."""
+"""The figures of a sweep by name; those of the paper are in analysis/paper/figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from analysis.figures import (
     breakdown,
     causes,
-    data,
     energy,
     failures,
     iteration_time,
@@ -20,8 +19,9 @@ from analysis.figures import (
     scaling,
     timeline,
 )
+from analysis.sweep import dataset
 
-FAMILIES: dict[str, Callable[[data.Tables], Figure]] = {
+FAMILIES: dict[str, Callable[[dataset.Tables], Figure]] = {
     "iteration_time": iteration_time.draw,
     "scaling": scaling.draw,
     "breakdown": breakdown.draw,
@@ -36,6 +36,6 @@ FAMILIES: dict[str, Callable[[data.Tables], Figure]] = {
 }
 
 
-def shown(family: str, tables: data.Tables) -> data.Tables:
+def shown(family: str, tables: dataset.Tables) -> dataset.Tables:
     """What a family is drawn of: the sweep's own points, but for the one on remedies."""
     return tables if family == "remedies" else tables.own()

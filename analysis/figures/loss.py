@@ -6,17 +6,18 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import data, panels, style
+from analysis.figures import panels, style
+from analysis.sweep import dataset
 
 MOST = 12
 BESIDE = 48
 """Characters of a label that has room beside the curves."""
 
 
-def curves(tables: data.Tables) -> pl.DataFrame:
+def curves(tables: dataset.Tables) -> pl.DataFrame:
     """Per workload, configuration and step: the mean, least and most over repeats of the mean over ranks."""
     line = ["workload", "config_order", "config", "strategy", "precision", "step"]
-    points = data.ok_points(tables).select("point_id", *line[:-1])
+    points = dataset.ok_points(tables).select("point_id", *line[:-1])
     return (
         tables["steps"]
         .filter(pl.col("loss").is_finite())
@@ -30,7 +31,7 @@ def curves(tables: data.Tables) -> pl.DataFrame:
 
 
 def _panel(axes: Axes, workload: str, frame: pl.DataFrame, beside: bool) -> None:
-    shown, more = data.leading(frame, MOST)
+    shown, more = dataset.leading(frame, MOST)
     for index, curve in enumerate(shown.partition_by("config_order", maintain_order=True)):
         look = panels.look(index, curve, shown)
         name = f"{panels.brief(curve['config'][0])}, n = {max(curve['n'])}"
@@ -48,14 +49,14 @@ def _panel(axes: Axes, workload: str, frame: pl.DataFrame, beside: bool) -> None
 
 
 @style.styled
-def draw(tables: data.Tables) -> Figure:
+def draw(tables: dataset.Tables) -> Figure:
     """Lines of loss, one row a workload."""
     frame = curves(tables)
     if frame.is_empty():
         return style.says("No point has a finite loss.")
-    parts = data.per_workload(frame)
+    parts = dataset.per_workload(frame)
     # Legends stand beside the curves where that leaves them most of the page, else below them.
-    beside = max(max(map(len, data.leading(part, MOST)[0]["config"])) for _, part in parts) < BESIDE
+    beside = max(max(map(len, dataset.leading(part, MOST)[0]["config"])) for _, part in parts) < BESIDE
     made, rows = style.facets(len(parts), 2.6 if beside else 4.2)
     for axes, (workload, part) in zip(rows, parts, strict=True):
         _panel(axes, workload, part, beside)

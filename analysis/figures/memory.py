@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures import data, panels, style
+from analysis.figures import panels, style
+from analysis.sweep import dataset
 
 
 def what(points: pl.DataFrame) -> str:
@@ -15,9 +16,9 @@ def what(points: pl.DataFrame) -> str:
 
 
 @style.styled
-def draw(tables: data.Tables) -> Figure:
+def draw(tables: dataset.Tables) -> Figure:
     """peak_memory_bytes by configuration, GiB, one row a workload."""
-    points = data.ok_points(tables).filter(pl.col("peak_memory_bytes").is_not_null())
+    points = dataset.ok_points(tables).filter(pl.col("peak_memory_bytes").is_not_null())
     if points.is_empty():
         return style.says("No point has a peak of memory.")
     kind = what(points)

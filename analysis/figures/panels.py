@@ -11,7 +11,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import data, style
+from analysis.figures import style
+from analysis.sweep import dataset
 
 UPRIGHT = 14
 """Configurations of a panel whose bars stand."""
@@ -77,7 +78,7 @@ def lying(axes: Axes, y: float, values: np.ndarray, colour: str, hatch: str) -> 
 
 def dots(axes: Axes, points: pl.DataFrame, value: str, title: str, scale: float, most: int) -> str:
     """Draw the first configurations of one workload; returns what the title must add."""
-    shown, more = data.leading(points, most)
+    shown, more = dataset.leading(points, most)
     by, colours = colour_of(points)
     hatches = dict(zip(colours, ("", "////", "\\\\\\\\", "....", "xxxx", "----"), strict=False))
     groups = shown.partition_by("config_order", maintain_order=True)
@@ -142,7 +143,7 @@ def stacked_figure(
 
 def dot_figure(points: pl.DataFrame, value: str, title: str, scale: float = 1.0) -> Figure:
     """One row a workload."""
-    parts = data.per_workload(points)
+    parts = dataset.per_workload(points)
     most = LYING // len(parts)
     heights = [_height_in(part, most) for _, part in parts]
     made = style.figure(height_in=sum(heights))

@@ -8,11 +8,12 @@ from typing import Any
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures import data, style, timeline
-from analysis.words import percent
+from analysis.figures import style, timeline
+from analysis.sweep import dataset
+from analysis.sweep.labels import percent
 
 
-def chosen(tables: data.Tables) -> list[dict[str, Any]]:
+def chosen(tables: dataset.Tables) -> list[dict[str, Any]]:
     """The trials that are shown, the best first: of those measured, with a timeline of both points."""
     traced = tables["timeline"]["point_id"].unique().implode()
     both = pl.col("point_id").is_in(traced) & pl.col("remedied_id").is_in(traced)
@@ -23,17 +24,17 @@ def chosen(tables: data.Tables) -> list[dict[str, Any]]:
 
 def change(remedy: str) -> str:
     """The settings of a remedy (JSON), in words."""
-    return ", ".join(data.word(name, value) for name, value in json.loads(remedy).items())
+    return ", ".join(dataset.word(name, value) for name, value in json.loads(remedy).items())
 
 
-def events_of(tables: data.Tables, point_id: str) -> pl.DataFrame:
+def events_of(tables: dataset.Tables, point_id: str) -> pl.DataFrame:
     """The timeline of the point's first traced rank."""
     events = tables["timeline"].filter(pl.col("point_id") == point_id)
     return events.filter(pl.col("rank") == events["rank"].min())
 
 
 @style.styled
-def draw(tables: data.Tables) -> Figure:
+def draw(tables: dataset.Tables) -> Figure:
     """Two timelines a trial, to the same scale."""
     trials = chosen(tables)
     if not trials:

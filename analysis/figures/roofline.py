@@ -15,13 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
-from analysis.figures import data, style
-from analysis.metrics import peaks
+from analysis.figures import style
+from analysis.metrics.points import peaks
+from analysis.sweep import dataset
 
 
-def placed(tables: data.Tables) -> list[dict[str, Any]]:
+def placed(tables: dataset.Tables) -> list[dict[str, Any]]:
     """Points with all that it takes, each with intensity (FLOP/byte) and flops_per_s (of one GPU)."""
-    measured = data.ok_points(tables).filter(pl.col("mfu_percent").is_not_null())
+    measured = dataset.ok_points(tables).filter(pl.col("mfu_percent").is_not_null())
     busy = memory_busy(tables)
     rows = []
     for row in measured.to_dicts():
@@ -32,7 +33,7 @@ def placed(tables: data.Tables) -> list[dict[str, Any]]:
     return rows
 
 
-def memory_busy(tables: data.Tables) -> dict[str, float]:
+def memory_busy(tables: dataset.Tables) -> dict[str, float]:
     """Share of cycles in which the memory interface moved data while a point's timed steps ran, mean over GPUs."""
     timed = tables["steps"].filter(pl.col("phase") == "timed")
     window = timed.group_by("point_id").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
@@ -43,7 +44,7 @@ def memory_busy(tables: data.Tables) -> dict[str, float]:
 
 
 @style.styled
-def draw(tables: data.Tables) -> Figure:
+def draw(tables: dataset.Tables) -> Figure:
     """One roofline a model of GPU."""
     rows = placed(tables)
     if not rows:

@@ -12,14 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import nights
-from analysis import tables as schemas
-from analysis.figures import breakdown, data, panels, style
+from analysis.figures import breakdown, panels, style
+from analysis.sweep import dataset, nights
+from analysis.tables import points as schemas
 
 MOST, MOST_LOST = 32, 12
 
 GROUP = ["workload", "config_order", "config", "strategy", "precision"]
-SHAPE = ["world", *data.SHAPE]
+SHAPE = ["world", *dataset.SHAPE]
 DATA_PARALLEL = ("ddp", "ddp_ds", "fsdp2", "zero1", "zero2", "zero3", "local_sgd")
 SHARING = (
     "strategy",
@@ -38,19 +38,19 @@ SHARING = (
 any point on one rank that is alike in all other settings is its base."""
 
 
-def compared(tables: data.Tables) -> pl.DataFrame:
+def compared(tables: dataset.Tables) -> pl.DataFrame:
     """The points of nights in which their group ran on several numbers of ranks (`world`) or of nodes (`shape` tells
     both). One that is the base of several groups is there for each."""
     ranks = pl.coalesce("world_size", pl.col("nodes") * pl.col("ranks_per_node"))
-    points = data.ok_points(tables, (*data.ASIDE, *data.SHAPE)).filter(pl.col("samples_per_s") > 0)
-    points = points.with_columns(world=ranks, shape=pl.format("{} x {}", *data.SHAPE))
+    points = dataset.ok_points(tables, (*dataset.ASIDE, *dataset.SHAPE)).filter(pl.col("samples_per_s") > 0)
+    points = points.with_columns(world=ranks, shape=pl.format("{} x {}", *dataset.SHAPE))
     both = pl.concat([points, _alone(points)])
     return nights.shared(nights.numbered(both, tables["points"]), GROUP, "shape")
 
 
 def _alone(points: pl.DataFrame) -> pl.DataFrame:
     """Points on one rank, as those of groups that did not run on one."""
-    alike = [name for name in data.SETTINGS if name not in (*data.ASIDE, *data.SHAPE, *SHARING)]
+    alike = [name for name in dataset.SETTINGS if name not in (*dataset.ASIDE, *dataset.SHAPE, *SHARING)]
     own = [name for name in GROUP if name not in alike]
     lacking = (
         points.filter(pl.col("strategy").is_in(DATA_PARALLEL), pl.col("world").min().over(GROUP) > 1)
@@ -61,7 +61,7 @@ def _alone(points: pl.DataFrame) -> pl.DataFrame:
     return lacking.join(alone, on=alike, nulls_equal=True, maintain_order="left_right").select(points.columns)
 
 
-def speed_ups(tables: data.Tables) -> pl.DataFrame:
+def speed_ups(tables: dataset.Tables) -> pl.DataFrame:
     """Per group and shape: speed-up of samples/s over the group's fewest ranks in the same nights (median_up, least_up,
     most_up), what would be ideal, efficiency (1 is ideal), and n, the runs.
 
@@ -78,7 +78,7 @@ def speed_ups(tables: data.Tables) -> pl.DataFrame:
     )
 
 
-def losses(tables: data.Tables) -> pl.DataFrame:
+def losses(tables: dataset.Tables) -> pl.DataFrame:
     """Per group, numbers of ranks and nodes, and part: by how much of the step on the fewest ranks the part is longer
     than there (`share`; shorter: below 0), mean over ranks, in the traced looks of the same nights; `n`, the points on
     so many."""
@@ -158,7 +158,7 @@ def _lost(axes: Axes, bars: list[pl.DataFrame]) -> None:
 
 
 @style.styled
-def draw(tables: data.Tables) -> Figure:
+def draw(tables: dataset.Tables) -> Figure:
     """Efficiency, one row a group; under it what is lost, where there are traces."""
     shapes = speed_ups(tables)
     if shapes.is_empty():

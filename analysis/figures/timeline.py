@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.diagnosis.thresholds import limit
-from analysis.figures import data, panels, style
-from analysis.words import percent
+from analysis.figures import panels, style
+from analysis.sweep import dataset
+from analysis.sweep.labels import percent
 
 MOST_RANKS = 8
 LANES = ("range", "compute", "communication", "copy")
@@ -23,11 +24,11 @@ AROUND_S = 2.0
 FEWEST = 3
 
 
-def chosen(tables: data.Tables) -> dict[str, Any] | None:
+def chosen(tables: dataset.Tables) -> dict[str, Any] | None:
     """The point that is shown: ok, with a timeline, of the most ranks; among these the one with most to win back
     (`kind`, `share`: its largest finding above the noise, else null), then the first in order."""
     has = tables["timeline"]["point_id"].unique().to_list()
-    points = data.ok_points(tables).filter(pl.col("point_id").is_in(has))
+    points = dataset.ok_points(tables).filter(pl.col("point_id").is_in(has))
     above = pl.col("share") >= limit("noise")
     first = tables["diagnoses"].filter(pl.col("place") == 1, above).select("point_id", "kind", "share")
     points = points.join(first, on="point_id", how="left", maintain_order="left")
@@ -45,7 +46,7 @@ def waits(events: pl.DataFrame) -> pl.DataFrame:
     return gaps.group_by("rank").agg(pl.col("start_ns", "end_ns").get(longest)).sort("rank")
 
 
-def samples(tables: data.Tables, point_id: str) -> tuple[pl.DataFrame, list[tuple[str, str]]]:
+def samples(tables: dataset.Tables, point_id: str) -> tuple[pl.DataFrame, list[tuple[str, str]]]:
     """Samples of the point's traced look (else of its timed one), and the columns of it to draw: GPUs before hosts."""
     gpu = [("power_instant_w", "GPU power (W)"), ("sm_active_percent", "SMs active (%)")]
     for name, columns in (("gpu_samples", gpu), ("host_samples", [("cpu_percent", "CPU (%)")])):
@@ -134,7 +135,7 @@ def legend(made: Figure, events: pl.DataFrame) -> None:
 
 
 @style.styled
-def draw(tables: data.Tables) -> Figure:
+def draw(tables: dataset.Tables) -> Figure:
     """Lanes of each rank, and rows of samples."""
     point = chosen(tables)
     if point is None:

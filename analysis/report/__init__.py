@@ -4,8 +4,9 @@
         --records results/demo/points --out results/demo/report.html
 
 Each point's own page is in the same file, drawn from data within it when it is asked for: one file can be mailed,
-published, and put into Snakemake's own report, and of 1,000 points it stays below 10 MB (analysis/report/own.py says
-what is cut for that). Templates, style and scripts are the files of page/, which are put into the page as they are.
+published, and put into Snakemake's own report, and of 1,000 points it stays below 10 MB (analysis/report/point_pages.py
+says what is cut for that). Templates, style and scripts are the files of page/, which are put into the page as they
+are.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Any
 
 import jinja2
 
-from analysis import trust, why
-from analysis.claims import CLAIMS
-from analysis.claims.claim import NOT
-from analysis.claims.effect import FEWEST
-from analysis.claims.reason import where_time_goes
-from analysis.figures import captions, data, every
-from analysis.report import own, pictures, records, summary, table
+from analysis.figures import captions
+from analysis.paper.claims import CLAIMS
+from analysis.paper.claims.claim import NOT
+from analysis.paper.claims.effect import FEWEST
+from analysis.paper.claims.reason import where_time_goes
+from analysis.report import causes, pictures, point_pages, records, summary, table, trust
+from analysis.sweep import dataset
+from analysis.tools import draw
 
 PAGE = Path(__file__).parent / "page"
 MOST_SETTINGS = 12
@@ -30,7 +32,7 @@ MOST_SETTINGS = 12
 
 
 def render(
-    tables: data.Tables,
+    tables: dataset.Tables,
     figure_folder: Path,
     found: list[dict[str, Any]],
     logs: Mapping[str, records.Log] | None = None,
@@ -41,7 +43,7 @@ def render(
     env.globals["inline"] = lambda name: (PAGE / name).read_text()
     points = tables["points"]
     verdicts = [claim.verdict(tables) for claim in CLAIMS]
-    known, blind = why.lines(tables)
+    known, blind = causes.lines(tables)
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return env.get_template("report.html.j2").render(
         title=", ".join(sweeps) or "no points",
@@ -51,7 +53,7 @@ def render(
         extremes=summary.extremes(tables),
         figures=pictures.figures(tables, figure_folder),
         left_out=(left_out := pictures.left_out(figure_folder)),
-        failed=any(every.FAILED in line for line in left_out),
+        failed=any(draw.FAILED in line for line in left_out),
         claims=verdicts if any(verdict.points for verdict in verdicts) else [],
         where={v.claim.id: where_time_goes(v, tables) if v.status == NOT else {} for v in verdicts},
         fewest=FEWEST,
@@ -59,8 +61,8 @@ def render(
         most_settings=MOST_SETTINGS,
         fixed=captions.fixed(points) if points.height else "",
         troubles=summary.troubles(tables),
-        why={"lines": known, "blind": blind, "lost": why.lost(tables), "changes": why.changes(tables)}
-        | {"trials": why.trials(tables), "seen": why.seen(tables)["point_id"].n_unique()},
+        why={"lines": known, "blind": blind, "lost": causes.lost(tables), "changes": causes.changes(tables)}
+        | {"trials": causes.trials(tables), "seen": causes.seen(tables)["point_id"].n_unique()},
         costs=trust.costs(tables),
         clocks=trust.clocks(tables),
         events=trust.events(tables),
@@ -68,5 +70,5 @@ def render(
         mfu=points["mfu_percent"].drop_nulls().len(),
         provenance=records.provenance(found),
         records=len(found),
-        data=own.as_json(tables, found, logs or {}),
+        data=point_pages.as_json(tables, found, logs or {}),
     )

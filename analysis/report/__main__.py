@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis import report
-from analysis.figures import data
 from analysis.report import records
+from analysis.sweep import dataset
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not (args.tables / "points.parquet").is_file():
         parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
     found = records.read(args.records)
-    page = report.render(data.load(args.tables), args.figures, found, records.logs(args.records, found))
+    page = report.render(dataset.load(args.tables), args.figures, found, records.logs(args.records, found))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(page, encoding="utf-8")
 

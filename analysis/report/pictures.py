@@ -9,9 +9,12 @@ from typing import Any
 
 from PIL import Image
 
-from analysis.figures import captions, data, every, paper
+from analysis.figures import captions
 from analysis.figures.families import FAMILIES, shown
-from analysis.report import behind
+from analysis.paper import figures as paper
+from analysis.report import figure_data
+from analysis.sweep import dataset
+from analysis.tools import draw
 
 TITLES = {
     "iteration_time": "Step time",
@@ -28,7 +31,7 @@ TITLES = {
 }
 
 
-def figures(tables: data.Tables, folder: Path) -> list[dict[str, Any]]:
+def figures(tables: dataset.Tables, folder: Path) -> list[dict[str, Any]]:
     """Every figure that was drawn, with its bytes inside; those of the paper (in a folder of that name) last."""
     titles = {family: TITLES.get(family, family) for family in FAMILIES}
     titles |= {f"paper/{name}": family.title for name, family in paper.FAMILIES.items()}
@@ -42,7 +45,7 @@ def figures(tables: data.Tables, folder: Path) -> list[dict[str, Any]]:
 
 def left_out(folder: Path) -> list[str]:
     """A line for each figure that the tables have nothing to show of, or whose drawing failed."""
-    told = folder / every.LEFT_OUT
+    told = folder / draw.LEFT_OUT
     return told.read_text().splitlines() if told.exists() else []
 
 
@@ -54,13 +57,13 @@ def webp(file: Path) -> bytes:
     return packed.getvalue()
 
 
-def _content(family: str, file: Path, tables: data.Tables) -> dict[str, Any]:
+def _content(family: str, file: Path, tables: dataset.Tables) -> dict[str, Any]:
     text, _, fixed = captions.caption(family, tables).partition(" Fixed (")
-    rows = behind.frame(family, tables)
+    rows = figure_data.frame(family, tables)
     return {
         "webp": base64.b64encode(webp(file)).decode(),
         "caption": text,
         "fixed": fixed and f"Fixed ({fixed}",
         "rows": 0 if rows is None else rows.height,
-        "csv": "" if rows is None else behind.link(rows),
+        "csv": "" if rows is None else figure_data.link(rows),
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.figures import data
+from analysis.sweep import dataset
 
 _Rows = list[dict[str, Any]]
 
@@ -38,20 +38,20 @@ def reasons(points: pl.DataFrame) -> _Rows:
     return bad.sort("points", "status", "reason", descending=[True, False, False]).to_dicts()
 
 
-def troubles(tables: data.Tables) -> _Rows:
+def troubles(tables: dataset.Tables) -> _Rows:
     """Points that failed or were cancelled, with label and tracebacks."""
-    points = data.configured(tables["points"]).select("point_id", "workload", "config", "config_order", "repeat")
+    points = dataset.configured(tables["points"]).select("point_id", "workload", "config", "config_order", "repeat")
     rows = tables["failures"].join(points, on="point_id", how="left", maintain_order="left")
     return rows.sort("workload", "config_order", "repeat", "point_id", nulls_last=True).to_dicts()
 
 
-def extremes(tables: data.Tables) -> dict[str, Any]:
+def extremes(tables: dataset.Tables) -> dict[str, Any]:
     """The best and the worst configuration of each work, by throughput over ranks (median of repeats), and over all
     works by MFU where it is known. `left`: works that are not shown.
 
     Of the sweep's own points that are ok. Each side names the settings in which the two differ, and its first repeat.
     """
-    points = data.ok_points(tables.own()).filter(pl.col("samples_per_s") > 0, pl.col("world_size") > 0)
+    points = dataset.ok_points(tables.own()).filter(pl.col("samples_per_s") > 0, pl.col("world_size") > 0)
     per_rank = pl.coalesce("tokens_per_s", "samples_per_s") / pl.col("world_size")
     groups = points.with_columns(value=per_rank).partition_by(WORK, maintain_order=True)
     compared = [group for group in groups if group["config_order"].n_unique() > 1]
@@ -65,7 +65,7 @@ def extremes(tables: data.Tables) -> dict[str, Any]:
 
 def _work(group: pl.DataFrame) -> str:
     row = group.row(0, named=True)
-    return data.label(row, [name for name in WORK[1:] if row[name] is not None])
+    return dataset.label(row, [name for name in WORK[1:] if row[name] is not None])
 
 
 def _measure(group: pl.DataFrame) -> str:
@@ -74,7 +74,7 @@ def _measure(group: pl.DataFrame) -> str:
 
 
 def _pair(group: pl.DataFrame, work: str, measure: str) -> dict[str, Any]:
-    first = pl.col("point_id", "config", *(name for name in data.SETTINGS if name != "workload")).first()
+    first = pl.col("point_id", "config", *(name for name in dataset.SETTINGS if name != "workload")).first()
     by = ["workload", "config_order"]
     each = group.group_by(by, maintain_order=True).agg(first, pl.col("value").median(), n=pl.len())
     ordered = each.sort("value", "point_id", descending=[True, False])
@@ -92,8 +92,8 @@ def _told(row: dict[str, Any], other: dict[str, Any]) -> str:
     """What sets a configuration apart from the other one; of another workload, from all of its own."""
     if row["workload"] != other["workload"]:
         return f"{row['workload']}: {row['config']}"
-    names = [name for name in data.SETTINGS if name not in data.ASIDE and row[name] != other[name]]
-    return data.label(row, [name for name in names if row[name] is not None])
+    names = [name for name in dataset.SETTINGS if name not in dataset.ASIDE and row[name] != other[name]]
+    return dataset.label(row, [name for name in names if row[name] is not None])
 
 
 def _short(value: float) -> str:

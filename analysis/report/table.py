@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from analysis.figures import data
-from analysis.report import behind
+from analysis.report import figure_data
+from analysis.sweep import dataset
 
 # Result columns: heading, column, what it is divided by, decimals.
 RESULTS = (
@@ -38,9 +38,9 @@ def point_table(points: pl.DataFrame) -> dict[str, Any]:
     """Head and rows: id, status, workload, configuration, the results that some point has, and last the settings that
     vary within a workload. `numbers`: places of the first and last result, from 1; `settings`: of the first setting.
     """
-    ordered = data.configured(points)
-    vary = {name for _, part in data.per_workload(ordered) for name in data.varying(part, but=())}
-    names = [name for name in data.SETTINGS if name in vary]
+    ordered = dataset.configured(points)
+    vary = {name for _, part in dataset.per_workload(ordered) for name in dataset.varying(part, but=())}
+    names = [name for name in dataset.SETTINGS if name in vary]
     aside = ["round"] if ordered["round"].null_count() < ordered.height else []
     results = [r for r in RESULTS if ordered[r[1]].null_count() < ordered.height]
     rows = []
@@ -55,5 +55,5 @@ def point_table(points: pl.DataFrame) -> dict[str, Any]:
         "numbers": (len(FIRST) + 1, len(FIRST) + len(results)),
         "settings": len(FIRST) + len(results) + len(aside) + 1,
         "rows": rows,
-        "csv": behind.link(behind.told(whole)),
+        "csv": figure_data.link(figure_data.told(whole)),
     }

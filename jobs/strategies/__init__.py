@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from jobs import compute
-from jobs.point import Point
+from jobs.point.point import Point
 from jobs.strategies import precision
 from jobs.strategies.optimizer import make_optimizer
-from jobs.telemetry.trace import Tracer
-from jobs.workloads import Batch, Work
+from jobs.telemetry.trace.tracers import Tracer
+from jobs.workloads import Batch, Work, compute
 
 Spoil = Callable[[torch.Tensor], torch.Tensor]
 """Takes a micro-batch's loss and gives it back, but for a failure made on purpose."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from jobs.failures import Unsupported
-from jobs.point import Point
+from jobs.point.point import Point
+from jobs.record.failures import Unsupported
 from jobs.strategies import Trainer, precision
 from jobs.workloads import Batch, Work
 

@@ -8,8 +8,8 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.failures import Unsupported
-from jobs.point import Point
+from jobs.point.point import Point
+from jobs.record.failures import Unsupported
 from jobs.strategies import Trainer, precision
 from jobs.workloads import Batch, Work
 

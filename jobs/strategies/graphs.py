@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from jobs.failures import Unsupported
+from jobs.record.failures import Unsupported
 from jobs.strategies import Spoil, Trainer
-from jobs.telemetry.trace import Tracer
+from jobs.telemetry.trace.tracers import Tracer
 from jobs.workloads import Batch
 
 WARM_UP = 11

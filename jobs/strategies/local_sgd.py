@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from jobs.point import Point
+from jobs.point.point import Point
 from jobs.strategies import Trainer, precision
 from jobs.strategies.averaging import average
 from jobs.workloads import Work

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from jobs.point import Point
+from jobs.point.point import Point
 
 KERNELS: dict[str, dict[str, bool]] = {
     "default": {},

@@ -12,12 +12,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from jobs.point import Point
+from jobs.point.point import Point
 from jobs.strategies import Spoil, Trainer, precision
 from jobs.strategies.averaging import average, gradients
 from jobs.strategies.mesh import make_mesh
 from jobs.strategies.optimizer import make_optimizer
-from jobs.telemetry.trace import Tracer
+from jobs.telemetry.trace.tracers import Tracer
 from jobs.workloads import Batch, Work
 
 INPUTS = {"llm": ("tokens", "tokens"), "image": ("image", "label")}

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from jobs.point import Point
+from jobs.point.point import Point
 from jobs.strategies import Trainer, precision
 from jobs.strategies.averaging import average, gradients
 from jobs.strategies.mesh import make_mesh

@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from jobs import dtypes
-from jobs.point import Point
+from jobs.point.point import Point
 from jobs.strategies import Trainer
 from jobs.strategies.optimizer import make_optimizer
 from jobs.strategies.precision import shorten_batch_norms
-from jobs.workloads import Batch, Work
+from jobs.workloads import Batch, Work, dtypes
 
 
 def zero_config(point: Point, layer_numel: int, device: torch.device) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Runs the telemetry of this machine against known loads, and keeps what it wrote:
 
-    nightsweep calibrate FOLDER                   # measures, and tells what is found (analysis/calibration.py)
+    nightsweep calibrate FOLDER                   # measures, and tells what is found (analysis/tools/calibration.py)
     python -m jobs.telemetry.calibrate FOLDER     # measures only: on a node without polars; read FOLDER elsewhere
 
 FOLDER then holds `steady/` and, where nsys works, `bursts/`: a look each, with the sampler's log, loads.jsonl and, in
@@ -13,10 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jobs.look import Look, write_json
-from jobs.point import complete
-from jobs.telemetry import gpus, nsys
+from jobs.host import gpus
+from jobs.point.point import complete
+from jobs.record.folder import Look, write_json
 from jobs.telemetry.samplers import Started
+from jobs.telemetry.trace import nsys
 
 POINT = {"workload": "image", "model": "mobilenet_v2", "traced_steps": 1}
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from jobs.look import write_json
-from jobs.telemetry.gpus import full_uuid
+from jobs.host.gpus import full_uuid
+from jobs.record.folder import write_json
 
 EDGE = 8192
 """Edge of the bf16 matrices."""

@@ -11,9 +11,9 @@ import socket
 import subprocess
 import sys
 
-from jobs.look import Look, read_json, write_json
-from jobs.telemetry import gpus
-from jobs.telemetry.events import Events
+from jobs.host import gpus
+from jobs.record.folder import Look, read_json, write_json
+from jobs.telemetry.gpu.events import Events
 
 END_S = 5.0
 OFF_VARIABLE = "NIGHTSWEEP_NO_SAMPLERS"
@@ -24,9 +24,9 @@ class Started:
 
     def __init__(self, look: Look, nvml_hz: int) -> None:
         self.look = look
-        modules = [] if OFF_VARIABLE in os.environ else ["jobs.telemetry.host"]
+        modules = [] if OFF_VARIABLE in os.environ else ["jobs.telemetry.host_sampler"]
         if modules and nvml_hz > 0 and gpus.probe()[0]:
-            modules.append("jobs.telemetry.sampler")
+            modules.append("jobs.telemetry.gpu.sampler")
         commands = [[sys.executable, "-m", module, str(look.folder)] for module in modules]
         # numpy's and Arrow's pools of threads would cost more than the sampling
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

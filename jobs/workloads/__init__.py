@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from jobs.heartbeat import Heartbeat
-from jobs.point import Point
+from jobs.point.point import Point
+from jobs.record.heartbeat import Heartbeat
 
 Batch = dict[str, torch.Tensor]
 

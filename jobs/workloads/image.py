@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import Dataset
 
-from jobs.point import Point
-from jobs.settings.parallel import FLAT
+from jobs.point.point import Point
+from jobs.point.settings.parallel import FLAT
 from jobs.workloads import Batch, Work
 from jobs.workloads.images import prepared
 from jobs.workloads.images.convolutions import block_stem, fuse_padding

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis import tables as schemas
-from analysis.figures import data
 from analysis.report import records
+from analysis.sweep import dataset
+from analysis.tables import points as schemas
 from tests.bench.speed import measured
 
 IDS = ("point_id", "remedied_id")
@@ -32,7 +32,7 @@ def renamed(point: str, copy: int) -> str:
     return hashlib.sha256(f"{point} {copy}".encode()).hexdigest()[: len(point)] if copy else point
 
 
-def replicated(tables: data.Tables, points: int) -> data.Tables:
+def replicated(tables: dataset.Tables, points: int) -> dataset.Tables:
     """So many points: these, again and again."""
     ids = tables["points"]["point_id"].to_list()
     repeats = int(tables["points"]["repeat"].max() or 0) + 1  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def replicated(tables: data.Tables, points: int) -> data.Tables:
             if name == "points":
                 frame = frame.with_columns(pl.col("repeat") + copy * repeats)
             frames.append(frame)
-    return data.Tables({name: pl.concat(frames) for name, frames in parts.items()})
+    return dataset.Tables({name: pl.concat(frames) for name, frames in parts.items()})
 
 
 def copy_records(folder: Path, ids: set[str], out: Path) -> None:
@@ -64,10 +64,10 @@ def copy_records(folder: Path, ids: set[str], out: Path) -> None:
             (target / "record.json").write_text(json.dumps(record | {"point_id": target.name}))
 
 
-def joined(folders: list[Path]) -> data.Tables:
+def joined(folders: list[Path]) -> dataset.Tables:
     """The tables of several sweeps as one."""
-    loaded = [data.load(folder) for folder in folders]
-    return data.Tables({name: pl.concat(tables[name] for tables in loaded) for name in schemas.TABLES})
+    loaded = [dataset.load(folder) for folder in folders]
+    return dataset.Tables({name: pl.concat(tables[name] for tables in loaded) for name in schemas.TABLES})
 
 
 def main() -> None:

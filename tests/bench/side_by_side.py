@@ -17,8 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from analysis.diagnosis import judge, sources
-from jobs.facts import ROOT
+from analysis.diagnosis import verdict
+from analysis.diagnosis.evidence import sources
+from jobs.host.facts import ROOT
 from tests.bench import kineto_copy
 from tests.labelled import kept
 
@@ -44,7 +45,7 @@ def exports(folder: Path) -> list[Path]:
 
 def ours(folder: Path) -> str:
     """The material causes, the largest first."""
-    found = judge.judged(sources.gathered([folder])).as_json()
+    found = verdict.judged(sources.gathered([folder])).as_json()
     causes = [c for c in found["causes"] if c["share"] >= 0.005][:SHOWN]
     told = [_cause(c) for c in causes]
     remarks = [c["kind"] for c in found["causes"] if c["kind"].startswith("missing_")]

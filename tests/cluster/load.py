@@ -22,7 +22,7 @@ import psutil
 
 from tests.cluster.slurm import Cluster, Shape
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "sinfo", "scancel", "sacctmgr")
 WAITER = """
 import submitit, sys

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 
-from jobs.facts import ROOT
-from jobs.look import read_json
+from jobs.host.facts import ROOT
+from jobs.record.folder import read_json
 from tests.cluster.slurm import Cluster, Shape
 
 WORK = Path("/tmp/ns")

@@ -26,12 +26,12 @@ MODULES = {
 
 def wait(look: Path) -> None:
     """In a rank of this look: be ready, and wait to be told to go on."""
-    from jobs.look import Look, read_json
-    from jobs.processes import die_with_parent
+    from jobs.host.processes import die_with_parent
+    from jobs.record.folder import Look, read_json
 
     die_with_parent()
     settings = read_json(Look(look).point_file)["settings"]
-    common = ("jobs.steps", "jobs.strategies.ddp", f"jobs.workloads.{settings['workload']}")
+    common = ("jobs.rank.loop", "jobs.strategies.ddp", f"jobs.workloads.{settings['workload']}")
     for name in (
         *common,
         *MODULES[settings["workload"]],

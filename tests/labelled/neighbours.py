@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jobs.processes import die_with_parent
+from jobs.host.processes import die_with_parent
 
 FOREVER_S = 3600.0
 

@@ -27,12 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import launch, plan, watch
-from jobs.facts import ROOT
-from jobs.look import read_json, write_json
-from jobs.looks import SKIPPED, Attempt
-from jobs.point import Point
-from jobs.telemetry import nsys
+from jobs.host.facts import ROOT
+from jobs.launch import launch, watchdog
+from jobs.launch.attempt import SKIPPED, Attempt
+from jobs.point import plan
+from jobs.point.point import Point
+from jobs.record.folder import read_json, write_json
+from jobs.telemetry.trace import nsys
 from tests.labelled import ahead
 from tests.labelled.runs import RUNS, Run, load
 
@@ -94,7 +95,7 @@ def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: f
             return export(*args, **options)
 
         nsys.export = after_the_turn
-        record = launch.launch(folder, point, watch.Limits(limit_s, limit_s), lambda: False)
+        record = launch.launch(folder, point, watchdog.Limits(limit_s, limit_s), lambda: False)
     failed = [entry for entry in record["looks"].values() if entry["status"] == "failed"]
     if not failed:
         record |= {"status": "ok", "reason": None, "message": None}

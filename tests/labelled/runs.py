@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from jobs.constraints import reasons
-from jobs.point import Point, complete
+from jobs.point.constraints import reasons
+from jobs.point.point import Point, complete
 
 RUNS = Path(__file__).with_name("runs.yaml")
 INJECTION_VARIABLE = "NIGHTSWEEP_TEST_INJECTION"

@@ -2,9 +2,9 @@
 
     python -m tests.labelled.store OUT tests/data/labelled
 
-Of each run that went well: label.json, record.json and point.json; of its looks the steps, results and samples, and
-the exports, traced/trace-rR.sqlite.xz, with the tables that analysis/readers/nsys.py reads. Each export is read before
-and after: where any table of the engine differs, nothing of the run is kept and the exit status is 1.
+Of each run that went well: label.json, record.json and point.json; of its looks the steps, results and samples, and the
+exports, traced/trace-rR.sqlite.xz, with the tables that analysis/readers/nsys/reader.py reads. Each export is read
+before and after: where any table of the engine differs, nothing of the run is kept and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from analysis import engine, leaks
-from analysis.readers.nsys_fields import SOURCES
-from analysis.scrub import Scrubber, nsys_copy
-from jobs.telemetry import log
+from analysis.ingest import engine
+from analysis.readers.nsys.fields import SOURCES
+from analysis.tools.publish import leaks
+from analysis.tools.publish.scrub import Scrubber, nsys_copy
+from jobs.telemetry.gpu import log
 
 KEPT = {table for table, _ in SOURCES.values()} | {
     "StringIds", "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE",

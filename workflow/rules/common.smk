@@ -6,9 +6,9 @@ from snakemake.exceptions import WorkflowError
 
 sys.path.insert(0, workflow.basedir)
 
-from jobs import rounds
-from jobs.sweep import SweepError, load
-from jobs.workflow import Run
+from jobs.sweep import rounds
+from jobs.sweep.sweep import SweepError, load
+from jobs.sweep.driver import Run
 
 SWEEP_FILE = Path((workflow.configfiles or ["config/demo.yaml"])[-1])
 

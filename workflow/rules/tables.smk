@@ -17,7 +17,7 @@ rule ingest:
     params:
         folder=subpath(input.record, parent=True),
     shell:
-        "python -m analysis.ingest {params.folder} --out {output.tables} > {log} 2>&1"
+        "python -m analysis.ingest.point_tables {params.folder} --out {output.tables} > {log} 2>&1"
 
 
 rule diagnosis:
@@ -32,7 +32,7 @@ rule diagnosis:
     params:
         folder=subpath(input.record, parent=True),
     shell:
-        "python -m analysis.diagnosis.of_point {params.folder} --out {output.diagnosis} > {log} 2>&1"
+        "python -m analysis.diagnosis.point_diagnosis {params.folder} --out {output.diagnosis} > {log} 2>&1"
 
 
 rule tables:
@@ -54,5 +54,5 @@ rule tables:
         diagnoses="results/{sweep}/diagnoses",
         folder=subpath(output[0], parent=True),
     shell:
-        "python -m analysis.collect {params.sweep_file} --rounds {params.rounds} --derived {params.derived}"
+        "python -m analysis.tools.collect {params.sweep_file} --rounds {params.rounds} --derived {params.derived}"
         " --diagnoses {params.diagnoses} --out {params.folder} > {log} 2>&1"

@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from jobs.point import Point
+from jobs.point.point import Point
 from jobs.workloads.images.digits import enlarge, idx_files, load_digits, to_bytes
 
 Form = Literal["jpeg", "raw", "array"]

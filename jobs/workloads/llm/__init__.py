@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from jobs.point import Point
+from jobs.point.point import Point
 from jobs.workloads import Batch, Work
 from jobs.workloads.llm import batches
 from jobs.workloads.llm.tuning import build_model

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from jobs import dtypes
-from jobs.point import Point
-from jobs.workloads import Batch
+from jobs.point.point import Point
+from jobs.workloads import Batch, dtypes
 from jobs.workloads.llm.text import Documents, Pairs, Windows, load_documents
 
 

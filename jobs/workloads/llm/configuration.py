@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jobs.llama import SHAPES
-from jobs.point import Point
+from jobs.point.llama import SHAPES
+from jobs.point.point import Point
 
 
 def configuration(point: Point) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from jobs import dtypes
-from jobs.failures import Unsupported
-from jobs.point import Point
+from jobs.point.point import Point
+from jobs.record.failures import Unsupported
+from jobs.workloads import dtypes
 from jobs.workloads.llm import weights
 from jobs.workloads.llm.configuration import configuration
 from jobs.workloads.llm.nf4 import Nf4Linear
@@ -37,7 +37,7 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
     config = configuration(point)
     with torch.device("meta"):
         if method.startswith("dpo"):
-            from jobs.workloads.llm.preference import PreferenceLlama  # it needs peft, which takes a while to import
+            from jobs.workloads.llm.preference import PreferenceLlama
 
             llama: Llama = PreferenceLlama(config, chunks, point.dpo_beta, copied=method == "dpo")
         else:

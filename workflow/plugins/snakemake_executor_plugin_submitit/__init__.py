@@ -1,9 +1,9 @@
-"""The name under which Snakemake finds the executor of jobs/executor: `executor: submitit` in a profile."""
+"""The name under which Snakemake finds the executor of jobs/slurm/executor: `executor: submitit` in a profile."""
 
 from snakemake_interface_executor_plugins.settings import CommonSettings
 
-from jobs.executor.executor import Executor
-from jobs.executor.settings import ExecutorSettings
+from jobs.slurm.executor.executor import Executor
+from jobs.slurm.executor.settings import ExecutorSettings
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 

@@ -9,8 +9,8 @@ from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from jobs.progress import Progress
-from jobs.workflow import Run
+from jobs.sweep.driver import Run
+from jobs.sweep.progress import Progress
 
 POINT_RULE = "point"
 

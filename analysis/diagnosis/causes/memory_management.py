@@ -1,0 +1,129 @@
+"""Memory costs time: asked for and given back in every step, too tight, kept on the host, or left unused."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.evidence import batch
+from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.remedies import proposals as remedies
+from analysis.diagnosis.thresholds import limit
+from analysis.metrics import intervals
+from analysis.metrics.intervals import Intervals
+from analysis.metrics.steps import parts
+
+CAUSE = "memory_management"
+LARGE_BYTES = 1 << 20
+TO_HOST = tuple(part for part in parts.COPIES if part.startswith("copy_dtoh"))
+FROM_HOST = tuple(part for part in parts.COPIES if part.startswith("copy_htod"))
+
+
+def offloads(e: Evidence) -> bool:
+    """Whether weights or states live on the host: as the point says, else by the number of large copies from there."""
+    if e.point is not None:
+        return e.point.offload != "none"
+    if not e.lanes:
+        return False
+    large = pl.col("direction") == "HtoD", pl.col("bytes") >= LARGE_BYTES
+    copies = e.of_lanes(lambda lane: lane.summed(lane.own["copies"].filter(*large)["start_ns"]))
+    many = float(copies.mean()) > limit("offload_copies")
+    if e.lanes[0].source != "none":
+        return many
+    return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > limit("offload_exposed")
+
+
+def offloaded_idle(e: Evidence, lane: Lane) -> Intervals:
+    """Idle while the host computes the optimizer's step."""
+    return intervals.intersect(lane.dispatch, lane.ranges("(?i)optimizer")) if offloads(e) else intervals.empty()
+
+
+def allocator_churn(e: Evidence) -> list[Cause]:
+    """Memory is taken from the driver and given back in the middle of training (cudaMalloc, cudaFree, empty_cache).
+    Idle time in these calls, and what waiting for the device in them led to."""
+    if e.retries:
+        return []
+    change = remedies.chosen(e.point, {"empty_cache": False}, {"allocator": "expandable"})
+    return found(
+        CAUSE,
+        "allocator_churn",
+        e.share(e.length(lambda lane: lane.churn), host=True),
+        "idle",
+        method="idle time in calls of the allocator, and after their waits for the device",
+        advice="let the caching allocator keep its memory: no empty_cache, sizes that repeat",
+        remedy=change if e.point is None or e.point.empty_cache or e.point.allocator == "default" else {},
+        evidence=[_calls(e)],
+    )
+
+
+def _calls(e: Evidence) -> Fact:
+    names = pl.col("name").cast(pl.String).str.contains(parts.ALLOCATOR)
+    count = e.of_lanes(lambda lane: lane.summed(lane.events["runtime"].filter(names)["start_ns"]))
+    return Fact("calls of the driver's allocator", float(count[e.judged].mean()), "a step", "runtime")
+
+
+def memory_pressure(e: Evidence) -> list[Cause]:
+    """Memory is too tight: the allocator tries again after giving its cache back, or weights and optimizer live on the
+    host. Idle time in and after these calls; copies of what is offloaded that nothing hides, and the idle time of the
+    host's optimizer. Reserved memory near the device's is a remark."""
+    facts, amounts = [], []
+    if e.retries:
+        facts.append(Fact("allocations tried again in the steps", e.retries, "", "steps"))
+    if e.retries and e.lanes:
+        amounts.append(e.length(lambda lane: lane.churn) * e.host_scale)
+        facts.append(_calls(e))
+    if offloads(e) and e.lanes:
+        copies = np.sum([e.part(part) for part in (*TO_HOST, *FROM_HOST)], axis=0)
+        waits = e.length(lambda lane: intervals.merge(lane.lost["copy_pageable"], lane.lost["copy_pinned"]))
+        amounts.append(np.asarray(copies + waits + e.length(lambda lane: offloaded_idle(e, lane))))
+        facts.append(
+            Fact(
+                "copies from and to the host that nothing hides", float(np.mean(copies)) / 1e6, "ms a step", "breakdown"
+            )
+        )
+    full = e.memory is not None and e.memory[0] > limit("memory_full") * e.memory[1]
+    if full and e.memory is not None:
+        facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
+    if not facts:
+        return []
+    half = [{"micro_batch": e.point.micro_batch // 2}] if e.point and e.point.micro_batch > 1 else []
+    proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, *half]
+    return found(
+        CAUSE,
+        "memory_pressure",
+        e.share(np.sum(amounts, axis=0)) if amounts else Share(0.0),
+        "idle" if e.retries else "none",
+        method="exposed copies of offloaded data, idle time of the host's optimizer and of the allocator's retries",
+        advice="keep on the GPU what fits there"
+        if offloads(e)
+        else "leave memory room: sizes that repeat, a smaller batch",
+        remedy=remedies.chosen(e.point, *proposals) if e.retries or offloads(e) else {},
+        evidence=facts,
+    )
+
+
+def memory_headroom(e: Evidence) -> list[Cause]:
+    """Memory has room for a batch twice as large or more. Time of the optimizer's kernels, which do not depend on the
+    batch, that a batch as large as memory allows would save a sample; the rest that it may give is `launch_bound`. A
+    remark where the batch is small: then it is `small_batch` that has the same remedy."""
+    if e.memory is None or e.growth < 2:
+        return []
+    share = e.share(batch.optimizer_saving(e)) if e.lanes and not batch.is_small(e) else Share(0.0)
+    return found(
+        CAUSE,
+        "memory_headroom",
+        share,
+        "compute",
+        method=f"time of optimizer kernels x (1 - 1/{e.growth}), of the time a sample",
+        advice="enlarge the batch: more samples share one optimizer step",
+        remedy=remedies.chosen(e.point, *remedies.larger_batch(e.point, e.growth)),
+        evidence=[
+            Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"),
+            Fact("room for a batch larger by", e.growth, "times", "ranks"),
+        ],
+    )
+
+
+RULES = (allocator_churn, memory_headroom, memory_pressure)

@@ -1,0 +1,148 @@
+"""The GPU computes, but not as it could: formats, layouts, kernels, and what is computed twice."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analysis.diagnosis.cause import Cause, Fact, found
+from analysis.diagnosis.causes import insufficient_parallelism as parallelism
+from analysis.diagnosis.evidence import batch, kernel_savings
+from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.remedies import proposals as remedies
+
+CAUSE = "model_hyperparameters"
+MEMORY_LEFT = 0.5
+
+
+def tensor_cores_unused(e: Evidence) -> list[Cause]:
+    """Matrix products, convolutions or attention in fp32 that tensor cores could do. Their time, times 1 - peak of fp32
+    over peak of TF32 of the device (analysis/metrics/points/peaks.py; 1/8 where nothing is stated). Products that wait
+    for memory win less: half is the interval's lower end. Where the rest is in 16 bits, attention that is computed by
+    plain products is what remains in fp32."""
+    half: tuple[remedies.Change, ...] = ({"attention": "flash"}, {"precision": "bf16_pure"})
+    whole: tuple[remedies.Change, ...] = ({"precision": "tf32"}, {"precision": "bf16"})
+    in_half = e.setting("precision") in ("bf16", "fp16")
+    return found(
+        CAUSE,
+        "tensor_cores_unused",
+        e.share(e.kernels["tensor_cores_unused"]).times(0.5),
+        "compute",
+        method="time of matrix kernels without tensor cores x (1 - fp32 peak / TF32 peak)",
+        advice="let all of it be 16 bits, attention too" if in_half else "allow TF32, or train in bf16",
+        remedy=remedies.chosen(e.point, *(half if in_half else whole)),
+        evidence=_longest(e, pl.col("tensor_cores").not_() & (pl.col("precision").cast(pl.String) == "fp32")),
+    )
+
+
+def low_occupancy(e: Evidence) -> list[Cause]:
+    """Kernels have fewer blocks than the GPU has SMs, though the batch is not small. As in `small_batch`."""
+    if batch.is_small(e):
+        return []
+    return found(
+        CAUSE,
+        "low_occupancy",
+        parallelism.underfilled(e),
+        "compute",
+        method="sum over kernels of time x (1 - blocks / SMs)",
+        advice="fuse these kernels, or give them more to do at once",
+        remedy=remedies.chosen(e.point, {"compile": "default"}) if e.point else {},
+        evidence=[*parallelism.fill(e), *_longest(e, pl.col("est_sm_efficiency") < 0.5)],
+    )
+
+
+def layout_transposes(e: Evidence) -> list[Cause]:
+    """Kernels that only turn one memory layout into the other around convolutions: all of their time. With them, the
+    SMs that batch norms in NCHW leave without a block (one block for each channel): their time x the share of these,
+    and of PyTorch's own norms at least the share in the table; half is the interval's lower end."""
+    return found(
+        CAUSE,
+        "layout_transposes",
+        e.share(e.kernels["layout_transposes"]).times(0.5),
+        "compute",
+        method="time of kernels that turn NCHW into NHWC or back, and what batch norms in NCHW lose",
+        advice="keep images and weights in NHWC (channels_last)",
+        remedy=remedies.chosen(e.point, {"layout": "nhwc"}),
+        evidence=_longest(
+            e, pl.col("name").cast(pl.String).str.contains(f"{kernel_savings.TRANSPOSE}|{kernel_savings.NCHW_NORM}")
+        ),
+    )
+
+
+def recompute_or_unfused(e: Evidence) -> list[Cause]:
+    """Work that need not be done. Recomputation: activation checkpointing while memory is half empty, its share of the
+    hardware FLOPs, of the compute time. Kernels that a compiler would fuse: of neighbours all but the longest, and all
+    next to a softmax of attention that is not fused (analysis/diagnosis/evidence/kernel_savings.py), three quarters of
+    that; half is the interval's lower end."""
+    again = recomputed(e)
+    if again is not None:
+        share = e.share(e.part("compute") * again)
+        return found(
+            CAUSE,
+            "recompute_or_unfused",
+            share,
+            "compute",
+            method="compute time x recomputed share of hardware FLOPs",
+            advice="memory has room: keep the activations, or checkpoint fewer layers",
+            remedy=remedies.chosen(e.point, {"activation_checkpointing": False}),
+            evidence=[
+                Fact("FLOPs that are recomputed", again, "share", "rankR.result.json"),
+                Fact("peak of reserved memory", e.memory[0] / e.memory[1] if e.memory else 0.0, "share", "ranks"),
+            ],
+        )
+    if e.compiled and e.setting("attention") != "eager":
+        return []
+    written_out = e.setting("attention") in ("eager", "math")
+    proposals = ({"attention": "auto"},) if written_out else ({"compile": "default"},)
+    return found(
+        CAUSE,
+        "recompute_or_unfused",
+        e.share(e.kernels["recompute_or_unfused"]).times(0.5, value=0.75),
+        "compute",
+        method="of neighbouring elementwise kernels, norms and reductions all but the longest; attention's softmax",
+        advice="use fused attention" if written_out else "compile the model, or use fused kernels",
+        remedy=remedies.chosen(e.point, *proposals),
+        evidence=_longest(e, pl.col("category").cast(pl.String).is_in(kernel_savings.FUSIBLE)),
+    )
+
+
+def recomputed(e: Evidence) -> float | None:
+    """Share of the hardware FLOPs that activation checkpointing adds; None without it, or where memory needs it."""
+    counts = [r["flops"] for r in e.results if (r.get("flops") or {}).get("hardware_step")]
+    if not e.setting("activation_checkpointing") or not counts or e.memory is None:
+        return None
+    if e.memory[0] > MEMORY_LEFT * e.memory[1]:
+        return None
+    return 1 - float(sum(c["step"] for c in counts)) / float(sum(c["hardware_step"] for c in counts))
+
+
+def _longest(e: Evidence, which: pl.Expr) -> list[Fact]:
+    """The three names with most time among these kernels, ms a step."""
+    own = [_totals(lane, which) for n, lane in enumerate(e.lanes) if n in e.judged]
+    if not own:
+        return []
+    steps = sum(lane.steps.height for n, lane in enumerate(e.lanes) if n in e.judged)
+    total = pl.concat(own).group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
+    return [Fact(name, ns / 1e6 / steps, "ms a step", "kernels") for name, ns in total.head(3).iter_rows()]
+
+
+def _totals(lane: Lane, which: pl.Expr) -> pl.DataFrame:
+    begin, end = lane.steps["start_ns"].min(), lane.steps["end_ns"].max()
+    inside = pl.col("start_ns").is_between(begin, end, closed="left")
+    took = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+    communication = pl.col("category").cast(pl.String) == "communication"
+    return lane.own["kernels"].filter(which, inside, ~communication).group_by(_short()).agg(took)
+
+
+def _short() -> pl.Expr:
+    """The kernel's own name, without its types."""
+    bare = (
+        pl.col("name")
+        .cast(pl.String)
+        .str.replace(r"^void ", "")
+        .str.replace_all(r"\(anonymous namespace\)|<unnamed>", "_")
+    )
+    return bare.str.extract(r"^([^<(]*)").str.extract(r"([^:]*)$").alias("name")
+
+
+RULES = (tensor_cores_unused, low_occupancy, layout_transposes, recompute_or_unfused)

@@ -1,0 +1,95 @@
+"""Where the job was put: who else is on the GPU, how fast it may run, and how far its CPUs are."""
+
+from __future__ import annotations
+
+from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.evidence import samples
+from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.remedies import proposals
+from analysis.diagnosis.thresholds import limit
+
+CAUSE = "scheduling"
+
+
+def gpu_shared(e: Evidence) -> list[Cause]:
+    """Other processes compute on the GPU. Time in which this rank's work runs or stands launched on an idle GPU
+    (idle_queued), x (1 - 1/processes) x its share of the step: what others at work as long as this one take by turns.
+    The lower end is idle_queued alone, which is all that is seen of processes that the counters do not tell."""
+    count = e.tenants
+    queued = e.part("idle_queued")
+    alone = e.share(queued)
+    if count < 2:
+        if not e.shared:
+            return []
+        share = alone
+    else:
+        held = e.part("compute") + queued
+        duty = min(1.0, float(held[e.judged].mean()) / e.step_ns) if held.size else 0.0
+        likely = e.share(held * (1 - 1 / count) * duty)
+        low = None if alone.low is None else min(alone.low, likely.value)
+        high = None if likely.high is None else min(1.0, likely.high / max(duty, 0.01))
+        share = Share(max(likely.value, alone.value), low, high)
+    facts = [Fact("processes with a context on the GPU", count, "", "gpu_samples")] if count > 1 else []
+    if e.lanes:
+        facts.append(
+            Fact("launched, and the GPU idle in this trace", float(queued.mean()) / 1e6, "ms a step", "breakdown")
+        )
+    return found(
+        CAUSE,
+        "gpu_shared",
+        share,
+        "none",
+        method="time of this rank's work x (1 - 1/processes) x its share of the step",
+        advice="give the job GPUs of its own",
+        remedy=proposals.chosen(e.point, {"tenants": 1}, {"mps": True}) if e.point and e.point.tenants > 1 else {},
+        evidence=facts,
+    )
+
+
+def throttled(e: Evidence) -> list[Cause]:
+    """Clocks are held down by heat, the board's power brake, or fixed clocks; or by the power cap far below where dense
+    products run into it. Compute time x share of such samples x (1 - their SM clock / the highest sampled)."""
+    if not e.samples:
+        return []
+    worst, facts = 0.0, []
+    for rank, own in e.samples.items():
+        held = samples.throttled(own)
+        part = held.height / own.height
+        if part < limit("throttled_samples"):
+            continue
+        clock = float((held["sm_clock_mhz"] / held["top_clock_mhz"]).mean())  # type: ignore[arg-type]
+        worst = max(worst, part * (1 - clock))
+        facts.append(Fact(f"rank {rank}: samples with {samples.reasons(held)}", part, "share", "gpu_samples"))
+        facts.append(Fact(f"rank {rank}: SM clock then, over the highest", clock, "share", "gpu_samples"))
+    if not facts:
+        return []
+    share = e.share(e.part("compute")).times(0.0, worst) if e.lanes else Share(worst, 0.0, worst)
+    return found(
+        CAUSE,
+        "throttled",
+        share,
+        "compute",
+        method="compute time x share of throttled samples x (1 - SM clock then / highest)",
+        advice="cool the GPU, raise its power limit, or free its clocks",
+        evidence=facts,
+    )
+
+
+def numa_far(e: Evidence) -> list[Cause]:
+    """The rank's CPUs are bound to a NUMA node that its GPU is not at. How much that takes cannot be seen in one run: a
+    remark; it shows as slower copies (`h2d_exposed`) and launches (`launch_bound`)."""
+    if e.setting("numa") != "far":
+        return []
+    return found(
+        CAUSE,
+        "numa_far",
+        Share(0.0),
+        "none",
+        method="as the point was bound",
+        advice="bind ranks to the CPUs near their GPUs",
+        remedy=proposals.chosen(e.point, {"numa": "near"}, {"numa": "none"}),
+        evidence=[Fact("CPUs of the ranks", "far", "", "points")],
+    )
+
+
+RULES = (gpu_shared, throttled, numa_far)

@@ -1,0 +1,40 @@
+"""What depends on the size of a forward pass's batch: how well it fills the GPU, and what it shares."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analysis.diagnosis.evidence.evidence import Evidence, Floats
+from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.thresholds import limit
+from analysis.metrics import intervals
+from analysis.metrics.intervals import Intervals
+
+
+def is_small(e: Evidence) -> bool:
+    """Whether the batch is what keeps kernels small."""
+    if e.point is None:
+        return mean_fill(e) < limit("small_fill")
+    tokens = e.point.seq_len and e.point.micro_batch * e.point.seq_len
+    few = tokens <= limit("small_tokens") if tokens else e.point.micro_batch <= limit("small_images")
+    return few and (e.memory is None or e.growth > 1)
+
+
+def mean_fill(e: Evidence) -> float:
+    """Mean over time of blocks over SMs, at most 1, of compute kernels; 1 where it is not known."""
+    compute = e.part("compute")[e.judged].sum()
+    return 1 - float(e.kernels["underfilled"][e.judged].sum() / compute) if compute else 1.0
+
+
+def optimizer_saving(e: Evidence) -> Floats:
+    """Time of the optimizer's kernels, ns, that the largest batch for which memory has room would save of a sample's
+    time."""
+    return e.length(_optimizer) * (1 - 1 / e.growth)
+
+
+def _optimizer(lane: Lane) -> Intervals:
+    kernels = lane.own["kernels"]
+    named = pl.col("category").cast(pl.String) == "optimizer"
+    inside = pl.col("nvtx_path").cast(pl.String).str.contains("(?i)optimizer").fill_null(False)
+    own = kernels.filter((named | inside) & (pl.col("category").cast(pl.String) != "communication"))
+    return intervals.intersect(lane.sets["compute"], intervals.union(own.select("start_ns", "end_ns").to_numpy()))

@@ -1,0 +1,265 @@
+"""What is known of a run, and what is not: its traces' lanes, its counters, its record. Rules ask nothing else.
+
+Amounts are arrays of shape (lanes, steps), ns. A share is their mean over the mean time of a step; its interval is
+Student's t over the steps (95 %), each step the mean of its lanes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from analysis.diagnosis.cause import Share
+from analysis.diagnosis.evidence import kernel_savings
+from analysis.diagnosis.evidence.lane import BUSY, LATE, PARTS, Lane
+from analysis.diagnosis.thresholds import limit
+from analysis.metrics.intervals import Intervals
+from analysis.sweep.interval import half_interval
+from jobs.point.point import Point
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`lanes`: one a device of each rank that was traced. `devices`: their table. `reports`: of the traces.
+    `stragglers`: what late ranks did instead. `steps`, `traced_steps`: of a point; `results`: what its ranks told at
+    their end. `samples`: of each rank's GPU, in the timed window or while the trace ran. `hosts`: host_samples of the
+    timed steps, else of the traced ones. `absent`: what is missing, with the reason."""
+
+    lanes: tuple[Lane, ...] = ()
+    devices: pl.DataFrame = field(default_factory=pl.DataFrame)
+    reports: pl.DataFrame = field(default_factory=pl.DataFrame)
+    stragglers: pl.DataFrame = field(default_factory=pl.DataFrame)
+    point: Point | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+    results: Sequence[Mapping[str, Any]] = ()
+    steps: pl.DataFrame = field(default_factory=pl.DataFrame)
+    traced_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
+    samples: Mapping[int, pl.DataFrame] = field(default_factory=dict)
+    hosts: pl.DataFrame = field(default_factory=pl.DataFrame)
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+    def setting(self, name: str) -> Any:
+        """The point's setting; None where there is no point."""
+        return getattr(self.point, name) if self.point else None
+
+    @functools.cached_property
+    def aligned(self) -> dict[int, npt.NDArray[np.int64]]:
+        """Places of the steps of each lane (by its place) that all lanes have, in the same order."""
+        if all(lane.source == "nvtx" for lane in self.lanes):
+            common = set.intersection(*(set(lane.steps["step"]) for lane in self.lanes)) if self.lanes else set()
+            if common:
+                return {
+                    place: np.flatnonzero(lane.steps["step"].is_in(sorted(common)).to_numpy())
+                    for place, lane in enumerate(self.lanes)
+                }
+        count = min((lane.steps.height for lane in self.lanes), default=0)
+        return {place: np.arange(count) for place in range(len(self.lanes))}
+
+    def of_lanes(self, amount: Callable[[Lane], Any]) -> Floats:
+        """An amount of each lane and step (lanes, steps)."""
+        rows = [np.asarray(amount(lane), dtype=np.float64)[self.aligned[n]] for n, lane in enumerate(self.lanes)]
+        return np.vstack(rows) if rows else np.empty((0, 0))
+
+    def length(self, covered: Callable[[Lane], Intervals]) -> Floats:
+        """Lengths of a set of time of each lane (lanes, steps), ns."""
+        return self.of_lanes(lambda lane: lane.lengths(covered(lane)))
+
+    def part(self, name: str) -> Floats:
+        return self.length(lambda lane: lane.sets[name])
+
+    @functools.cached_property
+    def periods(self) -> Floats:
+        """Times of steps, from start to start (lanes, steps), ns."""
+        return self.of_lanes(lambda lane: lane.periods)
+
+    @functools.cached_property
+    def judged(self) -> npt.NDArray[np.int64]:
+        """Places of the lanes that general causes are looked for in: all but those of a straggler, whose own causes are
+        what it does instead of coming; or those alone of a rank that comes last without being slower, for what holds
+        it back holds back the others too, and shows there as waiting."""
+        last = self.last
+        if last is not None and self.straggler is None and self.setting("strategy") != "pp":
+            return np.array([n for n, lane in enumerate(self.lanes) if lane.rank == last], dtype=np.int64)
+        return np.array([n for n, lane in enumerate(self.lanes) if lane.rank != last], dtype=np.int64)
+
+    @functools.cached_property
+    def waiting_for(self) -> dict[int, Floats]:
+        """Exposed waiting for each late rank (lanes, steps), ns."""
+        ranks = sorted({rank for lane in self.lanes for rank in lane.exposed.waited_for})
+        empty = np.empty((0, 2), dtype=np.int64)
+        return {rank: self.length(lambda lane, r=rank: lane.exposed.waited_for.get(r, empty)) for rank in ranks}  # type: ignore[misc]
+
+    @functools.cached_property
+    def straggler(self) -> int | None:
+        """The rank that comes last, if it is slower than the others by most of what they wait for it."""
+        if self.last is None:
+            return None
+        others = sum(lane.rank != self.last for lane in self.lanes)
+        waited = self.waiting_for[self.last].sum() / max(others, 1)
+        return self.last if self.behind(self.last).sum() >= limit("straggler") * waited else None
+
+    def behind(self, rank: int) -> Floats:
+        """How much longer a rank takes for each step than the others' mean, by its host or its device, ns (steps). A
+        rank that only began later, as captures do, is behind by nothing. Unknown without ranges of steps: infinite."""
+        own = np.array([lane.rank == rank for lane in self.lanes])
+        found = [amount[own].max(axis=0) - amount[~own].mean(axis=0) for amount in (self._device_work, self._host_work)]
+        return np.asarray(np.maximum(0.0, np.nan_to_num(np.maximum(*found), nan=np.inf)))
+
+    @property
+    def _device_work(self) -> Floats:
+        return np.asarray(np.sum([self.part(part) for part in BUSY if part != "communication"], axis=0))
+
+    @property
+    def _host_work(self) -> Floats:
+        return self.of_lanes(lambda lane: lane.host_work)
+
+    @functools.cached_property
+    def last(self) -> int | None:
+        """The rank that most of all waiting is for, in most of the steps; None where ranks take turns."""
+        total = {rank: amount.sum() for rank, amount in self.waiting_for.items()}
+        whole = sum(total.values())
+        if not whole or len({lane.rank for lane in self.lanes}) < 2:
+            return None
+        rank = max(total, key=lambda r: total[r])
+        each = sum(amount.sum(axis=0) for amount in self.waiting_for.values())
+        mostly = np.mean(self.waiting_for[rank].sum(axis=0) > 0.5 * each) > 0.5
+        material = whole / max(len(self.lanes) - 1, 1) > limit("noise") * self.periods.sum(axis=1).mean()
+        return rank if material and mostly and total[rank] >= limit("straggler") * whole else None
+
+    @functools.cached_property
+    def step_ns(self) -> float:
+        """The time that shares are of: of a step without the tracer where that was measured and is shorter, else of the
+        trace's and what that did not see of waiting for batches."""
+        traced = float(self.periods.mean()) if self.periods.size else math.nan
+        timed = self.timed_ns
+        shorter = traced if timed is None else timed if math.isnan(traced) else min(traced, timed)
+        return shorter + self.unseen_wait.value
+
+    @functools.cached_property
+    def unseen_wait(self) -> Share:
+        """By how much a timed step is longer than a traced one for want of batches, ns (not a share): the few steps of
+        a trace may live on what was loaded while the tracer began. No more than what the host waits longer for its
+        loader; nothing where that is noise."""
+        if self.steps.is_empty() or self.traced_steps.is_empty() or not self.periods.size:
+            return Share(0.0, 0.0, 0.0)
+        waits, before = (table["data_ms"].drop_nulls().to_numpy() * 1e6 for table in (self.steps, self.traced_steps))
+        traced = float(self.periods.mean())
+        longer = float(self.steps["step_ms"].drop_nulls().to_numpy().mean()) * 1e6 - traced
+        waited = float(waits.mean() - before.mean())
+        unseen = min(longer, waited)
+        if unseen < limit("noise") * traced:
+            return Share(0.0, 0.0, 0.0)
+        half = half_interval([(float(waits.var(ddof=1)) / len(waits), len(waits))]) if len(waits) > 1 else 0.0
+        return Share(unseen, max(0.0, unseen - half), unseen + half)
+
+    @functools.cached_property
+    def timed_ns(self) -> float | None:
+        """Median time of a timed step of the slowest rank, ns."""
+        if self.steps.is_empty():
+            return None
+        slowest = self.steps.group_by("step").agg(pl.col("step_ms").max())["step_ms"].median()
+        return float(slowest) * 1e6 if isinstance(slowest, float) else None
+
+    @functools.cached_property
+    def host_scale(self) -> float:
+        """What is left of the host's delays in the trace without what tracing itself adds to them: a traced step is
+        longer than a timed one by the tracer's work in each call, and no kernel takes longer for that."""
+        if self.timed_ns is None or not self.periods.size:
+            return 1.0
+        excess = float(self.periods.mean()) - self.timed_ns
+        late = sum(self.part(part) for part in LATE) + self.length(lambda lane: lane.exposed.waiting)
+        return 1 - min(1.0, max(0.0, excess) / float(late.mean())) if late.mean() > 0 else 1.0
+
+    def share(self, amount: Floats, *, host: bool = False) -> Share:
+        """The share of an amount (lanes, steps), over the lanes that are judged. `host`: it is a delay of the host,
+        which tracing lengthens."""
+        chosen = amount[self.judged]
+        if not chosen.size:
+            return Share(0.0, None, None)
+        by_step = chosen.mean(axis=0) * (self.host_scale if host else 1.0) / self.step_ns
+        value, count = float(by_step.mean()), len(by_step)
+        if count < 2:
+            return Share(min(1.0, value), None, None)
+        half = half_interval([(float(by_step.var(ddof=1)) / count, count)])
+        return Share(min(1.0, value), max(0.0, value - half), min(1.0, value + half))
+
+    @functools.cached_property
+    def kernels(self) -> dict[str, Floats]:
+        """What kernels could save (analysis/diagnosis/evidence/kernel_savings.py), by kind (lanes, steps), ns."""
+        found = {
+            id(lane): kernel_savings.of_lane(lane, self.device_name(lane), self.passes, self.compiled)
+            for lane in self.lanes
+        }
+        return {kind: self.of_lanes(lambda lane, k=kind: found[id(lane)][k]) for kind in kernel_savings.KINDS}  # type: ignore[misc]
+
+    @functools.cached_property
+    def tenants(self) -> int:
+        """Processes on the GPU of a rank: told by the point, or counted on every rank's GPU (one process of a rank may
+        open a context on the GPU of another)."""
+        counts = [own["processes"].max() for own in self.samples.values()]
+        counted = min((int(c) for c in counts if isinstance(c, int)), default=1)
+        strangers = [own["foreign_processes"].max() for own in self.samples.values()]
+        foreign = max((int(c) for c in strangers if isinstance(c, int)), default=0)
+        return max(self.setting("tenants") or 1, counted, foreign + 1)
+
+    @functools.cached_property
+    def shared(self) -> bool:
+        """Whether others use the GPU; without counters, whether launched work stood still on an idle GPU."""
+        if self.tenants > 1:
+            return True
+        return not self.samples and self.share(self.part("idle_queued")).value > limit("noise")
+
+    @property
+    def passes(self) -> int:
+        return int(self.setting("grad_accum") or 1)
+
+    @property
+    def compiled(self) -> bool:
+        return self.setting("compile") not in (None, "none")
+
+    def device_name(self, lane: Lane) -> str | None:
+        if self.devices.is_empty():
+            return None
+        own = self.devices.filter(pl.col("rank") == lane.rank, pl.col("device").eq_missing(lane.device))
+        return own["name"][0] if own.height else None
+
+    @functools.cached_property
+    def memory(self) -> tuple[int, int] | None:
+        """Peak of the allocator's reserved memory over ranks, and the smallest device's memory, bytes."""
+        peaks = [r["peak_reserved_bytes"] for r in self.results if r.get("peak_reserved_bytes")]
+        gpus = [g["memory_bytes"] for h in self.record.get("hosts") or [] for g in h.get("gpus") or []]
+        return (max(peaks), min(gpus)) if peaks and gpus else None
+
+    @functools.cached_property
+    def retries(self) -> int:
+        """Times in the timed steps, else in the traced ones, that the allocator found no memory and gave its cache
+        back."""
+        steps = self.traced_steps if self.steps.is_empty() else self.steps
+        if steps.is_empty() or steps["alloc_retries"].null_count():
+            return 0
+        grown = steps.group_by("rank").agg(pl.col("alloc_retries").max() - pl.col("alloc_retries").min())
+        return int(grown["alloc_retries"].sum())
+
+    @functools.cached_property
+    def growth(self) -> int:
+        """How many times as large a batch memory has room for, a power of two; 1 where that is not known, or where the
+        allocator found none: what else is on the GPU is not in these numbers, nor is a limit of the process."""
+        if self.memory is None or self.retries:
+            return 1
+        peak, whole = self.memory
+        times = min(limit("batch_growth"), limit("memory_room") * whole / peak)
+        return int(2 ** max(0, math.floor(math.log2(times))))
+
+    @functools.cached_property
+    def parts(self) -> dict[str, float]:
+        """Mean of each part over lanes and steps, ms; they add up to the mean period."""
+        return {name: float(self.part(name).mean()) / 1e6 for name in PARTS} if self.periods.size else {}

@@ -1,0 +1,139 @@
+"""What kernels could save: of each kernel of a lane, by kind. A kernel's time counts once: what a former rule has
+taken a later one does not see.
+
+- layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time. Where there are such, batch norms
+  in NCHW too, which take one block for each channel: their time x the share of SMs without a block, and of PyTorch's
+  own at least what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill
+  the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
+- tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
+  device (fp64: of fp64).
+- recompute_or_unfused: neighbours on a stream that are elementwise, copies, casts, normalisations or reductions. Fused
+  into one kernel they would read and write once, which the longest of them does already: the others' time. All of the
+  time of those next to a softmax of attention that is not fused, and of that: fused attention writes no scores.
+- underfilled: what is left of a kernel with fewer blocks than SMs, times the share of SMs without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.thresholds import limit
+from analysis.metrics import intervals
+from analysis.metrics.kernels import kernel_class
+from analysis.metrics.points import peaks
+
+Floats = npt.NDArray[np.float64]
+
+TRANSPOSE = r"(?i)nchwtonhwc|nhwctonchw|tensortransformgeneric|converttensor_kernel|batched_transpose"
+_TORCH_NORM = r"batch_norm_(collect_statistics|transform_input|backward)_kernel"
+NCHW_NORM = rf"{_TORCH_NORM}|\bbn_(fw|bw)_\w*1C11"
+"""PyTorch's and cuDNN's (1C11: one mean a channel) batch norms in NCHW."""
+NOT_ELIGIBLE = (
+    r"(?i)splitk_?reduce|gemv|gemmk1|depthwise|im2col|col2im|reduce|dot_do|dot_kernel|convert|preprocess|postprocess|"
+    r"combine|grouped_direct|cudnn::fusion"
+)
+"""Matrix kernels that no tensor core could run, whatever their format."""
+FUSIBLE = ("elementwise", "memory", "normalisation", "reduction", "softmax_loss")
+NOT_FUSIBLE = r"multi_tensor_apply|triton|nchwtonhwc|nhwctonchw|chunk_cat|split_with_sizes|adam|sgd"
+"""Of these categories, what is fused already or belongs to the optimizer or to sharding."""
+LONGEST_CHAIN = 8
+"""Neighbours beyond so many are of several fused kernels: optimizers and casts go over parameters one by one."""
+KINDS = ("layout_transposes", "tensor_cores_unused", "recompute_or_unfused", "underfilled")
+
+
+def of_lane(lane: Lane, device: str | None, passes: int, compiled: bool) -> Mapping[str, Floats]:
+    """What the kernels of each step could save, ns, by kind. `passes`: forward passes of a step."""
+    begins, ends = int(lane.steps["start_ns"].min()), int(lane.steps["end_ns"].max())  # type: ignore[arg-type]
+    own = lane.own["kernels"].filter(
+        pl.col("category").cast(pl.String) != "communication",
+        pl.col("start_ns").is_between(begins, ends, closed="left"),
+    )
+    compute = intervals.total(lane.sets["compute"])
+    found = savings(own, compute, passes * lane.steps.height, device, compiled)
+    start = own["start_ns"].to_numpy()
+    return {kind: lane.summed(start, amount) for kind, amount in found.items()}
+
+
+def savings(
+    kernels: pl.DataFrame, compute_ns: int, passes: int, device: str | None, compiled: bool
+) -> Mapping[str, Floats]:
+    """ns of each kernel by kind, in the kernels' order.
+
+    `kernels`: compute kernels of the steps that count; `compute_ns`: the time in which any of them runs: kernels that
+    run beside each other share it; `passes`: forward passes in these steps; `device`: its name; `compiled`: fused.
+    """
+    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
+    left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)
+    found = {}
+    layout = _of_layout(kernels)
+    rules = (
+        lambda: layout,
+        lambda: _without_tensor_cores(kernels, device),
+        lambda: np.zeros(len(took)) if compiled else _unfused(kernels, took, passes),
+        lambda: np.where(layout > 0, 0.0, _unfilled(kernels)),
+    )
+    for kind, rule in zip(KINDS, rules, strict=True):
+        found[kind] = left * rule()
+        left = left - found[kind]
+    return found
+
+
+def _of_layout(kernels: pl.DataFrame) -> Floats:
+    turned = _named(kernels, TRANSPOSE)
+    if not turned.any():
+        return turned
+    norms = np.maximum(
+        _named(kernels, NCHW_NORM) * _unfilled(kernels), _named(kernels, _TORCH_NORM) * limit("nchw_norm")
+    )
+    return np.maximum(turned, norms)
+
+
+def _unfilled(kernels: pl.DataFrame) -> Floats:
+    return (1 - kernels["est_sm_efficiency"].fill_null(1.0)).to_numpy()
+
+
+def _named(kernels: pl.DataFrame, pattern: str) -> Floats:
+    names = kernels["name"].unique().cast(pl.String)
+    wanted = names.filter(names.str.contains(pattern))
+    return kernels["name"].cast(pl.String).is_in(wanted.implode()).to_numpy().astype(np.float64)
+
+
+def _without_tensor_cores(kernels: pl.DataFrame, device: str | None) -> Floats:
+    peak = peaks.of(device)
+    text = kernels.select(pl.col("category", "precision").cast(pl.String), "tensor_cores")
+    matrix = text["category"].is_in(sorted(kernel_class.MATRIX)).to_numpy()
+    plain = (~text["tensor_cores"].fill_null(True)).to_numpy() & matrix & (_named(kernels, NOT_ELIGIBLE) == 0)
+    stated = peak.flops_per_s if peak else {"fp32": 1.0, "tf32": 8.0}  # 7.4 to 16 on all that is stated
+    gain = {kind: 1 - stated["fp32"] / stated["tf32"] for kind in ("fp32",) if {"fp32", "tf32"} <= stated.keys()}
+    precision = text["precision"].fill_null("")
+    return np.where(plain, [gain.get(each, 0.0) for each in precision], 0.0)
+
+
+def _unfused(kernels: pl.DataFrame, took: Floats, passes: int) -> Floats:
+    """The share of each kernel that fusing would save."""
+    category = kernels["category"].cast(pl.String)
+    softmax = (category == "softmax_loss").to_numpy()
+    of_attention = softmax & (softmax.sum() / max(passes, 1) >= limit("attention_softmax"))
+    path = kernels["nvtx_path"].cast(pl.String).fill_null("")
+    excluded = (_named(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
+    fusible = category.is_in(FUSIBLE).to_numpy() & ~excluded
+    out = np.where(of_attention & ~excluded, 1.0, 0.0)
+    order = np.lexsort((kernels["start_ns"].to_numpy(), kernels["stream"].fill_null(-1).to_numpy()))
+    stream = kernels["stream"].fill_null(-1).to_numpy()[order]
+    own = fusible[order]
+    change = np.concatenate(([True], (own[1:] != own[:-1]) | (stream[1:] != stream[:-1])))
+    run = np.cumsum(change)
+    scores = own & np.isin(run, run[of_attention[order]])  # with a softmax among them: fused attention writes none
+    place = np.arange(len(run)) - np.flatnonzero(change)[run - 1]
+    chain = run * (len(run) + 1) + place // LONGEST_CHAIN
+    frame = pl.DataFrame({"chain": chain, "took": took[order], "own": own})
+    longest = pl.col("took").max().over("chain")
+    first = pl.int_range(pl.len()).over("chain") == pl.col("took").arg_max().over("chain")
+    saved = frame.select(pl.when(pl.col("own") & ~first & (longest > 0)).then(1.0).otherwise(0.0)).to_series()
+    out[order] = np.maximum(out[order], np.where(scores, 1.0, saved.to_numpy()))
+    return out

@@ -1,0 +1,202 @@
+"""From what the command line names to what is known: traces, a folder of tables that `nightsweep ingest` wrote, or a
+point's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.diagnosis.evidence import lane, samples
+from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.evidence.lane import Lane
+from analysis.ingest import trace_tables
+from analysis.ingest.point_tables import readable
+from analysis.readers import gpu_log, point_files
+from jobs.point.point import FIELDS, Point, complete
+from jobs.telemetry.gpu import log
+
+KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "nvtx", "collectives")
+COLUMNS = {
+    "kernels": (
+        "start_ns", "end_ns", "name", "device", "stream", "thread", "launch_ns", "launch_end_ns", "nvtx_path",
+        "category", "precision", "tensor_cores", "est_sm_efficiency",
+    ),
+    "graphs": ("start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns"),
+    "copies": (
+        "start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns", "bytes", "direction",
+        "source", "target",
+    ),
+    "memsets": ("start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns"),
+    "runtime": ("start_ns", "end_ns", "name", "thread"),
+    "nvtx": ("start_ns", "end_ns", "name", "thread"),
+}  # fmt: skip
+"""What rules read of the tables."""
+
+
+class SourceError(ValueError):
+    """What was named cannot be diagnosed; the text says why, in one line."""
+
+
+def gathered(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:
+    """All that is known of a run. `paths`: traces of its ranks, or one folder: a point's, or one of tables.
+    `log_of_gpus`: the samplers' log beside bare traces. Raises SourceError."""
+    for path in paths:
+        if not path.exists():
+            raise SourceError(f"{path}: is not there; a trace, a folder of tables, or a point's folder was expected")
+    folders = [path for path in paths if path.is_dir() and (is_point(path) or is_tables(path))]
+    if folders and len(paths) > 1:
+        raise SourceError(f"{folders[0]}: is a whole run; one run at a time was expected, or traces of its ranks")
+    if not folders:
+        return with_log(of_traces(paths), log_of_gpus)
+    return with_log(of_tables(paths[0]) if is_tables(paths[0]) else of_point(paths[0]), log_of_gpus)
+
+
+def is_tables(path: Path) -> bool:
+    return (path / "breakdown.parquet").is_file() and (path / "reports.parquet").is_file()
+
+
+def is_point(path: Path) -> bool:
+    return any((path / name).exists() for name in ("record.json", "point.json"))
+
+
+def of_traces(traces: Sequence[Path]) -> Evidence:
+    """Traces alone. Raises SourceError where none can be read."""
+    with tempfile.TemporaryDirectory() as scratch:
+        good, problems = trace_tables.written(traces, Path(scratch))
+        if not good:
+            raise SourceError("; ".join(problems))
+        found = of_tables(Path(scratch))
+    partial = {"trace, in part": "; ".join(problems)} if problems else {}
+    return dataclasses.replace(found, absent={**found.absent, **partial})
+
+
+def of_tables(folder: Path) -> Evidence:
+    """A folder of tables."""
+    steps, reports, devices, late = (
+        pl.read_parquet(folder / f"{n}.parquet") for n in ("steps", "reports", "devices", "stragglers")
+    )
+    lanes = []
+    for rank in steps["rank"].unique().sort():
+        events = {kind: _events(folder, kind, rank) for kind in KINDS}
+        for (device,), own in sorted(
+            steps.filter(pl.col("rank") == rank).partition_by("device", as_dict=True).items(), key=str
+        ):
+            made = lane.of(events, own, rank, device)
+            lanes += [made] if made else []
+    absent = lacking(lanes) | {"counters": "no log of the GPUs' counters"}
+    return Evidence(tuple(lanes), devices, reports, late, absent=absent)
+
+
+def _events(folder: Path, kind: str, rank: int) -> pl.DataFrame:
+    frame = pl.scan_parquet(folder / f"{kind}.parquet").filter(pl.col("rank") == rank)
+    own = frame.select(COLUMNS[kind]) if kind in COLUMNS else frame
+    names = [name for name in ("name", "nvtx_path", "category", "precision") if name in COLUMNS.get(kind, ())]
+    return own.with_columns(pl.col(names).cast(pl.Categorical())).collect()
+
+
+def lacking(lanes: Sequence[Lane]) -> dict[str, str]:
+    """What traces do not tell, with the reason."""
+    if not lanes:
+        return {"trace": "no activity of a GPU in it"}
+    found = {}
+    if all(one.source != "nvtx" for one in lanes):
+        how = (
+            "steps are told by the period of launches"
+            if lanes[0].source == "launches"
+            else "the whole trace is one step"
+        )
+        found["trace of steps' ranges"] = how
+    if any(len(one.sets["idle_unmarked_data"]) for one in lanes):
+        found["trace of the loader's ranges"] = "what is idle before a batch's copy is taken for loading"
+    if not any(one.launches_known for one in lanes):
+        found["trace of launching calls"] = "idle time cannot be told apart by its reason"
+    return found | _unheard(lanes)
+
+
+def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
+    """What is not known of collectives."""
+    calls = pl.concat([one.exposed.calls for one in lanes])
+    if calls.is_empty():
+        return {}
+    found = {}
+    if not any(one.exposed.told for one in lanes):
+        found["trace of the other ranks"] = "waiting for them and transfer cannot be told apart"
+    if calls["bytes"].null_count() == calls.height:
+        found["trace of message sizes"] = "the export has no payloads of NCCL's ranges (--include-blobs=true)"
+    return found
+
+
+def of_point(folder: Path, *, with_traces: bool = True) -> Evidence:
+    """A point's folder, as a launch leaves it; traces and logs may also lie in the folder itself."""
+    record = point_files.record_of(folder)
+    point = of_settings(record.get("settings") or {})
+    traces = (readable(folder / "traced") or readable(folder)) if with_traces else {}
+    found = of_traces([path for _, (_, path) in sorted(traces.items())]) if traces else Evidence(absent={})
+    tables = point_files.read(folder)
+    results = point_files.results(folder) or point_files.results(folder, "traced")
+    absent = dict(found.absent)
+    if not traces:
+        tracer = record.get("tracer") or {}
+        why = None if tracer.get("used") else tracer.get("reason")
+        absent["trace"] = str(why or "none of a rank in the folder")
+    elif point and len({one.rank for one in found.lanes}) < point.processes:
+        absent["trace of all ranks"] = f"{len({one.rank for one in found.lanes})} of {point.processes} ranks are traced"
+    gpus = tables["gpu_samples"]
+    if gpus.is_empty():
+        logs = sorted(folder.glob("nvml-*.arrow"))
+        gpus = pl.concat([gpu_log.one(path) for path in logs], how="diagonal") if logs else gpus
+    held = samples.within(gpus, samples.timed(results)) or samples.within(gpus, spans(found))
+    timed = tables["steps"].filter(pl.col("phase") == "timed")
+    traced = point_files.steps(folder, "traced").filter(pl.col("phase") == "traced")
+    seen, look = (timed, "timed") if timed.height else (traced, "traced")
+    window = pl.col("t_ns").is_between(seen["start_ns"].min(), seen["end_ns"].max())
+    hosts = tables["host_samples"].filter((pl.col("look") == look) & window)
+    return dataclasses.replace(
+        found, point=point, record=record, results=results, steps=timed, traced_steps=traced, hosts=hosts,
+        samples=held,
+        absent={k: v for k, v in absent.items() if not k.startswith("counters")} | counted(held, record),
+    )  # fmt: skip
+
+
+def counted(held: Mapping[int, pl.DataFrame], record: Mapping[str, Any]) -> dict[str, str]:
+    """What the counters do not tell."""
+    if not held:
+        reason = (record.get("nvml") or {}).get("reason")
+        return {"counters": str(reason or "no samples of the GPUs while steps ran")}
+    silent = [rank for rank, own in held.items() if own["sm_active_percent"].null_count() == own.height]
+    return {"counters of GPM": f"none of rank {', '.join(map(str, silent))}"} if silent else {}
+
+
+def of_settings(settings: Mapping[str, Any]) -> Point | None:
+    """The point of a record's settings; those that are no longer known are left out."""
+    known = {name: value for name, value in settings.items() if name in FIELDS}
+    return complete(known) if {"workload", "model"} <= known.keys() else None
+
+
+def spans(e: Evidence) -> list[samples.Span]:
+    """When each rank's traced steps ran."""
+    out = []
+    for one in e.lanes:
+        own = e.devices.filter(pl.col("rank") == one.rank, pl.col("device").eq_missing(one.device))
+        begin, end = int(one.steps["start_ns"].min()), int(one.steps["end_ns"].max())  # type: ignore[arg-type]
+        out.append(samples.Span(one.rank, own["uuid"][0] if own.height else None, begin, end))
+    return out
+
+
+def with_log(e: Evidence, path: Path | None) -> Evidence:
+    """The evidence with the counters of a log beside bare traces. Raises SourceError where it is none."""
+    if path is None:
+        return e
+    try:
+        log.header_of(path)
+    except (ValueError, OSError) as error:
+        raise SourceError(" ".join(str(error).split())) from error
+    held = samples.within(gpu_log.one(path), spans(e))
+    why = {} if held else {"counters": f"{path}: no samples of these GPUs while the traces ran"}
+    rest = {k: v for k, v in e.absent.items() if not k.startswith("counters")}
+    return dataclasses.replace(e, samples=held, absent=rest | (why or counted(held, {})))

@@ -1,0 +1,36 @@
+"""Which change of settings mends a cause: the first of a rule's proposals that changes the point and that it can be."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from jobs.point import constraints
+from jobs.point.point import Point, applicable
+
+Change = Mapping[str, Any]
+
+
+def chosen(point: Point | None, *proposals: Change) -> dict[str, Any]:
+    """The settings to change; empty where none of the proposals can be. Without a point nothing is known against the
+    first one."""
+    if point is None:
+        return dict(proposals[0]) if proposals else {}
+    for proposal in proposals:
+        known = {name: value for name, value in proposal.items() if name in applicable(point.workload)}
+        change = {name: value for name, value in known.items() if getattr(point, name) != value}
+        if change and len(known) == len(proposal) and possible(point, change):
+            return change
+    return {}
+
+
+def possible(point: Point, change: Change) -> bool:
+    """Whether a point with this change has nothing wrong with it that it has not now."""
+    before = {reason.text for reason in constraints.reasons(point)}
+    return not {r.text for r in constraints.reasons(dataclasses.replace(point, **change))} - before
+
+
+def larger_batch(point: Point | None, times: int) -> list[Change]:
+    """The proposal of a batch so many times as large."""
+    return [{"micro_batch": point.micro_batch * times}] if point is not None and times > 1 else []

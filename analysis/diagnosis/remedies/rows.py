@@ -1,0 +1,62 @@
+"""Rows of the tables `diagnoses` and `remedies` (analysis/tables/diagnoses.py)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.diagnosis.remedies import trials as tried
+
+_Rows = list[dict[str, Any]]
+
+
+def diagnoses(points: pl.DataFrame, steps: pl.DataFrame, folder: Path | None) -> _Rows:
+    """The causes of each point that is ok and has a diagnosis in the folder."""
+    if folder is None:
+        return []
+    times = gpu_seconds(points, steps)
+    files = {i: folder / f"{i}.json" for i in points.filter(pl.col("status") == "ok")["point_id"]}
+    return [
+        {**cause, "point_id": i, "place": place, "remedy": json.dumps(cause["remedy"]), "gpu_s": times.get(i)}
+        for i, path in files.items()
+        if path.is_file()
+        for place, cause in enumerate(json.loads(path.read_text())["causes"], 1)
+    ]
+
+
+def trials(points: pl.DataFrame, steps: pl.DataFrame, rounds: Sequence[Mapping[str, Any]]) -> _Rows:
+    """What came of each trial of these rounds."""
+    told = tried.told(rounds)
+    gains = tried.gains([trial for _, trial in told], points, steps)
+    times = gpu_seconds(points, steps)
+    return [
+        {
+            "point_id": trial.point_id,
+            "remedied_id": trial.remedied_id,
+            "round": number,
+            "cause": trial.cause,
+            "kind": trial.kind,
+            "remedy": json.dumps(trial.remedy),
+            "predicted": trial.share,
+            "predicted_low": trial.share_low,
+            "predicted_high": trial.share_high,
+            "before_ms": gain.before_ms,
+            "after_ms": gain.after_ms,
+            "gain": gain.value,
+            "gain_low": gain.low,
+            "gain_high": gain.high,
+            "verdict": gain.verdict,
+            "gpu_s": times.get(trial.point_id),
+        }
+        for (number, trial), gain in zip(told, gains, strict=True)
+    ]
+
+
+def gpu_seconds(points: pl.DataFrame, steps: pl.DataFrame) -> dict[str, float]:
+    """GPU time of the timed steps of each point, s."""
+    gpus = dict(points.select("point_id", "world_size").iter_rows())
+    return {i: tried.gpu_seconds(own, gpus[i]) for i, own in tried.of_points(steps).items() if gpus.get(i)}

@@ -1,0 +1,139 @@
+"""Remedies tried: which one is next for a point, and what one gave back, measured.
+
+A trial is a point, one cause of its diagnosis, and the point with that cause's remedy. Of each point the remedy of the
+largest cause is tried first. Where it helped, the next round goes on from the remedied point; where it did not, it
+tries the point's next cause. It ends where no cause with a remedy is left above `noise`.
+
+The gain is 1 - (time a sample with the remedy) / (time a sample without it), from the timed looks of the two: what the
+cause's share said could be given back. Its 95 % interval and the noise level are those of `nightsweep compare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from analysis.diagnosis import comparison
+from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.thresholds import limit
+from jobs.point.point import Point, complete
+
+VERDICTS = ("helped", "within_noise", "did_not_help", "failed", "cannot_tell", "not_run")
+"""What came of a remedy. did_not_help: the remedied point is slower; failed: it is not ok; cannot_tell: of one timed
+step; not_run: it has not been measured yet, or its point no longer is ok."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`share` and its interval: of the cause, before. `remedy`: the settings that were changed."""
+
+    point_id: str
+    remedied_id: str
+    cause: str
+    kind: str
+    remedy: Mapping[str, Any]
+    share: float
+    share_low: float | None
+    share_high: float | None
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Milliseconds a sample (of all ranks) before and after, the gain as a share of the former, and its interval; None
+    where one of the two has no timed step, or (interval) one alone."""
+
+    verdict: str
+    before_ms: float | None = None
+    after_ms: float | None = None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def due(
+    own: Mapping[str, Point],
+    ok: Collection[str],
+    causes: Mapping[str, Sequence[Mapping[str, Any]]],
+    before: Sequence[tuple[Trial, str]],
+) -> list[Trial]:
+    """The trials of the next round. `own`: the sweep's points, `ok`: ids of points that were measured, `causes`: of
+    each, as schema.json has them, `before`: the trials of earlier rounds with their verdicts."""
+    helped = [trial for trial, verdict in before if verdict == "helped"]
+    found = dict(own)
+    for one in helped:
+        found.setdefault(one.remedied_id, remedied(found[one.point_id], one.remedy))
+    better = {trial.point_id for trial in helped}
+    tried = {(trial.point_id, trial.remedied_id) for trial, _ in before}
+    heads = [i for i in found if i in ok and i not in better]
+    return [trial for i in heads if (trial := _next(found[i], causes.get(i, ()), tried)) is not None]
+
+
+def remedied(point: Point, remedy: Mapping[str, Any]) -> Point:
+    return complete({**point.settings(), **remedy})
+
+
+def _next(point: Point, causes: Sequence[Mapping[str, Any]], tried: set[tuple[str, str]]) -> Trial | None:
+    """The first cause above noise with a remedy that was not tried on this point."""
+    for cause in causes:
+        if not cause["remedy"] or cause["share"] < limit("noise"):
+            continue
+        other = remedied(point, cause["remedy"]).id
+        if (point.id, other) not in tried:
+            own = {name: cause[name] for name in ("cause", "kind", "remedy", "share", "share_low", "share_high")}
+            return Trial(point.id, other, **own)
+    return None
+
+
+def told(rounds: Iterable[Mapping[str, Any]]) -> list[tuple[int, Trial]]:
+    """All trials of rounds (jobs/sweep/rounds.py has their format), with the round's number."""
+    return [(one["round"], Trial(**trial)) for one in rounds for trial in one["trials"]]
+
+
+def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> list[Gain]:
+    """What came of each trial, from the tables `points` and `steps`."""
+    status = dict(points.select("point_id", "status").iter_rows())
+    timed = of_points(steps)
+    none = steps.clear()
+    return [
+        gain(
+            timed.get(trial.point_id, none),
+            timed.get(trial.remedied_id, none),
+            (status.get(trial.point_id), status.get(trial.remedied_id)),
+        )
+        for trial in tried
+    ]
+
+
+def of_points(steps: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """The timed steps of each point."""
+    parts = steps.filter(pl.col("phase") == "timed").partition_by("point_id", as_dict=True)
+    return {str(key[0]): own for key, own in parts.items()}
+
+
+def gain(before: pl.DataFrame, after: pl.DataFrame, statuses: tuple[str | None, str | None]) -> Gain:
+    """What came of a trial. `before`, `after`: timed steps of the two points, `statuses`: theirs (None: no record)."""
+    if statuses[0] != "ok" or statuses[1] in (None, "not_run"):
+        return Gain("not_run")
+    if statuses[1] != "ok":
+        return Gain("failed")
+    a, b = Evidence(steps=before), Evidence(steps=after)
+    samples = [comparison.samples_of(e) or 1 for e in (a, b)]
+    step = comparison.difference(*(comparison.timed_steps(e) / n for e, n in zip((a, b), samples, strict=True)))
+    beyond = step.beyond(limit("noise") * step.a)
+    verdict = "cannot_tell" if beyond is None else "within_noise" if not beyond else _side(step.by)
+    value = -step.by / step.a
+    half = None if step.half is None else step.half / step.a
+    edges = (None, None) if half is None else (value - half, value + half)
+    return Gain(verdict, step.a, step.b, value, *edges)
+
+
+def _side(by: float) -> str:
+    return "helped" if by < 0 else "did_not_help"
+
+
+def gpu_seconds(steps: pl.DataFrame, gpus: int) -> float:
+    """GPU time of a point's timed steps (those of its slowest rank), s; on CPUs that of its ranks."""
+    return float(comparison.timed_steps(Evidence(steps=steps)).sum()) / 1e3 * gpus if steps.height else 0.0

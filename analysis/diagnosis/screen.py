@@ -1,0 +1,83 @@
+"""A diagnosis as a person reads it: one screen."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+from analysis.diagnosis.cause import Cause
+from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.verdict import Diagnosis
+from analysis.sweep.labels import counted
+
+WIDTH = 100
+LEAST_PART = 0.005
+"""Parts with a smaller share of the step are one line."""
+
+
+def screen(found: Diagnosis) -> str:
+    """The verdict, the parts of the step, and the causes."""
+    lines = [*_head(found), "", *_parts(found)]
+    losses = [cause for cause in found.causes if cause.share >= limit("noise")]
+    remarks = [cause for cause in found.causes if cause.share < limit("noise")]
+    for place, cause in enumerate(losses, 1):
+        lines += ["", *_cause(place, cause)]
+    if remarks:
+        lines += ["", "remarks"]
+    for cause in remarks:
+        facts = "; ".join(_fact(fact.what, fact.value, fact.unit) for fact in cause.evidence)
+        lines += textwrap.wrap(
+            f"{cause.kind}: {facts}. {_advice(cause)}", WIDTH, initial_indent="  ", subsequent_indent="    "
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _head(found: Diagnosis) -> list[str]:
+    e = found.evidence
+    if found.step_ms is None:
+        return ["no step could be timed: nothing can be said of it"]
+    ranks = len({lane.rank for lane in e.lanes})
+    steps = int(e.periods.shape[1]) if e.periods.size else 0
+    where = (
+        f"mean of {counted(steps, 'traced step')} of {counted(ranks, 'rank')}" if steps else "median of the timed steps"
+    )
+    verdict = {
+        True: f"healthy: no cause takes {limit('healthy'):.0%} of the step",
+        False: "time to gain: see the causes, the largest first",
+        None: "without a trace of a GPU it cannot be told whether this is healthy",
+    }[found.healthy]
+    timed = []
+    if steps and e.timed_ns and e.unseen_wait.value:
+        timed = [f"{e.step_ns / 1e6:.3f} ms with the waits for batches of the timed steps; shares are of that"]
+    elif steps and e.timed_ns:
+        timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms, of which shares are where that is less"]
+    return [f"step {found.step_ms:.3f} ms ({where})", *timed, verdict]
+
+
+def _parts(found: Diagnosis) -> list[str]:
+    if not found.parts or not found.step_ms:
+        return []
+    shown = {name: ms for name, ms in found.parts.items() if ms >= LEAST_PART * found.step_ms}
+    rest = found.step_ms - sum(shown.values())
+    rows = sorted(shown.items(), key=lambda item: -item[1]) + ([("all else", rest)] if rest > 0 else [])
+    return [f"  {name:<20}{ms:>12.3f} ms {ms / found.step_ms:>7.1%}" for name, ms in rows]
+
+
+def _cause(place: int, cause: Cause) -> list[str]:
+    span = "" if cause.low is None or cause.high is None else f" ({cause.low:.1%} to {cause.high:.1%})"
+    rank = "" if cause.rank is None else f", rank {cause.rank}"
+    lines = [f"{place}. {cause.kind} ({cause.cause}{rank}): {cause.share:.1%} of the step{span}"]
+    facts = "; ".join(_fact(fact.what, fact.value, fact.unit) for fact in cause.evidence)
+    for text in (facts, _advice(cause)):
+        lines += textwrap.wrap(text, WIDTH, initial_indent="   ", subsequent_indent="     ")
+    return lines
+
+
+def _fact(what: str, value: float | int | str, unit: str) -> str:
+    number = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{what}: {number} {unit}".rstrip()
+
+
+def _advice(cause: Cause) -> str:
+    change = ", ".join(f"{name}: {json.dumps(value)}" for name, value in cause.remedy.items())
+    return f"remedy: {cause.advice}" + (f" {{{change}}}" if change else "")

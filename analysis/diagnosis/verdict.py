@@ -1,0 +1,72 @@
+"""From what the rules found to a verdict: no time counted twice, noise left out, the largest share first."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.diagnosis.cause import Cause
+from analysis.diagnosis.causes.rules import RULES
+from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.evidence.lane import BUSY, PARTS
+from analysis.diagnosis.thresholds import limit
+
+REMARKS = ("memory_headroom", "memory_pressure", "numa_far", "missing_trace", "missing_counters")
+"""Kinds that are told even where their share is nothing."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`healthy`: None where it cannot be told. `step_ms`: mean time of a step, of which `parts` are the exact parts
+    (ms), in the trace; of a point without one, the median timed step, and no parts."""
+
+    evidence: Evidence
+    step_ms: float | None
+    parts: dict[str, float]
+    healthy: bool | None
+    causes: tuple[Cause, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        timed = self.evidence.timed_ns
+        return {
+            "schema": 1,
+            "step_ms": self.step_ms,
+            "timed_step_ms": None if timed is None else timed / 1e6,
+            "steps": int(self.evidence.periods.shape[1]) if self.evidence.periods.size else 0,
+            "ranks": sorted({lane.rank for lane in self.evidence.lanes}),
+            "parts": self.parts,
+            "healthy": self.healthy,
+            "causes": [cause.as_json() for cause in self.causes],
+        }
+
+
+def judged(e: Evidence) -> Diagnosis:
+    """The verdict on a run."""
+    causes = [cause for rule in RULES if e.lanes or not rule.traced for cause in rule.find(e)]
+    kept = [c for c in capped(e, causes) if c.kind in REMARKS or c.share >= limit("noise")]
+    ranked = tuple(sorted(kept, key=lambda c: -c.share))
+    traced = bool(e.periods.size)
+    step = float(e.periods.mean()) / 1e6 if traced else None if e.timed_ns is None else e.timed_ns / 1e6
+    total = sum(c.share for c in ranked)
+    well = all(c.share < limit("healthy") for c in ranked) and total < limit("healthy_sum")
+    return Diagnosis(e, step, e.parts, well if traced else None, ranked)
+
+
+def capped(e: Evidence, causes: list[Cause]) -> list[Cause]:
+    """The causes with shares cut so that those of a pool add up to no more than the pool, the largest served first."""
+    if not e.periods.size:
+        return causes
+    left = {
+        "idle": sum(e.share(e.part(p)).value for p in PARTS if p.startswith("idle")) + e.unseen_wait.value / e.step_ns,
+        "copies": sum(e.share(e.part(p)).value for p in BUSY[2:]),
+        "communication": e.share(e.part("communication")).value,
+        "compute": e.share(e.part("compute")).value,
+    }
+    out = []
+    for cause in sorted(causes, key=lambda c: -c.share):
+        share = min(cause.share, left[cause.pool]) if cause.pool in left else cause.share
+        if cause.pool in left:
+            left[cause.pool] -= share
+        out.append(dataclasses.replace(cause, share=share))
+    return out

@@ -1,0 +1,87 @@
+"""What measuring costs: the table COST, from the control of a point (jobs/launch/control.py).
+
+A block's time is the mean over its steps of the slowest rank's step, without the block's first step, which fills the
+pipeline anew. The samplers' blocks are compared with the block beside them in the same start; the tracer's, which need
+a start of their own, with the plain blocks of the pair's other start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.readers import point_files
+from jobs.record import json_lines
+
+_Row = dict[str, Any]
+
+
+def rows(point: Path, record: Mapping[str, Any]) -> list[_Row]:
+    """Rows of COST, without the point's id."""
+    settings, tracer = record.get("settings") or {}, (record.get("tracer") or {}).get("used")
+    found: list[_Row] = []
+    turn = 0
+    for pair, folder in point_files.ranked(point, r"cost-plain-(\d+)"):
+        plain = blocks(folder)
+        for none, sampler in _neighbours(plain):
+            name = f"{settings.get('nvml_hz')} Hz" if record.get("device") == "cuda" else "host"
+            found.append({"condition": "sampler", "tool": name, "pair": turn, **_compared(sampler, none)})
+            turn += 1
+        traced = blocks(point / f"cost-tracer-{pair}")
+        for condition in ("idle", "capturing"):
+            mine, none = (traced.filter(pl.col("phase") == condition), plain.filter(pl.col("phase") == "none"))
+            if not mine.is_empty() and not none.is_empty():
+                found.append({"condition": condition, "tool": tracer, "pair": pair, **_compared(mine, none)})
+    return found
+
+
+def blocks(folder: Path) -> pl.DataFrame:
+    """Blocks of one start: block, phase, steps, total_ms."""
+    lines = [
+        {"rank": rank, **line}
+        for rank, path in point_files.ranked(folder, r"steps-r(\d+)\.jsonl")
+        for line in json_lines.read(path)
+        if line.get("phase") != "warmup"
+    ]
+    if not lines:
+        return pl.DataFrame(schema={"block": pl.Int64, "phase": pl.String, "steps": pl.Int64, "total_ms": pl.Float64})
+    host = (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64)
+    frame = pl.DataFrame(lines, infer_schema_length=None).with_columns(
+        step_ms=pl.coalesce(pl.col("device_ns").cast(pl.Float64), host) / 1e6
+    )
+    slowest = frame.group_by("block", "phase", "step").agg(pl.col("step_ms").max()).sort("block", "step")
+    kept = slowest.filter(pl.col("step") > pl.col("step").min().over("block"))
+    total = kept.group_by("block", "phase").agg(steps=pl.len().cast(pl.Int64), total_ms=pl.col("step_ms").sum())
+    return total.sort("block")
+
+
+def _neighbours(plain: pl.DataFrame) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
+    """Pairs (none, sampler) of blocks that stand side by side."""
+    parts = [plain[i] for i in range(plain.height)]
+    pairs = [(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+    return [(a, b) if a["phase"][0] == "none" else (b, a) for a, b in pairs]
+
+
+def _compared(mine: pl.DataFrame, none: pl.DataFrame) -> _Row:
+    step, plain = (float(f["total_ms"].sum()) / float(f["steps"].sum()) for f in (mine, none))
+    return {"steps": int(mine["steps"].sum()), "step_ms": step, "plain_ms": plain, "ratio": step / plain}
+
+
+def summary(cost: pl.DataFrame) -> pl.DataFrame:
+    """One row a point, condition and tool: pairs, plain_ms (median), ratio (geometric mean), error (its standard
+    error; null for one pair), low and high (the extremes)."""
+    ratio = pl.col("ratio")
+    keys = ("point_id", "condition", "tool")
+    made = cost.group_by(keys).agg(
+        pairs=pl.len().cast(pl.Int64),
+        plain_ms=pl.col("plain_ms").median(),
+        ratio=ratio.log().mean().exp(),
+        error=ratio.log().std() / pl.len().sqrt(),
+        low=ratio.min(),
+        high=ratio.max(),
+    )
+    order = pl.col("condition").replace_strict({"sampler": 0, "idle": 1, "capturing": 2}, default=3)
+    return made.sort("point_id", order, "tool")

@@ -1,0 +1,140 @@
+"""How much of what devices are stated to do they did: FLOP/s of steps, bytes/s of copies.
+
+    MFU = model FLOPs of a step / (ranks * stated dense peak of one device * time of a step)
+    HFU = the same of hardware FLOPs, which hold what activation checkpointing recomputes
+
+(Chowdhery et al., arXiv 2204.02311, section 4.1 and appendix B.) A share above 100 % cannot be: something that it is
+made of is wrong, and it is refused, with a reason in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from analysis.metrics import intervals
+from analysis.metrics.points import peaks
+from analysis.tables.column import Column
+
+_Json = dict[str, Any]
+
+COLUMNS: dict[str, Column] = {
+    "flops_per_step": Column(
+        pl.Int64,
+        "Model FLOPs of an optimizer step over all ranks: matrix products and convolutions forward and backward, two "
+        "a multiply-add, counted by torch's FlopCounterMode (jobs/rank/flops.py); recomputation left out, causal "
+        "attention not halved.",
+        "result.json",
+    ),
+    "peak_flops_per_s": Column(
+        pl.Float64,
+        "Dense peak of one device in the point's precision as its maker states it (metrics/points/peaks.py), FLOP/s.",
+        "result.json",
+    ),
+    "mfu_percent": Column(
+        pl.Float64,
+        "Model FLOP/s utilisation: flops_per_step over world_size, peak_flops_per_s and step_ms_mean, %.",
+        "derived",
+    ),
+    "hfu_percent": Column(
+        pl.Float64,
+        "Hardware FLOP/s utilisation: likewise, with what activation checkpointing recomputes, %.",
+        "derived",
+    ),
+    "mfu_reason": Column(
+        pl.String,
+        "Why a measured point has no MFU: not counted, a CPU, no stated peak, or above 100 %, which is refused.",
+        "derived",
+    ),
+}
+"""Columns of POINTS."""
+
+BANDWIDTH: dict[str, Column] = {
+    "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
+    "device": Column(pl.Int32, "CUDA device ordinal."),
+    "direction": Column(pl.String, "HtoD, DtoH or DtoD."),
+    "memory": Column(pl.String, "Kind of the host's memory (pageable, pinned, ...); null for DtoD."),
+    "bytes": Column(pl.Int64, "Bytes read and written on the device: of DtoD each byte counts twice."),
+    "busy_ns": Column(pl.Int64, "Time in which at least one of these copies ran, ns."),
+    "bytes_per_s": Column(pl.Float64, "bytes over busy_ns."),
+    "percent": Column(pl.Float64, "bytes_per_s over the peak bandwidth of the device's memory, %; DtoD only."),
+    "reason": Column(pl.String, "Why percent is null."),
+}
+"""The table that `bandwidth` gives."""
+
+
+def of_point(results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], world: int, step_ms: float) -> _Json:
+    """COLUMNS of a point, of `world` devices from what its ranks told at their end and its mean step time."""
+    # Of a job with DataParallel one rank tells of all devices.
+    flops, uncounted = _flops(results, 1 if settings.get("strategy") == "dp" else world)
+    peak, unknown = _peak(results, settings.get("precision"))
+    row: _Json = {"flops_per_step": flops and flops[0], "peak_flops_per_s": peak}
+    if flops is None or peak is None or step_ms <= 0:
+        return row | {"mfu_reason": uncounted or unknown or "no step time"}
+    model, hardware = (100 * n / (world * peak * step_ms / 1e3) for n in flops)
+    if max(model, hardware) > 100:
+        return row | {"mfu_reason": f"refused: {max(model, hardware):.1f} % of the stated peak"}
+    return row | {"mfu_percent": model, "hfu_percent": hardware}
+
+
+def _flops(results: Sequence[Mapping[str, Any]], ranks: int) -> tuple[tuple[int, int] | None, str | None]:
+    """Model and hardware FLOPs of a step over all ranks, or why there are none."""
+    told = [result.get("flops") or {} for result in results]
+    if len(told) < ranks or not all(t.get("step") for t in told):
+        reasons = [str(t["reason"]) for t in told if t.get("reason")]
+        return None, ": ".join(["not counted", *reasons[:1]])
+    return (sum(t["step"] for t in told), sum(t["hardware_step"] for t in told)), None
+
+
+def _peak(results: Sequence[Mapping[str, Any]], precision: str | None) -> tuple[float | None, str | None]:
+    """The one peak of all ranks' devices, FLOP/s, or why there is none."""
+    if any(result.get("device") == "cpu" for result in results):
+        return None, "a CPU has no stated peak"
+    names = sorted({str(result.get("device_name")) for result in results})
+    if len(names) != 1:
+        return None, f"ranks on devices of several models: {', '.join(names)}"
+    device = peaks.of(names[0])
+    # bf16_pure differs from bf16 in what is kept, not in what is multiplied.
+    peak = device.flops_per_s.get((precision or "").removesuffix("_pure")) if device else None
+    return peak, None if peak else f"no stated peak of {names[0]} in {precision}"
+
+
+def bandwidth(copies: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    """The table BANDWIDTH of a trace's copies between device and host, and within a device; `copies` and `devices` as
+    in analysis/tables/events.py. The peak is that of the trace, else the one that the device's maker states."""
+    host = {"HtoD": "source", "DtoH": "target"}
+    kind = pl.coalesce(pl.when(pl.col("direction") == d).then(pl.col(end)) for d, end in host.items())
+    known = _memory_peaks(devices)
+    rows = []
+    grouped = copies.filter(pl.col("direction").is_in([*host, "DtoD"])).with_columns(memory=kind)
+    for keys, group in grouped.group_by("rank", "device", "direction", "memory"):
+        row = dict(zip(("rank", "device", "direction", "memory"), keys, strict=True))
+        rows.append(row | _rate(group, row["direction"] == "DtoD", known.get((row["rank"], row["device"]))))
+    schema = pl.Schema({name: column.dtype for name, column in BANDWIDTH.items()})
+    return pl.DataFrame(rows, schema).sort("rank", "device", "direction", "memory")
+
+
+def _memory_peaks(devices: pl.DataFrame) -> dict[tuple[Any, ...], float | None]:
+    found = {}
+    for rank, device, name, told in devices.select("rank", "device", "name", "memory_bytes_per_s").iter_rows():
+        stated = peaks.of(name)
+        found[rank, device] = told or (stated.memory_bytes_per_s if stated else None)
+    return found
+
+
+def _rate(group: pl.DataFrame, within: bool, peak: float | None) -> _Json:
+    """The measured columns of one row of BANDWIDTH."""
+    moved = int(group["bytes"].sum()) * (2 if within else 1)
+    busy = intervals.total(intervals.union(group.select("start_ns", "end_ns").to_numpy()))
+    rate = moved / busy * 1e9 if busy else None
+    row: _Json = {"bytes": moved, "busy_ns": busy, "bytes_per_s": rate}
+    if not within:
+        return row | {"reason": "the link to the host has no stated peak"}
+    if peak is None or rate is None:
+        return row | {"reason": "no time" if peak else "the device's memory has no stated bandwidth"}
+    percent = 100 * rate / peak
+    if percent > 100:  # small copies can stay in the cache
+        return row | {"reason": f"refused: {percent:.1f} % of the memory's bandwidth"}
+    return row | {"percent": percent}

@@ -1,0 +1,102 @@
+"""A point in one row: the table POINTS.
+
+The numbers of the timed window are given only where that look ran to its end: the steps of a half window are those
+before things went wrong, and would stand in figures next to whole ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.metrics.points import efficiency
+from analysis.metrics.points.energy import SHORTEST_S
+from analysis.readers import point_files
+
+_Json = dict[str, Any]
+
+
+def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
+    """The point's row, from its record and its tables."""
+    record = point_files.record_of(point)
+    base = point_files.point_row(record)
+    if not measured(record):
+        return base
+    results = point_files.results(point)
+    timed = tables["steps"].filter(pl.col("phase") == "timed")
+    numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, seconds(results, timed))
+    if numbers["steps_per_epoch"] is not None and numbers.get("step_ms_mean") is not None:
+        numbers["epoch_s"] = numbers["steps_per_epoch"] * numbers["step_ms_mean"] / 1e3
+    if numbers.get("step_ms_mean") is not None:
+        world = record.get("world_size") or len(results)
+        numbers |= efficiency.of_point(results, record.get("settings") or {}, world, numbers["step_ms_mean"])
+    memory = "peak_allocated_bytes" if record.get("device") == "cuda" else "peak_rss_bytes"
+    peak = tables["ranks"][memory].max()
+    return base | numbers | {"peak_memory_bytes": peak} | _energy(tables["energy"], timed)
+
+
+def measured(record: Mapping[str, Any]) -> bool:
+    """Whether the timed look ran to its end."""
+    return bool(((record.get("looks") or {}).get("timed") or {}).get("status") == "ok")
+
+
+def _results(results: list[_Json]) -> _Json:
+    names = ("steps_per_epoch", "parameters", "trainable_parameters")
+    return {n: max((r[n] for r in results if r.get(n) is not None), default=None) for n in names}
+
+
+def _steps(steps: pl.DataFrame, timed: pl.DataFrame) -> _Json:
+    if timed.is_empty():
+        return {}
+    # The slowest rank's time is the step's: the others wait for it.
+    per_step = timed.group_by("step").agg(pl.col("step_ms").max(), pl.col("samples").sum())
+    slowest = per_step["step_ms"]
+    return {
+        "step_ms_median": slowest.median(),
+        "step_ms_mean": slowest.mean(),
+        "step_ms_p95": slowest.quantile(0.95, "linear"),
+        "step_ms_std": slowest.std(),
+        "data_ms_median": timed["data_ms"].median(),
+        "samples_per_step": per_step["samples"].max(),
+        "loss_first": steps.filter(pl.col("step") == steps["step"].min())["loss"].mean(),
+        "loss_last": timed.filter(pl.col("step") == timed["step"].max())["loss"].mean(),
+    }
+
+
+def _rates(timed: pl.DataFrame, length_s: float | None) -> _Json:
+    if not length_s or timed.is_empty():
+        return {}
+    tokens = None if timed["tokens"].null_count() else float(timed["tokens"].sum()) / length_s
+    return {"samples_per_s": float(timed["samples"].sum()) / length_s, "tokens_per_s": tokens}
+
+
+def seconds(results: list[_Json], timed: pl.DataFrame) -> float | None:
+    """Length of the timed window, by the rank that took longest: they begin together, but hosts' clocks may differ."""
+    lengths = [(r["window"]["end_ns"] - r["window"]["start_ns"]) / 1e9 for r in results if r.get("window")]
+    if lengths:
+        return float(max(lengths))
+    start, end = timed["start_ns"].min(), timed["end_ns"].max()
+    return (end - start) / 1e9 if isinstance(start, int) and isinstance(end, int) else None
+
+
+def _energy(energy: pl.DataFrame, timed: pl.DataFrame) -> _Json:
+    """Sums over the GPUs; null where any of them is unknown, or the window too short for the sensor."""
+    long = energy["window_s"].min()
+
+    def total(name: str) -> float | None:
+        column = energy[name]
+        known = isinstance(long, float) and long >= SHORTEST_S and not column.null_count()
+        return float(column.sum()) if known else None
+
+    joules = total("counter_j")
+    tokens = None if timed["tokens"].null_count() else int(timed["tokens"].sum())
+    over = {"step_j": timed["step"].n_unique(), "sample_j": int(timed["samples"].sum()), "token_j": tokens}
+    return {
+        "energy_j": joules,
+        "energy_integrated_j": total("integrated_j"),
+        "energy_above_idle_j": total("above_idle_j"),
+        **{name: joules / count if joules is not None and count else None for name, count in over.items()},
+    }

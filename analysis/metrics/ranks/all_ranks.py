@@ -1,0 +1,53 @@
+"""What only all ranks together tell: one clock, collectives matched over ranks, and whom they waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import polars as pl
+
+from analysis.metrics.ranks import collectives, matching, straggler
+from analysis.tables import points
+from analysis.tables.traces import TRACE_TABLES
+
+TIMES = (
+    "start_ns", "end_ns", "launch_ns", "launch_end_ns", "gpu_start_ns", "gpu_end_ns", "host_start_ns", "host_end_ns",
+)  # fmt: skip
+"""Columns that are points in time, not lengths."""
+NEEDED = ("kernels", "copies", "memsets", "runtime", "nvtx")
+"""Events that tell what a late rank did instead."""
+NAMES = ("collectives", "collective_sizes", "waited_for", "stragglers", "clocks")
+
+
+def moved(frame: pl.LazyFrame, by: int) -> pl.LazyFrame:
+    """A table with an offset taken out of its times."""
+    have = [name for name in frame.collect_schema().names() if name in TIMES]
+    return frame.with_columns(pl.col(have) - by) if by else frame
+
+
+def clocks(files: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """How much each file's clock is off the first one's, by the ends of common collectives; all ranks of one file share
+    a clock. `files`: the collectives of each."""
+    if len(files) < 2:
+        return points.empty(TRACE_TABLES["clocks"])
+    firsts = [frame.filter(pl.col("rank") == frame["rank"].min()) if frame.height else frame for frame in files]
+    _, offsets = matching.aligned(firsts)
+    return offsets
+
+
+def together(
+    files: Sequence[pl.DataFrame], events_of: Callable[[int], Mapping[str, pl.DataFrame]]
+) -> dict[str, pl.DataFrame]:
+    """The tables NAMES but `clocks`. `files`: collectives of each file, on one clock. `events_of`: a rank's events,
+    which are asked for only where others waited for that rank."""
+    ranks = [part for frame in files for part in frame.partition_by("rank", maintain_order=True)]
+    found = collectives.across(ranks)
+    late = found["late_rank"].drop_nulls().unique().sort().to_list()
+    instead = [straggler.instead(events_of(rank), found, rank) for rank in late]
+    made = {
+        "collectives": found,
+        "collective_sizes": collectives.bandwidth_by_size(found),
+        "waited_for": straggler.waited_for(found),
+        "stragglers": pl.concat([points.empty(TRACE_TABLES["stragglers"]), *instead]),
+    }
+    return {name: points.conform(frame, TRACE_TABLES[name]).collect() for name, frame in made.items()}

@@ -1,0 +1,198 @@
+"""Collectives of many ranks: who came late, how long the data took, how long the others waited.
+
+    frames = [collectives.of_rank(events) for events in each_rank]      # small: one row an NCCL kernel
+    table = collectives.across(frames)                                  # on one clock; else matching.aligned first
+
+Of each rank only its frame is kept, so ranks can be read one after the other, or apart
+(`analysis/metrics/ranks/side_by_side.py`). Definitions are TraceLens' (transfer, skew) and nccl-tests'
+doc/PERFORMANCE.md (algorithm and bus bandwidth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from analysis.metrics.ranks import matching, nccl_calls
+from analysis.metrics.steps import trace
+from analysis.tables import points
+from analysis.tables.column import Column
+from analysis.tables.events import NCCL_KERNEL
+
+OF_RANK: dict[str, Column] = {
+    "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
+    "device": Column(pl.Int32, "CUDA device ordinal."),
+    "stream": Column(pl.Int64, "CUDA stream."),
+    "process": Column(pl.Int32, "Process id."),
+    "thread": Column(pl.Int32, "Thread that launched it; null where the launch is not in the trace."),
+    "step": Column(pl.Int32, "Step in whose host range it was launched; null outside of steps."),
+    "collective": Column(
+        pl.String, "all_reduce, all_gather, reduce_scatter, broadcast, reduce, send_recv, all_to_all; null: unknown."
+    ),
+    "launch_ns": Column(pl.Int64, "Start of the launching call, ns."),
+    "start_ns": Column(pl.Int64, "Start of the kernel, ns."),
+    "end_ns": Column(pl.Int64, "Its end, ns."),
+    "calls": Column(pl.Int64, "NCCL calls that the kernel carries out; null where not known."),
+    "bytes": Column(pl.Int64, "Message size as NCCL tells it: a rank's share of a gather, scatter or all-to-all."),
+    "communicator": Column(pl.String, "The communicator, the same on all its ranks."),
+    "ranks": Column(pl.Int64, "Ranks of the communicator."),
+}
+"""One row an NCCL kernel of one rank."""
+
+ACROSS: dict[str, Column] = {
+    **OF_RANK,
+    "lane": Column(pl.String, "What orders it: its communicator, or its stream where that is unknown."),
+    "sequence": Column(pl.Int64, "Its number among those of its kind on its lane, the same on all ranks."),
+    "matched_ranks": Column(pl.Int64, "Ranks on which it was found. The rest is null where that is 1."),
+    "first_start_ns": Column(pl.Int64, "Start on the first rank that came, ns."),
+    "others_start_ns": Column(pl.Int64, "Start on the last but one: from then on only the last was waited for, ns."),
+    "others_end_ns": Column(pl.Int64, "Last end on the others: a broadcast's root need not wait for the last to come."),
+    "skew_ns": Column(pl.Int64, "Start on the last rank less that on the first, ns."),
+    "late_rank": Column(pl.Int64, "The rank that came last."),
+    "transfer_ns": Column(pl.Int64, "Shortest duration over the ranks: what the collective takes when all are there."),
+    "wait_ns": Column(pl.Int64, "This rank's duration less transfer_ns: waiting for others, ns."),
+    "total_bytes": Column(pl.Int64, "Size as nccl-tests counts it: a gather, scatter or all-to-all of all ranks."),
+    "algorithm_bandwidth": Column(pl.Float64, "total_bytes / transfer, bytes/s."),
+    "bus_bandwidth": Column(pl.Float64, "algorithm_bandwidth times nccl-tests' factor, bytes/s."),
+}
+"""One row an NCCL kernel of any rank."""
+
+_SHARED = ("all_gather", "reduce_scatter", "all_to_all")
+"""Of these NCCL tells a rank's share; nccl-tests counts all shares."""
+
+
+def of_rank(events: trace.Events) -> pl.DataFrame:
+    """The NCCL kernels of one rank's trace with what they carried out: OF_RANK, in order of start."""
+    found = events["kernels"].filter(pl.col("name").str.contains(NCCL_KERNEL))
+    if found.is_empty():
+        return points.empty(OF_RANK)
+    key = ["process", "correlation"]
+    calls = events["runtime"].select(*key, "thread", launch_ns="start_ns").drop_nulls(key)
+    launched = found.join(calls.unique(key, keep="first", maintain_order=True), on=key, how="left")
+    told = nccl_calls.joined(launched.with_columns(collective=nccl_calls.kind("name")), events["nccl_calls"])
+    return points.conform(_in_steps(told, events), OF_RANK).sort("start_ns").collect()
+
+
+def _in_steps(launched: pl.DataFrame, events: trace.Events) -> pl.DataFrame:
+    steps = trace.steps(events).select("step", step_start="start_ns", step_end="end_ns")
+    found = launched.sort("launch_ns").join_asof(steps, left_on="launch_ns", right_on="step_start")
+    return found.with_columns(step=pl.when(pl.col("launch_ns") < pl.col("step_end")).then("step"))
+
+
+def across(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The ranks' collectives, matched: ACROSS.
+
+    `frames`: of `of_rank`, one a trace, on one clock. A trace whose rank is not known gets its place as rank; one with
+    several processes or devices holds as many ranks. Matched are collectives of one communicator (of one stream's
+    place, where that is unknown) that agree in order, kind and size, and mostly overlap in time; others stay with
+    matched_ranks 1 and nulls. Sends and receives are matched only between two ranks. The number of ranks in the bus
+    bandwidth is the communicator's, or the matched ranks where that is unknown.
+    """
+    placed = [_placed(lane, parts) for lane, parts in _by_lane(_participants(frames)).items()]
+    if not placed:
+        return points.empty(ACROSS)
+    table = _waits(_verified(pl.concat(placed)))
+    return points.conform(_bandwidths(table), ACROSS).collect().sort("start_ns", "rank")
+
+
+def _participants(frames: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
+    """Frames of one rank each, ranks filled in."""
+    parts = []
+    for frame in frames:
+        alone = frame.partition_by("rank", "process", "device", maintain_order=True)
+        parts += sorted(alone, key=lambda p: (p["device"][0] or 0, p["process"][0] or 0))
+    taken = {rank for part in parts if (rank := part["rank"][0]) is not None}
+    free = iter(n for n in range(len(parts) + len(taken)) if n not in taken)
+    return [p if p["rank"][0] is not None else p.with_columns(rank=pl.lit(next(free), pl.Int64)) for p in parts]
+
+
+def _by_lane(participants: list[pl.DataFrame]) -> dict[str, list[pl.DataFrame]]:
+    found: dict[str, list[pl.DataFrame]] = {}
+    for participant in participants:
+        for lane, part in matching.lanes(participant).items():
+            found.setdefault(lane, []).append(part)
+    return found
+
+
+def _placed(lane: str, parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """One lane's collectives of all ranks with their place in the lane; null where not known."""
+    # The longest list is the one that most of any other can be laid on.
+    parts = sorted(parts, key=lambda part: (-len(part), int(part["rank"][0])))
+    sends = lane.endswith("send_recv")
+    alone = sends and (len(parts) > 2 or (parts[0]["ranks"].max() or 2) != 2)
+    first = matching.Calls.of(parts[0])
+    placed = []
+    for number, part in enumerate(parts):
+        own = matching.Calls.of(part.with_columns(bytes=None) if sends else part)
+        by = 0 if not number else None if alone else matching.shift(first, own, same_clock=True)
+        place = pl.int_range(pl.len()) + by if by is not None else pl.lit(None, pl.Int64)
+        placed.append(part.with_columns(place=place.cast(pl.Int64)))
+    return pl.concat(placed)
+
+
+def _verified(placed: pl.DataFrame) -> pl.DataFrame:
+    """With sequence and matched_ranks. What lies beyond the list that all were laid on was not compared: what
+    does not agree there is not matched."""
+    whole = pl.struct("lane", "place")
+    agree = (pl.col("collective").n_unique() == 1) & (pl.col("bytes").drop_nulls().n_unique() <= 1)
+    sends = pl.col("collective") == "send_recv"
+    sure = pl.col("place").is_not_null() & (agree | sends.all()).over(whole) & pl.col("rank").is_unique().over(whole)
+    known = placed.with_columns(place=pl.when(sure).then("place"))
+    number = pl.col("place").rank("dense").over("lane", "collective").cast(pl.Int64) - 1
+    matched = pl.when(pl.col("place").is_not_null()).then(pl.len().over(whole)).otherwise(1)
+    return known.with_columns(sequence=number, matched_ranks=matched.cast(pl.Int64))
+
+
+def _waits(table: pl.DataFrame) -> pl.DataFrame:
+    whole = ("lane", "place")
+    start, took = pl.col("start_ns"), pl.col("end_ns") - pl.col("start_ns")
+    matched = pl.col("matched_ranks") > 1
+    found = {
+        "first_start_ns": start.min().over(whole),
+        "others_start_ns": start.sort().slice(pl.len() - 2, 1).first().over(whole),
+        "skew_ns": (start.max() - start.min()).over(whole),
+        "late_rank": pl.col("rank").sort_by("start_ns", "rank").last().over(whole),
+        "transfer_ns": took.min().over(whole),
+        "wait_ns": took - took.min().over(whole),
+    }
+    table = table.with_columns(pl.when(matched).then(value).alias(name) for name, value in found.items())
+    left = pl.col("end_ns").filter(pl.col("rank") != pl.col("late_rank")).max().over(whole)
+    return table.with_columns(others_end_ns=pl.when(matched).then(left))
+
+
+def _bandwidths(table: pl.DataFrame) -> pl.DataFrame:
+    kind, n = pl.col("collective"), pl.coalesce("ranks", "matched_ranks")
+    total = pl.when(kind.is_in(_SHARED)).then(pl.col("bytes") * n).otherwise("bytes")
+    factor = (
+        pl.when(kind == "all_reduce").then(2 * (n - 1) / n).when(kind.is_in(_SHARED)).then((n - 1) / n).otherwise(1.0)
+    )
+    speed = pl.when(pl.col("transfer_ns") > 0).then(pl.col("total_bytes") * 1e9 / pl.col("transfer_ns"))
+    counted = table.with_columns(total_bytes=pl.when(pl.col("matched_ranks") > 1).then(total))
+    counted = counted.with_columns(algorithm_bandwidth=speed)
+    return counted.with_columns(bus_bandwidth=pl.col("algorithm_bandwidth") * factor)
+
+
+def bandwidth_by_size(table: pl.DataFrame) -> pl.DataFrame:
+    """Matched collectives of `across` by kind and size.
+
+    collective; size_bytes: the power of two at or below total_bytes, null where sizes are not known; count: of
+    collectives, whatever their ranks; median_bus_bandwidth, max_bus_bandwidth (bytes/s, over collectives); transfer_ns
+    (sum over collectives); wait_share: of all ranks' time in them, the share that was waiting.
+    """
+    matched = table.filter(pl.col("matched_ranks") > 1)
+    size = pl.col("total_bytes")
+    power = pl.when(size > 0).then((2.0 ** size.log(2).round(9).floor()).cast(pl.Int64))
+    one = pl.col("rank") == pl.col("late_rank")
+    return (
+        matched.with_columns(size_bytes=pl.when(size == 0).then(0).otherwise(power))
+        .group_by("collective", "size_bytes")
+        .agg(
+            count=one.sum().cast(pl.Int64),
+            median_bus_bandwidth=pl.col("bus_bandwidth").filter(one).median(),
+            max_bus_bandwidth=pl.col("bus_bandwidth").filter(one).max(),
+            transfer_ns=pl.col("transfer_ns").filter(one).sum(),
+            wait_share=pl.col("wait_ns").sum() / (pl.col("end_ns") - pl.col("start_ns")).sum(),
+        )
+        .sort("collective", "size_bytes")
+    )

@@ -1,0 +1,165 @@
+"""The rank that others waited for, and what it did instead of coming.
+
+    late = straggler.waited_for(table)                      # `table` of collectives.across
+    instead = straggler.instead(events_of_rank_2, table, 2)
+
+The stretch looked at is that in which this rank alone was missing: from the start of the last of the others to its own,
+or until all others had left, as they may where it only was to receive.
+Its GPU's work explains it first; while the GPU did nothing, the thread that launched the collective does, up to the
+launch; what is left from the launch to the start is the launch itself (queued). A backward pass runs in a thread of its
+own, which waits for work until the step loop's thread gets there: then that thread's range tells.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import polars as pl
+
+from analysis.metrics import intervals
+from analysis.metrics.steps import layers, trace
+from analysis.metrics.steps.layers import Label, Segments
+from analysis.tables import points
+from analysis.tables.column import Column
+from analysis.tables.events import NCCL_KERNEL
+
+CATEGORIES = (
+    "compute",  # a compute kernel ran
+    "copy",  # none did, and a copy or memset ran
+    "communication",  # neither did, and another collective ran
+    "sync",  # the GPU was idle, and the thread waited in a synchronizing call
+    "allocator",  # likewise, in a call that takes or gives back memory
+    "launch",  # likewise, in a call that launches work
+    "call",  # likewise, in any other call of CUDA
+    "range",  # in no such call: its innermost NVTX range
+    "elsewhere",  # nor in any range: the innermost range of another thread of the process
+    "nothing",  # nor was any other thread
+    "queued",  # launched, and not begun: the GPU idle
+    "unknown",  # the GPU idle; the trace does not hold the launch
+    "unrecorded",  # before this rank's trace begins
+)
+INSTEAD: dict[str, Column] = {
+    "rank": Column(pl.Int64, "Global rank."),
+    "step": Column(pl.Int32, "Step in which it launched the collectives; null outside of steps."),
+    "late_ns": Column(pl.Int64, "Time in the step in which it alone was missing, over all collectives, ns."),
+    "instead": Column(pl.String, "One of " + ", ".join(CATEGORIES) + "."),
+    "name": Column(pl.String, "Kernel, copy direction, call or range; null for none."),
+    "duration_ns": Column(pl.Int64, "Time of that in late_ns, ns; the rows of a step add up to late_ns exactly."),
+}
+_SPAN = ("name", "start_ns", "end_ns")
+_CALLS = (
+    ("sync", r"(?i)synchronize|^cuda?(Stream|Event)Query"),
+    (
+        "allocator",
+        r"(?i)alloc|^cuda?(Mem)?Free|^cuMem(Create|Map|Unmap|Release|Address|SetAccess)|Host(Un)?[Rr]egister",
+    ),
+    ("launch", r"(?i)launch"),
+)
+
+
+def waited_for(table: pl.DataFrame) -> pl.DataFrame:
+    """The time that others spent waiting, by the rank that came last: rank, step, late_ns (their wait_ns summed over
+    the others), collectives (how many it was last in). step null: over all the table, also outside of steps; the rank
+    that others waited for longest is first."""
+    others = table.filter(pl.col("rank") != pl.col("late_rank"))
+    own = table.filter(pl.col("rank") == pl.col("late_rank"))
+    total = _waits(others, own, ["late_rank"]).with_columns(step=pl.lit(None, pl.Int32))
+    steps = _waits(others, own, ["late_rank", "step"]).filter(pl.col("step").is_not_null())
+    in_order = (total.sort("late_ns", "late_rank", descending=[True, False]), steps.sort("step", "late_rank"))
+    names = (pl.col("late_rank").alias("rank"), "step", "late_ns", "collectives")
+    return pl.concat([part.select(names) for part in in_order])
+
+
+def _waits(others: pl.DataFrame, own: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    waits = others.group_by(key).agg(late_ns=pl.col("wait_ns").sum())
+    counts = own.group_by(key).agg(collectives=pl.len().cast(pl.Int64))
+    found = waits.join(counts, on=key, how="left", nulls_equal=True).with_columns(pl.col("collectives").fill_null(0))
+    return found.select(*key, "late_ns", "collectives")
+
+
+def instead(events: trace.Events, table: pl.DataFrame, rank: int) -> pl.DataFrame:
+    """What this rank did while it alone was missing: INSTEAD, the longest of a step first.
+
+    `events`: its trace, on the clock of `table`, which is of `collectives.across`.
+    """
+    own = (pl.col("rank") == rank) & (pl.col("late_rank") == rank)
+    until = pl.min_horizontal("start_ns", "others_end_ns")
+    late = table.with_columns(until_ns=until).filter(own, pl.col("until_ns") > pl.col("others_start_ns"))
+    parts = [_of_device(events, part) for part in late.partition_by("process", "device", maintain_order=True)]
+    found = pl.concat([points.empty(INSTEAD), *parts])
+    summed = found.group_by("rank", "step", "instead", "name").agg(pl.col("duration_ns").sum())
+    whole = summed.with_columns(late_ns=pl.col("duration_ns").sum().over("step"))
+    in_order = ["step", "duration_ns", "instead", "name"]
+    return points.conform(whole, INSTEAD).sort(in_order, descending=[False, True, False, False]).collect()
+
+
+def _of_device(events: trace.Events, late: pl.DataFrame) -> pl.DataFrame:
+    spans = intervals.union(late.select("others_start_ns", "until_ns").to_numpy())
+    work, since = layers.of(_work(events, late), spans), _since(events)
+    rows = []
+    for part in late.partition_by("thread", maintain_order=True):
+        doing = layers.of(_doing(events, part), spans)
+        for row in part.iter_rows(named=True):
+            span = (row["others_start_ns"], row["until_ns"])
+            counted = _split(span, row["launch_ns"], since, work, doing)
+            rows += [(row["rank"], row["step"], None, *label, length) for label, length in counted.items()]
+    return pl.DataFrame(rows, schema=points.schema(INSTEAD), orient="row")
+
+
+def _since(events: trace.Events) -> int:
+    """When the trace begins."""
+    firsts = [events[kind]["start_ns"].min() for kind in ("kernels", "copies", "memsets", "runtime")]
+    return min(int(first) for first in firsts if isinstance(first, int))
+
+
+def _split(span: tuple[int, int], launch: int | None, since: int, work: Segments, doing: Segments) -> Counter[Label]:
+    """Length of each label in the span; they add up to it."""
+    start, end = span
+    found: Counter[Label] = Counter()
+    found["unrecorded", None] = max(0, min(since, end) - start)
+    start = max(start, since)
+    busy = list(work.within(start, end))
+    for begins, ends, label in busy:
+        found[label] += ends - begins
+    left = intervals.subtract(intervals.union([[start, end]]), intervals.union([part[:2] for part in busy]))
+    if launch is None:
+        found["unknown", None] = intervals.total(left)
+        return +found
+    found["queued", None] = intervals.total(intervals.clip(left, launch, end))
+    for begins, ends in intervals.clip(left, start, launch).tolist():
+        found["nothing", None] += ends - begins
+        for a, b, label in doing.within(begins, ends):
+            found[label] += b - a
+            found["nothing", None] -= b - a
+    return +found
+
+
+def _work(events: trace.Events, late: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """What the GPU did, by category."""
+    here = pl.col("process").eq_missing(late["process"][0]) & pl.col("device").eq_missing(late["device"][0])
+    nccl = pl.col("name").str.contains(NCCL_KERNEL).fill_null(False)
+    kernels = events["kernels"].filter(here)
+    copies = events["copies"].filter(here).with_columns(name=pl.col("direction"))
+    moved = pl.concat([copies.select(_SPAN), events["memsets"].filter(here).select(_SPAN)])
+    return [
+        ("compute", kernels.filter(~nccl).select(_SPAN)),
+        ("copy", moved),
+        ("communication", kernels.filter(nccl).select(_SPAN)),
+    ]
+
+
+def _doing(events: trace.Events, late: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """What the thread that launched did, by category."""
+    thread = late["thread"][0]
+    if thread is None:
+        return []
+    inside, here = pl.col("process") == late["process"][0], pl.col("thread") == thread
+    calls = events["runtime"].filter(inside, here)
+    found = []
+    for category, pattern in _CALLS:
+        one = pl.col("name").str.contains(pattern).fill_null(False)
+        found.append((category, calls.filter(one).select(_SPAN)))
+        calls = calls.filter(~one)
+    ranges = events["nvtx"].filter(inside).with_columns(pl.col("name").cast(pl.String))
+    own, others = ranges.filter(here), ranges.filter(~here)
+    return [*found, ("call", calls.select(_SPAN)), ("range", own.select(_SPAN)), ("elsewhere", others.select(_SPAN))]

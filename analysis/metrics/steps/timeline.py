@@ -1,0 +1,62 @@
+"""The first steps of each rank as bars to draw: the table TIMELINE.
+
+Bars of one lane that are closer than a pixel are merged, so that a page with thousands of kernels stays small. All
+ranks are on one clock (analysis/metrics/ranks/clock.py).
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analysis.metrics.steps import trace
+
+STEPS = 2
+PIXELS = 2000
+_KEYS = ["lane", "step", "bar"]
+
+
+def rows(events: trace.Events) -> pl.DataFrame:
+    """Bars of one rank: lane, name, start_ns, end_ns on the trace's clock, step, and origin_ns, its start."""
+    hosts, windows = trace.steps(events).head(STEPS), trace.windows(events).head(STEPS)
+    lanes = {lane: _cut(frame, windows) for lane, frame in trace.lanes(events).items()}
+    lanes["range"] = _cut(trace.ranges(events), hosts)
+    both = pl.concat([hosts, windows])
+    first, last = both["start_ns"].min(), both["end_ns"].max()
+    pixel = (last - first) // PIXELS if isinstance(first, int) and isinstance(last, int) else 0
+    bars = pl.concat([_merged(f.with_columns(lane=pl.lit(lane)), pixel) for lane, f in lanes.items()])
+    return bars.with_columns(origin_ns=pl.lit(hosts["start_ns"].min(), dtype=pl.Int64))
+
+
+def relative(bars: pl.DataFrame) -> pl.DataFrame:
+    """Bars of all ranks, from the start of the first kept step on the earliest rank: zero_ns."""
+    zero = pl.col("origin_ns").min()
+    return bars.with_columns(pl.col("start_ns", "end_ns") - zero, zero_ns=zero).drop("origin_ns")
+
+
+def _cut(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Events with the step in whose window they start, cut at its end."""
+    bounds = windows.select("step", window_start="start_ns", window_end="end_ns").sort("window_start")
+    found = frame.sort("start_ns", "end_ns", "name").join_asof(
+        bounds, left_on="start_ns", right_on="window_start", strategy="backward"
+    )
+    inside = found.filter(pl.col("start_ns") < pl.col("window_end"))
+    return inside.with_columns(end_ns=pl.min_horizontal("end_ns", "window_end"))
+
+
+def _merged(frame: pl.DataFrame, pixel: int) -> pl.DataFrame:
+    # A phase next to another stays a bar of its own: only its repetitions (micro-batches) may merge.
+    new_name = (pl.col("lane") == "range") & (pl.col("name") != pl.col("name").shift())
+    reach = pl.col("end_ns").cum_max().shift()
+    apart = (pl.col("start_ns") - reach > pixel) | new_name | (pl.col("step") != pl.col("step").shift())
+    grouped = frame.with_columns(bar=apart.fill_null(True).cast(pl.Int64).cum_sum())
+    took = (pl.col("end_ns") - pl.col("start_ns")).sum()
+    span = (pl.col("start_ns").min(), pl.col("end_ns").max())
+    longest = (
+        grouped.group_by(*_KEYS, "name")
+        .agg(took.alias("took"))
+        .sort("took", "name", descending=[True, False])
+        .unique(_KEYS, keep="first", maintain_order=True)
+        .drop("took")
+    )
+    bars = grouped.group_by(_KEYS).agg(*span).join(longest, on=_KEYS)
+    return bars.select("lane", "name", "start_ns", "end_ns", "step").sort("step", "start_ns", "end_ns", "name")

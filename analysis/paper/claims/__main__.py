@@ -1,0 +1,88 @@
+"""docs/claims.md: each claim of the paper, and what the tables of a sweep say of it.
+
+python -m analysis.paper.claims results/paper/tables
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from analysis.paper.claims import CLAIMS
+from analysis.paper.claims.claim import NOT, Verdict
+from analysis.paper.claims.effect import FEWEST
+from analysis.paper.claims.reason import where_time_goes
+from analysis.sweep import dataset
+
+PAGE = Path(__file__).parents[3] / "docs/claims.md"
+_HEAD = """# Claims of the paper
+
+Written by `python -m analysis.paper.claims TABLES`; do not edit. Measured on: {where}.
+
+The claims are those of "Profiling and optimization of multi-card GPU machine learning jobs" (arXiv 2505.22905) and of
+its sibling (arXiv 2503.15252), as far as their texts are known. Each number compares points that differ in the
+named setting alone; over several such pairs it is the geometric mean of ratios. Times are compared within a night, for
+a machine's load differs from one to the next; runs of a night that has one side only do not count. In brackets: 95 %
+interval (Student's t over repeats). A claim *holds* where the whole interval of every part is on the claimed side, and
+*does not hold* where that of some part is not: the number in the table is that part's. With fewer than {fewest} repeats
+a side nothing is decided.
+
+| claim | verdict | effect | repeats a side | points |
+|---|---|---|---|---|
+"""
+
+
+def row(verdict: Verdict) -> str:
+    """A claim's line of the table."""
+    part = verdict.chief
+    effect = part.number() if part.effect else "-"
+    rests_on = [part] if verdict.status == NOT else [p for p in verdict.parts if p.decides]
+    n = min((p.effect.n for p in rests_on if p.effect), default=0)
+    claim = verdict.claim
+    link = f"[{claim.id}](#{claim.id.lower()})"
+    return f"| {link} {claim.text} | {verdict.status} | {effect} | {n} | {len(verdict.points)} |"
+
+
+def section(verdict: Verdict, tables: dataset.Tables) -> str:
+    """A claim with its parts and points."""
+    lines = [f"## {verdict.claim.id}", "", verdict.claim.text, "", f"**{verdict.status}**: {verdict.sentence()}", ""]
+    lines += [f"- {part.text()}{'' if part.decides else ' (told, decides nothing)'}" for part in verdict.parts]
+    if verdict.claim.note:
+        lines += ["", verdict.claim.note]
+    if verdict.status == NOT:
+        told = where_time_goes(verdict, tables)
+        head = "Where the time of a step goes, in those of these points that have a trace:"
+        lines += ["", head if told else "No trace of these points tells where their time goes."]
+        lines += ["", *(f"- {side}: {parts}" for side, parts in told.items())] if told else []
+    if verdict.points:
+        lines += ["", f"Points: {' '.join(f'`{point}`' for point in verdict.points)}"]
+    return "\n".join(lines) + "\n"
+
+
+def page(tables: dataset.Tables) -> str:
+    """The page."""
+    ok = tables["points"].filter(pl.col("status") == "ok")
+    where = ", ".join(ok["accelerator"].drop_nulls().unique().sort()) or "nothing yet"
+    verdicts = [claim.verdict(tables) for claim in CLAIMS]
+    rows = "".join(row(verdict) + "\n" for verdict in verdicts)
+    sections = "\n".join(section(verdict, tables) for verdict in verdicts)
+    return _HEAD.format(where=where, fewest=FEWEST) + rows + "\n" + sections
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.paper.claims", description="Judge the claims of the paper."
+    )
+    parser.add_argument("tables", type=Path, help="folder of the sweep's tables (parquet)")
+    parser.add_argument("--out", type=Path, default=PAGE, help="file to write (docs/claims.md)")
+    args = parser.parse_args(argv)
+    if not (args.tables / "points.parquet").is_file():
+        parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
+    args.out.write_text(page(dataset.load(args.tables)))
+
+
+if __name__ == "__main__":
+    main()

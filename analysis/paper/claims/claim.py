@@ -1,0 +1,139 @@
+"""A claim, the parts that it rests on, and its verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from analysis.paper.claims.effect import FEWEST, Effect
+from analysis.sweep import dataset
+
+HOLDS, NOT, UNTESTABLE = "holds", "does not hold", "not testable here"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One number that a claim rests on. It holds where its whole interval is above `above`, or below `below`.
+
+    A part with neither is told and decides nothing. `effect` None: no points to tell it from. `percent`: of a share.
+    """
+
+    what: str
+    effect: Effect | None
+    above: float | None = None
+    below: float | None = None
+    percent: bool = False
+
+    @property
+    def decides(self) -> bool:
+        return self.above is not None or self.below is not None
+
+    @property
+    def holds(self) -> bool | None:
+        """None: too few repeats, or no points."""
+        if self.effect is None or self.effect.n < FEWEST:
+            return None
+        over = self.above is None or self.effect.low > self.above
+        return over and (self.below is None or self.effect.high < self.below)
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the whole interval is on the other side, not just some of it: more repeats would hardly help."""
+        e = self.effect
+        if e is None or self.holds is not False:
+            return False
+        return (self.above is not None and e.high < self.above) or (self.below is not None and e.low > self.below)
+
+    def agreeing(self) -> int:
+        """Sets of settings whose own value is on the claimed side."""
+        each = self.effect.each if self.effect else ()
+        return sum((self.above is None or x > self.above) and (self.below is None or x < self.below) for x in each)
+
+    def number(self) -> str:
+        """The number with its interval."""
+        if self.effect is None:
+            return f"{self.what}: no two points to tell it from"
+        e = self.effect
+        shown = [_shown(x, self.percent) for x in (e.value, e.low, e.high)]
+        interval = "" if math.isnan(e.low) else f" ({shown[1]} to {shown[2]})"
+        return f"{self.what}: {shown[0]}{interval}"
+
+    def text(self) -> str:
+        """The number with its interval, n and settings."""
+        if self.effect is None:
+            return self.number()
+        e = self.effect
+        repeats = f"{e.n} repeat{'s' * (e.n != 1)} a side"
+        agree = f", {self.agreeing()} of them as claimed" if self.decides and e.settings > 1 else ""
+        span = (
+            f" from {_shown(min(e.each), self.percent)} to {_shown(max(e.each), self.percent)}"
+            if e.settings > 1
+            else ""
+        )
+        return f"{self.number()}, {repeats}, {e.settings} setting{'s' * (e.settings != 1)}{span}{agree}"
+
+
+def _shown(value: float, percent: bool) -> str:
+    return f"{value * 100:.1f} %" if percent else f"{value:.3f}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    claim: Claim
+    parts: tuple[Part, ...]
+
+    @property
+    def status(self) -> str:
+        """Of the parts that decide: one that fails is enough to fail, and all are needed to hold."""
+        found = [part.holds for part in self.parts if part.decides]
+        if False in found:
+            return NOT
+        return HOLDS if found and None not in found else UNTESTABLE
+
+    @property
+    def chief(self) -> Part:
+        """The part that stands for the effect: the first, or the first that fails a claim."""
+        return next((part for part in self.parts if part.decides and part.holds is False), self.parts[0])
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        return tuple(sorted({point for part in self.parts if part.effect for point in part.effect.points}))
+
+    def sentence(self) -> str:
+        """The verdict, and why."""
+        deciding = [part for part in self.parts if part.decides]
+        if self.status == HOLDS:
+            return "Every part is on the claimed side with its whole interval."
+        if self.status == NOT:
+            failed = [part for part in deciding if part.holds is False]
+            other = [part.what for part in failed if part.contradicted]
+            open_ = [part.what for part in failed if not part.contradicted]
+            said = [f"On the other side with the whole interval: {'; '.join(other)}."] if other else []
+            if open_:
+                said.append(f"Not shown, for the interval has both sides: {'; '.join(open_)}.")
+            return " ".join(said)
+        short = [part for part in deciding if part.holds is None]
+        absent = [part.what for part in short if part.effect is None]
+        few = [
+            f"{part.what}: {part.effect.n} repeat{'s' * (part.effect.n != 1)} a side; "
+            f"effect seen {_shown(part.effect.value, part.percent)}"
+            for part in short
+            if part.effect
+        ]
+        return "; ".join(few + [f"{what}: no points" for what in absent]) + "."
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`text`: what the paper or its sibling says, with where from; `judge`: tables to the parts it rests on; `by`: the
+    setting that it compares."""
+
+    id: str
+    text: str
+    judge: Callable[[dataset.Tables], list[Part]]
+    note: str = ""
+    by: str = ""
+
+    def verdict(self, tables: dataset.Tables) -> Verdict:
+        return Verdict(self, tuple(self.judge(tables)))

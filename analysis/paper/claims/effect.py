@@ -1,0 +1,195 @@
+"""Effects with intervals: ratios of runs that are alike but for one setting, and means, from repeats.
+
+Of a block of points that differ in one setting alone, the effect is the difference of the mean logarithms of a value
+between two of its levels; over blocks it is their plain mean, back from logarithms: the geometric mean of ratios. Its
+95 % interval is over repeats (analysis/sweep/interval.py): it tells how well these very settings were measured, and not
+what other settings would give.
+
+Times of one night are compared with times of that night alone (analysis/sweep/nights.py): the difference is the level's
+in a model of the level's and the night's effects by least squares, and a night that has one level only tells nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from analysis.sweep import blocks
+from analysis.sweep.interval import half_interval
+
+FEWEST = 3
+"""Repeats a side without which nothing is decided."""
+
+
+NIGHTLY = frozenset({"step_ms_mean", "samples_per_s", "tokens_per_s", "epoch_s"})
+"""Values that differ from night to night."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A mean over repeats in one block, or a difference of two: with its variance, the degrees of freedom of that, the
+    repeats (of the level with fewest), and their points."""
+
+    mean: float
+    variance: float
+    n: int
+    points: tuple[str, ...]
+    freedom: int
+
+    @classmethod
+    def of_runs(cls, runs: pl.DataFrame, value: str) -> Side:
+        """A repeat that ran twice, with and without a trace after it, is one value: the mean."""
+        values = runs.group_by("repeat", maintain_order=True).agg(pl.col(value).mean())[value].to_list()
+        return cls.of(values, runs["point_id"].to_list())
+
+    @classmethod
+    def of(cls, values: Sequence[float], points: Iterable[str]) -> Side:
+        mean = sum(values) / len(values)
+        spread = sum((value - mean) ** 2 for value in values)
+        variance = spread / (len(values) - 1) / len(values) if len(values) > 1 else 0.0
+        return cls(mean, variance, len(values), tuple(points), len(values) - 1)
+
+    @classmethod
+    def between(cls, first: pl.DataFrame, second: pl.DataFrame, value: str) -> Side | None:
+        """The value of the first runs less that of the second, by nights; None where no night has both."""
+        sides = [
+            runs.group_by("night", "repeat", maintain_order=True).agg(pl.col(value).mean(), pl.col("point_id"))
+            for runs in (first, second)
+        ]
+        nights = [night for night in sides[0]["night"].unique(maintain_order=True) if night in sides[1]["night"]]
+        if not nights:
+            return None
+        kept = [side.filter(pl.col("night").is_in(nights, nulls_equal=True)) for side in sides]
+        cells = [[_values(side, night, value) for side in kept] for night in nights]
+        weights = [len(a) * len(b) / (len(a) + len(b)) for a, b in cells]
+        each = [statistics.fmean(a) - statistics.fmean(b) for a, b in cells]
+        mean = statistics.fmean(each, weights)
+        squares = sum(w * (d - mean) ** 2 for w, d in zip(weights, each, strict=True))
+        squares += sum((x - statistics.fmean(cell)) ** 2 for both in cells for cell in both for x in cell)
+        freedom = sum(len(cell) for both in cells for cell in both) - len(nights) - 1
+        variance = squares / freedom / sum(weights) if freedom else 0.0
+        points = tuple(point for side in kept for run in side["point_id"] for point in run)
+        return cls(mean, variance, min(side["repeat"].n_unique() for side in kept), points, freedom)
+
+
+def _values(runs: pl.DataFrame, night: int | None, value: str) -> list[float]:
+    return runs.filter(pl.col("night").eq_missing(night))[value].to_list()
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A sum of sides, each with its sign, in one block (`key`: what blocks of two contrasts are matched by)."""
+
+    sides: tuple[tuple[int, Side], ...]
+    key: str = ""
+
+    @property
+    def value(self) -> float:
+        return sum(sign * side.mean for sign, side in self.sides)
+
+    @property
+    def n(self) -> int:
+        """Repeats of the side with fewest."""
+        return min(side.n for _, side in self.sides)
+
+    def less(self, other: Contrast) -> Contrast:
+        return Contrast((*self.sides, *((-sign, side) for sign, side in other.sides)), self.key)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A mean over `settings` blocks: value and interval, repeats of the side with fewest, points, and value by block.
+
+    The interval is nan where no side has a second run.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    settings: int
+    points: tuple[str, ...]
+    each: tuple[float, ...]
+
+    def exp(self) -> Effect:
+        """Back from logarithms."""
+        value, low, high = (math.exp(x) for x in (self.value, self.low, self.high))
+        return replace(self, value=value, low=low, high=high, each=tuple(math.exp(x) for x in self.each))
+
+    def times(self, factor: float) -> Effect:
+        """In another unit."""
+        value, low, high = (factor * x for x in (self.value, self.low, self.high))
+        return replace(self, value=value, low=low, high=high, each=tuple(factor * x for x in self.each))
+
+
+def mean(contrasts: Sequence[Contrast]) -> Effect | None:
+    """The mean over blocks. Where some have FEWEST repeats a side, these alone count."""
+    enough = [c for c in contrasts if c.n >= FEWEST]
+    used = enough or list(contrasts)
+    if not used:
+        return None
+    count = len(used)
+    value = sum(c.value for c in used) / count
+    sides = [side for c in used for _, side in c.sides]
+    half = half_interval([(side.variance / count**2, side.freedom + 1) for side in sides]) if enough else math.nan
+    points = tuple(sorted({point for side in sides for point in side.points}))
+    each = tuple(c.value for c in used)
+    return Effect(value, value - half, value + half, min(c.n for c in used), count, points, each)
+
+
+def pairs(points: pl.DataFrame, factor: str, a: object, b: object, value: str, *, log: bool = True) -> list[Contrast]:
+    """Of every block in which `factor` alone varies and has both levels: value at a less value at b."""
+    rows = points.filter(pl.col(factor).is_in([a, b]), pl.col(value).is_not_null())
+    if log:
+        rows = rows.filter(pl.col(value) > 0).with_columns(pl.col(value).log())
+    found = blocks.contrasted(rows, factor).sort("block", "point_id")
+    made = []
+    for part in found.partition_by("block", maintain_order=True):
+        own = [part.filter(pl.col(factor) == pl.lit(level)) for level in (a, b)]
+        if value not in NIGHTLY:
+            sides = [(sign, Side.of_runs(runs, value)) for sign, runs in zip((1, -1), own, strict=True)]
+        else:
+            between = Side.between(own[0], own[1], value)
+            sides = [(1, between)] if between else []
+        if sides:
+            made.append(Contrast(tuple(sides), part["block"][0]))
+    return made
+
+
+def ratio(points: pl.DataFrame, factor: str, a: object, b: object, value: str) -> Effect | None:
+    """Value at a over value at b, all else equal; None where no points are alike so."""
+    effect = mean(pairs(points, factor, a, b, value))
+    return effect.exp() if effect else None
+
+
+def efficiency(points: pl.DataFrame, most: int, fewest: int) -> Effect | None:
+    """Of weak scaling from the fewest to the most ranks of a node: the ratio of rates a rank."""
+    rates = ratio(points, "ranks_per_node", most, fewest, "samples_per_s")
+    return rates.times(fewest / most) if rates else None
+
+
+def interaction(
+    points: pl.DataFrame, factor: tuple[str, object, object], outer: tuple[str, object, object], value: str
+) -> Effect | None:
+    """The ratio of `factor` (setting, a, b) at the first level of `outer` over that at its second, all else equal."""
+    name, first, second = outer
+    sides = []
+    for level in (first, second):
+        own = points.filter(pl.col(name) == pl.lit(level)).with_columns(
+            pl.lit(None).cast(points.schema[name]).alias(name)
+        )
+        sides.append({c.key: c for c in pairs(own, *factor, value)})
+    both = [sides[0][key].less(sides[1][key]) for key in sorted(sides[0].keys() & sides[1].keys())]
+    effect = mean(both)
+    return effect.exp() if effect else None
+
+
+def level(points: pl.DataFrame, value: str) -> Effect | None:
+    """The mean of a value over repeats, and over sets of settings."""
+    rows = blocks.of(points.filter(pl.col(value).is_not_null()), ()).sort("block", "point_id")
+    parts = rows.partition_by("block", maintain_order=True)
+    return mean([Contrast(((1, Side.of_runs(p, value)),)) for p in parts])

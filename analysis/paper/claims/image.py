@@ -1,0 +1,111 @@
+"""Claims about image jobs: C1 to C5, C11 and C12, on the paper's network."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analysis.paper.claims import effect
+from analysis.paper.claims.claim import Part
+from analysis.paper.figures import accuracy
+from analysis.paper.figures.family import measured
+from analysis.sweep import dataset
+
+MODEL = "mobilenet_v2"
+STEP = "step_ms_mean"
+SMALL_PX, LARGE_PX = 100, 500
+EQUAL = 0.01
+"""Accuracies closer than this are equal."""
+EPOCHS = 20
+
+
+def points_of(tables: dataset.Tables) -> pl.DataFrame:
+    """Measured points of the paper's network, with `night`."""
+    return measured(tables, "image").filter(pl.col("model") == MODEL)
+
+
+def extremes(points: pl.DataFrame) -> tuple[int, int]:
+    """Fewest and most ranks of a node that these points ran on, on one node."""
+    ranks = points.filter(pl.col("nodes") == 1)["ranks_per_node"].unique().sort().to_list() or [1]
+    return ranks[0], ranks[-1]
+
+
+def layout(tables: dataset.Tables) -> list[Part]:
+    """C1."""
+    return [Part("time nchw / nhwc", effect.ratio(points_of(tables), "layout", "nchw", "nhwc", STEP), above=1)]
+
+
+def pinned(tables: dataset.Tables) -> list[Part]:
+    """C2."""
+    points, switch = points_of(tables), ("pin_memory", False, True)
+    parts = [Part("time pageable / pinned", effect.ratio(points, *switch, STEP), above=1)]
+    fewest, most = extremes(points)
+    if most == fewest:
+        return [*parts, Part(f"that ratio on {fewest} GPU / on more", None, above=1)]
+    shrink = effect.interaction(points, switch, ("ranks_per_node", fewest, most), STEP)
+    parts.append(Part(f"that ratio on {fewest} GPU / on {most}", shrink, above=1))
+    own = {ranks: points.filter(pl.col("ranks_per_node") == ranks) for ranks in (fewest, most)}
+    return [
+        *parts,
+        *(Part(f"that ratio on {n} GPU{'s' * (n > 1)}", effect.ratio(p, *switch, STEP)) for n, p in own.items()),
+    ]
+
+
+def precision(tables: dataset.Tables) -> list[Part]:
+    """C3."""
+    points = points_of(tables)
+    last = final(tables)
+    contrasts = effect.pairs(last, "precision", "fp32", "fp16", "final", log=False)
+    sizes = {px: points.filter(pl.col("image_size") == px) for px in points["image_size"].unique().sort().to_list()}
+    by_size = {px: effect.ratio(own, "precision", "fp32", "fp16", STEP) for px, own in sizes.items()}
+    return [
+        Part("time fp64 / fp32", effect.ratio(points, "precision", "fp64", "fp32", STEP), above=1),
+        Part("time fp32 / fp16", effect.ratio(points, "precision", "fp32", "fp16", STEP), above=1),
+        Part("accuracy fp32 - fp16", effect.mean(contrasts), above=-EQUAL, below=EQUAL, percent=True),
+        Part("time fp64 / fp16 (reported: 2.1 or 3.1)", effect.ratio(points, "precision", "fp64", "fp16", STEP)),
+        *(Part(f"time fp32 / fp16 at {px} px", one) for px, one in by_size.items() if one),
+    ]
+
+
+def size_scaling(tables: dataset.Tables) -> list[Part]:
+    """C4. Weak scaling: the ratio of rates over GPUs is the efficiency times the number of GPUs, which cancels."""
+    points = points_of(tables)
+    fewest, most = extremes(points)
+    what = f"efficiency at {LARGE_PX} px / at {SMALL_PX} px"
+    if most == fewest:
+        return [Part(what, None, above=1)]
+    sizes = ("image_size", LARGE_PX, SMALL_PX)
+    found = effect.interaction(points, ("ranks_per_node", most, fewest), sizes, "samples_per_s")
+    own = {px: points.filter(pl.col("image_size") == px) for px in (SMALL_PX, LARGE_PX)}
+    told = [Part(f"efficiency at {px} px on {most} GPUs", effect.efficiency(p, most, fewest)) for px, p in own.items()]
+    return [Part(what, found, above=1), *told]
+
+
+def loader(tables: dataset.Tables) -> list[Part]:
+    """C5."""
+    points, switch = points_of(tables), ("loader", "torch", "dali")
+    return [
+        Part("time DataLoader / DALI", effect.ratio(points, *switch, STEP), above=1),
+        Part("that ratio, CPUs far / near", effect.interaction(points, switch, ("numa", "far", "near"), STEP), above=1),
+    ]
+
+
+def final(tables: dataset.Tables) -> pl.DataFrame:
+    """Points of the paper's network that trained for EPOCHS epochs, with `final`, their best accuracy within these."""
+    told = tables["accuracy"].filter(pl.col("epoch") <= EPOCHS)
+    best = told.group_by("point_id").agg(final=pl.col("accuracy").max())
+    return points_of(tables).filter(pl.col("epochs") >= EPOCHS).join(best, on="point_id")
+
+
+def goal(tables: dataset.Tables) -> list[Part]:
+    """C11."""
+    found = effect.level(final(tables), "final")
+    return [Part(f"best accuracy within {EPOCHS} epochs", found, above=accuracy.GOAL[0] / 100, percent=True)]
+
+
+def strategy(tables: dataset.Tables) -> list[Part]:
+    """C12. An epoch is the measure: under ddp every rank walks all of the data."""
+    points = points_of(tables).filter(pl.col("world_size") > 1)
+    others = [name for name in points["strategy"].unique().sort().to_list() if name != "ddp_ds"]
+    found = {name: effect.ratio(points, "strategy", name, "ddp_ds", "epoch_s") for name in others}
+    parts = [Part(f"epoch {name} / ddp_ds", one, above=1) for name, one in found.items() if one]
+    return parts or [Part("epoch of another strategy / ddp_ds", None, above=1)]

@@ -1,0 +1,67 @@
+"""Accuracy on images held back, by epoch, in each number format."""
+
+from __future__ import annotations
+
+import polars as pl
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis.figures import palette, style
+from analysis.paper.figures.family import Family, measured
+from analysis.sweep import blocks, dataset
+
+GOAL = (98, 99)
+"""Accuracy in % that the paper aims at within 20 epochs."""
+
+
+def shown(tables: dataset.Tables) -> pl.DataFrame:
+    """Image points with accuracies that differ in precision alone; where none do, those of one set of settings."""
+    have = tables["accuracy"]["point_id"].unique().to_list()
+    points = measured(tables, "image").filter(pl.col("point_id").is_in(have))
+    found, _ = blocks.widest(points, "precision")
+    if found.is_empty() and points.height:
+        alone = blocks.of(points, ())
+        found = alone.filter(pl.col("block") == alone["block"].min()).sort("point_id")
+    return found
+
+
+def curves(points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
+    """precision, epoch, median, least, most (%) over repeats."""
+    percent = pl.col("accuracy") * 100
+    return (
+        tables["accuracy"]
+        .join(points.select("point_id", "precision"), on="point_id")
+        .group_by("precision", "epoch")
+        .agg(median=percent.median(), least=percent.min(), most=percent.max())
+        .sort("precision", "epoch")
+    )
+
+
+def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
+    frame = curves(points, tables)
+    made = style.figure(width_in, 2.6)
+    axes = made.subplots()
+    levels = blocks.levels(points, "precision")
+    for index, level in enumerate(levels):
+        own = frame.filter(pl.col("precision") == level)
+        look = style.line(index, palette.look("precision", level, levels)[0])
+        axes.plot(own["epoch"], own["median"], label=level, **look)
+        axes.fill_between(own["epoch"], own["least"], own["most"], color=look["color"], alpha=0.15, linewidth=0)
+    axes.axhspan(*GOAL, color="0.85", zorder=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("Epoch")
+    axes.set_ylabel("Accuracy on held-back images (%)")
+    axes.set_ylim(None, 101)
+    axes.grid()
+    axes.legend(loc="lower right")
+    return made
+
+
+FAMILY = Family(
+    "Accuracy by epoch",
+    f"Lines are medians of repeats, bands run from the least to the most. Shaded: the {GOAL[0]} to {GOAL[1]} % that "
+    "the paper aims at within 20 epochs.",
+    "No image point has accuracies by epoch.",
+    shown,
+    paint,
+)

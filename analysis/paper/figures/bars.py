@@ -1,0 +1,154 @@
+"""Panels of grouped bars: a place on the axis for each value of one setting, a bar there for each value of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from analysis.figures import palette, panels, style
+from analysis.sweep import blocks, dataset
+from analysis.sweep.labels import counted
+
+ROOM = 0.8
+"""Share of a place that its bars fill together."""
+_PANEL_IN = 2.1
+_BESIDE = 3
+"""Panels side by side in two columns of a page."""
+
+
+def word(name: str, value: Any) -> str:
+    """A value as axes, legends and titles say it."""
+    if name == "world_size":
+        return counted(value, "GPU")
+    if name == "pin_memory":
+        return "pinned" if value else "pageable"
+    return dataset.word(name, value) if name in dataset.SETTINGS else str(value)
+
+
+def grid(count: int, width_in: float, panel_in: float = _PANEL_IN) -> tuple[Figure, list[Axes]]:
+    """So many panels of one height: side by side in two columns of a page, one below the other in one."""
+    beside = min(count, _BESIDE) if width_in > style.ONE_COLUMN_IN else 1
+    rows = -(-count // beside)
+    made = style.figure(width_in, panel_in * rows + 0.45)
+    axes = list(made.subplots(rows, beside, squeeze=False).flat)
+    for unused in axes[count:]:
+        unused.remove()
+    return made, axes[:count]
+
+
+def legend(made: Figure, name: str, levels: list[Any]) -> None:
+    """The colours of a setting's values, above the panels, in as many rows as the width asks for."""
+    looks = [palette.look(name, level, levels) for level in levels]
+    handles = [
+        Patch(facecolor=_pale(colour), edgecolor=colour, hatch=hatch, label=word(name, level))
+        for level, (colour, hatch) in zip(levels, looks, strict=True)
+    ]
+    most = 4 if made.get_figwidth() <= style.ONE_COLUMN_IN else 8
+    made.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), most))
+
+
+def _pale(colour: str) -> tuple[str, float]:
+    return (colour, 0.35)
+
+
+def places(axes: Axes, levels: list[Any], name: str) -> None:
+    """Names of the places, turned where they are too long to stand side by side."""
+    words = [str(level) if name in ("image_size", "world_size") else word(name, level) for level in levels]
+    long = max(len(line) for text in words for line in text.split("\n")) * len(words) > 34
+    turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    axes.set_xticks(range(len(levels)), words, **turned)
+    room = max(0.0, (3 - len(levels)) / 3)
+    axes.set_xlim(-0.5 - room, len(levels) - 0.5 + room)
+    axes.set_xlabel({"image_size": "Image size (px)", "world_size": "GPUs"}.get(name, ""))
+
+
+def _each(
+    frame: pl.DataFrame, x: str, series: str, places_of: list[Any], levels: list[Any]
+) -> list[tuple[float, pl.DataFrame, str, str]]:
+    """(place, rows, colour, hatch) of every bar."""
+    width = ROOM / len(levels)
+    bars = []
+    for at, place in enumerate(places_of):
+        for index, level in enumerate(levels):
+            own = frame.filter(pl.col(x) == pl.lit(place), pl.col(series) == pl.lit(level))
+            if own.height:
+                bars.append((at + (index - (len(levels) - 1) / 2) * width, own, *palette.look(series, level, levels)))
+    return bars
+
+
+def columns(axes: Axes, frame: pl.DataFrame, x: str, series: str, value: str, levels: list[Any]) -> None:
+    """Bars at medians of repeats, with the repeats."""
+    places_of = blocks.levels(frame, x)
+    for at, own, colour, hatch in _each(frame, x, series, places_of, levels):
+        panels.column(axes, at, own[value].to_numpy(), colour, hatch, ROOM / len(levels) * 0.92)
+    places(axes, places_of, x)
+    style.from_zero(axes)
+    axes.grid(axis="y")
+
+
+def ratio_columns(axes: Axes, frame: pl.DataFrame, x: str, series: str, levels: list[Any]) -> None:
+    """Bars of `ratio` with whiskers from `least` to `most`."""
+    places_of = blocks.levels(frame, x)
+    width = ROOM / len(levels) * 0.92
+    for at, own, colour, hatch in _each(frame, x, series, places_of, levels):
+        low, middle, high = own["least"][0], own["ratio"][0], own["most"][0]
+        axes.bar(at, middle, width, color=colour, alpha=0.35, edgecolor="none")
+        axes.bar(at, middle, width, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)
+        axes.vlines(at, low, high, color="black", linewidth=0.8)
+    places(axes, places_of, x)
+    axes.grid(axis="y")
+
+
+def panelled(
+    points: pl.DataFrame,
+    by: list[str],
+    series: str,
+    width_in: float,
+    panel: Callable[[Axes, pl.DataFrame, list[Any]], None],
+) -> Figure:
+    """One panel for each combination of the settings `by` among the points, on one scale, under one legend."""
+    keys = sorted(points.select(by).unique().rows(), key=lambda row: [_key(n, v) for n, v in zip(by, row, strict=True)])
+    levels = blocks.levels(points, series)
+    made, axes = grid(len(keys), width_in)
+    for own, key in zip(axes, keys, strict=True):
+        match = [pl.col(name) == pl.lit(value) for name, value in zip(by, key, strict=True)]
+        panel(own, points.filter(*match), levels)
+        own.set_title(", ".join(word(name, value) for name, value in zip(by, key, strict=True)), loc="left")
+    top = max(own.get_ylim()[1] for own in axes)
+    for own in axes:
+        own.set_ylim(own.get_ylim()[0], top)
+    legend(made, series, levels)
+    return made
+
+
+def step_times(points: pl.DataFrame, by: list[str], series: str, width_in: float) -> Figure:
+    """Step time over image size, a bar for each value of `series`, one panel for each combination of `by`."""
+
+    def panel(axes: Axes, own: pl.DataFrame, levels: list[Any]) -> None:
+        columns(axes, own, "image_size", series, "step_ms_mean", levels)
+        axes.set_ylabel("Step time (ms)")
+
+    return panelled(points, by, series, width_in, panel)
+
+
+def by_kind(
+    frame: pl.DataFrame, kinds: Sequence[str], x: str, series: str, width_in: float, panel_in: float = _PANEL_IN
+) -> Figure:
+    """`ms` a step of each kind (calls.per_step), one panel a kind on a scale of its own, under one legend."""
+    levels = blocks.levels(frame, series)
+    made, axes = grid(len(kinds), width_in, panel_in)
+    for own, kind in zip(axes, kinds, strict=True):
+        columns(own, frame.filter(pl.col("kind") == kind), x, series, "ms", levels)
+        own.set_title(kind, loc="left")
+        own.set_ylabel("ms a step")
+    legend(made, series, levels)
+    return made
+
+
+def _key(name: str, value: Any) -> Any:
+    return dataset.order(name, value) if name in dataset.SETTINGS else value

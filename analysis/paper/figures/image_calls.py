@@ -1,0 +1,36 @@
+"""The seven times that the paper's authors chose in Nsight Systems, per step of an image job."""
+
+from __future__ import annotations
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.paper.figures import bars, calls
+from analysis.paper.figures.family import WHISKERS, Family
+from analysis.sweep import dataset
+
+_FACTORS = ("precision", "pin_memory", "ranks_per_node")
+
+
+def shown(tables: dataset.Tables) -> pl.DataFrame:
+    """Traced image points that differ in precision, pinned memory and GPUs alone."""
+    return calls.widest(tables, "image", _FACTORS)
+
+
+def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
+    frame = calls.per_step(tables, points, calls.AUTHORS)
+    memory = pl.when("pin_memory").then(pl.lit("pinned")).otherwise(pl.lit("pageable"))
+    frame = frame.with_columns(case=pl.format("{}\n{} GPU", memory, "world_size"))
+    kinds = [kind for kind in calls.AUTHORS if frame.filter(pl.col("kind") == kind)["ms"].sum()]
+    return bars.by_kind(frame, kinds, "case", "precision", width_in, 1.9)
+
+
+FAMILY = Family(
+    "Image jobs in Nsight Systems",
+    "Time a step of copies and kernels on the GPU and of API calls on the host, mean over ranks, in the traced look. "
+    "They overlap and must not be added up; each panel has its own scale, and one where all are 0 is left out. "
+    f"{WHISKERS}",
+    "No two image points with a trace of nsys differ in precision, pinned memory or GPUs alone.",
+    shown,
+    paint,
+)

@@ -1,0 +1,28 @@
+"""Step time in each memory layout, over image size, one panel a loader and count of GPUs."""
+
+from __future__ import annotations
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.paper.figures import bars
+from analysis.paper.figures.family import STEP, WHISKERS, Family, widest
+from analysis.sweep import dataset
+
+
+def shown(tables: dataset.Tables) -> pl.DataFrame:
+    """Image points that differ in layout, loader, size and GPUs alone."""
+    return widest(tables, "image", "layout", "image_size", "loader", *dataset.SHAPE)
+
+
+def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Figure:
+    return bars.step_times(points, ["world_size", "loader"], "layout", width_in)
+
+
+FAMILY = Family(
+    "Layouts",
+    f"nhwc: channels last in images and weights; nchw: channels first. {STEP} {WHISKERS}",
+    "No two image points differ in layout alone.",
+    shown,
+    paint,
+)

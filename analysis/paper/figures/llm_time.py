@@ -1,0 +1,42 @@
+"""Step time of each method of tuning a language model, over GPUs."""
+
+from __future__ import annotations
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.figures import style
+from analysis.paper.figures import bars
+from analysis.paper.figures.family import STEP, WHISKERS, Family, widest
+from analysis.sweep import blocks, dataset
+
+
+def shown(tables: dataset.Tables) -> pl.DataFrame:
+    """Points that differ in method and GPUs alone."""
+    return widest(tables, "llm", "method", *dataset.SHAPE)
+
+
+def by_method(points: pl.DataFrame, value: str, title: str, width_in: float) -> Figure:
+    """One panel: a place for each count of GPUs, a bar for each method."""
+    made = style.figure(width_in, 2.8)
+    axes = made.subplots()
+    levels = blocks.levels(points, "method")
+    bars.columns(axes, points, "world_size", "method", value, levels)
+    axes.set_xlim(-0.5, points["world_size"].n_unique() - 0.5)
+    axes.set_ylabel(title)
+    bars.legend(made, "method", levels)
+    return made
+
+
+def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Figure:
+    return by_method(points, "step_ms_mean", "Step time (ms)", width_in)
+
+
+FAMILY = Family(
+    "Tuning methods: step time",
+    "The same micro_batch for all; a sample of DPO is a pair of texts, which is twice the tokens, and has passes of a "
+    f"reference model besides. {STEP} {WHISKERS}",
+    "No two points of a language model differ in method alone.",
+    shown,
+    paint,
+)

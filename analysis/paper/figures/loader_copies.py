@@ -1,0 +1,35 @@
+"""Copies and synchronisation per step, by loader and layout."""
+
+from __future__ import annotations
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.paper.figures import bars, calls
+from analysis.paper.figures.family import WHISKERS, Family
+from analysis.sweep import dataset
+
+_KINDS = {
+    "Copies to the GPU": calls.DIRECTIONS["HtoD"],
+    "Copies within the GPU": calls.DIRECTIONS["DtoD"],
+    "Synchronisation": calls.SYNCHRONISE,
+}
+
+
+def shown(tables: dataset.Tables) -> pl.DataFrame:
+    """Traced image points that differ in loader and layout alone."""
+    return calls.widest(tables, "image", ("loader", "layout"))
+
+
+def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
+    return bars.by_kind(calls.per_step(tables, points, _KINDS), [*_KINDS], "loader", "layout", width_in)
+
+
+FAMILY = Family(
+    "Copies and synchronisation by loader and layout",
+    "Time a step of copies on the GPU, and of API calls that wait for it, mean over ranks, in the traced look. Each "
+    f"panel has its own scale. {WHISKERS}",
+    "No two image points with a trace of nsys differ in loader or layout alone.",
+    shown,
+    paint,
+)

@@ -1,0 +1,29 @@
+"""Step time with each loader, over image size, one panel a layout and count of GPUs."""
+
+from __future__ import annotations
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.paper.figures import bars
+from analysis.paper.figures.family import STEP, WHISKERS, Family, widest
+from analysis.sweep import dataset
+
+
+def shown(tables: dataset.Tables) -> pl.DataFrame:
+    """Image points that differ in loader, size, layout and GPUs alone."""
+    return widest(tables, "image", "loader", "image_size", "layout", *dataset.SHAPE)
+
+
+def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Figure:
+    return bars.step_times(points, ["world_size", "layout"], "loader", width_in)
+
+
+FAMILY = Family(
+    "Loaders",
+    "torch: PyTorch's DataLoader, image by image; mmap: the same in bulk from one mapped array; dali: NVIDIA DALI. "
+    f"{STEP} {WHISKERS}",
+    "No two image points differ in loader alone.",
+    shown,
+    paint,
+)

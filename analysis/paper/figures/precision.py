@@ -1,0 +1,28 @@
+"""Step time over image size in each number format, one panel a count of GPUs."""
+
+from __future__ import annotations
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.paper.figures import bars
+from analysis.paper.figures.family import STEP, WHISKERS, Family, widest
+from analysis.sweep import dataset
+
+
+def shown(tables: dataset.Tables) -> pl.DataFrame:
+    """Image points that differ in precision, size and GPUs alone."""
+    return widest(tables, "image", "precision", "image_size", *dataset.SHAPE)
+
+
+def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Figure:
+    return bars.step_times(points, ["world_size"], "precision", width_in)
+
+
+FAMILY = Family(
+    "Precision and image size",
+    f"{STEP} {WHISKERS}",
+    "No two image points differ in precision alone.",
+    shown,
+    paint,
+)

@@ -1,0 +1,198 @@
+"""Events of a Kineto trace as columns, block by block: no event stays a Python object for longer than its block.
+
+Numbers come as JSON numbers or as text ("12"), and any field may be missing: what cannot be understood is null.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from analysis.readers.kineto.stream import Event
+
+ALLOCATOR = ("Total Allocated", "Total Reserved")
+"""What PyTorch's allocator tells with each allocation, as counters."""
+COMMUNICATION = "record_param_comms"
+"""The operator whose args tell a collective's size."""
+_KINDS = {
+    "kernel": "kernels",
+    "gpu_memcpy": "copies",
+    "gpu_memset": "memsets",
+    "cuda_runtime": "runtime",  # on ROCm too
+    "cuda_driver": "runtime",
+    "cuda_sync": "syncs",
+    "user_annotation": "nvtx",
+    "cpu_op": "operators",
+    # until PyTorch 1.11
+    "Kernel": "kernels",
+    "Memcpy": "copies",
+    "Memset": "memsets",
+    "Runtime": "runtime",
+    "Operator": "operators",
+}
+
+
+class Args(msgspec.Struct, gc=False):
+    """What is read of events' args."""
+
+    correlation: Any = None
+    device: Any = None
+    stream: Any = None
+    bytes: Any = None
+    grid: Any = None
+    block: Any = None
+    registers: Any = msgspec.field(name="registers per thread", default=None)
+    shared: Any = msgspec.field(name="shared memory", default=None)
+    graph: Any = msgspec.field(name="graph id", default=None)
+    node: Any = msgspec.field(name="graph node id", default=None)
+    external: Any = msgspec.field(name="External id", default=None)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    elements: Any = msgspec.field(name="In msg nelems", default=None)
+    dtype: Any = None
+    group: Any = msgspec.field(name="Process Group Name", default=None)
+    ranks: Any = msgspec.field(name="Group size", default=None)
+    allocated: Any = msgspec.field(name="Bytes", default=None)
+    device_id: Any = msgspec.field(name="Device Id", default=None)
+    device_type: Any = msgspec.field(name="Device Type", default=None)
+
+
+_COLLECTIVE = ("external", "collective", "elements", "dtype", "group", "ranks")
+_ON_DEVICE = ("device", "stream", "correlation")
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "kernels": (*_ON_DEVICE, "registers", "shared", "graph", "node", "blocks", "threads", *_COLLECTIVE),
+    "copies": (*_ON_DEVICE, "bytes"),
+    "memsets": (*_ON_DEVICE, "bytes"),
+    "runtime": ("correlation",),
+    "syncs": _ON_DEVICE,
+    "nvtx": (),
+    "operators": (),
+    "collectives": _COLLECTIVE,
+    "allocations": ("allocated", "device_id", "device_type"),
+}
+"""What each table has from args; collectives are the operators that tell of one."""
+_TEXT = ("collective", "dtype", "group")
+_ALL_ARGS = msgspec.json.Decoder(list[Args | None])
+_NO_ARGS = Args()
+
+
+class Columns:
+    """Events by table, as columns."""
+
+    def __init__(self) -> None:
+        self._frames: dict[str, list[pl.DataFrame]] = {k: [_frame(k, [])] for k in _COLUMNS} | {
+            "counters": [_counters([])]
+        }
+
+    def add(self, block: Iterable[Event]) -> None:
+        """Takes over what is read of a block."""
+        chosen: dict[str, list[Event]] = defaultdict(list)
+        for event in block:
+            if event.ph == "X":
+                if kind := _KINDS.get(event.cat or ""):
+                    chosen[kind].append(event)
+                    if event.name == COMMUNICATION:
+                        chosen["collectives"].append(event)
+            elif event.ph == "i" and event.name == "[memory]":
+                chosen["allocations"].append(event)
+                chosen["counters"].append(event)
+            elif event.ph == "C":
+                chosen["counters"].append(event)
+        for kind, events in chosen.items():
+            self._frames[kind].append(_counters(events) if kind == "counters" else _frame(kind, events))
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Every table with start_ns (on the trace's clock), duration_ns and name; a null where that is not told."""
+        return {kind: pl.concat(frames) for kind, frames in self._frames.items()}
+
+
+def _frame(kind: str, events: list[Event]) -> pl.DataFrame:
+    columns = _common(events)
+    if _COLUMNS[kind]:
+        args = _args(events)
+        for name in _COLUMNS[kind]:
+            columns[name] = _series([_VALUES[name](a) for a in args], pl.String if name in _TEXT else pl.Int64)
+    return pl.DataFrame(columns)
+
+
+def _common(events: list[Event]) -> dict[str, pl.Series]:
+    return {
+        "start_ns": _nanoseconds([e.ts for e in events]),
+        "duration_ns": _nanoseconds([e.dur for e in events]),
+        "name": _series([e.name for e in events], pl.String),
+        "process": _series([e.pid for e in events], pl.Int64),
+        "thread": _series([e.tid for e in events], pl.Int64),
+    }
+
+
+def _counters(events: list[Event]) -> pl.DataFrame:
+    """One row a value. An allocation on a device tells its allocator's; a counter has each of its args for one."""
+    rows: list[tuple[Event, str, Any, Any]] = []
+    for event in events:
+        args = _any_args(event.args)
+        names = args if event.ph == "C" else [n for n in ALLOCATOR if n in args and args.get("Device Type")]
+        title = f"{event.name}: " if event.ph == "C" else ""
+        rows += [(event, f"{title}{name}", args.get("Device Id"), args[name]) for name in names]
+    columns = _common([event for event, *_ in rows]) | {
+        "name": _series([name for _, name, _, _ in rows], pl.String),
+        "device": _series([device for _, _, device, _ in rows], pl.Int64),
+        "value": _series([value for *_, value in rows], pl.Float64),
+    }
+    return pl.DataFrame(columns)
+
+
+def _any_args(text: msgspec.Raw) -> dict[str, Any]:
+    try:
+        args = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError):
+        return {}
+    return args if isinstance(args, dict) else {}
+
+
+def _args(events: list[Event]) -> list[Args]:
+    texts = [bytes(e.args) or b"null" for e in events]
+    try:
+        found = _ALL_ARGS.decode(b"[" + b",".join(texts) + b"]")
+    except (msgspec.MsgspecError, ValueError):  # some of them are no object
+        found = [_one_args(text) for text in texts]
+    return [args or _NO_ARGS for args in found]
+
+
+def _one_args(text: bytes) -> Args | None:
+    try:
+        return msgspec.json.decode(text, type=Args)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _nanoseconds(texts: list[msgspec.Raw]) -> pl.Series:
+    """Times told in us, as decimals: exactly, whatever their size."""
+    told = pl.Series([str(t, "latin-1") for t in texts], dtype=pl.String).str.strip_chars('"')
+    return told.cast(pl.Decimal(38, 3), strict=False).to_physical().cast(pl.Int64, strict=False)
+
+
+def _series(values: list[Any], dtype: type[pl.DataType]) -> pl.Series:
+    try:
+        return pl.Series(values, dtype=dtype)
+    except (TypeError, OverflowError):
+        return pl.Series(values, dtype=dtype, strict=False)
+
+
+def _product(size: Any) -> Any:
+    """The number of elements of [x, y, z]."""
+    try:
+        x, y, z = size
+        return int(x) * int(y) * int(z)
+    except (TypeError, ValueError):
+        return None
+
+
+_VALUES: dict[str, Callable[[Args], Any]] = {name: attrgetter(name) for name in Args.__struct_fields__} | {
+    "blocks": lambda args: _product(args.grid),
+    "threads": lambda args: _product(args.block),
+}
+"""How each column is taken from args."""

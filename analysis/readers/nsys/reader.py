@@ -1,0 +1,223 @@
+"""Nsight Systems exports (SQLite, or a folder of one Parquet file a table) as event tables.
+
+Read by column name, for export schemas 3.7 to 3.28 and, as far as their columns are known, later ones. Times are moved
+to UTC where the export says when its session began. Process and thread ids are unpacked from globalPid and globalTid:
+process in bits 24 to 47, thread below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import polars as pl
+
+from analysis.readers.nsys import payloads
+from analysis.readers.nsys.fields import SOURCES, Text
+from analysis.readers.nsys.nvtx import Marks
+from analysis.readers.nsys.source import Source, open_source
+from analysis.tables import points
+from analysis.tables.events import DEVICES, EVENTS, Trace
+
+KNOWN_MAJOR = 3
+_STRINGS, _SESSION, _EXPORT = "StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT"
+DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+OPERATIONS = {
+    0: "Unknown", 1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
+    6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device", 9: "Host-to-Host", 10: "Peer-to-Peer",
+    11: "Unified Host-to-Device", 12: "Unified Device-to-Host", 13: "Unified Device-to-Device",
+}  # fmt: skip
+"""copyKind, as ENUM_CUDA_MEMCPY_OPER has it."""
+MEMORY = {0: "pageable", 1: "pinned", 2: "device", 3: "array", 4: "managed", 5: "device", 6: "managed"}
+SYNCS = {1: "event", 2: "stream wait event", 3: "stream", 4: "context"}
+
+
+def read(path: Path) -> Trace:
+    """The events of an export. ValueError, in one line, where it is none."""
+    source = open_source(path)
+    if not source.columns or not any(map(_own_table, source.columns)):
+        raise ValueError(f"{path}: not an Nsight Systems export: it has none of its tables")
+    about = _about(source)
+    source.problems += _unknown(about)
+    strings = source.load(_STRINGS, ["id", Text("value")]).unique("id").with_columns(pl.col("value").cast(pl.String))
+    epoch = int(source.load(_SESSION, ["utcEpochNs"])["utcEpochNs"].max() or 0)  # type: ignore[arg-type]
+    events = {kind: points.empty(columns) for kind, columns in EVENTS.items()}
+
+    def loaded(kind: str) -> None:
+        table, fields = SOURCES[kind]
+        if kind == "nvtx":
+            marks = Marks(strings)
+            ranges = source.load(table, fields, marks.ranges)
+            events[kind] = _finished(kind, marks.completed(ranges), epoch)
+            events["nccl_calls"] = _finished("nccl_calls", _nccl_calls(source, marks.domains, strings), epoch)
+        else:
+            events[kind] = _finished(kind, _MAKERS[kind](source, source.load(table, fields), strings), epoch)
+
+    for kind, (table, _) in SOURCES.items():
+        if table in source.columns:
+            loaded(kind)
+    events["counters"] = _counters(source, events["counters"])
+    absent = frozenset(kind for kind, (table, _) in SOURCES.items() if table not in source.columns)
+    return Trace(fill_process(events), _devices(source), absent, tuple(source.problems), about)
+
+
+def _own_table(name: str) -> bool:
+    known = {_STRINGS, _SESSION, *(table for table, _ in SOURCES.values())}
+    return name in known or re.match("META_DATA_|TARGET_INFO_", name) is not None
+
+
+def _about(source: Source) -> dict[str, str]:
+    """Format, schema version of the export, and version of nsys."""
+    told = {"format": "nsys"}
+    wanted = {
+        "EXPORT_SCHEMA_VERSION": "schema",
+        "EXPORT_PRODUCT_VERSION": "nsys",
+        "EXPORT_SCHEMA_VERSION_MAJOR": "major",
+    }
+    for name, value in source.load(_EXPORT, [Text("name"), Text("value")]).cast(pl.String).iter_rows():
+        if name in wanted and value:
+            told[wanted[name]] = value
+    return told
+
+
+def _unknown(about: Mapping[str, str]) -> list[str]:
+    major = about.get("major") or about.get("schema", "").partition(".")[0]
+    if major.isdigit() and int(major) != KNOWN_MAJOR:
+        return [f"export schema {about.get('schema', major)} is not of the known kind {KNOWN_MAJOR}.x"]
+    return []
+
+
+def _finished(kind: str, frame: pl.DataFrame, epoch: int) -> pl.DataFrame:
+    made = points.conform(frame, EVENTS[kind])
+    return made.with_columns(pl.col("start_ns", "end_ns") + epoch).collect()
+
+
+def _named(frame: pl.DataFrame, strings: pl.DataFrame, key: str) -> pl.Series:
+    """The strings that a column of ids stands for."""
+    ids = strings.select(pl.col("id").cast(frame[key].dtype).alias(key), "value")
+    return frame.select(key).join(ids, on=key, how="left", maintain_order="left")["value"]
+
+
+def _spans(frame: pl.DataFrame) -> pl.DataFrame:
+    times = {"start": "start_ns", "end": "end_ns"}
+    ids = {"deviceId": "device", "streamId": "stream", "correlationId": "correlation"}
+    return frame.rename(times | ids, strict=False)
+
+
+def _kernels(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    table = SOURCES["kernels"][0]
+    name = _named(frame, strings, "demangledName")
+    if name.null_count():
+        name = name.fill_null(_named(source.load(table, ["shortName"]), strings, "shortName"))
+    return _spans(frame).with_columns(name=name, registers="registersPerThread", graph="graphNodeId")
+
+
+def _graphs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    return _spans(frame).with_columns(name=pl.format("CUDA graph {}", "graphId"), graph="graphId")
+
+
+def _copies(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    kind = pl.col("copyKind")
+    return _spans(frame).with_columns(
+        name=_label(kind, OPERATIONS, "Unknown"),
+        direction=_label(kind, DIRECTIONS, "other"),
+        source=_label(pl.col("srcKind"), MEMORY, "unknown"),
+        target=_label(pl.col("dstKind"), MEMORY, "unknown"),
+    )
+
+
+def _label(kind: pl.Expr, labels: Mapping[int, str], default: str) -> pl.Expr:
+    return pl.when(kind.is_not_null()).then(kind.replace_strict(labels, default=default, return_dtype=pl.String))
+
+
+def _memsets(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    return _spans(frame).with_columns(name=pl.lit("Memset"))
+
+
+def _runtime(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    # The API's version is no part of its name: cudaLaunchKernel_v7000.
+    plain = strings.with_columns(pl.col("value").str.replace(r"^(cu\w+?)_v\d+$", "$1"))
+    return _spans(frame).with_columns(name=_named(frame, plain, "nameId"))
+
+
+def _syncs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    one = pl.col("stream") < 2**32 - 1  # all ones: a wait for no stream in particular
+    return _spans(frame).with_columns(
+        name=_label(pl.col("syncType"), SYNCS, "unknown"), stream=pl.when(one).then("stream")
+    )
+
+
+def _nccl_calls(source: Source, domains: Collection[int], strings: pl.DataFrame) -> pl.DataFrame:
+    """Ranges of libraries' own domains that are calls of NCCL, with what their payloads say."""
+    wanted = source.rows("NVTX_EVENTS", payloads.EVENT_COLUMNS, "domainId", sorted(domains)) if domains else None
+    if wanted is None or wanted.is_empty():
+        return points.empty(EVENTS["nccl_calls"])
+    entries = source.load("NVTX_PAYLOAD_SCHEMA_ENTRIES", [*("domainId", "schemaId", "type", "offset"), Text("name")])
+    return payloads.calls(wanted, strings, entries)
+
+
+def _allocations(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    given = pl.col("memoryOperationType") == 1
+    return _spans(frame).with_columns(
+        end_ns="start_ns",
+        name=pl.when(given).then(pl.lit("free")).otherwise(pl.lit("allocate")),
+        bytes=pl.when(given).then(-pl.col("bytes")).otherwise("bytes"),
+        memory=_label(pl.col("memKind"), MEMORY, "unknown"),
+    )
+
+
+def _readings(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
+    # The device is in the low byte of the type, as NVIDIA's own recipes have it; names follow in _counters.
+    return frame.select(
+        start_ns="timestamp",
+        end_ns="timestamp",
+        name=pl.format("{} {}", "typeId", "metricId"),
+        device=pl.col("typeId") & 0xFF,
+        value=pl.col("value").cast(pl.Float64),
+    )
+
+
+def _counters(source: Source, readings: pl.DataFrame) -> pl.DataFrame:
+    """Readings with the names of their counters: ids differ from export to export."""
+    named = source.load("TARGET_INFO_GPU_METRICS", ["typeId", "metricId", Text("metricName")])
+    names = named.select(name=pl.format("{} {}", "typeId", "metricId"), told=pl.col("metricName").cast(pl.String))
+    both = readings.join(names.unique("name"), on="name", how="left", maintain_order="left")
+    return both.with_columns(name=pl.coalesce("told", "name")).drop("told")
+
+
+_MAKERS = {
+    "kernels": _kernels, "graphs": _graphs, "copies": _copies, "memsets": _memsets, "runtime": _runtime,
+    "syncs": _syncs, "allocations": _allocations, "counters": _readings,
+}  # fmt: skip
+
+
+def _devices(source: Source) -> pl.DataFrame:
+    """CUDA devices; where the export does not tell which GPU is which CUDA device, GPUs by their order."""
+    numbers = {
+        "smCount": "sm_count", "maxWarpsPerSm": "warps_per_sm", "maxBlocksPerSm": "blocks_per_sm",
+        "maxRegistersPerSm": "registers_per_sm", "maxShmemPerSm": "shared_bytes_per_sm", "totalMemory": "memory_bytes",
+        "memoryBandwidth": "memory_bytes_per_s", "computeMajor": "major", "computeMinor": "minor", "id": "gpuId",
+    }  # fmt: skip
+    found = source.load("TARGET_INFO_GPU", [*numbers, Text("name"), Text("uuid")]).rename(numbers)
+    ordinals = source.load("TARGET_INFO_CUDA_DEVICE", ["gpuId", "cudaId"]).unique()
+    if ordinals.is_empty():
+        found = found.with_columns(device="gpuId")
+    else:
+        found = found.join(ordinals, on="gpuId").rename({"cudaId": "device"})
+    uuid = pl.col("uuid").cast(pl.String)
+    named = found.with_columns(
+        uuid=pl.when(uuid != "").then(pl.concat_str(pl.lit("GPU-"), uuid.str.strip_prefix("GPU-"))),
+        compute_capability=pl.format("{}.{}", "major", "minor"),
+    )
+    return points.conform(named, DEVICES).sort("device").collect()
+
+
+def fill_process(events: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """Events on the device with the launching process where the trace leaves it out and only one made calls."""
+    callers = events["runtime"]["process"].drop_nulls().unique()
+    if len(callers) != 1:
+        return events
+    fill = pl.col("process").fill_null(callers[0])
+    kinds = ("kernels", "graphs", "copies", "memsets", "syncs")
+    return events | {k: events[k].with_columns(fill) for k in kinds}

@@ -1,0 +1,165 @@
+"""The part of the report that says why points are slow, what the remedies gave back, and what that is worth.
+
+GPU-hours are of the timed steps (gpu_s of the tables): what a point's longer run would lose is in proportion.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from analysis.diagnosis.thresholds import limit
+from analysis.figures.remedies import change
+from analysis.sweep import dataset
+from analysis.sweep.labels import percent
+
+_Rows = list[dict[str, Any]]
+
+VERDICTS = {
+    "helped": "helped",
+    "within_noise": "within noise",
+    "did_not_help": "did not help: slower",
+    "failed": "did not help: it failed",
+    "cannot_tell": "cannot be told of one step",
+    "not_run": "not run",
+}
+MOST_CHANGES = 10
+_HOUR_S = 3600
+_PLAIN_H = 1e-4
+"""Below it three digits would be written with an exponent."""
+
+
+def labels(tables: dataset.Tables) -> dict[str, str]:
+    """What each point is called: its configuration; a remedied one, that of the point it comes from and the change."""
+    own = dataset.configured(tables.own()["points"])
+    named = {r["point_id"]: f"{r['workload']}: {r['config']}" for r in own.to_dicts()}
+    for row in tables["remedies"].sort("round", maintain_order=True).to_dicts():
+        base = named.get(row["point_id"], row["point_id"])
+        named.setdefault(row["remedied_id"], f"{base}, then {change(row['remedy'])}")
+    return named
+
+
+def interval(value: float | None, low: float | None, high: float | None) -> str:
+    if value is None:
+        return ""
+    return percent(value) + ("" if low is None or high is None else f" ({100 * low:.1f} to {100 * high:.1f})")
+
+
+def lines(tables: dataset.Tables) -> tuple[_Rows, _Rows]:
+    """One row a point that is ok: its largest cause with share, remedy and, where that was tried, the gain. First those
+    of which something is known, what was tried and the largest shares before others; then those of which nothing is."""
+    named, found = labels(tables), tables["diagnoses"].partition_by("point_id", as_dict=True)
+    tried = {(r["point_id"], r["kind"]): r for r in tables["remedies"].to_dicts()}
+    known: list[tuple[dict[str, str], _Rows]] = []
+    blind: list[dict[str, str]] = []
+    for i, text in named.items():
+        causes = found[(i,)].sort("place").to_dicts() if (i,) in found else []
+        lossy = [cause for cause in causes if cause["share"] >= limit("noise")]
+        own = {"point_id": i, "config": text}
+        if not lossy and any(cause["kind"] == "missing_trace" for cause in causes):
+            blind.append(own)
+        elif causes:
+            known.append((own, lossy))
+    known.sort(key=lambda row: _weight(row[1], tried), reverse=True)
+    return [own | _line(lossy, tried) for own, lossy in known], blind
+
+
+def _weight(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> tuple[bool, float]:
+    """The order of the rows."""
+    if not lossy:
+        return False, 0.0
+    trial = tried.get((lossy[0]["point_id"], lossy[0]["kind"]))
+    return trial is not None, (trial["gain"] or 0.0) if trial else lossy[0]["share"]
+
+
+def _line(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[str, str]:
+    """The largest cause of a point, whose causes above the noise these are."""
+    if not lossy:
+        return {"cause": "healthy: nothing above noise", "share": "", "remedy": "", "gain": "", "verdict": ""}
+    cause = lossy[0]
+    trial = tried.get((cause["point_id"], cause["kind"]))
+    rank = "" if cause["rank"] is None else f", rank {cause['rank']}"
+    return {
+        "cause": f"{cause['kind']} ({cause['cause']}{rank})",
+        "share": interval(cause["share"], cause["share_low"], cause["share_high"]),
+        "remedy": f"{cause['advice']}: {change(cause['remedy'])}" if cause["remedy"] != "{}" else cause["advice"],
+        "gain": interval(trial["gain"], trial["gain_low"], trial["gain_high"]) if trial else "",
+        "verdict": VERDICTS[trial["verdict"]] if trial else "not tried" if cause["remedy"] != "{}" else "",
+    }
+
+
+def seen(tables: dataset.Tables) -> pl.DataFrame:
+    """Rows of `diagnoses` of the sweep's own points of which something is known: there is a trace, or a loss that shows
+    without one."""
+    has_trace = (pl.col("kind") != "missing_trace").all().over("point_id")
+    has_loss = (pl.col("share") >= limit("noise")).any().over("point_id")
+    return tables.own()["diagnoses"].filter(has_trace | has_loss)
+
+
+def lost(tables: dataset.Tables) -> _Rows:
+    """GPU-hours of the timed steps that each kind of cause took, over the sweep's own points; share of those of the
+    points of which something is known."""
+    known = seen(tables)
+    own = known.filter(pl.col("share") >= limit("noise"))
+    whole = known.unique("point_id")["gpu_s"].sum()
+    rows = (
+        own.group_by("cause", "kind")
+        .agg(points=pl.col("point_id").n_unique(), gpu_s=(pl.col("share") * pl.col("gpu_s")).sum())
+        .sort("gpu_s", "kind", descending=[True, False])
+    )
+    return [
+        row | {"hours": _hours(row["gpu_s"]), "share": percent(row["gpu_s"] / whole) if whole else ""}
+        for row in rows.to_dicts()
+    ]
+
+
+def changes(tables: dataset.Tables) -> _Rows:
+    """The changes of settings that are worth most: GPU-hours of the timed steps that they gave back, where they were
+    tried, else would by the diagnosis."""
+    own = tables.own()["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= limit("noise"))
+    tried = tables["remedies"].select("point_id", "kind", "remedy", "gain", "verdict")
+    joined = own.join(tried, on=["point_id", "kind", "remedy"], how="left", maintain_order="left")
+    measured = pl.col("gain").is_not_null()
+    rows = joined.group_by("kind", "remedy").agg(
+        points=pl.len(),
+        foretold_s=(pl.col("share") * pl.col("gpu_s")).sum(),
+        tried=measured.sum(),
+        foretold_tried_s=(pl.col("share") * pl.col("gpu_s")).filter(measured).sum(),
+        gained_s=(pl.col("gain") * pl.col("gpu_s")).sum(),
+        helped=(pl.col("verdict") == "helped").sum(),
+        worth_s=(pl.coalesce("gain", "share") * pl.col("gpu_s")).sum(),
+    )
+    top = rows.sort("worth_s", "kind", "remedy", descending=[True, False, False]).head(MOST_CHANGES)
+    return [
+        row
+        | {
+            "change": change(row["remedy"]),
+            "foretold": _hours(row["foretold_s"]),
+            "foretold_tried": _hours(row["foretold_tried_s"]) if row["tried"] else "",
+            "gained": _hours(row["gained_s"]) if row["tried"] else "",
+            "outcome": f"{row['helped']} of {row['tried']} helped" if row["tried"] else "not tried",
+        }
+        for row in top.to_dicts()
+    ]
+
+
+def trials(tables: dataset.Tables) -> _Rows:
+    """Every remedy that was tried: what was foretold and what was measured, round by round."""
+    named = labels(tables)
+    return [
+        row
+        | {
+            "config": named.get(row["point_id"], ""),
+            "change": change(row["remedy"]),
+            "foretold": interval(row["predicted"], row["predicted_low"], row["predicted_high"]),
+            "measured": interval(row["gain"], row["gain_low"], row["gain_high"]),
+            "said": VERDICTS[row["verdict"]],
+        }
+        for row in tables["remedies"].to_dicts()
+    ]
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / _HOUR_S
+    return f"{hours:.3g}" if abs(hours) >= _PLAIN_H else f"{hours:.6f}"

@@ -1,0 +1,142 @@
+"""The data of the points' own pages, as the JSON that page/point.js draws them from.
+
+Columns lie by column, and texts that many points share are told once, so that most of 1,000 points takes little. What
+could still grow is cut to a share of a budget (records.LOGS_BYTES, lanes.BYTES): the more points, the less of each.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from analysis.figures import remedies, style
+from analysis.report import lanes
+from analysis.report.causes import VERDICTS, interval
+from analysis.report.records import Log, environment
+from analysis.sweep import dataset
+from analysis.tables import points as schemas
+
+MOST_RANKS = 8
+_BESIDE = ("point_id", "hosts")
+"""Columns of the table of points that stand elsewhere on a point's page."""
+
+
+class Texts:
+    """Texts, each told once; a text stands for its place."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+
+    def place(self, text: str) -> int:
+        return self.places.setdefault(text, len(self.places))
+
+
+def as_json(tables: dataset.Tables, found: list[dict[str, Any]], logs: Mapping[str, Log]) -> str:
+    """JSON that may stand within a script element."""
+    points = dataset.configured(tables["points"])
+    texts = Texts()
+    content = {
+        "ids": points["point_id"].to_list(),
+        "configs": column(points["workload"] + ": " + points["config"]),
+        "settings": {name: column(points[name]) for name in dataset.SETTINGS},
+        "vary": {workload: dataset.varying(part, but=()) for workload, part in dataset.per_workload(points)},
+        "results": _results(points),
+        "parts": parts(tables),
+        "lanes": lanes.of_points(tables["timeline"]),
+        "causes": causes(tables, texts),
+        "facts": facts(found, texts),
+        "logs": {point: [log.file, log.text] for point, log in logs.items()},
+        "colours": {**style.PART_COLOURS, **style.LANE_COLOURS, **style.RANGE_COLOURS},
+        "part_names": schemas.PARTS,
+        "texts": list(texts.places),
+    }
+    told = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return told.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def column(values: pl.Series) -> dict[str, Any]:
+    """{"same": value}, or {"values": [...]} in the order of points, or {"values": distinct, "of": [place, ...]}."""
+    distinct = values.unique(maintain_order=True).to_list()
+    if len(distinct) == 1:
+        return {"same": _short(distinct[0])}
+    if values.dtype == pl.String and 2 * len(distinct) < len(values):
+        places = {value: place for place, value in enumerate(distinct)}
+        return {"values": distinct, "of": [places[value] for value in values]}
+    return {"values": [_short(value) for value in values]}
+
+
+def _short(value: Any) -> Any:
+    """Seven digits are more than any of these numbers is measured to. JSON has no NaN, so that is a word."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.7g}") if math.isfinite(value) else str(value)
+
+
+def _results(points: pl.DataFrame) -> list[list[Any]]:
+    """(name, meaning, column) of the table's columns that are no settings and that some point has."""
+    rest = [
+        n for n in schemas.POINTS if n not in (*dataset.SETTINGS, *_BESIDE) and points[n].null_count() < points.height
+    ]
+    return [[name, schemas.POINTS[name].text, column(points[name])] for name in rest]
+
+
+def parts(tables: dataset.Tables) -> dict[str, Any]:
+    """By point: ranks in all, traced steps, and of the first ranks (rank, ns of each part over these steps). Sums are
+    exact: the parts of a rank add up to its steps."""
+    sums = tables["breakdown"].group_by("point_id", "rank", "part").agg(pl.col("duration_ns").sum())
+    steps = tables["breakdown"].group_by("point_id").agg(pl.col("step").n_unique(), ranks=pl.col("rank").n_unique())
+    wide = sums.pivot("part", index=["point_id", "rank"], values="duration_ns").sort("point_id", "rank")
+    told = {
+        r["point_id"]: {"steps": r["step"], "ranks": r["ranks"], "rows": []} for r in steps.sort("point_id").to_dicts()
+    }
+    for row in wide.to_dicts():
+        rows = told[row["point_id"]]["rows"]
+        if len(rows) < MOST_RANKS:
+            rows.append([row["rank"], *(row.get(part) or 0 for part in schemas.PARTS)])
+    return told
+
+
+def causes(tables: dataset.Tables, texts: Texts) -> dict[str, list[list[Any]]]:
+    """By point: (kind and cause, share, advice, remedy, method, gave back, verdict) in order of their place."""
+    tried = {(r["point_id"], r["kind"]): r for r in tables["remedies"].to_dicts()}
+    told: dict[str, list[list[Any]]] = {}
+    for row in tables["diagnoses"].sort("point_id", "place").to_dicts():
+        trial = tried.get((row["point_id"], row["kind"]))
+        rank = "" if row["rank"] is None else f", rank {row['rank']}"
+        words = [f"{row['kind']} ({row['cause']}{rank})", interval(row["share"], row["share_low"], row["share_high"])]
+        words += [
+            row["advice"] or "",
+            remedies.change(row["remedy"] or "{}") if row["remedy"] != "{}" else "",
+            row["method"] or "",
+        ]
+        words += [interval(trial["gain"], trial["gain_low"], trial["gain_high"]) if trial else ""]
+        words += [f"{VERDICTS[trial['verdict']]}: {trial['remedied_id']}" if trial else ""]
+        told.setdefault(row["point_id"], []).append([texts.place(word) for word in words])
+    return told
+
+
+def facts(found: list[dict[str, Any]], texts: Texts) -> dict[str, list[list[int]]]:
+    """By point: (what, value) of its record, beside what the tables have."""
+    return {
+        record["point_id"]: [[texts.place(name), texts.place(value)] for name, value in _facts(record)]
+        for record in sorted(found, key=lambda record: str(record.get("point_id")))
+        if record.get("point_id")
+    }
+
+
+def _facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    looks = [
+        f"{name} {look['status']}" + (f" ({look['wall_s']:.1f} s)" if look.get("wall_s") else "")
+        for name, look in (record.get("looks") or {}).items()
+        if look
+    ]
+    told = [
+        ("looks", ", ".join(looks)),
+        ("ended_at", record.get("ended_at") or ""),
+        ("command", record.get("command") or ""),
+    ]
+    return [(name, value) for name, value in told if value] + environment(dict(record))

@@ -1,0 +1,61 @@
+"""The part of the report that says how far its numbers can be trusted: what measuring cost, clocks, GPU events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from analysis.metrics.points import cost
+from analysis.sweep import dataset
+
+_Rows = list[dict[str, Any]]
+
+CONDITIONS = {
+    "sampler": "samplers on ({tool})",
+    "idle": "{tool} there, not capturing",
+    "capturing": "{tool} capturing",
+}
+CLOCKS = {
+    "utc-monotonic": "UTC of a host against its monotonic clock",
+    "trace-steps": "trace against the step loop; taken out",
+    "ranks": "ends of collectives against rank 0; taken out between hosts",
+    "counters": "age of GPM values; not taken out",
+}
+MOST_EVENTS = 50
+
+
+def labels(tables: dataset.Tables) -> pl.DataFrame:
+    """point_id, workload, config."""
+    return dataset.configured(tables["points"]).select("point_id", "workload", "config")
+
+
+def costs(tables: dataset.Tables) -> _Rows:
+    """One row a point with a control and condition: label, condition, pairs, plain_ms, ratio, error, low, high."""
+    found = cost.summary(tables["cost"]).join(labels(tables), on="point_id", how="left", maintain_order="left")
+    return [
+        row | {"what": CONDITIONS[row["condition"]].format(tool=row["tool"] or "tracer")}
+        for row in found.to_dicts()
+        if row["condition"] in CONDITIONS
+    ]
+
+
+def clocks(tables: dataset.Tables) -> _Rows:
+    """One row a kind of comparison, over all points: what, ranks, offset_us, residual_us, residual_max_us (the worst
+    medians and the worst of all)."""
+    known = tables["clocks"].filter(pl.col("events") > 0)
+    made = known.group_by("between").agg(
+        ranks=pl.len(),
+        offset_us=pl.col("offset_us").abs().max(),
+        residual_us=pl.col("residual_us").max(),
+        residual_max_us=pl.col("residual_max_us").max(),
+    )
+    rows = {row["between"]: row for row in made.to_dicts()}
+    return [rows[kind] | {"what": text} for kind, text in CLOCKS.items() if kind in rows]
+
+
+def events(tables: dataset.Tables) -> _Rows:
+    """What happened to GPUs, in order of time, with the point's label; the first ones where there are very many."""
+    found = tables["gpu_events"].join(labels(tables), on="point_id", how="left", maintain_order="left")
+    when = pl.from_epoch("t_ns", "ns").dt.strftime("%Y-%m-%d %H:%M:%S")
+    return found.sort("t_ns", "host").with_columns(when=when).head(MOST_EVENTS).to_dicts()

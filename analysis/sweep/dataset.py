@@ -1,0 +1,158 @@
+"""What figures share: the tables of a sweep, and its points grouped into configurations.
+
+A configuration is all settings but a few (ASIDE). Its label names only the settings that vary among the
+points of its workload, so within a workload the label is also its key. Where many vary, it names its model and what
+differs from that model's most common values (`common`), and is a key as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.sweep.labels import SPEAKING
+from analysis.tables import points as schemas
+from jobs.point import point as settings
+
+ASIDE = ("repeat", "seed", "cost_pairs", "keep_report", "traced_steps", "tracer", "trace_ranks", "trace_preset")
+"""Settings that make no other configuration: a further run of it, or what is looked at beside its times."""
+MOST_NAMED = 6
+"""Settings that a label names; where more vary, it names differences from the most common values."""
+SHAPE = ("nodes", "ranks_per_node")
+SETTINGS = tuple(settings.FIELDS)
+
+_SHORT = {
+    "ranks_per_node": "{} rank{s}/node",
+    "nodes": "{} node{s}",
+    "image_size": "{} px",
+    "loader_workers": "{} loader worker{s}",
+    "resize_on": "resize on {}",
+}
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of one sweep, by name."""
+
+    frames: Mapping[str, pl.DataFrame]
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        """The table, with exactly its schema's columns; empty where there is none."""
+        columns = schemas.TABLES[name]
+        frame = self.frames.get(name)
+        return schemas.empty(columns) if frame is None else schemas.conform(frame, columns).collect()
+
+    def own(self) -> Tables:
+        """Of the sweep's own points, without those that remedies added: these are no part of what it compares."""
+        ids = self["points"].filter(pl.col("round").is_null())["point_id"].implode()
+        return Tables({name: self[name].filter(pl.col("point_id").is_in(ids)) for name in self.frames})
+
+
+def load(folder: Path) -> Tables:
+    """Every table that the folder has, as NAME.parquet."""
+    files = {name: folder / f"{name}.parquet" for name in schemas.TABLES}
+    return Tables({name: pl.read_parquet(file) for name, file in files.items() if file.exists()})
+
+
+def varying(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> list[str]:
+    """Settings with more than one value among these points, in the order of the settings."""
+    skip = set(but)
+    return [name for name in SETTINGS if name not in skip and points[name].n_unique() > 1]
+
+
+def fixed(points: pl.DataFrame) -> dict[str, Any]:
+    """Settings with one value among these points, and that value; settings of the other workload are absent."""
+    if points.is_empty():
+        return {}
+    alike = [name for name in SETTINGS if points[name].n_unique() == 1]
+    return {name: points[name][0] for name in alike if points[name][0] is not None}
+
+
+def word(name: str, value: Any) -> str:
+    """A setting's value as a label says it."""
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    if value is None:
+        return f"no {name}"
+    if name in SPEAKING:
+        return str(value)
+    if name in _SHORT:
+        return _SHORT[name].format(value, s="" if value == 1 else "s")
+    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def label(row: Mapping[str, Any], names: Iterable[str]) -> str:
+    """What sets a point apart; its model where nothing does."""
+    return ", ".join(word(name, row[name]) for name in names) or str(row["model"])
+
+
+def order(name: str, value: Any) -> tuple[bool, Any]:
+    """A sort key of a setting's values: those of a closed list as it has them (fp64, fp32, ...), not by alphabet."""
+    choices = settings.setting_schema(name).get("enum")
+    return (value is not None, choices.index(value) if choices and value in choices else value)
+
+
+def common(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> dict[str, dict[str, Any]]:
+    """By model, the most common value of each setting but `model` that varies among these points, where these are more
+    than a label names; empty where they are not. Among equally common ones the first in order."""
+    names = varying(points, but)
+    if len(names) <= MOST_NAMED:
+        return {}
+    return {
+        part["model"][0]: {name: _commonest(name, part[name].to_list()) for name in names if name != "model"}
+        for part in points.sort("model").partition_by("model", maintain_order=True)
+    }
+
+
+def _commonest(name: str, values: list[Any]) -> Any:
+    count = Counter(values)
+    return min(count, key=lambda value: (-count[value], order(name, value)))
+
+
+def _named(row: Mapping[str, Any], names: list[str], usual: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    known = usual.get(row["model"])
+    return names if known is None else [name for name in names if name == "model" or row[name] != known[name]]
+
+
+def _labelled(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
+    names, usual = varying(points, but), common(points, but)
+    rows = points.select(SETTINGS).to_dicts()
+    keys = [tuple(order(name, row[name]) for name in names) for row in rows]
+    rank = {key: index for index, key in enumerate(sorted(set(keys)))}
+    return points.with_columns(
+        pl.Series("config", [label(row, _named(row, names, usual)) for row in rows], pl.String),
+        pl.Series("config_order", [rank[key] for key in keys], pl.Int64),
+    )
+
+
+def configured(points: pl.DataFrame, but: tuple[str, ...] = ASIDE) -> pl.DataFrame:
+    """Points with `config`, their configuration's label, and `config_order`, its place within the workload."""
+    if points.is_empty():
+        return points.with_columns(config=pl.lit("", pl.String), config_order=pl.lit(0, pl.Int64))
+    parts = points.sort("workload", "point_id").partition_by("workload", maintain_order=True)
+    return pl.concat([_labelled(part, but) for part in parts]).sort("workload", "config_order", "repeat", "point_id")
+
+
+def ok_points(tables: Tables, but: tuple[str, ...] = ASIDE) -> pl.DataFrame:
+    """Points that are ok. Labels are made among all points, so that they are the same in every figure."""
+    return configured(tables["points"], but).filter(pl.col("status") == "ok")
+
+
+def per_workload(points: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """(workload, its points), in order."""
+    parts = points.partition_by("workload", maintain_order=True)
+    return [(part["workload"][0], part) for part in parts]
+
+
+def leading(points: pl.DataFrame, most: int) -> tuple[pl.DataFrame, str]:
+    """The points of the first configurations, and what a title must add where there are more."""
+    orders = points["config_order"].unique().sort()
+    if len(orders) <= most:
+        return points, ""
+    kept = points.filter(pl.col("config_order").is_in(orders.head(most).to_list()))
+    return kept, f" (the first {most} of {len(orders)} configurations)"

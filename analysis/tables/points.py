@@ -1,0 +1,275 @@
+"""The tidy tables: every name, type, unit, meaning and source, in one place.
+
+Readers make these tables, metrics and figures take them. `docs/tables.md` is written from here:
+
+    python -m analysis.tables.points
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from analysis.metrics.points import efficiency
+from analysis.tables import diagnoses as remedies
+from analysis.tables import telemetry
+from analysis.tables.column import ID, RANK, Column
+from analysis.tables.events import EVENTS as EVENTS
+from jobs.point import point as points
+
+STATUSES = ("ok", "failed", "cancelled", "not_run")
+"""A point's status. not_run: no record exists, whatever else does."""
+
+REASONS = (
+    "rank_exception",  # a rank raised
+    "rank_killed",  # a rank died of a signal
+    "rank_exit",  # a rank ended with a non-zero code and no traceback
+    "loss_nan",  # the loss is not finite
+    "gpu_out_of_memory",
+    "host_out_of_memory",
+    "stalled",  # no rank moved for the set time
+    "time_limit",
+    "unsupported_here",  # the device cannot do what the point asks
+    "launch_failed",  # ranks could not be started, or the scheduler refused the job
+    "interrupted",  # a person or the scheduler stopped the launcher
+    "node_failure",  # a node died, more often than the job may be submitted again
+    "preempted",  # likewise, by jobs of higher priority
+    "cancelled",  # a person cancelled the job
+    "lost",  # the scheduler forgot the job, and it left nothing
+    "no_record",  # with not_run
+)
+"""Why a point is not ok; null for ok."""
+
+PARTS = ("compute", "communication", "copies", "data_wait", "idle")
+"""Parts of a step, in the order in which time that two of them share is given: a step's parts add up to it exactly.
+compute: some compute kernel (on a CPU: some operator) runs; communication, copies: that runs and none before it does;
+data_wait: nothing of those, and the step loop waits for its loader; idle: the rest."""
+
+
+def _settings_columns() -> dict[str, Column]:
+    types = {"integer": pl.Int64, "number": pl.Float64, "boolean": pl.Boolean, "string": pl.String}
+    columns = {}
+    for name, field in points.FIELDS.items():
+        kind = points.setting_schema(name).get("type", "string")
+        columns[name] = Column(types[kind], field.metadata["text"], "point.json")
+    return columns
+
+
+POINTS: dict[str, Column] = {
+    **ID,
+    "sweep": Column(pl.String, "Name of the sweep.", "sweep"),
+    "round": Column(
+        pl.Int64,
+        "Round of remedies that added the point to the sweep (target remedies), from 1; null: it is the sweep's own.",
+        "remedies/roundN.json",
+    ),
+    **_settings_columns(),
+    "status": Column(pl.String, "One of " + ", ".join(STATUSES) + ".", "record.json"),
+    "reason": Column(pl.String, "Why it is not ok: one of " + ", ".join(REASONS) + ".", "record.json"),
+    "message": Column(pl.String, "The failure in one line.", "record.json"),
+    "attempt": Column(pl.Int64, "Number of this start of the point, from 1.", "record.json"),
+    "device_used": Column(pl.String, "cpu or cuda.", "record.json"),
+    "backend": Column(pl.String, "Communication library: gloo or nccl.", "record.json"),
+    "world_size": Column(pl.Int64, "GPUs in all, or ranks on CPUs.", "record.json"),
+    "micro_batch_found": Column(pl.Int64, "The micro_batch that batch_search found; null without one.", "record.json"),
+    "accelerator": Column(pl.String, "Model of the GPU, or of the CPU where ranks compute on it.", "record.json"),
+    "hosts": Column(pl.List(pl.String), "Host names of the nodes.", "record.json"),
+    "topology": Column(
+        pl.String, "Links between the GPUs of the first host, as nvidia-smi topo -m draws them.", "record.json"
+    ),
+    "started_at": Column(pl.String, "Start of the launch, UTC, ISO 8601.", "record.json"),
+    "wall_s": Column(pl.Float64, "Seconds from start to end of the launch, both looks.", "record.json"),
+    "tracer_used": Column(pl.String, "nsys, kineto, or null where there is no trace.", "record.json"),
+    "tracer_reason": Column(pl.String, "Why this tracer, or why there is no trace.", "record.json"),
+    "trace_status": Column(
+        pl.String, "ok, failed or skipped: the traced look, apart from the timed one.", "record.json"
+    ),
+    "nvml_reason": Column(pl.String, "Why there is no NVML log; null where there is one.", "record.json"),
+    "step_ms_median": Column(pl.Float64, "Median over the timed steps of the slowest rank's step time, ms.", "steps"),
+    "step_ms_mean": Column(pl.Float64, "Mean of the same, ms.", "steps"),
+    "step_ms_p95": Column(pl.Float64, "95th percentile of the same, ms.", "steps"),
+    "step_ms_std": Column(pl.Float64, "Standard deviation of the same (n - 1), ms.", "steps"),
+    "data_ms_median": Column(pl.Float64, "Median wait for the loader, over timed steps and ranks, ms.", "steps"),
+    "samples_per_s": Column(pl.Float64, "Samples of all ranks in the timed window, over its length.", "steps"),
+    "tokens_per_s": Column(pl.Float64, "Tokens likewise; null for images.", "steps"),
+    "samples_per_step": Column(pl.Int64, "Samples of one optimizer step over all ranks.", "steps"),
+    "steps_per_epoch": Column(pl.Int64, "Optimizer steps in which a rank walks its share of the data.", "result.json"),
+    "epoch_s": Column(pl.Float64, "steps_per_epoch times step_ms_mean, s.", "steps"),
+    "loss_first": Column(pl.Float64, "Mean loss over ranks of the first step.", "steps"),
+    "loss_last": Column(pl.Float64, "Mean loss over ranks of the last timed step.", "steps"),
+    "parameters": Column(pl.Int64, "Parameters of the model.", "result.json"),
+    "trainable_parameters": Column(pl.Int64, "Parameters with a gradient.", "result.json"),
+    **efficiency.COLUMNS,
+    "peak_memory_bytes": Column(
+        pl.Int64,
+        "Largest over ranks: peak of the CUDA allocator (allocated), or of the process (RSS) on a CPU.",
+        "ranks",
+    ),
+    "energy_j": Column(
+        pl.Float64, "Energy of all GPUs over the timed window by their counters, J; null without NVML.", "energy"
+    ),
+    "energy_integrated_j": Column(pl.Float64, "The same by integrating power, J.", "energy"),
+    "energy_above_idle_j": Column(pl.Float64, "energy_j less what the idle GPUs would have used, J.", "energy"),
+    "step_j": Column(pl.Float64, "energy_j over the steps of the window, J.", "energy"),
+    "sample_j": Column(pl.Float64, "energy_j over the samples of all ranks, J.", "energy"),
+    "token_j": Column(pl.Float64, "energy_j over the tokens of all ranks, J; null for images.", "energy"),
+}
+
+STEPS: dict[str, Column] = {
+    **RANK,
+    "step": Column(pl.Int64, "Optimizer step, from 0 (warm-up included).", "steps-rR.jsonl"),
+    "phase": Column(pl.String, "warmup or timed.", "steps-rR.jsonl"),
+    "start_ns": Column(pl.Int64, "Host clock at the start of the step, UTC ns.", "steps-rR.jsonl"),
+    "end_ns": Column(pl.Int64, "Host clock at its end, UTC ns. The GPU may still be at work then.", "steps-rR.jsonl"),
+    "data_ms": Column(pl.Float64, "Host time in the loader, ms.", "steps-rR.jsonl"),
+    "device_ms": Column(
+        pl.Float64, "Between CUDA events at the ends of the step, ms; null on a CPU.", "steps-rR.jsonl"
+    ),
+    "step_ms": Column(pl.Float64, "device_ms where there is one, else end_ns - start_ns, ms.", "derived"),
+    "loss": Column(pl.Float64, "This rank's loss, mean over its micro-batches.", "steps-rR.jsonl"),
+    "samples": Column(pl.Int64, "Samples of this rank.", "steps-rR.jsonl"),
+    "tokens": Column(pl.Int64, "Tokens of this rank; null for images.", "steps-rR.jsonl"),
+    "peak_allocated_bytes": Column(pl.Int64, "Peak of the step, CUDA allocator, allocated.", "steps-rR.jsonl"),
+    "peak_reserved_bytes": Column(pl.Int64, "Peak of the step, CUDA allocator, reserved.", "steps-rR.jsonl"),
+    "fragmentation": Column(
+        pl.Float64, "Share of the reserved memory in split blocks that are free, at the end of the step.", "derived"
+    ),
+    "alloc_retries": Column(pl.Int64, "Failed cudaMallocs so far that freed the cache.", "steps-rR.jsonl"),
+    "device_allocs": Column(pl.Int64, "Segments taken from the device so far.", "steps-rR.jsonl"),
+}
+
+ACCURACY: dict[str, Column] = {
+    **ID,
+    "epoch": Column(pl.Int64, "Epoch after the timed window, from 1.", "accuracy.jsonl"),
+    "train_loss": Column(pl.Float64, "Loss, mean over the epoch's steps and ranks.", "accuracy.jsonl"),
+    "accuracy": Column(pl.Float64, "Share of the held-back images that are named rightly after it.", "accuracy.jsonl"),
+    "held_back": Column(pl.Int64, "Images that are held back from training.", "accuracy.jsonl"),
+    "samples": Column(pl.Int64, "Samples that the epoch trained on, all ranks.", "accuracy.jsonl"),
+    "seconds": Column(pl.Float64, "Time of its training, without evaluation, s.", "accuracy.jsonl"),
+    "total_s": Column(pl.Float64, "Likewise from the first epoch to this one, s.", "derived"),
+}
+
+RANKS: dict[str, Column] = {
+    **RANK,
+    "host": Column(pl.String, "Host name.", "rankR.result.json"),
+    "uuid": Column(
+        pl.String, "UUID of its GPU; null on a CPU, and where no GPU is its alone (dp, tenants).", "rankR.result.json"
+    ),
+    "peak_allocated_bytes": Column(
+        pl.Int64, "Peak of the CUDA allocator, allocated; null on a CPU.", "rankR.result.json"
+    ),
+    "peak_reserved_bytes": Column(
+        pl.Int64, "Peak of the CUDA allocator, reserved; null on a CPU.", "rankR.result.json"
+    ),
+    "peak_rss_bytes": Column(pl.Int64, "Peak resident memory of the rank's process.", "rankR.result.json"),
+}
+
+BREAKDOWN: dict[str, Column] = {
+    **RANK,
+    "step": Column(pl.Int64, "Step of the traced look.", "trace"),
+    "part": Column(pl.String, "One of " + ", ".join(PARTS) + ".", "trace"),
+    "duration_ns": Column(pl.Int64, "Time of the part in the step, ns; the parts of a step add up to it.", "trace"),
+}
+
+ACTIVITIES: dict[str, Column] = {
+    **RANK,
+    "category": Column(pl.String, "compute, communication, copy, memset, runtime or sync.", "trace"),
+    "name": Column(pl.String, "Kernel, operator, copy direction or API call.", "trace"),
+    "count": Column(pl.Int64, "How many in the traced window.", "trace"),
+    "total_ns": Column(pl.Int64, "Sum of durations, ns (overlaps counted twice).", "trace"),
+    "mean_ns": Column(pl.Float64, "Mean duration, ns.", "trace"),
+    "bytes": Column(pl.Int64, "Bytes copied or set; null for what moves none.", "trace"),
+}
+
+TIMELINE: dict[str, Column] = {
+    **RANK,
+    "lane": Column(pl.String, "range (host phases), compute, communication or copy.", "trace"),
+    "name": Column(pl.String, "Range, or kernel/operator, or several (merged where closer than a pixel).", "trace"),
+    "start_ns": Column(pl.Int64, "From the first kept step's start on the earliest rank, ns.", "trace"),
+    "end_ns": Column(pl.Int64, "Likewise.", "trace"),
+    "step": Column(pl.Int64, "Step.", "trace"),
+    "zero_ns": Column(pl.Int64, "When time 0 was, UTC ns on rank 0's host.", "trace"),
+}
+
+FAILURES: dict[str, Column] = {
+    **ID,
+    "status": Column(pl.String, "failed or cancelled.", "record.json"),
+    "reason": Column(pl.String, "One of " + ", ".join(REASONS) + ".", "record.json"),
+    "message": Column(pl.String, "The failure in one line.", "record.json"),
+    "rank": Column(pl.Int64, "Rank that failed first; null where none did.", "record.json"),
+    "host": Column(pl.String, "Its host.", "record.json"),
+    "exit_code": Column(pl.Int64, "Its exit code; null for a signal.", "record.json"),
+    "signal": Column(pl.Int64, "The signal that it died of.", "record.json"),
+    "traceback": Column(pl.String, "End of the traceback of the rank that failed first.", "rankR.traceback.txt"),
+    "traceback_rank0": Column(pl.String, "End of rank 0's traceback or stack dump.", "rank0.traceback.txt"),
+}
+
+TABLES: dict[str, dict[str, Column]] = {
+    "points": POINTS,
+    "steps": STEPS,
+    "accuracy": ACCURACY,
+    "ranks": RANKS,
+    "breakdown": BREAKDOWN,
+    "activities": ACTIVITIES,
+    "timeline": TIMELINE,
+    "host_samples": telemetry.HOST_SAMPLES,
+    "gpu_samples": telemetry.GPU_SAMPLES,
+    "gpu_events": telemetry.GPU_EVENTS,
+    "energy": telemetry.ENERGY,
+    "clocks": telemetry.CLOCKS,
+    "cost": telemetry.COST,
+    "failures": FAILURES,
+    "diagnoses": remedies.DIAGNOSES,
+    "remedies": remedies.REMEDIES,
+}
+OF_SWEEP = ("diagnoses", "remedies")
+"""Tables that are made for a sweep as a whole, and not point by point."""
+
+
+def schema(columns: Mapping[str, Column]) -> pl.Schema:
+    """Polars schema of a table."""
+    return pl.Schema({name: column.dtype for name, column in columns.items()})
+
+
+def conform(frame: pl.LazyFrame | pl.DataFrame, columns: Mapping[str, Column]) -> pl.LazyFrame:
+    """The frame with exactly these columns, in this order and of these types; absent ones are null."""
+    lazy = frame.lazy()
+    have = set(lazy.collect_schema().names())
+    return lazy.select(
+        (pl.col(name) if name in have else pl.lit(None)).cast(column.dtype).alias(name)
+        for name, column in columns.items()
+    )
+
+
+def empty(columns: Mapping[str, Column]) -> pl.DataFrame:
+    """A table of no rows."""
+    return pl.DataFrame(schema=schema(columns))
+
+
+def described(columns: Mapping[str, Column]) -> list[str]:
+    """A table's columns as lines of Markdown."""
+    head = ["| column | type | meaning | from |", "|---|---|---|---|"]
+    return head + [f"| `{n}` | {c.dtype} | {c.text} | {c.source} |" for n, c in columns.items()]
+
+
+def page() -> str:
+    """docs/tables.md."""
+    from analysis.tables.traces import TRACE_TABLES
+
+    lines = [
+        "# Tables",
+        "",
+        "Written from `analysis/tables/points.py` by `python -m analysis.tables.points`; do not edit.",
+        "",
+    ]
+    for title, tables in (("results/<sweep>/tables", TABLES), ("Tables of nightsweep ingest", TRACE_TABLES)):
+        lines += [f"## {title}", ""]
+        for name, columns in tables.items():
+            lines += [f"### {name}", "", *described(columns), ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    (Path(__file__).parents[2] / "docs/tables.md").write_text(page())

@@ -1,0 +1,128 @@
+"""The tables that come from telemetry: samples of hosts and GPUs, energy, clocks, the cost of measuring, events."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analysis.tables.column import ID, RANK, SAMPLE, Column
+from jobs.telemetry.gpu.fields import TYPES
+
+HOST_SAMPLES: dict[str, Column] = {
+    **SAMPLE,
+    "cpu_percent": Column(pl.Float64, "CPU time of the job's processes; 100 is one core.", "host-H.jsonl"),
+    "rss_bytes": Column(pl.Int64, "Their resident memory.", "host-H.jsonl"),
+    "host_memory_used_bytes": Column(pl.Int64, "Memory in use on the whole host.", "host-H.jsonl"),
+    "read_bytes": Column(pl.Int64, "Bytes that they have read from storage so far.", "host-H.jsonl"),
+    "write_bytes": Column(pl.Int64, "Bytes that they have written to storage so far.", "host-H.jsonl"),
+    "num_processes": Column(pl.Int64, "How many they are.", "host-H.jsonl"),
+}
+
+_GPM = "GPM, mean over gpm_span_ns before t_ns (less its age, see clocks): "
+_TEXTS = {
+    "sm_clock_mhz": "SM clock, MHz.",
+    "memory_clock_mhz": "Memory clock, MHz.",
+    "utilization_percent": "Share of the driver's sample period in which any kernel ran; 100 says nothing of how well.",
+    "memory_utilization_percent": "Share of that period in which device memory was read or written.",
+    "memory_used_bytes": "Device memory in use, of all processes.",
+    "power_instant_w": "Board power at the moment (field 186), renewed every 100 ms, W.",
+    "power_average_w": "Board power, mean of the last second (field 185; nvidia-smi's power draw), W.",
+    "temperature_c": "GPU temperature, degrees Celsius.",
+    "memory_temperature_c": "Memory temperature, degrees Celsius.",
+    "throttle_reasons": "Why clocks are held down: NVML's bits (1 idle, 4 power cap, 32, 64 thermal, 128 brake).",
+    "energy_j": "Energy counter since the driver was loaded, J; null in rows between two of its readings.",
+    "ecc_corrected": "Corrected memory errors since the driver was loaded.",
+    "ecc_uncorrected": "Uncorrected memory errors since then.",
+    "processes": "Processes with a compute context on the GPU.",
+    "foreign_processes": "Those among them that no rank started; null where process ids cannot be matched.",
+    "gpm_span_ns": "Length of time before t_ns over which this row's GPM values are means, ns; null in other rows.",
+    "sm_active_percent": _GPM + "cycles in which an SM has at least one warp, mean over SMs.",
+    "sm_occupancy_percent": _GPM + "resident warps over the most that fit.",
+    "tensor_active_percent": _GPM + "cycles in which the tensor pipe of an SM works, of any type.",
+    "tensor_hmma_percent": _GPM + "likewise, on fp16, bf16, tf32 or fp8.",
+    "tensor_imma_percent": _GPM + "likewise, on integers.",
+    "tensor_dfma_percent": _GPM + "likewise, on fp64.",
+    "dram_active_percent": _GPM + "cycles in which the memory interface moves data.",
+    "fp64_active_percent": _GPM + "cycles in which the fp64 pipe works.",
+    "fp32_active_percent": _GPM + "cycles in which the fp32 pipe works.",
+    "fp16_active_percent": _GPM + "cycles in which the fp16 pipe (not tensor) works.",
+    "pcie_tx_bytes_per_s": _GPM + "bytes a second sent over PCIe.",
+    "pcie_rx_bytes_per_s": _GPM + "bytes a second received over PCIe.",
+    "nvlink_tx_bytes_per_s": _GPM + "bytes a second sent over all NVLinks.",
+    "nvlink_rx_bytes_per_s": _GPM + "bytes a second received over all NVLinks.",
+}
+_DTYPES = {int: pl.Int64, float: pl.Float64}
+
+GPU_SAMPLES: dict[str, Column] = {
+    **SAMPLE,
+    "mono_ns": Column(pl.Int64, "Monotonic clock of the host, ns.", "nvml-H.arrow"),
+    "gpu": Column(pl.Int64, "NVML index.", "nvml-H.arrow"),
+    "uuid": Column(pl.String, "GPU's or MIG device's UUID.", "nvml-H.arrow"),
+    **{name: Column(_DTYPES[kind], _TEXTS[name], "nvml-H.arrow") for name, kind in TYPES.items()},
+}
+
+ENERGY: dict[str, Column] = {
+    **ID,
+    "host": Column(pl.String, "Host name.", "nvml-H.arrow"),
+    "gpu": Column(pl.Int64, "NVML index.", "nvml-H.arrow"),
+    "uuid": Column(pl.String, "GPU's UUID.", "nvml-H.arrow"),
+    "rank": Column(pl.Int64, "Rank that computed on it; null where that is not known.", "rankR.result.json"),
+    "window_s": Column(pl.Float64, "Length of the timed window, s.", "rankR.result.json"),
+    "steps": Column(pl.Int64, "Steps in it.", "steps"),
+    "counter_j": Column(pl.Float64, "Rise of the energy counter in the window, J.", "gpu_samples"),
+    "counter_readings": Column(pl.Int64, "Readings of the counter in the window.", "gpu_samples"),
+    "integrated_j": Column(pl.Float64, "Instant power integrated over the window (trapezoids), J.", "gpu_samples"),
+    "power_readings": Column(pl.Int64, "Readings of the power in the window.", "gpu_samples"),
+    "idle_w": Column(pl.Float64, "Power before the rank touched the GPU (10th percentile), W.", "gpu_samples"),
+    "above_idle_j": Column(pl.Float64, "counter_j less idle_w times window_s, J.", "derived"),
+    "step_j": Column(pl.Float64, "counter_j over steps, J.", "derived"),
+    "sample_j": Column(pl.Float64, "counter_j over the samples of its rank, J.", "derived"),
+    "token_j": Column(pl.Float64, "counter_j over the tokens of its rank, J; null for images.", "derived"),
+}
+
+CLOCKS: dict[str, Column] = {
+    **RANK,
+    "look": Column(pl.String, "timed or traced."),
+    "host": Column(pl.String, "Host name.", "rankR.result.json"),
+    "between": Column(
+        pl.String,
+        "utc-monotonic: how far the host's UTC strayed from its monotonic clock during the look. trace-steps: the "
+        "trace's ranges against the step loop's own times. ranks: ends of common collectives against rank 0's, after "
+        "the former was taken out. counters: age of the GPM values, from the end of the timed window.",
+        "derived",
+    ),
+    "events": Column(pl.Int64, "Events compared.", "derived"),
+    "offset_us": Column(
+        pl.Float64,
+        "Median difference, us. Taken out of the trace's times, for ranks on other hosts than rank 0's too; not out of "
+        "samples.",
+        "derived",
+    ),
+    "residual_us": Column(pl.Float64, "Median distance from it, us: what is left.", "derived"),
+    "residual_max_us": Column(pl.Float64, "Largest distance from it, us.", "derived"),
+}
+
+COST: dict[str, Column] = {
+    **ID,
+    "condition": Column(
+        pl.String,
+        "sampler: samplers on; idle: tracer there, not capturing; capturing: tracer captures.",
+        "cost-*/steps-rR.jsonl",
+    ),
+    "tool": Column(pl.String, "The sampler's rate, or the tracer.", "record.json"),
+    "pair": Column(pl.Int64, "Number of the pair, from 0.", "cost-*"),
+    "steps": Column(pl.Int64, "Steps of the condition, without the first of each block.", "cost-*/steps-rR.jsonl"),
+    "step_ms": Column(pl.Float64, "Mean step of the slowest rank under the condition, ms.", "cost-*/steps-rR.jsonl"),
+    "plain_ms": Column(pl.Float64, "Mean step with nothing watching, ms.", "cost-*/steps-rR.jsonl"),
+    "ratio": Column(pl.Float64, "step_ms over plain_ms.", "derived"),
+}
+
+GPU_EVENTS: dict[str, Column] = {
+    **SAMPLE,
+    "gpu": Column(pl.Int64, "NVML index; null where the event is of no single GPU.", "events-H.jsonl"),
+    "uuid": Column(pl.String, "Its UUID.", "events-H.jsonl"),
+    "kind": Column(
+        pl.String, "xid, ecc, foreign_process, low_gpu, gpu_lost, field_missing or sampler_lost.",
+        "events-H.jsonl",
+    ),
+    "message": Column(pl.String, "The event in one line.", "events-H.jsonl"),
+}  # fmt: skip

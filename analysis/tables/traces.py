@@ -1,0 +1,159 @@
+"""The tables of `nightsweep ingest`: events with what was found of them, and what was computed from them.
+
+One Parquet file a table. Every row bears the `rank` and, where sums could mix files, the `report` it comes from.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analysis.metrics.points.efficiency import BANDWIDTH
+from analysis.metrics.ranks.collectives import ACROSS
+from analysis.metrics.ranks.straggler import INSTEAD
+from analysis.metrics.steps.parts import HIDDEN, PARTS
+from analysis.tables.column import Column
+from analysis.tables.events import DEVICES, EVENTS
+
+_STEP = {"step": Column(pl.Int32(), "Step in whose host range it was called or launched; null outside steps.")}
+_PATH = {"nvtx_path": Column(pl.String(), "Ranges open at the call, outermost first, between slashes.")}
+_LAUNCH = {
+    "thread": Column(pl.Int32(), "Thread that launched it."),
+    "launch_ns": Column(pl.Int64(), "Start of the launching call."),
+    "launch_end_ns": Column(pl.Int64(), "Its end."),
+    **_PATH,
+    **_STEP,
+}
+_RANK = {"rank": Column(pl.Int64(), "Global rank, or the number of the process where the trace does not say.")}
+_REPORT = {**_RANK, "report": Column(pl.String(), "Name of the file.")}
+_SUM = {
+    "count": Column(pl.Int64(), "How many."),
+    "total": Column(pl.Int64(), "Sum."),
+    "mean": Column(pl.Float64(), "Mean."),
+    "median": Column(pl.Float64(), "Median."),
+    "min": Column(pl.Int64(), "Least."),
+    "max": Column(pl.Int64(), "Largest."),
+    "std": Column(pl.Float64(), "Standard deviation (n - 1); 0 of one."),
+}
+_NAME = {**_REPORT, "name": Column(pl.String(), "Name.")}
+_RANGE = {
+    **_NAME,
+    "domain": Column(pl.String(), "NVTX domain; null for the default one."),
+    "style": Column(pl.String(), "PushPop, StartEnd or Annotation."),
+}
+_ESTIMATES = {
+    "category": Column(pl.String(), "Kind of operation, by the kernel's name."),
+    "precision": Column(pl.String(), "Number format, by the kernel's name; null where that does not say."),
+    "tensor_cores": Column(pl.Boolean(), "Whether it multiplies on tensor cores, by its name; null likewise."),
+    "collective": Column(pl.String(), "Collective of a communication kernel."),
+    "waves": Column(pl.Float64(), "Blocks over those that are resident at once."),
+    "est_sm_efficiency": Column(pl.Float64(), "min(blocks / SMs, 1)."),
+    "theoretical_occupancy": Column(pl.Float64(), "Resident warps over the limit, were there blocks enough."),
+    "est_achieved_occupancy": Column(pl.Float64(), "The same with the blocks that there are."),
+}
+
+TRACE_TABLES: dict[str, dict[str, Column]] = {
+    "kernels": {**EVENTS["kernels"], **_LAUNCH, **_ESTIMATES},
+    "graphs": {**EVENTS["graphs"], **_LAUNCH},
+    "copies": {**EVENTS["copies"], **_LAUNCH},
+    "memsets": {**EVENTS["memsets"], **_LAUNCH},
+    "runtime": {**EVENTS["runtime"], **_PATH, **_STEP},
+    "syncs": EVENTS["syncs"],
+    "nvtx": {
+        **EVENTS["nvtx"],
+        **_PATH,
+        "depth": Column(pl.Int32(), "How many ranges it lies in; null for one that ends on another thread."),
+        **_STEP,
+    },
+    "nvtx_gpu": {
+        **{name: EVENTS["nvtx"][name] for name in ("rank", "start_ns", "end_ns", "name", "process", "thread")},
+        "domain": EVENTS["nvtx"]["domain"],
+        "style": EVENTS["nvtx"]["style"],
+        **_PATH,
+        "depth": Column(pl.Int32(), "How many ranges it lies in."),
+        **_STEP,
+        "gpu_start_ns": Column(pl.Int64(), "Start of the first activity launched in it."),
+        "gpu_end_ns": Column(pl.Int64(), "End of the last one."),
+        "gpu_span_ns": Column(pl.Int64(), "Between these: its projection on the GPU."),
+        "gpu_busy_ns": Column(pl.Int64(), "Union of these activities."),
+        "launches": Column(pl.Int64(), "Calls in it that launched something."),
+        "activities": Column(pl.Int64(), "What they launched: more where a call launches a CUDA graph."),
+    },
+    "collectives": ACROSS,
+    "collective_sizes": {
+        "collective": Column(pl.String(), "Kind of collective."),
+        "size_bytes": Column(pl.Int64(), "The power of two at or below total_bytes; null where sizes are not known."),
+        "count": Column(pl.Int64(), "Collectives that were matched over ranks."),
+        "median_bus_bandwidth": Column(pl.Float64(), "Median over collectives, bytes/s."),
+        "max_bus_bandwidth": Column(pl.Float64(), "Largest, bytes/s."),
+        "transfer_ns": Column(pl.Int64(), "Sum of transfer times, ns."),
+        "wait_share": Column(pl.Float64(), "Of all ranks' time in them, the share that was waiting."),
+    },
+    "waited_for": {
+        **_RANK,
+        "step": Column(pl.Int32(), "Step; null for the whole trace."),
+        "late_ns": Column(pl.Int64(), "How long the other ranks waited in collectives in which this one came last."),
+        "collectives": Column(pl.Int64(), "In how many it was last."),
+    },
+    "stragglers": INSTEAD,
+    "clocks": {
+        **_RANK,
+        "events": Column(pl.Int64(), "Collectives that were compared."),
+        "offset_ns": Column(pl.Int64(), "What was taken out of all times of the file: its clock less the first one's."),
+        "residual_ns": Column(pl.Int64(), "Median distance that is left."),
+        "residual_max_ns": Column(pl.Int64(), "Largest distance that is left."),
+    },
+    "operators": EVENTS["operators"],
+    "nccl_calls": EVENTS["nccl_calls"],
+    "allocations": EVENTS["allocations"],
+    "counters": EVENTS["counters"],
+    "devices": DEVICES,
+    "steps": {
+        **_RANK,
+        "step": Column(pl.Int32(), "Number of the step."),
+        "device": Column(pl.Int32(), "CUDA device."),
+        "start_ns": Column(pl.Int64(), "Start of its window (docs: analysis/metrics/steps/detection.py)."),
+        "end_ns": Column(pl.Int64(), "End of its window."),
+        "host_start_ns": Column(pl.Int64(), "Start of its range on the host."),
+        "host_end_ns": Column(pl.Int64(), "End of that."),
+        "source": Column(pl.String(), "nvtx, launches (their period), or none: the whole trace as one step 0."),
+    },
+    "breakdown": {
+        **_RANK,
+        "step": Column(pl.Int32(), "Number of the step."),
+        "device": Column(pl.Int32(), "CUDA device."),
+        "part": Column(pl.String(), f"One of {', '.join(PARTS)}; or {HIDDEN}, which is no part of the sum."),
+        "duration_ns": Column(pl.Int64(), "Its time in the step's window; the parts add up to the window."),
+    },
+    "bandwidth": BANDWIDTH,
+    "temporal": {
+        **_RANK,
+        "span_ns": Column(pl.Int64(), "From the first activity on the GPU to the last, as HTA counts it."),
+        "idle_ns": Column(pl.Int64(), "Of that, nothing ran."),
+        "compute_ns": Column(pl.Int64(), "Of that, compute kernels ran (docs: analysis/metrics/steps/temporal.py)."),
+        "non_compute_ns": Column(pl.Int64(), "The rest of it: communication and copies while nothing computed."),
+        "overlap_percent": Column(pl.Float64(), "Of the time of communication, the share beside compute, %."),
+    },
+    "kernel_sum": {**_NAME, **_SUM},
+    "api_sum": {**_NAME, **_SUM},
+    "copy_time_sum": {**_NAME, **_SUM},
+    "copy_size_sum": {**_NAME, **_SUM},
+    "nvtx_sum": {**_RANGE, **_SUM},
+    "nvtx_gpu_sum": {**_RANGE, **_SUM},
+    "paper_calls": {
+        **_REPORT,
+        "figure": Column(pl.String(), "Call or activity, as arXiv 2505.22905 names it."),
+        "source": Column(pl.String(), "Table that it is from."),
+        "count": Column(pl.Int64(), "How many."),
+        "total": Column(pl.Int64(), "Time, ns."),
+        "mean": Column(pl.Float64(), "Mean time, ns."),
+    },
+    "reports": {
+        **_REPORT,
+        "format": Column(pl.String(), "nsys or kineto."),
+        "schema": Column(pl.String(), "Version of the export's schema."),
+        "tool": Column(pl.String(), "Version of the tracer."),
+        "partial": Column(pl.Boolean(), "Whether something of it could not be read."),
+        "problems": Column(pl.List(pl.String), "What could not."),
+        "absent": Column(pl.List(pl.String), "Kinds of events for which it has no table: not known if there were any."),
+    },
+}

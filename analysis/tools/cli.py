@@ -1,0 +1,275 @@
+"""The command `nightsweep`.
+
+nightsweep check config/demo.yaml --preset smoke --list
+nightsweep doctor --partition gpu --nodes 2
+nightsweep retry config/demo.yaml
+nightsweep watch results
+nightsweep publish results/demo --out demo-public
+nightsweep publish results/demo --into data/h200
+nightsweep figures data/h200 --out figures
+nightsweep calibrate calibration
+nightsweep export --perfetto results/demo/points/ID --out window.json.gz
+nightsweep ingest traces/*.sqlite --out tables
+nightsweep diagnose traces/*.sqlite
+
+What a subcommand needs is imported by it, so that none waits for the others'.
+
+Exit status: 0 done, 1 the doctor found what will not work, or publish a secret, 2 the sweep or command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.sweep.labels import counted
+
+if TYPE_CHECKING:
+    from jobs.sweep.sweep import SweepError
+
+EXIT_WRONG = 2
+EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line. A subcommand is a function `(arguments) -> exit status` set as `run`."""
+    top = argparse.ArgumentParser(prog="nightsweep", description="Sweeps of multi-GPU training jobs.")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    check_ = commands.add_parser("check", help="check a sweep and tell its size, before anything runs")
+    check_.add_argument("config", type=Path, metavar="CONFIG", help="sweep file, such as config/demo.yaml")
+    check_.add_argument("--preset", metavar="P", help="preset of the file to lay over it")
+    check_.add_argument("--list", action="store_true", help="list the points: id and the settings that vary")
+    check_.add_argument("--json", action="store_true", help="print JSON")
+    check_.set_defaults(run=check)
+    doctor_ = commands.add_parser("doctor", help="check this Slurm cluster, before a sweep runs on it")
+    doctor_.add_argument("--folder", type=Path, metavar="DIR", help="where results go (results, or this folder)")
+    doctor_.add_argument("--partition", metavar="NAME", help="partition of the jobs (the cluster's default)")
+    doctor_.add_argument("--account", metavar="NAME", help="account of the jobs")
+    doctor_.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to probe at most (2)")
+    doctor_.add_argument("--json", action="store_true", help="print JSON")
+    doctor_.set_defaults(run=examine)
+    retry_ = commands.add_parser("retry", help="let the next run measure points again that were lost or cancelled")
+    retry_.add_argument("config", type=Path, metavar="CONFIG", help="sweep file")
+    retry_.add_argument("--preset", metavar="P", help="preset of the file to lay over it")
+    retry_.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)")
+    retry_.set_defaults(run=retry)
+    watch_ = commands.add_parser("watch", help="look at a sweep while it runs: points, GPUs, what needs a person")
+    watch_.add_argument("results", type=Path, metavar="RESULTS", help="results folder, or results/SWEEP")
+    watch_.add_argument("--once", action="store_true", help="look once, and end")
+    watch_.add_argument("--json", action="store_true", help="print JSON: a document, or one a line without --once")
+    watch_.add_argument("--interval", type=seconds, default=2.0, metavar="S", help="seconds between looks (2)")
+    watch_.set_defaults(run=watch)
+    publish_ = commands.add_parser("publish", help="copy results for the web, without who ran them and where")
+    publish_.add_argument("sweep", type=Path, metavar="RESULTS/SWEEP", help="folder of the sweep's results")
+    where = publish_.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", type=Path, metavar="DIR", help="folder to write, new or empty")
+    where.add_argument("--into", type=Path, metavar="DIR", help="data set to add points to, or a new one")
+    publish_.add_argument("--traces", action="store_true", help="traces too (with --out)")
+    publish_.set_defaults(run=publish)
+    figures_ = commands.add_parser("figures", help="draw every figure and the report again, from tables alone")
+    figures_.add_argument("folder", type=Path, metavar="DIR", help="results/SWEEP, a copy of it, or a data set")
+    figures_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
+    figures_.set_defaults(run=figures)
+    export_ = commands.add_parser("export", help="a window for Perfetto, lines of MLPerf's log, tables as CSV")
+    export_.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a folder of results, or traces of ranks")
+    kind = export_.add_mutually_exclusive_group(required=True)
+    for name, what in (
+        ("perfetto", "trace events of traces, a folder of ingest, or a point's folder"),
+        ("mllog", "a log of each point of a sweep, a data set or a point's folder"),
+        ("csv", "each table of a folder"),
+    ):
+        kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=what)
+    export_.add_argument("--out", type=Path, required=True, metavar="PATH", help="file (Perfetto), or folder, to write")
+    export_.add_argument("--steps", metavar="A-B", help="steps of the window (Perfetto)")
+    export_.add_argument("--ms", metavar="A-B", help="window in ms from the trace's start (Perfetto)")
+    export_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters beside bare traces")
+    export_.set_defaults(run=export)
+    calibrate_ = commands.add_parser("calibrate", help="check this machine's GPU telemetry against known loads")
+    calibrate_.add_argument("folder", type=Path, metavar="DIR", help="folder for what is measured, new or empty")
+    calibrate_.add_argument("--hz", type=int, default=10, choices=range(1, 51), metavar="N", help="sampling rate (10)")
+    calibrate_.add_argument("--no-nsys", action="store_true", help="leave out the bursts under Nsight Systems")
+    calibrate_.add_argument("--read", action="store_true", help="measure nothing, tell of what is in the folder")
+    calibrate_.add_argument("--json", action="store_true", help="print JSON")
+    calibrate_.set_defaults(run=calibrate)
+    ingest_ = commands.add_parser("ingest", help="traces (nsys exports and reports, Kineto JSON) to tables")
+    ingest_.add_argument("traces", type=Path, nargs="+", metavar="TRACE", help="a trace, whoever made it")
+    ingest_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the tables to")
+    ingest_.set_defaults(run=ingest)
+    diagnose_ = commands.add_parser("diagnose", help="why a GPU is idle or slow: causes, shares, remedies")
+    diagnose_.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="traces of a run's ranks, or its folder")
+    diagnose_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters (nvml-HOST.arrow)")
+    diagnose_.add_argument("--json", action="store_true", help="print JSON")
+    diagnose_.set_defaults(run=diagnose)
+    compare_ = commands.add_parser("compare", help="what changed between two points or traces, and if it is noise")
+    compare_.add_argument("a", type=Path, metavar="A", help="a trace, a folder of tables, or a point's folder")
+    compare_.add_argument("b", type=Path, metavar="B", help="the other one")
+    compare_.add_argument("--json", action="store_true", help="print JSON")
+    compare_.set_defaults(run=compare)
+    return top
+
+
+def seconds(text: str) -> float:
+    """A time between two looks, as the command line gives it."""
+    value = float(text)
+    if not 0.1 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400")
+    return value
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """`nightsweep watch`."""
+    from analysis.tools.watch import view
+    from analysis.tools.watch.state import LiveError
+
+    try:
+        return view.follow(arguments.results, arguments.once, arguments.json, arguments.interval)
+    except LiveError as error:
+        print(f"nightsweep watch: {error}", file=sys.stderr)
+        return EXIT_WRONG
+
+
+def publish(arguments: argparse.Namespace) -> int:
+    """`nightsweep publish`."""
+    from analysis.tools.publish import dataset
+    from analysis.tools.publish import publish as publishing
+
+    if arguments.into is not None:
+        if arguments.traces:
+            print("nightsweep publish: a data set holds no traces; expected --traces with --out alone", file=sys.stderr)
+            return EXIT_WRONG
+        return dataset.grow(arguments.sweep, arguments.into)
+    return publishing.publish(arguments.sweep, arguments.out, arguments.traces)
+
+
+def figures(arguments: argparse.Namespace) -> int:
+    """`nightsweep figures`."""
+    from analysis.tools.publish import publish as publishing
+
+    try:
+        publishing.require(arguments.folder)
+        publishing.draw_again(arguments.folder, arguments.out, arguments.out / "report.html")
+    except (publishing.PublishError, OSError) as error:
+        print(f"nightsweep figures: {error}", file=sys.stderr)
+        return EXIT_WRONG
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """`nightsweep export`."""
+    from analysis.tools.export import export as command
+
+    given = arguments
+    if given.steps and given.ms:
+        print("nightsweep export: --steps and --ms: expected one of them", file=sys.stderr)
+        return EXIT_WRONG
+    return command.export(given.paths, given.kind, given.out, given.steps, given.ms, given.nvml)
+
+
+def ingest(arguments: argparse.Namespace) -> int:
+    """`nightsweep ingest`."""
+    from analysis.ingest import trace_tables
+
+    return trace_tables.ingest(arguments.traces, arguments.out)
+
+
+def diagnose(arguments: argparse.Namespace) -> int:
+    """`nightsweep diagnose`."""
+    from analysis.tools import diagnose as command
+
+    return command.diagnose(arguments.paths, arguments.nvml, arguments.json)
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """`nightsweep compare`."""
+    from analysis.diagnosis import comparison as comparing
+
+    return comparing.compare(arguments.a, arguments.b, arguments.json)
+
+
+def retry(arguments: argparse.Namespace) -> int:
+    """`nightsweep retry`: set aside the records of points that say nothing about the points themselves."""
+    from jobs.record import lost
+    from jobs.sweep import rounds
+    from jobs.sweep.sweep import SweepError, load
+
+    try:
+        sweep = load(arguments.config, arguments.preset)
+    except SweepError as error:
+        return refuse(arguments.config, error)
+    results = arguments.results / sweep.name
+    points = [point.id for point in sweep.points] + rounds.added(results)
+    reasons = {point: lost.set_aside(results / "points" / point) for point in dict.fromkeys(points)}
+    found = {point: reason for point, reason in reasons.items() if reason}
+    for point, reason in found.items():
+        print(f"{point} {reason}")
+    print(f"{counted(len(found), 'point')} set aside; run the sweep again to measure")
+    return 0
+
+
+def refuse(config: Path, error: SweepError) -> int:
+    for line in error.errors:
+        print(f"{config}: {line}", file=sys.stderr)
+    return EXIT_WRONG
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """`nightsweep check`."""
+    from analysis.tools import size
+    from jobs.sweep.sweep import SweepError, load
+
+    try:
+        sweep = load(arguments.config, arguments.preset)
+    except SweepError as error:
+        return refuse(arguments.config, error)
+    print(size.as_json(sweep, arguments.list) if arguments.json else size.as_text(sweep, arguments.list))
+    return 0
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """`nightsweep calibrate`."""
+    from analysis.tools import calibration
+    from jobs.telemetry import calibrate as loads
+
+    if not arguments.read:
+        why = loads.run(arguments.folder, arguments.hz, with_nsys=not arguments.no_nsys)
+        if why:
+            print(f"nightsweep calibrate: {why}", file=sys.stderr)
+            return EXIT_WRONG
+    try:
+        found = calibration.read(arguments.folder)
+    except ValueError as error:
+        print(f"nightsweep calibrate: {error}", file=sys.stderr)
+        return EXIT_WRONG
+    print(json.dumps(found, indent=2) if arguments.json else calibration.text(found))
+    return 0
+
+
+def examine(arguments: argparse.Namespace) -> int:
+    """`nightsweep doctor`."""
+    from jobs.slurm import doctor
+
+    folder = arguments.folder or doctor.default_folder()
+    wish = doctor.Wish(folder, arguments.partition, arguments.account, arguments.nodes)
+    return doctor.report(wish, arguments.json)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit status."""
+    arguments = parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `nightsweep check --list | head`: the reader is gone, and Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

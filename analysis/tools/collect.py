@@ -1,0 +1,82 @@
+"""From the tables of a sweep's points to tables of the sweep:
+
+    python -m analysis.tools.collect SWEEP_JSON [--rounds ROUND_JSON ...] --derived DIR --diagnoses DIR --out DIR
+
+A point without tables has its row too: status not_run, with its settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.diagnosis.remedies import rows as remedies
+from analysis.ingest.point_tables import finished, write
+from analysis.readers import point_files
+from analysis.tables import points as tables
+
+
+def collect(
+    sweep: Mapping[str, Any], derived: Path, diagnoses: Path | None = None, rounds: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, pl.DataFrame]:
+    """All tables of a sweep ({"name", "points": [{"point_id", "settings"}]}), and of the points that its rounds of
+    remedies add (jobs/sweep/rounds.py). `diagnoses`: folder of the points' diagnoses, POINT_ID.json."""
+    listed = {point["point_id"]: (point, None) for point in sweep["points"]}
+    for one in rounds:
+        for point in one["points"]:
+            listed.setdefault(point["point_id"], (point, one["round"]))
+    ids = list(listed)
+    frames = {name: concatenated(name, ids, derived) for name in tables.TABLES if name not in tables.OF_SWEEP}
+    have = set(frames["points"]["point_id"])
+    absent = [_not_run(point) for point, _ in listed.values() if point["point_id"] not in have]
+    points = pl.concat([frames["points"], point_files.points_frame(absent)])
+    # A point is the same in any sweep, so its record may name another one.
+    points = points.with_columns(
+        sweep=pl.lit(sweep["name"], dtype=pl.String),
+        round=pl.col("point_id").replace_strict(
+            {i: number for i, (_, number) in listed.items()}, return_dtype=pl.Int64
+        ),
+    )
+    made = {
+        "points": points,
+        "diagnoses": point_files.frame(remedies.diagnoses(points, frames["steps"], diagnoses), "diagnoses"),
+        "remedies": point_files.frame(remedies.trials(points, frames["steps"], rounds), "remedies"),
+    }
+    return frames | {name: finished(name, frame) for name, frame in made.items()}
+
+
+def concatenated(name: str, ids: Sequence[str], derived: Path) -> pl.DataFrame:
+    """A table of these points."""
+    files = [path for i in sorted(set(ids)) if (path := derived / i / f"{name}.parquet").is_file()]
+    if not files:
+        return finished(name, None)
+    columns = tables.TABLES[name]
+    return finished(name, pl.concat([tables.conform(pl.scan_parquet(f), columns) for f in files]).collect())
+
+
+def _not_run(point: Mapping[str, Any]) -> dict[str, Any]:
+    state = {"point_id": point["point_id"], "status": "not_run", "reason": "no_record"}
+    return point_files.point_row({"settings": point.get("settings"), **state})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Write the tidy tables of a sweep.")
+    parser.add_argument("sweep", type=Path, help="JSON file of the sweep's name and points")
+    parser.add_argument("--derived", type=Path, required=True, help="folder of the points' tables")
+    parser.add_argument("--diagnoses", type=Path, help="folder of the points' diagnoses")
+    parser.add_argument("--rounds", type=Path, nargs="*", default=[], help="JSON files of the rounds of remedies")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write the tables to")
+    args = parser.parse_args(argv)
+    sweep, *rounds = (json.loads(path.read_text()) for path in (args.sweep, *args.rounds))
+    write(collect(sweep, args.derived, args.diagnoses, rounds), args.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

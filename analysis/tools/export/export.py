@@ -1,0 +1,155 @@
+"""`nightsweep export`: what was measured, for other tools."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import polars as pl
+
+from analysis.diagnosis.evidence.sources import is_point, is_tables
+from analysis.ingest import point_tables, trace_tables
+from analysis.readers import gpu_log, point_files
+from analysis.sweep.labels import counted
+from analysis.tables import points
+from analysis.tools.export import mllog, perfetto
+from jobs.telemetry.gpu import log
+
+EXIT_WRONG = 2
+
+
+class ExportError(ValueError):
+    """Nothing can be exported; the text says where, what is wrong and what was expected."""
+
+
+def folder_of_tables(path: Path) -> Path:
+    """The tables that a path stands for: a sweep's results, a copy of them, a data set, or the folder itself."""
+    for folder in (path / "tables", path):
+        if any(folder.glob("*.parquet")):
+            return folder
+    raise ExportError(f"{path}: no tables; expected results/SWEEP, a data set, or a folder of Parquet tables")
+
+
+def of_points(path: Path) -> dict[str, pl.DataFrame]:
+    """The tables of points at a path; of a point's folder they are made from what its launch wrote."""
+    if is_point(path):
+        return point_tables.ingest(path)
+    folder = folder_of_tables(path)
+    if not (folder / "points.parquet").is_file():
+        raise ExportError(f"{folder}: no points.parquet; expected the tables of a sweep, or a point's folder")
+    read = {name: folder / f"{name}.parquet" for name in ("points", "steps", "accuracy")}
+    return {
+        name: points.conform(pl.scan_parquet(file), points.TABLES[name]).collect()
+        if file.is_file()
+        else points.empty(points.TABLES[name])
+        for name, file in read.items()
+    }
+
+
+def to_csv(path: Path, out: Path) -> str:
+    """OUT/TABLE.csv of each table, streamed; elements of a list are joined by semicolons."""
+    files = sorted(folder_of_tables(path).glob("*.parquet"))
+    out.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        frame = pl.scan_parquet(file)
+        lists = [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.List)]
+        frame.with_columns(pl.col(lists).list.join(";")).sink_csv(out / f"{file.stem}.csv")
+    return f"{out}: {counted(len(files), 'table')}"
+
+
+def to_mllog(path: Path, out: Path) -> str:
+    """OUT/POINT_ID.log of each point that ran."""
+    return f"{out}: {counted(mllog.write(of_points(path), out), 'log')}"
+
+
+def to_perfetto(
+    paths: Sequence[Path],
+    out: Path,
+    steps: tuple[int, int] | None,
+    ms: tuple[float, float] | None,
+    log_of_gpus: Path | None,
+) -> str:
+    """OUT, a file of trace events. `paths`: traces of ranks, a folder of `nightsweep ingest`, or a point's folder."""
+    with ExitStack() as stack:
+        samples: dict[str, pl.DataFrame] = {}
+        if len(paths) == 1 and is_tables(paths[0]):
+            folder = paths[0]
+        else:
+            traces = list(paths)
+            if len(paths) == 1 and is_point(paths[0]):
+                samples = samples_of(paths[0])
+                found = point_tables.readable(paths[0] / "traced") or point_tables.readable(paths[0])
+                traces = [path for _, (_, path) in sorted(found.items())]
+                if not traces:
+                    raise ExportError(f"{paths[0]}: no trace of a rank; expected a point with a traced look")
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            good, problems = trace_tables.written(traces, folder)
+            for problem in problems:
+                print(f"nightsweep export: {problem}", file=sys.stderr)
+            if not good:
+                raise ExportError("nothing of the traces could be read")
+        if log_of_gpus is not None:
+            host = log.header_of(log_of_gpus)["host"]
+            samples["gpu_samples"] = points.conform(
+                gpu_log.one(log_of_gpus).with_columns(host=pl.lit(host)), points.TABLES["gpu_samples"]
+            ).collect()
+        window = perfetto.window_of(folder, steps, ms)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        count = perfetto.write(folder, out, window, samples)
+    length = (window.end_ns - window.start_ns) / 1e6
+    return f"{out}: {counted(count, 'event')} of {length:.3f} ms; open it at https://ui.perfetto.dev"
+
+
+def samples_of(point: Path) -> dict[str, pl.DataFrame]:
+    """The samples of a point's traced look."""
+    found = point_files.read(point)
+    return {name: found[name].filter(pl.col("look") == "traced") for name in ("gpu_samples", "host_samples")}
+
+
+def export(
+    paths: Sequence[Path], kind: str, out: Path, steps: str | None, ms: str | None, log_of_gpus: Path | None
+) -> int:
+    """`nightsweep export`; its exit status."""
+    try:
+        for path in paths:
+            if not path.exists():
+                raise ExportError(f"{path}: is not there; a trace, or a folder of results was expected")
+        if kind == "perfetto":
+            said = to_perfetto(paths, out, _steps(steps), _ms(ms), log_of_gpus)
+        elif len(paths) > 1 or steps or ms or log_of_gpus:
+            raise ExportError(f"--{kind} takes one folder, and no window or log: these are for --perfetto")
+        else:
+            said = (to_csv if kind == "csv" else to_mllog)(paths[0], out)
+    except (ValueError, OSError, pl.exceptions.PolarsError) as error:
+        print(f"nightsweep export: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_WRONG
+    print(said)
+    return 0
+
+
+def _steps(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    try:
+        first, last = text.partition("-")[::2]
+        begin, end = int(first), int(last or first)
+    except ValueError:
+        begin, end = 1, 0
+    if begin > end:
+        raise ExportError(f"--steps {text}: expected one step, or FIRST-LAST")
+    return begin, end
+
+
+def _ms(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        begin, end = (float(part) for part in text.split("-"))
+    except ValueError:
+        begin, end = 1.0, 0.0
+    if not 0 <= begin < end:
+        raise ExportError(f"--ms {text}: expected FROM-TO in milliseconds from the trace's start")
+    return begin, end

@@ -1,0 +1,196 @@
+"""A data set for the web that grows: points of one sweep after another, without who ran them and where.
+
+    nightsweep publish results/paper-image --into data/h200-2026-11-21
+
+DIR gets tables/, points/<id>/ (records), README.md and manifest.json. A point that is there already stays as it is, as
+its id stands for its settings: it is never there twice. Points without a record are not taken. A person's files are
+
+    left-out.csv   point_id,reason: points that were measured, and are not in the set; what is listed later is taken out
+    LICENSE        the licence of the data
+
+and so is README.md above the line that says where the generated part begins. Pseudonyms go on from those of earlier
+sweeps, so one of a host never stands for two; a machine that measured twice may have two. Nothing changes in DIR until
+all of the new set has been searched for what was replaced (analysis/tools/publish/publish.py).
+
+    python -m analysis.tools.publish.dataset data/h200-2026-11-21    # README.md and manifest.json again
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from analysis.ingest.point_tables import finished
+from analysis.sweep.labels import counted
+from analysis.tables import points as tables
+from analysis.tools.publish import leaks, publish
+from analysis.tools.publish.publish import PublishError
+from analysis.tools.publish.scrub import Scrubber
+
+MARK = "<!-- Generated from here on by `nightsweep publish --into`; what is above is kept. -->"
+RECORDS = ("point.json", "record.json")
+LEFT_OUT = "left-out.csv"
+
+
+def left_out(folder: Path) -> dict[str, str]:
+    """Reason by point of what the set must not hold."""
+    path = folder / LEFT_OUT
+    if not path.is_file():
+        return {}
+    with path.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for row in rows:
+        if set(row) != {"point_id", "reason"} or not all(row.values()):
+            raise PublishError(f"{path}: expected the columns point_id and reason, and both in every line")
+    return {row["point_id"]: row["reason"] for row in rows}
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """The manifest of a set; of a new one, an empty one."""
+    path = folder / "manifest.json"
+    if path.is_file():
+        told = leaks.load(path)
+        if isinstance(told, dict) and isinstance(told.get("pseudonyms"), dict):
+            return told
+    elif not (folder / "tables").exists():
+        return {}
+    raise PublishError(f"{folder}: no data set; expected one that `nightsweep publish --into` made, or a new folder")
+
+
+def rows_of(path: Path, name: str) -> pl.DataFrame:
+    """A table as the schema has it now; empty where there is no such file."""
+    if not path.is_file():
+        return tables.empty(tables.TABLES[name])
+    return tables.conform(pl.scan_parquet(path), tables.TABLES[name]).collect()
+
+
+def merge(sweep: Path, out: Path, scrubber: Scrubber) -> tuple[int, int]:
+    """Add the sweep's new points to the set's tables and records; returns how many are new, and how many there are."""
+    omitted = left_out(out).keys()
+    have = set(rows_of(out / "tables/points.parquet", "points")["point_id"])
+    measured = pl.read_parquet(sweep / "tables/points.parquet").filter(pl.col("status") != "not_run")
+    new = set(measured["point_id"]) - have - omitted
+    kept = have - omitted
+    (out / "tables").mkdir(exist_ok=True)
+    for name in tables.TABLES:
+        old, more = (rows_of(folder / f"tables/{name}.parquet", name) for folder in (out, sweep))
+        frames = [of(old, kept), scrubber.table(of(more, new, kept | new), name)]
+        # Pages follow chunks, whose number changes from run to run: the same rows are to be the same bytes.
+        finished(name, pl.concat(frames)).rechunk().write_parquet(
+            out / f"tables/{name}.parquet", compression="zstd", compression_level=12, statistics=False
+        )
+    publish.copy_json(sweep, out, scrubber, [f"points/{point}/{name}" for point in sorted(new) for name in RECORDS])
+    for point in have & omitted:
+        shutil.rmtree(out / "points" / point, ignore_errors=True)
+    return len(new), len(kept | new)
+
+
+def of(frame: pl.DataFrame, points: Iterable[str], partners: Iterable[str] | None = None) -> pl.DataFrame:
+    """The rows of these points; a trial of a remedy (its row has two points) is the remedied one's, and needs both."""
+    ids, others = list(points), list(points if partners is None else partners)
+    if "remedied_id" in frame.columns:
+        return frame.filter(pl.col("remedied_id").is_in(ids), pl.col("point_id").is_in(others))
+    return frame.filter(pl.col("point_id").is_in(ids))
+
+
+def readme(folder: Path) -> str:
+    """README.md: a person's part, then what the set holds and the schema of its tables."""
+    path = folder / "README.md"
+    own = path.read_text().partition(MARK)[0] if path.is_file() else f"# {folder.name}\n\n"
+    frames = {name: rows_of(folder / f"tables/{name}.parquet", name) for name in tables.TABLES}
+    records = [leaks.load(file) for file in sorted(folder.glob("points/*/record.json"))]
+    lines = [MARK, "", "## Points", "", *points_lines(frames["points"]), "", *facts(records), ""]
+    omitted = left_out(folder)
+    if omitted:
+        lines += [f"{counted(len(omitted), 'point')} measured and left out (`{LEFT_OUT}` lists them):", ""]
+        lines += [f"- {number}: {reason}" for reason, number in sorted(Counter(omitted.values()).items())] + [""]
+    licence = folder / "LICENSE"
+    if licence.is_file():
+        title = next(line.strip() for line in licence.read_text().splitlines() if line.strip())
+        lines += ["## Licence", "", f"The data are under the licence in `LICENSE`: {title}.", ""]
+    lines += [
+        "## Tables",
+        "",
+        "Parquet, in `tables/`; `point_id` joins them, and names the folder of a point's record.",
+    ]
+    for name, frame in frames.items():
+        lines += ["", f"### {name} ({counted(frame.height, 'row')})", "", *tables.described(tables.TABLES[name])]
+    return own + "\n".join(lines) + "\n"
+
+
+def points_lines(points: pl.DataFrame) -> list[str]:
+    """How many points there are of what, as a table."""
+    by = ["workload", "model", "accelerator", "world_size"]
+    frame = points.group_by(by).agg(n=pl.len(), ok=(pl.col("status") == "ok").sum()).sort(by, nulls_last=True)
+    rows = ["| workload | model | accelerator | ranks | points | of these ok |", "|---|---|---|---|---|---|"]
+    return rows + ["| " + " | ".join("" if v is None else str(v) for v in row) + " |" for row in frame.iter_rows()]
+
+
+def facts(records: list[dict[str, Any]]) -> list[str]:
+    """When and with what the points were measured, each value with the number of points that have it."""
+    days = sorted(record["started_at"][:10] for record in records if record.get("started_at"))
+    told: dict[str, Counter[str]] = {}
+    for record in records:
+        software = record.get("software") or {}
+        packages: dict[str, Any] = software.get("packages") or {}
+        host: dict[str, Any] = next(iter(record.get("hosts") or []), {})
+        named = {"Python": software.get("python"), "PyTorch": packages.get("torch"), "CUDA": software.get("cuda")}
+        named |= {"NCCL": software.get("nccl"), "driver": host.get("driver"), "CPU": host.get("cpu_model")}
+        named |= {"Nightsweep at commit": (software.get("git_commit") or "")[:12]}
+        for name, value in named.items():
+            if value:
+                told.setdefault(name, Counter())[str(value)] += 1
+    lines = [f"Measured {days[0]} to {days[-1]}."] if days else []
+    for name, values in told.items():
+        some = ", ".join(f"{v} ({n})" if len(values) > 1 else v for v, n in sorted(values.items()))
+        lines.append(f"{name}: {some}.")
+    return ["  \n".join(lines)]
+
+
+def finish(folder: Path, told: dict[str, Any]) -> None:
+    """Write the generated files."""
+    (folder / "README.md").write_text(readme(folder))
+    publish.write_manifest(folder, told)
+
+
+def grow(sweep: Path, out: Path) -> int:
+    """`nightsweep publish --into`; its exit status."""
+    scratch, before = (out.absolute().with_name(f".{out.name}.{word}") for word in ("unpublished", "before"))
+    try:
+        publish.require(sweep)
+        known = manifest_of(out)
+        left_out(out)
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.copytree(out, scratch / out.name) if out.exists() else (scratch / out.name).mkdir(parents=True)
+        secrets = leaks.collect(sweep)
+        scrubber = Scrubber(secrets, known.get("pseudonyms"))
+        new, total = merge(sweep, scratch / out.name, scrubber)
+        replaced = Counter(known.get("replaced")) + Counter(publish.replaced(scrubber))
+        used = scrubber.used() if new else known.get("pseudonyms", {})
+        finish(scratch / out.name, {"pseudonyms": used, "replaced": dict(sorted(replaced.items()))})
+        clean = publish.is_clean(scratch / out.name, out, secrets)
+        if clean:
+            if out.exists():
+                out.rename(before)
+            (scratch / out.name).rename(out)
+            shutil.rmtree(before, ignore_errors=True)
+            print(f"{out}: {counted(new, 'new point')}, {counted(total, 'point')} in all")
+    except (PublishError, OSError) as error:
+        print(f"nightsweep publish: {error}", file=sys.stderr)
+        return publish.WRONG
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 0 if clean else publish.LEFT
+
+
+if __name__ == "__main__":
+    set_folder = Path(sys.argv[1])
+    known_ = manifest_of(set_folder)
+    finish(set_folder, {name: known_[name] for name in ("pseudonyms", "replaced")})

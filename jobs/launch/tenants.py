@@ -1,0 +1,112 @@
+"""Other jobs on the same GPUs: as many more starts of the point's ranks as it has tenants, at work while a look runs.
+
+They train on until they are ended, and leave nothing. With `mps` all of them, and the measured ranks, share the GPUs
+through CUDA's Multi-Process Service, which runs kernels of several processes at the same time; without it the GPU takes
+turns between processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+from jobs.host import facts, gpus
+from jobs.launch import watchdog
+from jobs.point import plan
+from jobs.point.point import Point
+from jobs.record.folder import Look
+from jobs.record.heartbeat import place
+from jobs.telemetry.samplers import OFF_VARIABLE
+
+_CONTROL = "nvidia-cuda-mps-control"
+_FOREVER = 10**9
+
+
+class TenantError(Exception):
+    """The other tenants did not get to work. `outcome`: why, as for a look that failed."""
+
+    def __init__(self, outcome: watchdog.Outcome) -> None:
+        super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+@contextlib.contextmanager
+def beside(
+    look: Look, point: Point, limits: watchdog.Limits, environment: dict[str, str], stopped: Callable[[], bool]
+) -> Iterator[dict[str, str]]:
+    """The variables that the measured ranks of `look` need; all other tenants are past their warm-up by then. Raises
+    TenantError where one fails on the way, or has failed by the end of the look, which it then shared for a part only.
+    """
+    with service(point) as variables, contextlib.ExitStack() as ends:
+        own = {
+            **environment,
+            **variables,
+            "NIGHTSWEEP_TRACER": "none",
+            OFF_VARIABLE: "1",
+            plan.VARIABLE: plan.dump([plan.Block("timed", _FOREVER)]),
+        }
+        others = []
+        for number in range(1, point.tenants):
+            folder = look.folder.with_name(f"tenant-{number}.{look.folder.name}")
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            ends.callback(shutil.rmtree, folder, ignore_errors=True)
+            others.append(watchdog.Ranks(Look(folder), point, limits, own, local=True))
+            ends.callback(others[-1].end)
+        for ranks in others:
+            settle_in(ranks, stopped)
+        yield variables
+        if not stopped():  # who ends the look may end the tenants too
+            for ranks in others:
+                check(ranks.ended_badly())
+
+
+def check(outcome: watchdog.Outcome | None) -> None:
+    """Raise TenantError where a tenant ended so."""
+    if outcome is not None and outcome.reason:
+        raise TenantError(watchdog.Outcome(outcome.reason, f"another tenant: {outcome.message}", outcome.failure))
+
+
+def settle_in(ranks: watchdog.Ranks, stopped: Callable[[], bool]) -> None:
+    """Wait until all of a tenant's ranks are past their warm-up."""
+    while not all(past_warm_up(ranks, rank) for rank in range(ranks.point.processes)):
+        check(ranks.ended_badly() or ranks.trouble(stopped))
+        time.sleep(watchdog.POLL_S)
+
+
+def past_warm_up(ranks: watchdog.Ranks, rank: int) -> bool:
+    heart = ranks.look.rank_file(rank, "heartbeat")
+    kind, _, number = (place(heart.read_text()) if heart.exists() else "").partition(" ")
+    return kind == "step" and int(number) >= ranks.point.warmup_steps
+
+
+@contextlib.contextmanager
+def service(point: Point) -> Iterator[dict[str, str]]:
+    """A Multi-Process Service of this point's own, where it asks for one; the variables that lead to it.
+
+    The service counts the GPUs that it is given from 0, so that an index would name one GPU to it and another to a
+    rank: both are given UUIDs (NVIDIA's Multi-Process Service guide, on CUDA_VISIBLE_DEVICES)."""
+    if not point.mps:
+        yield {}
+        return
+    if shutil.which(_CONTROL) is None:
+        raise TenantError(watchdog.Outcome("unsupported_here", f"mps: there is no {_CONTROL} on the PATH", None))
+    with tempfile.TemporaryDirectory(prefix="nightsweep-mps-") as folder:
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        env = {**os.environ, **variables}
+        if gpus.by_index() and (uuids := ",".join(row[1] for row in facts.visible_gpus())):
+            env["CUDA_VISIBLE_DEVICES"] = variables[gpus.OF_RANKS_VARIABLE] = uuids
+        started = subprocess.run([_CONTROL, "-d"], env=env, capture_output=True, text=True)
+        if started.returncode:
+            told = (started.stderr or started.stdout).strip() or f"code {started.returncode}"
+            raise TenantError(watchdog.Outcome("unsupported_here", f"mps: {_CONTROL} does not start: {told}", None))
+        try:
+            yield variables
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run([_CONTROL], input="quit\n", env=env, capture_output=True, text=True, timeout=30)

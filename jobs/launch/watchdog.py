@@ -1,0 +1,231 @@
+"""Runs all ranks of one look: starts them, watches them, ends them, and tells why they ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.point.point import Point
+from jobs.record.folder import Look, read_json
+from jobs.record.heartbeat import place
+from jobs.slurm import allocation
+from jobs.workloads import compute
+
+POLL_S = 0.2
+GRACE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to give up: no rank moved for `stall_s`, or the look took `timeout_s`."""
+
+    stall_s: float
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a look ended. `failure` names the rank that failed first (see docs/formats.md), if one did."""
+
+    reason: str | None
+    message: str | None
+    failure: dict[str, Any] | None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def master(point: Point) -> tuple[str, int]:
+    """Address and port at which ranks meet: free on rank 0's host where this is that host, else a guess by job."""
+    if not (allocation.inside() and point.nodes > 1):
+        return "127.0.0.1", free_port()
+    host = allocation.first_host()
+    if host.split(".")[0] == socket.gethostname().split(".")[0]:
+        return host, free_port()
+    return host, 20000 + zlib.crc32(f"{os.environ['SLURM_JOB_ID']}{time.time_ns()}".encode()) % 12000
+
+
+def threads(point: Point) -> int:
+    """CPU threads of a rank: what Slurm gave each task, else an even share of this host."""
+    given = os.environ.get("SLURM_CPUS_PER_TASK") if allocation.inside() else None
+    return int(given) if given else max(1, len(os.sched_getaffinity(0)) // point.processes_per_node)
+
+
+def rank_environment(point: Point, limits: Limits) -> dict[str, str]:
+    """What every rank gets. CPU ranks share the cores, so that they do not fight for them."""
+    address, port = master(point)
+    return {
+        **allocation.environment(),
+        "WORLD_SIZE": str(point.processes),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads(point))),
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "NIGHTSWEEP_STALL_S": str(limits.stall_s),
+        **compute.environment(point),
+    }
+
+
+def commands(look: Look, point: Point, local: bool = False) -> list[tuple[list[str], dict[str, str]]]:
+    """What to start, each with its own variables: one srun for all ranks in an allocation, else, or where they are to
+    be `local` all the same, a process a rank."""
+    rank = [*allocation.python(), "-m", "jobs.rank.supervisor", str(look.folder)]
+    if allocation.inside() and not local:
+        return [(allocation.srun(point, rank), {})]
+    return [(rank, {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(point.processes)]
+
+
+def describe(look: Look, point: Point) -> str:
+    """The command that a person would run for the same ranks."""
+    return " & ".join(
+        " ".join([*(f"{k}={v}" for k, v in env.items()), shlex.join(cmd)]) for cmd, env in commands(look, point)
+    )
+
+
+def last_move(look: Look) -> float:
+    """When a rank last gave a sign of life, by the file system's clock."""
+    times = [p.stat().st_mtime for p in look.folder.glob("rank*.heartbeat")]
+    return max(times, default=0.0)
+
+
+def exits(look: Look, point: Point) -> list[dict[str, Any]]:
+    """The ends of ranks so far, earliest first."""
+    found = [read_json(look.rank_file(r, "exit.json")) for r in range(point.processes)]
+    return sorted((e for e in found if e), key=lambda e: e["ended_ns"])
+
+
+def bad(end: dict[str, Any]) -> bool:
+    return bool(end["exit_code"] != 0)
+
+
+# What a rank raises when it is a peer that died.
+_COLLATERAL = re.compile(
+    r"connection (reset|closed|refused)|broken pipe|remote (process|peer)|gloo.*(timed out|closed)|"
+    r"nccl.*(remote|abort)",
+    re.IGNORECASE,
+)
+
+
+def first_failure(look: Look, ends: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rank to blame: one that was killed, for its peers raise because of it; else the earliest that raised for
+    itself; else the earliest. Time alone would not do: clocks of nodes differ by more than a lost connection takes."""
+
+    def innocence(end: dict[str, Any]) -> tuple[bool, bool, int]:
+        error = read_json(look.rank_file(end["rank"], "error.json")) or {}
+        collateral = bool(_COLLATERAL.search(error.get("message", "")))
+        return end["signal"] != signal.SIGKILL, collateral, end["ended_ns"]
+
+    return min((e for e in ends if bad(e)), key=innocence)
+
+
+def blame(look: Look, end: dict[str, Any]) -> Outcome:
+    """The outcome for a rank that ended badly."""
+    rank = end["rank"]
+    error = read_json(look.rank_file(rank, "error.json"))
+    heart = look.rank_file(rank, "heartbeat")
+    phase = (error or {}).get("phase") or (place(heart.read_text()) if heart.exists() else None)
+    where = f"in {phase}" if phase else "before its first sign of life"
+    if error and end["signal"] is None:
+        reason, message = error["reason"], f"rank {rank}: {error['message']}"
+    elif end["signal"]:
+        reason = "host_out_of_memory" if end["out_of_memory"] else "rank_killed"
+        message = f"rank {rank} died of signal {end['signal']} ({signal.Signals(end['signal']).name}) {where}"
+    else:
+        reason, message = "rank_exit", f"rank {rank} ended with code {end['exit_code']} {where}, without a traceback"
+    failure = {"rank": rank, "host": end["host"], "exit_code": end["exit_code"], "signal": end["signal"],
+               "phase": phase, "step": (error or {}).get("step")}  # fmt: skip
+    return Outcome(reason, message, failure)
+
+
+class Ranks:
+    """The started ranks of a look. `local`: on this node, outside of Slurm's steps."""
+
+    def __init__(
+        self, look: Look, point: Point, limits: Limits, environment: dict[str, str], local: bool = False
+    ) -> None:
+        self.look, self.point, self.limits = look, point, limits
+        shared = {**rank_environment(point, limits), **environment}
+        with look.log.open("ab") as log:
+            self.processes = [
+                subprocess.Popen(cmd, env={**shared, **env}, stderr=log) for cmd, env in commands(look, point, local)
+            ]
+        self.started = time.time()
+
+    def alive(self) -> bool:
+        return any(p.poll() is None for p in self.processes)
+
+    def send(self, number: int) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def end(self) -> None:
+        """Ask the ranks for their stacks, then end them."""
+        self.send(signal.SIGUSR1)
+        time.sleep(0.5)
+        self.send(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self.send(signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
+
+    def ended_badly(self) -> Outcome | None:
+        """The outcome where a rank has failed."""
+        if not any(map(bad, exits(self.look, self.point))):
+            return None
+        time.sleep(POLL_S)  # a rank that failed in the same moment may have been first
+        return blame(self.look, first_failure(self.look, exits(self.look, self.point)))
+
+    def watch(self, stopped: Callable[[], bool]) -> Outcome:
+        """Until all ranks have ended well, or something is wrong."""
+        while True:
+            outcome = self.ended_badly()
+            if outcome is None and len(exits(self.look, self.point)) == self.point.processes:
+                for process in self.processes:
+                    process.wait()
+                return Outcome(None, None, None)
+            outcome = outcome or self.trouble(stopped)
+            if outcome.reason:
+                self.end()
+                told = allocation.blame(self.look.log)
+                return Outcome(*told, outcome.failure) if told else outcome
+            time.sleep(POLL_S)
+
+    def places(self) -> str:
+        """Where ranks stand, by their last sign of life: those that stand alike together, the fewest first."""
+        found: dict[str, list[int]] = {}
+        for rank in range(self.point.processes):
+            heart = self.look.rank_file(rank, "heartbeat")
+            found.setdefault(place(heart.read_text()) if heart.exists() else "no sign of life", []).append(rank)
+        groups = sorted(found.items(), key=lambda item: len(item[1]))
+        return "; ".join(f"{where}: rank {', '.join(map(str, ranks[:8]))}" for where, ranks in groups)
+
+    def trouble(self, stopped: Callable[[], bool]) -> Outcome:
+        """Stopped, too long, stalled, or gone without a word; an outcome without a reason when all is well."""
+        now = time.time()
+        if stopped():
+            return Outcome("interrupted", "the launcher was told to stop", None)
+        if now - self.started > self.limits.timeout_s:
+            return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s", None)
+        if now - max(self.started, last_move(self.look)) > self.limits.stall_s:
+            return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s: {self.places()}", None)
+        if not self.alive() and len(exits(self.look, self.point)) < self.point.processes:
+            return Outcome("launch_failed", "ranks ended without saying how; see the log", None)
+        return Outcome(None, None, None)

@@ -1,0 +1,74 @@
+"""What the ranks of a look do after their warm-up: blocks of steps, each under its own conditions.
+
+The timed look is one block, the traced look one that is captured. The looks of the control alternate: all blocks of a
+start run in the same processes, so that their ratio is of the condition alone. The launcher hands a plan to its ranks
+as JSON in $NIGHTSWEEP_PLAN.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from jobs.point.point import Point
+
+VARIABLE = "NIGHTSWEEP_PLAN"
+ALTERNATIONS = 8
+"""Pairs of blocks, without and with the samplers, in one start of the control."""
+CAPTURES = 3
+"""Pairs of blocks, idle and capturing, in one start under Kineto."""
+BLOCK_S = 0.5
+"""How long a block lasts at least: several ticks of the samplers, yet short, for noise of the machine is slow."""
+
+Phase = Literal["warmup", "timed", "traced", "none", "sampler", "idle", "capturing"]
+"""none to capturing are conditions of the control: nothing watches; the samplers do; the tracer is there and does not
+capture; it does."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """So many steps on end. `sampled`: the node's samplers run; `captured`: the tracer captures."""
+
+    phase: Phase
+    steps: int
+    sampled: bool = True
+    captured: bool = False
+
+
+def timed(point: Point) -> list[Block]:
+    return [Block("timed", point.timed_steps)]
+
+
+def traced(point: Point) -> list[Block]:
+    return [Block("traced", point.traced_steps, captured=True)]
+
+
+def block_steps(point: Point, step_s: float) -> int:
+    """Steps of a block of the control, for steps of this length."""
+    return max(5, math.ceil(BLOCK_S / step_s)) if step_s > 0 else point.timed_steps
+
+
+def control_plain(steps: int) -> list[Block]:
+    """Blocks without and with the samplers, in turns that swap (ABBA), so that a drift falls on both alike."""
+    none, sampler = Block("none", steps, sampled=False), Block("sampler", steps)
+    return [block for turn in range(ALTERNATIONS) for block in ((none, sampler) if turn % 2 == 0 else (sampler, none))]
+
+
+def control_tracer(point: Point, steps: int, tracer: str) -> list[Block]:
+    """The tracer there but idle, then capturing; no samplers. nsys captures once a start, for a whole block; Kineto
+    several times, for as few steps as a traced look has, because it holds every operator in memory."""
+    idle = Block("idle", steps, sampled=False)
+    if tracer == "nsys":
+        return [idle] * ALTERNATIONS + [Block("capturing", steps * 2, sampled=False, captured=True)]
+    return [idle, Block("capturing", max(2, point.traced_steps), sampled=False, captured=True)] * CAPTURES
+
+
+def dump(plan: Sequence[Block]) -> str:
+    return json.dumps([asdict(block) for block in plan])
+
+
+def parse(text: str) -> list[Block]:
+    return [Block(**entry) for entry in json.loads(text)]

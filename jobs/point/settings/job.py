@@ -1,0 +1,40 @@
+"""What is trained, on how much hardware, with what arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jobs.point.settings.field import Workload, setting
+
+IMAGE_MODELS = ("mobilenet_v2", "resnet50", "vit_s")
+LLM_MODELS = ("llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b")
+Model = Literal["mobilenet_v2", "resnet50", "vit_s", "llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b"]
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "bf16_pure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Settings of the training job itself."""
+
+    workload: Workload = setting("What is trained.")
+    model: Model = setting("The network; see docs/workloads.md for sizes.")
+    repeat: int = setting("Number of this repetition, from 0. Moves the seed.", 0, minimum=0)
+
+    nodes: int = setting("Nodes of the job. More than one needs Slurm.", 1, minimum=1)
+    ranks_per_node: int = setting(
+        "Ranks on each node: one GPU each, or one CPU process each. Of strategy dp, GPUs of its one rank.", 1, minimum=1
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting("Where ranks compute. auto: GPUs where there are any.", "auto")
+
+    precision: Precision = setting(
+        "Arithmetic of the step. fp64, fp32 and tf32 are whole-model; bf16 and fp16 are mixed: trained weights and "
+        "optimizer state stay fp32; bf16_pure holds weights, gradients and optimizer state in bf16 too. fp32 turns "
+        "TF32 off for convolutions too.",
+        "fp32",
+    )
+    micro_batch: int = setting("Samples of one forward pass of one rank; of strategy dp, of one GPU.", 32, minimum=1)
+    grad_accum: int = setting("Forward and backward passes before each optimizer step.", 1, minimum=1)
+    optimizer: Literal["adamw", "sgd"] = setting("Optimizer.", "adamw")
+    learning_rate: float = setting("Constant learning rate.", 1e-3, exclusiveMinimum=0)
+    seed: int = setting("Seed of weights and data order; the repeat is added to it.", 0, minimum=0)

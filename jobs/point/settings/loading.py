@@ -1,0 +1,33 @@
+"""Where samples come from and how they reach the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobs.point.settings.field import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """Settings of the input, of both workloads."""
+
+    data: str = setting(
+        "builtin, or a folder: MNIST idx files (image), UTF-8 text files (llm). builtin is scikit-learn's handwritten "
+        "digits (image) and the text of Python's language reference (llm).",
+        "builtin",
+        minLength=1,
+    )
+    loader_workers: int = setting("DataLoader worker processes of a rank; 0 loads in the rank itself.", 0, minimum=0)
+    prefetch_factor: int = setting("Batches that each loader worker prepares ahead.", 2, minimum=1)
+    persistent_workers: bool = setting("Loader workers outlive an epoch.", True)
+    pin_memory: bool = setting("Copy batches to the GPU from page-locked memory.", False)
+    non_blocking: bool = setting("Let the copy to the GPU run behind the launching thread.", False)
+    device_prefetch: bool = setting(
+        "Copy the next batch to the GPU, and prepare it there, on a stream of its own while this one is trained on.",
+        False,
+    )
+    across_epochs: bool = setting(
+        "Loader workers go on into the next epoch without a pause; else what they prepare ahead runs out at the end of "
+        "each, as PyTorch has it.",
+        False,
+    )

@@ -1,0 +1,109 @@
+"""Floating-point operations of one optimizer step of a rank, counted and not guessed.
+
+torch's FlopCounterMode sees every operator of a forward and a backward pass and counts those of matrix products and
+convolutions, two a multiply-add. The passes are of a second model, built and run on torch's meta device, which has
+shapes alone: no memory, device time or random numbers are used, and nothing of the trained model is touched.
+
+What is counted, and what is not (as for MFU in arXiv 2204.02311, appendix B):
+
+- A product whose result nobody needs is not there: weights that LoRA freezes have no gradient of their own.
+- Attention is two products forward and four backward, 12 L d s^2 a sequence together, a causal mask halving nothing.
+- Biases, norms, activations, losses and the optimizer are left out.
+- DPO's reference model is counted, as part of the forward pass; a mask between packed documents halves nothing either.
+- Model FLOPs leave out what is computed again to save memory (activation checkpointing, DPO's loss in parts), hardware
+  FLOPs do not. Neither counts the scores that a fused attention kernel computes again in its backward pass.
+
+Strategies that split a model over ranks have the whole count of a micro-batch divided by them: it is a rank's share on
+average. What tensor parallelism does twice is left out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
+
+from jobs import workloads
+from jobs.point.point import Point
+
+
+def count(point: Point) -> dict[str, Any]:
+    """FLOPs of one optimizer step of one rank: `forward` and `backward`, which add up to `step` (model FLOPs), `step`
+    again as `by_operator`, and `hardware_step`. A dict of a `reason` alone where they cannot be counted."""
+    try:
+        point = by_its_products(point)
+        plain = without_recomputing(point)
+        forward, backward = passes(plain)
+        hardware = forward + backward if plain == point else sum(passes(point), Counter())
+    except Exception as error:  # the count hangs on internals of torch and the models; a run must not fail of it
+        return {"reason": f"{type(error).__name__}: {error}".splitlines()[0]}
+    times, shared = point.grad_accum * point.samples(0) // point.micro_batch, point.ranks_per_batch
+    return {
+        "forward": forward.total() * times // shared,
+        "backward": backward.total() * times // shared,
+        "step": (forward + backward).total() * times // shared,
+        "hardware_step": hardware.total() * times // shared,
+        "by_operator": {name: flops * times // shared for name, flops in sorted((forward + backward).items())},
+    }
+
+
+def by_its_products(point: Point) -> Point:
+    """A point of the same products in number and size: rounding, NF4, float8 and the shape of a sum add none."""
+    same: dict[str | None, Any] = {"qlora": "lora", "dpo_qlora": "dpo_lora", "qat": "full"}
+    if point.workload == "image":  # the zeros that it adds to a kernel are no work of the model
+        return replace(point, space_to_depth=False)
+    if point.workload != "llm":
+        return point
+    return replace(point, method=same.get(point.method, point.method), float8="none", compile="none")
+
+
+def without_recomputing(point: Point) -> Point:
+    """The point that keeps all its backward pass needs. DPO's loss in parts takes the last layer's product again."""
+    if point.workload != "llm":
+        return point
+    return replace(point, activation_checkpointing=False, checkpoint_every=1, loss_chunks=0)
+
+
+def passes(point: Point) -> tuple[Counter[str], Counter[str]]:
+    """FLOPs by operator of the forward and of the backward pass of one micro-batch, as this point runs them."""
+    work = workloads.module(point)
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")
+        model, batch = work.build_model(point)[0], work.blank(point)
+        return of_passes(lambda: work.loss(model, batch))
+
+
+def of_passes(loss: Callable[[], torch.Tensor]) -> tuple[Counter[str], Counter[str]]:
+    """FLOPs by operator of `loss` and of its backward pass."""
+    counters = [FlopCounterMode(display=False, custom_mapping=FORMULAS) for _ in range(2)]
+    # Fused attention is another operator on each device, some of them without a formula; its products have one.
+    with sdpa_kernel(SDPBackend.MATH):
+        with counters[0]:
+            end = loss()
+        with counters[1]:
+            end.backward()
+    forward, backward = (
+        Counter({str(name): flops for name, flops in counter.get_flop_counts().get("Global", {}).items()})
+        for counter in counters
+    )
+    return forward, backward
+
+
+def _convolution_backward(
+    grad: Any, x: Any, weight: Any, _bias: Any, _stride: Any, _padding: Any, _dilation: Any, transposed: bool,
+    _output_padding: Any, _groups: int, mask: list[bool], *, out_shape: Any = None,
+) -> int:  # fmt: skip
+    """Shapes in, FLOPs out: the gradients of input and weight each take as many products as the forward pass.
+
+    torch's own formula counts the weight's gradient as if every input channel met every output channel: too many by
+    the number of groups, which is 960 in a depthwise layer of MobileNet v2."""
+    return conv_flop_count(x, weight, grad, transposed=transposed) * sum(mask[:2])
+
+
+FORMULAS = {torch.ops.aten.convolution_backward: _convolution_backward}

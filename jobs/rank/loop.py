@@ -1,0 +1,188 @@
+"""The step loop: warm-up, then the blocks of the look's plan. Nothing in a block waits for the device but what training
+itself needs.
+
+Losses stay on the device until the last block has ended; times of the device come from CUDA events, read afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from jobs.point.plan import Block
+from jobs.point.point import Point
+from jobs.rank.feed import Feed
+from jobs.rank.loader import endless
+from jobs.record.failures import DrillError, LossNotFinite
+from jobs.record.folder import Look
+from jobs.record.heartbeat import Heartbeat
+from jobs.telemetry.allocator import Allocator
+from jobs.telemetry.samplers import Samplers
+from jobs.telemetry.trace.tracers import Tracer
+
+
+@dataclass
+class Step:
+    """One optimizer step as the host saw it, with what can be read once the device is idle."""
+
+    number: int
+    phase: str
+    block: int
+    start_ns: int
+    mono_ns: int
+    data_ns: int = 0
+    end_ns: int = 0
+    samples: int = 0
+    tokens: int = 0
+    losses: list[torch.Tensor] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
+    memory: dict[str, int] | None = None
+
+    def row(self, tokens_per_sample: int | None) -> dict[str, Any]:
+        """The line of steps-rR.jsonl. Reads the device."""
+        device_ns = int(self.events[0].elapsed_time(self.events[1]) * 1e6) if self.events else None
+        return {
+            "step": self.number,
+            "phase": self.phase,
+            "block": self.block,
+            "start_ns": self.start_ns,
+            "mono_ns": self.mono_ns,
+            "end_ns": self.end_ns,
+            "data_ns": self.data_ns,
+            "device_ns": device_ns,
+            "loss": sum(float(x) for x in self.losses) / len(self.losses),
+            "samples": self.samples,
+            "tokens": self.tokens or (self.samples * tokens_per_sample if tokens_per_sample else None),
+            **(self.memory or {}),
+        }
+
+
+def drill(point: Point, rank: int, step: int, loss: torch.Tensor) -> torch.Tensor:
+    """The point's fault, when its rank and step have come."""
+    if point.fault is None or point.fault.split("@")[1] != f"rank{rank}:step{step}":
+        return loss
+    kind = point.fault.split("@")[0]
+    if kind == "exception":
+        raise DrillError(f"asked for by fault {point.fault}")
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while kind == "hang":
+        time.sleep(1)
+    return loss * float("nan")
+
+
+@dataclass
+class Loop:
+    """All that one rank's steps need."""
+
+    point: Point
+    work: Any
+    trainer: Any
+    loader: Any
+    device: torch.device
+    tracer: Tracer
+    look: Look
+    rank: int
+    heart: Heartbeat
+    samplers: Samplers
+    steps: list[Step] = field(default_factory=list, init=False)
+    total: int = field(default=0, init=False)
+    feed: Feed = field(init=False)
+    memory: Allocator = field(init=False)
+
+    def run(self, plan: list[Block]) -> dict[str, Any]:
+        """Warm-up and all blocks; returns the window of the last block, start and end (UTC ns), the device idle at
+        both, and the peaks of the allocator."""
+        self.feed = Feed(self.point, endless(self.loader), self.work, self.device, self.tracer)
+        self.memory = Allocator(self.device)
+        blocks = [Block("warmup", self.point.warmup_steps), *plan]
+        self.total = sum(block.steps for block in blocks)
+        for number, block in enumerate(blocks):
+            window = self.block(number, block)
+        rows = [step.row(self.work.tokens_per_sample) for step in self.steps]
+        self.look.steps(self.rank).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for row in rows:
+            if not math.isfinite(row["loss"]):
+                raise LossNotFinite(row["step"], row["loss"])
+        return {"window": window, **self.memory.result()}
+
+    def block(self, place: int, block: Block) -> dict[str, int]:
+        """The steps of one block; its window."""
+        if place == 1:
+            # What a compiler and the first steps made lasts. To look through all of it takes 0.4 s and seldom
+            # happens: in a few timed steps it would count for far more than in training.
+            gc.collect()
+            gc.freeze()
+        if place > 0:
+            settle(self.device)
+            self.samplers.set(block.sampled)
+            settle(self.device)
+        if block.captured:
+            self.tracer.start()
+        start_ns = time.time_ns()
+        for _ in range(block.steps):
+            number = len(self.steps)
+            self.heart.step(number, self.total)
+            with self.tracer.range(f"step {number}"):
+                step = Step(number, block.phase, place, time.time_ns(), time.monotonic_ns())
+                self.steps.append(self.one_step(step))
+        synchronize(self.device)
+        window = {"start_ns": start_ns, "end_ns": time.time_ns()}
+        if block.captured:
+            self.heart.beat("trace")
+            self.tracer.stop()
+        return window
+
+    def one_step(self, step: Step) -> Step:
+        """Micro-batches and the optimizer step."""
+        mark(step, self.device)
+        spoil = functools.partial(drill, self.point, self.rank, step.number)
+        step.losses = self.trainer.micro_batches(self.micro_batches(step), self.tracer, spoil)
+        with self.tracer.range("optimizer"):
+            self.trainer.step()
+        if self.point.empty_cache and self.device.type == "cuda":
+            with self.tracer.range("empty_cache"):
+                torch.cuda.empty_cache()
+        mark(step, self.device)
+        step.memory = self.memory.step()
+        step.end_ns = time.time_ns()
+        return step
+
+    def micro_batches(self, step: Step) -> Iterator[dict[str, torch.Tensor]]:
+        """The step's micro-batches on the device, each fetched when it is asked for."""
+        for _ in range(self.point.grad_accum):
+            batch = self.feed.next()
+            step.data_ns += self.feed.waited_ns
+            step.tokens += self.feed.tokens
+            step.samples += self.point.samples(self.rank)
+            yield batch
+
+
+def mark(step: Step, device: torch.device) -> None:
+    """A point in time on the device's stream."""
+    if device.type == "cuda":
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        step.events.append(event)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def settle(device: torch.device) -> None:
+    """All ranks begin together, with idle devices."""
+    synchronize(device)
+    torch.distributed.barrier()
+    synchronize(device)

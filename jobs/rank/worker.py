@@ -1,0 +1,189 @@
+"""One rank of one look: process group, workload, strategy, step loop. Started by jobs/rank/supervisor.py:
+
+    RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python -m jobs.rank.worker POINT/timed
+
+Read `run` top to bottom; the step loop is in jobs/rank/loop.py.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from jobs.host import numa
+from jobs.host.gpus import full_uuid
+from jobs.host.processes import die_with_parent
+from jobs.point.point import Point, of_job
+from jobs.rank import loader_server
+from jobs.record.failures import Unsupported, reason_of
+from jobs.record.folder import Look, read_json, write_json
+from jobs.record.heartbeat import Heartbeat, place
+
+
+def pick_device(point: Point) -> Any:
+    """This rank's device, as the point asks; raises Unsupported where the host cannot give it."""
+    import torch
+
+    local = int(os.environ["LOCAL_RANK"])
+    cuda = torch.cuda.is_available() and torch.cuda.device_count() > 0
+    if point.device == "cuda" and not cuda:
+        raise Unsupported("the point asks for device cuda and there is no GPU here")
+    if point.device == "cpu" or not cuda:
+        if point.precision == "tf32":
+            raise Unsupported("tf32 needs a GPU of compute capability 8.0 or later; this rank has a CPU")
+        return torch.device("cpu")
+    if local >= torch.cuda.device_count():
+        raise Unsupported(f"local rank {local} has no GPU of its own: {torch.cuda.device_count()} here")
+    torch.cuda.set_device(local)
+    if point.precision in ("tf32", "bf16") and torch.cuda.get_device_capability()[0] < 8:
+        raise Unsupported(f"{point.precision} needs compute capability 8.0 or later")
+    return torch.device("cuda", local)
+
+
+def set_precision(point: Point) -> None:
+    """TF32 for convolutions and products alike, or for neither."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = point.precision == "tf32"
+
+
+def join_group(device: Any, stall_s: float) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        # longer than the launcher's own limit, which asks all ranks where they stand; this one blames whoever waits
+        timeout=timedelta(seconds=stall_s + 120),
+        device_id=device if device.type == "cuda" else None,
+    )
+
+
+def uuid(device: Any, point: Point) -> str | None:
+    """UUID, as NVML writes it, of the GPU (or MIG device) whose energy is the rank's; null where there is none: on a
+    CPU, with tenants on the same GPU, and of dp, whose one rank has several GPUs."""
+    import torch
+
+    if device.type != "cuda" or point.tenants > 1 or (point.strategy == "dp" and point.ranks_per_node > 1):
+        return None
+    return full_uuid(str(torch.cuda.get_device_properties(device).uuid))
+
+
+def result(device: Any, point: Point, facts: dict[str, Any], rank: int) -> dict[str, Any]:
+    """What is known of the rank at a good end; see docs/formats.md."""
+    import torch
+
+    cuda = device.type == "cuda"
+    return {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if cuda else None,
+        "uuid": uuid(device, point),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        **facts,
+    }
+
+
+def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
+    if point.numa != "none":
+        numa.bind(int(os.environ["LOCAL_RANK"]), point.numa)  # before any library starts its threads
+    if point.loader_workers:
+        loader_server.start()
+    import torch
+
+    from jobs import workloads
+    from jobs.point import plan
+    from jobs.rank import flops
+    from jobs.rank.loader import make_loader
+    from jobs.rank.loop import Loop
+    from jobs.strategies import make_trainer
+    from jobs.telemetry.samplers import Samplers
+    from jobs.telemetry.trace.tracers import make_tracer
+    from jobs.workloads import compute
+
+    heart.beat("group")
+    device = pick_device(point)
+    set_precision(point)
+    compute.set_kernels(point)
+    join_group(device, float(os.environ.get("NIGHTSWEEP_STALL_S", "300")))
+    heart.beat("data")
+    workloads.prepare_data(point, heart)
+    heart.beat("model")
+    work = workloads.build(point, device)
+    compute.write_attention_out(point, work)
+    counts = [sum(p.numel() for p in work.model.parameters() if p.requires_grad or all_) for all_ in (True, False)]
+    loader = make_loader(point, work.dataset, device)
+    trainer = make_trainer(point, work, device)
+    heart.beat("steps")
+    tracer = make_tracer(os.environ.get("NIGHTSWEEP_TRACER", "none"), look, rank, point)
+    samplers = Samplers(look, int(os.environ["LOCAL_RANK"]))
+    gc.collect()  # from here on all that lasts counts as old
+    gc.enable()
+    loop = Loop(point, work, trainer, loader, device, tracer, look, rank, heart, samplers)
+    told = os.environ.get(plan.VARIABLE)
+    with compute.attention(point):
+        measured = loop.run(plan.parse(told) if told else plan.timed(point))
+        if look.kind == "timed" and point.epochs:
+            from jobs.rank import epochs
+
+            epochs.run(loop)
+    facts = {
+        "parameters": counts[0],
+        "trainable_parameters": counts[1],
+        "dataset_samples": len(work.dataset),  # type: ignore[arg-type]
+        "steps_per_epoch": max(1, len(loader) // point.grad_accum),
+        **measured,
+        **work.facts(),
+    }
+    told_at_end = result(device, point, facts, rank)
+    if look.kind == "timed":
+        # Last of all, when nothing is left to disturb: the peak of the process's memory has been read.
+        told_at_end["flops"] = flops.count(point)
+    write_json(look.rank_file(rank, "result.json"), told_at_end)
+    heart.beat("end")
+    trainer.close()
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def main() -> int:
+    # Until the step loop, and at the end: what libraries make when they load lasts, and to look through it over and
+    # over, or to take it apart object by object, takes seconds.
+    gc.disable()
+    die_with_parent()
+    look, rank = Look(Path(sys.argv[1])), int(os.environ["RANK"])
+    heart = Heartbeat(look.rank_file(rank, "heartbeat"))
+    with look.rank_file(rank, "stacks.txt").open("w") as stacks:
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+        try:
+            point = of_job(read_json(look.point_file))
+            run(look, point, rank, heart)
+        except Exception as error:
+            look.rank_file(rank, "traceback.txt").write_text(traceback.format_exc())
+            reason, message = reason_of(error)
+            phase = place(look.rank_file(rank, "heartbeat").read_text())
+            write_json(
+                look.rank_file(rank, "error.json"),
+                {"reason": reason, "message": message, "phase": phase, "step": getattr(error, "step", None)},
+            )
+            traceback.print_exc()
+            sys.stderr.flush()
+            # no orderly end: its destructors could wait for ranks that wait for this one
+            os._exit(1)
+    print(json.dumps({"rank": rank, "done": True}), flush=True)
+    gc.freeze()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""The settings of a point, by subject: one dataclass of fields a file. `jobs.point.Point` is made of all of them."""

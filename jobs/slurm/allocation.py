@@ -1,0 +1,86 @@
+"""Inside a Slurm allocation: its nodes, its end, and the srun that starts all ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+from jobs.point.point import Point
+
+MARGIN_S = 60.0
+"""Before the allocation ends, the launcher needs so long to stop its ranks and to write what happened."""
+
+# What srun and slurmstepd print when it is not the ranks' own fault.
+_BLAMES = (
+    (re.compile(r"node failure on (\S+)|due to node failure", re.IGNORECASE), "node_failure"),
+    (re.compile(r"due to preemption", re.IGNORECASE), "preempted"),
+    (re.compile(r"due to time limit", re.IGNORECASE), "time_limit"),
+)
+
+
+def inside() -> bool:
+    return "SLURM_JOB_ID" in os.environ
+
+
+def _ask(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def first_host() -> str:
+    """Where rank 0 runs: the first node, under srun's block distribution."""
+    names = _ask("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
+    return names[0] if names else socket.gethostname()
+
+
+def seconds_left() -> float | None:
+    """Until Slurm ends this job, or None where that is not known or not limited."""
+    found = re.search(r"EndTime=(\d\S+)", _ask("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"]))
+    return datetime.fromisoformat(found[1]).timestamp() - time.time() if found else None
+
+
+def python() -> list[str]:
+    """The command that starts Python for ranks: this Python, or the one that the executor's settings name."""
+    return shlex.split(os.environ.get("NIGHTSWEEP_PYTHON", "")) or [sys.executable]
+
+
+def srun(point: Point, command: list[str]) -> list[str]:
+    """srun over all ranks. Every number is given: what srun takes from the environment differs between versions."""
+    shape = [f"--nodes={point.nodes}", f"--ntasks={point.processes}", f"--ntasks-per-node={point.processes_per_node}"]
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+    if cpus:
+        shape.append(f"--cpus-per-task={cpus}")  # not inherited since Slurm 22.05
+    return ["srun", *shape, "--distribution=block", "--kill-on-bad-exit=0", "--export=ALL", *command]
+
+
+def environment() -> dict[str, str]:
+    """This process's variables without the CPU and memory binding of an enclosing step, which srun would repeat."""
+    bound = ("SLURM_CPU_BIND", "SLURM_MEM_BIND", "SLURM_DISTRIBUTION")
+    return {name: value for name, value in os.environ.items() if not name.startswith(bound)}
+
+
+def blame(log: Path) -> tuple[str, str] | None:
+    """Reason and line, where Slurm itself says why the ranks of this log ended."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    for line in text.splitlines():
+        for pattern, reason in _BLAMES:
+            if pattern.search(line):
+                return reason, line.strip()[:300]
+    return None
+
+
+def controller_was_away(log: Path) -> bool:
+    """Whether srun could not start the ranks because the controller did not answer."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return bool(
+        re.search(r"unable to contact slurm controller|socket timed out|unable to confirm allocation", text, re.I)
+    )

@@ -1,0 +1,122 @@
+"""How a submitted job ended: from what it left, and from what the scheduler says of it.
+
+The scheduler's word counts where a launcher, from inside a dying job, can only see that its ranks are gone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from submitit.core.utils import JobPaths, pickle_load
+
+from jobs.record.lost import AGAIN, DOUBTFUL, Loss, of_state
+from jobs.slurm.executor.journal import Entry
+from jobs.slurm.executor.request import Request
+from jobs.slurm.executor.scheduler import State
+
+MISSING_S = 120.0
+"""A job that the scheduler has not known for so long is lost; shorter gaps are its own delays, or the file system's."""
+_RESULT = "_0_result.pkl"
+
+Found = tuple[Path, dict[str, Any] | None] | None
+"""Path and content of the record that a point's job writes; None for a job of another rule."""
+
+
+@dataclass
+class Track:
+    """What the executor knows of one submitted job."""
+
+    key: str
+    request: Request
+    command: str
+    folder: Path
+    name: str
+    place: tuple[int, int]
+    losses: int = 0
+    missing_since: float | None = None
+    refused: str | None = None
+    waits: str = ""
+    nodes: str = ""
+
+
+def finished(folders: Iterable[Path]) -> set[str]:
+    """Ids of jobs that left submitit's result: one listing for each array's folder."""
+    names = [entry.name for folder in folders if folder.is_dir() for entry in os.scandir(folder)]
+    return {name.removesuffix(_RESULT) for name in names if name.endswith(_RESULT)}
+
+
+def exit_code(folder: Path, job_id: str) -> int:
+    """Exit code of the job's command; 1 where submitit could not run it."""
+    outcome, value = pickle_load(JobPaths(folder, job_id, 0).result_pickle)
+    return int(value) if outcome == "success" else 1
+
+
+def ended_well(entry: Entry) -> bool:
+    """Whether a job of an earlier driver ran to its end, whoever watched."""
+    job_id = entry.job_id
+    return job_id is not None and job_id in finished({entry.folder}) and exit_code(entry.folder, job_id) == 0
+
+
+def wanted_again(entry: Entry) -> bool:
+    """Whether what such a job wrote was removed: it ended well, so long ago that its files would be seen by now."""
+    if not ended_well(entry) or entry.written():
+        return False
+    result: Path = JobPaths(entry.folder, entry.job_id, 0).result_pickle
+    return time.time() - result.stat().st_mtime > MISSING_S
+
+
+def end(
+    track: Track, job_id: str | None, code: int | None, found: Found, states: Mapping[str, State] | None
+) -> Loss | bool | None:
+    """True: the job ended well, or its record says how. A Loss: it did not. None: that is open.
+
+    code: of the job's command, where it ended; states: what the scheduler said, where it was asked just now.
+    """
+    if track.refused:
+        return Loss("launch_failed", f"not submitted: {track.refused}")
+    if job_id is None:
+        return None
+    record = found[1] if found else None
+    reason = record.get("reason") if record else None
+    done = code == 0 and (found is None or record is not None)
+    if done and reason in AGAIN:
+        return Loss(str(reason), str(record and record["message"]), again=True)
+    if done and reason not in DOUBTFUL:
+        return True
+    if states is None:
+        return None
+    state = states.get(job_id)
+    if state is None:
+        return _missing(track, done)
+    track.nodes = state.nodes or track.nodes
+    if state.active:
+        track.missing_since = None
+        return None
+    if record is not None and record.get("status") == "ok":
+        return True
+    return of_state(state.name, state.nodes) or _ended(track, job_id, state, code, done)
+
+
+def _ended(track: Track, job_id: str, state: State, code: int | None, done: bool) -> Loss | bool | None:
+    """The scheduler finds nothing wrong with the end of the job."""
+    if done:
+        return True
+    if code in (None, 0) and state.name == "COMPLETED":
+        return _missing(track, done)
+    log = JobPaths(track.folder, job_id, 0).stdout
+    return Loss("launch_failed", f"the job ended as {state.name}, code {code}, without a record; see {log}")
+
+
+def _missing(track: Track, done: bool) -> Loss | bool | None:
+    """The scheduler does not know the job, or its result is not to be seen, for now or for good."""
+    if done:
+        return True
+    track.missing_since = track.missing_since or time.monotonic()
+    if time.monotonic() - track.missing_since < MISSING_S:
+        return None
+    return Loss("lost", "the scheduler no longer knows the job, and it left no result", again=True)

@@ -1,0 +1,48 @@
+"""submitit's local executor behind the same plugin: each job a process of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import submitit
+
+from jobs.slurm.executor import payload
+from jobs.slurm.executor.request import Request
+from jobs.slurm.executor.scheduler import Refused, State
+
+
+class Local:
+    """Processes of this machine as if they were a cluster. They end with their driver's cancel, not with its death."""
+
+    accounting = False
+    largest_array = 1000
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, submitit.Job[int]] = {}
+        self.queries = 0
+
+    def submit(self, folder: Path, name: str, request: Request, commands: list[str], parallel: int) -> list[str]:
+        if request.nodes > 1:
+            raise Refused(f"the job asks for {request.nodes} nodes and this machine is one")
+        executor = submitit.LocalExecutor(folder=folder)
+        executor.update_parameters(timeout_min=request.runtime_min, gpus_per_node=request.gpus_per_node)
+        jobs = executor.map_array(payload.run, commands, [str(Path.cwd())] * len(commands))
+        self.jobs |= {job.job_id: job for job in jobs}
+        return [job.job_id for job in jobs]
+
+    def find(self, name: str, size: int) -> list[str] | None:
+        return None
+
+    def states(self, ids: Iterable[str]) -> dict[str, State]:
+        self.queries += 1
+        names = {"RUNNING": "RUNNING", "FINISHED": "COMPLETED"}
+        return {i: State(names.get(self.jobs[i].state, "FAILED")) for i in ids if i in self.jobs}
+
+    def bad_nodes(self, nodes: str) -> list[str]:
+        return []
+
+    def cancel(self, ids: Iterable[str], names: Iterable[str]) -> None:
+        for job_id in ids:
+            if job_id in self.jobs:
+                self.jobs[job_id].cancel()

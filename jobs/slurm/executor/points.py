@@ -1,0 +1,31 @@
+"""What the executor knows of the rule `point`: its output is a record, and a lost point gets one from the driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jobs.record import lost
+from jobs.record.folder import read_json
+from jobs.sweep import rounds
+
+RULE = "point"
+
+
+def record_of(job: Any) -> tuple[Path, dict[str, Any] | None] | None:
+    """Path and content of the record that this job writes; None for a job of another rule."""
+    if job.is_group() or job.rule.name != RULE:
+        return None
+    path = Path(str(job.output[0]))
+    return path, read_json(path)
+
+
+def write_loss(job: Any, loss: lost.Loss, losses: int, slurm_id: str | None) -> bool:
+    """The record of a lost point; False where the job is not one."""
+    found = record_of(job)
+    if found is None:
+        return False
+    path = found[0]
+    mine = rounds.job_of(path.parents[2], path.parent.name)
+    lost.write(path, mine, loss, losses + 1, slurm_id)
+    return True

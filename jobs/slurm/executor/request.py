@@ -1,0 +1,101 @@
+"""What a job asks of the scheduler. Jobs that ask for the same go into one array."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jobs.slurm.executor.settings import ExecutorSettings
+
+PYTHON_VARIABLE = "NIGHTSWEEP_PYTHON"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Resources of one job; sizes are per node unless the name says otherwise."""
+
+    nodes: int = 1
+    tasks_per_node: int = 1
+    cpus_per_task: int = 1
+    gpus_per_node: int = 0
+    mem_mb: int | None = None
+    runtime_min: int = 60
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None
+    extra: tuple[tuple[str, str | bool], ...] = ()
+    setup: tuple[str, ...] = ()
+
+    def avoiding(self, nodes: list[str]) -> Request:
+        """The same, on other nodes."""
+        return replace(self, exclude=",".join([*filter(None, [self.exclude]), *nodes]) or None)
+
+    def parameters(self) -> dict[str, Any]:
+        """As submitit's SlurmExecutor names them.
+
+        Slurm must not requeue: the executor submits again itself, away from the bad node and a bounded number of
+        times. submitit always asks for a warning signal, which would reach the ranks and not the batch step; SIGCONT
+        to the batch shell harms nobody.
+        """
+        told = {
+            "nodes": self.nodes,
+            "ntasks_per_node": self.tasks_per_node,
+            "cpus_per_task": self.cpus_per_task,
+            "gpus_per_node": self.gpus_per_node or None,
+            "mem": f"{self.mem_mb}M" if self.mem_mb else None,
+            "time": self.runtime_min,
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "constraint": self.constraint,
+            "exclude": self.exclude,
+            "setup": list(self.setup) or None,
+        }
+        additional = {"no-requeue": True, "signal": "B:CONT@30", **dict(self.extra)}
+        return {k: v for k, v in told.items() if v is not None} | {"additional_parameters": additional}
+
+
+def words(options: str) -> tuple[tuple[str, str | bool], ...]:
+    """sbatch options as (name, value): `--exclusive --mail-type=END`. Raises ValueError for anything else."""
+    found: list[tuple[str, str | bool]] = []
+    for word in shlex.split(options):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or not name:
+            raise ValueError(f"submitit-extra: {word!r} is not an option of the form --name or --name=value")
+        found.append((name, value if equals else True))
+    return tuple(found)
+
+
+def of(resources: Mapping[str, Any], threads: int, settings: ExecutorSettings) -> Request:
+    """The request of a job with these Snakemake resources: nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_mb,
+    runtime (minutes), slurm_partition, slurm_account, qos, constraint, slurm_exclude and slurm_extra; what they do not
+    say, the settings do."""
+
+    def text(name: str, default: str | None) -> str | None:
+        return str(resources[name]) if resources.get(name) else default
+
+    extra = dict(words(settings.extra or "")) | dict(words(text("slurm_extra", None) or ""))
+    if settings.reservation:
+        extra.setdefault("reservation", settings.reservation)
+    setup = [line for line in (settings.setup or "").splitlines() if line.strip()]
+    if settings.python:
+        setup.append(f"export {PYTHON_VARIABLE}={shlex.quote(settings.python)}")
+    return Request(
+        nodes=int(resources.get("nodes", 1)),
+        tasks_per_node=int(resources.get("tasks_per_node", 1)),
+        cpus_per_task=int(resources.get("cpus_per_task", threads)),
+        gpus_per_node=int(resources.get("gpus_per_node", 0)),
+        mem_mb=int(resources["mem_mb"]) if resources.get("mem_mb") else None,
+        runtime_min=int(resources.get("runtime", 60)),
+        partition=text("slurm_partition", settings.partition),
+        account=text("slurm_account", settings.account),
+        qos=text("qos", settings.qos),
+        constraint=text("constraint", settings.constraint),
+        exclude=text("slurm_exclude", settings.exclude),
+        extra=tuple(sorted(extra.items())),
+        setup=tuple(setup),
+    )

@@ -1,0 +1,165 @@
+"""The scheduler behind the executor: submit an array through submitit, ask for all states at once, cancel.
+
+submitit's own waiting is not used: without accounting it never ends, and with it every job asks for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+from jobs.slurm.executor import payload
+from jobs.slurm.executor.request import Request
+
+QUERY_TIMEOUT_S = 30
+ACTIVE = frozenset(
+    {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"}
+    | {"RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+)
+# What sbatch says when the controller, not the request, is at fault. The job may still have been accepted.
+_TRANSIENT = re.compile(
+    r"unable to contact slurm controller|socket timed out|temporarily unable|connection (refused|timed out)|"
+    r"backup controller|slurm_receive_msg|zero bytes were transmitted|submit limit|"
+    r"slurmdbd|transport endpoint|protocol authentication|munge encode failed|try again",
+    re.IGNORECASE,
+)
+
+
+class Refused(Exception):
+    """The scheduler will not take the request."""
+
+
+class Unreachable(Exception):
+    """The scheduler does not answer."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What the scheduler says of a job. nodes: where it runs or ran, in the scheduler's notation."""
+
+    name: str
+    nodes: str = ""
+    why: str = ""
+
+    @property
+    def active(self) -> bool:
+        return self.name in ACTIVE
+
+
+def forget_allocation() -> None:
+    """Drop what an enclosing allocation left in the environment: jobs submitted from a batch job or an interactive one
+    must not inherit its memory, its GPUs or its CPU binding. Where the cluster is found (SLURM_CONF) stays."""
+    if "SLURM_JOB_ID" in os.environ:
+        for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
+            os.environ.pop(name, None)
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SLURMD_", "SALLOC_")) and name != "SLURM_CONF":
+            del os.environ[name]
+
+
+def ask(*command: str) -> str:
+    """A query's output; raises Unreachable when it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise Unreachable(f"{command[0]} did not answer in {QUERY_TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        raise Unreachable(f"{command[0]}: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
+    return done.stdout
+
+
+class Slurm:
+    """One Slurm cluster."""
+
+    def __init__(self) -> None:
+        if shutil.which("sbatch") is None:
+            raise Refused("no sbatch on the PATH: is this a login node of a Slurm cluster?")
+        config = ask("scontrol", "show", "config")
+        kind = re.search(r"^AccountingStorageType\s*=\s*(\S+)", config, re.MULTILINE)
+        self.accounting = bool(kind and kind[1].endswith("slurmdbd"))
+        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
+        self.largest_array = max(1, int(size[1]) - 1) if size else 1000
+        self.queries = 0
+
+    def submit(self, folder: Path, name: str, request: Request, commands: list[str], parallel: int) -> list[str]:
+        """Send the commands as one array; their job ids. Raises Refused or Unreachable."""
+        executor = submitit.SlurmExecutor(folder=folder)
+        executor.update_parameters(
+            job_name=name, array_parallelism=parallel, use_srun=False, stderr_to_stdout=True, **request.parameters()
+        )
+        try:
+            jobs = executor.map_array(payload.run, commands, [str(Path.cwd())] * len(commands))
+        except (FailedJobError, FailedSubmissionError, subprocess.SubprocessError, OSError) as error:
+            lines = [line for line in str(error).splitlines() if "error" in line.lower()] or [str(error)]
+            text = " ".join(line.strip() for line in lines)[:300]
+            raise (Unreachable if _TRANSIENT.search(text) else Refused)(text) from None
+        return [job.job_id for job in jobs]
+
+    def find(self, name: str, size: int) -> list[str] | None:
+        """Ids of the jobs of an array that was submitted under this name; None when the scheduler knows none."""
+        if self.accounting:
+            text = ask("sacct", "-X", "-n", "-P", "-S", "now-30days", "-o", "JobID", f"--name={name}")
+        else:
+            text = ask("squeue", "-h", "-t", "all", "-o", "%i", f"--name={name}")
+        found = re.search(r"^(\d+)", text, re.MULTILINE)
+        if found is None:
+            return None
+        return [found[1]] if size == 1 else [f"{found[1]}_{i}" for i in range(size)]
+
+    def states(self, ids: Iterable[str]) -> dict[str, State]:
+        """States of these jobs by one query; those that the scheduler does not know are absent. Raises Unreachable."""
+        self.queries += 1
+        if self.accounting:
+            asked = ",".join(masters(ids))
+            return parse(ask("sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList,Reason", "-j", asked))
+        return parse(ask("squeue", "-h", "-r", "-t", "all", "--me", "-o", "%i|%T|%N|%r"))
+
+    def bad_nodes(self, nodes: str) -> list[str]:
+        """Which of these nodes are down or not answering."""
+        if not nodes or nodes.startswith("None"):
+            return []
+        listed = ask("sinfo", "-h", "-N", "-n", nodes, "-o", "%N|%T").splitlines()
+        bad = ("down", "fail", "drain", "unk", "*")
+        return sorted({line.split("|")[0] for line in listed if any(word in line.split("|")[1] for word in bad)})
+
+    def cancel(self, ids: Iterable[str], names: Iterable[str]) -> None:
+        """Cancel jobs: whole arrays, because their ended elements do not mind, and those known by name alone."""
+        if found := masters(ids):
+            ask("scancel", *found)
+        for name in names:
+            ask("scancel", f"--name={name}")
+
+
+def masters(ids: Iterable[str]) -> list[str]:
+    """The ids of whole arrays."""
+    return sorted({i.split("_")[0] for i in ids})
+
+
+def parse(text: str) -> dict[str, State]:
+    """States by job id from lines `id|state|nodes|reason`, where pending elements may stand as `7_[0-3,9%2]`."""
+    found: dict[str, State] = {}
+    for line in text.splitlines():
+        job_id, name, nodes, why = [*line.split("|"), "", "", ""][:4]
+        if name:
+            state = State(name.split()[0].rstrip("+"), nodes, why)
+            found |= dict.fromkeys(_expand(job_id), state)
+    return found
+
+
+def _expand(job_id: str) -> list[str]:
+    match = re.fullmatch(r"(\d+)_\[([\d,\-:]+)(%\d+)?\]", job_id)
+    if match is None:
+        return [job_id]
+    ids = []
+    for part in match[2].split(","):
+        first, _, last = part.partition("-")
+        ids += [f"{match[1]}_{i}" for i in range(int(first), int(last or first) + 1)]
+    return ids

@@ -1,0 +1,37 @@
+"""Settings of the executor: `--submitit-NAME` on the command line, `submitit-NAME` in a profile.
+
+What belongs to one rule or point (partition, account, ...) may also be a resource of it; see
+jobs/slurm/executor/request.py.
+"""
+
+# Snakemake reads the types of these fields, so they must not be put off (no `from __future__ import annotations`).
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from snakemake_interface_executor_plugins.settings import ExecutorSettingsBase
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text, "env_var": False, "required": False})
+
+
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
+    """How jobs go to the scheduler. None: left to the cluster's own default."""
+
+    cluster: str = _setting("slurm", "slurm, or local: the same code as processes of this machine")
+    array_size: int = _setting(1000, "Most jobs in one array; the cluster's MaxArraySize also holds")
+    array_parallelism: int = _setting(256, "Most elements of one array that run at once")
+    poll_s: int = _setting(30, "Most seconds between two queries to the scheduler; one asks for all jobs")
+    resubmissions: int = _setting(2, "How often a job that lost its node, or was preempted, is submitted again")
+    account: Optional[str] = _setting(None, "Account to charge")
+    partition: Optional[str] = _setting(None, "Partition")
+    qos: Optional[str] = _setting(None, "Quality of service")
+    constraint: Optional[str] = _setting(None, "Features that nodes must have")
+    exclude: Optional[str] = _setting(None, "Nodes to stay away from")
+    reservation: Optional[str] = _setting(None, "Reservation")
+    extra: Optional[str] = _setting(None, "More sbatch options, as on its command line: --exclusive --mail-type=END")
+    setup: Optional[str] = _setting(None, "Shell lines before the job's command: module load ..., export ...")
+    python: Optional[str] = _setting(
+        None, "Command that starts Python for ranks, for example: apptainer exec --nv image.sif python"
+    )

@@ -1,0 +1,82 @@
+"""What the Snakefile needs of the Python side: one driver at a time, the list of points on disk, the last lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import functools
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, ClassVar
+
+from jobs.point.point import Point, complete
+from jobs.record.folder import read_json, write_json
+from jobs.sweep import rounds
+from jobs.sweep.sweep import Sweep
+
+
+@dataclass
+class Run:
+    """One call of Snakemake on the results of a sweep."""
+
+    folder: Path
+    sweep: Sweep
+    lock: IO[str] | None = field(default=None, init=False)
+    latest: ClassVar[Run | None] = None
+
+    def __post_init__(self) -> None:
+        Run.latest = self
+
+    def begin(self) -> None:
+        """Before the first job: keep other drivers off these results, and write down the points.
+
+        Raises SystemExit with a line when another driver is at work. Unlike Snakemake's own lock, this one ends with
+        its driver, however that ends.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = (self.folder / ".driver").open("w")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"{self.folder}: another Nightsweep is at work on these results") from None
+        content = {
+            "name": self.sweep.name,
+            "alert": dataclasses.asdict(self.sweep.alert),
+            "points": [{"point_id": point.id, "settings": point.settings()} for point in self.sweep.points],
+        }
+        path = self.folder / "sweep.json"
+        if read_json(path) != content:  # left alone when it is right, so that nothing is rebuilt for its date
+            write_json(path, content)
+
+    @functools.cached_property
+    def own(self) -> dict[str, Point]:
+        """The sweep's points by id."""
+        return {point.id: point for point in self.sweep.points}
+
+    def point(self, point_id: str) -> Point:
+        """A point of the sweep, or of a round of remedies."""
+        return self.own.get(point_id) or complete(rounds.job_of(self.folder, point_id)["settings"])
+
+    def holder(self, point_id: str) -> Path:
+        """The file in which `jobs.launch.launch` finds the point. Of the sweep's own: sweep.json, which may not be
+        yet."""
+        return self.folder / "sweep.json" if point_id in self.own else rounds.holder(self.folder, point_id)
+
+    def remedied(self, upto: int | None = None) -> list[str]:
+        """Ids of the points that rounds of remedies add to the sweep. Without `upto`, of all rounds so far: those that
+        were measured."""
+        ids = [i for i in rounds.added(self.folder, upto) if i not in self.own]
+        return ids if upto is not None else [i for i in ids if (self.folder / f"points/{i}/record.json").exists()]
+
+    def summarize(self) -> None:
+        """How the points ended, what failed, where the report is."""
+        points = [*self.own, *self.remedied()]
+        records = {point: read_json(self.folder / "points" / point / "record.json") or {} for point in points}
+        bad = {point: r for point, r in records.items() if r.get("status") != "ok"}
+        print(f"{len(records) - len(bad)} of {len(records)} points ok", file=sys.stderr)
+        for point, record in list(bad.items())[:20]:
+            print(f"  {point} {record.get('status', 'not_run')}: {record.get('message')}", file=sys.stderr)
+        page = self.folder / "report.html"
+        if page.exists():
+            print(f"report: {page.resolve()}", file=sys.stderr)

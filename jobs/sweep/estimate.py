@@ -1,0 +1,123 @@
+"""A coarse estimate of what a sweep costs, before it runs: GPU-hours and disk.
+
+Time of a step is its floating-point work over a share of an H100's peak, and never under a floor that stands for
+launching kernels and talking between ranks. Starting up is a constant for each look. It ignores memory, network,
+data loading and failed attempts, so it tells an evening from a week and no more; it holds for GPUs, not for CPU ranks.
+
+    work of a step   llm    6 * parameters * tokens (with adapters 4: frozen weights get no gradient; DPO 2 more for
+                            the reference model, and of both texts of a pair)
+                     image  3 * 2 * multiply-adds of a 224 px image * (size / 224)^2 * images
+    disk of a point  1 MB + 1.5 MB for each rank and traced step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jobs.point import plan
+from jobs.point.point import Point
+
+NOTE = "coarse: H100-class GPUs at a fixed share of peak, nothing fails; right to a factor of a few"
+
+PARAMETERS = {
+    "llama-nano": 1e6,
+    "llama-160m": 160e6,
+    "llama-1b": 1.24e9,
+    "llama-3b": 3.2e9,
+    "llama-8b": 8.03e9,
+}
+MULTIPLY_ADDS = {"mobilenet_v2": 0.3e9, "resnet50": 4.1e9, "vit_s": 4.6e9}
+PEAK_FLOPS = {"fp64": 67e12, "fp32": 67e12, "tf32": 495e12, "bf16": 989e12, "fp16": 989e12, "bf16_pure": 989e12}
+FLOAT8_GAIN = 1.25
+SHARE_OF_PEAK = {"llm": 0.3, "image": 0.1}
+FLOOR_STEP_S = 0.020
+START_S = 40.0
+RECORD_BYTES = 1e6
+TRACE_BYTES = 1.5e6
+REFERENCE_PX = 224
+IMAGES = {"builtin": 1797}
+"""Images of a data set; of any folder, as many as MNIST has."""
+MNIST_IMAGES = 60_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """All points of a sweep on the same number of nodes and ranks."""
+
+    nodes: int
+    ranks_per_node: int
+    points: int
+    gpu_hours: float
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one point."""
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a sweep costs; `shapes` largest first."""
+
+    gpu_hours: float
+    wall_hours: float
+    disk_bytes: float
+    shapes: tuple[Shape, ...]
+
+
+def step_flops(point: Point) -> float:
+    """Floating-point operations of one optimizer step of one rank."""
+    samples = point.micro_batch * point.grad_accum
+    if point.workload == "llm":
+        method = str(point.method)
+        preference = method.startswith("dpo")
+        passes = (4 if method.endswith("lora") else 6) + 2 * preference
+        recomputed = 2 / (point.checkpoint_every or 1) if point.activation_checkpointing else 0
+        tokens = samples * (point.seq_len or 0) * (2 if preference else 1)
+        return (passes + recomputed) * PARAMETERS[point.model] * tokens
+    scale = ((point.image_size or 0) / REFERENCE_PX) ** 2
+    return 3 * 2 * MULTIPLY_ADDS[point.model] * scale * samples
+
+
+def step_s(point: Point) -> float:
+    """Seconds of one optimizer step."""
+    rate = PEAK_FLOPS[point.precision] * SHARE_OF_PEAK[point.workload]
+    if point.float8 not in (None, "none"):
+        rate *= FLOAT8_GAIN
+    return max(FLOOR_STEP_S, step_flops(point) / rate)
+
+
+def wall_s(point: Point) -> float:
+    """Seconds of a point: the timed look and all its epochs, the traced one and the control where there are any."""
+    step = step_s(point)
+    samples = IMAGES.get(point.data, MNIST_IMAGES) * (point.epochs or 0)
+    epochs = samples / (point.micro_batch * point.grad_accum * point.world_size)
+    looks = [point.timed_steps + epochs] + ([point.traced_steps] if point.traced_steps else [])
+    if point.cost_pairs:
+        block = plan.block_steps(point, step)
+        plans = [plan.control_plain(block)] + (
+            [plan.control_tracer(point, block, "nsys")] if point.traced_steps else []
+        )
+        looks += [sum(b.steps for b in blocks) for blocks in plans] * point.cost_pairs
+    return sum(START_S + (point.warmup_steps + steps) * step for steps in looks)
+
+
+def disk_bytes(point: Point) -> float:
+    """Bytes of a point's folder."""
+    return RECORD_BYTES + TRACE_BYTES * point.world_size * point.traced_steps
+
+
+def estimate(points: Iterable[Point]) -> Estimate:
+    """The cost of all points together."""
+    points = list(points)
+    seconds: dict[tuple[int, int], list[float]] = {}
+    for point in points:
+        seconds.setdefault((point.nodes, point.ranks_per_node), []).append(wall_s(point))
+    shapes = [Shape(n, r, len(s), n * r * sum(s) / 3600) for (n, r), s in seconds.items()]
+    return Estimate(
+        gpu_hours=sum(shape.gpu_hours for shape in shapes),
+        wall_hours=sum(map(sum, seconds.values())) / 3600,
+        disk_bytes=sum(map(disk_bytes, points)),
+        shapes=tuple(sorted(shapes, key=lambda s: (-s.gpus, -s.nodes))),
+    )

@@ -1,0 +1,214 @@
+"""The file of a sweep, read and checked for shape: YAML to a plain dictionary, or every error in it at once.
+
+`read` is the edge at which types are checked; what comes after (`jobs.sweep.sweep`, `jobs.point.constraints`) trusts
+them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+from jsonschema.exceptions import ValidationError
+
+from jobs.point.point import FIELDS, setting_schema
+from jobs.point.settings.measuring import TRACE_RANKS_PATTERN
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]*\Z"
+KINDS = {
+    "integer": "an integer",
+    "number": "a finite number",
+    "boolean": "true or false",
+    "string": "a text",
+    "array": "a list",
+    "object": "a map",
+}
+
+
+class SweepError(Exception):
+    """A sweep that cannot be run. `errors` are lines of `PATH: what`."""
+
+    def __init__(self, errors: Iterable[str]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("\n".join(self.errors))
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice (YAML keeps the last in silence) and reads 1e-3 as a number."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call, misc]
+        first: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
+                if key.value in first:
+                    problem = f"key {key.value!r} is given twice (first in line {first[key.value]})"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                first[key.value] = line
+        return node
+
+
+# YAML 1.1 wants a dot and a signed exponent in a float; people write 1e-3.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The checked content of a sweep file."""
+    content = _parse(path)
+    if content is None:
+        raise SweepError(["file: is empty"])
+    if not isinstance(content, dict):
+        raise SweepError([f"file: {shown(content)} is not a map with name, base, axes, ..."])
+    errors = [line for error in _validator().iter_errors(content) for line in _lines(error)]
+    if errors:
+        raise SweepError(dict.fromkeys(errors))
+    return content
+
+
+def _parse(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_bytes(), Loader=_Loader)
+    except OSError as error:
+        raise SweepError([f"file: cannot be read: {error.strerror or error}"]) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}" if mark else "file"
+        raise SweepError([f"{where}: bad YAML: {one_line(error.problem or error.context or 'unreadable')}"]) from error
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # PyYAML's constructors of a value with a wrong tag (`!!bool x`) raise whatever they stumble over.
+        raise SweepError([f"file: bad YAML: {one_line(str(error))}"]) from error
+    except RecursionError as error:
+        raise SweepError(["file: bad YAML: nested too deep"]) from error
+
+
+def _map(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": properties, **more}
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "minItems": 1, "items": items}
+
+
+def _one_or_many(spec: dict[str, Any]) -> dict[str, Any]:
+    # if/then, not anyOf: its errors point at the value itself and say one thing.
+    return {"if": {"type": "array"}, "then": _list(spec), "else": spec}
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """JSON schema of a sweep file, from the settings of a point."""
+    every = {name: setting_schema(name) for name in FIELDS}
+    # Repetitions are counted by `repeats`; two ways to say it would contradict each other.
+    chosen = {name: spec for name, spec in every.items() if name != "repeat"}
+    whole = {"type": "integer", "minimum": 1}
+    overlay: dict[str, Any] = {
+        "base": _map(chosen),
+        "axes": _map({name: _list(spec) for name, spec in chosen.items()}),
+        "include": {"type": "array", "items": _map({n: _one_or_many(s) for n, s in chosen.items()}, minProperties=1)},
+        "exclude": {"type": "array", "items": _map({n: _one_or_many(s) for n, s in every.items()}, minProperties=1)},
+        "repeats": whole,
+        "remedy_rounds": whole,
+        "resources": _map({"timeout_min": whole, "stall_s": whole}),
+        "alert": _map(
+            {
+                "below_percent": {"type": "number", "minimum": 0, "maximum": 100},
+                "for_s": {"type": "number", "minimum": 1},
+                "command": {"type": "string", "minLength": 1},
+            }
+        ),
+    }
+    name = {"type": "string", "pattern": NAME_PATTERN}
+    presets = {"type": "object", "propertyNames": name, "additionalProperties": _map(overlay)}
+    return _map({"name": name, **overlay, "presets": presets}, required=["name"])
+
+
+@functools.cache
+def _validator() -> Any:
+    # JSON schema takes 2.0 for an integer and .nan for a number; in a hashed setting either would be a trap.
+    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {
+            "integer": lambda _, v: isinstance(v, int) and not isinstance(v, bool),
+            "number": lambda _, v: (
+                isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) <= sys.float_info.max
+            ),
+        }
+    )
+    extend: Any = jsonschema.validators.extend  # untyped in the stubs
+    return extend(jsonschema.Draft202012Validator, type_checker=types)(schema())
+
+
+def _lines(error: ValidationError) -> Iterator[str]:
+    """One error of the schema in our words; unknown keys are one line each."""
+    parts = list(error.absolute_path)
+    instance: Any = error.instance
+    rule: Any = error.validator_value
+    if error.validator == "additionalProperties":
+        part: Any = error.schema
+        for key in instance:
+            if key not in part["properties"]:
+                yield f"{_path([*parts, key])}: {_unknown(key, part['properties'])}"
+    elif error.validator == "required":
+        for key in rule:
+            if key not in instance:
+                yield f"{_path([*parts, key])}: is required"
+    else:
+        yield f"{_path(parts)}: {_what(error, rule)}"
+
+
+def _unknown(key: Any, known: dict[str, Any]) -> str:
+    if key == "repeat" and "workload" in known:
+        return "is counted by the top key 'repeats'"
+    kind = "setting" if "workload" in known else "key"
+    close = difflib.get_close_matches(str(key), known, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}" if kind == "key" else ""
+    return f"unknown {kind}" + (f" ({hint})" if hint else "")
+
+
+def _what(error: ValidationError, limit: Any) -> str:
+    value = shown(error.instance)
+    match error.validator:
+        case "enum":
+            return f"{value} is not one of {', '.join(map(str, limit))}"
+        case "type":
+            return f"{value} is not {KINDS[limit]}"
+        case "maximum":
+            return f"{value} is more than {limit}"
+        case "minimum":
+            return f"{value} is less than {limit}"
+        case "exclusiveMinimum":
+            return f"{value} is not more than {limit}"
+        case "pattern" if limit == NAME_PATTERN:
+            return f"{value} is not made of a-z, 0-9, _ and -, starting with a letter or digit"
+        case "pattern" if limit == TRACE_RANKS_PATTERN:
+            return f"{value} is not all, first-per-node or ranks with commas and without leading zeros (0,3)"
+        case "pattern":
+            return f"{value} is not KIND@rankR:stepS with KIND one of exception, kill, nan, hang"
+        case "minItems" | "minLength" | "minProperties":
+            return "is empty"
+    return one_line(error.message)
+
+
+def _path(parts: Iterable[Any]) -> str:
+    text = "".join(f"[{p}]" if isinstance(p, int) and not isinstance(p, bool) else f".{p}" for p in parts)
+    return one_line(text.lstrip(".")) or "file"
+
+
+def shown(value: Any) -> str:
+    """A value as the YAML file may have it, on one line and not too long."""
+    words = {True: "true", False: "false", None: "null"}
+    text = words[value] if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,191 @@
+"""A sweep: one YAML file that stands for many points. The format is told in config/README.md.
+
+    sweep = load(Path("config/demo.yaml"), preset=None)
+    for point in sweep.points: ...
+
+Read and checked for shape by `jobs.sweep.file`; here it is merged with a preset, multiplied out and checked as points.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs.point import constraints
+from jobs.point.constraints import Source
+from jobs.point.point import FIELDS, Point, applicable, complete, setting_schema
+from jobs.sweep.file import SweepError, read
+from jobs.telemetry.gpu.events import Alert
+
+__all__ = ["MAX_POINTS", "Resources", "Sweep", "SweepError", "load"]
+
+# A slip of the hand in the axes should be an error, not a full memory.
+MAX_POINTS = 100_000
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a point may use. timeout_min: wall time of its job; stall_s: time without a step that counts as hung."""
+
+    timeout_min: int = 60
+    stall_s: int = 300
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A named set of points, each once, in the order of the file. remedy_rounds: how often the target `remedies` may
+    diagnose and change points."""
+
+    name: str
+    points: tuple[Point, ...]
+    resources: Resources = field(default_factory=Resources)
+    alert: Alert = field(default_factory=Alert)
+    preset: str | None = None
+    remedy_rounds: int = 1
+
+    def varying(self) -> tuple[str, ...]:
+        """Names of the settings that differ between points, or between points of a workload for its own settings."""
+        values = {name: {getattr(p, name) for p in self.points} for name in FIELDS}
+        return tuple(n for n, v in values.items() if len(v if FIELDS[n].metadata["only"] is None else v - {None}) > 1)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The axes, or one entry of include: choices over the base, and their path in the file."""
+
+    base: dict[str, Any]
+    source: Source
+    path: str
+
+    def combinations(self) -> Iterator[dict[str, Any]]:
+        for values in itertools.product(*self.source.choices.values()):
+            yield self.base | dict(zip(self.source.choices, values, strict=True))
+
+    @property
+    def size(self) -> int:
+        return math.prod(map(len, self.source.choices.values()))
+
+
+class _Config:
+    """A file with one preset laid over it, which still knows where each entry was written."""
+
+    def __init__(self, content: dict[str, Any], preset: str | None) -> None:
+        presets = content.get("presets", {})
+        if preset is not None and preset not in presets:
+            there = f"there are {', '.join(map(str, presets))}" if presets else "the file has none"
+            raise SweepError([f"presets.{preset}: no such preset ({there})"])
+        self._file = content
+        self._over: dict[str, Any] = {} if preset is None else presets[preset]
+        self._prefix = f"presets.{preset}."
+
+    def map(self, key: str) -> dict[str, Any]:
+        """A section that is merged entry by entry."""
+        return {**self._file.get(key, {}), **self._over.get(key, {})}
+
+    def value(self, key: str, default: Any) -> Any:
+        """A section that a preset replaces."""
+        return self._over.get(key, self._file.get(key, default))
+
+    def path(self, key: str, entry: str | None = None) -> str:
+        over = self._over.get(key, {})
+        mine = entry in over if entry is not None else key in self._over
+        return (self._prefix if mine else "") + (key if entry is None else f"{key}.{entry}")
+
+
+def load(path: Path, preset: str | None = None) -> Sweep:
+    """The sweep of a file, or a SweepError with all that is wrong with it."""
+    content = read(path)
+    config = _Config(content, preset)
+    parts = list(_parts(config))
+    repeats = config.value("repeats", 1)
+    _refuse_too_many(parts, repeats)
+
+    errors = [error for part in parts for error in _misplaced(part)]
+    if errors:
+        raise SweepError(errors)
+    points, errors = _exclude(_points(parts, repeats), config)
+    errors += constraints.errors(points.values())
+    if not points and not errors:
+        errors = [f"{config.path('exclude')}: no point is left"]
+    if errors:
+        raise SweepError(errors)
+    resources = Resources(**config.map("resources"))
+    alert = Alert(**config.map("alert"))
+    rounds = config.value("remedy_rounds", 1)
+    return Sweep(content["name"], tuple(point for point, _ in points.values()), resources, alert, preset, rounds)
+
+
+def _parts(config: _Config) -> Iterator[_Part]:
+    base, axes, include = config.map("base"), config.map("axes"), config.value("include", [])
+    base_paths = {name: config.path("base", name) for name in base}
+    # Without axes the base is a point of its own, unless the file only lists points under include.
+    if axes or not include:
+        paths = base_paths | {name: config.path("axes", name) for name in axes}
+        yield _Part(base, Source(axes, paths, frozenset(axes)), config.path("axes"))
+    for number, entry in enumerate(include):
+        path = f"{config.path('include')}[{number}]"
+        choices = {name: value if isinstance(value, list) else [value] for name, value in entry.items()}
+        listed = frozenset(name for name, value in entry.items() if isinstance(value, list))
+        yield _Part(base, Source(choices, base_paths | {n: f"{path}.{n}" for n in entry}, listed), path)
+
+
+def _refuse_too_many(parts: list[_Part], repeats: int) -> None:
+    total = sum(part.size for part in parts) * repeats
+    if total > MAX_POINTS:
+        raise SweepError([f"file: {total} points are more than {MAX_POINTS}"])
+
+
+def _misplaced(part: _Part) -> Iterator[str]:
+    """Settings that a part lacks, or that it gives for the wrong workload."""
+    given = part.base | part.source.choices
+    missing = [name for name in ("workload", "model") if name not in given]
+    where = part.path if part.path.endswith("]") else "base"
+    for name in missing:
+        yield f"{where}.{name}: is required (one of {', '.join(setting_schema(name)['enum'])})"
+    if "workload" in missing:
+        return
+    workloads = part.source.choices.get("workload", [part.base.get("workload")])
+    for name in part.source.choices:
+        only = FIELDS[name].metadata["only"]
+        wrong = sorted({w for w in workloads if only not in (None, w)})
+        if wrong:
+            path = part.source.paths[name]
+            yield f"{path}: is a setting of {only}, given for {wrong[0]} ({_count(part, wrong)})"
+
+
+def _count(part: _Part, workloads: list[str]) -> str:
+    own = part.source.choices.get("workload", [None])
+    number = part.size * sum(w in workloads for w in own) // len(own) if own != [None] else part.size
+    return f"{number} point{'s' if number > 1 else ''}"
+
+
+def _points(parts: list[_Part], repeats: int) -> dict[str, tuple[Point, Source]]:
+    """All points by id, each with where it came from first."""
+    found: dict[str, tuple[Point, Source]] = {}
+    for part in parts:
+        for settings in part.combinations():
+            # The base may hold both workloads' settings; each point takes its own.
+            own = {name: settings[name] for name in applicable(settings["workload"]) if name in settings}
+            for repeat in range(repeats):
+                point = complete(own | {"repeat": repeat})
+                found.setdefault(point.id, (point, part.source))
+    return found
+
+
+def _exclude(
+    points: dict[str, tuple[Point, Source]], config: _Config
+) -> tuple[dict[str, tuple[Point, Source]], list[str]]:
+    """The points that no entry of exclude matches, and an error for each entry that matches none."""
+    dropped: set[str] = set()
+    errors = []
+    for number, entry in enumerate(config.value("exclude", [])):
+        wanted = {name: value if isinstance(value, list) else [value] for name, value in entry.items()}
+        hits = {key for key, (p, _) in points.items() if all(getattr(p, n) in v for n, v in wanted.items())}
+        if not hits:
+            errors.append(f"{config.path('exclude')}[{number}]: matches no point")
+        dropped |= hits
+    return {key: value for key, value in points.items() if key not in dropped}, errors

@@ -1,0 +1,164 @@
+"""What happened to a GPU while a job ran: XID errors, a stranger's process, a GPU that does nothing, a lost field.
+
+One line an event in events-H.jsonl; the launcher copies them to the record.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.host.gpus import Gpu
+
+KINDS = ("xid", "ecc", "foreign_process", "low_gpu", "gpu_lost", "field_missing", "sampler_lost")
+WAIT_MS = 500
+LOST = "GPU is lost"  # as NVML's error says it
+ALERT_VARIABLE = "NIGHTSWEEP_ALERT"
+
+
+@dataclass(frozen=True)
+class Alert:
+    """When a GPU that does little is told of: its SMs were active below `below_percent` of the time for `for_s`
+    seconds on end (without GPM: its utilisation). `command` is then run by the node's shell, once an episode, with the
+    event as JSON in $NIGHTSWEEP_EVENT."""
+
+    below_percent: float = 5.0
+    for_s: float = 60.0
+    command: str | None = None
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Events:
+    """The node's event log."""
+
+    def __init__(self, path: Path, host: str) -> None:
+        self.path, self.host = path, host
+        self.lock = threading.Lock()
+
+    def add(self, kind: str, message: str, gpu: Gpu | None = None) -> dict[str, Any]:
+        event = {
+            "t_ns": time.time_ns(),
+            "mono_ns": time.monotonic_ns(),
+            "host": self.host,
+            "gpu": gpu.index if gpu else None,
+            "uuid": gpu.uuid if gpu else None,
+            "kind": kind,
+            "message": message,
+        }
+        with self.lock, self.path.open("a") as sink:
+            sink.write(json.dumps(event) + "\n")
+        return event
+
+
+class Lows:
+    """How long each GPU has been under the alert's threshold."""
+
+    def __init__(self, alert: Alert, events: Events) -> None:
+        self.alert, self.events = alert, events
+        self.since: dict[str, float] = {}
+        self.told: set[str] = set()
+
+    def see(self, gpu: Gpu, percent: float | None, now: float) -> None:
+        """Take a reading at `now` (s, monotonic)."""
+        if percent is None:
+            return
+        if percent >= self.alert.below_percent:
+            self.since.pop(gpu.uuid, None)
+            self.told.discard(gpu.uuid)
+            return
+        self.since.setdefault(gpu.uuid, now)
+        if self.seconds(gpu, now) >= self.alert.for_s and gpu.uuid not in self.told:
+            self.told.add(gpu.uuid)
+            self.tell(gpu)
+
+    def seconds(self, gpu: Gpu, now: float) -> float:
+        return now - self.since.get(gpu.uuid, now)
+
+    def tell(self, gpu: Gpu) -> None:
+        text = f"GPU {gpu.index}: under {self.alert.below_percent:g} % for {self.alert.for_s:g} s"
+        event = self.events.add("low_gpu", text, gpu)
+        if self.alert.command:
+            env = {**os.environ, "NIGHTSWEEP_EVENT": json.dumps(event)}
+            subprocess.Popen(
+                self.alert.command, shell=True, env=env, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+
+
+class Losses:
+    """Tells, once each, of what a GPU gave at first and will not give again."""
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self.known: dict[str, set[str]] = {}
+
+    def see(self, gpu: Gpu, reasons: dict[str, str]) -> None:
+        """Take the fields that are gone, and why. Those of the first time are in the log's header."""
+        known = self.known.setdefault(gpu.uuid, set(reasons))
+        fresh = {name: why for name, why in reasons.items() if name not in known}
+        known.update(fresh)
+        for why in sorted(set(fresh.values())):
+            if why.endswith(LOST):
+                if LOST not in known:
+                    known.add(LOST)
+                    self.events.add("gpu_lost", f"GPU {gpu.index}: {LOST}", gpu)
+            else:
+                names = ", ".join(name for name in fresh if fresh[name] == why)
+                self.events.add("field_missing", f"GPU {gpu.index}: {names}: {why}", gpu)
+
+
+def watch_xid(gpus: list[Gpu], events: Events, stop: threading.Event) -> None:
+    """Write down XID and ECC errors as the driver tells them, until told to stop."""
+    import pynvml as n
+
+    wanted = n.nvmlEventTypeXidCriticalError | n.nvmlEventTypeDoubleBitEccError | n.nvmlEventTypeSingleBitEccError
+    try:
+        boards = {g.index: Gpu(g.index, n.nvmlDeviceGetUUID(g.board), g.board, g.board) for g in gpus}
+        told = n.nvmlEventSetCreate()
+        for board in boards.values():
+            kinds = wanted & n.nvmlDeviceGetSupportedEventTypes(board.board)
+            n.nvmlDeviceRegisterEvents(board.board, kinds, told)
+    except n.NVMLError as error:
+        events.add("field_missing", f"XID errors are not told: {error}")
+        return
+    while not stop.is_set():
+        try:
+            data = n.nvmlEventSetWait_v2(told, WAIT_MS)
+        except n.NVMLError as error:
+            if error.value == n.NVML_ERROR_TIMEOUT:
+                continue
+            events.add("gpu_lost" if error.value == n.NVML_ERROR_GPU_IS_LOST else "field_missing", f"events: {error}")
+            return
+        whose = _whose(data, gpus, list(boards.values()))
+        if data.eventType == n.nvmlEventTypeXidCriticalError:
+            events.add("xid", f"XID {data.eventData}", whose)
+        else:
+            events.add("ecc", f"ECC error, event type {data.eventType}", whose)
+    n.nvmlEventSetFree(told)
+
+
+def _whose(data: Any, gpus: list[Gpu], boards: list[Gpu]) -> Gpu | None:
+    """The GPU or MIG device of an event; the whole GPU where the event is of no single MIG device of the job."""
+    import pynvml as n
+
+    try:
+        uuid = n.nvmlDeviceGetUUID(data.device)
+        board = next((b for b in boards if b.uuid == uuid), None)
+    except n.NVMLError:  # a GPU that fell off the bus has no UUID any more
+        board = next((b for b in boards if _address(b.board) == _address(data.device)), None)
+    if board is None:
+        return None
+    return next((g for g in gpus if g.index == board.index and g.instance in (None, data.gpuInstanceId)), board)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

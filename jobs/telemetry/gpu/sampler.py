@@ -1,0 +1,187 @@
+"""Samples the job's GPUs on one node through NVML while its ranks run, from a process of its own.
+
+    python -m jobs.telemetry.gpu.sampler POINT/timed        # until SIGTERM
+
+The rate is the point's `nvml_hz`. Cheap values are read at that rate; GPM counters, which move every 100 ms, at 10 Hz
+at most; energy twice a second, because the call keeps a core busy for milliseconds; errors and processes once a second.
+Slow calls have a thread of their own, so that they do not set the rate; rows of the log (jobs/telemetry/gpu/log.py) are
+therefore sparse.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from jobs.host import gpus
+from jobs.host.processes import die_with_parent, end_on_sigterm
+from jobs.point.point import of_job
+from jobs.record.folder import Look, read_json, write_json
+from jobs.telemetry.gpu import fields, gpm
+from jobs.telemetry.gpu.events import ALERT_VARIABLE, Alert, Events, Losses, Lows, watch_xid
+from jobs.telemetry.gpu.log import Log
+from jobs.telemetry.gpu.strangers import Strangers
+
+GPM_HZ = 10
+SLOW_S = 0.5
+FLUSH_S = 0.25
+LIVE_S = 1.0
+
+
+class Sampler:
+    """All readers of a node, and where their readings go."""
+
+    def __init__(self, look: Look, hz: float, alert: Alert | None) -> None:
+        self.look, self.hz, self.host = look, hz, socket.gethostname()
+        self.events = Events(look.events(self.host), self.host)
+        self.gpus = gpus.of_job()
+        self.missing: dict[str, dict[str, str]] = {gpu.uuid: {} for gpu in self.gpus}
+        self.readers = [fields.Reader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
+        self.counters = [gpm.GpmReader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
+        self.strangers = Strangers(look, self.host, self.events)
+        self.losses = Losses(self.events)
+        self.lows = Lows(alert, self.events) if alert else None
+        self.latest: dict[str, dict[str, Any]] = {gpu.uuid: {} for gpu in self.gpus}
+        self.totals = {gpu.uuid: _total_memory(gpu) for gpu in self.gpus}
+        self.missed = 0
+        self.began = time.monotonic()
+        self.log = Log(look.nvml(self.host), self.header())
+
+    def header(self) -> dict[str, Any]:
+        """What the log says of itself: one round of readings tells what is missing."""
+        for reader in self.readers:
+            reader.read(*fields.EVERY_TICK, fields.ENERGY, fields.ECC, self.strangers.reading)
+        time.sleep(1 / GPM_HZ)  # so that the counters move once
+        for counter in self.counters:
+            counter.read()
+        self.tell_losses()
+        devices = [{"gpu": g.index, "uuid": g.uuid, "mig": g.instance is not None} for g in self.gpus]
+        return {"host": self.host, "hz": self.hz, "gpus": devices, "missing": self.missing}
+
+    def tick(self, with_counters: bool) -> None:
+        """One reading of every GPU."""
+        for gpu, reader, counter in zip(self.gpus, self.readers, self.counters, strict=True):
+            counted = counter.read() if with_counters else {}
+            if counted:  # a row of its own: another call may take its time, and these values are of their span
+                mono_ns = counter.since_ns or 0
+                utc_ns = time.time_ns() - time.monotonic_ns() + mono_ns
+                self.log.add(gpu.index, gpu.uuid, counted, (utc_ns, mono_ns))
+            at = time.time_ns(), time.monotonic_ns()
+            values = reader.read(*fields.EVERY_TICK)
+            self.log.add(gpu.index, gpu.uuid, values, at)
+            self.latest[gpu.uuid].update(values | counted)
+            if self.lows:
+                by_counter = "sm_active_percent" not in self.missing[gpu.uuid]
+                busy = counted.get("sm_active_percent") if by_counter else values.get("utilization_percent")
+                self.lows.see(gpu, busy, at[1] / 1e9)
+
+    def tell_losses(self) -> None:
+        for gpu, reader, counter in zip(self.gpus, self.readers, self.counters, strict=True):
+            gone = sorted({*reader.gone, *counter.gone})
+            self.losses.see(gpu, {name: self.missing[gpu.uuid][name] for name in gone})
+
+    def slow(self, stop: threading.Event) -> None:
+        """Energy, errors and processes, until told to stop."""
+        turn, due = 0, time.monotonic()
+        while not stop.wait(max(0.0, due - time.monotonic())):
+            due = max(due + SLOW_S, time.monotonic())
+            for gpu, reader in zip(self.gpus, self.readers, strict=True):
+                before = time.time_ns(), time.monotonic_ns()
+                energy = reader.read(fields.ENERGY)
+                took = (time.monotonic_ns() - before[1]) // 2
+                if energy:
+                    self.log.add(gpu.index, gpu.uuid, energy, (before[0] + took, before[1] + took))
+                if turn % round(1 / SLOW_S) == 0:
+                    self.log.add(gpu.index, gpu.uuid, reader.read(fields.ECC, self.strangers.reading))
+            turn += 1
+
+    def run(self, stop: threading.Event) -> None:
+        """Sample until told to stop. A tick that is late by more than a period is left out and counted."""
+        threads = [
+            threading.Thread(target=self.slow, args=(stop,)),
+            threading.Thread(target=watch_xid, args=(self.gpus, self.events, stop)),
+        ]
+        for thread in threads:
+            thread.start()
+        period, number = 1.0 / self.hz, 0
+        every = max(1, round(self.hz / GPM_HZ))
+        start = flushed = lived = time.monotonic()
+        while not stop.wait(max(0.0, start + number * period - time.monotonic())):
+            self.tick(number % every == 0)
+            now = time.monotonic()
+            if now - flushed >= FLUSH_S:
+                self.log.flush()
+                flushed = now
+            if now - lived >= LIVE_S:
+                self.tell_losses()
+                write_json(self.look.live(self.host), self.live())
+                lived = now
+            following = max(number + 1, int((time.monotonic() - start) / period))
+            self.missed += following - number - 1
+            number = following
+        for thread in threads:
+            thread.join()
+        self.log.close()
+        self.tell_losses()
+        write_json(self.look.live(self.host), self.live())
+
+    def live(self) -> dict[str, Any]:
+        """The latest readings, for `nightsweep watch`, and what the sampler itself has used."""
+        now, names = time.monotonic(), ("sm_active_percent", "utilization_percent", "memory_used_bytes")
+        shown = [
+            {
+                "gpu": gpu.index,
+                "uuid": gpu.uuid,
+                **{name: self.latest[gpu.uuid].get(name) for name in names},
+                "power_w": self.latest[gpu.uuid].get("power_instant_w"),
+                "memory_total_bytes": self.totals[gpu.uuid],
+                "low_s": self.lows.seconds(gpu, now) if self.lows else 0.0,
+            }
+            for gpu in self.gpus
+        ]
+        alert = self.lows.alert if self.lows else None
+        threshold = {"below_percent": alert.below_percent, "for_s": alert.for_s} if alert else None
+        return {
+            "schema": 1,
+            "t_ns": time.time_ns(),
+            "host": self.host,
+            "hz": self.hz,
+            "alert": threshold,
+            "gpus": shown,
+            "sampler": {"cpu_s": time.process_time(), "wall_s": now - self.began, "missed": self.missed},
+            "missing": {uuid: dict(reasons) for uuid, reasons in self.missing.items()},  # another thread adds to them
+        }
+
+
+def _total_memory(gpu: gpus.Gpu) -> int | None:
+    import pynvml
+
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(gpu.handle).total)
+    except pynvml.NVMLError:
+        return None
+
+
+def main() -> None:
+    die_with_parent()
+    look, stop = Look(Path(sys.argv[1])), threading.Event()
+    end_on_sigterm(stop)
+    told = os.environ.get(ALERT_VARIABLE)
+    alert = Alert(**json.loads(told)) if told else None
+    hz = of_job(read_json(look.point_file)).nvml_hz
+    Sampler(look, hz, alert).run(stop)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is written; the interpreter would take down what Arrow brought, pandas among it, while the job waits for this
+    # process: 0.2 s, and four times that on a busy node.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Whose processes are on the GPU: the job's own, or somebody else's.
+
+NVML gives process ids of the host. In a container with ids of its own none of them is a rank's: then nobody is called
+a stranger.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+
+from jobs.host.gpus import Gpu
+from jobs.record.folder import Look, read_json
+from jobs.telemetry.gpu.events import Events
+from jobs.telemetry.gpu.fields import Reading, Values
+
+
+class Strangers:
+    """Counts the processes on each GPU, and tells of the first of each stranger."""
+
+    def __init__(self, look: Look, host: str, events: Events) -> None:
+        self.look, self.host, self.events = look, host, events
+        self.known: dict[int, bool] = {}
+        self.same_ids = False
+        self.told: set[tuple[str, int]] = set()
+        self.reading = Reading(("processes", "foreign_processes"), self._read)
+
+    def _read(self, gpu: Gpu) -> Values:
+        """Processes with a context on the GPU; foreign ones where the ids can be told apart."""
+        import pynvml as n
+
+        pids = {process.pid for process in n.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
+        foreign = sorted(pid for pid in pids if not self.ours(pid))
+        if not self.same_ids:
+            return len(pids), None
+        for pid in foreign:
+            self.tell(gpu, pid)
+        return len(pids), len(foreign)
+
+    def ours(self, pid: int) -> bool:
+        """Whether a rank of this host started the process. One that cannot be seen from here was not."""
+        if pid not in self.known:
+            ranks = self.ranks()
+            if not ranks:
+                return False
+            try:
+                self.known[pid] = bool(({pid} | {p.pid for p in psutil.Process(pid).parents()}) & ranks)
+            except psutil.Error:
+                self.known[pid] = False
+            self.same_ids |= self.known[pid]
+        return self.known[pid]
+
+    def ranks(self) -> set[int]:
+        """Process ids of this host's ranks, as their supervisors noted them."""
+        told: list[Any] = [read_json(path) for path in self.look.folder.glob("rank*.pid.json")]
+        return {entry["pid"] for entry in told if entry and entry["host"] == self.host}
+
+    def tell(self, gpu: Gpu, pid: int) -> None:
+        if (gpu.uuid, pid) not in self.told:
+            self.told.add((gpu.uuid, pid))
+            self.events.add("foreign_process", f"GPU {gpu.index}: process {pid} is not of this job", gpu)

@@ -1,0 +1,96 @@
+"""Samples the host side of a job on one node while its ranks run, from a process of its own:
+
+    python -m jobs.telemetry.host_sampler POINT/timed        # until SIGTERM
+
+CPU time, memory and storage traffic of the ranks and of all that they started, twice a second. Lines are flushed as
+they are taken, so a killed job keeps its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from jobs.host.processes import die_with_parent, end_on_sigterm
+from jobs.record.folder import Look, read_json
+
+INTERVAL_S = 0.5
+
+
+class HostReader:
+    """CPU time, memory and storage traffic of the job's processes on this host."""
+
+    def __init__(self, look: Look) -> None:
+        self.look, self.host = look, socket.gethostname()
+        self.seen: dict[int, psutil.Process] = {}
+        self.cpu_s: dict[int, float] = {}
+        self.last = time.monotonic()
+
+    def processes(self) -> list[psutil.Process]:
+        """The workers whose pid files name this host, and all that they started."""
+        pids = set()
+        for path in self.look.folder.glob("rank*.pid.json"):
+            entry = read_json(path)
+            if entry and entry["host"] == self.host and psutil.pid_exists(entry["pid"]):
+                pids.add(entry["pid"])
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    pids |= {c.pid for c in psutil.Process(entry["pid"]).children(recursive=True)}
+        self.seen = {pid: process for pid in pids if (process := self.seen.get(pid) or process_of(pid))}
+        return list(self.seen.values())
+
+    def read(self) -> dict[str, Any]:
+        cpu_s = rss = read = write = count = 0.0
+        for process in self.processes():
+            try:
+                with process.oneshot():
+                    times = process.cpu_times()
+                    spent = times.user + times.system
+                    cpu_s += spent - self.cpu_s.get(process.pid, spent)
+                    self.cpu_s[process.pid] = spent
+                    rss += process.memory_info().rss
+                    io = process.io_counters()
+                    read, write, count = read + io.read_bytes, write + io.write_bytes, count + 1
+            except psutil.Error:
+                continue
+        now = time.monotonic()
+        percent, self.last = 100 * cpu_s / max(now - self.last, 1e-6), now
+        return {
+            "cpu_percent": round(percent, 2),
+            "rss_bytes": int(rss),
+            "host_memory_used_bytes": psutil.virtual_memory().used,
+            "read_bytes": int(read),
+            "write_bytes": int(write),
+            "num_processes": int(count),
+        }
+
+
+def process_of(pid: int) -> psutil.Process | None:
+    """None where it has ended meanwhile: a compiler's workers come and go."""
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def main() -> None:
+    die_with_parent()
+    look, host, stop = Look(Path(sys.argv[1])), socket.gethostname(), threading.Event()
+    end_on_sigterm(stop)
+    reader = HostReader(look)
+    with look.host_samples(host).open("a") as sink:
+        while not stop.wait(INTERVAL_S):
+            sample = {"t_ns": time.time_ns(), "mono_ns": time.monotonic_ns(), "host": host, **reader.read()}
+            sink.write(json.dumps(sample) + "\n")
+            sink.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Runs that are made up, from their timelines to their evidence, the way that real traces go."""
+
+import dataclasses
+
+import polars as pl
+
+from analysis.diagnosis import verdict
+from analysis.diagnosis.evidence import sources
+from analysis.ingest import engine
+from analysis.metrics.ranks import all_ranks
+from analysis.tables import files, points
+from analysis.tables.events import DEVICES, EVENTS
+from analysis.tables.traces import TRACE_TABLES
+from jobs.point.point import complete
+from tests.fakes.ranks import COMMUNICATOR, Timeline
+
+US, MS = 1_000, 1_000_000
+H200 = {"name": "NVIDIA H200", "sm_count": 132, "memory_bytes": 150_000_000_000, "compute_capability": "9.0"}
+GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_TNN"
+FP32 = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_"
+    "execute_kernel__5x_cublas"
+)
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+
+
+class Run(Timeline):
+    """One rank's steps. A kernel is launched `ahead` of its start where nothing else is said."""
+
+    def __init__(self, rank=0):
+        super().__init__(rank, process=100 + rank)
+
+    def events(self):
+        made = super().events()
+        return {kind: made[kind] if self.rows.get(kind) else points.empty(columns) for kind, columns in EVENTS.items()}
+
+    def step(self, number, start, end):
+        self.add("nvtx", f"step {number}", start, end)
+
+    def range(self, name, start, end):
+        self.add("nvtx", name, start, end)
+
+    def called(self, name, start, end, thread=1):
+        self.add("runtime", name, start, end, thread=thread, correlation=10**6 + len(self.rows["runtime"]))
+
+    def kernel(self, start, end, name=GEMM, at=None, blocks=132 * 8, **more):
+        """`at`: when it was launched; else long before."""
+        at = start - 50 * US if at is None else at
+        number = len(self.rows["runtime"]) + 1
+        self.add("runtime", "cudaLaunchKernel", at, at + 5 * US, correlation=number)
+        shape = {"blocks": blocks, "threads": 256, "registers": 64, "shared_bytes": 0}
+        self.add("kernels", name, start, end, correlation=number, stream=7, **shape, **more)
+
+    def copy(self, start, end, size, source="pinned", at=None, called=None, direction="HtoD", stream=7):
+        """`called`: end of the call that launched it."""
+        at = start - 50 * US if at is None else at
+        number = len(self.rows["runtime"]) + 1
+        self.add("runtime", "cudaMemcpyAsync", at, called or at + 5 * US, correlation=number)
+        ends = {"source": source, "target": "device"} if direction == "HtoD" else {"source": "device", "target": source}
+        self.add(
+            "copies", "Memcpy", start, end, correlation=number, stream=stream, bytes=size, direction=direction, **ends
+        )
+
+    def reduce(self, start, end, size=64 << 20, kind="all_reduce"):
+        self.call(kind, start - 60 * US, size, communicator=COMMUNICATOR, ranks=2)
+        number = len(self.rows["runtime"]) + 1
+        at = start - 60 * US + 2
+        self.add("runtime", "cudaLaunchKernelExC", at, at + 4, correlation=number)
+        names = {"all_reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"}
+        self.add("kernels", names[kind], start, end, correlation=number, stream=9)
+
+
+def written(runs, folder, device=H200):
+    """A folder of tables of these ranks, as ingest writes them."""
+    devices = pl.DataFrame([{"device": 0, **device}] if device else [], schema_overrides={"device": pl.Int32})
+    devices = points.conform(devices, DEVICES).collect() if device else points.empty(DEVICES)
+    events = [run.events() for run in runs]
+    frames = [engine.of_rank(e, devices, run.rank, "run") for run, e in zip(runs, events, strict=True)]
+    joined = {name: pl.concat([frame[name] for frame in frames]) for name in frames[0] if name != "collectives"}
+    together = all_ranks.together(
+        [frame["collectives"] for frame in frames], lambda rank: events[[r.rank for r in runs].index(rank)]
+    )
+    about = {name: points.empty(TRACE_TABLES[name]) for name in ("reports", "clocks")}
+    texts = {
+        n: f.with_columns(pl.col(pl.Categorical()).cast(pl.String)) for n, f in {**joined, **together, **about}.items()
+    }
+    files.write(texts, folder)
+    return folder
+
+
+def evidence(runs, folder, device=H200, settings=None, **more):
+    """What is known of these ranks; `settings` make a point, `more` are fields of Evidence."""
+    found = sources.of_tables(written(runs, folder, device))
+    point = complete(settings) if settings else None
+    return dataclasses.replace(found, point=point, **more)
+
+
+def causes(e):
+    """Causes by kind."""
+    return {cause.kind: cause for cause in verdict.judged(e).causes}
+
+
+def steps_of(count, length, make, rank=0):
+    """A rank of so many steps, each made by `make(run, start)`; the first one does not count."""
+    run = Run(rank)
+    for number in range(count):
+        start = 10 * MS + number * length
+        run.step(number, start, start + length)
+        make(run, start)
+    return run
+
+
+STEP = 10 * MS
+IMAGE = {"workload": "image", "model": "resnet50", "device": "cuda", "micro_batch": 64}
+
+
+def busy(run, start, until=STEP, since=0, piece=MS, launch=None, **more):
+    """Large kernels one after the other, all launched when the first of them starts (`launch`: or when else)."""
+    for at in range(start + since, start + until, piece):
+        run.kernel(at, min(at + piece, start + until), at=start + (since if launch is None else launch), **more)
+
+
+def of(folder, make, count=5, ranks=1, **more):
+    """The evidence of ranks with so many steps of 10 ms."""
+    return evidence([steps_of(count, STEP, make, rank) for rank in range(ranks)], folder, **more)
+
+
+def shares(e):
+    """Shares by kind, remarks left out."""
+    return {kind: round(cause.share, 3) for kind, cause in causes(e).items() if cause.share}
+
+
+def timed(wait=0.0, step=10.0, retries=False):
+    """Four timed steps: ms in the loader, ms in all, and whether the allocator had to try again in each."""
+    tried = list(range(4)) if retries else [0] * 4
+    columns = {"rank": [0] * 4, "step": range(4), "step_ms": [step] * 4, "data_ms": [wait] * 4}
+    return pl.DataFrame({**columns, "alloc_retries": tried})

@@ -1,0 +1,165 @@
+"""Causes in what the GPU computes, and in its memory, on timelines that are known."""
+
+import pytest
+
+from tests.analysis.diagnosis.diagnosed import ADD, FP32, GEMM, IMAGE, MS, STEP, US, busy, causes, of, shares, timed
+
+
+def test_products_without_tensor_cores(tmp_path):
+    """fp32 on an H200: 66.9 of TF32's 494.7 TFLOP/s."""
+    e = of(
+        tmp_path,
+        lambda r, s: busy(r, s, name=FP32),
+        settings=IMAGE,
+    )
+    assert shares(e) == {"tensor_cores_unused": round(1 - 66.9 / 494.7, 3)}
+    assert causes(e)["tensor_cores_unused"].remedy == {"precision": "tf32"}
+
+
+def test_products_left_in_fp32_beside_16_bits_are_those_of_attention(tmp_path):
+    vit = IMAGE | {"model": "vit_s", "precision": "bf16"}
+    e = of(tmp_path, lambda r, s: busy(r, s, name=FP32), settings=vit)
+    assert causes(e)["tensor_cores_unused"].remedy == {"attention": "flash"}
+    e = of(tmp_path, lambda r, s: busy(r, s, name=FP32), settings=vit | {"model": "resnet50"})
+    assert causes(e)["tensor_cores_unused"].remedy == {"precision": "bf16_pure"}
+
+
+def test_splitting_and_vector_products_could_not_use_them(tmp_path):
+    e = of(tmp_path, lambda r, s: busy(r, s, name="void cublasLt::splitKreduce_kernel<32, 16, int, float, float>"))
+    assert shares(e) == {}
+
+
+def test_transposes(tmp_path):
+    def make(run, start):
+        busy(run, start, 7 * MS)
+        run.kernel(start + 7 * MS, start + STEP, "void cudnn::engines_precompiled::nchwToNhwcKernel<__half>(x)", start)
+
+    e = of(tmp_path, make, settings={**IMAGE, "layout": "nchw"})
+    assert shares(e) == {"layout_transposes": 0.3} and causes(e)["layout_transposes"].remedy == {"layout": "nhwc"}
+
+
+def test_batch_norms_in_nchw_leave_sms_empty(tmp_path):
+    """3 ms turn layouts, 4 ms are a batch norm with 33 blocks on 132 SMs. Without transposes it is the kernel's own."""
+    norm = "void at::native::batch_norm_backward_kernel<c10::BFloat16, c10::BFloat16, float, int>(x)"
+
+    def make(turned):
+        def steps(run, start):
+            busy(run, start, 3 * MS)
+            run.kernel(start + 3 * MS, start + 7 * MS, norm, start, blocks=33)
+            run.kernel(
+                start + 7 * MS, start + STEP, "void cudnn::nchwToNhwcKernel<__half>(x)" if turned else GEMM, start
+            )
+
+        return steps
+
+    assert shares(of(tmp_path / "a", make(True), settings={**IMAGE, "layout": "nchw"})) == {"layout_transposes": 0.6}
+    assert shares(of(tmp_path / "b", make(False), settings={**IMAGE, "layout": "nchw"})) == {"low_occupancy": 0.3}
+
+
+def test_batch_norms_of_pytorch_in_nchw_lose_more_than_empty_sms(tmp_path):
+    """As before, but all SMs have a block: of the 4 ms what they were seen to lose. cuDNN's lose nothing then."""
+
+    def make(norm):
+        def steps(run, start):
+            busy(run, start, 3 * MS)
+            run.kernel(start + 3 * MS, start + 7 * MS, norm, start, blocks=132)
+            run.kernel(start + 7 * MS, start + STEP, "void cudnn::nchwToNhwcKernel<__half>(x)", start)
+
+        return steps
+
+    own = make("void at::native::batch_norm_backward_kernel<c10::BFloat16, c10::BFloat16, float, int>(x)")
+    found = shares(of(tmp_path / "a", own, settings={**IMAGE, "layout": "nchw"}))
+    assert found == {"layout_transposes": pytest.approx(0.3 + 0.4 * 0.59)}
+    of_cudnn = make("void cudnn::bn_bw_1C11_kernel_new<float, float, float2, (int)512>(x)")
+    assert shares(of(tmp_path / "b", of_cudnn, settings={**IMAGE, "layout": "nchw"})) == {"layout_transposes": 0.3}
+
+
+def test_gaps_between_the_kernels_of_a_graph_are_the_batch_s(tmp_path):
+    """All is launched at once, and half of the step lies between kernels: a batch eight times as large has as much."""
+
+    def make(run, start):
+        for at in range(start, start + STEP, 100 * US):
+            run.kernel(at, at + 50 * US, at=start - 50 * US)
+
+    small = shares(of(tmp_path / "a", make, settings={**IMAGE, "micro_batch": 8}))
+    assert small["small_batch"] == pytest.approx(0.5 * 7 / 8, abs=0.01) and "launch_bound" not in small
+    assert shares(of(tmp_path / "b", make, settings=IMAGE)) == {}
+
+
+def test_neighbours_that_could_be_one_kernel(tmp_path):
+    """Four elementwise kernels of 1 ms in a row: three of them, of which three quarters."""
+
+    def make(run, start):
+        busy(run, start, 6 * MS)
+        busy(run, start, STEP, 6 * MS, name=ADD)
+
+    e = of(tmp_path, make, settings=IMAGE)
+    assert shares(e) == {"recompute_or_unfused": 0.225}
+    assert causes(of(tmp_path / "b", make, settings={**IMAGE, "compile": "default"})).keys() == {"missing_counters"}
+
+
+@pytest.mark.parametrize(("layers", "share"), [(4, 0.45), (1, 0.075)])
+def test_what_is_next_to_the_softmax_of_written_out_attention_goes_with_it(tmp_path, layers, share):
+    """Between products of 0.5 ms, additions on either side of a softmax: all 6 ms, of which three quarters. One softmax
+    alone is the loss's: of the three kernels in a row two."""
+    softmax = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 11, false, false>(x)"
+
+    def make(run, start):
+        at = start
+        for _ in range(layers):
+            for name in (GEMM, ADD, softmax, ADD):
+                run.kernel(at, at + MS // 2, name, start)
+                at += MS // 2
+        busy(run, start, STEP, at - start)
+
+    found = shares(of(tmp_path, make, settings=IMAGE)).get("recompute_or_unfused", 0.0)
+    assert found == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("batch", "kind"), [(8, "small_batch"), (64, "low_occupancy")])
+def test_kernels_that_do_not_reach_all_sms(tmp_path, batch, kind):
+    e = of(
+        tmp_path,
+        lambda r, s: busy(r, s, blocks=33),
+        settings={**IMAGE, "micro_batch": batch},
+        record={"hosts": [{"gpus": [{"memory_bytes": 140 << 30}]}]},
+        results=[{"peak_reserved_bytes": 10 << 30}],
+    )
+    found = causes(e)
+    assert found[kind].share == pytest.approx(0.75) and {"small_batch", "low_occupancy"} & found.keys() == {kind}
+    if kind == "small_batch":
+        assert found[kind].remedy == {"micro_batch": 64}
+
+
+def test_recomputed_activations_while_memory_is_empty(tmp_path):
+    settings = {"workload": "llm", "model": "llama-1b", "activation_checkpointing": True, "compile": "default"}
+    facts = {"flops": {"step": 75, "hardware_step": 100}, "peak_reserved_bytes": 20 << 30}
+    hosts = {"hosts": [{"gpus": [{"memory_bytes": 140 << 30}]}]}
+    e = of(tmp_path, busy, settings=settings, results=[facts], record=hosts)
+    assert shares(e) == {"recompute_or_unfused": 0.25}
+    assert causes(e)["recompute_or_unfused"].remedy == {"activation_checkpointing": False}
+
+
+def test_memory_taken_and_given_back(tmp_path):
+    def make(run, start):
+        busy(run, start, STEP, 3 * MS)
+        run.called("cudaFree", start, start + 3 * MS - 20 * US)
+
+    e = of(tmp_path, make, settings={**IMAGE, "empty_cache": True})
+    assert shares(e)["allocator_churn"] == pytest.approx(0.298, abs=0.003)
+    assert causes(e)["allocator_churn"].remedy == {"empty_cache": False}
+    for folder, look in (("b", "steps"), ("c", "traced_steps")):  # of a point that was not timed without a tracer
+        found = causes(of(tmp_path / folder, make, settings=IMAGE, **{look: timed(retries=True)}))
+        assert found["memory_pressure"].share == pytest.approx(0.298, abs=0.003) and "allocator_churn" not in found
+
+
+def test_room_for_a_larger_batch_saves_optimizer_time(tmp_path):
+    def make(run, start):
+        busy(run, start, 6 * MS)
+        run.range("optimizer", start + MS, start + 2 * MS)
+        run.kernel(start + 6 * MS, start + STEP, "multi_tensor_apply_kernel<FusedAdamMathFunctor>", start + 1500 * US)
+
+    facts, hosts = {"peak_reserved_bytes": 10 << 30}, {"hosts": [{"gpus": [{"memory_bytes": 140 << 30}]}]}
+    e = of(tmp_path, make, settings={**IMAGE, "compile": "default"}, results=[facts], record=hosts)
+    assert shares(e) == {"memory_headroom": round(0.4 * 7 / 8, 3)}
+    assert causes(e)["memory_headroom"].remedy == {"micro_batch": 512}

@@ -1,0 +1,108 @@
+"""Causes between ranks, on timelines that are known."""
+
+import pytest
+
+from tests.analysis.diagnosis.diagnosed import MS, STEP, US, busy, causes, of, shares
+
+LINKED = {"hosts": [{"gpus": [{"memory_bytes": 140 << 30}] * 2, "topology": "GPU0\tX\tNV18\nGPU1\tNV18\tX"}]}
+
+
+def reducing(start_of, end, size, at=5 * MS):
+    """Ranks of which each begins its all-reduce at a time of its own; computing before."""
+
+    def make(run, start):
+        busy(run, start, at)
+        run.reduce(start + start_of(run.rank), start + end, size)
+        busy(run, start, STEP, end)
+
+    return make
+
+
+def test_a_fast_link_that_nothing_hides(tmp_path):
+    """0.5 GB in 2 ms is 250 GB/s on the bus of two ranks: no slow link. The GPU could compute meanwhile."""
+    e = of(tmp_path, reducing(lambda _: 5 * MS, 7 * MS, 500_000_000), ranks=2, record=LINKED)
+    assert shares(e) == {"exposed_communication": 0.2}
+
+
+def test_a_slow_link(tmp_path):
+    """16 MiB and more at 10 GB/s, where NVLink's 450 would let 247.5 through."""
+    e = of(tmp_path, reducing(lambda _: 5 * MS, 7 * MS, 20_000_000), ranks=2, record=LINKED)
+    found = causes(e)
+    assert found["slow_interconnect"].share == pytest.approx(0.2 * (1 - 10 / 247.5), abs=0.001)
+    assert found["exposed_communication"].share < 0.01 if "exposed_communication" in found else True
+
+
+def test_small_messages(tmp_path):
+    """20 reductions of 100 us and 4 kB each: as one they would take 100 us."""
+
+    def make(run, start):
+        busy(run, start, 5 * MS)
+        for place in range(20):
+            run.reduce(start + 5 * MS + place * 100 * US, start + 5 * MS + (place + 1) * 100 * US, 4096)
+        busy(run, start, STEP, 7 * MS)
+
+    found = shares(of(tmp_path, make, ranks=2, record=LINKED))
+    assert found["small_messages"] == pytest.approx(0.2 * 19 / 20, abs=0.001)
+
+
+def test_a_late_rank_is_named_with_what_it_does(tmp_path):
+    """Rank 1 loads for 3 ms longer; rank 0 waits for it in the all-reduce, its host for room in the queue."""
+
+    def make(run, start):
+        if run.rank:
+            run.range("data", start, start + 3 * MS)
+        else:
+            run.called("cudaLaunchKernel", start + 6 * MS, start + 9 * MS)
+        since = 3 * MS * run.rank
+        busy(run, start, 5 * MS + since, since)
+        run.reduce(start + 5 * MS + since, start + 8500 * US, 400_000_000)
+        busy(run, start, STEP, 8500 * US)
+
+    found = causes(of(tmp_path, make, ranks=2, record=LINKED))
+    assert found["straggler"].rank == 1 and found["straggler"].share == pytest.approx(0.3, abs=0.01)
+    assert "loader_wait" not in found  # rank 0, which waits, has none
+
+
+def test_a_rank_that_only_began_later_is_none_to_wait_for(tmp_path):
+    """Rank 1 launches a piece every ms, of 0.5 ms each. So does rank 0, which is ahead, and waits in each reduction:
+    what holds up both is told of rank 1."""
+
+    def make(run, start):
+        for at in range(start, start + STEP, MS):
+            if run.rank:
+                busy(run, at, 400 * US, launch=-20 * US, piece=400 * US)
+            else:
+                busy(run, at, 400 * US, piece=400 * US)
+            run.reduce(at + (900 * US if run.rank else 400 * US), at + MS, 20_000_000)
+
+    found = causes(of(tmp_path, make, ranks=2, record=LINKED))
+    assert "straggler" not in found and found["launch_bound"].share > 0.4
+
+
+def test_ranks_that_take_turns(tmp_path):
+    def make(run, start):
+        late = 2 * MS * ((start // STEP + run.rank) % 2)
+        busy(run, start, 4 * MS + late, late)
+        run.reduce(start + 4 * MS + late, start + 7 * MS, 400_000_000)
+        busy(run, start, STEP, 7 * MS)
+
+    found = causes(of(tmp_path, make, count=9, ranks=2, record=LINKED))
+    assert found["straggler"].rank is None and found["straggler"].share == pytest.approx(0.1, abs=0.02)
+
+
+def test_no_collectives_no_word_of_communication(tmp_path):
+    assert not [c for c in causes(of(tmp_path, busy)).values() if c.cause == "communication"]
+
+
+def test_one_rank_of_several_tells_too_little(tmp_path):
+    e = of(tmp_path, reducing(lambda _: 5 * MS, 7 * MS, 500_000_000))
+    found = causes(e)
+    assert found["exposed_communication"].low == 0 and "straggler" not in found
+    assert any("other ranks" in fact.what for fact in found["missing_trace"].evidence)
+
+
+def test_pipelines_wait_for_their_stages(tmp_path):
+    settings = {"workload": "llm", "model": "llama-1b", "strategy": "pp", "ranks_per_node": 2, "grad_accum": 2}
+    e = of(tmp_path, reducing(lambda rank: (5 + 3 * rank) * MS, 9 * MS, 400_000_000), ranks=2, settings=settings)
+    found = causes(e)
+    assert found["pipeline_bubble"].remedy == {"grad_accum": 4} and "straggler" not in found

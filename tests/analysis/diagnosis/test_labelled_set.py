@@ -1,0 +1,77 @@
+"""What the diagnosis says of the labelled set: real runs on H200s whose largest loss is known (tests/labelled)."""
+
+import multiprocessing
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from analysis.diagnosis import verdict
+from analysis.diagnosis.evidence import sources
+from analysis.diagnosis.thresholds import limit
+from tests.labelled import kept
+from tests.labelled.runs import load
+
+NAMES = kept.names()
+LABELS = {name: kept.label(name) for name in NAMES}
+ILL = [name for name in NAMES if LABELS[name]["kinds"]]
+MISSING = ("missing_trace", "missing_counters")
+
+
+def diagnosed(name):
+    """In a process of its own: what `nightsweep diagnose --json` prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        return verdict.judged(sources.gathered([kept.unpacked(name, Path(folder))])).as_json()
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The diagnosis of every run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLARS_MAX_THREADS", "1")  # two processes share two cores
+        with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+            return dict(zip(NAMES, pool.map(diagnosed, NAMES), strict=True))
+
+
+def material(one):
+    return [cause for cause in one["causes"] if cause["share"] >= limit("noise")]
+
+
+@pytest.mark.parametrize("name", ILL)
+def test_the_largest_cause_is_what_was_put_there(found, name):
+    kinds, causes = LABELS[name]["kinds"], material(found[name])
+    if {*kinds} <= {*MISSING}:
+        assert {*kinds} <= {cause["kind"] for cause in found[name]["causes"]}
+        return
+    assert {cause["kind"] for cause in causes[: len(kinds)]} == {*kinds}
+    assert found[name]["healthy"] is False
+    assert LABELS[name]["rank"] in (None, causes[0]["rank"])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ILL])
+def test_of_a_healthy_run_no_cause_has_a_tenth(found, name):
+    assert found[name]["healthy"] is True
+    assert all(cause["share"] < limit("healthy") for cause in found[name]["causes"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_found_that_cannot_be(found, name):
+    assert not {cause["kind"] for cause in found[name]["causes"]} & {*LABELS[name]["impossible"]}
+
+
+@pytest.mark.parametrize("half", ["tune", "report"])
+def test_both_halves_have_healthy_runs_and_several_ranks(found, half):
+    own = [name for name in NAMES if LABELS[name]["half"] == half]
+    assert any(found[name]["healthy"] for name in own)
+    assert any(len(found[name]["ranks"]) == 2 for name in own)
+
+
+def test_labels_are_the_list_s_but_for_reasons():
+    """A label that is not the list's has its reason; a run that the list no longer has, too."""
+    listed = {run.name: run for run in load()}
+    for name in NAMES:
+        if "corrected" not in LABELS[name]:
+            assert (listed[name].kinds, listed[name].half) == (LABELS[name]["kinds"], LABELS[name]["half"])
+        else:
+            assert len(LABELS[name]["corrected"]) > 40 and LABELS[name]["intended"] != LABELS[name]["kinds"]

@@ -1,0 +1,302 @@
+"""The loop: a diagnosis' remedies are run as points like any other, once, and the tables say what they gave back."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from analysis import report
+from analysis.diagnosis import comparison, point_diagnosis
+from analysis.diagnosis.evidence import sources
+from analysis.diagnosis.remedies import round, trials
+from analysis.diagnosis.remedies.trials import Gain, Trial
+from analysis.ingest.point_tables import finished, write
+from analysis.report import causes as why
+from analysis.sweep import dataset
+from jobs.point.point import complete
+from jobs.record.lost import Loss
+from jobs.slurm.executor import points as lost_points
+from jobs.sweep import rounds
+from tests.labelled import ahead, runs
+
+ROOT = Path(__file__).parents[3]
+IMAGE = {"workload": "image", "model": "mobilenet_v2", "device": "cpu"}
+SWEEP = """
+name: loop
+base: {workload: image, model: mobilenet_v2, device: cpu, image_size: 32, micro_batch: 16, loader: mmap,
+       warmup_steps: 1, timed_steps: 8, traced_steps: 0, cpu_threads: 1}
+"""
+
+
+def cause(kind, share, **remedy):
+    edges = {"share_low": share / 2, "share_high": share}
+    return {"cause": "data_loading", "kind": kind, "share": share, "remedy": remedy, **edges}
+
+
+def timed(mean, seed=0, count=30, samples=4, point_id="p"):
+    """Timed steps of about so many ms."""
+    steps = np.random.default_rng(seed).normal(mean, mean / 100, count)
+    columns = {"point_id": point_id, "rank": 0, "step": range(count), "phase": "timed"}
+    return finished("steps", pl.DataFrame({**columns, "step_ms": steps, "samples": samples}))
+
+
+def trial(point, other, kind="loader_wait", **remedy):
+    return Trial(point, other, "data_loading", kind, remedy, 0.2, 0.1, 0.2)
+
+
+def test_the_largest_cause_that_a_setting_mends_goes_first():
+    point = complete(IMAGE)
+    causes = [
+        cause("straggler", 0.5),
+        cause("loader_wait", 0.2, loader_workers=1),
+        cause("small_batch", 0.1, micro_batch=64),
+    ]
+    (due,) = trials.due({point.id: point}, {point.id}, {point.id: causes}, [])
+    assert due.kind == "loader_wait" and due.share_low == 0.1
+    assert due.remedied_id == complete({**IMAGE, "loader_workers": 1}).id
+
+
+def test_nothing_is_due_below_noise_or_of_a_failed_point():
+    point = complete(IMAGE)
+    small = {point.id: [cause("loader_wait", 0.009, loader_workers=1)]}
+    assert trials.due({point.id: point}, {point.id}, small, []) == []
+    large = {point.id: [cause("loader_wait", 0.5, loader_workers=1)]}
+    assert trials.due({point.id: point}, set(), large, []) == []
+
+
+def test_rounds_go_on_from_what_helped_and_end():
+    """A remedy that helped is kept and the next cause is one of the remedied point; else it is the point's next one."""
+    first, second = complete(IMAGE), complete({**IMAGE, "loader_workers": 1})
+    third = complete({**IMAGE, "loader_workers": 1, "micro_batch": 64})
+    own, ok = {first.id: first}, {first.id, second.id, third.id}
+    causes = {
+        first.id: [cause("loader_wait", 0.2, loader_workers=1), cause("small_batch", 0.1, micro_batch=64)],
+        second.id: [cause("small_batch", 0.1, micro_batch=64)],
+        third.id: [],
+    }
+    one = trial(first.id, second.id, loader_workers=1)
+    (due,) = trials.due(own, ok, causes, [(one, "helped")])
+    assert (due.point_id, due.remedied_id) == (second.id, third.id)
+    (due,) = trials.due(own, ok, causes, [(one, "within_noise")])
+    assert (due.point_id, due.remedied_id) == (first.id, complete({**IMAGE, "micro_batch": 64}).id)
+    two = trial(second.id, third.id, "small_batch", micro_batch=64)
+    assert trials.due(own, ok, causes, [(one, "helped"), (two, "did_not_help")]) == []
+    assert trials.due(own, ok, causes, [(one, "helped"), (two, "helped")]) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict", "value"), [(8.0, "helped", 0.2), (10.04, "within_noise", 0.0), (12.0, "did_not_help", -0.2)]
+)
+def test_what_a_remedy_gave_back(after, verdict, value):
+    found = trials.gain(timed(10.0), timed(after, 1), ("ok", "ok"))
+    assert found.verdict == verdict and found.value == pytest.approx(value, abs=0.01)
+    assert found.low < found.value < found.high and found.before_ms == pytest.approx(2.5, rel=0.01)
+
+
+def test_a_larger_batch_is_judged_by_the_sample():
+    found = trials.gain(timed(10.0), timed(15.0, 1, samples=8), ("ok", "ok"))
+    assert found.verdict == "helped" and found.value == pytest.approx(0.25, abs=0.01)
+
+
+def test_a_remedy_without_steps_is_no_success():
+    assert trials.gain(timed(10.0), timed(9.0).clear(), ("ok", "failed")) == Gain("failed")
+    assert trials.gain(timed(10.0), timed(9.0).clear(), ("ok", "not_run")) == Gain("not_run")
+    assert trials.gain(timed(10.0), timed(9.0, count=1), ("ok", "ok")).verdict == "cannot_tell"
+
+
+def results_of(folder, settings, causes):
+    """Results of a sweep whose points are measured and diagnosed."""
+    points = [complete(one) for one in settings]
+    listed = [{"point_id": point.id, "settings": point.settings()} for point in points]
+    folder.mkdir(exist_ok=True)
+    (folder / "sweep.json").write_text(json.dumps({"name": "loop", "alert": {}, "points": listed}))
+    (folder / "diagnoses").mkdir()
+    for point in points:
+        row = pl.DataFrame({"point_id": [point.id], "status": "ok"})
+        write(
+            {"points": finished("points", row), "steps": timed(10.0, point_id=point.id)}, folder / f"derived/{point.id}"
+        )
+        (folder / f"diagnoses/{point.id}.json").write_text(json.dumps({"causes": causes}))
+    return [point.id for point in points]
+
+
+def test_a_remedied_point_of_the_sweep_is_tried_but_not_run_again(tmp_path):
+    """Two points whose remedy is the same third one, which the sweep has, and a fourth with a new one."""
+    settings = [
+        {**IMAGE, "prefetch_factor": 3, "loader_workers": 2},
+        {**IMAGE, "prefetch_factor": 3, "loader_workers": 4},
+        {**IMAGE, "prefetch_factor": 3, "loader_workers": 1},
+        {**IMAGE, "loader_workers": 2},
+    ]
+    ids = results_of(tmp_path / "loop", settings, [cause("loader_wait", 0.3, loader_workers=1)])
+    assert round.main([str(tmp_path / "loop"), "--round", "1"]) == 0
+    planned = json.loads(rounds.file(tmp_path / "loop", 1).read_text())
+    assert [(t["point_id"], t["remedied_id"]) for t in planned["trials"][:2]] == [(ids[0], ids[2]), (ids[1], ids[2])]
+    new = complete({**IMAGE, "loader_workers": 1})
+    assert [point["point_id"] for point in planned["points"]] == [new.id]
+    assert rounds.holder(tmp_path / "loop", new.id) == rounds.file(tmp_path / "loop", 1)
+    assert rounds.job_of(tmp_path / "loop", ids[0])["sweep"] == "loop"
+
+
+def test_a_lost_point_of_a_round_gets_its_record(tmp_path):
+    """What the executor writes where the node of a remedied point died."""
+    (own,) = results_of(tmp_path / "loop", [IMAGE], [cause("loader_wait", 0.3, loader_workers=1)])
+    round.main([str(tmp_path / "loop"), "--round", "1"])
+    new = rounds.added(tmp_path / "loop")[0]
+    record = tmp_path / f"loop/points/{new}/record.json"
+
+    class Job:
+        output, rule = [record], type("Rule", (), {"name": "point"})
+
+        def is_group(self):
+            return False
+
+    assert lost_points.write_loss(Job(), Loss("node_failure", "node 3 died"), 1, None)
+    told = json.loads(record.read_text())
+    assert told["status"] == "failed" and told["settings"]["loader_workers"] == 1 and own != new
+
+
+def test_a_broken_trace_leaves_the_timed_look(tmp_path, capsys):
+    (tmp_path / "traced").mkdir()
+    (tmp_path / "traced/trace-r0.sqlite").write_text("no database")
+    (tmp_path / "record.json").write_text(json.dumps({"status": "ok", "settings": complete(IMAGE).settings()}))
+    found = point_diagnosis.of_point(tmp_path)
+    (missing,) = [c for c in found["causes"] if c["kind"] == "missing_trace"]
+    assert "not an Nsight Systems export" in missing["evidence"][0]["value"]
+    assert "diagnosed without its trace" in capsys.readouterr().err
+    (tmp_path / "record.json").write_text(json.dumps({"status": "failed"}))
+    assert point_diagnosis.of_point(tmp_path)["causes"] == []
+
+
+def test_a_trace_of_ranks_on_cpus_says_nothing_of_a_gpu(tmp_path):
+    (tmp_path / "traced").mkdir()
+    (tmp_path / "traced/trace-r0.json.gz").symlink_to(ROOT / "tests/data/kineto-cpu-r0.json.gz")
+    (tmp_path / "record.json").write_text(json.dumps({"status": "ok", "settings": complete(IMAGE).settings()}))
+    assert point_diagnosis.main([str(tmp_path), "--out", str(tmp_path / "d/p.json")]) == 0
+    found = json.loads((tmp_path / "d/p.json").read_text())
+    assert found["healthy"] is None and "no activity of a GPU" in json.dumps(found["causes"])
+
+
+def tables(*tried, status="ok"):
+    """A sweep of two points, one with a cause, and what was tried on it: (id, gain, verdict)."""
+    points = [{"point_id": i, "sweep": "s", "status": "ok", **complete(IMAGE).settings()} for i in "ab"]
+    points += [{**points[0], "point_id": i, "round": 1, "loader_workers": 1, "status": status} for i, _, _ in tried]
+    ill = {"point_id": "a", "place": 1, **cause("loader_wait", 0.4), "remedy": '{"loader_workers": 1}', "gpu_s": 3600.0}
+    rows = {
+        "points": points,
+        "diagnoses": [
+            {**ill, "advice": "more workers", "rank": None},
+            {**ill, "place": 2, "kind": "straggler", "cause": "communication", "share": 0.1, "remedy": "{}"},
+            {**ill, "point_id": "b", "kind": "missing_counters", "share": 0.0, "remedy": "{}"},
+        ],
+        "remedies": [
+            {"point_id": "a", "remedied_id": i, "round": 1, "kind": "loader_wait", "remedy": '{"loader_workers": 1}'}
+            | {"predicted": 0.4, "gain": gain, "verdict": verdict, "gpu_s": 3600.0, "before_ms": 2.0, "after_ms": 1.0}
+            for i, gain, verdict in tried
+        ],
+    }
+    return dataset.Tables({n: finished(n, pl.DataFrame(r, infer_schema_length=None)) for n, r in rows.items() if r})
+
+
+def test_the_report_has_what_was_tried_before_larger_shares_and_those_unseen_apart(tmp_path):
+    known = tables(("c", 0.3, "helped"))
+    own = known["diagnoses"].filter(pl.col("place") == 1).to_dicts()
+    larger = {**own[0], "point_id": "b", "share": 0.9}
+    unseen = {**own[1], "point_id": "c", "kind": "missing_trace"}
+    both = dataset.Tables(
+        {**known.frames, "diagnoses": pl.DataFrame([larger, own[0], unseen], infer_schema_length=None)}
+    )
+    lines, blind = why.lines(both)
+    assert [row["point_id"] for row in lines] == ["a", "b"] and [row["point_id"] for row in blind] == ["c"]
+    assert "1 point of which nothing was seen" in report.render(both, tmp_path, [])
+
+
+def test_points_of_which_nothing_is_known_lessen_no_share():
+    """Beside an hour each of a and b: two of c, without a trace, and two of d, without one but half of it waiting."""
+    known = tables()
+    row = {**known["diagnoses"].row(0, named=True), "kind": "missing_trace", "share": 0.0, "gpu_s": 7200.0}
+    more = [{**row, "point_id": i} for i in "cd"] + [
+        {**row, "point_id": "d", "kind": "cpu_preprocessing", "share": 0.5}
+    ]
+    points = [known["points"].head(1).with_columns(point_id=pl.lit(i)) for i in "cd"]
+    added = finished("diagnoses", pl.DataFrame(more, infer_schema_length=None))
+    both = {"points": pl.concat([known["points"], *points]), "diagnoses": pl.concat([known["diagnoses"], added])}
+    shares = {row["kind"]: row["share"] for row in why.lost(dataset.Tables(both))}
+    assert shares == {"cpu_preprocessing": "25.0 %", "loader_wait": "10.0 %", "straggler": "2.5 %"}
+
+
+def test_the_report_sums_up_causes_and_changes(tmp_path):
+    shown = tables(("c", 0.3, "helped"))
+    assert [(row["kind"], row["hours"], row["share"]) for row in why.lost(shown)] == [
+        ("loader_wait", "0.4", "20.0 %"),
+        ("straggler", "0.1", "5.0 %"),
+    ]
+    (change,) = why.changes(shown)
+    assert (change["change"], change["foretold"], change["gained"]) == ("1 loader worker", "0.4", "0.3")
+    (ill, well), unseen = why.lines(shown)
+    assert ill["gain"].startswith("30.0 %") and ill["verdict"] == "helped" and well["cause"].startswith("healthy")
+    assert unseen == []
+    page = report.render(shown, tmp_path, [])
+    assert "1 of 1 helped" in page and "of these by remedies" in page and "image: mobilenet_v2" in page
+
+
+def test_a_remedy_that_did_not_help_is_said_to_have_not():
+    (change,) = why.changes(tables(("c", -0.1, "did_not_help")))
+    assert change["gained"] == "-0.1" and change["outcome"] == "0 of 1 helped"
+    (row,) = why.trials(tables(("c", None, "failed"), status="failed"))
+    assert row["said"] == "did not help: it failed" and row["measured"] == ""
+    assert why.changes(tables())[0]["outcome"] == "not tried"
+
+
+def snakemake(folder, *targets):
+    command = ["snakemake", *targets, "-s", str(ROOT / "Snakefile"), "--directory", str(folder), "--profile"]
+    command += [str(ROOT / "profiles/local"), "--configfile", "sweep.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.slow
+def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
+    """Every batch takes 30 ms to read, in the rank itself; a worker reads it while the rank computes, which takes long
+    enough for that where others have the cores, too."""
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    (tmp_path / "go").touch()
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(ROOT / "tests/labelled/site"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.setenv(ahead.GO_VARIABLE, str(tmp_path / "go"))
+    monkeypatch.setenv(runs.INJECTION_VARIABLE, json.dumps({"slow_storage": {"ms": 30}}))
+    folder = tmp_path / "results/loop"
+    snakemake(tmp_path, "remedies")
+    (planned,) = [json.loads(path.read_text()) for path in rounds.files(folder)]
+    (new,) = [point["point_id"] for point in planned["points"]]
+    ran = {p.parent.name: len(p.read_text().splitlines()) for p in folder.glob("points/*/attempts.jsonl")}
+    assert ran == {planned["trials"][0]["point_id"]: 1, new: 1}
+
+    shown = dataset.load(folder / "tables")
+    (row,) = shown["remedies"].to_dicts()
+    assert row["remedied_id"] == new and row["kind"] == "loader_wait" and row["predicted"] > 0.05
+    assert json.loads(row["remedy"])["loader_workers"] >= 1
+    # Times of computing are what this machine makes of them; the wait for the loader is made to go away.
+    waits = dict(shown["points"].select("point_id", "data_ms_median").iter_rows())
+    assert waits[row["point_id"]] > 30 and waits[new] < 7.5
+    compared = comparison.compared(
+        *(sources.gathered([folder / f"points/{row[n]}"]) for n in ("point_id", "remedied_id"))
+    )
+    assert row["gain"] == pytest.approx(-compared.step.by / compared.step.a)
+    verdicts = {"faster": "helped", "slower": "did_not_help", "no difference beyond noise": "within_noise"}
+    assert row["verdict"] == verdicts[compared.verdict]
+    assert shown["points"].filter(pl.col("point_id") == new)["round"].to_list() == [1]
+    assert new not in shown.own()["steps"]["point_id"]
+    page = (folder / "report.html").read_text()
+    assert why.VERDICTS[row["verdict"]] in page and "Remedies that were tried" in page
+
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".driver"}
+    snakemake(tmp_path, "remedies")
+    snakemake(tmp_path, "points")
+    assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -1,0 +1,316 @@
+"""Every figure on a small made-up sweep, on empty tables, and twice over."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from analysis.figures import captions, causes, energy, roofline, style, timeline
+from analysis.figures.families import FAMILIES
+from analysis.sweep import dataset
+from analysis.tables import points as schemas
+from analysis.tools.cli import main as command
+from analysis.tools.draw_command import main
+from jobs.point import point as settings
+
+BAD = {1: ("failed", "gpu_out_of_memory", "rank 1: <script>alert(1)</script> CUDA out of memory in backward")}
+
+
+def _plan():
+    image = {"workload": "image", "model": "resnet50", "micro_batch": 16}
+    llm = {"workload": "llm", "model": "llama-nano", "micro_batch": 4, "seq_len": 128}
+    for base, axis, values in ((image, "precision", ("bf16", "fp32")), (llm, "strategy", ("ddp_ds", "fsdp2", "zero2"))):
+        for value in values:
+            for ranks in (1, 2):
+                for repeat in range(3):
+                    yield settings.complete({**base, axis: value, "ranks_per_node": ranks, "repeat": repeat})
+
+
+def _point(index, point):
+    row = {"point_id": point.id, "sweep": "demo", **point.settings(), "attempt": 1, "status": "ok"}
+    if point.strategy == "zero2":
+        status, reason, message = BAD[1] if point.ranks_per_node == 2 else ("not_run", "no_record", None)
+        return row | {"status": status, "reason": reason, "message": message}
+    ms = (90.0 if point.workload == "image" else 140.0) * (0.6 if point.precision == "bf16" else 1)
+    ms *= (1 + 0.15 * (point.world_size - 1)) * (1 + 0.02 * (index % 3))
+    samples = point.micro_batch * point.world_size
+    return row | {
+        "device_used": "cpu",
+        "backend": "gloo",
+        "world_size": point.world_size,
+        "accelerator": "AMD EPYC 9654",
+        "hosts": ["node1"],
+        "step_ms_median": ms,
+        "step_ms_mean": ms * 1.02,
+        "step_ms_p95": ms * 1.1,
+        "samples_per_s": samples / ms * 1e3,
+        "peak_memory_bytes": int(1.3 * 2**30) + index * 2**22,
+        "loss_last": 1.5,
+    }
+
+
+def _steps(point):
+    for rank in range(point.world_size):
+        for step in range(25):
+            loss = 2.3 * 0.95**step + 0.01 * rank + 0.02 * point.repeat + (0.1 if point.strategy == "fsdp2" else 0)
+            yield {"point_id": point.id, "rank": rank, "step": step, "loss": loss, "samples": point.micro_batch}
+
+
+def _breakdown(point):
+    parts = dict(zip(schemas.PARTS, (60, 12 * (point.world_size - 1), 3, 8, 9 + point.repeat), strict=True))
+    for rank in range(point.world_size):
+        for step in (5, 6):
+            for part, ms in parts.items():
+                yield {"point_id": point.id, "rank": rank, "step": step, "part": part, "duration_ns": ms * 1_000_000}
+
+
+def _timeline(point):
+    phases = (("data", 8), ("h2d", 3), ("forward", 25), ("backward", 45), ("optimizer", 11))
+    for rank in range(point.world_size):
+        for step in (5, 6, 7):
+            start = ((step - 5) * 96 + rank) * 1_000_000
+            own = {"point_id": point.id, "rank": rank, "step": step, "zero_ns": 10**18 + 2 * 10**9}
+            yield own | {"lane": "range", "name": f"step {step}", "start_ns": start, "end_ns": start + 94_000_000}
+            for name, ms in phases:
+                end = start + ms * 1_000_000
+                yield own | {"lane": "range", "name": name, "start_ns": start, "end_ns": end}
+                if name in ("forward", "backward"):
+                    for piece in range(start, end, 5_000_000):
+                        yield own | {"lane": "compute", "name": "mm", "start_ns": piece, "end_ns": piece + 4_000_000}
+                if name == "backward" and point.world_size > 1:
+                    span = {"start_ns": end - 14_000_000, "end_ns": end}
+                    yield own | {"lane": "communication", "name": "all_reduce", **span}
+                if name == "h2d":
+                    yield own | {"lane": "copy", "name": "HtoD", "start_ns": start, "end_ns": end}
+                start = end
+
+
+def _samples(point):
+    for tick in range(20):
+        yield {
+            "point_id": point.id,
+            "look": "traced",
+            "host": "node1",
+            "t_ns": 10**18 + tick * 250_000_000,
+            "cpu_percent": 80.0 + 10 * (tick % 4),
+        }
+
+
+def _diagnoses(point):
+    """fsdp2: one cause; fp32: two kinds of one and a third of another; of the others nothing is found."""
+    found = []
+    if point.strategy == "fsdp2":
+        found = [("insufficient_parallelism", "launch_bound", 0.02 * (1 + point.repeat))]
+    elif point.precision == "fp32":
+        found = [("model_hyperparameters", "tensor_cores_unused", 0.3), ("communication", "exposed_communication", 0.1)]
+        found.append(("model_hyperparameters", "low_occupancy", 0.05))
+    for place, (cause, kind, share) in enumerate([*found, ("monitoring", "missing_counters", 0.0)], 1):
+        told = {"advice": "change a setting", "remedy": '{"precision": "bf16"}' if share else "{}", "method": "counted"}
+        yield {"point_id": point.id, "place": place, "cause": cause, "kind": kind, "share": share, "gpu_s": 2.0, **told}
+
+
+def _failure(row):
+    return {
+        **{k: row[k] for k in ("point_id", "status", "reason", "message")},
+        "rank": 1,
+        "host": "node1",
+        "exit_code": 1,
+        "traceback": "Traceback (most recent call last):\n  <b>RuntimeError</b>: CUDA out of memory",
+    }
+
+
+def _remedies(plan):
+    """bf16 in place of fp32, on one and on two ranks: what helped, and what did not."""
+    first = {(p.precision, p.ranks_per_node): p.id for p in plan if p.workload == "image" and p.repeat == 0}
+    for ranks, gain in ((1, 0.4), (2, -0.05)):
+        yield {
+            "point_id": first["fp32", ranks],
+            "remedied_id": first["bf16", ranks],
+            "round": 1,
+            "kind": "tensor_cores_unused",
+            "remedy": '{"precision": "bf16"}',
+            "predicted": 0.35,
+            "before_ms": 6.0,
+            "after_ms": 6.0 * (1 - gain),
+            "gain": gain,
+            "verdict": "helped" if gain > 0 else "did_not_help",
+        }
+
+
+def made_up() -> dataset.Tables:
+    plan = list(_plan())
+    rows = [_point(index, point) for index, point in enumerate(plan)]
+    ok = [point for point, row in zip(plan, rows, strict=True) if row["status"] == "ok"]
+    makers = {"steps": _steps, "breakdown": _breakdown, "timeline": _timeline, "host_samples": _samples}
+    makers["diagnoses"] = _diagnoses
+    raw = {name: [row for point in ok for row in make(point)] for name, make in makers.items()}
+    raw |= {
+        "remedies": list(_remedies(plan)),
+        "points": rows,
+        "failures": [_failure(row) for row in rows if row["status"] == "failed"],
+    }
+    frames = {name: pl.DataFrame(records, infer_schema_length=None) for name, records in raw.items()}
+    return dataset.Tables({n: schemas.conform(frame, schemas.TABLES[n]).collect() for n, frame in frames.items()})
+
+
+def write(tables: dataset.Tables, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in schemas.TABLES:
+        tables[name].write_parquet(folder / f"{name}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sweep() -> dataset.Tables:
+    return made_up()
+
+
+def texts(figure):
+    return " ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+
+
+def test_all_families_are_written_and_repeat_to_the_byte(sweep, tmp_path):
+    folder = write(sweep, tmp_path / "tables")
+    for out in ("a", "b"):
+        main([*FAMILIES, "--tables", str(folder), "--out", str(tmp_path / out)])
+    names = sorted(file.name for file in (tmp_path / "a").iterdir())
+    drawn = FAMILIES.keys() - {"roofline", "energy"}  # for which its points have no counters
+    assert names == sorted(f"{family}.{end}" for family in drawn for end in ("pdf", "png", "rst"))
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_a_figure_that_cannot_be_drawn_keeps_no_other_from_it(sweep, tmp_path, capfd):
+    odd = sweep["points"].with_columns(topology=pl.lit("GPU0 of a driver that says it otherwise\nGPU1"))
+    folder = write(dataset.Tables({"points": odd}), tmp_path / "tables")
+    names = ["--tables", str(folder), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="1"):
+        main(["topology", "memory", *names])
+    assert (tmp_path / "out/memory.png").exists() and not list(tmp_path.glob("out/paper/topology*"))
+    told = "topology: could not be drawn: ValueError: topology: expected a matrix as nvidia-smi topo -m draws it, got"
+    said = capfd.readouterr()
+    assert told in said.out and "Traceback" in said.err
+    main(["--keep-going", *names])
+    assert told in (tmp_path / "out/left-out.txt").read_text()
+    assert command(["figures", str(tmp_path), "--out", str(tmp_path / "again")]) == 2
+    assert told in capfd.readouterr().err
+    page = (tmp_path / "again/report.html").read_text()
+    assert "topology: could not be drawn" in page and 'class="aside" open><summary>Figures left out' in page
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_empty_tables_give_one_sentence(family, tmp_path):
+    figure = FAMILIES[family](dataset.Tables({}))
+    assert not figure.axes
+    assert len(figure.texts) == 1
+    assert figure.texts[0].get_text().endswith(".")
+    style.save(figure, tmp_path / family)
+    assert "n = 0" in captions.caption(family, dataset.Tables({}))
+
+
+def test_labels_name_only_what_varies(sweep):
+    labels = set(dataset.configured(sweep["points"])["config"])
+    assert "1 rank/node, bf16" in labels
+    assert "2 ranks/node, zero2" in labels
+    assert not any("micro_batch" in label for label in labels)
+
+
+def test_precisions_stand_in_their_own_order(sweep):
+    image = dataset.configured(sweep["points"]).filter(pl.col("workload") == "image")
+    assert image.unique("config_order").sort("config_order")["precision"].to_list() == ["fp32", "bf16"] * 2
+
+
+def test_energy_over_time_is_power(sweep):
+    tokens = pl.when(workload="llm").then(pl.col("samples_per_s") * pl.col("seq_len"))
+    joules = pl.lit(300.0) * pl.col("world_size")
+    rows = sweep["points"].with_columns(tokens_per_s=tokens, energy_j=joules, sample_j=joules / pl.col("samples_per_s"))
+    measured = dataset.Tables({"points": rows.with_columns(token_j=joules / pl.col("tokens_per_s"))})
+    found = energy.placed(measured)
+    assert found["unit"].unique().sort().to_list() == ["sample", "token"]
+    assert (found["energy_mj"] / found["gpu_ms"]).to_list() == pytest.approx([300] * found.height)
+    token = found.filter(pl.col("unit") == "token").row(0, named=True)
+    assert token["gpu_ms"] == pytest.approx(token["step_ms_median"] / token["micro_batch"] / 128)
+    assert "400 W" in texts(energy.draw(measured))
+    assert energy.placed(sweep).is_empty()
+
+
+def test_causes_add_up_their_kinds(sweep):
+    found = causes.shares(sweep).filter(pl.col("share").is_not_null())
+    fp32 = found.filter(pl.col("config").str.contains("1 rank/node, fp32"))
+    assert dict(fp32.select("cause", "share").iter_rows()) == {
+        "communication": pytest.approx(0.1),
+        "model_hyperparameters": pytest.approx(0.35),
+    }
+    assert fp32["kind"].unique().to_list() == ["tensor_cores_unused"] and fp32["n"].unique().to_list() == [3]
+    fsdp2 = found.filter(pl.col("config") == "1 rank/node, fsdp2")
+    assert fsdp2["share"].to_list() == [pytest.approx(0.04)]
+    assert "launch_bound" in texts(causes.draw(sweep))
+
+
+def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_it_waits(sweep):
+    point = timeline.chosen(sweep)
+    assert (point["world_size"], point["precision"], point["kind"]) == (2, "fp32", "tensor_cores_unused")
+    events = sweep["timeline"].filter(pl.col("point_id") == point["point_id"])
+    # from the last kernel of a step's backward pass to the next step's copy: the optimizer, 2 ms, data
+    ends = [(row["end_ns"] - row["start_ns"]) / 1e6 for row in timeline.waits(events).to_dicts()]
+    assert ends == [pytest.approx(23)] * 2
+    shown = texts(FAMILIES["timeline"](sweep))
+    assert shown.count("idle, 23 ms") == 2 and "largest finding: tensor_cores_unused, 30.0 % of the step" in shown
+
+
+def test_all_ok_is_said(sweep):
+    points = sweep["points"].filter(pl.col("status") == "ok")
+    assert f"All {points.height} points ok" in texts(FAMILIES["failures"](dataset.Tables({"points": points})))
+    assert "3 not run" in texts(FAMILIES["failures"](sweep))
+
+
+def test_timeline_takes_the_point_of_most_ranks(sweep):
+    figure = FAMILIES["timeline"](sweep)
+    assert len(figure.axes) == 2
+    assert "rank 1 communication" in texts(figure)
+
+
+def test_the_roofline_is_of_what_memory_moved_while_timed_steps_ran():
+    """200 TFLOP/s of an H200 whose memory interface is busy a quarter of the time: 200e12 / (0.25 x 4.8e12)."""
+    point = settings.complete({"workload": "llm", "model": "llama-nano", "precision": "bf16"})
+    row = {"point_id": point.id, **point.settings(), "status": "ok", "accelerator": "NVIDIA H200", "world_size": 2}
+    row |= {"flops_per_step": 40 * 10**12, "step_ms_mean": 100.0, "peak_flops_per_s": 989.4e12, "mfu_percent": 20.2}
+    step = {"point_id": point.id, "phase": "timed", "start_ns": 1000, "end_ns": 2000}
+    samples = [
+        {"point_id": point.id, "look": look, "t_ns": t_ns, "dram_active_percent": busy}
+        for look, t_ns, busy in (
+            ("timed", 1100, 20.0),
+            ("timed", 1900, 30.0),
+            ("timed", 2100, 90.0),
+            ("traced", 1500, 90.0),
+        )
+    ]
+    frames = {"points": [row], "steps": [step], "gpu_samples": samples}
+    tables = dataset.Tables({name: pl.DataFrame(rows) for name, rows in frames.items()})
+    (placed,) = roofline.placed(tables)
+    assert placed["flops_per_s"] == pytest.approx(200e12) and placed["intensity"] == pytest.approx(200 / 1.2)
+    assert "bf16: llm" in texts(FAMILIES["roofline"](tables))
+
+
+def test_remedies_are_shown_before_and_after_to_the_same_scale(sweep):
+    figure = FAMILIES["remedies"](sweep)
+    assert len(figure.axes) == 4
+    said = texts(figure)
+    assert "with bf16: 3.6 ms a sample; foretold 35.0 %, gave back 40.0 %" in said and "gave back -5.0 %" in said
+    for before, after in (figure.axes[:2], figure.axes[2:]):
+        assert before.get_xlim() == after.get_xlim()
+    assert "n = 1" in captions.caption("remedies", sweep)
+
+
+def test_caption_states_n_spread_hardware_and_settings(sweep):
+    caption = captions.caption("iteration_time", sweep)
+    for part in ("n = 3", "least to the most", "AMD EPYC 9654", "micro_batch 16", "micro_batch 4", "seq_len 128"):
+        assert part in caption
+    assert "precision" not in caption.split("Fixed (llm)")[0]
+
+
+def test_lines_of_one_colour_are_told_apart():
+    """As many as there are pairs of a marker and dashes."""
+    count = len(style.MARKERS) * len(style.DASHES)
+    looks = {(look["marker"], look["linestyle"]) for look in (style.line(n, "#000000") for n in range(count))}
+    assert len(looks) == count

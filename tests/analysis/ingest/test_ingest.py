@@ -1,0 +1,171 @@
+"""From a point's folder to tables, and from points to a sweep."""
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+from analysis.ingest import point_tables
+from analysis.tables import points as tables
+from analysis.tools import collect
+from jobs.telemetry.gpu.log import Log
+from tests.analysis.readers.test_readers import DATA, make_nsys
+
+S = 10**9
+SETTINGS = {"workload": "image", "model": "resnet50", "learning_rate": 1, "fault": None, "image_size": 224}
+
+
+def dump(path, *values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(v) + "\n" for v in values))
+
+
+def record(status="ok", **more):
+    look = {"status": "ok", "reason": None}
+    return {
+        "point_id": "abc", "sweep": "s", "settings": SETTINGS, "status": status, "reason": None, "message": None,
+        "attempt": 1, "wall_s": 9.5, "looks": {"timed": look, "traced": look}, "device": "cuda", "backend": "nccl",
+        "tracer": {"used": "nsys", "reason": "GPU"}, "nvml": {"available": True, "reason": None}, "world_size": 2,
+        "hosts": [{"hostname": "h", "cpu_model": "C", "gpus": [{"name": "H100"}]}], "failure": None,
+    } | more  # fmt: skip
+
+
+def make_point(path, **more):
+    """Two ranks, one warm-up and three timed steps of 1, 2 and 3 s; rank 1 is slower by a half in each."""
+    dump(path / "record.json", record(**more))
+    for rank in (0, 1):
+        steps = []
+        for step, seconds in enumerate((5, 1, 2, 3)):
+            steps.append(
+                {
+                    "step": step, "phase": "timed" if step else "warmup", "start_ns": step * S, "end_ns": step * S + S,
+                    "data_ns": 10**6, "device_ns": int(seconds * S * (1 + rank / 2)), "loss": 4.0 - step, "samples": 8,
+                    "tokens": None,
+                }
+            )  # fmt: skip
+        dump(path / f"timed/steps-r{rank}.jsonl", *steps)
+        with (path / f"timed/steps-r{rank}.jsonl").open("a") as f:
+            f.write('{"step": 4, "pha')
+        window = {"start_ns": 10 * S, "end_ns": 16 * S}
+        sizes = {"peak_allocated_bytes": 100 + rank, "peak_rss_bytes": 7, "parameters": 5, "trainable_parameters": 4}
+        result = {"rank": rank, "host": "h", "uuid": f"u{rank}", "steps_per_epoch": 10, "window": window, **sizes}
+        dump(path / f"timed/rank{rank}.result.json", result)
+    log = Log(path / "timed/nvml-h.arrow", {"host": "h"})
+    for t in (9, 11, 15, 17):
+        for gpu in (0, 1):
+            log.add(gpu, f"u{gpu}", {"energy_j": 100.0 * t, "power_instant_w": 90.0}, (t * S, t * S))
+    log.close()
+    dump(path / "timed/host-h.jsonl", {"t_ns": 1, "host": "h", "cpu_percent": 150})
+    make_nsys_at(path)
+    return path
+
+
+def make_nsys_at(path):
+    (path / "traced").mkdir()
+    for rank in (0, 1):
+        make_nsys(path / f"traced/trace-r{rank}.sqlite")
+
+
+@pytest.fixture
+def point(tmp_path):
+    return make_point(tmp_path / "points/abc")
+
+
+OF_POINT = [name for name in tables.TABLES if name not in tables.OF_SWEEP]
+
+
+def assert_contract(frames, names=OF_POINT):
+    assert set(frames) == set(names)
+    for name, frame in frames.items():
+        assert frame.schema == tables.schema(tables.TABLES[name]), name
+
+
+def test_summary(point):
+    frames = point_tables.ingest(point)
+    assert_contract(frames)
+    row = frames["points"].row(0, named=True)
+    assert row["step_ms_median"] == 3000 and row["step_ms_mean"] == 3000 and row["step_ms_std"] == 1500
+    assert row["step_ms_p95"] == pytest.approx(4350)
+    assert row["data_ms_median"] == 1 and row["samples_per_step"] == 16
+    assert row["samples_per_s"] == 8 and row["tokens_per_s"] is None and row["epoch_s"] == 30
+    assert row["loss_first"] == 4 and row["loss_last"] == 1
+    assert row["peak_memory_bytes"] == 101 and row["energy_j"] == pytest.approx(1200)
+    assert row["energy_integrated_j"] == pytest.approx(1080) and row["energy_above_idle_j"] is None
+    assert row["step_j"] == pytest.approx(400) and row["sample_j"] == pytest.approx(25) and row["token_j"] is None
+    assert row["mfu_percent"] is row["flops_per_step"] is None and row["mfu_reason"] == "not counted"
+    assert row["accelerator"] == "H100" and row["hosts"] == ["h"] and row["learning_rate"] == 1.0
+    assert frames["steps"].height == 8 and frames["failures"].is_empty()
+    assert frames["host_samples"]["look"].to_list() == ["timed"]
+    assert frames["breakdown"].height == 2 * 2 * len(tables.PARTS)
+    assert frames["timeline"]["start_ns"].min() == 0
+
+
+def test_mfu_is_of_all_ranks_and_the_mean_step(point):
+    for rank in (0, 1):
+        path = point / f"timed/rank{rank}.result.json"
+        flops = {"step": 10**14, "hardware_step": 2 * 10**14}
+        own = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "flops": flops}
+        dump(path, json.loads(path.read_text()) | own)
+    dump(point / "record.json", record(settings=SETTINGS | {"precision": "tf32"}))
+    row = point_tables.ingest(point)["points"].row(0, named=True)
+    assert row["flops_per_step"] == 2 * 10**14 and row["peak_flops_per_s"] == 494.7e12 and row["mfu_reason"] is None
+    assert row["mfu_percent"] == pytest.approx(100 * 2e14 / (2 * 494.7e12 * 3.0))
+    assert row["hfu_percent"] == pytest.approx(2 * row["mfu_percent"])
+
+
+def test_failed(point):
+    looks = {"timed": {"status": "failed"}, "traced": {"status": "skipped"}}
+    where = {"first_failed": "timed/rank1.traceback.txt", "rank0": "timed/rank0.stacks.txt"}
+    failure = {"rank": 1, "host": "h", "exit_code": 1, "signal": None, "tracebacks": where}
+    dump(point / "record.json", record("failed", reason="rank_exception", looks=looks, failure=failure, hosts=None))
+    (point / "timed/rank1.traceback.txt").write_text("x" * 9000 + "ValueError: no")
+    shutil.rmtree(point / "traced")
+    frames = point_tables.ingest(point)
+    assert_contract(frames)
+    assert frames["points"]["step_ms_mean"].to_list() == [None] and frames["steps"].height == 8
+    failed = frames["failures"].row(0, named=True)
+    assert failed["rank"] == 1 and failed["reason"] == "rank_exception" and failed["traceback_rank0"] is None
+    assert failed["traceback"].endswith("ValueError: no") and len(failed["traceback"]) == 4000
+
+
+def test_broken_trace_leaves_the_rest(point, tmp_path, capsys):
+    (point / "traced/trace-r1.sqlite").write_text("no database")
+    assert point_tables.main([str(point), "--out", str(tmp_path / "out")]) == 0
+    assert "trace-r1.sqlite: not an Nsight Systems export" in capsys.readouterr().err
+    read = {name: pl.read_parquet(tmp_path / f"out/{name}.parquet") for name in OF_POINT}
+    assert_contract(read)
+    assert read["breakdown"].is_empty() and read["steps"].height == 8
+
+
+def test_kineto_point_and_determinism(tmp_path):
+    (tmp_path / "p/traced").mkdir(parents=True)
+    shutil.copy(DATA / "kineto-cpu-r0.json.gz", tmp_path / "p/traced/trace-r0.json.gz")
+    for out in ("a", "b"):
+        assert point_tables.main([str(tmp_path / "p"), "--out", str(tmp_path / out)]) == 0
+    for name in OF_POINT:
+        assert (tmp_path / f"a/{name}.parquet").read_bytes() == (tmp_path / f"b/{name}.parquet").read_bytes()
+    assert pl.read_parquet(tmp_path / "a/breakdown.parquet").height == 3 * len(tables.PARTS)
+
+
+@pytest.mark.parametrize("files", [[], ["record.json"], ["point.json", "timed/steps-r0.jsonl", "timed/nvml-h.jsonl"]])
+def test_empty_and_broken_folders(files, tmp_path):
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{")
+    frames = point_tables.ingest(tmp_path)
+    assert_contract(frames)
+    assert frames["points"].select("status", "reason").row(0) == ("not_run", "no_record")
+
+
+def test_collect(point, tmp_path):
+    derived, out = tmp_path / "derived", tmp_path / "out"
+    point_tables.main([str(point), "--out", str(derived / "abc")])
+    points = [{"point_id": "zzz", "settings": SETTINGS}, {"point_id": "abc", "settings": SETTINGS}]
+    dump(tmp_path / "sweep.json", {"name": "night", "points": points})
+    assert collect.main([str(tmp_path / "sweep.json"), "--derived", str(derived), "--out", str(out)]) == 0
+    frames = {name: pl.read_parquet(out / f"{name}.parquet") for name in tables.TABLES}
+    assert_contract(frames, tables.TABLES)
+    rows = frames["points"].select("point_id", "sweep", "status", "reason", "model").rows()
+    assert rows == [("abc", "night", "ok", None, "resnet50"), ("zzz", "night", "not_run", "no_record", "resnet50")]
+    assert frames["steps"].height == 8

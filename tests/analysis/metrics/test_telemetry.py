@@ -1,0 +1,246 @@
+"""Energy, clocks, the cost of measuring and calibration, on what real runs on H200s left."""
+
+import contextlib
+import json
+import shutil
+import sqlite3
+
+import numpy as np
+import polars as pl
+import pytest
+
+from analysis.ingest import point_tables
+from analysis.metrics.points import cost, energy
+from analysis.metrics.ranks import clock
+from analysis.readers import gpu_log, point_files
+from analysis.readers.nsys import reader as nsys
+from analysis.tools import calibration, cli
+from jobs.record.folder import Look
+from jobs.telemetry.gpu import log
+from jobs.telemetry.samplers import Started
+from tests.analysis.h200 import unpacked
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory):
+    """FSDP2 over two nodes of a real Slurm, one H200 each. The nodes are one machine, so their clocks agree."""
+    return unpacked("two-nodes", tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    """`nightsweep calibrate` on a machine with two H200s."""
+    return unpacked("calibration", tmp_path_factory.mktemp("calibrated"))
+
+
+@pytest.fixture(scope="module")
+def tables(two_nodes):
+    return point_tables.ingest(two_nodes)
+
+
+def clocks_of(tables, between):
+    return tables["clocks"].filter(pl.col("between") == between)
+
+
+def test_the_trace_and_the_step_loop_agree_to_microseconds(tables):
+    told = clocks_of(tables, "trace-steps")
+    assert told["rank"].to_list() == [0, 1] and told["events"].min() == 5
+    assert told["offset_us"].abs().max() < 5 and told["residual_us"].max() < 1
+
+
+def test_ends_of_collectives_show_that_the_nodes_have_one_clock(tables):
+    (row,) = clocks_of(tables, "ranks").to_dicts()
+    assert row["rank"] == 1 and row["host"] == "n2" and row["events"] > 100
+    assert abs(row["offset_us"]) < 5 and row["residual_us"] < 100
+
+
+def test_a_node_whose_clock_is_a_second_ahead_is_set_right(two_nodes, tables):
+    events = {rank: nsys.read(two_nodes / f"traced/trace-r{rank}.sqlite").events for rank in (0, 1)}
+    events[1] = clock.shifted(events[1], -1e6)
+    rows = clock.between_ranks({rank: clock.collectives(e) for rank, e in events.items()})
+    assert rows[0]["offset_us"] == pytest.approx(1e6, abs=5)
+    offsets = clock.of_hosts(rows, {0: "n1", 1: "n2"})
+    assert offsets == {"n2": round(rows[0]["offset_us"] * 1e3)}
+    assert clock.of_hosts(rows, {0: "n1", 1: "n1"}) == {}  # one host has one clock, whatever its ranks do
+
+
+def test_all_times_of_a_node_move_to_the_first_one_s_clock(two_nodes, tables, tmp_path, monkeypatch):
+    """The second node's clock, made to be a second ahead in all that it wrote, leaves the tables as they were."""
+    point = shutil.copytree(two_nodes, tmp_path / "ahead")
+    ahead(point)
+    moved = point_tables.ingest(point)
+    (row,) = clocks_of(moved, "ranks").to_dicts()
+    assert row["offset_us"] == pytest.approx(1e6, abs=5)
+    for name, columns in (("steps", ["start_ns", "end_ns"]), ("gpu_samples", ["t_ns"]), ("timeline", ["start_ns"])):
+        away = (moved[name].select(columns) - tables[name].select(columns)).max_horizontal()
+        assert away.abs().max() < 10_000, name
+    for name in ("energy_j", "samples_per_s"):
+        assert moved["points"][name][0] == pytest.approx(tables["points"][name][0], rel=1e-9)
+
+
+def ahead(point, by_ns=10**9):
+    """Set the second node's UTC forward in its steps, results, samples and trace."""
+    for look in ("timed", "traced"):
+        path = point / look / "steps-r1.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        moved = [{**line, "start_ns": line["start_ns"] + by_ns, "end_ns": line["end_ns"] + by_ns} for line in lines]
+        path.write_text("".join(json.dumps(line) + "\n" for line in moved))
+        result = json.loads((point / look / "rank1.result.json").read_text())
+        result["window"] = {name: at + by_ns for name, at in result["window"].items()}
+        (point / look / "rank1.result.json").write_text(json.dumps(result))
+        samples = gpu_log.one(point / look / "nvml-n2.arrow")
+        sink = log.Log(point / look / "nvml-n2.arrow", {"host": "n2"})
+        for row in samples.to_dicts():
+            values = {k: v for k, v in row.items() if k not in ("t_ns", "mono_ns", "gpu", "uuid")}
+            sink.add(row["gpu"], row["uuid"], values, (row["t_ns"] + by_ns, row["mono_ns"]))
+        sink.close()
+    with contextlib.closing(sqlite3.connect(point / "traced/trace-r1.sqlite")) as trace, trace:
+        trace.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + ?", (by_ns,))
+
+
+def test_ranks_that_did_different_collectives_are_not_compared(two_nodes):
+    ends = clock.collectives(nsys.read(two_nodes / "traced/trace-r0.sqlite").events)
+    (row,) = clock.between_ranks({0: ends, 1: ends.head(-1)})
+    assert row["events"] == 0 and row["offset_us"] is None
+
+
+def test_a_step_of_utc_during_the_run_is_seen(two_nodes, tmp_path):
+    lines = [json.loads(line) for line in (two_nodes / "timed/steps-r0.jsonl").read_text().splitlines()]
+    for line in lines[20:]:
+        line["start_ns"] += 3_000_000
+    (tmp_path / "steps-r0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert clock.utc_against_monotonic(tmp_path, 0)["residual_max_us"] == pytest.approx(3000, rel=0.01)
+    assert clock.utc_against_monotonic(two_nodes / "timed", 0)["residual_max_us"] < 10
+
+
+def test_age_of_the_counters_is_told_from_the_end_of_the_window(tables):
+    ages = clocks_of(tables, "counters")["offset_us"] / 1e3
+    assert len(ages) == 2 and ages.min() > 0 and ages.max() < 150
+
+
+def test_counter_and_integral_agree_on_the_energy(tables):
+    gpus = tables["energy"]
+    assert gpus["rank"].to_list() == [0, 1] and gpus["window_s"].min() > 4
+    ratio = gpus["integrated_j"] / gpus["counter_j"]
+    assert ratio.min() > 0.97 and ratio.max() < 1.03
+    assert (gpus["above_idle_j"] < gpus["counter_j"]).all() and gpus["idle_w"].is_between(60, 130).all()
+    point = tables["points"].row(0, named=True)
+    assert point["energy_j"] == pytest.approx(gpus["counter_j"].sum())
+    assert point["token_j"] == pytest.approx(point["step_j"] / (point["samples_per_step"] * 512))
+
+
+def test_energy_is_unknown_where_samples_do_not_cover_the_window(two_nodes, tables):
+    samples = tables["gpu_samples"].filter(pl.col("t_ns") > tables["gpu_samples"]["t_ns"].min() + 15 * 10**9)
+    timed = tables["steps"].filter(pl.col("phase") == "timed")
+    results = point_files.results(two_nodes)
+    for result in results:
+        result["window"] = {"start_ns": samples["t_ns"].min() - 10**9, "end_ns": samples["t_ns"].min() + 10**9}
+    rows = energy.rows(samples, results, timed)
+    assert len(rows) == 2
+    assert {row["counter_j"] for row in rows} == {None} and {row["token_j"] for row in rows} == {None}
+
+
+def test_gpm_values_cover_the_time_without_gaps(tables):
+    own = tables["gpu_samples"].filter((pl.col("host") == "n1") & (pl.col("look") == "timed"))
+    counted = own.drop_nulls("gpm_span_ns").sort("mono_ns")
+    length = counted["mono_ns"][-1] - counted["mono_ns"][0]
+    assert counted["gpm_span_ns"][1:].sum() == pytest.approx(length, abs=100_000_000) and counted.height > 150
+    assert counted["sm_active_percent"].max() > 5  # the step is mostly sockets
+
+
+def test_known_loads_are_shown_as_they_are(calibrated):
+    loads = {load["load"]: load for load in calibration.read(calibrated)["loads"]}
+    assert loads["copy"]["dram_percent"] == pytest.approx(loads["copy"]["expected_dram_percent"], rel=0.1)
+    for load in loads.values():
+        assert load["integrated_j"] == pytest.approx(load["counter_j"], rel=0.03)
+    # The tensor pipe is busy an eighth longer than its peak rate needs, at either clock: see docs/telemetry.md.
+    for name in ("matmul", "matmul_zeros"):
+        assert 1.05 < loads[name]["tensor_percent"] / loads[name]["expected_tensor_percent"] < 1.15
+
+
+def test_a_burst_stands_where_the_trace_has_it(calibrated):
+    told = calibration.read(calibrated)["clock"]
+    assert told["bursts"] == 20 and told["range_residual_us"] < 20
+    assert 0 < told["counters_age_ms"] < 110 and told["counters_rms_percent"] < 5
+
+
+def test_the_age_is_found_whatever_it_is(calibrated):
+    events = nsys.read(calibrated / "bursts/trace-r0.sqlite").events
+    busy = calibration.trace.spans(events["kernels"])
+    samples = calibration.log_of(calibrated / "bursts").drop_nulls(["gpm_span_ns", "sm_active_percent"])
+    samples = samples.filter(pl.col("gpu") == 0)
+    age = calibration.age_of_counters(busy, samples)[0]
+    moved = samples.with_columns(pl.col("t_ns") + 40_000_000)
+    assert calibration.age_of_counters(busy, moved)[0] == pytest.approx(age + 40, abs=1)
+
+
+def test_sampler_kept_its_rate(calibrated):
+    told = calibration.read(calibrated)["sampler"]
+    assert told["gpus"] == 2 and told["reached_hz"] == pytest.approx(10, rel=0.02) and told["jitter_ms_p99"] < 2
+
+
+def test_calibration_is_told_in_eighty_columns(calibrated, capsys):
+    assert cli.main(["calibrate", str(calibrated), "--read"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and any(line.startswith("copy") for line in lines)
+    assert cli.main(["calibrate", str(calibrated), "--read", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["clock"]["bursts"] == 20
+
+
+def test_what_is_no_calibration_is_told_so(tmp_path, capsys):
+    assert cli.main(["calibrate", str(tmp_path), "--read"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "no calibration in it" in error
+
+
+def test_cost_of_sampler_and_tracer_on_a_compute_bound_point(tmp_path):
+    point = unpacked("control", tmp_path)
+    tables = point_tables.ingest(point)
+    found = cost.summary(tables["cost"])
+    assert set(found["point_id"]) == set(tables["energy"]["point_id"]) == set(tables["points"]["point_id"])
+    told = {row["condition"]: row for row in found.to_dicts()}
+    assert told["sampler"]["pairs"] == 16 and told["sampler"]["tool"] == "10 Hz" and told["idle"]["pairs"] == 2
+    assert told["sampler"]["ratio"] == pytest.approx(1, abs=0.005) and told["sampler"]["error"] < 0.003
+    assert told["idle"]["ratio"] == pytest.approx(1, abs=0.02) and 1 < told["capturing"]["ratio"] < 1.06
+
+
+def test_cost_ratio_is_that_of_the_blocks(tmp_path):
+    """Rank 1 is the slower one; the first step of a block, and the warm-up, do not count."""
+    folder = tmp_path / "cost-plain-0"
+    folder.mkdir()
+    for rank, more in ((0, 0), (1, 2)):
+        lines = [{"step": 0, "phase": "warmup", "block": 0, "start_ns": 0, "end_ns": 10**9, "device_ns": None}]
+        for block, (phase, ms) in enumerate((("none", 10), ("sampler", 11), ("sampler", 12), ("none", 10)), start=1):
+            for place in range(3):
+                took = (500 if place == 0 else ms + more) * 10**6
+                step = {"step": len(lines), "phase": phase, "block": block}
+                lines.append(step | {"start_ns": 5, "end_ns": 5 + took, "device_ns": None})
+        (folder / f"steps-r{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = cost.rows(tmp_path, {"settings": {"nvml_hz": 10}, "device": "cpu", "tracer": {"used": None}})
+    assert [row["ratio"] for row in rows] == pytest.approx([13 / 12, 14 / 12])
+    assert {row["tool"] for row in rows} == {"host"} and {row["steps"] for row in rows} == {2}
+
+
+def test_a_sampler_that_dies_is_told_of(tmp_path):
+    look = Look(tmp_path)
+    started = Started(look, nvml_hz=0)
+    started.processes[0].kill()
+    started.processes[0].wait()
+    started.end()
+    (event,) = (json.loads(line) for line in next(tmp_path.glob("events-*.jsonl")).read_text().splitlines())
+    assert (
+        event["kind"] == "sampler_lost"
+        and "jobs.telemetry.host_sampler" in event["message"]
+        and "-9" in event["message"]
+    )
+
+
+def test_a_killed_job_keeps_its_log_and_its_events(tmp_path):
+    point = unpacked("killed", tmp_path)
+    frames = point_tables.ingest(point)
+    assert frames["points"]["status"].to_list() == ["failed"]
+    samples = gpu_log.one(point / "timed/nvml-vm.arrow")
+    assert samples.height == 660 and log.header_of(point / "timed/nvml-vm.arrow")["hz"] == 10
+    assert frames["gpu_events"]["kind"].to_list() == ["low_gpu", "low_gpu", "foreign_process"]
+    assert samples["foreign_processes"].max() == 1
+    assert np.diff(samples.filter(pl.col("gpu") == 0)["mono_ns"].to_numpy()).min() >= 0

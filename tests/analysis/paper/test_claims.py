@@ -1,0 +1,244 @@
+"""The claims of the paper on made-up tables: each holds, does not, or has too few repeats, as the tables were made."""
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from PIL import Image
+
+from analysis import report
+from analysis.paper.claims import CLAIMS, effect
+from analysis.paper.claims.__main__ import main, page
+from analysis.paper.claims.claim import HOLDS, NOT, UNTESTABLE, Part, Verdict
+from analysis.paper.claims.effect import Effect
+from analysis.paper.claims.reason import where_time_goes
+from analysis.sweep import dataset, nights
+from analysis.sweep.interval import CONFIDENCE
+from analysis.tables import points as schemas
+from tests.analysis.paper.paper_tables import EFFECTS, made_up
+
+BY_ID = {claim.id: claim for claim in CLAIMS}
+AGAINST = [
+    ("C1", {"nhwc": 1.2}),
+    ("C2", {"pinned": 1.1}),
+    ("C2", {"pinned_many": 0.7}),
+    ("C3", {"fp32": 1.1}),
+    ("C3", {"fp16": 1.1}),
+    ("C3", {"fp16_accuracy": -0.05}),
+    ("C4", {"small_scaling": 0.9}),
+    ("C5", {"dali": 1.1, "dali_far": 1.0}),
+    ("C5", {"dali_far": 0.65}),
+    ("C6", {"dpo": 0.9}),
+    ("C7", {"qat": 1.5}),
+    ("C8", {"qlora_memory": 1.1}),
+    ("C8", {"qlora": 0.9}),
+    ("C9", {"launches": 0.3}),
+    ("C10", {"llm_scaling": 0.9}),
+    ("C11", {"accuracy": 0.95}),
+    ("C12", {"ddp_ds": 1.3}),
+]
+
+
+@pytest.fixture(scope="module")
+def agreeing() -> dataset.Tables:
+    return made_up()
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_tables_made_to_agree_hold(claim, agreeing):
+    verdict = claim.verdict(agreeing)
+    assert (verdict.status, verdict.sentence()) == (HOLDS, "Every part is on the claimed side with its whole interval.")
+    assert verdict.points
+    assert set(verdict.points) <= set(agreeing["points"]["point_id"])
+
+
+@pytest.fixture(scope="module")
+def fewest() -> dataset.Tables:
+    return made_up(preset="claims")
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_the_fewest_points_decide_every_claim(claim, fewest):
+    assert claim.verdict(fewest).status == HOLDS
+
+
+@pytest.mark.parametrize(("name", "effects"), AGAINST, ids=lambda value: str(value))
+def test_tables_made_to_differ_do_not_hold(name, effects):
+    verdict = BY_ID[name].verdict(made_up(**effects))
+    assert verdict.status == NOT
+    assert verdict.chief.holds is False and verdict.chief.contradicted
+    assert verdict.sentence().startswith("On the other side with the whole interval: ")
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_nothing_is_decided_on_fewer_than_three_repeats(repeats):
+    tables = made_up(repeats=repeats)
+    # Neither three settings nor the traced twin of a point make a third repeat.
+    for claim in CLAIMS:
+        verdict = claim.verdict(tables)
+        assert verdict.status == UNTESTABLE, claim.id
+        assert {part.effect.n for part in verdict.parts} == {repeats}
+    said = BY_ID["C8"].verdict(tables).sentence()
+    assert f"memory lora / qlora: {repeats} repeat{'s' * (repeats > 1)} a side; effect seen 2.000" in said
+
+
+def test_the_number_is_the_one_put_in_and_lies_in_its_interval(agreeing):
+    found = BY_ID["C1"].verdict(agreeing).parts[0].effect
+    assert found.value == pytest.approx(1 / EFFECTS["nhwc"])
+    assert found.low < found.value < found.high
+    assert found.high / found.low < 1.1
+
+
+def test_interval_is_that_of_welch():
+    # Against scipy's own: one block, so the Welch-Satterthwaite interval of a difference of means.
+    from scipy import stats
+
+    a, b = [1.0, 1.2, 1.4, 1.1], [0.8, 0.9, 0.7]
+    sides = (1, effect.Side.of(a, "abcd")), (-1, effect.Side.of(b, "efg"))
+    found = effect.mean([effect.Contrast(sides)])
+    theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
+
+
+RUNS = pl.DataFrame(
+    [("p", 0, 0, 1.0), ("q", 0, 1, 1.3), ("r", 1, 2, 2.1), ("s", 1, 0, 2.2), ("t", None, 3, 9.0)],
+    schema=["point_id", "night", "repeat", "ms"], orient="row",
+)  # fmt: skip
+OTHERS = pl.DataFrame(
+    [("u", 0, 0, 0.6), ("v", 0, 1, 0.9), ("w", 0, 2, 0.8), ("x", 1, 1, 1.9), ("y", 2, 2, 7.0)],
+    schema=["point_id", "night", "repeat", "ms"], orient="row",
+)  # fmt: skip
+
+
+def test_times_are_compared_within_nights():
+    """Against least squares of a level's effect and one of each night; a night with one level alone tells nothing."""
+    found = effect.Side.between(RUNS, OTHERS, "ms")
+    values = np.array([1.0, 1.3, 2.1, 2.2, 0.6, 0.9, 0.8, 1.9])
+    level, later = [1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 1]
+    design = np.array([level, later, [1] * 8], float).T
+    told, squares, _, _ = np.linalg.lstsq(design, values)
+    assert found.mean == pytest.approx(told[0]) and found.freedom == 5
+    assert found.variance == pytest.approx(squares[0] / 5 * np.linalg.inv(design.T @ design)[0, 0])
+    assert found.n == 3 and set(found.points) == set("pqrsuvwx")
+    assert effect.Side.between(RUNS.tail(1), OTHERS, "ms") is None
+
+
+def test_a_slow_night_changes_no_ratio(agreeing):
+    """Of each pair a repeat on another evening, when everything took twice as long."""
+    at, late = "2026-01-01T20:00:00+00:00", "2026-01-02T20:00:00.5+00:00"
+    slow = pl.col("repeat") == 2
+    points = agreeing["points"].with_columns(
+        pl.when(slow).then(pl.lit(late)).otherwise(pl.lit(at)).alias("started_at"),
+        *(pl.when(slow).then(pl.col(name) * 2).otherwise(name).alias(name) for name in ("step_ms_mean", "epoch_s")),
+        *(
+            pl.when(slow).then(pl.col(name) / 2).otherwise(name).alias(name)
+            for name in ("samples_per_s", "tokens_per_s")
+        ),
+    )
+    two = dataset.Tables({**agreeing.frames, "points": points})
+    for claim in CLAIMS:
+        own, other = (claim.verdict(tables) for tables in (agreeing, two))
+        assert own.status == other.status == HOLDS
+        for a, b in zip(own.parts, other.parts, strict=True):
+            assert a.effect.value == pytest.approx(b.effect.value, rel=1e-6) and a.effect.n == b.effect.n
+
+
+def test_nights_lie_between_pauses():
+    rows = [
+        ("c", "2026-01-02T01:30:00Z", None),
+        ("a", "2026-01-01T20:00:00Z", 9000.0),
+        ("b", "2026-01-01T23:29:00Z", 60.0),
+        ("e", None, 1.0),
+        ("d", "2026-01-01T21:00:00Z", 1.0),
+    ]
+    points = pl.DataFrame(rows, schema=["point_id", "started_at", "wall_s"], orient="row")
+    found = nights.numbered(points.filter(pl.col("point_id") != "a"), points)
+    assert found.select("point_id", "night").rows() == [("c", 1), ("b", 0), ("e", None), ("d", 0)]
+
+
+def test_no_effect_within_the_noise_does_not_hold():
+    verdict = BY_ID["C1"].verdict(made_up(nhwc=1.0))
+    assert verdict.status == NOT
+    assert verdict.parts[0].effect.low <= 1 <= verdict.parts[0].effect.high
+    assert verdict.sentence() == "Not shown, for the interval has both sides: time nchw / nhwc."
+
+
+def test_points_that_differ_otherwise_are_not_compared(agreeing):
+    images = agreeing["points"].filter(workload="image", layout="nhwc")
+    other = agreeing["points"].filter(workload="image", layout="nchw", source="small")
+    assert BY_ID["C1"].verdict(dataset.Tables({"points": images.vstack(other)})).parts[0].effect is None
+
+
+def test_empty_tables_decide_nothing():
+    for claim in CLAIMS:
+        assert claim.verdict(dataset.Tables({})).status == UNTESTABLE
+    assert page(dataset.Tables({})).count("not testable here |") == 12
+
+
+def test_page_has_a_row_and_a_section_a_claim(agreeing, tmp_path):
+    for name in ("points", "activities", "breakdown", "accuracy"):
+        agreeing[name].write_parquet(tmp_path / f"{name}.parquet")
+    main([str(tmp_path), "--out", str(tmp_path / "claims.md")])
+    text = (tmp_path / "claims.md").read_text()
+    assert text == page(agreeing)
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("| [C")] == [
+        f"[{claim.id}](#{claim.id.lower()})" for claim in CLAIMS
+    ]
+    assert text.count("| holds |") == 12
+    # the whole number, though its name has a comma
+    assert f"| holds | {BY_ID['C9'].verdict(agreeing).parts[0].number()} | 3 |" in text
+    assert not math.isnan(BY_ID["C1"].verdict(agreeing).parts[0].effect.low)
+
+
+def test_where_the_time_goes_is_told_of_each_side():
+    points = [("a", "fp16", 2), ("b", "fp16", 4), ("c", "fp32", 2), ("d", "fp64", 2)]
+    frame = pl.DataFrame(points, schema=["point_id", "precision", "traced_steps"], orient="row")
+    parts = {"a": (50, 50), "b": (30, 70), "c": (90, 10)}
+    breakdown = [(id, 0, n, p) for id, both in parts.items() for n, p in zip(both, ("compute", "idle"), strict=True)]
+    kernels = [("a", 0, "compute", 20), ("b", 0, "compute", 36), ("b", 0, "copy", 99), ("c", 0, "compute", 12)]
+    rows = {
+        "points": frame,
+        "breakdown": pl.DataFrame(breakdown, schema=["point_id", "rank", "duration_ns", "part"], orient="row"),
+        "activities": pl.DataFrame(kernels, schema=["point_id", "rank", "category", "count"], orient="row"),
+    }
+    tables = dataset.Tables({n: schemas.conform(f, schemas.TABLES[n]).collect() for n, f in rows.items()})
+    rests_on = Effect(1.0, 1.0, 1.0, 3, 1, tuple("abcd"), (1.0,))
+    told = where_time_goes(Verdict(BY_ID["C3"], (Part("time", rests_on, above=1),)), tables)
+    assert told == {
+        "precision fp16": "compute 40.0 %, idle 60.0 %, 10 kernels a step (2 points)",
+        "precision fp32": "compute 90.0 %, idle 10.0 %, 6 kernels a step (1 point)",
+    }
+    assert where_time_goes(Verdict(BY_ID["C3"], ()), tables) == {}
+
+
+def test_a_claim_that_fails_says_where_the_time_goes(tmp_path):
+    differing = made_up(fp16=1.1)
+    text = page(differing)
+    section = text[text.index("## C3") : text.index("## C4")]
+    assert "- precision fp16: compute" in section and "- precision fp64: compute" in section
+    assert section.count("kernels a step") == 3
+    assert "Where the time" not in page(made_up())
+    assert "precision fp64: compute" in report.render(differing, tmp_path, [])
+
+
+def test_efficiency_is_told_of_each_size(agreeing):
+    parts = {part.what: part for part in BY_ID["C4"].verdict(agreeing).parts}
+    small, large = (parts[f"efficiency at {px} px on 4 GPUs"].effect.value for px in (100, 500))
+    assert large / small == pytest.approx(parts["efficiency at 500 px / at 100 px"].effect.value)
+    assert small < large <= 1.05
+
+
+def test_the_report_shows_the_papers_figures_and_claims(agreeing, tmp_path):
+    (tmp_path / "paper").mkdir()
+    Image.new("RGB", (4, 2)).save(tmp_path / "paper/llm_time.png")
+    shown = report.render(agreeing, tmp_path, [])
+    assert shown.count("<figure") == 1 and "Tuning methods: step time" in shown
+    assert shown.count("<strong>holds</strong>") == 12
+    assert 'id="claims"' not in report.render(dataset.Tables({}), tmp_path, [])
+
+
+def test_no_tables_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path)])
+    assert "points.parquet: no such file" in capsys.readouterr().err

@@ -1,0 +1,108 @@
+"""The report: one file, nothing from outside, everything escaped."""
+
+import json
+import re
+
+import polars as pl
+import pytest
+
+from analysis import report
+from analysis.figures.families import FAMILIES
+from analysis.report.__main__ import main as write_report
+from analysis.sweep import dataset
+from analysis.tools.draw_command import main as draw
+from tests.analysis.figures.test_figures import made_up, write
+
+COST = [
+    {"condition": condition, "tool": tool, "pair": pair, "steps": 10, "step_ms": ms, "plain_ms": 10.0, "ratio": ms / 10}
+    for condition, tool, times in (("sampler", "10 Hz", (10.0, 10.2)), ("capturing", "nsys", (12.0,)))
+    for pair, ms in enumerate(times)
+]
+CLOCK = {"rank": 1, "look": "traced", "host": "node1", "between": "ranks", "events": 9, "offset_us": -70.0}
+EVENT = {"look": "timed", "host": "node1", "t_ns": 1_769_976_000 * 10**9, "kind": "low_gpu", "message": "GPU 1 <low>"}
+
+RECORD = {
+    "started_at": "2026-02-01T20:00:00Z",
+    "ended_at": "2026-02-01T20:03:00Z",
+    "hosts": [{"hostname": "node1", "cpu_model": "AMD EPYC 9654", "cpu_cores": 96, "memory_bytes": 2**38, "gpus": []}],
+    "software": {"git_commit": "abc1234", "git_dirty": False, "python": "3.11.9", "packages": {"torch": "2.13.0+cpu"}},
+}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    root = tmp_path_factory.mktemp("report")
+    folder = write(made_up(), root / "tables")
+    for index in range(2):
+        (root / f"points/p{index}").mkdir(parents=True)
+        (root / f"points/p{index}/record.json").write_text(json.dumps(RECORD))
+    (root / "points/p2").mkdir()
+    (root / "points/p2/record.json").write_text('{"cut": ')
+    draw([*FAMILIES, "--tables", str(folder), "--out", str(root / "figures")])
+    arguments = ["--tables", folder, "--figures", root / "figures", "--records", root / "points"]
+    for name in ("one.html", "two.html"):
+        write_report([str(a) for a in [*arguments, "--out", root / name]])
+    assert (root / "one.html").read_bytes() == (root / "two.html").read_bytes()
+    return (root / "one.html").read_text()
+
+
+def test_nothing_is_loaded_from_outside(page):
+    assert not re.search(r"https?://", page)
+    assert not re.search(r"<(link|iframe)|@import|url\(|\bfetch\(|XMLHttpRequest|<script[^>]+src", page)
+    assert page.count('src="') == page.count('src="data:image/webp;base64,') == 9
+
+
+def test_messages_and_tracebacks_are_escaped(page):
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "&lt;b&gt;RuntimeError" in page
+    assert page.count("<script>") == 1 and page.count("<script") == 2
+
+
+def test_cost_clocks_and_events_are_told(tmp_path, tmp_path_factory):
+    tables = made_up()
+    point = tables["points"]["point_id"][0]
+    own = {"cost": COST, "clocks": [CLOCK | {"residual_us": 3.2}], "gpu_events": [EVENT]}
+    frames = {n: pl.DataFrame(rows).with_columns(point_id=pl.lit(point)) for n, rows in own.items()}
+    page = report.render(dataset.Tables({**tables.frames, **frames}), tmp_path, [])
+    assert "1.0100 &plusmn; 0.0099" in page and "samplers on (10 Hz)" in page and "nsys capturing" in page
+    assert "ends of collectives against rank 0" in page and "70.0" in page and "3.2" in page
+    assert "2026-02-01 20:00:00" in page and "GPU 1 &lt;low&gt;" in page and "low_gpu" in page
+    assert "No point of this sweep had a control" in report.render(tables, tmp_path, [])
+
+
+def test_mfu_is_shown_where_a_point_has_one(page, tmp_path):
+    tables = made_up()
+    points = tables["points"].with_columns(mfu_percent=pl.lit(41.26))
+    shown = report.render(dataset.Tables({**tables.frames, "points": points}), tmp_path, [])
+    assert "MFU (%)" in shown and ">41.3<" in shown and "mfu_reason" in shown
+    # Without pictures: their base64 is long enough to hold any three letters.
+    assert "MFU" not in re.sub(r"base64,[^\"]+", "", page)
+
+
+def test_headline_counts_every_status(page):
+    numbers = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+    assert numbers["points"] == "30"
+    assert (numbers["ok"], numbers["failed"], numbers["not run"]) == ("24", "3", "3")
+    assert numbers["ranks"] == "1, 2"
+    assert numbers["hardware"] == "AMD EPYC 9654"
+
+
+def test_table_has_varying_settings_only(page):
+    heads = re.findall(r'<button type="button">(.*?)</button>', page)
+    assert {"workload", "configuration", "strategy", "precision", "ranks_per_node", "repeat", "step (ms)"} <= set(heads)
+    assert not {"loader_workers", "timed_steps", "energy (J)"} & set(heads)
+    table = page[page.index('<table id="points"') :].partition("</table>")[0]
+    assert len(re.findall(r'<tr><td><a href="#point-', table)) == 30
+
+
+def test_provenance(page):
+    for part in ("abc1234", "2.13.0+cpu", "node1: AMD EPYC 9654, 96 cores; 256 GiB", "From 2 records"):
+        assert part in page
+
+
+def test_empty_sweep(tmp_path):
+    page = report.render(dataset.Tables({}), tmp_path, [])
+    assert "No records were given." in page
+    assert "No figures were drawn." in page
+    assert "No point failed." in page

@@ -1,0 +1,235 @@
+"""The report in a real browser: nothing complains, and what a reader does with it works, by keyboard too."""
+
+import json
+import re
+import time
+
+import polars as pl
+import pytest
+from axe_core_python.base import AXE_SCRIPT
+
+from analysis.report.__main__ import main as write_report
+from analysis.sweep import dataset
+from analysis.tools.draw_command import main as draw
+from tests.analysis.figures.test_figures import made_up, write
+from tests.analysis.report import browser as browsers
+from tests.analysis.report.test_report import RECORD
+
+pytestmark = pytest.mark.skipif(browsers.program() is None, reason="no Chromium here (tests/install.sh)")
+WIDE, PHONE = 1280, 390
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    """The tables, and the report of them."""
+    root = tmp_path_factory.mktemp("browser")
+    tables = made_up()
+    point = tables["points"].filter(pl.col("strategy") == "fsdp2")["point_id"][0]
+    own = {
+        "point_id": point,
+        "place": 1,
+        "kind": "small_kernels",
+        "cause": "idle",
+        "share": 0.25,
+        "advice": "fuse <them>",
+    }
+    causes = pl.DataFrame([own | {"remedy": '{"compile": "default"}', "method": "sums", "gpu_s": 7200.0}])
+    loss = pl.when(pl.col("point_id") == point).then(float("nan")).otherwise("loss_last")
+    points = tables["points"].with_columns(loss_last=loss)
+    tables = dataset.Tables({**tables.frames, "diagnoses": causes, "points": points})
+    folder = write(tables, root / "tables")
+    look = root / f"points/{point}/traced"
+    look.mkdir(parents=True)
+    (look / "rank0.log").write_text("step 1\rstep 2\n\x1b[31mlast line </script>\x1b[0m\n")
+    (look.parent / "record.json").write_text(json.dumps(RECORD | {"point_id": point}))
+    draw(["iteration_time", "breakdown", "--tables", str(folder), "--out", str(root / "figures")])
+    arguments = ["--tables", folder, "--figures", root / "figures", "--records", root / "points"]
+    write_report([str(a) for a in [*arguments, "--out", root / "report.html"]])
+    return tables, root / "report.html", point
+
+
+@pytest.fixture(scope="module")
+def running():
+    with browsers.Browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(running, sweep):
+    """At the report, wide. Whatever a test does, nothing may complain."""
+    running.errors.clear()
+    running.open(sweep[1], width=WIDE)
+    yield running
+    assert running.errors == []
+
+
+def cells(browser, column):
+    """The column's texts in the rows that are shown."""
+    shown = "[...document.querySelectorAll('#points tbody tr')].filter((row) => !row.hidden)"
+    return browser.evaluate(f"{shown}.map((row) => row.cells[{column}].textContent)")
+
+
+def heads(browser):
+    return browser.evaluate("[...document.querySelectorAll('#points thead th')].map((head) => head.textContent)")
+
+
+def wait(browser, true):
+    """Until an expression is true: the browser follows a link when it gets to it."""
+    until = time.monotonic() + 60
+    while not browser.evaluate(true):
+        assert time.monotonic() < until, true
+        time.sleep(0.02)
+
+
+def counted(browser):
+    return browser.evaluate("document.getElementById('count').textContent")
+
+
+def test_a_heading_sorts_both_ways_by_pointer_and_by_key(browser):
+    column = heads(browser).index("step (ms)")
+    browser.click(f"#points thead th:nth-child({column + 1}) button")
+    up = [text for text in cells(browser, column) if text]
+    assert [float(text) for text in up] == sorted(map(float, up)) and len(set(up)) > 5
+    assert cells(browser, column)[-1] == ""
+    browser.press("Enter")
+    assert [text for text in cells(browser, column) if text] == up[::-1]
+    assert cells(browser, column)[-1] == ""
+    said = "[...document.querySelectorAll('#points th')].map((head) => head.getAttribute('aria-sort')).filter(Boolean)"
+    assert browser.evaluate(said) == ["descending"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "rows"),
+    [
+        ("fsdp2", 6),
+        ("image bf16", 6),
+        ("strategy=ddp", 0),
+        ("strategy=ddp_ds", 18),
+        ("ranks>1", 12),
+        ("step<60", 3),
+        ("no such", 0),
+    ],
+)
+def test_the_filter_keeps_rows_with_every_word(browser, typed, rows):
+    assert counted(browser) == "30 of 30 points shown"
+    browser.evaluate("document.getElementById('filter').focus()")
+    browser.write(typed)
+    assert len(cells(browser, 0)) == rows
+    assert counted(browser) == f"{rows} of 30 points shown"
+
+
+def test_status_and_filter_together(browser):
+    browser.evaluate("""{ const status = document.getElementById("status");
+        status.value = "failed"; status.dispatchEvent(new Event("change")); }""")
+    assert set(cells(browser, 1)) == {"failed"} and counted(browser) == "3 of 30 points shown"
+    assert browser.evaluate("document.getElementById('count').ariaLive") == "polite"
+
+
+def test_columns_of_settings_can_be_put_away(browser):
+    column = heads(browser).index("precision") + 1
+    width = f"document.querySelector('#points td:nth-child({column})').getBoundingClientRect().width"
+    assert browser.evaluate(width) > 0
+    browser.click("#settings")
+    assert browser.evaluate(width) == 0
+    assert len(cells(browser, 0)) == 30
+
+
+def test_a_point_has_a_page_and_back_leads_to_its_row(browser, sweep):
+    tables, _, point = sweep
+    browser.click(f'#points a[href="#point-{point}"]')
+    wait(browser, "document.getElementById('report').hidden")
+    text = browser.evaluate("document.getElementById('point').innerText")
+    assert browser.evaluate("document.activeElement.tagName") == "H1"
+    for part in ("small_kernels (idle)", "25.0 %", "fuse <them>", "compile default", "abc1234", "traced/rank0.log"):
+        assert part in text, part
+    assert "last line </script>" in text and "step 1" not in text and "\x1b" not in text
+    row = tables["points"].row(by_predicate=pl.col("point_id") == point, named=True)
+    shown = (r"strategy\s+fsdp2", r"loss_last\s+nan", rf"step_ms_median\s+{row['step_ms_median']:.5g}")
+    assert all(re.search(each, text) for each in shown), text
+    browser.evaluate("history.back()")
+    wait(browser, "!document.getElementById('report').hidden")
+    assert browser.evaluate("document.activeElement.textContent") == point
+
+
+def test_parts_on_a_points_page_add_up_to_its_step(browser, sweep):
+    tables, _, point = sweep
+    browser.open(f"{sweep[1].as_uri()}#point-{point}")
+    row = "document.querySelector('#point .bar').closest('tr')"
+    told = browser.evaluate(f"[...{row}.cells].map((cell) => cell.textContent)")
+    *parts, step = (float(text.split()[0]) for text in told[2:])
+    sums = tables["breakdown"].filter(pl.col("point_id") == point, pl.col("rank") == 0)
+    assert step == pytest.approx(sums["duration_ns"].sum() / sums["step"].n_unique() / 1e6, abs=1e-3)
+    assert sum(parts) == pytest.approx(step, abs=1e-3)
+    assert browser.evaluate("document.querySelectorAll('#point .lanes path').length") > 3
+
+
+def test_a_failed_point_shows_why(browser, sweep):
+    failed = sweep[0]["failures"]["point_id"][0]
+    browser.open(f"{sweep[1].as_uri()}#point-{failed}")
+    assert "<script>alert(1)</script>" in browser.evaluate("document.getElementById('point').innerText")
+    assert browser.evaluate("document.querySelectorAll('#point pre').length") >= 1
+
+
+def test_a_link_to_a_point_opens_its_page(browser, sweep):
+    browser.open(f"{sweep[1].as_uri()}#point-{sweep[2]}")
+    assert browser.evaluate("document.querySelector('#point h1').textContent").startswith("llm: ")
+    browser.open(f"{sweep[1].as_uri()}#point-unknown")
+    assert not browser.evaluate("document.getElementById('report').hidden")
+
+
+@pytest.mark.parametrize("by", ["pointer", "Enter", "Space"])
+def test_a_figure_opens_in_full_size_and_escape_closes_it(browser, by):
+    if by == "pointer":
+        browser.click("#breakdown .zoom")
+    else:
+        browser.evaluate("document.querySelector('#breakdown .zoom').focus()")
+        browser.press(by)
+    assert browser.evaluate("document.getElementById('zoom').open")
+    assert browser.evaluate("document.getElementById('zoom-title').textContent") == "Where the time goes"
+    shown = browser.evaluate("document.querySelector('#zoom img').getBoundingClientRect().width")
+    browser.click("#zoom-size")
+    natural = browser.evaluate("document.querySelector('#zoom img').naturalWidth")
+    assert shown < natural == browser.evaluate("document.querySelector('#zoom img').getBoundingClientRect().width")
+    browser.press("Escape")
+    assert not browser.evaluate("document.getElementById('zoom').open")
+    assert browser.evaluate("document.activeElement.closest('figure').id") == "breakdown"
+
+
+def test_the_data_behind_a_figure_comes_as_csv(browser, sweep, tmp_path):
+    browser.downloads(tmp_path)
+    browser.click("#iteration_time .links a")
+    file, until = tmp_path / "iteration_time.csv", time.monotonic() + 60
+    while not file.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    rows = pl.read_csv(file)
+    own = sweep[0]["points"].filter(pl.col("status") == "ok").sort("point_id")
+    assert rows["point_id"].to_list() == own["point_id"].to_list()
+    assert rows["step_ms_median"].to_list() == pytest.approx(own["step_ms_median"].to_list())
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("place", ["", "#point-"])
+def test_a_phone_never_scrolls_the_page_sideways(browser, sweep, place, dark):
+    browser.open(f"{sweep[1].as_uri()}{place and place + sweep[2]}", width=PHONE, dark=dark)
+    assert browser.evaluate("document.documentElement.scrollWidth") == PHONE
+    assert browser.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") == dark
+    boxes = "[...document.querySelectorAll('table')].every((table) => table.closest('.wide'))"
+    assert browser.evaluate(boxes)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("place", ["", "#point-"])
+def test_axe_finds_nothing_that_a_reader_with_a_screen_reader_or_without_a_pointer_lacks(browser, sweep, place, dark):
+    """Names, roles, contrast, headings, tables, keyboard: the rules of axe-core, WCAG's among them."""
+    browser.open(f"{sweep[1].as_uri()}{place and place + sweep[2]}", dark=dark)
+    browser.evaluate(f"{AXE_SCRIPT}; null")
+    found = "rule.id + ': ' + rule.nodes.map((node) => node.html.slice(0, 80)).join(', ')"
+    assert browser.evaluate(f"axe.run().then((told) => told.violations.map((rule) => {found}))") == []
+
+
+def test_it_prints_whole(browser):
+    assert browser.pdf().startswith(b"%PDF")
+    browser.print_media()
+    boxes = "[...document.querySelectorAll('table, img, pre')]"
+    cut = "(box) => box.getBoundingClientRect().right > innerWidth + 1"
+    assert browser.evaluate(f"{boxes}.filter({cut}).map((box) => box.outerHTML.slice(0, 60))") == []

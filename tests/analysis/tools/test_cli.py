@@ -1,0 +1,120 @@
+"""The command nightsweep: what it prints and its exit status."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.tools.cli import main
+from jobs.sweep.sweep import load
+
+ROOT = Path(__file__).parents[3]
+DEMO = str(ROOT / "config/demo.yaml")
+
+
+def test_check_tells_size_and_cost(capsys):
+    assert main(["check", DEMO]) == 0
+    out = capsys.readouterr().out
+    assert "demo: 8 points" in out
+    assert "largest: 1 x 2 (nodes x ranks), 2 GPUs" in out
+    assert "6 points of 2 GPUs, 12 GPUs in all" in out
+    assert "GPU-hours" in out
+    assert "coarse" in out
+
+
+def test_check_list_names_what_varies(capsys):
+    assert main(["check", DEMO, "--preset", "smoke", "--list"]) == 0
+    lines = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert len(lines) == 2
+    assert "workload=image" in lines[0]
+    assert "seq_len" not in lines[1]
+
+
+def test_check_json(capsys):
+    assert main(["check", DEMO, "--json", "--list"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["points"] == len(content["list"]) == 8
+    assert content["estimate"]["note"].startswith("coarse")
+
+
+def test_errors_one_a_line(tmp_path, capsys):
+    file = tmp_path / "s.yaml"
+    file.write_text("name: s\nbase: {workload: image, model: resnet50, nodes: 0}\naxes: {precison: [fp32]}\n")
+    assert main(["check", str(file)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        f"{file}: base.nodes: 0 is less than 1",
+        f"{file}: axes.precison: unknown setting (did you mean 'precision'?)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (None, "file: cannot be read: No such file or directory"),
+        (b"", "file: is empty"),
+        (b"# only a comment\n", "file: is empty"),
+        (b"name: s\nbase: [1\n", "line 3: bad YAML: expected ',' or ']', but got '<stream end>'"),
+        (b"name: \xff\xfe\n", "file: bad YAML: "),
+        (b"a: &a [*a]\n", "a: unknown key"),
+        (b"[" * 5000, "file: bad YAML: nested too deep"),
+        (b"name: s\n--- \nname: t\n", "line 2: bad YAML: "),
+        (b"name: !!bool x\n", "file: bad YAML: "),
+        (b"name: !!timestamp x\n", "file: bad YAML: "),
+        (b"name: s\nbase: {learning_rate: 1" + b"0" * 400 + b"}\n", "is not a finite number"),
+        (b"name: s\npresets: {1: {}}\n", "presets: 1 is not a text"),
+        (b"name: s\n? [a]\n: 1\n", "bad YAML: "),
+    ],
+)
+def test_unreadable_files(tmp_path, capsys, content, what):
+    file = tmp_path / "s.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["check", str(file)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert what in lines[0]
+    assert len(lines) == (2 if b"&a" in (content or b"") else 1)
+
+
+def test_a_folder_is_no_sweep(tmp_path, capsys):
+    assert main(["check", str(tmp_path)]) == 2
+    assert "Is a directory" in capsys.readouterr().err
+
+
+def test_reader_that_leaves_early():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "analysis.tools.cli", "check", DEMO, "--list"],
+        cwd=ROOT,
+        stdout=write,
+        stderr=subprocess.PIPE,
+    )
+    os.close(write)
+    assert done.stderr == b""
+
+
+def test_retry_sets_lost_points_aside(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("s.yaml").write_text(
+        "name: s\nbase: {workload: image, model: mobilenet_v2}\naxes: {ranks_per_node: [1, 2, 4]}\n"
+    )
+    ids = [p.id for p in load(Path("s.yaml")).points]
+    for point, reason in zip(ids, ("node_failure", "rank_exception", None), strict=True):
+        folder = Path("results/s/points") / point
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(json.dumps({"status": "failed" if reason else "ok", "reason": reason}))
+    assert main(["retry", "s.yaml"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{ids[0]} node_failure"
+    left = [(Path("results/s/points") / point / "record.json").exists() for point in ids]
+    assert left == [False, True, True]
+
+
+def test_retry_of_a_broken_sweep(tmp_path, capsys):
+    (tmp_path / "s.yaml").write_text("name: s\naxes: {ranks: [1]}\n")
+    assert main(["retry", str(tmp_path / "s.yaml")]) == 2
+    assert "axes.ranks" in capsys.readouterr().err

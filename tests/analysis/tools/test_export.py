@@ -1,0 +1,194 @@
+"""Other tools' doors: Perfetto's trace events, MLPerf's log lines and CSV, from real runs of H200s."""
+
+import gzip
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from collections import Counter, defaultdict
+
+import polars as pl
+import pytest
+from mlperf_logging.compliance_checker.mlp_parser import parse_file
+from mlperf_logging.mllog import constants
+
+from analysis.ingest import point_tables
+from analysis.tables import points as schemas
+from analysis.tools import cli
+from analysis.tools.export import mllog
+from analysis.tools.export.perfetto import Lane
+from tests.analysis.h200 import unpacked as point_of
+from tests.fakes.ranks import unpacked
+
+
+def run(*arguments):
+    return cli.main(["export", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("traces")
+    return [unpacked(f"ddp-r{rank}", folder) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def exported(traces, tmp_path_factory):
+    out = tmp_path_factory.mktemp("perfetto") / "all.json.gz"
+    assert run(*traces, "--perfetto", "--out", out) == 0
+    return json.loads(gzip.decompress(out.read_bytes()))
+
+
+def of(events, phase):
+    return [event for event in events["traceEvents"] if event["ph"] == phase]
+
+
+def test_every_event_of_the_traces_is_there(exported, traces):
+    slices = Counter((event["pid"], event["cat"]) for event in of(exported, "X"))
+    for rank, trace in enumerate(traces):
+        with sqlite3.connect(trace) as db:
+            count = {t: db.execute(f"SELECT count(*) FROM CUPTI_ACTIVITY_KIND_{t}").fetchone()[0] for t in
+                     ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")}  # fmt: skip
+        assert slices[rank, "kernels"] + slices[rank, "communication"] == count["KERNEL"]
+        assert slices[rank, "communication"] > 0
+        assert slices[rank, "copies"] == count["MEMCPY"]
+        assert slices[rank, "memsets"] == count["MEMSET"]
+        assert slices[rank, "API"] == count["RUNTIME"]
+        assert slices[rank, "ranges"] > 0
+
+
+def test_events_are_valid_for_perfetto(exported):
+    assert set(exported) == {"displayTimeUnit", "traceEvents"}
+    named = {(e["pid"], e.get("tid")): e["args"]["name"] for e in of(exported, "M") if e["name"].endswith("_name")}
+    assert named[0, None] == "rank 0" and named[1, None] == "rank 1"
+    lanes = defaultdict(list)
+    for event in of(exported, "X"):
+        assert event["ts"] >= 0 and event["dur"] >= 0 and isinstance(event["name"], str)
+        lanes[event["pid"], event["tid"]].append((round(event["ts"] * 1000), round(event["dur"] * 1000)))
+    assert lanes.keys() == {lane for lane in named if lane[1] is not None}
+    for events in lanes.values():
+        lane = Lane(0)
+        for start, length in sorted(events, key=lambda event: (event[0], -event[1])):
+            assert lane.takes(start, start + length)  # they nest
+
+
+def test_times_are_microseconds_from_the_window_start(exported, traces):
+    with sqlite3.connect(traces[0]) as db:
+        longest = db.execute('SELECT max("end" - start) FROM CUPTI_ACTIVITY_KIND_KERNEL').fetchone()[0]
+    kernels = [e for e in of(exported, "X") if e["pid"] == 0 and e["cat"] in ("kernels", "communication")]
+    assert max(event["dur"] for event in kernels) == pytest.approx(longest / 1000)
+    assert min(event["ts"] for event in of(exported, "X")) == 0
+
+
+def test_a_window_of_steps_holds_these_alone(traces, tmp_path, capsys):
+    assert run(traces[0], "--perfetto", "--steps", "3", "--out", tmp_path / "w.json") == 0
+    events = json.loads((tmp_path / "w.json").read_text())
+    names = {event["name"] for event in of(events, "X") if event["cat"] == "ranges"}
+    assert "step 3" in names
+    launched = {e["args"].get("step") for e in of(events, "X") if e["cat"] == "kernels"}
+    assert 3 in launched and launched <= {2, 3, 4, None}
+    capsys.readouterr()
+    assert run(traces[0], "--perfetto", "--steps", "900", "--out", tmp_path / "none.json") == 2
+    assert "no step from 900 to 900; the trace has" in capsys.readouterr().err
+    assert run(traces[0], "--perfetto", "--ms", "5-1", "--out", tmp_path / "none.json") == 2
+    assert "--ms 5-1: expected FROM-TO" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["w.json"]
+
+
+def test_slices_that_overlap_without_nesting_share_no_lane():
+    lane = Lane(1)
+    assert lane.takes(0, 10) and lane.takes(2, 5) and lane.takes(5, 10)
+    assert not lane.takes(7, 12)
+    assert lane.takes(10, 12)
+
+
+def test_samples_of_gpus_become_counters(tmp_path, traces):
+    point = point_of("control", tmp_path)
+    log = next(point.glob("timed/nvml-*.arrow"))
+    tables = tmp_path / "tables"
+    assert cli.main(["ingest", str(traces[0]), "--out", str(tables)]) == 0
+    samples = point_tables.ingest(point)["gpu_samples"].filter(pl.col("look") == "timed")
+    shift = samples["t_ns"].min() - pl.read_parquet(tables / "kernels.parquet")["start_ns"].min()
+    for name in ("kernels", "copies", "memsets", "runtime", "nvtx", "graphs", "operators"):  # the run of the samples
+        frame = pl.read_parquet(tables / f"{name}.parquet")
+        frame.with_columns(pl.col("start_ns", "end_ns") + shift).write_parquet(tables / f"{name}.parquet")
+    assert run(tables, "--perfetto", "--nvml", log, "--out", tmp_path / "c.json") == 0
+    counters = of(json.loads((tmp_path / "c.json").read_text()), "C")
+    power = [event for event in counters if event["name"].endswith("power (W)")]
+    assert power and all(60 < event["args"]["value"] < 800 for event in power)
+
+
+def test_log_lines_tell_the_point(tmp_path, capsys):
+    point = point_of("control", tmp_path)
+    assert run(point, "--mllog", "--out", tmp_path / "logs") == 0
+    (log,) = (tmp_path / "logs").iterdir()
+    told = []
+    for line in log.read_text().splitlines():
+        assert line.startswith(":::MLLOG ")
+        told.append(json.loads(line.removeprefix(":::MLLOG ")))
+    assert all(set(one) == {"namespace", "time_ms", "event_type", "key", "value", "metadata"} for one in told)
+    keys = [one["key"] for one in told]
+    assert keys[0] == "init_start" and keys[-1] == "run_stop" and keys.index("init_stop") < keys.index("run_start")
+    assert told[-1]["metadata"]["status"] == "success"
+    by_key = {one["key"]: one["value"] for one in told}
+    frames = point_tables.ingest(point)
+    row = frames["points"].row(0, named=True)
+    assert by_key["submission_benchmark"] == row["model"] and by_key["global_batch_size"] == row["samples_per_step"]
+    assert keys.count("tracked_stats") == frames["steps"]["step"].n_unique()
+    times = [one["time_ms"] for one in told]
+    assert times == sorted(times)
+
+
+def test_mlperfs_own_checker_misses_a_submission_alone(tmp_path):
+    """Each line parses, keys are known to the library, and no rule for a line that is there is broken."""
+    assert run(point_of("control", tmp_path), "--mllog", "--out", tmp_path / "logs") == 0
+    (log,) = (tmp_path / "logs").iterdir()
+    lines, errors = parse_file(log, ruleset="4.1.0")
+    assert len(lines) == len(log.read_text().splitlines()) and errors == []
+    known = {value for value in vars(constants).values() if isinstance(value, str)}
+    summarized, unchecked = {"number_of_nodes", "accelerators_per_node"}, {"train_loss", "tracked_stats"}
+    assert {line.key for line in lines} - known == summarized | unchecked
+    command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--ruleset", "4.1.0", str(log)]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stderr
+    assert re.findall(r"CHECK for '(\w+)' failed", told) == ["init_stop"]  # told in analysis/tools/export/mllog.py
+    submission = {"submission_org", "submission_division", "cache_clear", "train_samples", "eval_samples"}
+    assert set(re.findall(r"occurrence of '(\w+)' but found 0", told)) == submission | {"eval_accuracy"}
+
+
+def test_a_failed_point_is_aborted_and_one_that_never_ran_has_no_log():
+    blank = dict.fromkeys(schemas.TABLES["points"])
+    failed = blank | {"status": "failed", "reason": "stalled", "started_at": "2026-01-01T00:00:00+00:00", "wall_s": 2.0}
+    none = [schemas.empty(schemas.TABLES[name]) for name in ("steps", "accuracy")]
+    last = json.loads(list(mllog.lines(failed, *none))[-1].removeprefix(":::MLLOG "))
+    assert (last["key"], last["metadata"]) == ("run_stop", {"status": "aborted", "reason": "stalled"})
+    assert last["time_ms"] == 1767225602000
+    assert list(mllog.lines(blank, *none)) == []
+
+
+def test_csv_holds_what_the_tables_hold(tmp_path):
+    point = point_of("two-nodes", tmp_path)
+    point_tables.write(point_tables.ingest(point), tmp_path / "sweep/tables")
+    assert run(tmp_path / "sweep", "--csv", "--out", tmp_path / "csv") == 0
+    for file in (tmp_path / "sweep/tables").iterdir():
+        frame = pl.read_parquet(file)
+        found = pl.read_csv(tmp_path / f"csv/{file.stem}.csv", infer_schema=False)
+        assert found.columns == frame.columns and found.height == frame.height
+    hosts = pl.read_parquet(tmp_path / "sweep/tables/points.parquet")["hosts"][0].to_list()
+    assert pl.read_csv(tmp_path / "csv/points.csv")["hosts"][0] == ";".join(hosts)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--csv"], "no tables; expected results/SWEEP"),
+        (["--mllog"], "no tables; expected results/SWEEP"),
+        (["--csv", "--steps", "1"], "--csv takes one folder, and no window or log"),
+        (["--perfetto"], "nothing of the traces could be read"),
+    ],
+)
+def test_bad_input_gets_a_line(given, says, tmp_path, capsys):
+    assert run(tmp_path, *given, "--out", tmp_path / "out") == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert says in lines[-1] and all(line.startswith("nightsweep export: ") for line in lines)
+    assert run(tmp_path / "absent", *given[:1], "--out", tmp_path / "out") == 2
+    assert "absent: is not there" in capsys.readouterr().err

@@ -1,0 +1,70 @@
+"""How many processes a strategy starts, whose samples count, and the variables that ranks get."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.launch import watchdog
+from jobs.point.point import complete
+from jobs.record.folder import Look
+from jobs.slurm import allocation
+from jobs.telemetry.trace import nsys
+
+LLM = {"workload": "llm", "model": "llama-1b", "nodes": 2, "ranks_per_node": 4, "micro_batch": 3}
+LIMITS = watchdog.Limits(10.0, 20.0)
+
+
+def counted(**settings):
+    """Samples of a micro-batch by rank."""
+    point = complete(LLM | settings)
+    return [point.samples(rank) for rank in range(point.processes)]
+
+
+def test_samples_of_ranks_that_share_them_count_once():
+    assert counted() == [3] * 8
+    assert counted(strategy="tp", replicas=2) == [3, 0, 0, 0] * 2
+    assert counted(strategy="pp") == [3] + [0] * 7
+    assert counted(strategy="fsdp2", tensor_parallel=2, replicas=2) == [3, 0] * 4
+    assert counted(strategy="dp", nodes=1) == [12]
+
+
+def test_one_process_drives_all_gpus_of_dp(monkeypatch):
+    point = complete(LLM | {"strategy": "dp", "nodes": 1})
+    assert (point.processes, point.world_size, point.gpus_per_node()) == (1, 4, 4)
+    assert point.traces(0)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    told = allocation.srun(point, ["x"])
+    assert "--ntasks=1" in told and "--ntasks-per-node=1" in told
+    assert watchdog.rank_environment(point, LIMITS)["WORLD_SIZE"] == "1"
+
+
+def test_ranks_share_the_cpus_of_their_node(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(watchdog.os, "sched_getaffinity", lambda _: set(range(32)))
+    told = [
+        watchdog.rank_environment(complete(LLM | settings), LIMITS)["OMP_NUM_THREADS"]
+        for settings in ({"nodes": 1}, {"nodes": 1, "strategy": "dp"}, {"nodes": 1, "cpu_threads": 3})
+    ]
+    assert told == ["8", "32", "3"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({}, False), ({"cuda_graph": True}, True), ({"compile": "max-autotune"}, True), ({"compile": "default"}, False)],
+)
+def test_nsys_sees_the_kernels_of_graphs(settings, told):
+    command = nsys.profile_command(Look(Path("timed")), 1, complete(LLM | settings))
+    assert ("--cuda-graph-trace=node" in command) is told
+
+
+@pytest.mark.parametrize(
+    ("allocator", "value"),
+    [("default", None), ("expandable", "expandable_segments:True"), ("async", "backend:cudaMallocAsync")],
+)
+def test_the_allocator_is_told_before_torch_is_loaded(monkeypatch, allocator, value):
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    told = watchdog.rank_environment(complete(LLM | {"allocator": allocator, "nodes": 1}), LIMITS)
+    assert [told.get(name) for name in names] == [value, value]

@@ -1,0 +1,283 @@
+"""The control of what measuring costs: its blocks, and real starts on the CPU."""
+
+import json
+import shutil
+from itertools import groupby, pairwise
+
+import pytest
+
+from analysis.metrics.points import cost
+from jobs.launch import control, launch, watchdog
+from jobs.launch.attempt import Attempt
+from jobs.point import plan
+from jobs.point.plan import Block
+from jobs.point.point import complete
+from jobs.telemetry import host_sampler
+
+NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu"}
+QUICK = {"warmup_steps": 1, "timed_steps": 4, "traced_steps": 2}
+SLACK_NS = 50_000_000
+"""A signal takes a moment, the more so on a busy machine."""
+
+
+def nano(**settings):
+    return complete(NANO | QUICK | settings)
+
+
+def measure(tmp_path, point):
+    """Launch the point here; its record and folder."""
+    folder = tmp_path / "points" / point.id
+    folder.mkdir(parents=True, exist_ok=True)
+    job = {"sweep": "t", "point_id": point.id, "settings": point.settings()}
+    return launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False), folder
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# --- plans
+
+
+def test_the_looks_are_one_block_each():
+    assert plan.timed(nano()) == [Block("timed", 4, sampled=True, captured=False)]
+    assert plan.traced(nano()) == [Block("traced", 2, sampled=True, captured=True)]
+
+
+def test_blocks_with_and_without_the_samplers_swap_their_turns():
+    blocks = plan.control_plain(7)
+    none, sampler = Block("none", 7, sampled=False, captured=False), Block("sampler", 7, sampled=True, captured=False)
+    assert blocks == [none, sampler, sampler, none] * (plan.ALTERNATIONS // 2)
+    places = {phase: [n for n, b in enumerate(blocks) if b.phase == phase] for phase in ("none", "sampler")}
+    assert sum(places["none"]) == sum(places["sampler"])  # a drift falls on both alike
+
+
+def test_kineto_captures_several_times_for_as_long_as_the_traced_look_does():
+    idle, capturing = Block("idle", 7, sampled=False), Block("capturing", 3, sampled=False, captured=True)
+    assert plan.control_tracer(nano(traced_steps=3), 7, "kineto") == [idle, capturing] * plan.CAPTURES
+    assert plan.control_tracer(nano(traced_steps=1), 7, "kineto")[1].steps == 2  # the first is left out of the ratio
+
+
+def test_nsys_captures_once_at_the_end():
+    blocks = plan.control_tracer(nano(), 7, "nsys")
+    assert [b.captured for b in blocks] == [False] * plan.ALTERNATIONS + [True]
+    assert blocks[-1] == Block("capturing", 14, sampled=False, captured=True)
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.01, 50), (0.3, 5), (2.0, 5), (0.0021, 239), (0.0, 4)])
+def test_a_block_lasts_half_a_second_and_five_steps_at_least(step_s, steps):
+    assert plan.block_steps(nano(), step_s) == steps
+
+
+def test_a_step_is_the_median_of_the_timed_ones_by_the_device_where_there_is_one(tmp_path):
+    (tmp_path / "timed").mkdir()
+    host_s, device_s = [("warmup", 9), ("timed", 1), ("timed", 2), ("timed", 9)], [None, 0.5, 0.25, None]
+    rows = [
+        {"phase": phase, "start_ns": 7, "end_ns": 7 + s * 10**9, "device_ns": device and int(device * 10**9)}
+        for (phase, s), device in zip(host_s, device_s, strict=True)
+    ]
+    (tmp_path / "timed/steps-r0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert control.step_s(tmp_path) == 0.5
+    assert control.step_s(tmp_path / "nothing") == 0.0
+
+
+def test_a_plan_is_the_same_on_the_other_side():
+    for blocks in (plan.timed(nano()), plan.control_plain(9), plan.control_tracer(nano(), 9, "nsys")):
+        assert plan.parse(plan.dump(blocks)) == blocks
+
+
+# --- which starts there are
+
+
+class Played(list):
+    """Stands for Attempt.run: notes (kind, tracer, samplers), and says what a start is told to say."""
+
+    def __init__(self, **told):
+        super().__init__()
+        self.told = told
+
+    def __call__(self, kind, tracer, blocks, *, samplers=True):
+        self.append((kind, tracer, samplers))
+        (reason, message), now = self.told.get(kind.replace("-", "_"), (None, None)), len(self) * 10**9
+        status = "failed" if reason else "ok"
+        return {"status": status, "reason": reason, "message": message, "started_ns": now, "ended_ns": now + 10**8,
+                "wall_s": 0.1, "failure": None}  # fmt: skip
+
+
+def played(tmp_path, monkeypatch, point, **told):
+    starts = Played(**told)
+    monkeypatch.setattr(Attempt, "run", lambda self, *args, **more: starts(*args, **more))
+    record, _ = measure(tmp_path, point)
+    return record, starts
+
+
+def test_without_pairs_there_is_no_control(tmp_path, monkeypatch):
+    record, starts = played(tmp_path, monkeypatch, nano(cost_pairs=0))
+    assert [kind for kind, *_ in starts] == ["timed", "traced"]
+    assert record["looks"]["control"] == {k: v for k, v in launch.SKIPPED.items() if k != "failure"}
+
+
+def test_pairs_of_starts_take_turns_and_are_one_entry(tmp_path, monkeypatch):
+    record, starts = played(tmp_path, monkeypatch, nano(cost_pairs=2))
+    starts_of_control = [("plain-0", "none", True), ("tracer-0", "kineto", False)]
+    starts_of_control += [("plain-1", "none", True), ("tracer-1", "kineto", False)]
+    assert starts == [
+        ("timed", "none", True),
+        ("traced", "kineto", True),
+        *((f"cost-{k}", t, s) for k, t, s in starts_of_control),
+    ]
+    entry = record["looks"]["control"]
+    assert (entry["status"], entry["started_ns"], entry["ended_ns"]) == ("ok", 3 * 10**9, 61 * 10**8)
+    assert entry["wall_s"] == pytest.approx(3.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({"traced_steps": 0}, {}), ({}, {"traced": ("rank_exit", "no trace")})],
+    ids=["no trace", "trace failed"],
+)
+def test_a_tracer_that_did_not_trace_has_no_cost(tmp_path, monkeypatch, settings, told):
+    record, starts = played(tmp_path, monkeypatch, nano(cost_pairs=1, **settings), **told)
+    assert [kind for kind, *_ in starts if kind.startswith("cost-")] == ["cost-plain-0"]
+    assert record["looks"]["control"]["status"] == record["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"timed": ("rank_exit", "bad")}, ["timed"]),
+        ({"traced": ("interrupted", "told to stop")}, ["timed", "traced"]),
+        ({"cost_plain_0": ("rank_exit", "bad")}, ["timed", "traced", "cost-plain-0"]),
+        ({"cost_tracer_0": ("stalled", "bad")}, ["timed", "traced", "cost-plain-0", "cost-tracer-0"]),
+    ],
+    ids=lambda value: "-".join(value),
+)
+def test_nothing_is_started_after_a_start_that_says_it_is_no_use(tmp_path, monkeypatch, told, expected):
+    record, starts = played(tmp_path, monkeypatch, nano(cost_pairs=2), **told)
+    assert [kind for kind, *_ in starts] == expected
+    assert record["status"] == ("failed" if "timed" in told else "ok")
+
+
+def test_reports_that_the_control_leaves_are_thrown_away(tmp_path, monkeypatch):
+    starts = Played(cost_tracer_0=("rank_exit", "bad"))
+
+    def run(self, kind, *args, **more):
+        (self.folder / kind).mkdir()
+        (self.folder / kind / "trace-r0.nsys-rep").touch()
+        return starts(kind, *args, **more)
+
+    monkeypatch.setattr(Attempt, "run", run)
+    _, folder = measure(tmp_path, nano(cost_pairs=1))
+    assert [path.parent.name for path in folder.glob("*/trace-*") if path.parent.name != "timed"] == ["traced"]
+
+
+def test_nothing_of_an_earlier_attempt_passes_for_this_ones(tmp_path, monkeypatch):
+    """Its launcher died before it wrote a record."""
+    point = nano(cost_pairs=1)
+    for kind in ("timed", "traced", "cost-plain-0", "cost-tracer-0.1"):
+        (tmp_path / "points" / point.id / kind).mkdir(parents=True)
+    played(tmp_path, monkeypatch, point, timed=("rank_exit", "bad"))
+    assert [path.name for path in (tmp_path / "points" / point.id).iterdir() if path.is_dir()] == []
+
+
+# --- real ranks, on the CPU
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+        monkeypatch.setattr(plan, "ALTERNATIONS", 4)  # half as many as usual, to save time
+        return measure(tmp_path_factory.mktemp("control"), nano(cost_pairs=1))
+
+
+def spans(folder):
+    """The blocks of a start on rank 0: (phase, start, end) in order of time."""
+    rows = lines(folder / "steps-r0.jsonl")
+    groups = [list(group) for _, group in groupby(rows, lambda row: row["block"])]
+    return [(group[0]["phase"], group[0]["start_ns"], group[-1]["end_ns"]) for group in groups]
+
+
+@pytest.mark.slow
+def test_a_pair_of_starts_leaves_steps_of_every_phase_and_no_trace(measured):
+    record, folder = measured
+    assert (record["status"], record["looks"]["control"]["status"]) == ("ok", "ok"), record["looks"]["control"]
+    assert sorted(path.name for path in folder.glob("cost-*")) == ["cost-plain-0", "cost-tracer-0"]
+    turns = ["none", "sampler", "sampler", "none"] * 2
+    assert [phase for phase, *_ in spans(folder / "cost-plain-0")] == ["warmup", *turns]
+    captures = ["idle", "capturing"] * plan.CAPTURES
+    assert [phase for phase, *_ in spans(folder / "cost-tracer-0")] == ["warmup", *captures]
+    assert list(folder.glob("cost-*/trace-*")) == []
+    assert (folder / "traced/trace-r0.json.gz").exists()
+    assert {row["condition"] for row in cost.rows(folder, record)} == {"sampler", "idle", "capturing"}
+
+
+@pytest.mark.slow
+def test_blocks_last_as_long_as_they_should_by_the_step_of_the_timed_look(measured):
+    folder = measured[1]
+    steps = sorted(r["end_ns"] - r["start_ns"] for r in lines(folder / "timed/steps-r0.jsonl") if r["phase"] == "timed")
+    asked = plan.block_steps(nano(), (steps[1] + steps[2]) / 2 / 1e9)
+    counts = {
+        (row["phase"], len(list(group)))
+        for name in ("plain", "tracer")
+        for _, group in groupby(lines(folder / f"cost-{name}-0/steps-r0.jsonl"), lambda row: row["block"])
+        for row in [next(group)]
+    }
+    assert {(phase, n + 1) for phase, n in counts} == {
+        ("warmup", 1), ("none", asked), ("sampler", asked), ("idle", asked), ("capturing", 2),
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_samplers_stand_still_while_nothing_is_to_watch_and_only_then(measured):
+    _, folder = measured
+    (log,) = (folder / "cost-plain-0").glob("host-*.jsonl")
+    times = [row["t_ns"] for row in lines(log)]
+    blocks = spans(folder / "cost-plain-0")[1:]
+    alone = [(start, end) for phase, start, end in blocks if phase == "none"]
+    for start, end in alone:
+        assert [t for t in times if start + SLACK_NS < t < end - SLACK_NS] == []
+    # Between two of them the samplers tick at their rate, at once when they are let go; a busy machine may keep one of
+    # them from the processor now and then.
+    late = []
+    for (_, start), (end, _) in pairwise(alone):
+        if end - start > 2 * SLACK_NS:  # two blocks with the samplers; none where two without them meet
+            ticks = [start, *(t for t in times if start - SLACK_NS <= t <= end + SLACK_NS), end]
+            late.append(
+                max(b - a for a, b in pairwise(ticks)) > host_sampler.INTERVAL_S * 1e9 + 5 * SLACK_NS or len(ticks) < 3
+            )
+    assert late and not all(late)
+
+
+@pytest.mark.slow
+def test_no_sampler_runs_beside_the_tracer(measured):
+    _, folder = measured
+    assert list((folder / "cost-tracer-0").glob("host-*.jsonl")) == []
+    (told,) = (folder / "cost-tracer-0").glob("samplers-*.json")
+    assert json.loads(told.read_text()) == {"pids": []}
+    assert list((folder / "traced").glob("host-*.jsonl"))  # where they do
+
+
+@pytest.mark.slow
+def test_a_control_that_fails_leaves_the_point_ok_and_says_why(tmp_path, monkeypatch, measured):
+    """A fault in a step that the timed look, here one from before, does not have: a sweep may not ask for it."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    before, run = measured, Attempt.run
+
+    def shorter(self, kind, *args, **more):
+        if kind != "timed":
+            return run(self, kind, *args, **more)
+        shutil.copytree(before[1] / "timed", self.folder / "timed")
+        return {**before[0]["looks"]["timed"], "failure": None}
+
+    monkeypatch.setattr(Attempt, "run", shorter)
+    point = nano(cost_pairs=1, traced_steps=0, ranks_per_node=2, fault="exception@rank1:step6")
+    record, folder = measure(tmp_path, point)
+    assert (record["status"], record["reason"], record["looks"]["timed"]["status"]) == ("ok", None, "ok")
+    entry = record["looks"]["control"]
+    assert (entry["status"], entry["reason"]) == ("failed", "rank_exception")
+    assert entry["message"].startswith("rank 1: DrillError")
+    failure = record["failure"]
+    assert (failure["look"], failure["rank"]) == ("control", 1)
+    assert "DrillError" in (folder / failure["tracebacks"]["first_failed"]).read_text()
+    assert [path.name for path in folder.glob("cost-*")] == ["cost-plain-0"]

@@ -1,0 +1,88 @@
+"""Real launches on the CPU: ranks, looks, records, and failures made on purpose."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+
+from jobs.point.point import complete
+from jobs.rank.flops import count
+
+NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 2, "device": "cpu"}
+QUICK = {"warmup_steps": 1, "timed_steps": 4, "traced_steps": 0, "ranks_per_node": 2}
+
+
+def launch(tmp_path, *extra_args, **settings):
+    """Run the point; its record and folder."""
+    point = complete(NANO | QUICK | settings)
+    sweep = tmp_path / "sweep.json"
+    sweep.write_text(json.dumps({"name": "t", "points": [{"point_id": point.id, "settings": point.settings()}]}))
+    folder = tmp_path / "points" / point.id
+    command = [sys.executable, "-m", "jobs.launch.launch", str(folder), "--sweep", str(sweep), *extra_args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "record.json").read_text()), folder
+
+
+def losses(folder, rank):
+    return [json.loads(line)["loss"] for line in (folder / f"timed/steps-r{rank}.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_both_looks_leave_steps_samples_and_a_trace_of_each_rank(tmp_path):
+    record, folder = launch(tmp_path, traced_steps=2, method="lora")
+    assert (record["status"], record["reason"], record["tracer"]["used"]) == ("ok", None, "kineto")
+    assert record["looks"]["traced"]["status"] == "ok"
+    assert len(losses(folder, 0)) == len(losses(folder, 1)) == 5
+    assert all((folder / f"traced/trace-r{rank}.json.gz").stat().st_size > 1000 for rank in (0, 1))
+    found = {look: json.loads((folder / f"{look}/rank0.result.json").read_text()) for look in ("timed", "traced")}
+    assert found["timed"]["flops"] == count(complete(NANO | {"method": "lora"})) and "flops" not in found["traced"]
+    assert list((folder / "timed").glob("host-*.jsonl"))
+    assert record["software"]["packages"]["torch"] and record["hosts"][0]["cpu_model"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "reason", "words"),
+    [
+        ("exception@rank1:step2", "rank_exception", "rank 1: DrillError"),
+        ("kill@rank1:step2", "rank_killed", "rank 1 died of signal 9 (SIGKILL)"),
+        ("nan@rank1:step2", "loss_nan", "loss is nan at step"),
+    ],
+)
+def test_a_failure_is_told_with_its_rank_and_tracebacks(tmp_path, fault, reason, words):
+    record, folder = launch(tmp_path, fault=fault)
+    assert (record["status"], record["reason"]) == ("failed", reason)
+    assert words in record["message"]
+    paths = record["failure"]["tracebacks"]
+    assert (folder / paths["rank0"]).stat().st_size
+    if reason == "rank_exception":
+        assert "DrillError" in (folder / paths["first_failed"]).read_text()
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_ended_after_the_set_time_with_everyones_stacks(tmp_path):
+    record, folder = launch(tmp_path, "--stall-s", "30", fault="hang@rank1:step2")
+    assert record["reason"] == "stalled"
+    assert "drill" in (folder / "timed/rank1.stacks.txt").read_text()
+
+
+def test_more_nodes_than_one_are_refused_outside_slurm(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    record, _ = launch(tmp_path, nodes=2)
+    assert (record["status"], record["reason"]) == ("failed", "launch_failed")
+
+
+@pytest.mark.slow
+def test_a_pipeline_through_all_of_it(tmp_path):
+    """Two stages, one copy of the samples; ranges of its own in the trace."""
+    record, folder = launch(tmp_path, strategy="pp", grad_accum=2, traced_steps=2, trace_ranks="1")
+    assert record["status"] == "ok", record["message"]
+    assert losses(folder, 0) == losses(folder, 1)
+    rows = [json.loads((folder / f"timed/steps-r{rank}.jsonl").read_text().splitlines()[-1]) for rank in (0, 1)]
+    assert [(row["samples"], row["tokens"]) for row in rows] == [(4, 128), (0, 0)]
+    assert b'"pipeline"' in gzip.decompress((folder / "traced/trace-r1.json.gz").read_bytes())
+    flops = [json.loads((folder / f"timed/rank{rank}.result.json").read_text())["flops"] for rank in (0, 1)]
+    assert flops[0] == flops[1] and sum(f["step"] for f in flops) == count(complete(NANO | {"grad_accum": 2}))["step"]

@@ -1,0 +1,162 @@
+"""Tracers of real ranks, which compute on the CPU: Kineto where nsys fails, and what is left of nsys."""
+
+import dataclasses
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jobs.launch import launch, watchdog
+from jobs.launch.attempt import Attempt
+from jobs.record.folder import Look
+from jobs.telemetry.trace import nsys
+from tests.fakes.nsys import AGENT, HANGS, VERSION, left_behind, nano, stand_in
+
+
+def measure(tmp_path, point):
+    """Launch the point here; its record and folder."""
+    folder = tmp_path / "points" / point.id
+    folder.mkdir(parents=True)
+    job = {"sweep": "t", "point_id": point.id, "settings": point.settings()}
+    return launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False), folder
+
+
+def test_ranks_are_told_that_gpu_metrics_cannot_be_had(tmp_path, monkeypatch):
+    seen = {}
+
+    def run(attempt, kind, *_, **__):
+        seen[kind] = dict(attempt.environment)
+        return launch.SKIPPED | {"status": "ok"}
+
+    monkeypatch.setattr(launch, "choose_tracer", lambda *_: launch.Choice("nsys", "v; no GPU metrics: x", "v", "x"))
+    monkeypatch.setattr(launch.Attempt, "run", run)
+    measure(tmp_path, nano())
+    assert seen["traced"][nsys.NO_GPU_METRICS_VARIABLE] == "1"
+
+
+def trace(folder, rank):
+    return gzip.decompress((folder / f"traced/trace-r{rank}.json.gz").read_bytes()).decode()
+
+
+def under_nsys(tmp_path, monkeypatch, point, profile):
+    """Launch ranks that compute on the CPU as if nsys were to trace them; the record and its folder."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr(launch, "choose_tracer", lambda *_: launch.Choice("nsys", "a stand-in", VERSION))
+    calls = stand_in(tmp_path, monkeypatch, profile=profile).with_name("calls")
+    record, folder = measure(tmp_path, point)
+    ranks = [rank for rank in range(point.world_size) if point.traces(rank)]
+    assert calls.read_text().count("-m jobs.rank.worker") == len(ranks)
+    assert sorted(path.name for path in folder.glob("traced/trace-*")) == [f"trace-r{r}.json.gz" for r in ranks]
+    assert left_behind(tmp_path) == []
+    return record, folder
+
+
+def kineto_took_over(record, folder, words):
+    """The record is of a point that is as good as any; it says how nsys failed."""
+    assert (record["status"], record["reason"], record["failure"]) == ("ok", None, None)
+    assert [record["looks"][kind]["status"] for kind in ("timed", "traced", "control")] == ["ok", "ok", "skipped"]
+    assert record["tracer"]["used"] == "kineto"
+    assert record["tracer"]["reason"].startswith("under nsys: ") and words in record["tracer"]["reason"]
+    assert len((folder / "timed/steps-r0.jsonl").read_text().splitlines()) == 3
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["timed", "traced"]
+    assert '"step 1"' in trace(folder, record["world_size"] - 1)
+
+
+# The rank computes on the CPU, where it could not open nsys' capture range; like nsys' it has a session of its own.
+RUNS_THE_RANK = 'while [ "$1" != -o ]; do shift; done; shift 2; NIGHTSWEEP_TRACER=none setsid "$@"'
+
+
+@pytest.fixture(scope="module")
+def without_report(tmp_path_factory):
+    """A point whose rank (one, to save time) ran well under an nsys that left no report."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return under_nsys(tmp_path_factory.mktemp("without"), monkeypatch, nano(ranks_per_node=1), RUNS_THE_RANK)
+
+
+@pytest.mark.slow
+def test_where_nsys_leaves_no_report_kineto_traces_lightly(without_report):
+    kineto_took_over(*without_report, "nsys left no report for rank 0")
+    assert "python_function" not in trace(without_report[1], 0)
+
+
+@pytest.fixture
+def timed_before(monkeypatch, without_report):
+    """The timed look is there already; under nsys a rank has four seconds for a sign of life."""
+    record, measured = without_report
+    run = Attempt.run
+
+    def shorter(self, kind, tracer, blocks, **more):
+        if kind == "timed":
+            shutil.copytree(measured / "timed", self.folder / "timed")
+            return {**record["looks"]["timed"], "failure": None}
+        limits = watchdog.Limits(4, 60) if tracer == "nsys" else self.limits
+        return run(dataclasses.replace(self, limits=limits), kind, tracer, blocks, **more)
+
+    monkeypatch.setattr(Attempt, "run", shorter)
+
+
+@pytest.mark.slow
+def test_where_nsys_hangs_kineto_traces(tmp_path, monkeypatch, timed_before):
+    record, folder = under_nsys(tmp_path, monkeypatch, nano(), HANGS)
+    kineto_took_over(record, folder, "no rank moved for 4 s: no sign of life: rank 0, 1")
+
+
+@pytest.mark.slow
+def test_where_nsys_dies_kineto_traces_the_asked_rank_deep_with_stacks_shapes_and_memory(
+    tmp_path, monkeypatch, timed_before
+):
+    profile = AGENT + "echo 'nsys: out of luck' >&2; exit 1"
+    record, folder = under_nsys(tmp_path, monkeypatch, nano(trace_ranks="1", trace_preset="deep"), profile)
+    kineto_took_over(record, folder, "rank 1 ended with code 1 before its first sign of life, without a traceback")
+    events = json.loads(trace(folder, 1))["traceEvents"]
+    assert any(event.get("cat") == "python_function" for event in events)
+    assert any("Input Dims" in event.get("args", {}) for event in events)
+    assert any(event["name"] == "[memory]" for event in events)
+
+
+def test_a_look_that_was_stopped_under_nsys_is_not_taken_up_by_kineto(tmp_path, monkeypatch):
+    ran = []
+
+    def stopped(self, kind, tracer, blocks, **_):
+        ran.append((kind, tracer))
+        return launch.SKIPPED | {"status": "failed", "reason": "interrupted", "message": "told to stop"}
+
+    monkeypatch.setattr(Attempt, "run", stopped)
+    attempt = Attempt(tmp_path, 1, nano(), watchdog.Limits(1, 1), lambda: True)
+    launch.traced_look(attempt, launch.Choice("nsys", "a stand-in"))
+    assert ran == [("traced", "nsys")]
+
+
+@pytest.mark.slow
+def test_a_rank_under_nsys_shows_its_stack_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    """nsys gives the rank a session of its own, and would die of the signal that asks for stacks."""
+    stand_in(tmp_path, monkeypatch, profile=AGENT + RUNS_THE_RANK)
+    look = Look(tmp_path / "traced.1")
+    look.folder.mkdir()
+    look.point_file.write_text(json.dumps({"settings": nano(device="cpu").settings()}))
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(watchdog.free_port())}
+    env = {**os.environ, **group, "RANK": "0", "LOCAL_RANK": "0", "NIGHTSWEEP_TRACER": "nsys"}
+    supervisor = subprocess.Popen([sys.executable, "-m", "jobs.rank.supervisor", str(look.folder)], env=env)
+    try:
+        wait_for(look.rank_file(0, "heartbeat"), "group")  # where it waits for a rank that never comes
+        supervisor.send_signal(signal.SIGUSR1)
+        wait_for(look.rank_file(0, "stacks.txt"), "jobs/rank/worker.py")
+        supervisor.send_signal(signal.SIGTERM)
+        supervisor.wait(10)
+    finally:
+        supervisor.kill()
+    assert look.rank_file(0, "exit.json").exists()
+    assert left_behind(tmp_path) == []
+
+
+def wait_for(path, word):
+    deadline = time.monotonic() + 60
+    while not path.exists() or word not in path.read_text():
+        assert time.monotonic() < deadline, f"{path.name} never said {word}"
+        time.sleep(0.1)

@@ -1,0 +1,82 @@
+"""Whom the launcher blames, where it says ranks stand, and how it starts them in an allocation."""
+
+import signal
+
+import pytest
+
+from jobs.launch import watchdog
+from jobs.point.point import complete
+from jobs.record.folder import Look, write_json
+from jobs.slurm import allocation
+
+PEER = "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:29500"
+NCCL = "DistBackendError: NCCL error in: ..., remote process exited or there was a network error"
+
+
+def ended(look, rank, code, number, at, message=None):
+    if message:
+        write_json(look.rank_file(rank, "error.json"), {"reason": "rank_exception", "message": message})
+    return {"rank": rank, "exit_code": code, "signal": number, "ended_ns": at}
+
+
+@pytest.mark.parametrize("collateral", [PEER, NCCL])
+def test_the_rank_that_raised_for_itself_is_blamed_whatever_the_clocks_say(tmp_path, collateral):
+    look = Look(tmp_path)
+    ends = [ended(look, 0, 1, None, 5, collateral), ended(look, 1, 1, None, 9, "ValueError: my own fault")]
+    assert watchdog.first_failure(look, ends)["rank"] == 1
+
+
+def test_a_killed_rank_is_blamed_before_those_that_raised_because_of_it(tmp_path):
+    look = Look(tmp_path)
+    ends = [ended(look, 0, 1, None, 5, "ValueError: what"), ended(look, 1, None, signal.SIGKILL, 9)]
+    assert watchdog.first_failure(look, ends)["rank"] == 1
+
+
+def test_a_watchdog_that_aborts_is_not_blamed_for_an_earlier_exception(tmp_path):
+    look = Look(tmp_path)
+    ends = [ended(look, 0, None, signal.SIGABRT, 9), ended(look, 1, 1, None, 5, "ValueError: first")]
+    assert watchdog.first_failure(look, ends)["rank"] == 1
+
+
+@pytest.mark.parametrize(("beat", "where"), [(None, "before its first sign of life"), ("step 17\n{}", "in step 17")])
+@pytest.mark.parametrize(
+    ("end", "reason", "message"),
+    [
+        ({"exit_code": 3}, "rank_exit", "rank 1 ended with code 3 {where}, without a traceback"),
+        ({"signal": signal.SIGSEGV}, "rank_killed", "rank 1 died of signal 11 (SIGSEGV) {where}"),
+        (
+            {"signal": signal.SIGKILL, "out_of_memory": True},
+            "host_out_of_memory",
+            "rank 1 died of signal 9 (SIGKILL) {where}",
+        ),
+    ],
+)
+def test_the_message_says_where_the_rank_stood(tmp_path, beat, where, end, reason, message):
+    look = Look(tmp_path)
+    if beat:
+        look.rank_file(1, "heartbeat").write_text(beat)
+    told = {"rank": 1, "host": "h", "exit_code": None, "signal": None, "out_of_memory": False, **end}
+    outcome = watchdog.blame(look, told)
+    assert (outcome.reason, outcome.message) == (reason, message.format(where=where))
+
+
+def test_srun_is_told_every_number(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
+    point = complete({"workload": "image", "model": "mobilenet_v2", "nodes": 2, "ranks_per_node": 4})
+    command = allocation.srun(point, ["python"])
+    wanted = {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6", "--kill-on-bad-exit=0"}
+    assert wanted <= set(command)
+    assert watchdog.threads(point) == 6
+
+
+def test_binding_of_an_enclosing_step_does_not_reach_the_ranks(monkeypatch):
+    monkeypatch.setenv("SLURM_CPU_BIND_TYPE", "mask_cpu:")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    found = allocation.environment()
+    assert "SLURM_CPU_BIND_TYPE" not in found and found["SLURM_JOB_NODELIST"] == "n1"
+
+
+def test_ranks_of_two_points_on_one_node_meet_at_different_ports():
+    point = complete({"workload": "image", "model": "mobilenet_v2"})
+    assert len({watchdog.master(point)[1] for _ in range(20)}) > 1

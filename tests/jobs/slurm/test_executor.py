@@ -1,0 +1,229 @@
+"""The executor's parts without a cluster: what a job asks for, what the scheduler's words mean, the journal, NUMA."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from jobs.host import numa
+from jobs.record import lost
+from jobs.record.failures import Unsupported
+from jobs.record.folder import read_json, write_json
+from jobs.slurm import allocation
+from jobs.slurm.executor import ending, request
+from jobs.slurm.executor.journal import Entry, Journal
+from jobs.slurm.executor.scheduler import _TRANSIENT, State, forget_allocation, parse
+from jobs.slurm.executor.settings import ExecutorSettings
+
+
+def test_a_rule_overrides_the_profile():
+    settings = ExecutorSettings(partition="gpu", account="a", extra="--exclusive --mail-type=END", reservation="night")
+    asked = request.of({"nodes": 2, "gpus_per_node": 4, "slurm_partition": "big", "mem_mb": 100}, 3, settings)
+    assert asked == request.of(
+        {"nodes": 2, "gpus_per_node": 4, "slurm_partition": "big", "mem_mb": 100}, 3, settings
+    )  # so that such jobs share an array
+    told = asked.parameters()
+    assert told["partition"] == "big" and told["account"] == "a" and told["cpus_per_task"] == 3
+    assert told["mem"] == "100M" and told["gpus_per_node"] == 4 and "qos" not in told
+    assert told["additional_parameters"] == {
+        "exclusive": True, "mail-type": "END", "reservation": "night", "no-requeue": True, "signal": "B:CONT@30"
+    }  # fmt: skip
+    assert asked.avoiding(["n3"]).avoiding(["n5"]).exclude == "n3,n5"
+
+
+def test_extra_that_is_no_option():
+    with pytest.raises(ValueError, match=r"submitit-extra: 'exclusive' is not an option"):
+        request.words("exclusive")
+
+
+def test_setup_and_python_reach_the_batch_script():
+    settings = ExecutorSettings(setup="module load cuda\n\nexport A=1", python="apptainer exec x.sif python")
+    lines = request.of({}, 1, settings).setup
+    assert lines == ("module load cuda", "export A=1", "export NIGHTSWEEP_PYTHON='apptainer exec x.sif python'")
+
+
+def test_ranks_run_with_the_python_that_the_profile_names(monkeypatch):
+    monkeypatch.setenv("NIGHTSWEEP_PYTHON", "apptainer exec 'my image.sif' python")
+    assert allocation.python() == ["apptainer", "exec", "my image.sif", "python"]
+
+
+def test_states_of_arrays():
+    found = parse("7_[1-3,5%2]|PENDING||Resources\n7_0|CANCELLED by 0|n1|None\n8|NODE_FAIL|n[1-2]|x\n9_4|RUNNING|n3|\n")
+    assert {i for i, s in found.items() if s.active} == {"7_1", "7_2", "7_3", "7_5", "9_4"}
+    assert found["7_0"].name == "CANCELLED" and found["8"].nodes == "n[1-2]"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "again"),
+    [("NODE_FAIL", "node_failure", True), ("PREEMPTED", "preempted", True), ("TIMEOUT", "time_limit", False),
+     ("OUT_OF_MEMORY", "host_out_of_memory", False), ("CANCELLED", "cancelled", False)],
+)  # fmt: skip
+def test_what_a_final_state_means(state, reason, again):
+    loss = lost.of_state(state, "n1")
+    assert (loss.reason, loss.again) == (reason, again) and "n1" in loss.message
+
+
+def test_states_that_say_nothing_against_a_result():
+    assert lost.of_state("COMPLETED", "n1") is None and lost.of_state("FAILED", "n1") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "transient"),
+    [("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", True),
+     ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", True),
+     ("sbatch: error: QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy (job submit limit, ...)", True),
+     ("sbatch: error: invalid partition specified: none", False),
+     ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", False),
+     ("sbatch: error: Batch job submission failed: Invalid generic resource (gres) specification", False)],
+)  # fmt: skip
+def test_outages_are_told_from_refusals(text, transient):
+    assert bool(_TRANSIENT.search(text)) == transient
+
+
+def test_journal(tmp_path):
+    first = Journal(tmp_path)
+    first.intend("x", ["a", "b"], [0, 0])
+    first.accept("x", ["7_0", "7_1"])
+    first.end("a")
+    first.intend("y", ["c"], [1])
+    first.intend("z", ["d"], [0])
+    first.refuse("z")
+    with (first.folder / "journal.jsonl").open("a") as sink:
+        sink.write('{"event": "en')  # killed while it wrote
+    found = Journal(tmp_path).unfinished()
+    assert set(found) == {"b", "c"}
+    assert (found["b"].job_id, found["b"].index, found["b"].size) == ("7_1", 1, 2)
+    assert found["c"].job_id is None and found["c"].losses == 1 and found["c"].name == "y"
+
+
+def test_an_end_that_a_later_driver_saw(tmp_path):
+    first, second = Journal(tmp_path), Journal(tmp_path)
+    first.intend("x", ["a", "b"], [0, 0])
+    first.accept("x", ["7_0", "7_1"])
+    second.end("a")
+    assert set(Journal(tmp_path).unfinished()) == {"b"}
+    second.intend("y", ["a"], [0])
+    assert Journal(tmp_path).unfinished()["a"].name == "y"
+
+
+def test_a_record_that_someone_removed_is_told_from_one_that_is_late(tmp_path):
+    """The job ended well: its record may be late for two minutes, and is gone after that."""
+    result = tmp_path / "x/7_0_0_result.pkl"
+    result.parent.mkdir()
+    entry = Entry(str(tmp_path / "record.json"), "x", result.parent, 0, 1, "7_0", 0)
+    assert not ending.ended_well(entry)
+    for outcome, well in ((("success", 1), False), (("error", "Traceback"), False), (("success", 0), True)):
+        result.write_bytes(pickle.dumps(outcome))
+        os.utime(result, (0, 0))
+        assert ending.ended_well(entry) == ending.wanted_again(entry) == well
+    os.utime(result)
+    assert not ending.wanted_again(entry)
+    os.utime(result, (0, 0))
+    (tmp_path / "record.json").touch()
+    assert entry.written() and not ending.wanted_again(entry)
+
+
+def test_old_journals_without_open_ends_are_removed(tmp_path):
+    first, second = Journal(tmp_path), Journal(tmp_path)
+    for journal in (first, second):
+        journal.intend("x", ["a"], [0])
+        journal.end("a")
+    os.utime(first.folder / "journal.jsonl", (0, 0))
+    assert Journal(tmp_path).unfinished() == {}
+    assert not first.folder.exists() and second.folder.exists()
+
+
+def test_an_enclosing_allocation_is_forgotten(monkeypatch):
+    for name in ("SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "CUDA_VISIBLE_DEVICES", "SLURM_CONF"):
+        monkeypatch.setenv(name, "1")
+    forget_allocation()
+    assert "SLURM_CONF" in os.environ
+    assert not {"SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "CUDA_VISIBLE_DEVICES"} & set(os.environ)
+
+
+def test_gpus_of_this_host_stay_without_an_allocation(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    forget_allocation()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_slurm_is_blamed_where_it_says_so(tmp_path):
+    log = tmp_path / "launch.log"
+    assert allocation.blame(log) is None
+    log.write_text("srun: error: n1: task 0: Exited with exit code 1\n")
+    assert allocation.blame(log) is None
+    log.write_text("srun: error: Node failure on n2\n")
+    assert allocation.blame(log) == ("node_failure", "srun: error: Node failure on n2")
+    log.write_text("slurmstepd: error: *** STEP 3.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***\n")
+    assert allocation.blame(log)[0] == "preempted"
+
+
+def test_records_that_are_set_aside(tmp_path):
+    for reason, goes in (("node_failure", True), ("cancelled", True), ("rank_exception", False)):
+        folder = tmp_path / reason
+        folder.mkdir()
+        write_json(folder / "record.json", {"status": "failed", "reason": reason})
+        assert (lost.set_aside(folder) == reason) == goes
+        assert (folder / "record.json").exists() != goes
+    assert lost.set_aside(tmp_path / "none") is None
+
+
+def test_record_of_a_lost_point(tmp_path):
+    job = {"sweep": "s", "point_id": "p", "settings": {"workload": "image", "model": "mobilenet_v2", "nodes": 2}}
+    lost.write(tmp_path / "p/record.json", job, lost.Loss("launch_failed", "no such partition"), 1, None)
+    record = read_json(tmp_path / "p/record.json")
+    assert (record["status"], record["reason"], record["world_size"]) == ("not_run", "launch_failed", 2)
+
+
+def test_cpus_near_and_far():
+    near = numa.cpus_of_mask([0b1100, 1])
+    assert near == {2, 3, 64}
+    assert numa.chosen(near, {0, 1, 2, 3}, "near") == {2, 3}
+    assert numa.chosen(near, {0, 1, 2, 3}, "far") == {0, 1}
+    with pytest.raises(Unsupported, match="numa far: none of this job's 2 CPUs"):
+        numa.chosen(near, {2, 3}, "far")
+
+
+def track(**more):
+    return ending.Track("k", request.Request(), "true", Path("x"), "n", (0, 1), **more)
+
+
+OK, KILLED, OWN = {"status": "ok"}, {"reason": "rank_killed"}, {"reason": "loss_nan"}
+NODE = {"reason": "node_failure", "message": "Node failure on n2"}
+
+
+@pytest.mark.parametrize(
+    ("code", "record", "state", "expected"),
+    [
+        (None, None, None, None),  # not asked yet
+        (None, None, "RUNNING", None),
+        (0, OK, None, True),
+        (0, OWN, None, True),  # a failure of its own is a result
+        (0, KILLED, None, None),  # the scheduler may know better
+        (0, KILLED, "COMPLETED", True),
+        (0, KILLED, "NODE_FAIL", "node_failure"),
+        (0, KILLED, "OUT_OF_MEMORY", "host_out_of_memory"),
+        (0, NODE, None, "node_failure"),
+        (None, OK, "NODE_FAIL", True),  # measured before the node died
+        (None, None, "CANCELLED", "cancelled"),
+        (130, None, None, None),
+        (130, None, "PREEMPTED", "preempted"),
+        (1, None, "COMPLETED", "launch_failed"),
+        (0, None, "COMPLETED", None),  # the file system may be behind
+        (None, None, "COMPLETED", None),
+    ],
+)
+def test_how_a_job_ended(code, record, state, expected):
+    states = None if state is None else {"7": State(state, "n1")}
+    found = ending.end(track(), "7", code, (Path("r"), record), states)
+    assert (found.reason if isinstance(found, lost.Loss) else found) == expected
+
+
+def test_a_job_that_nobody_knows_is_lost_after_a_while():
+    one = track()
+    assert ending.end(one, "7", None, None, {}) is None
+    one.missing_since -= ending.MISSING_S
+    assert ending.end(one, "7", None, None, {}).reason == "lost"
+    assert ending.end(track(refused="no such partition"), None, None, None, None).reason == "launch_failed"

@@ -1,0 +1,265 @@
+"""The executor on a real Slurm: every way in which a job can be lost, and a driver that is killed or told to stop."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from tests.cluster.slurm import Cluster, Shape, available
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[3]
+SWEEP = {"name": "sleep", "points": []}
+
+
+BOTH = pytest.mark.parametrize("cluster", [False, True], ids=["squeue", "sacct"], indirect=True)
+"""With and without accounting, where the two ways to ask for states could differ."""
+
+
+@pytest.fixture(scope="module")
+def cluster(request, tmp_path_factory):
+    accounting = getattr(request, "param", False)
+    if why := available(accounting=accounting):
+        pytest.skip(why)
+    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=4, gpus=0, accounting=accounting)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module", autouse=True)
+def over_the_limit(tmp_path_factory):
+    """A job that runs into its time limit, on a cluster of its own: Slurm takes a minute and a half to notice."""
+    if available():
+        yield None
+        return
+    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=1, gpus=0)) as started:
+        yield Driver(started, tmp_path_factory.mktemp("limit"), 1, 300, 1, 1)
+
+
+class Driver:
+    """One run of Snakemake on points that sleep."""
+
+    def __init__(self, cluster, folder, points, seconds=0, nodes=1, runtime=5, *more):
+        self.cluster, self.folder, self.points = cluster, folder, [f"{number:012x}" for number in range(points)]
+        results = folder / "results/sleep"
+        results.mkdir(parents=True, exist_ok=True)
+        settings = {"workload": "image", "model": "mobilenet_v2"}
+        listed = [{"point_id": point, "settings": settings} for point in self.points]
+        (results / "sweep.json").write_text(json.dumps({"name": "sleep", "points": listed}))
+        command = ["snakemake", "-s", str(ROOT / "tests/cluster/Snakefile"), "--directory", str(folder)]
+        command += ["--profile", str(ROOT / "profiles/slurm"), "--logger", "nightsweep"]
+        command += ["--default-resources", "mem_mb=100", "cpus_per_task=1", "--latency-wait", "5"]
+        command += ["--submitit-poll-s", "5", *more]
+        command += ["--config", f"points={points}", f"seconds={seconds}", f"nodes={nodes}", f"runtime={runtime}"]
+        self.log = folder / "driver.log"
+        path = f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"
+        with self.log.open("a") as sink:
+            self.process = subprocess.Popen(
+                command, env=cluster.environment | {"PATH": path}, stdout=sink, stderr=sink, start_new_session=True
+            )
+
+    def point(self, number):
+        return self.folder / "results/sleep/points" / self.points[number]
+
+    def record(self, number):
+        path = self.point(number) / "record.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def notes(self, number, word):
+        path = self.point(number) / "notes"
+        return (
+            [line.split()[1] for line in path.read_text().splitlines() if line.startswith(word)]
+            if path.exists()
+            else []
+        )
+
+    def until(self, reached, timeout=180, fast=False):
+        end = time.monotonic() + timeout
+        while not reached():
+            assert time.monotonic() < end, self.log.read_text()
+            time.sleep(0.005 if fast else 0.2)
+
+    def running(self):
+        return [row for row in self.cluster.jobs() if row["state"] == "RUNNING"]
+
+    def finish(self, timeout=300):
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            pytest.fail(self.log.read_text())
+        assert self.process.returncode == 0, self.log.read_text()
+        return self.log.read_text()
+
+
+@BOTH
+def test_arrays_of_one_and_two_nodes(cluster, tmp_path):
+    driver = Driver(cluster, tmp_path, 6, 1, 2)
+    driver.finish()
+    assert all(driver.record(n)["status"] == "ok" for n in range(6))
+    assert all(len(driver.notes(n, "end")) == 1 for n in range(6))
+    assert len({driver.notes(n, "start")[0] for n in range(6)}) == 6
+
+
+@BOTH
+def test_lost_jobs(cluster, tmp_path):
+    """A node loses its power, a person cancels, an urgent job preempts; two others are not touched."""
+    driver = Driver(cluster, tmp_path, 5, 25, 1, 5, "--set-resources", "point:cpus_per_task=10")
+    driver.until(lambda: len(driver.running()) == 4)  # one job a node: the fifth waits
+    driver.until(lambda: sum(bool(driver.notes(n, "start")) for n in range(5)) == 4)
+    started = [n for n in range(5) if driver.notes(n, "start")]
+    waiting = next(n for n in range(5) if n not in started)
+    ids = {n: driver.notes(n, "start")[0] for n in started}
+    off, cancelled, preempted, _ = started
+    rows = {n: next(r for r in driver.running() if real_id(cluster, r["id"]) == ids[n]) for n in started}
+    node = rows[off]["nodes"]
+    cluster.power_off(node)
+    cluster.down(node, "power")
+    cluster.run("scancel", rows[cancelled]["id"])
+    urgent = cluster.run(
+        "sbatch", "--parsable", "--partition=urgent", f"--nodelist={rows[preempted]['nodes']}", "--exclusive",
+        "--output=/dev/null", "--wrap", "sleep 5",
+    ).strip()  # fmt: skip
+    try:
+        said = driver.finish()
+    finally:
+        cluster.run("scancel", urgent, check=False)
+        cluster.power_on(node)
+        cluster.wait_for(node, "idle")
+    assert driver.record(cancelled)["status"] == "cancelled" and driver.record(cancelled)["reason"] == "cancelled"
+    for n in set(range(5)) - {cancelled}:
+        assert driver.record(n)["status"] == "ok", said
+        assert len(driver.notes(n, "end")) == 1
+    assert len(driver.notes(off, "start")) == len(driver.notes(preempted, "start")) == 2
+    assert len(driver.notes(waiting, "start")) == 1
+
+
+def real_id(cluster, job):
+    """Slurm's own number of an array's element."""
+    return next(
+        word.removeprefix("JobId=")
+        for word in cluster.run("scontrol", "-o", "show", "job", job).split()
+        if word.startswith("JobId=")
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [("--submitit-partition=none", "invalid partition"), ("--submitit-extra=--gres=none:9", "(gres)"),
+     ("--submitit-constraint=none", "Invalid feature")],
+)  # fmt: skip
+def test_refused_by_the_scheduler(cluster, tmp_path, option, text):
+    driver = Driver(cluster, tmp_path, 3, 0, 1, 5, option)
+    said = driver.finish()
+    assert text in said and "Traceback" not in said
+    for n in range(3):
+        assert driver.record(n)["status"] == "not_run" and driver.record(n)["reason"] == "launch_failed"
+        assert text in driver.record(n)["message"]
+
+
+def test_without_a_cluster_the_same_code_runs_here(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    driver = Driver(SimpleNamespace(environment=environment), tmp_path, 3, 0, 1, 5, "--submitit-cluster=local")
+    driver.finish()
+    assert all(driver.record(n)["status"] == "ok" for n in range(3))
+
+
+def test_controller_stops_for_a_while(cluster, tmp_path):
+    driver = Driver(cluster, tmp_path, 3, 5)
+    driver.until(lambda: cluster.run("squeue", "-h", "-s", "-o", "%j").split().count("sleep") == 3)
+    cluster.stop_controller()
+    time.sleep(20)
+    cluster.start_controller()
+    driver.finish()
+    assert all(driver.record(n)["status"] == "ok" and len(driver.notes(n, "end")) == 1 for n in range(3))
+
+
+def test_submitted_while_the_controller_is_away(cluster, tmp_path):
+    cluster.stop_controller()
+    try:
+        driver = Driver(cluster, tmp_path, 2)
+        time.sleep(15)
+    finally:
+        cluster.start_controller()
+    driver.finish()
+    assert all(driver.record(n)["status"] == "ok" and len(driver.notes(n, "end")) == 1 for n in range(2))
+
+
+@BOTH
+def test_driver_killed_and_started_again(cluster, tmp_path):
+    first = Driver(cluster, tmp_path, 6, 12, 1, 5, "--set-resources", "point:cpus_per_task=10")
+    first.until(lambda: len(first.running()) == 4)
+    os.killpg(first.process.pid, signal.SIGKILL)
+    first.process.wait()
+    time.sleep(14)  # four end while nobody watches, two start
+    second = Driver(cluster, tmp_path, 6, 12, 1, 5, "--set-resources", "point:cpus_per_task=10")
+    second.finish()
+    for n in range(6):
+        assert second.record(n)["status"] == "ok"
+        assert len(second.notes(n, "start")) == len(second.notes(n, "end")) == 1
+    (second.point(0) / "record.json").unlink()  # a person wants this one again: no old job may stand for it
+    third = Driver(cluster, tmp_path, 6, 0)
+    assert "lost" not in third.finish()
+    assert [len(third.notes(n, "end")) for n in range(6)] == [2, 1, 1, 1, 1, 1]
+
+
+def slow_to_answer(cluster, folder):
+    """The cluster with a squeue that takes a second more, so that a query can be caught under way.
+
+    Where a file `told` lies in the folder by then, it takes five more, and answers when the jobs are gone.
+    """
+    stand_in = folder / "slow/squeue"
+    stand_in.parent.mkdir()
+    path = cluster.environment["PATH"]
+    late = f"if [ -e {folder}/told ]; then sleep 5; fi"
+    stand_in.write_text(f'#!/bin/sh\nsleep 1\n{late}\nexec {shutil.which("squeue", path=path)} "$@"\n')
+    stand_in.chmod(0o755)
+    slow = Cluster.__new__(Cluster)
+    slow.__dict__ = cluster.__dict__ | {"environment": cluster.environment | {"PATH": f"{stand_in.parent}:{path}"}}
+    return slow
+
+
+@pytest.mark.parametrize("asking", [False, True], ids=["quiet", "while-asking"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_stop(cluster, tmp_path, number, asking):
+    before = {row["id"] for row in cluster.jobs()}  # of other tests: some may still be completing
+    driver = Driver(slow_to_answer(cluster, tmp_path) if asking else cluster, tmp_path, 40, 60)
+    driver.until(lambda: len(driver.running()) >= 3)
+    if asking:  # its query to the scheduler is under way
+        ours = psutil.Process(driver.process.pid)
+        driver.until(lambda: any(child.name() in ("squeue", "sacct") for child in ours.children()), fast=True)
+        (tmp_path / "told").touch()
+    driver.process.send_signal(number)
+    told = time.monotonic()
+    driver.process.wait(60)
+    active = ("RUNNING", "PENDING", "COMPLETING")
+    while left := [row for row in cluster.jobs() if row["state"] in active and row["id"] not in before]:
+        assert time.monotonic() - told < 10, left
+        time.sleep(0.2)
+    assert driver.process.returncode != 0
+    assert not any(driver.record(n) for n in range(40))
+
+
+def test_started_inside_an_allocation(cluster, tmp_path):
+    """What an enclosing job leaves in the environment must not reach the points."""
+    bound = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_CPU": "10", "SLURM_NTASKS": "7", "CUDA_VISIBLE_DEVICES": "3"}
+    within = Cluster.__new__(Cluster)
+    within.__dict__ = cluster.__dict__ | {"environment": cluster.environment | bound}
+    driver = Driver(within, tmp_path, 2, 1, 2, 5, "--submitit-extra=--exclusive")
+    driver.finish()
+    assert all(driver.record(n)["status"] == "ok" for n in range(2))
+
+
+def test_time_limit(over_the_limit):
+    if over_the_limit is None:
+        pytest.skip(available())
+    over_the_limit.finish()
+    record = over_the_limit.record(0)
+    assert (record["status"], record["reason"]) == ("failed", "time_limit")

@@ -1,0 +1,131 @@
+"""Real ranks on a real Slurm: the whole chain over one and two nodes, failures of ranks, and a node that is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from analysis.figures.families import FAMILIES
+from tests.cluster.slurm import Cluster, Shape, available
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[3]
+BASE = "workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1"
+CHAIN = f"""
+name: chain
+base: {{{BASE}, timed_steps: 3, traced_steps: 1}}
+axes: {{nodes: [1, 2], strategy: [ddp]}}
+include:
+  - {{nodes: 2, fault: ["exception@rank1:step1", "hang@rank1:step1"]}}
+resources: {{timeout_min: 5, stall_s: 90}}
+"""
+LONG = f"""
+name: long
+base: {{{BASE}, timed_steps: 1500, traced_steps: 0, ranks_per_node: 1}}
+axes: {{seed: [1]}}
+resources: {{timeout_min: 10}}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if why := available():
+        pytest.skip(why)
+    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=3)) as started:
+        yield started
+
+
+def start(cluster, folder, sweep, *more):
+    (folder / "sweep.yaml").write_text(sweep)
+    command = ["snakemake", *more, "-s", str(ROOT / "Snakefile"), "--directory", str(folder), "--profile"]
+    command += [str(ROOT / "profiles/slurm"), "--configfile", "sweep.yaml", "--latency-wait", "10"]
+    command += ["--default-resources", "mem_mb=1000", "cpus_per_task=1", "gpus_per_node=1", "--submitit-poll-s", "5"]
+    environment = cluster.environment | {"PATH": f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def finish(process):
+    try:
+        _, errors = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail(process.communicate()[1])
+    assert process.returncode == 0, errors
+    return errors
+
+
+def test_chain(cluster, tmp_path):
+    said = finish(start(cluster, tmp_path, CHAIN))
+    assert "2 of 4 points ok" in said
+    points = pl.read_parquet(tmp_path / "results/chain/tables/points.parquet")
+    found = {(r["nodes"], r["fault"]): r for r in points.to_dicts()}
+    assert found[1, None]["status"] == found[2, None]["status"] == "ok"
+    assert len(found[2, None]["hosts"]) == 2
+    assert found[2, "exception@rank1:step1"]["reason"] == "rank_exception"
+    assert "rank 1: DrillError" in found[2, "exception@rank1:step1"]["message"]
+    assert found[2, "hang@rank1:step1"]["reason"] == "stalled"
+    record = tmp_path / "results/chain/points" / found[2, None]["point_id"] / "record.json"
+    assert json.loads(record.read_text())["slurm"]["job_id"]
+    drawn = {p.stem for p in (tmp_path / "results/chain/figures").glob("*.png")}
+    # Whether steps of milliseconds wait for something above the noise, which is what causes shows, is chance.
+    assert drawn | {"causes"} == FAMILIES.keys() - {"energy", "remedies", "roofline"}
+    assert "stalled" in (tmp_path / "results/chain/report.html").read_text()
+
+
+def test_slurmd_dies_and_its_ranks_run_on(cluster, tmp_path):
+    """The controller gives the node up while the ranks still run: they must not disturb the next attempt."""
+    driver = start(cluster, tmp_path, LONG, "points")
+    beats = []
+    deadline = time.monotonic() + 180
+    while not any("step" in beat.read_text() for beat in beats) and time.monotonic() < deadline:
+        time.sleep(0.5)
+        beats = list(tmp_path.glob("results/long/points/*/timed.*/rank0.heartbeat"))
+    node = next(row["nodes"] for row in cluster.jobs() if row["state"] == "RUNNING")
+    cluster.kill_slurmd(node)
+    cluster.down(node, "slurmd is gone")
+    try:
+        finish(driver)
+    finally:
+        cluster.power_off(node)
+        cluster.power_on(node)
+        cluster.wait_for(node, "idle")
+    (folder,) = tmp_path.glob("results/long/points/*")
+    record = json.loads((folder / "record.json").read_text())
+    assert record["status"] == "ok" and record["attempt"] == len((folder / "attempts.jsonl").read_text().splitlines())
+    window = json.loads((folder / "timed/rank0.result.json").read_text())["window"]
+    look = record["looks"]["timed"]
+    assert look["started_ns"] < window["start_ns"] < window["end_ns"] < look["ended_ns"]
+    names = [row["state"] for row in cluster.jobs()]
+    assert "NODE_FAIL" in names and names.count("COMPLETED") >= 1
+
+
+def test_controller_is_away_when_ranks_should_start(cluster, tmp_path):
+    driver = start(cluster, tmp_path, LONG.replace("1500", "3").replace("long", "away"), "points")
+    deadline = time.monotonic() + 180
+    while not list(tmp_path.glob("results/away/points/*/attempts.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    cluster.stop_controller()
+    time.sleep(15)
+    cluster.start_controller()
+    finish(driver)
+    (record,) = tmp_path.glob("results/away/points/*/record.json")
+    assert json.loads(record.read_text())["status"] == "ok"
+
+
+def test_the_launcher_stops_before_slurm_would(cluster, tmp_path):
+    """So that the record tells where the ranks stood, which Slurm's own end would not leave time for."""
+    hang = LONG.replace("traced_steps: 0", 'traced_steps: 0, fault: "hang@rank0:step1"').replace("long", "limit")
+    finish(start(cluster, tmp_path, hang, "points", "--set-resources", "point:runtime=1"))
+    (path,) = tmp_path.glob("results/limit/points/*/record.json")
+    record = json.loads(path.read_text())
+    assert (record["status"], record["reason"]) == ("failed", "time_limit")
+    assert record["message"].startswith("still running after") and record["looks"]["timed"]["wall_s"] < 60
+    assert (path.parent / "timed/rank0.stacks.txt").stat().st_size

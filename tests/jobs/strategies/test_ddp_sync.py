@@ -1,0 +1,40 @@
+"""How often DDP averages gradients: once a step, and not with every micro-batch."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from jobs import workloads
+from jobs.launch.watchdog import free_port
+from jobs.point.point import complete
+from jobs.strategies import make_trainer
+from jobs.telemetry.trace.tracers import NoTracer
+from tests.jobs.strategies.strategy_run import NANO
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_gradients_are_averaged_once_a_step(group):
+    point = complete(NANO | {"grad_accum": 3})
+    work = workloads.build(point)
+    trainer = make_trainer(point, work, torch.device("cpu"))
+    sent = []
+
+    def hook(_, bucket):
+        sent.append(bucket.index())
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    trainer.model.register_comm_hook(None, hook)
+    batch = {"tokens": torch.randint(0, 256, (2, 16))}
+    for _ in range(2):
+        sent.clear()
+        assert len(trainer.micro_batches([batch] * 3, NoTracer(), lambda loss: loss)) == 3
+        trainer.step()
+    assert sent and len(sent) == len(set(sent))  # each bucket once

@@ -1,0 +1,79 @@
+"""The whole chain through Snakemake, on a small sweep: run, killed, run again, figures drawn again."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from analysis.figures.families import FAMILIES
+
+ROOT = Path(__file__).parents[2]
+SWEEP = """
+name: chain
+base: {workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1, timed_steps: 3,
+       traced_steps: 1}
+axes:
+  seed: [0, 1]
+include:
+  - {learning_rate: 1.0e-4, fault: "exception@rank0:step1"}
+"""
+
+
+def start(folder, *targets):
+    command = ["snakemake", *targets, "-s", str(ROOT / "Snakefile"), "--directory", str(folder), "--profile"]
+    command += [str(ROOT / "profiles/local"), "--configfile", "sweep.yaml"]
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def finish(process):
+    _, errors = process.communicate(timeout=400)
+    assert process.returncode == 0, errors
+    return errors
+
+
+@pytest.mark.slow
+def test_killed_half_way_and_run_again(tmp_path):
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    records = tmp_path / "results/chain/points"
+    first = start(tmp_path)
+    deadline = time.monotonic() + 120
+    while not list(records.glob("*/.measured.json")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    finish(start(tmp_path, "-n"))
+    second = start(tmp_path)
+    assert "another Nightsweep is at work" in second.communicate(timeout=60)[1] and second.returncode != 0
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    done = {p.with_name("record.json"): p.read_bytes() for p in records.glob("*/.measured.json")}
+    assert done
+    said = finish(start(tmp_path))
+    assert "2 of 3 points ok" in said and "DrillError" in said
+    assert {p: p.read_bytes() for p in done} == done
+    statuses = sorted(json.loads(p.read_text())["status"] for p in records.glob("*/record.json"))
+    assert statuses == ["failed", "ok", "ok"]
+    assert "DrillError" in (tmp_path / "results/chain/report.html").read_text()
+
+    figures = tmp_path / "results/chain/figures"
+    drawn = {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()}
+    assert len(drawn) > len(FAMILIES)
+    shutil.rmtree(figures)
+    finish(start(tmp_path, "figures"))
+    assert {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()} == drawn
+    assert {p: p.read_bytes() for p in done} == done
+    finish(start(tmp_path))
+    said = finish(start(tmp_path))
+    assert "2 of 3 points ok" in said and "results/chain/report.html" in said
+
+
+def test_a_broken_sweep_submits_nothing(tmp_path):
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("[0, 1]", "[0, one]"))
+    process = start(tmp_path)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "axes.seed[1]" in errors and "Traceback" not in errors
+    assert not (tmp_path / "results").exists()
