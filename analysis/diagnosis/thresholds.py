@@ -6,7 +6,6 @@ python -m analysis.diagnosis.thresholds
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -113,37 +112,3 @@ TABLE: dict[str, Threshold] = {
 def limit(name: str) -> float:
     """The value of a threshold."""
     return TABLE[name].value
-
-
-def page() -> str:
-    """docs/diagnosis.md."""
-    from analysis.diagnosis.causes.rules import RULES
-
-    kinds = [f"| `{rule.kind}` | {rule.cause} | {rule.text} |" for rule in RULES]
-    limits = [f"| `{name}` | {t.value:.12g} | {t.unit} | {t.text} | {t.source} |" for name, t in TABLE.items()]
-    head = Path(__file__).with_name("diagnosis.head.md").read_text()
-    return "\n".join(
-        [
-            head,
-            "## Kinds",
-            "",
-            "| kind | cause | what it is and how its share is computed |",
-            "|---|---|---|",
-            *kinds,
-            "",
-            "## Thresholds",
-            "",
-            "| name | value | unit | meaning | source |",
-            "|---|---|---|---|---|",
-            *limits,
-            "",
-        ]
-    )
-
-
-def main() -> None:
-    (Path(__file__).parents[2] / "docs/diagnosis.md").write_text(page())
-
-
-if __name__ == "__main__":
-    main()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from analysis.diagnosis.known import seen
 from analysis.figures import energy, remedies, roofline, scaling, timeline
-from analysis.paper import figures
-from analysis.report import causes
+from analysis.paper.figures import families as figures
 from analysis.sweep import blocks, dataset, nights
 
 _SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
@@ -67,7 +67,7 @@ def shown(family: str, tables: dataset.Tables) -> pl.DataFrame:
     if family == "energy":
         return energy.placed(tables)
     if family == "causes":
-        return ok.filter(pl.col("point_id").is_in(causes.seen(tables)["point_id"].unique().implode()))
+        return ok.filter(pl.col("point_id").is_in(seen(tables)["point_id"].unique().implode()))
     if family == "scaling":
         return scaling.compared(tables).unique("point_id", maintain_order=True)
     if family in ("breakdown", "loss"):

@@ -6,8 +6,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.diagnosis.known import seen
 from analysis.figures import panels, style
-from analysis.report import causes
 from analysis.sweep import dataset
 
 MOST = 40
@@ -28,8 +28,8 @@ def shares(tables: dataset.Tables) -> pl.DataFrame:
     """Per configuration of which something is known, and cause: the sum of the shares of its kinds, mean over `n`
     points; `kind`: the configuration's largest. A time that two causes share may count for both."""
     points = dataset.ok_points(tables).select("point_id", *BAR)
-    found = causes.seen(tables).join(points, on="point_id").filter(pl.col("cause").is_in(list(COLOURS)))
-    count = points.filter(pl.col("point_id").is_in(causes.seen(tables)["point_id"].unique().implode()))
+    found = seen(tables).join(points, on="point_id").filter(pl.col("cause").is_in(list(COLOURS)))
+    count = points.filter(pl.col("point_id").is_in(seen(tables)["point_id"].unique().implode()))
     of_each = found.group_by(*BAR, "cause", "kind").agg(pl.col("share").sum())
     n = count.group_by(BAR).agg(n=pl.len())
     kinds = n.join(of_each, on=BAR, how="left").with_columns(share=pl.col("share").fill_null(0.0) / pl.col("n"))

@@ -16,6 +16,10 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+LEFT_OUT = "left-out.txt"
+FAILED = "could not be drawn"
+"""What the line of a figure whose drawing failed says."""
+
 ONE_COLUMN_IN = 3.5
 TWO_COLUMNS_IN = 7.2
 PAGE_IN = 9.2

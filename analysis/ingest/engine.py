@@ -16,13 +16,12 @@ from analysis.metrics.launches import sums
 from analysis.metrics.launches.attribution import ON_DEVICE, attribute
 from analysis.metrics.points import efficiency
 from analysis.metrics.ranks import collectives
-from analysis.metrics.ranks.collectives import OF_RANK
 from analysis.metrics.steps import detection, parts, temporal
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
-from analysis.tables import points
+from analysis.tables import column
 from analysis.tables.events import Trace
-from analysis.tables.traces import TRACE_TABLES
+from analysis.tables.traces import OF_RANK, TRACE_TABLES
 
 Frames = dict[str, pl.DataFrame]
 _RANK = re.compile(r"(?:(?<![a-z])rank[-_]?|[-_]r)(\d+)(?:_pqtdir|_parquetdir)?$", re.IGNORECASE)
@@ -205,4 +204,4 @@ def _conformed(frame: pl.DataFrame, name: str) -> pl.DataFrame:
     texts = {n: frame[n].dtype for n in frame.columns if frame[n].dtype == pl.Categorical()}
     wanted = OF_RANK if name == "collectives" else TRACE_TABLES[name]
     columns = {n: c if n not in texts else type(c)(texts[n], c.text) for n, c in wanted.items()}
-    return points.conform(frame, columns).collect()
+    return column.conform(frame, columns).collect()

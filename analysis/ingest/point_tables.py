@@ -20,7 +20,7 @@ from analysis.metrics.steps import activities, breakdown, timeline
 from analysis.readers import point_files
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
-from analysis.tables import points
+from analysis.tables import column, points
 from analysis.tables.events import Trace
 
 KEYS: dict[str, list[str]] = {
@@ -133,8 +133,8 @@ def readable(folder: Path) -> dict[int, tuple[Callable[[Path], Trace], Path]]:
 def finished(name: str, frame: pl.DataFrame | None) -> pl.DataFrame:
     """The table as its schema says, sorted."""
     if frame is None:
-        return points.empty(points.TABLES[name])
-    return points.conform(frame, points.TABLES[name]).sort(KEYS[name], maintain_order=True).collect()
+        return column.empty(points.TABLES[name])
+    return column.conform(frame, points.TABLES[name]).sort(KEYS[name], maintain_order=True).collect()
 
 
 def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
@@ -142,6 +142,15 @@ def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name, frame in frames.items():
         frame.write_parquet(out / f"{name}.parquet")
+
+
+def concatenated(name: str, ids: Sequence[str], derived: Path) -> pl.DataFrame:
+    """A table of these points."""
+    files = [path for i in sorted(set(ids)) if (path := derived / i / f"{name}.parquet").is_file()]
+    if not files:
+        return finished(name, None)
+    columns = points.TABLES[name]
+    return finished(name, pl.concat([column.conform(pl.scan_parquet(f), columns) for f in files]).collect())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.tables import points
+from analysis.tables import column, points
 from jobs.telemetry.gpu import log
 
 LOOKS = ("timed", "traced")
@@ -21,8 +21,8 @@ def samples(point: Path, identity: str) -> pl.DataFrame:
         for look in LOOKS
         for path in sorted((point / look).glob("nvml-*.arrow"))
     ]
-    made = [points.conform(frame, points.TABLES["gpu_samples"]) for frame in frames]
-    return pl.concat(made).collect() if made else points.empty(points.TABLES["gpu_samples"])
+    made = [column.conform(frame, points.TABLES["gpu_samples"]) for frame in frames]
+    return pl.concat(made).collect() if made else column.empty(points.TABLES["gpu_samples"])
 
 
 def one(path: Path) -> pl.DataFrame:

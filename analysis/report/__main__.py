@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis import report
 from analysis.report import records
+from analysis.report import sweep_page as report
 from analysis.sweep import dataset
 
 

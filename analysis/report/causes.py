@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from analysis.diagnosis.known import seen
 from analysis.diagnosis.thresholds import limit
 from analysis.figures.remedies import change
 from analysis.sweep import dataset
@@ -87,14 +88,6 @@ def _line(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[st
         "gain": interval(trial["gain"], trial["gain_low"], trial["gain_high"]) if trial else "",
         "verdict": VERDICTS[trial["verdict"]] if trial else "not tried" if cause["remedy"] != "{}" else "",
     }
-
-
-def seen(tables: dataset.Tables) -> pl.DataFrame:
-    """Rows of `diagnoses` of the sweep's own points of which something is known: there is a trace, or a loss that shows
-    without one."""
-    has_trace = (pl.col("kind") != "missing_trace").all().over("point_id")
-    has_loss = (pl.col("share") >= limit("noise")).any().over("point_id")
-    return tables.own()["diagnoses"].filter(has_trace | has_loss)
 
 
 def lost(tables: dataset.Tables) -> _Rows:

@@ -9,12 +9,11 @@ from typing import Any
 
 from PIL import Image
 
-from analysis.figures import captions
+from analysis.figures import captions, style
 from analysis.figures.families import FAMILIES, shown
-from analysis.paper import figures as paper
+from analysis.paper.figures import families as paper
 from analysis.report import figure_data
 from analysis.sweep import dataset
-from analysis.tools import draw
 
 TITLES = {
     "iteration_time": "Step time",
@@ -45,7 +44,7 @@ def figures(tables: dataset.Tables, folder: Path) -> list[dict[str, Any]]:
 
 def left_out(folder: Path) -> list[str]:
     """A line for each figure that the tables have nothing to show of, or whose drawing failed."""
-    told = folder / draw.LEFT_OUT
+    told = folder / style.LEFT_OUT
     return told.read_text().splitlines() if told.exists() else []
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from analysis.sweep.labels import SPEAKING
+from analysis.tables import column
 from analysis.tables import points as schemas
 from jobs.point import point as settings
 
@@ -45,7 +46,7 @@ class Tables:
         """The table, with exactly its schema's columns; empty where there is none."""
         columns = schemas.TABLES[name]
         frame = self.frames.get(name)
-        return schemas.empty(columns) if frame is None else schemas.conform(frame, columns).collect()
+        return column.empty(columns) if frame is None else column.conform(frame, columns).collect()
 
     def own(self) -> Tables:
         """Of the sweep's own points, without those that remedies added: these are no part of what it compares."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -24,3 +25,23 @@ SAMPLE = {
     "host": Column(pl.String, "Host name."),
     "t_ns": Column(pl.Int64, "UTC ns."),
 }
+
+
+def schema(columns: Mapping[str, Column]) -> pl.Schema:
+    """Polars schema of a table."""
+    return pl.Schema({name: column.dtype for name, column in columns.items()})
+
+
+def conform(frame: pl.LazyFrame | pl.DataFrame, columns: Mapping[str, Column]) -> pl.LazyFrame:
+    """The frame with exactly these columns, in this order and of these types; absent ones are null."""
+    lazy = frame.lazy()
+    have = set(lazy.collect_schema().names())
+    return lazy.select(
+        (pl.col(name) if name in have else pl.lit(None)).cast(column.dtype).alias(name)
+        for name, column in columns.items()
+    )
+
+
+def empty(columns: Mapping[str, Column]) -> pl.DataFrame:
+    """A table of no rows."""
+    return pl.DataFrame(schema=schema(columns))

@@ -1,18 +1,13 @@
 """The tidy tables: every name, type, unit, meaning and source, in one place.
 
-Readers make these tables, metrics and figures take them. `docs/tables.md` is written from here:
-
-    python -m analysis.tables.points
+Readers make these tables, metrics and figures take them. `docs/tables.md` is written from here
+(`make docs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import polars as pl
 
-from analysis.metrics.points import efficiency
 from analysis.tables import diagnoses as remedies
 from analysis.tables import telemetry
 from analysis.tables.column import ID, RANK, Column
@@ -101,7 +96,33 @@ POINTS: dict[str, Column] = {
     "loss_last": Column(pl.Float64, "Mean loss over ranks of the last timed step.", "steps"),
     "parameters": Column(pl.Int64, "Parameters of the model.", "result.json"),
     "trainable_parameters": Column(pl.Int64, "Parameters with a gradient.", "result.json"),
-    **efficiency.COLUMNS,
+    "flops_per_step": Column(
+        pl.Int64,
+        "Model FLOPs of an optimizer step over all ranks: matrix products and convolutions forward and backward, two "
+        "a multiply-add, counted by torch's FlopCounterMode (jobs/rank/flops.py); recomputation left out, causal "
+        "attention not halved.",
+        "result.json",
+    ),
+    "peak_flops_per_s": Column(
+        pl.Float64,
+        "Dense peak of one device in the point's precision as its maker states it (metrics/points/peaks.py), FLOP/s.",
+        "result.json",
+    ),
+    "mfu_percent": Column(
+        pl.Float64,
+        "Model FLOP/s utilisation: flops_per_step over world_size, peak_flops_per_s and step_ms_mean, %.",
+        "derived",
+    ),
+    "hfu_percent": Column(
+        pl.Float64,
+        "Hardware FLOP/s utilisation: likewise, with what activation checkpointing recomputes, %.",
+        "derived",
+    ),
+    "mfu_reason": Column(
+        pl.String,
+        "Why a measured point has no MFU: not counted, a CPU, no stated peak, or above 100 %, which is refused.",
+        "derived",
+    ),
     "peak_memory_bytes": Column(
         pl.Int64,
         "Largest over ranks: peak of the CUDA allocator (allocated), or of the process (RSS) on a CPU.",
@@ -226,50 +247,3 @@ TABLES: dict[str, dict[str, Column]] = {
 }
 OF_SWEEP = ("diagnoses", "remedies")
 """Tables that are made for a sweep as a whole, and not point by point."""
-
-
-def schema(columns: Mapping[str, Column]) -> pl.Schema:
-    """Polars schema of a table."""
-    return pl.Schema({name: column.dtype for name, column in columns.items()})
-
-
-def conform(frame: pl.LazyFrame | pl.DataFrame, columns: Mapping[str, Column]) -> pl.LazyFrame:
-    """The frame with exactly these columns, in this order and of these types; absent ones are null."""
-    lazy = frame.lazy()
-    have = set(lazy.collect_schema().names())
-    return lazy.select(
-        (pl.col(name) if name in have else pl.lit(None)).cast(column.dtype).alias(name)
-        for name, column in columns.items()
-    )
-
-
-def empty(columns: Mapping[str, Column]) -> pl.DataFrame:
-    """A table of no rows."""
-    return pl.DataFrame(schema=schema(columns))
-
-
-def described(columns: Mapping[str, Column]) -> list[str]:
-    """A table's columns as lines of Markdown."""
-    head = ["| column | type | meaning | from |", "|---|---|---|---|"]
-    return head + [f"| `{n}` | {c.dtype} | {c.text} | {c.source} |" for n, c in columns.items()]
-
-
-def page() -> str:
-    """docs/tables.md."""
-    from analysis.tables.traces import TRACE_TABLES
-
-    lines = [
-        "# Tables",
-        "",
-        "Written from `analysis/tables/points.py` by `python -m analysis.tables.points`; do not edit.",
-        "",
-    ]
-    for title, tables in (("results/<sweep>/tables", TABLES), ("Tables of nightsweep ingest", TRACE_TABLES)):
-        lines += [f"## {title}", ""]
-        for name, columns in tables.items():
-            lines += [f"### {name}", "", *described(columns), ""]
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    (Path(__file__).parents[2] / "docs/tables.md").write_text(page())

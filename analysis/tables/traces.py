@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.metrics.points.efficiency import BANDWIDTH
-from analysis.metrics.ranks.collectives import ACROSS
-from analysis.metrics.ranks.straggler import INSTEAD
-from analysis.metrics.steps.parts import HIDDEN, PARTS
 from analysis.tables.column import Column
 from analysis.tables.events import DEVICES, EVENTS
+from analysis.tables.parts import HIDDEN, PARTS
 
 _STEP = {"step": Column(pl.Int32(), "Step in whose host range it was called or launched; null outside steps.")}
 _PATH = {"nvtx_path": Column(pl.String(), "Ranges open at the call, outermost first, between slashes.")}
@@ -50,6 +47,82 @@ _ESTIMATES = {
     "theoretical_occupancy": Column(pl.Float64(), "Resident warps over the limit, were there blocks enough."),
     "est_achieved_occupancy": Column(pl.Float64(), "The same with the blocks that there are."),
 }
+
+OF_RANK: dict[str, Column] = {
+    "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
+    "device": Column(pl.Int32, "CUDA device ordinal."),
+    "stream": Column(pl.Int64, "CUDA stream."),
+    "process": Column(pl.Int32, "Process id."),
+    "thread": Column(pl.Int32, "Thread that launched it; null where the launch is not in the trace."),
+    "step": Column(pl.Int32, "Step in whose host range it was launched; null outside of steps."),
+    "collective": Column(
+        pl.String, "all_reduce, all_gather, reduce_scatter, broadcast, reduce, send_recv, all_to_all; null: unknown."
+    ),
+    "launch_ns": Column(pl.Int64, "Start of the launching call, ns."),
+    "start_ns": Column(pl.Int64, "Start of the kernel, ns."),
+    "end_ns": Column(pl.Int64, "Its end, ns."),
+    "calls": Column(pl.Int64, "NCCL calls that the kernel carries out; null where not known."),
+    "bytes": Column(pl.Int64, "Message size as NCCL tells it: a rank's share of a gather, scatter or all-to-all."),
+    "communicator": Column(pl.String, "The communicator, the same on all its ranks."),
+    "ranks": Column(pl.Int64, "Ranks of the communicator."),
+}
+"""One row an NCCL kernel of one rank."""
+
+ACROSS: dict[str, Column] = {
+    **OF_RANK,
+    "lane": Column(pl.String, "What orders it: its communicator, or its stream where that is unknown."),
+    "sequence": Column(pl.Int64, "Its number among those of its kind on its lane, the same on all ranks."),
+    "matched_ranks": Column(pl.Int64, "Ranks on which it was found. The rest is null where that is 1."),
+    "first_start_ns": Column(pl.Int64, "Start on the first rank that came, ns."),
+    "others_start_ns": Column(pl.Int64, "Start on the last but one: from then on only the last was waited for, ns."),
+    "others_end_ns": Column(pl.Int64, "Last end on the others: a broadcast's root need not wait for the last to come."),
+    "skew_ns": Column(pl.Int64, "Start on the last rank less that on the first, ns."),
+    "late_rank": Column(pl.Int64, "The rank that came last."),
+    "transfer_ns": Column(pl.Int64, "Shortest duration over the ranks: what the collective takes when all are there."),
+    "wait_ns": Column(pl.Int64, "This rank's duration less transfer_ns: waiting for others, ns."),
+    "total_bytes": Column(pl.Int64, "Size as nccl-tests counts it: a gather, scatter or all-to-all of all ranks."),
+    "algorithm_bandwidth": Column(pl.Float64, "total_bytes / transfer, bytes/s."),
+    "bus_bandwidth": Column(pl.Float64, "algorithm_bandwidth times nccl-tests' factor, bytes/s."),
+}
+"""One row an NCCL kernel of any rank."""
+
+CATEGORIES = (
+    "compute",  # a compute kernel ran
+    "copy",  # none did, and a copy or memset ran
+    "communication",  # neither did, and another collective ran
+    "sync",  # the GPU was idle, and the thread waited in a synchronizing call
+    "allocator",  # likewise, in a call that takes or gives back memory
+    "launch",  # likewise, in a call that launches work
+    "call",  # likewise, in any other call of CUDA
+    "range",  # in no such call: its innermost NVTX range
+    "elsewhere",  # nor in any range: the innermost range of another thread of the process
+    "nothing",  # nor was any other thread
+    "queued",  # launched, and not begun: the GPU idle
+    "unknown",  # the GPU idle; the trace does not hold the launch
+    "unrecorded",  # before this rank's trace begins
+)
+INSTEAD: dict[str, Column] = {
+    "rank": Column(pl.Int64, "Global rank."),
+    "step": Column(pl.Int32, "Step in which it launched the collectives; null outside of steps."),
+    "late_ns": Column(pl.Int64, "Time in the step in which it alone was missing, over all collectives, ns."),
+    "instead": Column(pl.String, "One of " + ", ".join(CATEGORIES) + "."),
+    "name": Column(pl.String, "Kernel, copy direction, call or range; null for none."),
+    "duration_ns": Column(pl.Int64, "Time of that in late_ns, ns; the rows of a step add up to late_ns exactly."),
+}
+"""One row a thing that a late rank did in a step."""
+
+BANDWIDTH: dict[str, Column] = {
+    "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
+    "device": Column(pl.Int32, "CUDA device ordinal."),
+    "direction": Column(pl.String, "HtoD, DtoH or DtoD."),
+    "memory": Column(pl.String, "Kind of the host's memory (pageable, pinned, ...); null for DtoD."),
+    "bytes": Column(pl.Int64, "Bytes read and written on the device: of DtoD each byte counts twice."),
+    "busy_ns": Column(pl.Int64, "Time in which at least one of these copies ran, ns."),
+    "bytes_per_s": Column(pl.Float64, "bytes over busy_ns."),
+    "percent": Column(pl.Float64, "bytes_per_s over the peak bandwidth of the device's memory, %; DtoD only."),
+    "reason": Column(pl.String, "Why percent is null."),
+}
+"""The table that `bandwidth` gives."""
 
 TRACE_TABLES: dict[str, dict[str, Column]] = {
     "kernels": {**EVENTS["kernels"], **_LAUNCH, **_ESTIMATES},

@@ -251,7 +251,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 def examine(arguments: argparse.Namespace) -> int:
     """`nightsweep doctor`."""
-    from jobs.slurm import doctor
+    from jobs.slurm.doctor import doctor
 
     folder = arguments.folder or doctor.default_folder()
     wish = doctor.Wish(folder, arguments.partition, arguments.account, arguments.nodes)

@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from analysis.diagnosis.remedies import rows as remedies
-from analysis.ingest.point_tables import finished, write
+from analysis.ingest.point_tables import concatenated, finished, write
 from analysis.readers import point_files
 from analysis.tables import points as tables
 
@@ -49,15 +49,6 @@ def collect(
         "remedies": point_files.frame(remedies.trials(points, frames["steps"], rounds), "remedies"),
     }
     return frames | {name: finished(name, frame) for name, frame in made.items()}
-
-
-def concatenated(name: str, ids: Sequence[str], derived: Path) -> pl.DataFrame:
-    """A table of these points."""
-    files = [path for i in sorted(set(ids)) if (path := derived / i / f"{name}.parquet").is_file()]
-    if not files:
-        return finished(name, None)
-    columns = tables.TABLES[name]
-    return finished(name, pl.concat([tables.conform(pl.scan_parquet(f), columns) for f in files]).collect())
 
 
 def _not_run(point: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,15 +20,13 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from analysis.figures import captions, families, style
-from analysis.paper import figures
+from analysis.figures.style import FAILED, LEFT_OUT
+from analysis.paper.figures import families as figures
 from analysis.sweep import dataset
 from jobs.sweep.file import one_line
 
 WIDTHS = {"": style.TWO_COLUMNS_IN, "-column": style.ONE_COLUMN_IN}
 """What is added to the name of a figure of the paper, and its width in inches."""
-LEFT_OUT = "left-out.txt"
-FAILED = "could not be drawn"
-"""What the line of a figure whose drawing failed says."""
 
 
 @cache

@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.figures import families
-from analysis.paper import figures
+from analysis.figures import families, style
+from analysis.paper.figures import families as figures
 from analysis.tools import draw
 
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
     lines = draw.draw(args.tables, args.out, args.family, args.processes)
     print("".join(f"{line}\n" for line in lines), end="")
-    if not args.keep_going and any(draw.FAILED in line for line in lines):
+    if not args.keep_going and any(style.FAILED in line for line in lines):
         raise SystemExit(1)
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 
 from jobs.host import gpus
-from jobs.record.failures import Unsupported
+from jobs.host.unsupported import Unsupported
 
 _BITS = 64
 

@@ -31,7 +31,7 @@ from jobs.point.point import Point, complete
 from jobs.record import json_lines
 from jobs.record.folder import RECORD_SCHEMA, Look, read_json, utc_now, write_json
 from jobs.slurm import allocation
-from jobs.telemetry.gpu.events import ALERT_VARIABLE, Alert
+from jobs.sweep.alert import ALERT_VARIABLE, Alert
 from jobs.telemetry.trace import nsys
 
 MEASURED = ".measured.json"

@@ -1,9 +1,6 @@
 """A point: the plain, frozen description of one training job of a sweep, and its id.
 
-The classes of jobs/point/settings are the one source of what can be set. The JSON schema in `workflow/schemas/` and the
-settings table in `docs/settings.md` are written from them:
-
-    python -m jobs.point.point            # rewrite both
+The classes of jobs/point/settings are the one source of what can be set; `docs/settings.md` is written from them.
 
 A point's id is a hash of its content, so the same point is the same folder today and next year. Two rules keep that
 true when settings are added: a setting that stands at its default is not hashed, and a default never changes its
@@ -20,7 +17,6 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from jobs.point.settings.compute import Compute
@@ -130,46 +126,3 @@ def setting_schema(name: str) -> dict[str, Any]:
     else:
         core = {"type": {int: "integer", float: "number", bool: "boolean", str: "string"}[kind]}
     return {**core, **field.metadata["schema"], "description": field.metadata["text"]}
-
-
-def schema() -> dict[str, Any]:
-    """JSON schema of a point."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "point",
-        "description": "A training job. Written from jobs/point/settings by `python -m jobs.point.point`; do not edit.",
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["workload", "model"],
-        "properties": {name: setting_schema(name) for name in FIELDS},
-    }
-
-
-def settings_page() -> str:
-    """docs/settings.md: every setting with its values, default and text."""
-    rows = []
-    for name, field in FIELDS.items():
-        spec = setting_schema(name)
-        values = ", ".join(map(str, spec["enum"])) if "enum" in spec else spec["type"]
-        only = field.metadata["only"]
-        default = field.metadata["default"]
-        shown = (
-            "required" if default is dataclasses.MISSING else "" if default is None else json.dumps(default).strip('"')
-        )
-        rows.append(f"| `{name}` | {only or 'all'} | {values} | {shown} | {field.metadata['text']} |")
-    head = (
-        "# Settings of a point\n\nWritten from `jobs/point/settings` by `python -m jobs.point.point`; do not edit. Each can stand in "  # noqa: E501
-        "`base`, as a list in `axes`, and in `include` and `exclude` of a sweep.\n\n"
-        "| setting | workload | values | default | meaning |\n|---|---|---|---|---|\n"
-    )
-    return head + "\n".join(rows) + "\n"
-
-
-def main() -> None:
-    root = Path(__file__).parents[2]
-    (root / "workflow/schemas/point.schema.json").write_text(json.dumps(schema(), indent=2) + "\n")
-    (root / "docs/settings.md").write_text(settings_page())
-
-
-if __name__ == "__main__":
-    main()

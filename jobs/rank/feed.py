@@ -10,7 +10,7 @@ import torch
 
 from jobs.point.point import Point
 from jobs.telemetry.trace.tracers import Tracer
-from jobs.workloads import Work
+from jobs.workloads.base import Work
 
 Batch = dict[str, torch.Tensor]
 

@@ -29,8 +29,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
-from jobs import workloads
 from jobs.point.point import Point
+from jobs.workloads import make as workloads
 
 
 def count(point: Point) -> dict[str, Any]:

@@ -23,9 +23,10 @@ from typing import Any
 from jobs.host import numa
 from jobs.host.gpus import full_uuid
 from jobs.host.processes import die_with_parent
+from jobs.host.unsupported import Unsupported
 from jobs.point.point import Point, of_job
 from jobs.rank import loader_server
-from jobs.record.failures import Unsupported, reason_of
+from jobs.record.failures import reason_of
 from jobs.record.folder import Look, read_json, write_json
 from jobs.record.heartbeat import Heartbeat, place
 
@@ -101,15 +102,15 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
         loader_server.start()
     import torch
 
-    from jobs import workloads
     from jobs.point import plan
     from jobs.rank import flops
     from jobs.rank.loader import make_loader
     from jobs.rank.loop import Loop
-    from jobs.strategies import make_trainer
+    from jobs.strategies.make import make_trainer
     from jobs.telemetry.samplers import Samplers
     from jobs.telemetry.trace.tracers import make_tracer
     from jobs.workloads import compute
+    from jobs.workloads import make as workloads
 
     heart.beat("group")
     device = pick_device(point)

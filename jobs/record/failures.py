@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 
+from jobs.host.unsupported import Unsupported
+
 TOO_FEW = "this rank's share of the data is smaller than one micro_batch"
 """What a rank says that has too few samples."""
 _OUT_OF_MEMORY = re.compile(r"CUDA (error: )?out of memory|STATUS_ALLOC_FAILED")
 """What torch says where another library's allocation fails: cuBLAS's, cuDNN's or NCCL's."""
-
-
-class Unsupported(Exception):
-    """The device cannot do what the point asks."""
 
 
 class LossNotFinite(Exception):

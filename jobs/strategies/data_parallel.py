@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from jobs.host.unsupported import Unsupported
 from jobs.point.point import Point
-from jobs.record.failures import Unsupported
-from jobs.strategies import Trainer, precision
-from jobs.workloads import Batch, Work
+from jobs.strategies import precision
+from jobs.strategies.base import Trainer
+from jobs.workloads.base import Batch, Work
 
 
 class LossOf(torch.nn.Module):

@@ -8,10 +8,11 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from jobs.host.unsupported import Unsupported
 from jobs.point.point import Point
-from jobs.record.failures import Unsupported
-from jobs.strategies import Trainer, precision
-from jobs.workloads import Batch, Work
+from jobs.strategies import precision
+from jobs.strategies.base import Trainer
+from jobs.workloads.base import Batch, Work
 
 POWERSGD_RANK = 1
 POWERSGD_START = 2

@@ -12,11 +12,13 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from jobs.host.unsupported import Unsupported
 from jobs.point.point import Point
-from jobs.record.failures import Unsupported
-from jobs.strategies import Trainer, precision
+from jobs.strategies import precision
+from jobs.strategies.base import Trainer
 from jobs.strategies.mesh import make_mesh
-from jobs.workloads import Batch, Work, dtypes
+from jobs.workloads import dtypes
+from jobs.workloads.base import Batch, Work
 
 SHARDS_INTEGERS = (2, 13)
 """The first PyTorch whose fully_shard was seen to take weights of integers; that of 2.11 asks gradients of them."""

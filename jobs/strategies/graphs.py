@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from jobs.record.failures import Unsupported
-from jobs.strategies import Spoil, Trainer
+from jobs.host.unsupported import Unsupported
+from jobs.strategies.base import Spoil, Trainer
 from jobs.telemetry.trace.tracers import Tracer
-from jobs.workloads import Batch
+from jobs.workloads.base import Batch
 
 WARM_UP = 11
 

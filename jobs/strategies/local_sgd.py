@@ -6,9 +6,10 @@ from __future__ import annotations
 import torch
 
 from jobs.point.point import Point
-from jobs.strategies import Trainer, precision
+from jobs.strategies import precision
 from jobs.strategies.averaging import average
-from jobs.workloads import Work
+from jobs.strategies.base import Trainer
+from jobs.workloads.base import Work
 
 
 class LocalSgdTrainer(Trainer):

@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from jobs.point.point import Point
-from jobs.strategies import Spoil, Trainer, precision
+from jobs.strategies import precision
 from jobs.strategies.averaging import average, gradients
+from jobs.strategies.base import Spoil, Trainer
 from jobs.strategies.mesh import make_mesh
 from jobs.strategies.optimizer import make_optimizer
 from jobs.telemetry.trace.tracers import Tracer
-from jobs.workloads import Batch, Work
+from jobs.workloads.base import Batch, Work
 
 INPUTS = {"llm": ("tokens", "tokens"), "image": ("image", "label")}
 """By workload, what the first stage reads and what the last one's loss is of."""

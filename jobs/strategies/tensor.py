@@ -16,10 +16,11 @@ from torch.distributed.tensor.parallel import (
 )
 
 from jobs.point.point import Point
-from jobs.strategies import Trainer, precision
+from jobs.strategies import precision
 from jobs.strategies.averaging import average, gradients
+from jobs.strategies.base import Trainer
 from jobs.strategies.mesh import make_mesh
-from jobs.workloads import Work
+from jobs.workloads.base import Work
 
 
 def split_layers(model: torch.nn.Module, mesh: DeviceMesh) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from jobs.point.point import Point
-from jobs.strategies import Trainer
+from jobs.strategies.base import Trainer
 from jobs.strategies.optimizer import make_optimizer
 from jobs.strategies.precision import shorten_batch_norms
-from jobs.workloads import Batch, Work, dtypes
+from jobs.workloads import dtypes
+from jobs.workloads.base import Batch, Work
 
 
 def zero_config(point: Point, layer_numel: int, device: torch.device) -> dict[str, Any]:

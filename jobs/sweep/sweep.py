@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.point import constraints
-from jobs.point.constraints import Source
+from jobs.point.constraints import check as constraints
+from jobs.point.constraints.reason import Source
 from jobs.point.point import FIELDS, Point, applicable, complete, setting_schema
+from jobs.sweep.alert import Alert
 from jobs.sweep.file import SweepError, read
-from jobs.telemetry.gpu.events import Alert
 
 __all__ = ["MAX_POINTS", "Resources", "Sweep", "SweepError", "load"]
 

@@ -6,19 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from jobs.point.point import Point
+from jobs.point.settings.compute import GRAPHING_MODES
 
 if TYPE_CHECKING:
-    from jobs.workloads import Work
-
-GRAPHING_MODES = ("reduce-overhead", "max-autotune")
-"""Modes of torch.compile that record CUDA graphs themselves."""
+    from jobs.workloads.base import Work
 
 _ALLOCATORS = {"expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
-
-
-def records_graphs(point: Point) -> bool:
-    """Whether kernels are launched as CUDA graphs."""
-    return point.cuda_graph or point.compile in GRAPHING_MODES
 
 
 def environment(point: Point) -> dict[str, str]:

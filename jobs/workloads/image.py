@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from jobs.point.point import Point
 from jobs.point.settings.parallel import FLAT
-from jobs.workloads import Batch, Work
+from jobs.workloads.base import Batch, Work
 from jobs.workloads.images import prepared
 from jobs.workloads.images.convolutions import block_stem, fuse_padding
 from jobs.workloads.images.datasets import Digits, Files, Mapped

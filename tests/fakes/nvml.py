@@ -57,7 +57,7 @@ def load(gpus):
 def install(folder):
     """Write `pynvml` for other processes into the folder."""
     folder.joinpath("pynvml.py").write_text(
-        "import json, os, sys\nfrom tests import fake_nvml\n"
+        "import json, os, sys\nfrom tests.fakes import nvml as fake_nvml\n"
         f"sys.modules[__name__] = fake_nvml.load(json.loads(os.environ['{VARIABLE}']))\n"
     )
 

@@ -10,7 +10,7 @@ import polars as pl
 from analysis.ingest import engine
 from analysis.readers.nsys import payloads
 from analysis.readers.nsys import reader as nsys
-from analysis.tables import points
+from analysis.tables import column, points
 from tests.analysis.readers.test_readers import DATA
 
 COMMUNICATOR = "00000000000000aa"
@@ -63,7 +63,7 @@ class Timeline:
 
     def events(self):
         return {
-            kind: points.conform(pl.DataFrame(self.rows.get(kind, []), infer_schema_length=None), columns).collect()
+            kind: column.conform(pl.DataFrame(self.rows.get(kind, []), infer_schema_length=None), columns).collect()
             for kind, columns in points.EVENTS.items()
         }
 

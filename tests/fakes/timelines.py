@@ -6,7 +6,7 @@ import random
 
 import polars as pl
 
-from analysis.tables import points
+from analysis.tables import column
 from analysis.tables.events import DEVICES, EVENTS, Trace
 
 PROCESS = 77
@@ -69,12 +69,12 @@ def random_trace(seed: int, crossing: bool = False) -> Trace:
         "nvtx": [_host(r) | own | {"style": "push_pop"} for r in sorted(ranges)],
     }
     events = {
-        kind: points.conform(pl.DataFrame(rows[kind], infer_schema_length=None), columns).collect()
+        kind: column.conform(pl.DataFrame(rows[kind], infer_schema_length=None), columns).collect()
         if rows.get(kind)
-        else points.empty(columns)
+        else column.empty(columns)
         for kind, columns in EVENTS.items()
     }
-    return Trace(events, points.empty(DEVICES), about={"format": "random"})
+    return Trace(events, column.empty(DEVICES), about={"format": "random"})
 
 
 def _host(row):

@@ -19,7 +19,7 @@ from analysis.ingest import engine
 from analysis.tools.publish import leaks
 from analysis.tools.publish.scrub import Scrubber
 from jobs.record.folder import read_json
-from jobs.workloads import Work
+from jobs.workloads.base import Work
 from tests.analysis.readers.test_readers import DATA
 from tests.labelled import ahead, inject, store
 from tests.labelled.run import Host, step_ms

@@ -14,11 +14,12 @@ from analysis.diagnosis.thresholds import limit
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import parts
+from analysis.tables.parts import COPIES
 
 CAUSE = "memory_management"
 LARGE_BYTES = 1 << 20
-TO_HOST = tuple(part for part in parts.COPIES if part.startswith("copy_dtoh"))
-FROM_HOST = tuple(part for part in parts.COPIES if part.startswith("copy_htod"))
+TO_HOST = tuple(part for part in COPIES if part.startswith("copy_dtoh"))
+FROM_HOST = tuple(part for part in COPIES if part.startswith("copy_htod"))
 
 
 def offloads(e: Evidence) -> bool:

@@ -18,12 +18,13 @@ from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import parts, trace
 from analysis.metrics.steps.parts import Ints
+from analysis.tables.parts import IDLE as WHOLE
 
 Mask = npt.NDArray[np.bool_]
 
 IDLE = ("idle_data_wait", "idle_sync", "idle_allocator", "idle_launch", "idle_between", "idle_queued",
         "idle_unmarked_data", "idle_host", "idle_outside")  # fmt: skip
-"""As in parts.IDLE, but for three. Of idle_launch, what was launched before the device became idle: idle_between, it
+"""As in WHOLE, but for three. Of idle_launch, what was launched before the device became idle: idle_between, it
 begins as soon as the device can (the next kernel of a CUDA graph, or of a host that is ahead), and idle_queued, it
 takes more than QUEUED_NS. Of idle_host and idle_outside, idle_unmarked_data ends with a copy of a batch to the device,
 where no thread of the rank marks ranges of its loader."""
@@ -85,7 +86,7 @@ def _of_thread(
     ahead = (called == gaps[:, 0]) & ~late
     left = intervals.union(np.column_stack((gaps[:, 0], stop)))
     found = {"idle_queued": intervals.union(begun[late]), "idle_between": intervals.union(begun[ahead])}
-    for part in parts.IDLE[:4]:
+    for part in WHOLE[:4]:
         found[part] = intervals.intersect(left, sets[part])
         left = intervals.subtract(left, sets[part])
     launching = np.column_stack((stop, np.where(late | ahead, called, gaps[:, 1])))

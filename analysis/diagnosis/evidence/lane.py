@@ -21,11 +21,12 @@ from analysis.diagnosis.thresholds import limit
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import parts, trace
+from analysis.tables.parts import COPIES
 
 Ints = npt.NDArray[np.int64]
 Frames = Mapping[str, pl.DataFrame]
 
-BUSY = ("compute", "communication", *parts.COPIES)
+BUSY = ("compute", "communication", *COPIES)
 PARTS = (*BUSY, *idle.IDLE)
 """The parts of a step."""
 LATE = ("idle_sync", "idle_allocator", "idle_launch", "idle_host", "idle_outside")

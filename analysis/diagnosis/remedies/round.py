@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from analysis.diagnosis.remedies import trials
-from analysis.tools.collect import concatenated
+from analysis.ingest.point_tables import concatenated
 from jobs.point.point import complete
 from jobs.record.folder import write_json
 from jobs.sweep import rounds

@@ -16,53 +16,9 @@ import polars as pl
 
 from analysis.metrics import intervals
 from analysis.metrics.points import peaks
-from analysis.tables.column import Column
+from analysis.tables.traces import BANDWIDTH
 
 _Json = dict[str, Any]
-
-COLUMNS: dict[str, Column] = {
-    "flops_per_step": Column(
-        pl.Int64,
-        "Model FLOPs of an optimizer step over all ranks: matrix products and convolutions forward and backward, two "
-        "a multiply-add, counted by torch's FlopCounterMode (jobs/rank/flops.py); recomputation left out, causal "
-        "attention not halved.",
-        "result.json",
-    ),
-    "peak_flops_per_s": Column(
-        pl.Float64,
-        "Dense peak of one device in the point's precision as its maker states it (metrics/points/peaks.py), FLOP/s.",
-        "result.json",
-    ),
-    "mfu_percent": Column(
-        pl.Float64,
-        "Model FLOP/s utilisation: flops_per_step over world_size, peak_flops_per_s and step_ms_mean, %.",
-        "derived",
-    ),
-    "hfu_percent": Column(
-        pl.Float64,
-        "Hardware FLOP/s utilisation: likewise, with what activation checkpointing recomputes, %.",
-        "derived",
-    ),
-    "mfu_reason": Column(
-        pl.String,
-        "Why a measured point has no MFU: not counted, a CPU, no stated peak, or above 100 %, which is refused.",
-        "derived",
-    ),
-}
-"""Columns of POINTS."""
-
-BANDWIDTH: dict[str, Column] = {
-    "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
-    "device": Column(pl.Int32, "CUDA device ordinal."),
-    "direction": Column(pl.String, "HtoD, DtoH or DtoD."),
-    "memory": Column(pl.String, "Kind of the host's memory (pageable, pinned, ...); null for DtoD."),
-    "bytes": Column(pl.Int64, "Bytes read and written on the device: of DtoD each byte counts twice."),
-    "busy_ns": Column(pl.Int64, "Time in which at least one of these copies ran, ns."),
-    "bytes_per_s": Column(pl.Float64, "bytes over busy_ns."),
-    "percent": Column(pl.Float64, "bytes_per_s over the peak bandwidth of the device's memory, %; DtoD only."),
-    "reason": Column(pl.String, "Why percent is null."),
-}
-"""The table that `bandwidth` gives."""
 
 
 def of_point(results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], world: int, step_ms: float) -> _Json:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from analysis.metrics.ranks import collectives, matching, straggler
-from analysis.tables import points
+from analysis.tables import column
 from analysis.tables.traces import TRACE_TABLES
 
 TIMES = (
@@ -29,7 +29,7 @@ def clocks(files: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """How much each file's clock is off the first one's, by the ends of common collectives; all ranks of one file share
     a clock. `files`: the collectives of each."""
     if len(files) < 2:
-        return points.empty(TRACE_TABLES["clocks"])
+        return column.empty(TRACE_TABLES["clocks"])
     firsts = [frame.filter(pl.col("rank") == frame["rank"].min()) if frame.height else frame for frame in files]
     _, offsets = matching.aligned(firsts)
     return offsets
@@ -48,6 +48,6 @@ def together(
         "collectives": found,
         "collective_sizes": collectives.bandwidth_by_size(found),
         "waited_for": straggler.waited_for(found),
-        "stragglers": pl.concat([points.empty(TRACE_TABLES["stragglers"]), *instead]),
+        "stragglers": pl.concat([column.empty(TRACE_TABLES["stragglers"]), *instead]),
     }
-    return {name: points.conform(frame, TRACE_TABLES[name]).collect() for name, frame in made.items()}
+    return {name: column.conform(frame, TRACE_TABLES[name]).collect() for name, frame in made.items()}

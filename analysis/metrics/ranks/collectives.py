@@ -16,47 +16,9 @@ import polars as pl
 
 from analysis.metrics.ranks import matching, nccl_calls
 from analysis.metrics.steps import trace
-from analysis.tables import points
-from analysis.tables.column import Column
+from analysis.tables import column
 from analysis.tables.events import NCCL_KERNEL
-
-OF_RANK: dict[str, Column] = {
-    "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
-    "device": Column(pl.Int32, "CUDA device ordinal."),
-    "stream": Column(pl.Int64, "CUDA stream."),
-    "process": Column(pl.Int32, "Process id."),
-    "thread": Column(pl.Int32, "Thread that launched it; null where the launch is not in the trace."),
-    "step": Column(pl.Int32, "Step in whose host range it was launched; null outside of steps."),
-    "collective": Column(
-        pl.String, "all_reduce, all_gather, reduce_scatter, broadcast, reduce, send_recv, all_to_all; null: unknown."
-    ),
-    "launch_ns": Column(pl.Int64, "Start of the launching call, ns."),
-    "start_ns": Column(pl.Int64, "Start of the kernel, ns."),
-    "end_ns": Column(pl.Int64, "Its end, ns."),
-    "calls": Column(pl.Int64, "NCCL calls that the kernel carries out; null where not known."),
-    "bytes": Column(pl.Int64, "Message size as NCCL tells it: a rank's share of a gather, scatter or all-to-all."),
-    "communicator": Column(pl.String, "The communicator, the same on all its ranks."),
-    "ranks": Column(pl.Int64, "Ranks of the communicator."),
-}
-"""One row an NCCL kernel of one rank."""
-
-ACROSS: dict[str, Column] = {
-    **OF_RANK,
-    "lane": Column(pl.String, "What orders it: its communicator, or its stream where that is unknown."),
-    "sequence": Column(pl.Int64, "Its number among those of its kind on its lane, the same on all ranks."),
-    "matched_ranks": Column(pl.Int64, "Ranks on which it was found. The rest is null where that is 1."),
-    "first_start_ns": Column(pl.Int64, "Start on the first rank that came, ns."),
-    "others_start_ns": Column(pl.Int64, "Start on the last but one: from then on only the last was waited for, ns."),
-    "others_end_ns": Column(pl.Int64, "Last end on the others: a broadcast's root need not wait for the last to come."),
-    "skew_ns": Column(pl.Int64, "Start on the last rank less that on the first, ns."),
-    "late_rank": Column(pl.Int64, "The rank that came last."),
-    "transfer_ns": Column(pl.Int64, "Shortest duration over the ranks: what the collective takes when all are there."),
-    "wait_ns": Column(pl.Int64, "This rank's duration less transfer_ns: waiting for others, ns."),
-    "total_bytes": Column(pl.Int64, "Size as nccl-tests counts it: a gather, scatter or all-to-all of all ranks."),
-    "algorithm_bandwidth": Column(pl.Float64, "total_bytes / transfer, bytes/s."),
-    "bus_bandwidth": Column(pl.Float64, "algorithm_bandwidth times nccl-tests' factor, bytes/s."),
-}
-"""One row an NCCL kernel of any rank."""
+from analysis.tables.traces import ACROSS, OF_RANK
 
 _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
 """Of these NCCL tells a rank's share; nccl-tests counts all shares."""
@@ -66,12 +28,12 @@ def of_rank(events: trace.Events) -> pl.DataFrame:
     """The NCCL kernels of one rank's trace with what they carried out: OF_RANK, in order of start."""
     found = events["kernels"].filter(pl.col("name").str.contains(NCCL_KERNEL))
     if found.is_empty():
-        return points.empty(OF_RANK)
+        return column.empty(OF_RANK)
     key = ["process", "correlation"]
     calls = events["runtime"].select(*key, "thread", launch_ns="start_ns").drop_nulls(key)
     launched = found.join(calls.unique(key, keep="first", maintain_order=True), on=key, how="left")
     told = nccl_calls.joined(launched.with_columns(collective=nccl_calls.kind("name")), events["nccl_calls"])
-    return points.conform(_in_steps(told, events), OF_RANK).sort("start_ns").collect()
+    return column.conform(_in_steps(told, events), OF_RANK).sort("start_ns").collect()
 
 
 def _in_steps(launched: pl.DataFrame, events: trace.Events) -> pl.DataFrame:
@@ -91,9 +53,9 @@ def across(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """
     placed = [_placed(lane, parts) for lane, parts in _by_lane(_participants(frames)).items()]
     if not placed:
-        return points.empty(ACROSS)
+        return column.empty(ACROSS)
     table = _waits(_verified(pl.concat(placed)))
-    return points.conform(_bandwidths(table), ACROSS).collect().sort("start_ns", "rank")
+    return column.conform(_bandwidths(table), ACROSS).collect().sort("start_ns", "rank")
 
 
 def _participants(frames: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:

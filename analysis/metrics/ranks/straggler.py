@@ -19,33 +19,10 @@ import polars as pl
 from analysis.metrics import intervals
 from analysis.metrics.steps import layers, trace
 from analysis.metrics.steps.layers import Label, Segments
-from analysis.tables import points
-from analysis.tables.column import Column
+from analysis.tables import column
 from analysis.tables.events import NCCL_KERNEL
+from analysis.tables.traces import INSTEAD
 
-CATEGORIES = (
-    "compute",  # a compute kernel ran
-    "copy",  # none did, and a copy or memset ran
-    "communication",  # neither did, and another collective ran
-    "sync",  # the GPU was idle, and the thread waited in a synchronizing call
-    "allocator",  # likewise, in a call that takes or gives back memory
-    "launch",  # likewise, in a call that launches work
-    "call",  # likewise, in any other call of CUDA
-    "range",  # in no such call: its innermost NVTX range
-    "elsewhere",  # nor in any range: the innermost range of another thread of the process
-    "nothing",  # nor was any other thread
-    "queued",  # launched, and not begun: the GPU idle
-    "unknown",  # the GPU idle; the trace does not hold the launch
-    "unrecorded",  # before this rank's trace begins
-)
-INSTEAD: dict[str, Column] = {
-    "rank": Column(pl.Int64, "Global rank."),
-    "step": Column(pl.Int32, "Step in which it launched the collectives; null outside of steps."),
-    "late_ns": Column(pl.Int64, "Time in the step in which it alone was missing, over all collectives, ns."),
-    "instead": Column(pl.String, "One of " + ", ".join(CATEGORIES) + "."),
-    "name": Column(pl.String, "Kernel, copy direction, call or range; null for none."),
-    "duration_ns": Column(pl.Int64, "Time of that in late_ns, ns; the rows of a step add up to late_ns exactly."),
-}
 _SPAN = ("name", "start_ns", "end_ns")
 _CALLS = (
     ("sync", r"(?i)synchronize|^cuda?(Stream|Event)Query"),
@@ -86,11 +63,11 @@ def instead(events: trace.Events, table: pl.DataFrame, rank: int) -> pl.DataFram
     until = pl.min_horizontal("start_ns", "others_end_ns")
     late = table.with_columns(until_ns=until).filter(own, pl.col("until_ns") > pl.col("others_start_ns"))
     parts = [_of_device(events, part) for part in late.partition_by("process", "device", maintain_order=True)]
-    found = pl.concat([points.empty(INSTEAD), *parts])
+    found = pl.concat([column.empty(INSTEAD), *parts])
     summed = found.group_by("rank", "step", "instead", "name").agg(pl.col("duration_ns").sum())
     whole = summed.with_columns(late_ns=pl.col("duration_ns").sum().over("step"))
     in_order = ["step", "duration_ns", "instead", "name"]
-    return points.conform(whole, INSTEAD).sort(in_order, descending=[False, True, False, False]).collect()
+    return column.conform(whole, INSTEAD).sort(in_order, descending=[False, True, False, False]).collect()
 
 
 def _of_device(events: trace.Events, late: pl.DataFrame) -> pl.DataFrame:
@@ -103,7 +80,7 @@ def _of_device(events: trace.Events, late: pl.DataFrame) -> pl.DataFrame:
             span = (row["others_start_ns"], row["until_ns"])
             counted = _split(span, row["launch_ns"], since, work, doing)
             rows += [(row["rank"], row["step"], None, *label, length) for label, length in counted.items()]
-    return pl.DataFrame(rows, schema=points.schema(INSTEAD), orient="row")
+    return pl.DataFrame(rows, schema=column.schema(INSTEAD), orient="row")
 
 
 def _since(events: trace.Events) -> int:

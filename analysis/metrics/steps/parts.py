@@ -17,17 +17,9 @@ import polars as pl
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import trace
+from analysis.tables.parts import COPIES, HIDDEN, IDLE, PARTS
 
 Ints = npt.NDArray[np.int64]
-
-COPIES = (
-    "copy_htod_pageable", "copy_htod_pinned", "copy_htod", "copy_dtoh_pageable", "copy_dtoh_pinned", "copy_dtoh",
-    "copy_dtod", "copy_ptop", "copy_other", "memset",
-)  # fmt: skip
-IDLE = ("idle_data_wait", "idle_sync", "idle_allocator", "idle_launch", "idle_host", "idle_outside")
-PARTS = ("compute", "communication", *COPIES, *IDLE)
-HIDDEN = "hidden_communication"
-"""Communication under compute: a row of its own, no part of the sum."""
 
 DISPATCH_NS = 100_000
 DATA = (

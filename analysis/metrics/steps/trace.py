@@ -10,7 +10,7 @@ import polars as pl
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import detection as stepping
-from analysis.tables import points
+from analysis.tables import column, points
 from analysis.tables.events import NCCL_KERNEL
 
 Events = Mapping[str, pl.DataFrame]
@@ -92,4 +92,4 @@ def _texts(ranges: pl.DataFrame) -> pl.DataFrame:
 
 def none() -> dict[str, pl.DataFrame]:
     """A trace that saw nothing."""
-    return {kind: points.empty(columns) for kind, columns in points.EVENTS.items()}
+    return {kind: column.empty(columns) for kind, columns in points.EVENTS.items()}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.paper.claims import CLAIMS
 from analysis.paper.claims.claim import NOT, Verdict
+from analysis.paper.claims.claims import CLAIMS
 from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.reason import where_time_goes
 from analysis.sweep import dataset

@@ -24,7 +24,7 @@ import polars as pl
 from analysis.readers.kineto import collective_args
 from analysis.readers.kineto.blocks import Columns
 from analysis.readers.kineto.stream import Document
-from analysis.tables import points
+from analysis.tables import column
 from analysis.tables.events import DEVICES, EVENTS, NCCL_KERNEL, Trace
 
 _GROUPS = (("kernels", "copies", "memsets", "runtime"), ("operators", "nvtx"))
@@ -49,11 +49,11 @@ def read(path: Path) -> Trace:
     job = _mapping(document.metadata.get("distributedInfo"))
     rank = pl.lit(_number(job.get("rank")), dtype=pl.Int64)
     events = {
-        kind: points.conform(_narrow(frame.with_columns(rank=rank), kind), EVENTS[kind]).collect()
+        kind: column.conform(_narrow(frame.with_columns(rank=rank), kind), EVENTS[kind]).collect()
         for kind, frame in _events(found).items()
     }
     return Trace(
-        events={kind: points.empty(columns) for kind, columns in EVENTS.items()} | events,
+        events={kind: column.empty(columns) for kind, columns in EVENTS.items()} | events,
         devices=_devices(document.metadata).with_columns(rank=rank),
         absent=_absent(events, document.metadata),
         problems=(*document.problems, *problems),
@@ -157,7 +157,7 @@ def _absent(events: Mapping[str, pl.DataFrame], metadata: Mapping[str, Any]) -> 
 def _devices(metadata: Mapping[str, Any]) -> pl.DataFrame:
     told = metadata.get("deviceProperties")
     rows = [_device(device) for device in told if isinstance(device, dict)] if isinstance(told, list) else []
-    return pl.DataFrame(rows, schema=points.schema(DEVICES), strict=False)
+    return pl.DataFrame(rows, schema=column.schema(DEVICES), strict=False)
 
 
 def _device(told: Mapping[str, Any]) -> dict[str, Any]:

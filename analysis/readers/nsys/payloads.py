@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analysis.tables import points
+from analysis.tables import column, points
 
 EVENT_COLUMNS = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId", "binaryData")
 ENTRY_COLUMNS = ("domainId", "schemaId", "type", "name", "offset")
@@ -65,7 +65,7 @@ def calls(events: pl.DataFrame, strings: pl.DataFrame, entries: pl.DataFrame) ->
     sizes = told.drop_nulls(["communicator", "ranks"]).group_by("communicator").agg(pl.col("ranks").max())
     found = told.filter(pl.col("name").str.contains(_CALL)).drop("ranks")
     found = found.join(sizes, on="communicator", how="left").sort("start_ns")
-    return points.conform(found, points.EVENTS["nccl_calls"]).collect()
+    return column.conform(found, points.EVENTS["nccl_calls"]).collect()
 
 
 def _ranges(events: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from analysis.readers.nsys import payloads
 from analysis.readers.nsys.fields import SOURCES, Text
 from analysis.readers.nsys.nvtx import Marks
 from analysis.readers.nsys.source import Source, open_source
-from analysis.tables import points
+from analysis.tables import column
 from analysis.tables.events import DEVICES, EVENTS, Trace
 
 KNOWN_MAJOR = 3
@@ -42,7 +42,7 @@ def read(path: Path) -> Trace:
     source.problems += _unknown(about)
     strings = source.load(_STRINGS, ["id", Text("value")]).unique("id").with_columns(pl.col("value").cast(pl.String))
     epoch = int(source.load(_SESSION, ["utcEpochNs"])["utcEpochNs"].max() or 0)  # type: ignore[arg-type]
-    events = {kind: points.empty(columns) for kind, columns in EVENTS.items()}
+    events = {kind: column.empty(columns) for kind, columns in EVENTS.items()}
 
     def loaded(kind: str) -> None:
         table, fields = SOURCES[kind]
@@ -89,7 +89,7 @@ def _unknown(about: Mapping[str, str]) -> list[str]:
 
 
 def _finished(kind: str, frame: pl.DataFrame, epoch: int) -> pl.DataFrame:
-    made = points.conform(frame, EVENTS[kind])
+    made = column.conform(frame, EVENTS[kind])
     return made.with_columns(pl.col("start_ns", "end_ns") + epoch).collect()
 
 
@@ -152,7 +152,7 @@ def _nccl_calls(source: Source, domains: Collection[int], strings: pl.DataFrame)
     """Ranges of libraries' own domains that are calls of NCCL, with what their payloads say."""
     wanted = source.rows("NVTX_EVENTS", payloads.EVENT_COLUMNS, "domainId", sorted(domains)) if domains else None
     if wanted is None or wanted.is_empty():
-        return points.empty(EVENTS["nccl_calls"])
+        return column.empty(EVENTS["nccl_calls"])
     entries = source.load("NVTX_PAYLOAD_SCHEMA_ENTRIES", [*("domainId", "schemaId", "type", "offset"), Text("name")])
     return payloads.calls(wanted, strings, entries)
 
@@ -210,7 +210,7 @@ def _devices(source: Source) -> pl.DataFrame:
         uuid=pl.when(uuid != "").then(pl.concat_str(pl.lit("GPU-"), uuid.str.strip_prefix("GPU-"))),
         compute_capability=pl.format("{}.{}", "major", "minor"),
     )
-    return points.conform(named, DEVICES).sort("device").collect()
+    return column.conform(named, DEVICES).sort("device").collect()
 
 
 def fill_process(events: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:

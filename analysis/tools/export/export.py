@@ -14,7 +14,7 @@ from analysis.diagnosis.evidence.sources import is_point, is_tables
 from analysis.ingest import point_tables, trace_tables
 from analysis.readers import gpu_log, point_files
 from analysis.sweep.labels import counted
-from analysis.tables import points
+from analysis.tables import column, points
 from analysis.tools.export import mllog, perfetto
 from jobs.telemetry.gpu import log
 
@@ -42,9 +42,9 @@ def of_points(path: Path) -> dict[str, pl.DataFrame]:
         raise ExportError(f"{folder}: no points.parquet; expected the tables of a sweep, or a point's folder")
     read = {name: folder / f"{name}.parquet" for name in ("points", "steps", "accuracy")}
     return {
-        name: points.conform(pl.scan_parquet(file), points.TABLES[name]).collect()
+        name: column.conform(pl.scan_parquet(file), points.TABLES[name]).collect()
         if file.is_file()
-        else points.empty(points.TABLES[name])
+        else column.empty(points.TABLES[name])
         for name, file in read.items()
     }
 
@@ -93,7 +93,7 @@ def to_perfetto(
                 raise ExportError("nothing of the traces could be read")
         if log_of_gpus is not None:
             host = log.header_of(log_of_gpus)["host"]
-            samples["gpu_samples"] = points.conform(
+            samples["gpu_samples"] = column.conform(
                 gpu_log.one(log_of_gpus).with_columns(host=pl.lit(host)), points.TABLES["gpu_samples"]
             ).collect()
         window = perfetto.window_of(folder, steps, ms)

@@ -29,7 +29,9 @@ import polars as pl
 
 from analysis.ingest.point_tables import finished
 from analysis.sweep.labels import counted
+from analysis.tables import column
 from analysis.tables import points as tables
+from analysis.tools import docs
 from analysis.tools.publish import leaks, publish
 from analysis.tools.publish.publish import PublishError
 from analysis.tools.publish.scrub import Scrubber
@@ -67,8 +69,8 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 def rows_of(path: Path, name: str) -> pl.DataFrame:
     """A table as the schema has it now; empty where there is no such file."""
     if not path.is_file():
-        return tables.empty(tables.TABLES[name])
-    return tables.conform(pl.scan_parquet(path), tables.TABLES[name]).collect()
+        return column.empty(tables.TABLES[name])
+    return column.conform(pl.scan_parquet(path), tables.TABLES[name]).collect()
 
 
 def merge(sweep: Path, out: Path, scrubber: Scrubber) -> tuple[int, int]:
@@ -121,7 +123,7 @@ def readme(folder: Path) -> str:
         "Parquet, in `tables/`; `point_id` joins them, and names the folder of a point's record.",
     ]
     for name, frame in frames.items():
-        lines += ["", f"### {name} ({counted(frame.height, 'row')})", "", *tables.described(tables.TABLES[name])]
+        lines += ["", f"### {name} ({counted(frame.height, 'row')})", "", *docs.columns(tables.TABLES[name])]
     return own + "\n".join(lines) + "\n"
 
 

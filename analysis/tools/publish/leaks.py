@@ -43,7 +43,7 @@ _IPV6 = r"(?<![\w:.])(?:f[cde]|[23][0-9a-fA-F])[0-9a-fA-F]{1,2}:[0-9a-fA-F:]+"
 ADDRESS = re.compile(f"{_IPV4}|{_IPV6}")
 SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib|lib32|lib64|proc|sys|dev|etc)(?:/|$)|/(?:tmp|var|opt|mnt|data|home|run)$")
 _HOME = re.compile(r"(?<![\w.])/(?:home|Users)/([\w.+@-]*\w)")
-_ROOT = re.compile(r"(/[^\s'\":,;=]+?)/jobs/(?:launch|rank|worker|steps)\.py")
+_ROOT = re.compile(r"(/[^\s'\":,;=]+?)/jobs/(?:[a-z_]+/)*[a-z_]+\.py")
 _TELLING = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH")
 _PLAIN = re.compile(r"[\W\d_]*|\d+(?:\.\d+)+(?:[-+.]\w+)*|[A-Za-z]+(?:,[A-Za-z]+)*")
 _NAMED = {

@@ -35,8 +35,9 @@ from urllib.parse import unquote
 
 import polars as pl
 
+from analysis.figures import style
 from analysis.report.__main__ import main as write_report
-from analysis.tables import points as tables
+from analysis.tools import docs
 from analysis.tools import draw as every
 from analysis.tools.publish import leaks
 from analysis.tools.publish.leaks import PLACES, SYMBOLS, Secrets, bounded, load
@@ -122,7 +123,7 @@ def draw_again(folder: Path, figures: Path, page: Path) -> None:
     print("".join(f"{line}\n" for line in lines), end="")
     inputs = ["--tables", str(folder / "tables"), "--figures", str(figures), "--records", str(folder / "points")]
     write_report([*inputs, "--out", str(page)])
-    if failed := [line for line in lines if every.FAILED in line]:
+    if failed := [line for line in lines if style.FAILED in line]:
         raise PublishError("; ".join(failed))
 
 
@@ -153,9 +154,9 @@ def constants() -> str:
     """What the report, figures, captions and a data set's page say of every sweep: a user called `step` is not told by
     it."""
     here = Path(__file__).parents[2]
-    patterns = ("dataset.py", "report/*.py", "report/page/*", "figures/*.py")
+    patterns = ("tools/publish/dataset.py", "report/*.py", "report/page/*", "figures/*.py", "sweep/*.py")
     files = [path for pattern in patterns for path in sorted(here.glob(pattern))]
-    return "\n".join([*(path.read_text() for path in files), tables.page()])
+    return "\n".join([*(path.read_text() for path in files), docs.tables()])
 
 
 def strings(value: Any) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobs.point.constraints.reason import Reason
 from jobs.point.llama import SHAPES
 from jobs.point.point import Point
-from jobs.workloads.compute import GRAPHING_MODES
+from jobs.point.settings.compute import GRAPHING_MODES
 
 LASTING_WEIGHTS = ("ddp", "ddp_ds", "local_sgd")
 """Strategies whose weights stay where they are, as recorded kernels want them."""

@@ -7,6 +7,9 @@ from typing import Literal
 
 from jobs.point.settings.field import setting
 
+GRAPHING_MODES = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that record CUDA graphs themselves."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
@@ -45,3 +48,8 @@ class Compute:
     numa: Literal["none", "near", "far"] = setting(
         "CPUs of a rank: as the scheduler gives them, or bound to those near its GPU, or far from it.", "none"
     )
+
+    @property
+    def records_graphs(self) -> bool:
+        """Whether kernels are launched as CUDA graphs."""
+        return self.cuda_graph or self.compile in GRAPHING_MODES

@@ -11,30 +11,15 @@ import os
 import subprocess
 import threading
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from jobs.host.gpus import Gpu
+from jobs.sweep.alert import Alert
 
 KINDS = ("xid", "ecc", "foreign_process", "low_gpu", "gpu_lost", "field_missing", "sampler_lost")
 WAIT_MS = 500
 LOST = "GPU is lost"  # as NVML's error says it
-ALERT_VARIABLE = "NIGHTSWEEP_ALERT"
-
-
-@dataclass(frozen=True)
-class Alert:
-    """When a GPU that does little is told of: its SMs were active below `below_percent` of the time for `for_s`
-    seconds on end (without GPM: its utilisation). `command` is then run by the node's shell, once an episode, with the
-    event as JSON in $NIGHTSWEEP_EVENT."""
-
-    below_percent: float = 5.0
-    for_s: float = 60.0
-    command: str | None = None
-
-    def as_json(self) -> str:
-        return json.dumps(asdict(self))
 
 
 class Events:

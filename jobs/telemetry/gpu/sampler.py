@@ -23,8 +23,9 @@ from jobs.host import gpus
 from jobs.host.processes import die_with_parent, end_on_sigterm
 from jobs.point.point import of_job
 from jobs.record.folder import Look, read_json, write_json
+from jobs.sweep.alert import ALERT_VARIABLE, Alert
 from jobs.telemetry.gpu import fields, gpm
-from jobs.telemetry.gpu.events import ALERT_VARIABLE, Alert, Events, Losses, Lows, watch_xid
+from jobs.telemetry.gpu.events import Events, Losses, Lows, watch_xid
 from jobs.telemetry.gpu.log import Log
 from jobs.telemetry.gpu.strangers import Strangers
 

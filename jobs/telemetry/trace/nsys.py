@@ -20,7 +20,6 @@ import psutil
 
 from jobs.point.point import Point
 from jobs.record.folder import Look
-from jobs.workloads.compute import records_graphs
 
 PROBE_TIMEOUT_S = 60
 EXPORT_TIMEOUT_S = 300
@@ -147,7 +146,7 @@ def profile_command(look: Look, rank: int, point: Point) -> list[str]:
     first = rank % point.processes_per_node == 0
     if point.trace_preset == "deep" and first and NO_GPU_METRICS_VARIABLE not in os.environ:
         flags.append(_GPU_METRICS)
-    if records_graphs(point):
+    if point.records_graphs:
         flags.append("--cuda-graph-trace=node")  # else a graph is one row, without its kernels
     return ["nsys", "profile", *flags, *_COMMON, "-o", str(look.trace(rank, "nsys-rep"))]
 

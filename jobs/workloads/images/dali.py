@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from jobs.host.unsupported import Unsupported
 from jobs.point.point import Point
-from jobs.record.failures import Unsupported
 from jobs.workloads.images.datasets import Files
 
 READER = "files"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from jobs.workloads import Batch
+from jobs.workloads.base import Batch
 from jobs.workloads.images.digits import enlarge, from_bytes, to_bytes
 from jobs.workloads.images.prepared import Prepared
 

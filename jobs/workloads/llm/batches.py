@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import Dataset
 
 from jobs.point.point import Point
-from jobs.workloads import Batch, dtypes
+from jobs.workloads import dtypes
+from jobs.workloads.base import Batch
 from jobs.workloads.llm.text import Documents, Pairs, Windows, load_documents
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from jobs.workloads import Batch
+from jobs.workloads.base import Batch
 from jobs.workloads.llm.head import IGNORED
 
 

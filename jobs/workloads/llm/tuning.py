@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from jobs.host.unsupported import Unsupported
 from jobs.point.point import Point
-from jobs.record.failures import Unsupported
 from jobs.workloads import dtypes
 from jobs.workloads.llm import weights
 from jobs.workloads.llm.configuration import configuration

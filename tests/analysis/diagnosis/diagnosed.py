@@ -8,7 +8,7 @@ from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
 from analysis.ingest import engine
 from analysis.metrics.ranks import all_ranks
-from analysis.tables import files, points
+from analysis.tables import column, files
 from analysis.tables.events import DEVICES, EVENTS
 from analysis.tables.traces import TRACE_TABLES
 from jobs.point.point import complete
@@ -32,7 +32,7 @@ class Run(Timeline):
 
     def events(self):
         made = super().events()
-        return {kind: made[kind] if self.rows.get(kind) else points.empty(columns) for kind, columns in EVENTS.items()}
+        return {kind: made[kind] if self.rows.get(kind) else column.empty(columns) for kind, columns in EVENTS.items()}
 
     def step(self, number, start, end):
         self.add("nvtx", f"step {number}", start, end)
@@ -73,14 +73,14 @@ class Run(Timeline):
 def written(runs, folder, device=H200):
     """A folder of tables of these ranks, as ingest writes them."""
     devices = pl.DataFrame([{"device": 0, **device}] if device else [], schema_overrides={"device": pl.Int32})
-    devices = points.conform(devices, DEVICES).collect() if device else points.empty(DEVICES)
+    devices = column.conform(devices, DEVICES).collect() if device else column.empty(DEVICES)
     events = [run.events() for run in runs]
     frames = [engine.of_rank(e, devices, run.rank, "run") for run, e in zip(runs, events, strict=True)]
     joined = {name: pl.concat([frame[name] for frame in frames]) for name in frames[0] if name != "collectives"}
     together = all_ranks.together(
         [frame["collectives"] for frame in frames], lambda rank: events[[r.rank for r in runs].index(rank)]
     )
-    about = {name: points.empty(TRACE_TABLES[name]) for name in ("reports", "clocks")}
+    about = {name: column.empty(TRACE_TABLES[name]) for name in ("reports", "clocks")}
     texts = {
         n: f.with_columns(pl.col(pl.Categorical()).cast(pl.String)) for n, f in {**joined, **together, **about}.items()
     }

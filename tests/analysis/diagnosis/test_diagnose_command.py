@@ -11,7 +11,7 @@ from analysis.diagnosis import thresholds, verdict
 from analysis.diagnosis.cause import CAUSES
 from analysis.diagnosis.causes.rules import RULES
 from analysis.diagnosis.evidence import sources
-from analysis.tools import cli
+from analysis.tools import cli, docs
 from tests.analysis.diagnosis.diagnosed import H200, MS, US, Run, written
 from tests.analysis.h200 import unpacked
 from tests.analysis.readers.test_readers import DATA, REAL
@@ -65,7 +65,7 @@ def test_a_point_s_folder(capsys, two_nodes):
 
 def test_remedies_are_points(two_nodes):
     """What is proposed for a point can be run: no constraint refuses it."""
-    from jobs.point import constraints
+    from jobs.point.constraints import check as constraints
     from jobs.point.point import complete
 
     e = sources.gathered([two_nodes])
@@ -183,11 +183,11 @@ def test_every_kind_of_the_task_has_a_rule():
 
 
 def test_the_page_of_rules_is_fresh():
-    assert (ROOT / "docs/diagnosis.md").read_text() == thresholds.page()
+    assert (ROOT / "docs/diagnosis.md").read_text() == docs.diagnosis()
 
 
 def test_every_threshold_is_used():
-    code = "".join(path.read_text() for path in (ROOT / "analysis/diagnosis").glob("*.py"))
+    code = "".join(path.read_text() for path in (ROOT / "analysis/diagnosis").rglob("*.py"))
     assert [
         name for name in thresholds.TABLE if f'limit("{name}")' not in code and f"limit('{name}')" not in code
     ] == []

@@ -7,7 +7,7 @@ import pytest
 from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import samples as window
 from analysis.metrics import intervals
-from analysis.tables import points
+from analysis.tables import column, points
 from tests.analysis.diagnosis.diagnosed import (
     ADD,
     GEMM,
@@ -167,7 +167,7 @@ def test_weights_on_the_host_are_no_batches(tmp_path):
 
 def samples(**columns):
     frame = pl.DataFrame({"sm_clock_mhz": [1900] * 10, "throttle_reasons": [0] * 10, "processes": [1] * 10} | columns)
-    return points.conform(frame, points.TABLES["gpu_samples"]).collect().with_columns(top_clock_mhz=pl.lit(1980))
+    return column.conform(frame, points.TABLES["gpu_samples"]).collect().with_columns(top_clock_mhz=pl.lit(1980))
 
 
 def test_others_on_the_gpu(tmp_path):
@@ -184,7 +184,7 @@ def test_processes_are_counted_seldom(before, after, seen):
     log = pl.DataFrame(
         {"t_ns": [n * MS for n in range(11)], "processes": counts, "uuid": "GPU-0", "sm_clock_mhz": 1900}
     )
-    log = points.conform(log, points.TABLES["gpu_samples"]).collect()
+    log = column.conform(log, points.TABLES["gpu_samples"]).collect()
     found = window.within(log, [window.Span(0, "GPU-0", 4 * MS, 6 * MS)])[0]
     assert found["processes"].to_list() == [seen] * found.height and found.height == 4
 

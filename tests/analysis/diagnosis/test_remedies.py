@@ -9,13 +9,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis import report
 from analysis.diagnosis import comparison, point_diagnosis
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.remedies import round, trials
 from analysis.diagnosis.remedies.trials import Gain, Trial
 from analysis.ingest.point_tables import finished, write
 from analysis.report import causes as why
+from analysis.report import sweep_page as report
 from analysis.sweep import dataset
 from jobs.point.point import complete
 from jobs.record.lost import Loss

@@ -8,6 +8,7 @@ import pytest
 from analysis.figures import captions, causes, energy, roofline, style, timeline
 from analysis.figures.families import FAMILIES
 from analysis.sweep import dataset
+from analysis.tables import column
 from analysis.tables import points as schemas
 from analysis.tools.cli import main as command
 from analysis.tools.draw_command import main
@@ -150,7 +151,7 @@ def made_up() -> dataset.Tables:
         "failures": [_failure(row) for row in rows if row["status"] == "failed"],
     }
     frames = {name: pl.DataFrame(records, infer_schema_length=None) for name, records in raw.items()}
-    return dataset.Tables({n: schemas.conform(frame, schemas.TABLES[n]).collect() for n, frame in frames.items()})
+    return dataset.Tables({n: column.conform(frame, schemas.TABLES[n]).collect() for n, frame in frames.items()})
 
 
 def write(tables: dataset.Tables, folder: Path) -> Path:

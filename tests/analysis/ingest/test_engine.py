@@ -10,9 +10,9 @@ from polars.testing import assert_frame_equal
 from analysis.ingest import engine
 from analysis.metrics import intervals
 from analysis.metrics.launches import ranges
-from analysis.metrics.steps.parts import HIDDEN, PARTS
-from analysis.tables import points
+from analysis.tables import column
 from analysis.tables.events import EVENTS
+from analysis.tables.parts import HIDDEN, PARTS
 from tests.fakes.timelines import random_trace
 
 SEEDS = range(12)
@@ -178,8 +178,8 @@ def test_steps_by_the_period_of_launches():
     )
     events = dict(trace.events)
     events = {k: f.clear() for k, f in events.items()}
-    events["kernels"] = points.conform(kernels, EVENTS["kernels"]).collect()
-    events["runtime"] = points.conform(calls, EVENTS["runtime"]).collect()
+    events["kernels"] = column.conform(kernels, EVENTS["kernels"]).collect()
+    events["runtime"] = column.conform(calls, EVENTS["runtime"]).collect()
     found = analysed(type(trace)(events, trace.devices))
     assert found["steps"]["source"].unique().to_list() == ["launches"]
     starts = found["steps"]["host_start_ns"].to_list()

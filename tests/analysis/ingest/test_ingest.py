@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from analysis.ingest import point_tables
+from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tools import collect
 from jobs.telemetry.gpu.log import Log
@@ -78,7 +79,7 @@ OF_POINT = [name for name in tables.TABLES if name not in tables.OF_SWEEP]
 def assert_contract(frames, names=OF_POINT):
     assert set(frames) == set(names)
     for name, frame in frames.items():
-        assert frame.schema == tables.schema(tables.TABLES[name]), name
+        assert frame.schema == column.schema(tables.TABLES[name]), name
 
 
 def test_summary(point):

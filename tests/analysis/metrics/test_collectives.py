@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from analysis.metrics.ranks import collectives, matching
-from analysis.tables import points
+from analysis.tables import column, traces
 from tests.fakes.ranks import COMMUNICATOR, Timeline
 
 MS = 1_000_000
@@ -25,7 +25,7 @@ def three(kind="all_reduce", **more):
 
 def test_skew_transfer_waiting_and_who_was_late():
     table = collectives.across(of(*three())).sort("rank")
-    assert table.schema == points.schema(collectives.ACROSS)
+    assert table.schema == column.schema(traces.ACROSS)
     assert table["wait_ns"].to_list() == [300, 0, 250]
     for name, value in {
         "transfer_ns": 100, "skew_ns": 300, "late_rank": 1, "first_start_ns": 1000, "others_start_ns": 1050,

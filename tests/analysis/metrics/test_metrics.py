@@ -10,7 +10,7 @@ from analysis.metrics import intervals
 from analysis.metrics.steps import activities, breakdown, timeline, trace
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
-from analysis.tables import points
+from analysis.tables import column, points
 from tests.analysis.readers.test_readers import DATA, REAL, make_nsys
 
 T0 = 1_000_000
@@ -54,7 +54,7 @@ def test_parts_add_up(seed):
 def random_trace(rng, *, gpu):
     def spans(kind, names, n):
         start = rng.integers(10**18, 10**18 + 10**6, n)
-        return points.conform(
+        return column.conform(
             pl.DataFrame(
                 {
                     "start_ns": start,

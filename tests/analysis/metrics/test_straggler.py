@@ -9,7 +9,7 @@ import pytest
 from analysis.metrics import intervals
 from analysis.metrics.ranks import collectives, side_by_side, straggler
 from analysis.metrics.steps import layers
-from analysis.tables import points
+from analysis.tables import column, traces
 from tests.fakes.ranks import Timeline, read, unpacked
 
 
@@ -24,7 +24,7 @@ def late_rank(launch=1900, start=2000, **more):
 def instead(ranks_, late=1):
     table = collectives.across([collectives.of_rank(t.events()) for t in ranks_])
     frame = straggler.instead(ranks_[late].events(), table, late)
-    assert frame.schema == points.schema(straggler.INSTEAD)
+    assert frame.schema == column.schema(traces.INSTEAD)
     return {(c, n): d for c, n, d in frame.select("instead", "name", "duration_ns").rows()}
 
 
@@ -110,7 +110,7 @@ def test_others_waiting_is_counted_by_step_and_in_all():
 
 
 def test_no_collectives_wait_for_nobody():
-    table = points.empty(collectives.ACROSS)
+    table = column.empty(traces.ACROSS)
     assert straggler.waited_for(table).is_empty()
     assert straggler.instead(Timeline().events(), table, 0).is_empty()
 

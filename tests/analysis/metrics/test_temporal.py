@@ -8,7 +8,7 @@ import pytest
 from analysis.metrics.steps import trace
 from analysis.metrics.steps.temporal import overlap_percent, temporal_breakdown
 from analysis.readers.kineto import reader as kineto
-from analysis.tables import points
+from analysis.tables import column, points
 
 DATA = Path(__file__).parents[2] / "data"
 REAL = Path(__file__).parents[4] / "shared/traces"
@@ -42,7 +42,7 @@ def test_numbers_are_those_of_hta(path):
 def made(kernels, copies=()):
     def frame(kind, rows):
         made = pl.DataFrame(rows, schema=["name", "start_ns", "end_ns"], orient="row")
-        return points.conform(made, points.EVENTS[kind]).collect()
+        return column.conform(made, points.EVENTS[kind]).collect()
 
     return trace.none() | {"kernels": frame("kernels", kernels), "copies": frame("copies", list(copies))}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from analysis.sweep import dataset
+from analysis.tables import column
 from analysis.tables import points as schemas
 from jobs.point.point import complete
 from jobs.sweep.sweep import load
@@ -156,4 +157,4 @@ def made_up(repeats: int = 3, preset: str = "hour", **effects: float) -> dataset
         "accuracy": [row for p in points if p.epochs for row in _accuracy(p, e)],
     }
     frames = {name: pl.DataFrame(own, infer_schema_length=None) for name, own in rows.items()}
-    return dataset.Tables({n: schemas.conform(frame, schemas.TABLES[n]).collect() for n, frame in frames.items()})
+    return dataset.Tables({n: column.conform(frame, schemas.TABLES[n]).collect() for n, frame in frames.items()})

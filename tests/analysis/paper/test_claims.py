@@ -7,14 +7,16 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from analysis import report
-from analysis.paper.claims import CLAIMS, effect
+from analysis.paper.claims import effect
 from analysis.paper.claims.__main__ import main, page
 from analysis.paper.claims.claim import HOLDS, NOT, UNTESTABLE, Part, Verdict
+from analysis.paper.claims.claims import CLAIMS
 from analysis.paper.claims.effect import Effect
 from analysis.paper.claims.reason import where_time_goes
+from analysis.report import sweep_page as report
 from analysis.sweep import dataset, nights
 from analysis.sweep.interval import CONFIDENCE
+from analysis.tables import column
 from analysis.tables import points as schemas
 from tests.analysis.paper.paper_tables import EFFECTS, made_up
 
@@ -202,7 +204,7 @@ def test_where_the_time_goes_is_told_of_each_side():
         "breakdown": pl.DataFrame(breakdown, schema=["point_id", "rank", "duration_ns", "part"], orient="row"),
         "activities": pl.DataFrame(kernels, schema=["point_id", "rank", "category", "count"], orient="row"),
     }
-    tables = dataset.Tables({n: schemas.conform(f, schemas.TABLES[n]).collect() for n, f in rows.items()})
+    tables = dataset.Tables({n: column.conform(f, schemas.TABLES[n]).collect() for n, f in rows.items()})
     rests_on = Effect(1.0, 1.0, 1.0, 3, 1, tuple("abcd"), (1.0,))
     told = where_time_goes(Verdict(BY_ID["C3"], (Part("time", rests_on, above=1),)), tables)
     assert told == {

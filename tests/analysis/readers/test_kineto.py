@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from analysis.readers.kineto import reader as kineto
-from analysis.tables import points
+from analysis.tables import column, points
 from analysis.tables.events import DEVICES
 
 DATA = Path(__file__).parents[2] / "data"
@@ -46,8 +46,8 @@ def test_every_table_has_its_columns(read):
     trace = read([])
     assert set(trace.events) == set(points.EVENTS)
     for kind, frame in trace.events.items():
-        assert frame.schema == points.schema(points.EVENTS[kind]), kind
-    assert trace.devices.schema == points.schema(DEVICES)
+        assert frame.schema == column.schema(points.EVENTS[kind]), kind
+    assert trace.devices.schema == column.schema(DEVICES)
     assert trace.absent == frozenset(points.EVENTS) - {"graphs"} and trace.problems == ()
 
 

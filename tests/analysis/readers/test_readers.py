@@ -9,7 +9,7 @@ import pytest
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
 from analysis.readers.nsys import source
-from analysis.tables import points
+from analysis.tables import column, points
 
 DATA = Path(__file__).parents[2] / "data"
 REAL = Path(__file__).parents[4] / "shared/traces"
@@ -61,7 +61,7 @@ def make_nsys(path: Path) -> Path:
 def assert_contract(events):
     assert set(events) == set(points.EVENTS)
     for kind, frame in events.items():
-        assert frame.schema == points.schema(points.EVENTS[kind]), kind
+        assert frame.schema == column.schema(points.EVENTS[kind]), kind
 
 
 def by_sqlite(monkeypatch):

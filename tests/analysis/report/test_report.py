@@ -6,8 +6,8 @@ import re
 import polars as pl
 import pytest
 
-from analysis import report
 from analysis.figures.families import FAMILIES
+from analysis.report import sweep_page as report
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
 from analysis.tools.draw_command import main as draw

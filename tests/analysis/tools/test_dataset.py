@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from analysis.ingest.point_tables import KEYS
-from analysis.paper import figures
+from analysis.paper.figures import families as figures
+from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tools import draw
 from analysis.tools.cli import main
@@ -65,7 +66,7 @@ def test_a_set_grows_by_points_that_it_has_not(sweep, tmp_path, capsys):
     for name in tables.TABLES:
         source = pl.read_parquet(sweep / f"tables/{name}.parquet") if name != "remedies" else None
         frame = pl.read_parquet(out / f"tables/{name}.parquet")
-        assert frame.schema == tables.schema(tables.TABLES[name])
+        assert frame.schema == column.schema(tables.TABLES[name])
         if source is not None and "point_id" in source.columns:
             assert frame.height == source.filter(pl.col("point_id").is_in(ids)).height, name
     page = (out / "README.md").read_text()
@@ -168,7 +169,7 @@ def test_published_sets_are_whole(folder):
 def test_a_set_is_drawn_to_the_same_bytes_by_any_number_of_processes(tmp_path, monkeypatch, capsys):
     folder = next(iter(sorted(PUBLISHED.iterdir())))
     monkeypatch.setattr(draw.families, "FAMILIES", {"roofline": None, "failures": None})
-    monkeypatch.setattr(draw.paper, "FAMILIES", {name: figures.FAMILIES[name] for name in ("pinned", "accuracy")})
+    monkeypatch.setattr(draw.figures, "FAMILIES", {name: figures.FAMILIES[name] for name in ("pinned", "accuracy")})
     assert main(["figures", str(folder), "--out", str(tmp_path / "a")]) == 0
     said = capsys.readouterr().out.splitlines()
     assert ": left out: " in said[-1] and draw.draw(folder / "tables", tmp_path / "b", processes=1) == said

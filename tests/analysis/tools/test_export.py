@@ -14,6 +14,7 @@ from mlperf_logging.compliance_checker.mlp_parser import parse_file
 from mlperf_logging.mllog import constants
 
 from analysis.ingest import point_tables
+from analysis.tables import column
 from analysis.tables import points as schemas
 from analysis.tools import cli
 from analysis.tools.export import mllog
@@ -158,7 +159,7 @@ def test_mlperfs_own_checker_misses_a_submission_alone(tmp_path):
 def test_a_failed_point_is_aborted_and_one_that_never_ran_has_no_log():
     blank = dict.fromkeys(schemas.TABLES["points"])
     failed = blank | {"status": "failed", "reason": "stalled", "started_at": "2026-01-01T00:00:00+00:00", "wall_s": 2.0}
-    none = [schemas.empty(schemas.TABLES[name]) for name in ("steps", "accuracy")]
+    none = [column.empty(schemas.TABLES[name]) for name in ("steps", "accuracy")]
     last = json.loads(list(mllog.lines(failed, *none))[-1].removeprefix(":::MLLOG "))
     assert (last["key"], last["metadata"]) == ("run_stop", {"status": "aborted", "reason": "stalled"})
     assert last["time_ms"] == 1767225602000

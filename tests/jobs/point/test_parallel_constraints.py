@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from jobs.point.constraints import reasons
+from jobs.point.constraints.check import reasons
 from jobs.point.constraints.parallel import LAYERS
 from jobs.point.point import complete
 from jobs.workloads import image, llm

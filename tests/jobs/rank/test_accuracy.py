@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from analysis.ingest import point_tables
-from jobs.point import constraints
+from jobs.point.constraints import check as constraints
 from jobs.point.plan import Block
 from jobs.point.point import complete
 from jobs.rank import epochs
@@ -29,9 +29,9 @@ from jobs.rank.loop import Loop
 from jobs.record.failures import LossNotFinite
 from jobs.record.folder import Look
 from jobs.record.heartbeat import Heartbeat
-from jobs.strategies import make_trainer
+from jobs.strategies.make import make_trainer
 from jobs.telemetry.trace.tracers import NoTracer
-from jobs.workloads import Work
+from jobs.workloads.base import Work
 from jobs.workloads.images import digits
 from jobs.workloads.images.datasets import Digits
 

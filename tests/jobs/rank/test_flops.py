@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 import torch
 
-from jobs import workloads
 from jobs.point.llama import SHAPES
 from jobs.point.point import complete
 from jobs.rank import flops
-from jobs.workloads import llm
+from jobs.workloads.llm import workload as llm
+from jobs.workloads import make as workloads
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 64}
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from analysis.tools.cli import main
-from jobs.slurm import doctor
 from jobs.slurm.doctor import cluster as slurm
-from jobs.slurm.doctor import nodes, probe, probed
+from jobs.slurm.doctor import doctor, nodes, probe, probed
 from jobs.slurm.doctor.findings import Answer, ask, environment
 
 ROOT = Path(__file__).parents[3]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jobs.host import numa
+from jobs.host.unsupported import Unsupported
 from jobs.record import lost
-from jobs.record.failures import Unsupported
 from jobs.record.folder import read_json, write_json
 from jobs.slurm import allocation
 from jobs.slurm.executor import ending, request

@@ -46,12 +46,12 @@ def run(folder, ranks, points, steps=3, **environment):
 
 def train(point, steps):
     """Losses of each step's micro-batches on this rank."""
-    from jobs import workloads
     from jobs.rank.loader import make_loader
     from jobs.rank.worker import pick_device, set_precision
-    from jobs.strategies import make_trainer
+    from jobs.strategies.make import make_trainer
     from jobs.telemetry.trace.tracers import NoTracer
     from jobs.workloads import compute
+    from jobs.workloads import make as workloads
 
     device = pick_device(point)
     set_precision(point)

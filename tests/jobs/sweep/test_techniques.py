@@ -5,9 +5,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tools import techniques
-from jobs.point.constraints import reasons
+from jobs.point.constraints.check import reasons
 from jobs.point.point import FIELDS
 from jobs.sweep.techniques import TECHNIQUES, TOPICS, text
 
@@ -34,7 +35,7 @@ def test_a_pair_differs_in_the_switch_alone(technique):
 
 
 def points(*rows):
-    return pl.DataFrame(list(rows), schema=tables.schema(tables.POINTS))
+    return pl.DataFrame(list(rows), schema=column.schema(tables.POINTS))
 
 
 def test_the_page_tells_ratios_and_failures():

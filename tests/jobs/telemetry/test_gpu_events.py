@@ -11,8 +11,9 @@ import pytest
 
 from jobs.host import gpus
 from jobs.record.folder import read_json, write_json
-from jobs.telemetry.gpu import events, fields
-from jobs.telemetry.gpu.events import Alert, Events, Lows
+from jobs.sweep.alert import ALERT_VARIABLE, Alert
+from jobs.telemetry.gpu import fields
+from jobs.telemetry.gpu.events import Events, Lows
 from jobs.telemetry.gpu.strangers import Strangers
 from tests.fakes.nvml import gpu
 from tests.jobs.telemetry.sampling import HOST, SPLIT, make_look, sampled, start, ticks, told, wait_for
@@ -120,7 +121,7 @@ def test_the_alert_of_the_environment_tells_of_low_gpus_and_runs_its_command(tmp
         gpu(4),
     ]
     alert = Alert(below_percent=5, for_s=0.4, command=f'printf "%s\\n" "$NIGHTSWEEP_EVENT" >> {sink}')
-    process = start(look, *five, **{events.ALERT_VARIABLE: alert.as_json()})
+    process = start(look, *five, **{ALERT_VARIABLE: alert.as_json()})
     wait_for(lambda: len(told(look)) == 3)
     wait_for(lambda: low_s(look)[0] > 0.4)
     write_json(busy, 90)

@@ -6,7 +6,8 @@ from jobs.point.point import complete
 from jobs.rank.feed import Feed
 from jobs.rank.loader import make_loader, one_epoch
 from jobs.telemetry.trace.tracers import NoTracer
-from jobs.workloads import Work, image
+from jobs.workloads import image
+from jobs.workloads.base import Work
 
 CPU = torch.device("cpu")
 SIZE = 40

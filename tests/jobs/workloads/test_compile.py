@@ -3,7 +3,8 @@
 import torch
 
 from jobs.point.point import complete
-from jobs.workloads import Work, compute
+from jobs.workloads import compute
+from jobs.workloads.base import Work
 from tests.jobs.strategies.strategy_run import CPU
 
 

@@ -5,10 +5,10 @@ import sys
 import pytest
 import torch
 
-from jobs.point import constraints
+from jobs.host.unsupported import Unsupported
+from jobs.point.constraints import check as constraints
 from jobs.point.point import complete
 from jobs.rank.loader import make_loader
-from jobs.record.failures import Unsupported
 from jobs.workloads import image
 from tests.jobs.workloads.image_batches import CPU, STEP, TINY, batches
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from jobs.point.point import complete
-from jobs.workloads import llm
+from jobs.workloads.llm import workload as llm
 from jobs.workloads.llm.head import LossHead, bounds, loss_and_gradient
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 24}

@@ -6,8 +6,8 @@ import torch
 from torch.utils.data import default_collate
 
 from jobs.point.point import complete
-from jobs.workloads import llm
 from jobs.workloads.llm import batches, text
+from jobs.workloads.llm import workload as llm
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 64}
 

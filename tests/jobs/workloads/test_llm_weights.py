@@ -7,7 +7,7 @@ import torch
 import transformers as hf
 
 from jobs.point.point import complete
-from jobs.workloads import llm
+from jobs.workloads.llm import workload as llm
 from jobs.workloads.llm.configuration import configuration
 from jobs.workloads.llm.weights import name_in_llama
 

@@ -1,0 +1,74 @@
+"""The report of a sweep: one HTML file that holds all it shows and opens without a network.
+
+    python -m analysis.report --tables results/demo/tables --figures results/demo/figures \
+        --records results/demo/points --out results/demo/report.html
+
+Each point's own page is in the same file, drawn from data within it when it is asked for: one file can be mailed,
+published, and put into Snakemake's own report, and of 1,000 points it stays below 10 MB (analysis/report/point_pages.py
+says what is cut for that). Templates, style and scripts are the files of page/, which are put into the page as they
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from analysis.diagnosis.known import seen
+from analysis.figures import captions, style
+from analysis.paper.claims.claim import NOT
+from analysis.paper.claims.claims import CLAIMS
+from analysis.paper.claims.effect import FEWEST
+from analysis.paper.claims.reason import where_time_goes
+from analysis.report import causes, pictures, point_pages, records, summary, table, trust
+from analysis.sweep import dataset
+
+PAGE = Path(__file__).parent / "page"
+MOST_SETTINGS = 12
+"""Columns of settings beside the results; where there are more, the reader asks for them."""
+
+
+def render(
+    tables: dataset.Tables,
+    figure_folder: Path,
+    found: list[dict[str, Any]],
+    logs: Mapping[str, records.Log] | None = None,
+) -> str:
+    """The page. `found`: records of points (record.json); `logs`: by point, the log to show the end of."""
+    loader = jinja2.FileSystemLoader(PAGE)
+    env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    env.globals["inline"] = lambda name: (PAGE / name).read_text()
+    points = tables["points"]
+    verdicts = [claim.verdict(tables) for claim in CLAIMS]
+    known, blind = causes.lines(tables)
+    sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
+    return env.get_template("report.html.j2").render(
+        title=", ".join(sweeps) or "no points",
+        headline=summary.headline(points),
+        gpus=bool((points["device_used"] == "cuda").any()),
+        reasons=summary.reasons(points),
+        extremes=summary.extremes(tables),
+        figures=pictures.figures(tables, figure_folder),
+        left_out=(left_out := pictures.left_out(figure_folder)),
+        failed=any(style.FAILED in line for line in left_out),
+        claims=verdicts if any(verdict.points for verdict in verdicts) else [],
+        where={v.claim.id: where_time_goes(v, tables) if v.status == NOT else {} for v in verdicts},
+        fewest=FEWEST,
+        points=table.point_table(points),
+        most_settings=MOST_SETTINGS,
+        fixed=captions.fixed(points) if points.height else "",
+        troubles=summary.troubles(tables),
+        why={"lines": known, "blind": blind, "lost": causes.lost(tables), "changes": causes.changes(tables)}
+        | {"trials": causes.trials(tables), "seen": seen(tables)["point_id"].n_unique()},
+        costs=trust.costs(tables),
+        clocks=trust.clocks(tables),
+        events=trust.events(tables),
+        energy=points["energy_j"].drop_nulls().len(),
+        mfu=points["mfu_percent"].drop_nulls().len(),
+        provenance=records.provenance(found),
+        records=len(found),
+        data=point_pages.as_json(tables, found, logs or {}),
+    )

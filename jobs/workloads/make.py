@@ -1,0 +1,39 @@
+"""A point's workload, made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from jobs.point.point import Point
+from jobs.record.heartbeat import Heartbeat
+from jobs.workloads.base import Work
+
+
+def prepare_data(point: Point, heart: Heartbeat) -> None:
+    """Make on disk what the data set is read from; may take minutes, in which the heart beats."""
+    if point.workload == "image":
+        from jobs.workloads.images import prepared
+
+        prepared.of_point(point, heart.pulse)
+
+
+def build(point: Point, device: torch.device | None = None) -> Work:
+    """The point's workload. Weights follow the seed alone, so that every rank and strategy starts from the same. A
+    language model is made on `device` (None: the CPU), where 8B weights take seconds and not minutes."""
+    torch.manual_seed(point.seed + point.repeat)
+    with torch.device(device if device and point.workload == "llm" else "cpu"):
+        work: Work = module(point).build(point)
+    return work
+
+
+def module(point: Point) -> Any:
+    """The module of the point's workload: `build_model`, `build`, `loss`, and `blank`, a micro-batch of zeros."""
+    if point.workload == "image":
+        from jobs.workloads import image
+
+        return image
+    from jobs.workloads.llm import workload
+
+    return workload
