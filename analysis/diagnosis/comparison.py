@@ -20,9 +20,9 @@ import polars as pl
 
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.evidence.lane import PARTS
 from analysis.diagnosis.thresholds import limit
 from analysis.sweep.interval import half_interval
+from analysis.tables.parts import PARTS
 
 Floats = npt.NDArray[np.float64]
 EXIT_WRONG = 2

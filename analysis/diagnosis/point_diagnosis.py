@@ -1,6 +1,6 @@
 """The diagnosis of a sweep's point, as a file that holds what `nightsweep diagnose --json` prints:
 
-    python -m analysis.diagnosis.point_diagnosis POINT_DIR --out FILE
+    python -m analysis.diagnosis.point_diagnosis POINT_DIR --tables DIR --out FILE
 
 Of a point that is not ok nothing is said. Where its trace cannot be used, the timed look is diagnosed alone: one broken
 trace must not keep a sweep from its report.
@@ -20,19 +20,20 @@ from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.verdict import Diagnosis
-from analysis.readers import point_files
+from jobs.record.folder import read_json
 
 
-def of_point(folder: Path) -> dict[str, Any]:
-    """What schema.json describes. A trace that cannot be used is told as missing, and on stderr."""
-    if point_files.record_of(folder).get("status") != "ok":
+def of_point(folder: Path, tables: Path) -> dict[str, Any]:
+    """What schema.json describes, from a point's folder and the folder of its tables. A trace that cannot be used is
+    missing, and says so on stderr."""
+    if (read_json(folder / "record.json") or {}).get("status") != "ok":
         return Diagnosis(Evidence(), None, {}, None, ()).as_json()
     try:
-        return verdict.judged(sources.of_point(folder)).as_json()
+        return verdict.judged(sources.of_point(folder, tables)).as_json()
     except Exception as error:  # whatever a broken trace leads to
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         print(f"{folder}: diagnosed without its trace: {why}", file=sys.stderr)
-    timed = sources.of_point(folder, with_traces=False)
+    timed = sources.of_point(folder, tables, with_traces=False)
     return verdict.judged(dataclasses.replace(timed, absent={**timed.absent, "trace": why})).as_json()
 
 
@@ -41,10 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m analysis.diagnosis.point_diagnosis", description="Diagnose a point."
     )
     parser.add_argument("point", type=Path, help="folder of the point")
+    parser.add_argument("--tables", type=Path, required=True, help="folder of the point's tables")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args(argv)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(of_point(args.point), indent=1) + "\n")
+    args.out.write_text(json.dumps(of_point(args.point, args.tables), indent=1) + "\n")
     return 0
 
 

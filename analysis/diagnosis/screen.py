@@ -36,8 +36,7 @@ def _head(found: Diagnosis) -> list[str]:
     e = found.evidence
     if found.step_ms is None:
         return ["no step could be timed: nothing can be said of it"]
-    ranks = len({lane.rank for lane in e.lanes})
-    steps = int(e.periods.shape[1]) if e.periods.size else 0
+    ranks, steps = len(e.traced_ranks), e.traced_count
     where = (
         f"mean of {counted(steps, 'traced step')} of {counted(ranks, 'rank')}" if steps else "median of the timed steps"
     )

@@ -9,8 +9,8 @@ from typing import Any
 from analysis.diagnosis.cause import Cause
 from analysis.diagnosis.causes.rules import RULES
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.evidence.lane import BUSY, PARTS
 from analysis.diagnosis.thresholds import limit
+from analysis.tables.parts import BUSY, PARTS
 
 REMARKS = ("memory_headroom", "memory_pressure", "numa_far", "missing_trace", "missing_counters")
 """Kinds that are told even where their share is nothing."""
@@ -33,8 +33,8 @@ class Diagnosis:
             "schema": 1,
             "step_ms": self.step_ms,
             "timed_step_ms": None if timed is None else timed / 1e6,
-            "steps": int(self.evidence.periods.shape[1]) if self.evidence.periods.size else 0,
-            "ranks": sorted({lane.rank for lane in self.evidence.lanes}),
+            "steps": self.evidence.traced_count,
+            "ranks": self.evidence.traced_ranks,
             "parts": self.parts,
             "healthy": self.healthy,
             "causes": [cause.as_json() for cause in self.causes],
@@ -47,7 +47,8 @@ def judged(e: Evidence) -> Diagnosis:
     kept = [c for c in capped(e, causes) if c.kind in REMARKS or c.share >= limit("noise")]
     ranked = tuple(sorted(kept, key=lambda c: -c.share))
     traced = bool(e.periods.size)
-    step = float(e.periods.mean()) / 1e6 if traced else None if e.timed_ns is None else e.timed_ns / 1e6
+    timed = None if e.timed_ns is None else e.timed_ns / 1e6
+    step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed
     total = sum(c.share for c in ranked)
     well = all(c.share < limit("healthy") for c in ranked) and total < limit("healthy_sum")
     return Diagnosis(e, step, e.parts, well if traced else None, ranked)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import panels, style
 from analysis.sweep import dataset
-from analysis.tables import points as schemas
+from analysis.tables.parts import GROUPS
 
 MOST = 40
 
@@ -51,4 +51,4 @@ def draw(tables: dataset.Tables) -> Figure:
         (workload, part.partition_by("config_order", "rank", maintain_order=True))
         for workload, part in dataset.per_workload(parts)
     ]
-    return panels.stacked_figure(workloads, MOST, _panel, len(schemas.PARTS))
+    return panels.stacked_figure(workloads, MOST, _panel, len(GROUPS))

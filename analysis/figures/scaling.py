@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from analysis.figures import breakdown, panels, style
 from analysis.sweep import dataset, nights
-from analysis.tables import points as schemas
+from analysis.tables.parts import GROUPS
 
 MOST, MOST_LOST = 32, 12
 
@@ -83,7 +83,7 @@ def losses(tables: dataset.Tables) -> pl.DataFrame:
     than there (`share`; shorter: below 0), mean over ranks, in the traced looks of the same nights; `n`, the points on
     so many."""
     bars = breakdown.mean_parts(tables, by="point_id").pivot("part", index=["point_id", "rank"], values="mean_ms")
-    parts = list(schemas.PARTS)
+    parts = list(GROUPS)
     bars = bars.with_columns(pl.lit(0.0).alias(part) for part in parts if part not in bars.columns)
     means = bars.group_by("point_id").agg(pl.col(part).fill_null(0).mean() for part in parts)
     traced = nights.shared(compared(tables).join(means, on="point_id"), GROUP, "shape")
@@ -138,7 +138,7 @@ def _lost(axes: Axes, bars: list[pl.DataFrame]) -> None:
     for y, bar in enumerate(bars):
         shares = dict(zip(bar["part"], bar["share"] * 100, strict=True))
         ends = {True: 0.0, False: 0.0}
-        for part in schemas.PARTS:
+        for part in GROUPS:
             share = shares.get(part, 0.0)
             look: dict[str, Any] = {
                 "color": style.PART_COLOURS[part],
@@ -168,7 +168,7 @@ def draw(tables: dataset.Tables) -> Figure:
     groups = groups[:MOST]
     looks = [panels.look(index, group, shapes) for index, group in enumerate(groups)]
     lost = losses(tables).partition_by(*GROUP, "world", "nodes", maintain_order=True)[:MOST_LOST]
-    heights = [0.17 * len(groups) + 0.75, 0.17 * max(len(lost), len(schemas.PARTS)) + 0.75][: 1 + bool(lost)]
+    heights = [0.17 * len(groups) + 0.75, 0.17 * max(len(lost), len(GROUPS)) + 0.75][: 1 + bool(lost)]
     made = style.figure(height_in=sum(heights) + 0.3)
     axes = made.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
     _efficiency(axes[0], groups, looks)

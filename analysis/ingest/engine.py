@@ -112,8 +112,8 @@ def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frame
     with ThreadPoolExecutor(1) as beside:  # as above
         parted = beside.submit(divided, events, host, launched, source)
         out = summed(own, events, ranges, totals, host, report)
-        windows, breakdown = parted.result()
-    out |= {**events, "nvtx_gpu": ranges, "devices": devices, "steps": windows, "breakdown": breakdown}
+        out |= parted.result()
+    out |= {**events, "nvtx_gpu": ranges, "devices": devices}
     return {name: _conformed(frame.with_columns(number), name) for name, frame in out.items()}
 
 
@@ -156,29 +156,34 @@ def _time(kind: str) -> str:
     return "launch_ns" if kind in ON_DEVICE else "start_ns"
 
 
-def divided(
-    events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: str
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Steps with their windows, and the breakdown, of each device. A trace without steps is one step 0."""
-    windows, breakdown = [], []
+def divided(events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: str) -> Frames:
+    """windows, parts and step_parts of all devices. A trace without steps is one step 0."""
+    out: dict[str, list[pl.DataFrame]] = {"windows": [], "parts": [], "step_parts": []}
     for device in launched["device"].unique().sort().to_list() or [None]:
         own = launched if device is None else launched.filter(pl.col("device") == device)
         found = detection.windows(host, own) if source != "none" else whole(own)
+        hosts = host if source != "none" else found.select("step", "start_ns", "end_ns")
+        counted = found.filter("counted")
+        sets, hidden = parts.divided(events, hosts, counted, device)
+        ranges = hosts.select("step", host_start_ns="start_ns", host_end_ns="end_ns")
+        made = {
+            "windows": found.join(ranges, on="step", maintain_order="left").with_columns(source=pl.lit(source)),
+            "parts": parts.table(sets, hidden),
+            "step_parts": parts.lengths(sets, hidden, counted),
+        }
         mark = pl.lit(device, dtype=pl.Int32).alias("device")
-        hosts = (host if source != "none" else found).select("step", host_start_ns="start_ns", host_end_ns="end_ns")
-        windows.append(found.join(hosts, on="step").with_columns(mark, pl.lit(source).alias("source")))
-        breakdown.append(
-            parts.rows(
-                events, hosts.rename({"host_start_ns": "start_ns", "host_end_ns": "end_ns"}), found, device
-            ).with_columns(mark)
-        )
-    return pl.concat(windows), pl.concat(breakdown)
+        for name, frame in made.items():
+            out[name].append(frame.with_columns(mark))
+    return {name: pl.concat(frames) for name, frames in out.items()}
 
 
 def whole(launched: pl.DataFrame) -> pl.DataFrame:
     """The time from the first to the last activity as one step."""
     bounds = launched.select(
-        step=pl.lit(0, dtype=pl.Int32), start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max()
+        step=pl.lit(0, dtype=pl.Int32),
+        start_ns=pl.col("start_ns").min(),
+        end_ns=pl.col("end_ns").max(),
+        counted=pl.lit(True),
     )
     return bounds.drop_nulls()
 

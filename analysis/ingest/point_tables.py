@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from analysis.ingest import trace_tables
 from analysis.metrics.points import cost, energy, summary
 from analysis.metrics.ranks import clock
-from analysis.metrics.steps import activities, breakdown, timeline
-from analysis.readers import point_files
-from analysis.readers.kineto import reader as kineto
-from analysis.readers.nsys import reader as nsys
+from analysis.metrics.steps import activities, parts, timeline
+from analysis.readers import gpu_log, point_files
 from analysis.tables import column, points
-from analysis.tables.events import Trace
+from jobs.telemetry.gpu import log
 
 KEYS: dict[str, list[str]] = {
     "points": ["point_id"],
@@ -44,8 +43,14 @@ KEYS: dict[str, list[str]] = {
 """What each table is sorted by."""
 
 _Row = dict[str, Any]
-_FROM_TRACE = ("breakdown", "activities", "timeline")
 _KINETO, _NSYS = r"trace-r(\d+)\.json(?:\.gz)?", r"trace-r(\d+)(?:\.sqlite|[._](?:parquetdir|pqtdir))"
+TRACES = "trace"
+"""Folder of a point's trace tables (analysis/tables/traces.py), beside its other tables."""
+LOOP_STEPS = "loop_steps"
+"""There also the table STEPS of the traced run, as the step loop wrote them down."""
+UNREAD = "unread"
+"""There also, where something of a trace could not be read, a line for each such thing: the column problem."""
+_EVENTS = ("kernels", "graphs", "copies", "memsets", "runtime", "nvtx", "operators")
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,9 @@ class Offsets:
     of_rank: Mapping[int, int] = field(default_factory=dict)
 
 
-def ingest(point: Path) -> dict[str, pl.DataFrame]:
-    """All tables of a point but OF_SWEEP. A trace that cannot be read leaves its tables empty and says so on stderr."""
+def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
+    """All tables of a point but OF_SWEEP; its traces are read once, and their tables written to OUT/trace. What of a
+    trace cannot be read is left out, with a line on stderr."""
     found, record = point_files.read(point), point_files.record_of(point)
     results = point_files.results(point)
     hosts = {result["rank"]: result.get("host") for result in results}
@@ -67,12 +73,8 @@ def ingest(point: Path) -> dict[str, pl.DataFrame]:
         "cost": cost.rows(point, record),
         "clocks": clock_rows(point, hosts, results, found["gpu_samples"]),
     }
-    try:
-        traced, clocks, offsets = from_traces(point / "traced", hosts)
-        own["clocks"] += clocks
-    except Exception as error:  # whatever a broken trace leads to, the timed look's numbers stand without it
-        print(f"{point}: no trace tables: {type(error).__name__}: {error}", file=sys.stderr)
-        traced, offsets = {}, Offsets()
+    traced, clocks, offsets = from_traces(point, out / TRACES, hosts)
+    own["clocks"] += clocks
     found |= {name: point_files.frame(rows, name) for name, rows in own.items()} | traced
     found["points"] = point_files.points_frame([summary.row(point, found)])
     named = on_one_clock(found, offsets)
@@ -99,35 +101,80 @@ def clock_rows(point: Path, hosts: Mapping[int, str | None], results: list[_Row]
     return [{**row, "host": hosts.get(row["rank"])} for row in rows]
 
 
-def from_traces(folder: Path, hosts: Mapping[int, str | None]) -> tuple[dict[str, pl.DataFrame], list[_Row], Offsets]:
-    """Of the traced look: its tables, the rows of CLOCKS, and the hosts' offsets. `hosts`: by rank."""
-    out: dict[str, list[pl.DataFrame]] = {name: [] for name in _FROM_TRACE}
-    clocks, ends = [], {}
-    for rank, (reader, path) in sorted(readable(folder).items()):
-        events = reader(path).events  # one rank's at a time: a trace can take gigabytes
-        against = clock.trace_against_steps(events, folder, rank)
-        clocks += [against, clock.utc_against_monotonic(folder, rank)]
-        events = clock.shifted(events, against["offset_us"])
-        ends[rank] = clock.collectives(events)
-        made = (breakdown.rows(events), activities.rows(events), timeline.rows(events))
-        for name, frame in zip(_FROM_TRACE, made, strict=True):
-            out[name].append(frame.with_columns(rank=pl.lit(rank, dtype=pl.Int64)))
-    joined = {name: pl.concat(frames) for name, frames in out.items() if frames}
-    if not joined:
+def from_traces(
+    point: Path, out: Path, hosts: Mapping[int, str | None]
+) -> tuple[dict[str, pl.DataFrame], list[_Row], Offsets]:
+    """Write the trace tables of a point to OUT. Of these: its tables, the rows of CLOCKS, and the hosts' offsets.
+    `hosts`: by rank."""
+    files = readable(point)
+    good, problems = trace_tables.write_all([files[rank] for rank in sorted(files)], out) if files else ([], [])
+    for problem in problems:
+        print(f"{point}: not in the trace tables: {problem}", file=sys.stderr)
+    if problems:
+        pl.DataFrame({"problem": problems}).write_parquet(out / f"{UNREAD}.parquet")
+    if not good:
         return {}, [], Offsets()
+    ranks = sorted(rank for part in good for rank in part.ranks)
+    taken_out = dict(pl.read_parquet(out / "file_clocks.parquet").select("rank", "offset_ns").drop_nulls().iter_rows())
+    rows: list[_Row] = []
+    ends: dict[int, pl.DataFrame] = {}
+    late: dict[int, int] = {}
+    made: dict[str, list[pl.DataFrame]] = {"activities": [], "timeline": []}
+    for rank in ranks:  # one at a time: a trace can take gigabytes
+        events, windows = trace_events(out, rank), rank_table(out, "windows", rank)
+        against = clock.trace_against_steps(_shifted(windows, -taken_out.get(rank, 0)), point / "traced", rank)
+        rows += [against, clock.utc_against_monotonic(point / "traced", rank)]
+        late[rank] = round((against["offset_us"] or 0.0) * 1e3)
+        ends[rank] = _shifted(clock.collectives(events), late[rank] - taken_out.get(rank, 0))
+        for name, frame in (
+            ("activities", activities.rows(events, windows)),
+            ("timeline", timeline.rows(events, windows)),
+        ):
+            made[name].append(frame.with_columns(rank=pl.lit(rank, dtype=pl.Int64)))
     between = clock.between_ranks(ends)
-    rows = [{**row, "look": "traced", "host": hosts.get(row["rank"])} for row in clocks + between]
+    rows = [{**row, "look": "traced", "host": hosts.get(row["rank"])} for row in rows + between]
     of_host = clock.of_hosts(between, {rank: hosts.get(rank) for rank in ends})
     of_rank = {rank: of_host[host] for rank, host in hosts.items() if host is not None and host in of_host}
-    bars = clock.moved(joined["timeline"], ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), of_rank)
-    return joined | {"timeline": timeline.relative(bars)}, rows, Offsets(of_host, of_rank)
+    home = {rank: late[ranks[0]] if rank in taken_out else late[rank] + of_rank.get(rank, 0) for rank in ranks}
+    bars = clock.moved(pl.concat(made["timeline"]), ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), home)
+    steps = clock.moved(point_files.steps(point, "traced"), ["start_ns", "end_ns"], pl.col("rank"), of_rank)
+    steps.write_parquet(out / f"{LOOP_STEPS}.parquet")
+    tables = {
+        "breakdown": parts.grouped(pl.read_parquet(out / "step_parts.parquet"), "rank", "step"),
+        "activities": pl.concat(made["activities"]),
+        "timeline": timeline.relative(bars),
+    }
+    return tables, rows, Offsets(of_host, of_rank)
 
 
-def readable(folder: Path) -> dict[int, tuple[Callable[[Path], Trace], Path]]:
-    """Each traced rank's reader and file."""
-    found: dict[int, tuple[Callable[[Path], Trace], Path]] = {}
-    found |= {rank: (kineto.read, path) for rank, path in point_files.ranked(folder, _KINETO)}
-    return found | {rank: (nsys.read, path) for rank, path in point_files.ranked(folder, _NSYS)}
+def _shifted(frame: pl.DataFrame, by: int) -> pl.DataFrame:
+    """The frame with an offset (ns) taken out of its times."""
+    return frame.with_columns(pl.col(name) - by for name in frame.columns if name.endswith("_ns"))
+
+
+def rank_table(folder: Path, name: str, rank: int) -> pl.DataFrame:
+    """The rows of a trace table that are a rank's."""
+    return pl.scan_parquet(folder / f"{name}.parquet").filter(pl.col("rank") == rank).collect()
+
+
+def trace_events(folder: Path, rank: int) -> dict[str, pl.DataFrame]:
+    """A rank's events out of a folder of trace tables."""
+    return {kind: rank_table(folder, kind, rank) for kind in _EVENTS}
+
+
+def readable(point: Path) -> dict[int, Path]:
+    """Each traced rank's file, of the traced run, or in the point's folder itself."""
+    for folder in (point / "traced", point):
+        found = dict(point_files.ranked(folder, _KINETO)) | dict(point_files.ranked(folder, _NSYS))
+        if found:
+            return found
+    return {}
+
+
+def gpu_log_samples(path: Path) -> pl.DataFrame:
+    """The samples of a log of GPUs. Raises ValueError or OSError where it is none."""
+    log.header_of(path)
+    return gpu_log.one(path)
 
 
 def finished(name: str, frame: pl.DataFrame | None) -> pl.DataFrame:
@@ -158,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("point", type=Path, help="folder of the point")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the tables to")
     args = parser.parse_args(argv)
-    write(ingest(args.point), args.out)
+    write(ingest(args.point, args.out), args.out)
     return 0
 
 

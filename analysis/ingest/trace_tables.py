@@ -59,7 +59,7 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
     if out.exists() and not out.is_dir():
         print(f"nightsweep ingest: {out}: is no folder; a folder to write tables to was expected", file=sys.stderr)
         return EXIT_WRONG
-    good, lines = written(traces, out)
+    good, lines = write_all(traces, out)
     for line in lines:
         print(f"nightsweep ingest: {line}", file=sys.stderr)
     if not good:
@@ -76,7 +76,7 @@ def few_arenas() -> None:
         ctypes.CDLL(None).mallopt(_ARENA_MAX, os.cpu_count() or 1)
 
 
-def written(traces: Sequence[Path], out: Path) -> tuple[list[Part], list[str]]:
+def write_all(traces: Sequence[Path], out: Path) -> tuple[list[Part], list[str]]:
     """Write the tables of all traces that can be read: these, and what could not be read, a line each. Of none there
     are no tables."""
     out.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def join(parts: Sequence[Part], out: Path) -> None:
         return {k: pl.scan_parquet(out / f"{k}.parquet").filter(pl.col("rank") == rank).collect() for k in kinds}
 
     found = all_ranks.together(aligned, events_of)
-    trace_files.write(found | {"clocks": offsets}, out)
+    trace_files.write(found | {"file_clocks": offsets}, out)
 
 
 def read(part: Part, name: str, ranks: Mapping[int, int]) -> pl.LazyFrame:

@@ -75,17 +75,6 @@ def empty() -> Intervals:
     return np.empty((0, 2), dtype=np.int64)
 
 
-def share(start: int, end: int, sets: list[Intervals]) -> list[int]:
-    """Length of each set in [start, end), where time of several goes to the first of them; then what none covers."""
-    left = union([[start, end]])
-    lengths = []
-    for each in sets:
-        rest = subtract(left, clip(each, start, end))
-        lengths.append(total(left) - total(rest))
-        left = rest
-    return [*lengths, total(left)]
-
-
 def _combine(a: Intervals, b: Intervals, keep: Callable[[_Mask, _Mask], _Mask]) -> Intervals:
     # Between two neighbouring bounds nothing changes, so one look at each bound decides the whole stretch.
     # Sorted as two runs that are sorted already; np.unique would hash times, which takes thirty times as long.

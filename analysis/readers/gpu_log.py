@@ -13,13 +13,15 @@ LOOKS = ("timed", "traced")
 
 
 def samples(point: Path, identity: str) -> pl.DataFrame:
-    """GPU_SAMPLES of a point's looks."""
+    """GPU_SAMPLES of a point's looks; logs may also lie in the point's folder itself."""
+    logs: list[tuple[str | None, Path]] = [
+        (look, path) for look in LOOKS for path in sorted((point / look).glob("nvml-*.arrow"))
+    ]
     frames = [
         one(path).with_columns(
             point_id=pl.lit(identity), look=pl.lit(look), host=pl.lit(path.stem.removeprefix("nvml-"))
         )
-        for look in LOOKS
-        for path in sorted((point / look).glob("nvml-*.arrow"))
+        for look, path in logs or [(None, path) for path in sorted(point.glob("nvml-*.arrow"))]
     ]
     made = [column.conform(frame, points.TABLES["gpu_samples"]) for frame in frames]
     return pl.concat(made).collect() if made else column.empty(points.TABLES["gpu_samples"])

@@ -19,6 +19,7 @@ from analysis.report.causes import VERDICTS, interval
 from analysis.report.records import Log, environment
 from analysis.sweep import dataset
 from analysis.tables import points as schemas
+from analysis.tables.parts import GROUPS
 
 MOST_RANKS = 8
 _BESIDE = ("point_id", "hosts")
@@ -51,7 +52,7 @@ def as_json(tables: dataset.Tables, found: list[dict[str, Any]], logs: Mapping[s
         "facts": facts(found, texts),
         "logs": {point: [log.file, log.text] for point, log in logs.items()},
         "colours": {**style.PART_COLOURS, **style.LANE_COLOURS, **style.RANGE_COLOURS},
-        "part_names": schemas.PARTS,
+        "part_names": GROUPS,
         "texts": list(texts.places),
     }
     told = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -96,7 +97,7 @@ def parts(tables: dataset.Tables) -> dict[str, Any]:
     for row in wide.to_dicts():
         rows = told[row["point_id"]]["rows"]
         if len(rows) < MOST_RANKS:
-            rows.append([row["rank"], *(row.get(part) or 0 for part in schemas.PARTS)])
+            rows.append([row["rank"], *(row.get(part) or 0 for part in GROUPS)])
     return told
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from analysis.tables import diagnoses as remedies
 from analysis.tables import telemetry
 from analysis.tables.column import ID, RANK, Column
-from analysis.tables.events import EVENTS as EVENTS
+from analysis.tables.parts import GROUPS
 from jobs.point import point as points
 
 STATUSES = ("ok", "failed", "cancelled", "not_run")
@@ -36,11 +36,6 @@ REASONS = (
     "no_record",  # with not_run
 )
 """Why a point is not ok; null for ok."""
-
-PARTS = ("compute", "communication", "copies", "data_wait", "idle")
-"""Parts of a step, in the order in which time that two of them share is given: a step's parts add up to it exactly.
-compute: some compute kernel (on a CPU: some operator) runs; communication, copies: that runs and none before it does;
-data_wait: nothing of those, and the step loop waits for its loader; idle: the rest."""
 
 
 def _settings_columns() -> dict[str, Column]:
@@ -189,8 +184,12 @@ RANKS: dict[str, Column] = {
 
 BREAKDOWN: dict[str, Column] = {
     **RANK,
-    "step": Column(pl.Int64, "Step of the traced look.", "trace"),
-    "part": Column(pl.String, "One of " + ", ".join(PARTS) + ".", "trace"),
+    "step": Column(pl.Int64, "Step of the traced look; of several the first does not count.", "trace"),
+    "part": Column(
+        pl.String,
+        "One of " + ", ".join(GROUPS) + ": the parts of the trace tables, added up (docs/traces.md).",
+        "trace",
+    ),
     "duration_ns": Column(pl.Int64, "Time of the part in the step, ns; the parts of a step add up to it.", "trace"),
 }
 
@@ -198,7 +197,7 @@ ACTIVITIES: dict[str, Column] = {
     **RANK,
     "category": Column(pl.String, "compute, communication, copy, memset, runtime or sync.", "trace"),
     "name": Column(pl.String, "Kernel, operator, copy direction or API call.", "trace"),
-    "count": Column(pl.Int64, "How many in the traced window.", "trace"),
+    "count": Column(pl.Int64, "How many in the traced steps that count.", "trace"),
     "total_ns": Column(pl.Int64, "Sum of durations, ns (overlaps counted twice).", "trace"),
     "mean_ns": Column(pl.Float64, "Mean duration, ns.", "trace"),
     "bytes": Column(pl.Int64, "Bytes copied or set; null for what moves none.", "trace"),

@@ -168,7 +168,7 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
         "collectives": Column(pl.Int64(), "In how many it was last."),
     },
     "stragglers": INSTEAD,
-    "clocks": {
+    "file_clocks": {
         **_RANK,
         "events": Column(pl.Int64(), "Collectives that were compared."),
         "offset_ns": Column(pl.Int64(), "What was taken out of all times of the file: its clock less the first one's."),
@@ -180,21 +180,29 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
     "allocations": EVENTS["allocations"],
     "counters": EVENTS["counters"],
     "devices": DEVICES,
-    "steps": {
+    "windows": {
         **_RANK,
         "step": Column(pl.Int32(), "Number of the step."),
-        "device": Column(pl.Int32(), "CUDA device."),
+        "device": Column(pl.Int32(), "CUDA device; null in a trace of a CPU."),
         "start_ns": Column(pl.Int64(), "Start of its window (docs: analysis/metrics/steps/detection.py)."),
-        "end_ns": Column(pl.Int64(), "End of its window."),
+        "end_ns": Column(pl.Int64(), "End of its window: the start of the next one's."),
+        "counted": Column(pl.Boolean(), "Whether it counts: of several steps the first does not."),
         "host_start_ns": Column(pl.Int64(), "Start of its range on the host."),
         "host_end_ns": Column(pl.Int64(), "End of that."),
         "source": Column(pl.String(), "nvtx, launches (their period), or none: the whole trace as one step 0."),
     },
-    "breakdown": {
+    "parts": {
         **_RANK,
-        "step": Column(pl.Int32(), "Number of the step."),
-        "device": Column(pl.Int32(), "CUDA device."),
-        "part": Column(pl.String(), f"One of {', '.join(PARTS)}; or {HIDDEN}, which is no part of the sum."),
+        "device": Column(pl.Int32(), "CUDA device; null in a trace of a CPU."),
+        "part": Column(pl.String(), f"One of {', '.join(PARTS)}, apart from each other; or {HIDDEN}."),
+        "start_ns": Column(pl.Int64(), "Start of a stretch of the steps that count, in which the device did this."),
+        "end_ns": Column(pl.Int64(), "Its end."),
+    },
+    "step_parts": {
+        **_RANK,
+        "step": Column(pl.Int32(), "Number of a step that counts."),
+        "device": Column(pl.Int32(), "CUDA device; null in a trace of a CPU."),
+        "part": Column(pl.String(), f"One of the parts; or {HIDDEN}, which is no part of the sum."),
         "duration_ns": Column(pl.Int64(), "Its time in the step's window; the parts add up to the window."),
     },
     "bandwidth": BANDWIDTH,

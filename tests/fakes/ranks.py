@@ -10,7 +10,8 @@ import polars as pl
 from analysis.ingest import engine
 from analysis.readers.nsys import payloads
 from analysis.readers.nsys import reader as nsys
-from analysis.tables import column, points
+from analysis.tables import column
+from analysis.tables.events import EVENTS
 from tests.analysis.readers.test_readers import DATA
 
 COMMUNICATOR = "00000000000000aa"
@@ -64,7 +65,7 @@ class Timeline:
     def events(self):
         return {
             kind: column.conform(pl.DataFrame(self.rows.get(kind, []), infer_schema_length=None), columns).collect()
-            for kind, columns in points.EVENTS.items()
+            for kind, columns in EVENTS.items()
         }
 
 

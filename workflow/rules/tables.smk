@@ -23,6 +23,7 @@ rule ingest:
 rule diagnosis:
     input:
         record="results/{sweep}/points/{point}/record.json",
+        tables="results/{sweep}/derived/{point}",
     output:
         diagnosis="results/{sweep}/diagnoses/{point}.json",
     log:
@@ -32,7 +33,8 @@ rule diagnosis:
     params:
         folder=subpath(input.record, parent=True),
     shell:
-        "python -m analysis.diagnosis.point_diagnosis {params.folder} --out {output.diagnosis} > {log} 2>&1"
+        "python -m analysis.diagnosis.point_diagnosis {params.folder} --tables {input.tables}"
+        " --out {output.diagnosis} > {log} 2>&1"
 
 
 rule tables:

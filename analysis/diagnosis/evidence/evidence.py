@@ -18,10 +18,11 @@ import polars as pl
 
 from analysis.diagnosis.cause import Share
 from analysis.diagnosis.evidence import kernel_savings
-from analysis.diagnosis.evidence.lane import BUSY, LATE, PARTS, Lane
+from analysis.diagnosis.evidence.lane import LATE, Lane
 from analysis.diagnosis.thresholds import limit
 from analysis.metrics.intervals import Intervals
 from analysis.sweep.interval import half_interval
+from analysis.tables.parts import BUSY, PARTS
 from jobs.point.point import Point
 
 Floats = npt.NDArray[np.float64]
@@ -30,14 +31,16 @@ Floats = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Evidence:
     """`lanes`: one a device of each rank that was traced. `devices`: their table. `reports`: of the traces.
-    `stragglers`: what late ranks did instead. `steps`, `traced_steps`: of a point; `results`: what its ranks told at
-    their end. `samples`: of each rank's GPU, in the timed window or while the trace ran. `hosts`: host_samples of the
-    timed steps, else of the traced ones. `absent`: what is missing, with the reason."""
+    `stragglers`: what late ranks did instead. `cpu_parts`: the table step_parts of a trace that has no lanes. `steps`,
+    `traced_steps`: of a point; `results`: what its ranks told at their end. `samples`: of each rank's GPU, in the timed
+    window or while the trace ran. `hosts`: host_samples of the timed steps, else of the traced ones. `absent`: what is
+    missing, with the reason."""
 
     lanes: tuple[Lane, ...] = ()
     devices: pl.DataFrame = field(default_factory=pl.DataFrame)
     reports: pl.DataFrame = field(default_factory=pl.DataFrame)
     stragglers: pl.DataFrame = field(default_factory=pl.DataFrame)
+    cpu_parts: pl.DataFrame = field(default_factory=pl.DataFrame)
     point: Point | None = None
     record: Mapping[str, Any] = field(default_factory=dict)
     results: Sequence[Mapping[str, Any]] = ()
@@ -261,5 +264,23 @@ class Evidence:
 
     @functools.cached_property
     def parts(self) -> dict[str, float]:
-        """Mean of each part over lanes and steps, ms; they add up to the mean period."""
-        return {name: float(self.part(name).mean()) / 1e6 for name in PARTS} if self.periods.size else {}
+        """Mean of each part over lanes (of CPUs: ranks) and steps, ms; they add up to the mean period. Empty without a
+        trace."""
+        if self.periods.size:
+            return {name: float(self.part(name).mean()) / 1e6 for name in PARTS}
+        means = self.cpu_parts.group_by("part").agg(pl.col("duration_ns").mean()) if len(self.cpu_parts) else None
+        known = dict(means.iter_rows()) if means is not None else {}
+        return {name: known[name] / 1e6 for name in PARTS if name in known}
+
+    @property
+    def traced_ranks(self) -> list[int]:
+        """Ranks of which traced steps count."""
+        ranks = {lane.rank for lane in self.lanes}
+        return sorted(ranks | set(self.cpu_parts["rank"]) if len(self.cpu_parts) else ranks)
+
+    @property
+    def traced_count(self) -> int:
+        """How many traced steps count."""
+        if self.periods.size:
+            return int(self.periods.shape[1])
+        return self.cpu_parts["step"].n_unique() if len(self.cpu_parts) else 0

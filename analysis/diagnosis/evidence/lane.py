@@ -1,9 +1,4 @@
-"""One device of one rank over its steps: the exact parts of each step, and the sets of time that causes are made of.
-
-A step reaches from its start to the start of the next one, so that what lies between two steps' ranges (a loader
-outside of them) counts too. Of several steps the first is left out: a capture begins in it, on each rank at another
-moment, and the first step after a pause refills all queues.
-"""
+"""One device of one rank over its steps: the exact parts of each step, and the sets of time that causes are made of."""
 
 from __future__ import annotations
 
@@ -15,20 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.evidence import exposed, idle
+from analysis.diagnosis.evidence import exposed, waits
 from analysis.diagnosis.evidence.exposed import Exposed
 from analysis.diagnosis.thresholds import limit
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import parts, trace
-from analysis.tables.parts import COPIES
+from analysis.tables.parts import BUSY
 
 Ints = npt.NDArray[np.int64]
 Frames = Mapping[str, pl.DataFrame]
 
-BUSY = ("compute", "communication", *COPIES)
-PARTS = (*BUSY, *idle.IDLE)
-"""The parts of a step."""
 LATE = ("idle_sync", "idle_allocator", "idle_launch", "idle_host", "idle_outside")
 """Idle because nothing was launched in time."""
 
@@ -36,7 +28,8 @@ LATE = ("idle_sync", "idle_allocator", "idle_launch", "idle_host", "idle_outside
 @dataclass(frozen=True)
 class Lane:
     """`steps`: step, start_ns, end_ns of those that count, host_start_ns, host_end_ns of their ranges; `source`: where
-    steps are from; `sets`: the time of each of PARTS in these; `own`: the device's activities; `events`: the rank's."""
+    steps are from; `sets`: the time of each of tables.parts.PARTS in these; `own`: the
+    device's activities; `events`: the rank's."""
 
     rank: int
     device: int | None
@@ -99,14 +92,14 @@ class Lane:
 
     @functools.cached_property
     def waits(self) -> pl.DataFrame:
-        """Calls in which a launching thread waited for the device (idle.waits)."""
+        """Calls in which a launching thread waited for the device (waits.calls)."""
         busy = intervals.merge(*(self.sets[part] for part in BUSY))
-        return idle.waits(self.events, self.own, intervals.subtract(busy, self.exposed.waiting))
+        return waits.calls(self.events, self.own, intervals.subtract(busy, self.exposed.waiting))
 
     @functools.cached_property
     def lost(self) -> dict[str, Intervals]:
         """Idle time that waits for the device led to, by their reason."""
-        return idle.lost(self.waits, self.host_idle)
+        return waits.lost(self.waits, self.host_idle)
 
     @functools.cached_property
     def unled(self) -> Intervals:
@@ -125,27 +118,17 @@ class Lane:
         return intervals.subtract(self.unled, self.churn)
 
 
-def of(events: Frames, steps: pl.DataFrame, rank: int, device: int | None) -> Lane | None:
-    """The lane of a device; None where it did nothing in any step. `steps`: the table of this rank and device."""
-    windows = periods(steps)
+def of_device(events: Frames, windows: pl.DataFrame, spans: pl.DataFrame, rank: int, device: int | None) -> Lane | None:
+    """The lane of a device; None where it did nothing in any step.
+
+    Args:
+        events: tables of this rank's events, by name.
+        windows: the table `windows` of this rank and device.
+        spans: the table `parts` of this rank and device.
+    """
+    counted = windows.filter("counted").sort("start_ns")
     own = {kind: parts.of_device(events[kind], device) for kind in ("kernels", "graphs", "copies", "memsets")}
-    if windows.is_empty() or not any(frame.height for frame in own.values()):
+    sets = parts.sets_of(spans)
+    if counted.is_empty() or not any(len(sets[part]) for part in BUSY) or not any(f.height for f in own.values()):
         return None
-    hosts = intervals.union(steps.select("host_start_ns", "host_end_ns").to_numpy())
-    whole = intervals.union(windows.select("start_ns", "end_ns").to_numpy())
-    sets, covered = parts.device_sets(own), intervals.empty()
-    found = {}
-    for part in BUSY:
-        found[part] = intervals.subtract(intervals.intersect(sets[part], whole), covered)
-        covered = intervals.merge(covered, found[part])
-    pieces = idle.divided(events, own, hosts, windows, covered)
-    lane = Lane(rank, device, windows, str(steps["source"][0]), found | pieces, own, events)
-    return lane if len(covered) else None
-
-
-def periods(steps: pl.DataFrame) -> pl.DataFrame:
-    """The steps that count, in order of time: step, start_ns, end_ns, and their ranges on the host."""
-    ordered = steps.sort("start_ns")
-    until = pl.max_horizontal("end_ns", pl.col("start_ns").shift(-1))
-    whole = ordered.select("step", "start_ns", until.alias("end_ns"), "host_start_ns", "host_end_ns")
-    return whole.slice(1) if whole.height > 1 else whole
+    return Lane(rank, device, counted, str(counted["source"][0]), sets, own, events)

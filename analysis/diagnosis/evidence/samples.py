@@ -35,10 +35,15 @@ class Span:
     look: str | None = None
 
 
-def timed(results: Sequence[Mapping[str, Any]]) -> list[Span]:
-    """The timed windows that ranks told at their end."""
-    told = [r for r in results if r.get("uuid") and r.get("window")]
-    return [Span(int(r["rank"]), r["uuid"], r["window"]["start_ns"], r["window"]["end_ns"], "timed") for r in told]
+def timed(results: Sequence[Mapping[str, Any]], offsets: Mapping[str, int]) -> list[Span]:
+    """The timed windows that ranks left at their end. `offsets`: what was taken out of the times of hosts, ns."""
+    spans = []
+    for result in results:
+        if result.get("uuid") and result.get("window"):
+            by = offsets.get(result.get("host") or "", 0)
+            window = (result["window"]["start_ns"] - by, result["window"]["end_ns"] - by)
+            spans.append(Span(int(result["rank"]), result["uuid"], *window, "timed"))
+    return spans
 
 
 def within(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.DataFrame]:

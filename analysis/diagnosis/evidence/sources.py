@@ -14,11 +14,11 @@ import polars as pl
 from analysis.diagnosis.evidence import lane, samples
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
-from analysis.ingest import trace_tables
-from analysis.ingest.point_tables import readable
-from analysis.readers import gpu_log, point_files
+from analysis.ingest import point_tables, trace_tables
+from analysis.metrics.ranks import clock
+from analysis.tables.parts import HIDDEN
 from jobs.point.point import FIELDS, Point, complete
-from jobs.telemetry.gpu import log
+from jobs.record.folder import read_json
 
 KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "nvtx", "collectives")
 COLUMNS = {
@@ -53,11 +53,11 @@ def gathered(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence
         raise SourceError(f"{folders[0]}: is a whole run; one run at a time was expected, or traces of its ranks")
     if not folders:
         return with_log(of_traces(paths), log_of_gpus)
-    return with_log(of_tables(paths[0]) if is_tables(paths[0]) else of_point(paths[0]), log_of_gpus)
+    return with_log(of_tables(paths[0]) if is_tables(paths[0]) else of_folder(paths[0]), log_of_gpus)
 
 
 def is_tables(path: Path) -> bool:
-    return (path / "breakdown.parquet").is_file() and (path / "reports.parquet").is_file()
+    return (path / "windows.parquet").is_file() and (path / "reports.parquet").is_file()
 
 
 def is_point(path: Path) -> bool:
@@ -67,7 +67,7 @@ def is_point(path: Path) -> bool:
 def of_traces(traces: Sequence[Path]) -> Evidence:
     """Traces alone. Raises SourceError where none can be read."""
     with tempfile.TemporaryDirectory() as scratch:
-        good, problems = trace_tables.written(traces, Path(scratch))
+        good, problems = trace_tables.write_all(traces, Path(scratch))
         if not good:
             raise SourceError("; ".join(problems))
         found = of_tables(Path(scratch))
@@ -76,20 +76,21 @@ def of_traces(traces: Sequence[Path]) -> Evidence:
 
 
 def of_tables(folder: Path) -> Evidence:
-    """A folder of tables."""
-    steps, reports, devices, late = (
-        pl.read_parquet(folder / f"{n}.parquet") for n in ("steps", "reports", "devices", "stragglers")
+    """A folder of trace tables."""
+    windows, spans, reports, devices, late = (
+        pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "parts", "reports", "devices", "stragglers")
     )
     lanes = []
-    for rank in steps["rank"].unique().sort():
+    for rank in windows["rank"].unique().sort():
         events = {kind: _events(folder, kind, rank) for kind in KINDS}
-        for (device,), own in sorted(
-            steps.filter(pl.col("rank") == rank).partition_by("device", as_dict=True).items(), key=str
-        ):
-            made = lane.of(events, own, rank, device)
+        own = windows.filter(pl.col("rank") == rank)
+        for (device,), steps in sorted(own.partition_by("device", as_dict=True).items(), key=str):
+            here = spans.filter(pl.col("rank") == rank, pl.col("device").eq_missing(device))
+            made = lane.of_device(events, steps, here, rank, device)
             lanes += [made] if made else []
     absent = lacking(lanes) | {"counters": "no log of the GPUs' counters"}
-    return Evidence(tuple(lanes), devices, reports, late, absent=absent)
+    parts = pl.read_parquet(folder / "step_parts.parquet").filter(pl.col("device").is_null(), pl.col("part") != HIDDEN)
+    return Evidence(tuple(lanes), devices, reports, late, parts.clear() if lanes else parts, absent=absent)
 
 
 def _events(folder: Path, kind: str, rank: int) -> pl.DataFrame:
@@ -131,36 +132,57 @@ def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
     return found
 
 
-def of_point(folder: Path, *, with_traces: bool = True) -> Evidence:
+def of_folder(folder: Path, *, with_traces: bool = True) -> Evidence:
     """A point's folder, as a launch leaves it; traces and logs may also lie in the folder itself."""
-    record = point_files.record_of(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        tables = Path(scratch)
+        point_tables.write(point_tables.ingest(folder, tables), tables)
+        return of_point(folder, tables, with_traces=with_traces)
+
+
+def of_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evidence:
+    """A point's folder, and the folder of its tables."""
+    record = read_json(folder / "record.json") or read_json(folder / "point.json") or {}
     point = of_settings(record.get("settings") or {})
-    traces = (readable(folder / "traced") or readable(folder)) if with_traces else {}
-    found = of_traces([path for _, (_, path) in sorted(traces.items())]) if traces else Evidence(absent={})
-    tables = point_files.read(folder)
-    results = point_files.results(folder) or point_files.results(folder, "traced")
+    traces = tables / point_tables.TRACES
+    has_traces = with_traces and (traces / "windows.parquet").is_file()
+    unread = traces / f"{point_tables.UNREAD}.parquet"
+    problems = "; ".join(pl.read_parquet(unread)["problem"]) if unread.is_file() else ""
+    found = of_tables(traces) if has_traces else Evidence(absent={})
+    steps, gpus, hosts, clocks = (
+        pl.read_parquet(tables / f"{name}.parquet") for name in ("steps", "gpu_samples", "host_samples", "clocks")
+    )
+    loop = traces / f"{point_tables.LOOP_STEPS}.parquet"
+    traced = pl.read_parquet(loop) if loop.is_file() else steps.clear()
+    traced = traced.filter(pl.col("phase") == "traced")
+    results = _results(folder / "timed") or _results(folder / "traced")
     absent = dict(found.absent)
-    if not traces:
+    if not has_traces:
         tracer = record.get("tracer") or {}
         why = None if tracer.get("used") else tracer.get("reason")
-        absent["trace"] = str(why or "none of a rank in the folder")
+        absent["trace"] = problems or str(why or "none of a rank in the folder")
     elif point and len({one.rank for one in found.lanes}) < point.processes:
         absent["trace of all ranks"] = f"{len({one.rank for one in found.lanes})} of {point.processes} ranks are traced"
-    gpus = tables["gpu_samples"]
-    if gpus.is_empty():
-        logs = sorted(folder.glob("nvml-*.arrow"))
-        gpus = pl.concat([gpu_log.one(path) for path in logs], how="diagonal") if logs else gpus
-    held = samples.within(gpus, samples.timed(results)) or samples.within(gpus, spans(found))
-    timed = tables["steps"].filter(pl.col("phase") == "timed")
-    traced = point_files.steps(folder, "traced").filter(pl.col("phase") == "traced")
+    if has_traces and problems:
+        absent["trace, in part"] = problems
+    offsets = clock.of_hosts(
+        clocks.filter(pl.col("between") == "ranks").to_dicts(), {r["rank"]: r.get("host") for r in results}
+    )
+    held = samples.within(gpus, samples.timed(results, offsets)) or samples.within(gpus, spans(found))
+    timed = steps.filter(pl.col("phase") == "timed")
     seen, look = (timed, "timed") if timed.height else (traced, "traced")
     window = pl.col("t_ns").is_between(seen["start_ns"].min(), seen["end_ns"].max())
-    hosts = tables["host_samples"].filter((pl.col("look") == look) & window)
     return dataclasses.replace(
-        found, point=point, record=record, results=results, steps=timed, traced_steps=traced, hosts=hosts,
-        samples=held,
+        found, point=point, record=record, results=results, steps=timed, traced_steps=traced,
+        hosts=hosts.filter((pl.col("look") == look) & window), samples=held,
         absent={k: v for k, v in absent.items() if not k.startswith("counters")} | counted(held, record),
     )  # fmt: skip
+
+
+def _results(folder: Path) -> list[dict[str, Any]]:
+    """What the ranks left at a good end, by rank."""
+    found = [read_json(path) for path in folder.glob("rank*.result.json")]
+    return sorted((result for result in found if result), key=lambda result: int(result["rank"]))
 
 
 def counted(held: Mapping[int, pl.DataFrame], record: Mapping[str, Any]) -> dict[str, str]:
@@ -193,10 +215,10 @@ def with_log(e: Evidence, path: Path | None) -> Evidence:
     if path is None:
         return e
     try:
-        log.header_of(path)
+        log = point_tables.gpu_log_samples(path)
     except (ValueError, OSError) as error:
         raise SourceError(" ".join(str(error).split())) from error
-    held = samples.within(gpu_log.one(path), spans(e))
+    held = samples.within(log, spans(e))
     why = {} if held else {"counters": f"{path}: no samples of these GPUs while the traces ran"}
     rest = {k: v for k, v in e.absent.items() if not k.startswith("counters")}
     return dataclasses.replace(e, samples=held, absent=rest | (why or counted(held, {})))

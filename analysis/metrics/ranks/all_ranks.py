@@ -16,7 +16,7 @@ TIMES = (
 """Columns that are points in time, not lengths."""
 NEEDED = ("kernels", "copies", "memsets", "runtime", "nvtx")
 """Events that tell what a late rank did instead."""
-NAMES = ("collectives", "collective_sizes", "waited_for", "stragglers", "clocks")
+NAMES = ("collectives", "collective_sizes", "waited_for", "stragglers", "file_clocks")
 
 
 def moved(frame: pl.LazyFrame, by: int) -> pl.LazyFrame:
@@ -29,7 +29,7 @@ def clocks(files: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """How much each file's clock is off the first one's, by the ends of common collectives; all ranks of one file share
     a clock. `files`: the collectives of each."""
     if len(files) < 2:
-        return column.empty(TRACE_TABLES["clocks"])
+        return column.empty(TRACE_TABLES["file_clocks"])
     firsts = [frame.filter(pl.col("rank") == frame["rank"].min()) if frame.height else frame for frame in files]
     _, offsets = matching.aligned(firsts)
     return offsets
@@ -38,8 +38,8 @@ def clocks(files: Sequence[pl.DataFrame]) -> pl.DataFrame:
 def together(
     files: Sequence[pl.DataFrame], events_of: Callable[[int], Mapping[str, pl.DataFrame]]
 ) -> dict[str, pl.DataFrame]:
-    """The tables NAMES but `clocks`. `files`: collectives of each file, on one clock. `events_of`: a rank's events,
-    which are asked for only where others waited for that rank."""
+    """The tables NAMES but `file_clocks`. `files`: collectives of each file, on one clock. `events_of`: a rank's
+    events, which are asked for only where others waited for that rank."""
     ranks = [part for frame in files for part in frame.partition_by("rank", maintain_order=True)]
     found = collectives.across(ranks)
     late = found["late_rank"].drop_nulls().unique().sort().to_list()

@@ -56,17 +56,14 @@ def utc_against_monotonic(folder: Path, rank: int) -> _Row:
     return {"rank": rank, "between": "utc-monotonic", **row}
 
 
-def trace_against_steps(events: trace.Events, folder: Path, rank: int) -> _Row:
-    """The trace's `step N` ranges against the step loop's times."""
-    noted = step_times(folder, rank).rename({"start_ns": "noted_ns"})
-    both = trace.steps(events).join(noted, on="step").drop_nulls(["start_ns", "noted_ns"])
-    return {"rank": rank, "between": "trace-steps", **compared((both["start_ns"] - both["noted_ns"]).to_numpy())}
-
-
-def shifted(events: trace.Events, offset_us: float | None) -> dict[str, pl.DataFrame]:
-    """Events with an offset taken out of their times."""
-    by = round((offset_us or 0.0) * 1e3)
-    return {kind: frame.with_columns(pl.col("start_ns", "end_ns") - by) for kind, frame in events.items()}
+def trace_against_steps(windows: pl.DataFrame, folder: Path, rank: int) -> _Row:
+    """The trace's ranges of steps against the step loop's times. `windows`: the trace's table of this rank, on its own
+    clock."""
+    noted = step_times(folder, rank).select(pl.col("step").cast(pl.Int32), noted_ns="start_ns")
+    began = windows.group_by("step").agg(pl.col("host_start_ns").min())
+    both = began.join(noted, on="step").drop_nulls(["host_start_ns", "noted_ns"])
+    differences = both.select(pl.col("host_start_ns") - pl.col("noted_ns")).to_series().to_numpy()
+    return {"rank": rank, "between": "trace-steps", **compared(differences)}
 
 
 def collectives(events: trace.Events) -> pl.DataFrame:

@@ -25,7 +25,8 @@ _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
 
 
 def of_rank(events: trace.Events) -> pl.DataFrame:
-    """The NCCL kernels of one rank's trace with what they carried out: OF_RANK, in order of start."""
+    """The NCCL kernels of one rank's trace with what they carried out: OF_RANK, in order of start; steps are the
+    engine's to add."""
     found = events["kernels"].filter(pl.col("name").str.contains(NCCL_KERNEL))
     if found.is_empty():
         return column.empty(OF_RANK)
@@ -33,13 +34,7 @@ def of_rank(events: trace.Events) -> pl.DataFrame:
     calls = events["runtime"].select(*key, "thread", launch_ns="start_ns").drop_nulls(key)
     launched = found.join(calls.unique(key, keep="first", maintain_order=True), on=key, how="left")
     told = nccl_calls.joined(launched.with_columns(collective=nccl_calls.kind("name")), events["nccl_calls"])
-    return column.conform(_in_steps(told, events), OF_RANK).sort("start_ns").collect()
-
-
-def _in_steps(launched: pl.DataFrame, events: trace.Events) -> pl.DataFrame:
-    steps = trace.steps(events).select("step", step_start="start_ns", step_end="end_ns")
-    found = launched.sort("launch_ns").join_asof(steps, left_on="launch_ns", right_on="step_start")
-    return found.with_columns(step=pl.when(pl.col("launch_ns") < pl.col("step_end")).then("step"))
+    return column.conform(told, OF_RANK).sort("start_ns").collect()
 
 
 def across(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:

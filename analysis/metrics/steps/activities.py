@@ -1,7 +1,8 @@
-"""What ran how often and how long: the table ACTIVITIES of one trace.
+"""What ran how often and how long, in the steps that count: the table ACTIVITIES of one rank.
 
-Counted is what starts in the traced window: from the first step's start on the host to the last step's end. A trace
-without steps is counted whole.
+Counted is what the host called, or launched, from the start of the first step that counts to the end of the last one,
+so that counts of a step are whole. Of what no call in the trace launched, that which starts in their windows is
+counted. A trace without steps is counted whole.
 """
 
 from __future__ import annotations
@@ -11,38 +12,55 @@ import polars as pl
 from analysis.metrics.steps import trace
 
 _SYNC = "Synchronize"
+_COLUMNS = ("category", "name", "start_ns", "end_ns", "bytes", "launch_ns")
 
 
-def rows(events: trace.Events) -> pl.DataFrame:
-    """One row a category and name: category, name, count, total_ns, mean_ns, bytes (null where nothing is moved)."""
+def rows(events: trace.Events, windows: pl.DataFrame) -> pl.DataFrame:
+    """One row a category and name: category, name, count, total_ns, mean_ns, bytes (null where nothing is moved).
+
+    `events`: the tables of one rank, attributed to their launches; `windows`: its table of that name."""
     lanes = trace.lanes(events)
-    copies = events["copies"].with_columns(name=pl.col("direction"))
+    kernels = events["kernels"].with_columns(category=_exchange(), name=pl.col("name").cast(pl.String))
     sync = pl.when(pl.col("name").str.contains(_SYNC, literal=True)).then(pl.lit("sync")).otherwise(pl.lit("runtime"))
+    cpu = kernels.is_empty() and events["graphs"].is_empty() and events["copies"].is_empty()
     parts = [
-        _as(lanes["compute"], pl.lit("compute")),
-        _as(lanes["communication"], pl.lit("communication")),
-        _as(copies, pl.lit("copy")),
+        *([_as(lanes[lane], pl.lit(lane)) for lane in ("compute", "communication")] if cpu else []),
+        _as(kernels, pl.col("category")),
+        _as(events["graphs"], pl.lit("compute")),
+        _as(events["copies"].with_columns(name=pl.col("direction")), pl.lit("copy")),
         _as(events["memsets"], pl.lit("memset")),
-        _as(events["runtime"], sync),
+        _as(events["runtime"].with_columns(pl.col("name").cast(pl.String)), sync),
     ]
     took = pl.col("end_ns") - pl.col("start_ns")
     moved = pl.when(pl.col("bytes").is_not_null().any()).then(pl.col("bytes").sum())
     return (
-        _in_window(pl.concat(parts), events)
+        _counted(pl.concat(parts), windows)
         .group_by("category", "name")
         .agg(count=pl.len().cast(pl.Int64), total_ns=took.sum(), mean_ns=took.mean(), bytes=moved)
         .sort("category", "name")
     )
 
 
+def _exchange() -> pl.Expr:
+    exchange = pl.col("category").cast(pl.String) == "communication"
+    return pl.when(exchange).then(pl.lit("communication")).otherwise(pl.lit("compute"))
+
+
 def _as(frame: pl.DataFrame, category: pl.Expr) -> pl.DataFrame:
-    size = pl.col("bytes") if "bytes" in frame.columns else pl.lit(None, pl.Int64).alias("bytes")
-    return frame.select(category.alias("category"), pl.col("name").fill_null("?"), "start_ns", "end_ns", size)
+    absent = [pl.lit(None, pl.Int64).alias(name) for name in ("bytes", "launch_ns") if name not in frame.columns]
+    named = frame.with_columns(*absent, category=category, name=pl.col("name").cast(pl.String).fill_null("?"))
+    return named.select(_COLUMNS)
 
 
-def _in_window(frame: pl.DataFrame, events: trace.Events) -> pl.DataFrame:
-    bounds = pl.concat([trace.steps(events), trace.windows(events)])
-    if bounds.is_empty():
+def _counted(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    if windows.is_empty() or windows["source"][0] == "none":
         return frame
-    first, last = bounds["start_ns"].min(), bounds["end_ns"].max()
-    return frame.filter(pl.col("start_ns").is_between(first, last, closed="left"))
+    steps = windows.filter("counted")
+    on_host = (steps["host_start_ns"].min(), steps["host_end_ns"].max())
+    on_device = (steps["start_ns"].min(), steps["end_ns"].max())
+    of_device = pl.col("category").is_in(["compute", "communication", "copy", "memset"]) & pl.lit(
+        steps["device"].null_count() == 0
+    )
+    at = pl.coalesce("launch_ns", "start_ns").is_between(*on_host, closed="left")
+    unlaunched = pl.col("start_ns").is_between(*on_device, closed="left")
+    return frame.filter(pl.when(of_device & pl.col("launch_ns").is_null()).then(unlaunched).otherwise(at))

@@ -99,16 +99,20 @@ def of_times(steps: pl.DataFrame, at: pl.Series) -> pl.Series:
 
 
 def windows(steps: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
-    """Each step's window: step, start_ns, end_ns.
+    """Each step's window: step, start_ns, end_ns, counted.
 
-    The host may run ahead of the GPU, so a step ends when both its host range and the last activity that it launched
-    have ended, and the next one begins there, or with its host range where that begins later. The first step begins
-    with its host range, or where work that was launched before it has ended.
+    The host may run ahead of the GPU, so the next step begins when the host range of this one and the last activity
+    that it launched have both ended, or with its host range where that begins later. Up to there this one reaches, so
+    what lies between two ranges (a loader outside of them) counts too. The first step begins with its host range, or
+    where work that was launched before it has ended.
+
+    Of several steps the first is not `counted`: a capture begins in it, on each rank at another moment, and the first
+    step after a pause refills all queues. This is the one place that decides so.
 
     `launched`: launch_ns, start_ns and end_ns of activities.
     """
     if steps.is_empty():
-        return steps
+        return steps.with_columns(counted=pl.lit(True))
     first = steps["start_ns"][0]
     marked = launched.drop_nulls("launch_ns").with_columns(of_times(steps, launched["launch_ns"].drop_nulls()))
     own = marked.drop_nulls("step").group_by("step").agg(last=pl.col("end_ns").max())
@@ -116,4 +120,6 @@ def windows(steps: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
     ends = pl.max_horizontal("last", "end_ns", pl.lit(before, pl.Int64)).cum_max()
     ended = steps.join(own, on="step", how="left", maintain_order="left").with_columns(end_ns=ends)
     begins = pl.max_horizontal("start_ns", pl.col("end_ns").shift(1, fill_value=before))
-    return ended.select("step", start_ns=begins, end_ns="end_ns")
+    until = pl.max_horizontal("end_ns", begins.shift(-1))
+    counted = (pl.int_range(pl.len()) > 0) | (pl.len() == 1)
+    return ended.select("step", start_ns=begins, end_ns=until, counted=counted)

@@ -1,9 +1,12 @@
-"""Where a step's time goes on one device: parts that add up to the step's window to the nanosecond.
+"""Where the time of a step goes on one device: sets of time that add up to the step's window to the nanosecond.
 
-Time that several parts share goes to the first of PARTS. What is left when the device does nothing is idle, and goes by
-what the thread did that launched the next activity: it waited for data, waited for the device, called the allocator,
-launched, or did something else. A launch reaches from the call to the start of the activity that ends the gap; pauses
-of at most DISPATCH_NS between two calls of a thread are the framework's own dispatch, and count as launching too.
+Time that several parts share goes to the first of `analysis.tables.parts.BUSY`. What is left when the device does
+nothing is idle, and goes by what the thread did that launched the next activity. A launch reaches from the call to the
+start of the activity that ends the gap; pauses of at most DISPATCH_NS between two calls of a thread are the framework's
+own dispatch, and count as launching too.
+
+In the trace of a CPU, compute is PyTorch's `aten::` operators and communication the process group's. There the loader's
+ranges come before compute: the operators inside them make the batch.
 """
 
 from __future__ import annotations
@@ -17,11 +20,18 @@ import polars as pl
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import trace
-from analysis.tables.parts import COPIES, HIDDEN, IDLE, PARTS
+from analysis.tables.parts import BUSY, COPIES, GROUP, HIDDEN, IDLE, PARTS
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Frames = Mapping[str, pl.DataFrame]
+Sets = dict[str, Intervals]
 
 DISPATCH_NS = 100_000
+QUEUED_NS = 100_000
+"""A free device begins what was launched some 10 us after the call."""
+LEAST_BATCH_BYTES = 1 << 12
+"""A smaller copy to the device is a number, not a batch: waiting for it is like reading one."""
 DATA = (
     r"(?i)^(?:data|dataload(?:er|ing)?|data[_ ]?wait|load[_ ]?(?:data|batch)|get[_ ]?batch|next[_ ]?batch|fetch)$"
     r"|^enumerate\(DataLoader\)"
@@ -33,61 +43,116 @@ ALLOCATOR = (
     r"|^cuMem(?:Alloc|Free|Create|Map|Unmap|Release|AddressReserve)\w*$"
 )
 LAUNCH = r"Launch|^(?:cuda|hip)Mem(?:cpy|set)\w*Async|^cuMem(?:cpy|set)\w*Async"
+_WAITING = IDLE[:4]
+"""What the launching thread did, by its calls and ranges, the first that it is."""
 
-
-_TIMES = ("start_ns", "end_ns", "device", "thread", "launch_ns")
+_TIMES = ("start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns")
 _NEEDED = {
     "kernels": (*_TIMES, "category"),
     "graphs": _TIMES,
-    "copies": (*_TIMES, "direction", "source", "target"),
+    "copies": (*_TIMES, "direction", "source", "target", "bytes"),
     "memsets": _TIMES,
 }
 
 
-def rows(
-    events: Mapping[str, pl.DataFrame], steps: pl.DataFrame, windows: pl.DataFrame, device: int | None
-) -> pl.DataFrame:
-    """step, part, duration_ns of one device: all PARTS of each step, and HIDDEN."""
+def divided(events: Frames, steps: pl.DataFrame, windows: pl.DataFrame, device: int | None) -> tuple[Sets, Intervals]:
+    """The time of each of PARTS in these windows, and that of communication under compute.
+
+    Args:
+        events: of one rank, attributed to their launches.
+        steps: the ranges of all steps on the host.
+        windows: start_ns and end_ns of the steps that count, apart from each other, in order of time.
+        device: whose parts; None for a trace that tells of none, such as one of a CPU.
+    """
     own = {kind: of_device(events[kind].select(names), device) for kind, names in _NEEDED.items()}
-    bounds = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
-    sets = device_sets(own)
-    lengths = {}
-    covered = intervals.empty()
-    before = np.zeros(windows.height, dtype=np.int64)
-    for part in ("compute", "communication", *COPIES):
-        if len(sets[part]):
-            covered = intervals.merge(covered, sets[part])
-        now = inside(covered, *bounds)
-        lengths[part] = now - before
-        before = now
-    lengths[HIDDEN] = inside(sets["communication"], *bounds) - lengths["communication"]
-    lengths |= idle(events, own, steps, windows, covered)
-    numbers = windows["step"]
-    return pl.concat(
-        [
-            pl.DataFrame({"step": numbers, "part": [part] * len(numbers), "duration_ns": lengths[part]})
-            for part in (*PARTS, HIDDEN)
-        ]
-    ).sort("step", maintain_order=True)
+    whole = intervals.union(windows.select("start_ns", "end_ns").to_numpy())
+    hosts = intervals.union(steps.select("start_ns", "end_ns").to_numpy())
+    if not any(frame.height for frame in own.values()):
+        return _of_cpu(events, hosts, whole), intervals.empty()
+    sets = _busy(own)
+    found, covered = {}, intervals.empty()
+    for part in BUSY:
+        inside_steps = intervals.intersect(sets[part], whole) if len(sets[part]) else sets[part]
+        found[part] = intervals.subtract(inside_steps, covered)
+        covered = intervals.merge(covered, found[part]) if len(found[part]) else covered
+    hidden = intervals.subtract(intervals.intersect(sets["communication"], whole), found["communication"])
+    return found | _idle(events, own, hosts, windows, covered), hidden
 
 
 def of_device(frame: pl.DataFrame, device: int | None) -> pl.DataFrame:
     return frame if device is None else frame.filter(pl.col("device") == device)
 
 
-def device_sets(own: Mapping[str, pl.DataFrame]) -> dict[str, Intervals]:
-    """The time of each part but idle, overlaps not yet taken out."""
+def table(sets: Mapping[str, Intervals], hidden: Intervals) -> pl.DataFrame:
+    """part, start_ns, end_ns: the sets as rows, in order of time."""
+    frames = [
+        pl.DataFrame({"start_ns": covered[:, 0], "end_ns": covered[:, 1]}).with_columns(
+            pl.lit(part, dtype=pl.Categorical()).alias("part")
+        )
+        for part, covered in (*sets.items(), (HIDDEN, hidden))
+        if len(covered)
+    ]
+    columns = ("part", "start_ns", "end_ns")
+    empty = pl.DataFrame(schema={"part": pl.Categorical(), "start_ns": pl.Int64, "end_ns": pl.Int64})
+    return pl.concat([empty, *(frame.select(columns) for frame in frames)]).sort("start_ns", "end_ns")
+
+
+def sets_of(rows: pl.DataFrame) -> Sets:
+    """The sets of PARTS and HIDDEN out of the rows of `table`."""
+    by_part = rows.with_columns(pl.col("part").cast(pl.String)).partition_by("part", as_dict=True)
+    found = {str(part): own.select("start_ns", "end_ns").to_numpy() for (part,), own in by_part.items()}
+    return {part: found.get(part, intervals.empty()) for part in (*PARTS, HIDDEN)}
+
+
+def lengths(sets: Mapping[str, Intervals], hidden: Intervals, windows: pl.DataFrame) -> pl.DataFrame:
+    """step, part, duration_ns: each of PARTS in each window, and HIDDEN."""
+    bounds = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
+    numbers = windows["step"]
+    rows = [
+        pl.DataFrame({"step": numbers, "part": [part] * len(numbers), "duration_ns": inside(covered, *bounds)})
+        for part, covered in (*((part, sets[part]) for part in PARTS), (HIDDEN, hidden))
+    ]
+    return pl.concat(rows).sort("step", maintain_order=True)
+
+
+def grouped(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Rows of `lengths` added up to GROUPS, by these keys: what figures show."""
+    parts = rows.with_columns(pl.col("part").cast(pl.String)).filter(pl.col("part") != HIDDEN)
+    named = parts.with_columns(pl.col("part").replace_strict(GROUP, return_dtype=pl.String))
+    return named.group_by(*keys, "part", maintain_order=True).agg(pl.col("duration_ns").sum())
+
+
+def inside(covered: Intervals, start: Ints, end: Ints) -> Ints:
+    """How much of a set lies in each [start, end), ns."""
+    until = intervals.until(covered, np.concatenate((end, start)))
+    return until[: len(end)] - until[len(end) :]
+
+
+def _of_cpu(events: Frames, hosts: Intervals, whole: Intervals) -> Sets:
+    lanes = trace.cpu_lanes(events)
+    order = {
+        "idle_data_wait": trace.spans(trace.named(events["nvtx"], DATA)),
+        "compute": trace.spans(lanes["compute"]),
+        "communication": trace.spans(lanes["communication"]),
+        "idle_host": hosts,
+        "idle_outside": whole,
+    }
+    found, left = dict.fromkeys(PARTS, intervals.empty()), whole
+    for part, covered in order.items():
+        found[part], left = intervals.intersect(left, covered), intervals.subtract(left, covered)
+    return found
+
+
+def _busy(own: Frames) -> Sets:
+    """The time of each of BUSY, overlaps not yet taken out."""
     kernels, copies = own["kernels"], own["copies"]
     communication = pl.col("category").cast(pl.String) == "communication"
+    computing = [
+        kernels.filter(~communication).select("start_ns", "end_ns"),
+        own["graphs"].select("start_ns", "end_ns"),
+    ]
     sets = {
-        "compute": trace.spans(
-            pl.concat(
-                [
-                    kernels.filter(~communication).select("start_ns", "end_ns"),
-                    own["graphs"].select("start_ns", "end_ns"),
-                ]
-            )
-        ),
+        "compute": trace.spans(pl.concat(computing)),
         "communication": trace.spans(kernels.filter(communication)),
         "memset": trace.spans(own["memsets"]),
     }
@@ -105,79 +170,65 @@ def _copy_part() -> pl.Expr:
     return pl.when(known).then("copy_" + low + kind).otherwise("copy_" + low)
 
 
-def inside(covered: Intervals, start: Ints, end: Ints) -> Ints:
-    """How much of a set lies in each [start, end), ns."""
-    until = intervals.until(covered, np.concatenate((end, start)))
-    return until[: len(end)] - until[len(end) :]
-
-
-def idle(
-    events: Mapping[str, pl.DataFrame],
-    own: Mapping[str, pl.DataFrame],
-    steps: pl.DataFrame,
-    windows: pl.DataFrame,
-    busy: Intervals,
-) -> dict[str, Ints]:
-    """Idle time of each window by what the launching thread did meanwhile."""
-    gaps, of = gaps_in(busy, windows)
-    found = {part: np.zeros(windows.height, dtype=np.int64) for part in IDLE}
+def _idle(events: Frames, own: Frames, hosts: Intervals, windows: pl.DataFrame, busy: Intervals) -> Sets:
+    """The time of each of IDLE in the windows. `own`: activities of the device; `busy`: when it did something."""
+    gaps = _gaps(busy, windows)
+    found = dict.fromkeys(IDLE, intervals.empty())
     if not len(gaps):
         return found
-    activities = pl.concat([own[k].select("start_ns", "thread", "launch_ns") for k in own]).sort("start_ns")
-    thread, launch = following(activities, gaps)
-    hosts = intervals.union(np.column_stack((steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy())))
+    ends = pl.concat([own[k].select("start_ns", "thread", "launch_ns", "launch_end_ns") for k in own]).sort("start_ns")
+    thread, launch, launched = _following(ends, gaps)
+    batch = _ends_with_batch(own["copies"], ends, gaps) & trace.named(events["nvtx"], DATA).is_empty()
+    pieces: dict[str, list[Intervals]] = {part: [] for part in IDLE}
     for each in np.unique(thread):
         mine = thread == each
-        start, end = gaps[mine, 0], gaps[mine, 1]
-        left = end - start
-        for part, length in _by_thread(events, int(each), start, end, launch[mine], hosts).items():
-            np.add.at(found[part], of[mine], length)
-            left = left - length
-        np.add.at(found["idle_outside"], of[mine], left)
+        sets = thread_sets(events, int(each))
+        for part, piece in _of_thread(sets, gaps[mine], launch[mine], launched[mine], hosts, batch[mine]).items():
+            pieces[part].append(piece)
+    return {part: intervals.merge(*several) for part, several in pieces.items()}
+
+
+def _of_thread(sets: Sets, gaps: Intervals, launch: Ints, launched: Ints, hosts: Intervals, batch: Mask) -> Sets:
+    """Of gaps that this thread's launches end. `sets`: what it did; `launch`, `launched`: start and end of the call
+    that launched what ends each gap; `batch`: whether that is the copy of a batch."""
+    stop, called = (np.clip(at, gaps[:, 0], gaps[:, 1]) for at in (launch, launched))
+    begun = np.column_stack((called, gaps[:, 1]))
+    late = gaps[:, 1] - called > QUEUED_NS
+    ahead = (called == gaps[:, 0]) & ~late
+    left = intervals.union(np.column_stack((gaps[:, 0], stop)))
+    found = {"idle_queued": intervals.union(begun[late]), "idle_between": intervals.union(begun[ahead])}
+    for part in _WAITING:
+        found[part] = intervals.intersect(left, sets[part])
+        left = intervals.subtract(left, sets[part])
+    launching = np.column_stack((stop, np.where(late | ahead, called, gaps[:, 1])))
+    found["idle_launch"] = intervals.merge(found["idle_launch"], launching)
+    before = intervals.union(np.column_stack((gaps[:, 0], stop))[batch])
+    found["idle_unmarked_data"] = intervals.intersect(left, before)
+    left = intervals.subtract(left, before)
+    found["idle_host"] = intervals.intersect(left, hosts)
+    found["idle_outside"] = intervals.subtract(left, hosts)
     return found
 
 
-def _by_thread(
-    events: Mapping[str, pl.DataFrame], thread: int, start: Ints, end: Ints, launch: Ints, hosts: Intervals
-) -> dict[str, Ints]:
-    """Of each gap, the length of each kind of idle time but the last."""
-    sets = thread_sets(events, thread)
-    # What ends a gap was launched at `launch`; from there on the device, and nothing else, is waited for.
-    stop = np.clip(launch, start, end)
-    found, covered, before = {}, intervals.empty(), np.zeros(len(start), dtype=np.int64)
-    for part in IDLE[:3]:
-        covered = intervals.merge(covered, sets[part])
-        now = inside(covered, start, stop)
-        found[part], before = now - before, now
-    covered = intervals.merge(covered, sets["idle_launch"])
-    now = inside(covered, start, stop)
-    found["idle_launch"] = now - before + (end - stop)
-    in_step = inside(intervals.merge(covered, hosts), start, stop)
-    found["idle_host"] = in_step - now
-    return found
-
-
-def thread_sets(events: Mapping[str, pl.DataFrame], thread: int) -> dict[str, Intervals]:
+def thread_sets(events: Frames, thread: int) -> Sets:
     """When a thread waits for data, waits for the device, allocates, launches."""
     calls, marks = (
         events[kind].select(*trace.SPAN, "thread").filter(pl.col("thread") == thread) for kind in ("runtime", "nvtx")
     )
-    ranges = trace.named(marks, DATA)
-    launches = trace.spans(trace.named(calls, LAUNCH))
-    joined = launches.copy()
+    joined = trace.spans(trace.named(calls, LAUNCH)).copy()
     if len(joined) > 1:
         near = joined[1:, 0] - joined[:-1, 1] <= DISPATCH_NS
         joined[:-1, 1][near] = joined[1:, 0][near]
     return {
-        "idle_data_wait": trace.spans(ranges),
+        "idle_data_wait": trace.spans(trace.named(marks, DATA)),
         "idle_sync": trace.spans(trace.named(calls, SYNC)),
         "idle_allocator": trace.spans(trace.named(calls, ALLOCATOR)),
         "idle_launch": intervals.union(joined),
     }
 
 
-def gaps_in(busy: Intervals, windows: pl.DataFrame) -> tuple[Intervals, Ints]:
-    """Idle stretches of all windows, and the place of the window of each."""
+def _gaps(busy: Intervals, windows: pl.DataFrame) -> Intervals:
+    """Idle stretches of all windows; one that reaches over a window's end is cut there."""
     start, end = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
     low = np.searchsorted(busy[:, 1], start, side="right")
     high = np.searchsorted(busy[:, 0], end, side="left")
@@ -190,18 +241,25 @@ def gaps_in(busy: Intervals, windows: pl.DataFrame) -> tuple[Intervals, Ints]:
     first = np.where(rank == 0, start[of], np.maximum(ends[place - 1], start[of]))
     last = np.where(rank == counts[of] - 1, end[of], np.minimum(begins[np.minimum(place, len(begins) - 1)], end[of]))
     kept = last > first
-    return np.column_stack((first[kept], last[kept])), of[kept]
+    return np.column_stack((first[kept], last[kept]))
 
 
-def following(activities: pl.DataFrame, gaps: Intervals) -> tuple[Ints, Ints]:
-    """Thread and launch of the first activity to start at each gap's end or later; of the last one where none does. A
-    trace of a CPU has none at all."""
-    if activities.is_empty():
-        return np.full(len(gaps), -1), np.full(len(gaps), np.iinfo(np.int64).max)
+def _following(activities: pl.DataFrame, gaps: Intervals) -> tuple[Ints, Ints, Ints]:
+    """Thread, and start and end of the launch, of the first activity to start at each gap's end or later; of the last
+    one where none does."""
     start = activities["start_ns"].to_numpy()
     place = np.minimum(np.searchsorted(start, gaps[:, 1], side="left"), len(start) - 1)
-    thread = activities["thread"].fill_null(-1).to_numpy()[place]
-    # Without a launching call it is not known that anything was launched before the activity began.
-    launch = activities["launch_ns"].fill_null(np.iinfo(np.int64).max).to_numpy()[place]
     late = start[place] < gaps[:, 1]
-    return thread, np.where(late, np.iinfo(np.int64).max, launch)
+    # Without a launching call it is not known that anything was launched before the activity began.
+    never = np.iinfo(np.int64).max
+    calls = (activities[name].fill_null(never).to_numpy()[place] for name in ("launch_ns", "launch_end_ns"))
+    launch, launched = (np.where(late, never, at) for at in calls)
+    return activities["thread"].fill_null(-1).to_numpy()[place], launch, launched
+
+
+def _ends_with_batch(copies: pl.DataFrame, activities: pl.DataFrame, gaps: Intervals) -> Mask:
+    """Whether what ends each gap is a copy to the device that is as large as a batch."""
+    starts = activities["start_ns"].to_numpy()
+    ends = starts[np.minimum(np.searchsorted(starts, gaps[:, 1]), len(starts) - 1)]
+    large = copies.filter(pl.col("direction") == "HtoD", pl.col("bytes") >= LEAST_BATCH_BYTES)["start_ns"].to_numpy()
+    return np.isin(ends, large)

@@ -1,7 +1,6 @@
-"""The first steps of each rank as bars to draw: the table TIMELINE.
+"""The first steps that count of each rank as bars to draw: the table TIMELINE.
 
-Bars of one lane that are closer than a pixel are merged, so that a page with thousands of kernels stays small. All
-ranks are on one clock (analysis/metrics/ranks/clock.py).
+Bars of one lane that are closer than a pixel are merged, so that a page with thousands of kernels stays small.
 """
 
 from __future__ import annotations
@@ -15,12 +14,17 @@ PIXELS = 2000
 _KEYS = ["lane", "step", "bar"]
 
 
-def rows(events: trace.Events) -> pl.DataFrame:
-    """Bars of one rank: lane, name, start_ns, end_ns on the trace's clock, step, and origin_ns, its start."""
-    hosts, windows = trace.steps(events).head(STEPS), trace.windows(events).head(STEPS)
-    lanes = {lane: _cut(frame, windows) for lane, frame in trace.lanes(events).items()}
-    lanes["range"] = _cut(trace.ranges(events), hosts)
-    both = pl.concat([hosts, windows])
+def rows(events: trace.Events, windows: pl.DataFrame) -> pl.DataFrame:
+    """Bars of one rank: lane, name, start_ns, end_ns, step, and origin_ns, the start of its first step on the host.
+
+    `events`: the tables of one rank; `windows`: its table of that name."""
+    counted = windows.filter("counted").group_by("step").agg(
+        pl.col("start_ns", "host_start_ns").min(), pl.col("end_ns", "host_end_ns").max()
+    ).sort("host_start_ns").head(STEPS)  # fmt: skip
+    hosts = counted.select("step", start_ns="host_start_ns", end_ns="host_end_ns")
+    lanes = {lane: _cut(frame, counted) for lane, frame in trace.lanes(events).items()}
+    lanes["range"] = _cut(trace.phases(events), hosts)
+    both = pl.concat([hosts, counted.select("step", "start_ns", "end_ns")])
     first, last = both["start_ns"].min(), both["end_ns"].max()
     pixel = (last - first) // PIXELS if isinstance(first, int) and isinstance(last, int) else 0
     bars = pl.concat([_merged(f.with_columns(lane=pl.lit(lane)), pixel) for lane, f in lanes.items()])
@@ -28,7 +32,7 @@ def rows(events: trace.Events) -> pl.DataFrame:
 
 
 def relative(bars: pl.DataFrame) -> pl.DataFrame:
-    """Bars of all ranks, from the start of the first kept step on the earliest rank: zero_ns."""
+    """Bars of all ranks, from the start of the first step on the earliest rank: zero_ns."""
     zero = pl.col("origin_ns").min()
     return bars.with_columns(pl.col("start_ns", "end_ns") - zero, zero_ns=zero).drop("origin_ns")
 
@@ -36,10 +40,9 @@ def relative(bars: pl.DataFrame) -> pl.DataFrame:
 def _cut(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Events with the step in whose window they start, cut at its end."""
     bounds = windows.select("step", window_start="start_ns", window_end="end_ns").sort("window_start")
-    found = frame.sort("start_ns", "end_ns", "name").join_asof(
-        bounds, left_on="start_ns", right_on="window_start", strategy="backward"
-    )
-    inside = found.filter(pl.col("start_ns") < pl.col("window_end"))
+    found = frame.with_columns(pl.col("name").cast(pl.String)).sort("start_ns", "end_ns", "name")
+    placed = found.join_asof(bounds, left_on="start_ns", right_on="window_start", strategy="backward")
+    inside = placed.filter(pl.col("start_ns") < pl.col("window_end"))
     return inside.with_columns(end_ns=pl.min_horizontal("end_ns", "window_end"))
 
 

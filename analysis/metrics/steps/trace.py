@@ -1,4 +1,4 @@
-"""What the metrics of a trace share: its steps, their windows, and which events count as what."""
+"""What the metrics of a trace share: which events count as what, and the time that they cover."""
 
 from __future__ import annotations
 
@@ -9,63 +9,39 @@ import polars as pl
 
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
-from analysis.metrics.steps import detection as stepping
-from analysis.tables import column, points
-from analysis.tables.events import NCCL_KERNEL
 
 Events = Mapping[str, pl.DataFrame]
 
 PHASES = ("data", "h2d", "forward", "backward", "optimizer")
-_STEP = r"^step (\d+)$"
-_COMMUNICATION = r"^(gloo:|c10d::|nccl:)"
+"""Ranges that the step loop marks on the host."""
 SPAN = ("name", "start_ns", "end_ns")
-
-
-def steps(events: Events) -> pl.DataFrame:
-    """The steps' host ranges: step, start_ns, end_ns, in time order."""
-    number = pl.col("name").str.extract(_STEP).cast(pl.Int64)
-    marked = _texts(named(events["nvtx"], _STEP)).with_columns(step=number)
-    return marked.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
-
-
-def on_gpu(events: Events) -> bool:
-    """Whether the trace saw kernels; without them it is read as one of a CPU."""
-    return not events["kernels"].is_empty()
+_CPU_COMMUNICATION = r"^(gloo:|c10d::|nccl:)"
 
 
 def lanes(events: Events) -> dict[str, pl.DataFrame]:
-    """What ran, as name, start_ns, end_ns, by lane: compute, communication, copy."""
-    if on_gpu(events):
-        kernels = events["kernels"].with_columns(pl.col("name").fill_null("?"))
-        nccl = pl.col("name").str.contains(NCCL_KERNEL)
-        copies = events["copies"].with_columns(name=pl.col("direction"))
-        return {
-            "compute": kernels.filter(~nccl).select(SPAN),
-            "communication": kernels.filter(nccl).select(SPAN),
-            "copy": pl.concat([copies.select(SPAN), events["memsets"].select(SPAN)]),
-        }
-    operators = events["operators"]
-    marked = pl.concat([operators.select(SPAN), _texts(events["nvtx"]).select(SPAN)])
+    """What ran, as name, start_ns, end_ns, by lane: compute, communication, copy. `events`: of one rank, kernels with
+    their category. A trace that saw no activity of a GPU is read as one of a CPU."""
+    if all(events[kind].is_empty() for kind in ("kernels", "graphs", "copies", "memsets")):
+        return cpu_lanes(events)
+    kernels = events["kernels"].with_columns(pl.col("name").cast(pl.String).fill_null("?"))
+    exchange = pl.col("category").cast(pl.String) == "communication"
+    copies = events["copies"].with_columns(name=pl.col("direction"))
     return {
-        "compute": operators.filter(pl.col("name").str.starts_with("aten::")).select(SPAN),
-        "communication": marked.filter(pl.col("name").str.contains(_COMMUNICATION)),
-        "copy": operators.clear().select(SPAN),
+        "compute": pl.concat([kernels.filter(~exchange).select(SPAN), events["graphs"].select(SPAN)]),
+        "communication": kernels.filter(exchange).select(SPAN),
+        "copy": pl.concat([copies.select(SPAN), events["memsets"].select(SPAN)]),
     }
 
 
-def windows(events: Events) -> pl.DataFrame:
-    """Each step's window (`stepping.windows`): step, start_ns, end_ns. Every step of a CPU trace is its host range."""
-    ranges = steps(events)
-    return stepping.windows(ranges, _launched(events)) if on_gpu(events) else ranges
-
-
-def _launched(events: Events) -> pl.DataFrame:
-    """Activities on the GPU that a call launched: launch_ns, start_ns, end_ns."""
-    key = ["process", "correlation"]
-    kinds = ("kernels", "copies", "memsets")
-    activities = pl.concat([events[k].select("start_ns", "end_ns", *key) for k in kinds])
-    calls = events["runtime"].select(*key, launch_ns="start_ns").drop_nulls()
-    return activities.join(calls.unique(key, keep="first", maintain_order=True), on=key)
+def cpu_lanes(events: Events) -> dict[str, pl.DataFrame]:
+    """The same of a CPU: PyTorch's operators, and those of the process group."""
+    operators = events["operators"].select(SPAN)
+    marked = pl.concat([operators, texts(events["nvtx"]).select(SPAN)])
+    return {
+        "compute": operators.filter(pl.col("name").str.starts_with("aten::")),
+        "communication": marked.filter(pl.col("name").str.contains(_CPU_COMMUNICATION)),
+        "copy": operators.clear(),
+    }
 
 
 def spans(frame: pl.DataFrame) -> Intervals:
@@ -80,16 +56,11 @@ def named(frame: pl.DataFrame, pattern: str, others: bool = False) -> pl.DataFra
     return frame.filter(pl.col("name").is_in(wanted.implode()))
 
 
-def ranges(events: Events, names: tuple[str, ...] = PHASES) -> pl.DataFrame:
-    """Host ranges of these names."""
-    return _texts(events["nvtx"]).filter(pl.col("name").is_in(names)).select(SPAN)
+def phases(events: Events) -> pl.DataFrame:
+    """Host ranges of the step loop's phases: name, start_ns, end_ns."""
+    return texts(events["nvtx"]).filter(pl.col("name").is_in(PHASES)).select(SPAN)
 
 
-def _texts(ranges: pl.DataFrame) -> pl.DataFrame:
+def texts(ranges: pl.DataFrame) -> pl.DataFrame:
     """Ranges with their names as text."""
     return ranges.with_columns(pl.col("name").cast(pl.String))
-
-
-def none() -> dict[str, pl.DataFrame]:
-    """A trace that saw nothing."""
-    return {kind: column.empty(columns) for kind, columns in points.EVENTS.items()}

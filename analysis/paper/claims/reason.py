@@ -9,7 +9,7 @@ import polars as pl
 from analysis.paper.claims.claim import Verdict
 from analysis.sweep import dataset
 from analysis.sweep.labels import counted, percent
-from analysis.tables import points as schemas
+from analysis.tables.parts import GROUPS
 
 
 def where_time_goes(verdict: Verdict, tables: dataset.Tables) -> dict[str, str]:
@@ -28,7 +28,7 @@ def _side(rows: pl.DataFrame, tables: dataset.Tables) -> str:
     points = rows["point_id"].unique().to_list()
     total = rows["duration_ns"].sum()
     sums = dict(rows.group_by("part").agg(pl.col("duration_ns").sum()).iter_rows())
-    shares = {part.replace("_", " "): percent(sums.get(part, 0) / total) for part in schemas.PARTS}
+    shares = {part.replace("_", " "): percent(sums.get(part, 0) / total) for part in GROUPS}
     told = [f"{part} {share}" for part, share in shares.items() if share != percent(0)]
     kernels = tables["activities"].filter(pl.col("point_id").is_in(points), pl.col("category") == "compute")
     launched = (

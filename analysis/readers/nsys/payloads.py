@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analysis.tables import column, points
+from analysis.tables import column
+from analysis.tables.events import EVENTS
 
 EVENT_COLUMNS = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId", "binaryData")
 ENTRY_COLUMNS = ("domainId", "schemaId", "type", "name", "offset")
@@ -65,7 +66,7 @@ def calls(events: pl.DataFrame, strings: pl.DataFrame, entries: pl.DataFrame) ->
     sizes = told.drop_nulls(["communicator", "ranks"]).group_by("communicator").agg(pl.col("ranks").max())
     found = told.filter(pl.col("name").str.contains(_CALL)).drop("ranks")
     found = found.join(sizes, on="communicator", how="left").sort("start_ns")
-    return column.conform(found, points.EVENTS["nccl_calls"]).collect()
+    return column.conform(found, EVENTS["nccl_calls"]).collect()
 
 
 def _ranges(events: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:

@@ -36,7 +36,8 @@ def folder_of_tables(path: Path) -> Path:
 def of_points(path: Path) -> dict[str, pl.DataFrame]:
     """The tables of points at a path; of a point's folder they are made from what its launch wrote."""
     if is_point(path):
-        return point_tables.ingest(path)
+        with tempfile.TemporaryDirectory() as scratch:
+            return point_tables.ingest(path, Path(scratch))
     folder = folder_of_tables(path)
     if not (folder / "points.parquet").is_file():
         raise ExportError(f"{folder}: no points.parquet; expected the tables of a sweep, or a point's folder")
@@ -81,12 +82,12 @@ def to_perfetto(
             traces = list(paths)
             if len(paths) == 1 and is_point(paths[0]):
                 samples = samples_of(paths[0])
-                found = point_tables.readable(paths[0] / "traced") or point_tables.readable(paths[0])
-                traces = [path for _, (_, path) in sorted(found.items())]
+                found = point_tables.readable(paths[0])
+                traces = [found[rank] for rank in sorted(found)]
                 if not traces:
                     raise ExportError(f"{paths[0]}: no trace of a rank; expected a point with a traced look")
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            good, problems = trace_tables.written(traces, folder)
+            good, problems = trace_tables.write_all(traces, folder)
             for problem in problems:
                 print(f"nightsweep export: {problem}", file=sys.stderr)
             if not good:

@@ -133,9 +133,9 @@ class Lane:
 def window_of(folder: Path, steps: tuple[int, int] | None, ms: tuple[float, float] | None) -> Window:
     """The window of these steps, of this time (ms from the first event), or of all. ValueError where it is empty."""
     if steps is not None:
-        own = pl.read_parquet(folder / "steps.parquet").filter(pl.col("step").is_between(*steps))
+        own = pl.read_parquet(folder / "windows.parquet").filter(pl.col("step").is_between(*steps))
         if own.is_empty():
-            known = pl.read_parquet(folder / "steps.parquet")["step"].sort().to_list()
+            known = pl.read_parquet(folder / "windows.parquet")["step"].sort().to_list()
             have = f"{known[0]} to {known[-1]}" if known else "none"
             raise ValueError(f"no step from {steps[0]} to {steps[1]}; the trace has {have}")
         first = own.select(pl.min_horizontal(pl.col("start_ns").min(), pl.col("host_start_ns").min())).item()

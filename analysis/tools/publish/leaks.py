@@ -30,6 +30,7 @@ from typing import Any
 import polars as pl
 
 from analysis.tables import points as tables
+from analysis.tables.parts import GROUPS
 from jobs.host.facts import PACKAGES, ROOT
 from jobs.point import point
 
@@ -66,7 +67,7 @@ x86_64 aarch64 c.utf-8 en_us.utf-8"""
 def _own_words() -> frozenset[str]:
     closed = [c for field in point.FIELDS for c in point.setting_schema(field).get("enum") or []]
     columns = [name for table in tables.TABLES.values() for name in table]
-    listed = (*tables.TABLES, *tables.PARTS, *tables.STATUSES, *tables.REASONS, *PACKAGES, *_COMMON.split())
+    listed = (*tables.TABLES, *GROUPS, *tables.STATUSES, *tables.REASONS, *PACKAGES, *_COMMON.split())
     return frozenset(str(word).lower() for word in (*closed, *columns, *listed))
 
 

@@ -80,7 +80,7 @@ def written(runs, folder, device=H200):
     together = all_ranks.together(
         [frame["collectives"] for frame in frames], lambda rank: events[[r.rank for r in runs].index(rank)]
     )
-    about = {name: column.empty(TRACE_TABLES[name]) for name in ("reports", "clocks")}
+    about = {name: column.empty(TRACE_TABLES[name]) for name in ("reports", "file_clocks")}
     texts = {
         n: f.with_columns(pl.col(pl.Categorical()).cast(pl.String)) for n, f in {**joined, **together, **about}.items()
     }

@@ -167,7 +167,8 @@ def test_a_trace_of_a_cpu_is_told(capsys, tmp_path):
     trace = tmp_path / "kineto-cpu-r0.json.gz"
     trace.write_bytes((DATA / "kineto-cpu-r0.json.gz").read_bytes())
     found, causes = diagnosed(capsys, trace)
-    assert found["healthy"] is None and found["step_ms"] is None
+    assert found["healthy"] is None and found["step_ms"] == pytest.approx(sum(found["parts"].values()))
+    assert found["steps"] == 2 and found["ranks"] == [0]
     assert causes["missing_trace"]["evidence"][0]["value"] == "no activity of a GPU in it"
 
 

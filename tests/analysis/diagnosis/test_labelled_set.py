@@ -2,6 +2,7 @@
 
 import multiprocessing
 import tempfile
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.thresholds import limit
+from analysis.ingest import point_tables
+from analysis.tables.parts import GROUP, PARTS
 from tests.labelled import kept
 from tests.labelled.runs import load
 
@@ -20,9 +23,20 @@ MISSING = ("missing_trace", "missing_counters")
 
 
 def diagnosed(name):
-    """In a process of its own: what `nightsweep diagnose --json` prints."""
+    """In a process of its own: what `nightsweep diagnose --json` prints; and the time of each group of parts in each
+    step of each rank, ns: as the diagnosis has it, and as the table `breakdown` has it."""
     with tempfile.TemporaryDirectory() as folder:
-        return verdict.judged(sources.gathered([kept.unpacked(name, Path(folder))])).as_json()
+        point, tables = kept.unpacked(name, Path(folder)), Path(folder) / "tables"
+        made = point_tables.ingest(point, tables)
+        point_tables.write(made, tables)
+        e = sources.of_point(point, tables)
+        seen = Counter()
+        for lane in e.lanes:
+            for part in PARTS:
+                for step, length in zip(lane.steps["step"], lane.lengths(lane.sets[part]).tolist(), strict=True):
+                    seen[lane.rank, step, GROUP[part]] += length
+        shown = {row[:3]: row[3] for row in made["breakdown"].select("rank", "step", "part", "duration_ns").iter_rows()}
+        return verdict.judged(e).as_json() | {"seen": dict(seen), "shown": shown}
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +46,16 @@ def found():
         patch.setenv("POLARS_MAX_THREADS", "1")  # two processes share two cores
         with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
             return dict(zip(NAMES, pool.map(diagnosed, NAMES), strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_and_the_diagnosis_of_a_trace_agree_to_the_nanosecond(found, name):
+    assert found[name]["seen"] == found[name]["shown"]
+    assert bool(found[name]["shown"]) == bool(found[name]["steps"])
+    summed = sum(found[name]["shown"].values()) / 1e6
+    counted = len({(rank, step) for rank, step, _ in found[name]["shown"]})
+    if found[name]["steps"] * len(found[name]["ranks"]) == counted:  # else ranks have steps that others have not
+        assert summed == pytest.approx((found[name]["step_ms"] or 0) * counted)
 
 
 def material(one):

@@ -13,7 +13,7 @@ from analysis.diagnosis import comparison, point_diagnosis
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.remedies import round, trials
 from analysis.diagnosis.remedies.trials import Gain, Trial
-from analysis.ingest.point_tables import finished, write
+from analysis.ingest.point_tables import finished, ingest, write
 from analysis.report import causes as why
 from analysis.report import sweep_page as report
 from analysis.sweep import dataset
@@ -164,20 +164,30 @@ def test_a_broken_trace_leaves_the_timed_look(tmp_path, capsys):
     (tmp_path / "traced").mkdir()
     (tmp_path / "traced/trace-r0.sqlite").write_text("no database")
     (tmp_path / "record.json").write_text(json.dumps({"status": "ok", "settings": complete(IMAGE).settings()}))
-    found = point_diagnosis.of_point(tmp_path)
+    derived = tmp_path / "derived"
+    write(ingest(tmp_path, derived), derived)
+    assert "not an Nsight Systems export" in capsys.readouterr().err
+    found = point_diagnosis.of_point(tmp_path, derived)
     (missing,) = [c for c in found["causes"] if c["kind"] == "missing_trace"]
     assert "not an Nsight Systems export" in missing["evidence"][0]["value"]
+    (derived / "trace/windows.parquet").write_text("no table")
+    found = point_diagnosis.of_point(tmp_path, derived)
+    assert "missing_trace" in {c["kind"] for c in found["causes"]}
     assert "diagnosed without its trace" in capsys.readouterr().err
     (tmp_path / "record.json").write_text(json.dumps({"status": "failed"}))
-    assert point_diagnosis.of_point(tmp_path)["causes"] == []
+    assert point_diagnosis.of_point(tmp_path, derived)["causes"] == []
 
 
 def test_a_trace_of_ranks_on_cpus_says_nothing_of_a_gpu(tmp_path):
     (tmp_path / "traced").mkdir()
     (tmp_path / "traced/trace-r0.json.gz").symlink_to(ROOT / "tests/data/kineto-cpu-r0.json.gz")
     (tmp_path / "record.json").write_text(json.dumps({"status": "ok", "settings": complete(IMAGE).settings()}))
-    assert point_diagnosis.main([str(tmp_path), "--out", str(tmp_path / "d/p.json")]) == 0
+    derived = tmp_path / "derived"
+    write(ingest(tmp_path, derived), derived)
+    told = ["--tables", str(derived), "--out", str(tmp_path / "d/p.json")]
+    assert point_diagnosis.main([str(tmp_path), *told]) == 0
     found = json.loads((tmp_path / "d/p.json").read_text())
+    assert found["steps"] == 2 and sum(found["parts"].values()) == pytest.approx(found["step_ms"])
     assert found["healthy"] is None and "no activity of a GPU" in json.dumps(found["causes"])
 
 

@@ -10,6 +10,7 @@ from analysis.figures.families import FAMILIES
 from analysis.sweep import dataset
 from analysis.tables import column
 from analysis.tables import points as schemas
+from analysis.tables.parts import GROUPS
 from analysis.tools.cli import main as command
 from analysis.tools.draw_command import main
 from jobs.point import point as settings
@@ -58,7 +59,7 @@ def _steps(point):
 
 
 def _breakdown(point):
-    parts = dict(zip(schemas.PARTS, (60, 12 * (point.world_size - 1), 3, 8, 9 + point.repeat), strict=True))
+    parts = dict(zip(GROUPS, (60, 12 * (point.world_size - 1), 3, 8, 9 + point.repeat), strict=True))
     for rank in range(point.world_size):
         for step in (5, 6):
             for part, ms in parts.items():

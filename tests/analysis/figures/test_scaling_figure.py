@@ -5,7 +5,7 @@ import pytest
 
 from analysis.figures import scaling
 from analysis.sweep import dataset
-from analysis.tables import points as schemas
+from analysis.tables.parts import GROUPS
 from tests.analysis.figures.test_figures import made_up, texts
 
 
@@ -42,7 +42,7 @@ def test_what_scaling_loses_is_told_by_part(sweep):
     assert found.select("world", "nodes", "n").unique().rows() == [(2, 1, 3)]
     shares = dict(found.filter(pl.col("precision") == "bf16").select("part", "share").iter_rows())
     assert shares.pop("communication") == pytest.approx(12 / (60 + 3 + 8 + 10))
-    assert shares == dict.fromkeys(set(schemas.PARTS) - {"communication"}, pytest.approx(0))
+    assert shares == dict.fromkeys(set(GROUPS) - {"communication"}, pytest.approx(0))
     untraced = dataset.Tables({"points": sweep["points"]})
     assert scaling.losses(untraced).is_empty() and len(scaling.draw(untraced).axes) == 1
 

@@ -98,14 +98,22 @@ def test_paths(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_parts_add_up(seed):
     found = analysed(random_trace(seed))
-    rows = found["breakdown"].group_by("step", maintain_order=True).agg("part", "duration_ns")
-    windows = {row["step"]: row["end_ns"] - row["start_ns"] for row in found["steps"].iter_rows(named=True)}
-    assert len(windows) == 4 and found["steps"]["source"].unique().to_list() == ["nvtx"]
+    rows = found["step_parts"].group_by("step", maintain_order=True).agg("part", "duration_ns")
+    assert found["windows"].height == 4 and found["windows"]["source"].unique().to_list() == ["nvtx"]
+    counted = {row["step"]: row for row in found["windows"].filter("counted").iter_rows(named=True)}
+    assert rows["step"].to_list() == list(counted) == found["windows"]["step"].to_list()[1:]
+    spans = found["parts"].filter(pl.col("part").cast(pl.String) != HIDDEN).sort("start_ns")
+    # One after the other, without a gap, from the first step that counts to the end of the last one.
+    assert spans["start_ns"].to_list()[1:] == spans["end_ns"].to_list()[:-1]
     for step, names, lengths in rows.iter_rows():
         parts = dict(zip(names, lengths, strict=True))
         hidden = parts.pop(HIDDEN)
+        start, end = counted[step]["start_ns"], counted[step]["end_ns"]
         assert tuple(parts) == PARTS and min(lengths) >= 0
-        assert sum(parts.values()) == windows[step] and hidden <= parts["compute"]
+        assert sum(parts.values()) == end - start and hidden <= parts["compute"]
+        cut = spans.with_columns(pl.col("start_ns", "end_ns").clip(start, end), pl.col("part").cast(pl.String))
+        inside = cut.group_by("part").agg((pl.col("end_ns") - pl.col("start_ns")).sum())
+        assert dict(inside.iter_rows()) | {n: 0 for n in PARTS if parts[n] == 0} == parts
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -125,9 +133,9 @@ def test_shifting_all_times_changes_nothing(seed, by):
     trace = random_trace(seed)
     moved = {k: f.with_columns(pl.col("start_ns", "end_ns") + by) for k, f in trace.events.items()}
     one, other = analysed(trace), analysed(type(trace)(moved, trace.devices))
-    for name in ("breakdown", "kernel_sum", "api_sum", "nvtx_sum", "nvtx_gpu_sum"):
+    for name in ("step_parts", "kernel_sum", "api_sum", "nvtx_sum", "nvtx_gpu_sum"):
         assert one[name].equals(other[name]), name
-    for name in ("nvtx_gpu", "steps", "kernels"):
+    for name in ("nvtx_gpu", "windows", "parts", "kernels"):
         times = [c for c in one[name].columns if c.endswith("_ns") and c not in ("gpu_span_ns", "gpu_busy_ns")]
         assert one[name].with_columns(pl.col(times) + by).equals(other[name]), name
 
@@ -137,7 +145,7 @@ def test_order_of_rows_changes_nothing(seed):
     trace = random_trace(seed)
     mixed = {k: f.sample(fraction=1, shuffle=True, seed=seed) for k, f in trace.events.items()}
     one, other = analysed(trace), analysed(type(trace)(mixed, trace.devices))
-    for name in ("breakdown", "steps", "kernel_sum", "api_sum", "nvtx_sum", "nvtx_gpu_sum", "paper_calls"):
+    for name in ("step_parts", "parts", "windows", "kernel_sum", "api_sum", "nvtx_sum", "nvtx_gpu_sum", "paper_calls"):
         assert_frame_equal(one[name], other[name])  # but for the last digits of means
     for name in ("kernels", "copies", "runtime", "nvtx_gpu"):
         texts = [c for c, kind in one[name].schema.items() if kind == pl.Categorical()]
@@ -181,8 +189,8 @@ def test_steps_by_the_period_of_launches():
     events["kernels"] = column.conform(kernels, EVENTS["kernels"]).collect()
     events["runtime"] = column.conform(calls, EVENTS["runtime"]).collect()
     found = analysed(type(trace)(events, trace.devices))
-    assert found["steps"]["source"].unique().to_list() == ["launches"]
-    starts = found["steps"]["host_start_ns"].to_list()
+    assert found["windows"]["source"].unique().to_list() == ["launches"]
+    starts = found["windows"]["host_start_ns"].to_list()
     assert [b - a for a, b in itertools.pairwise(starts)] == [1000] * (len(starts) - 1) and len(starts) >= 5
     assert starts[0] % 1000 == (430 if starts[0] % 1000 > 300 else 0)
 
@@ -193,8 +201,8 @@ def test_numbers_that_start_anew():
     names = trace.events["nvtx"]["name"].cast(pl.String).replace({"step 2": "step 0", "step 3": "step 1"})
     marks = trace.events["nvtx"].with_columns(name=names.cast(pl.Categorical()))
     found = analysed(type(trace)({**trace.events, "nvtx": marks}, trace.devices))
-    assert found["steps"]["step"].to_list() == [0, 1, 2, 3]
-    assert found["steps"]["host_start_ns"].to_list() == [0, 1000, 2000, 3000]
+    assert found["windows"]["step"].to_list() == [0, 1, 2, 3]
+    assert found["windows"]["host_start_ns"].to_list() == [0, 1000, 2000, 3000]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +223,7 @@ def test_a_trace_without_steps_is_one():
     trace = random_trace(0)
     events = {k: f if k != "nvtx" else f.clear() for k, f in trace.events.items()}
     found = analysed(type(trace)(events, trace.devices))
-    assert found["steps"].select("step", "source").rows() == [(0, "none")]
-    assert found["breakdown"].filter(pl.col("part") != HIDDEN)["duration_ns"].sum() == (
-        found["steps"]["end_ns"][0] - found["steps"]["start_ns"][0]
+    assert found["windows"].select("step", "source").rows() == [(0, "none")]
+    assert found["step_parts"].filter(pl.col("part") != HIDDEN)["duration_ns"].sum() == (
+        found["windows"]["end_ns"][0] - found["windows"]["start_ns"][0]
     )

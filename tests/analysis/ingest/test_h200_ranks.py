@@ -19,7 +19,7 @@ def real(tmp_path_factory):
 @pytest.mark.parametrize(("strategy", "count"), [("ddp", 9), ("zero3", 82)])
 def test_real_ranks_are_matched_call_by_call(real, strategy, count):
     frames = [real[f"{strategy}-r{rank}"] for rank in (0, 1)]
-    assert all(frame["bytes"].null_count() == 0 == frame["step"].null_count() for frame in frames)
+    assert all(frame["bytes"].null_count() == 0 == frame["launch_ns"].null_count() for frame in frames)
     table = collectives.across(frames)
     assert table["matched_ranks"].to_list() == [2] * (2 * count)
     pairs = table.filter(pl.col("collective").is_in(matching.SYNCHRONIZING)).group_by("collective", "sequence")

@@ -9,6 +9,7 @@ import pytest
 from analysis.ingest import point_tables
 from analysis.tables import column
 from analysis.tables import points as tables
+from analysis.tables.parts import GROUPS
 from analysis.tools import collect
 from jobs.telemetry.gpu.log import Log
 from tests.analysis.readers.test_readers import DATA, make_nsys
@@ -82,8 +83,8 @@ def assert_contract(frames, names=OF_POINT):
         assert frame.schema == column.schema(tables.TABLES[name]), name
 
 
-def test_summary(point):
-    frames = point_tables.ingest(point)
+def test_summary(point, tmp_path):
+    frames = point_tables.ingest(point, tmp_path / "out")
     assert_contract(frames)
     row = frames["points"].row(0, named=True)
     assert row["step_ms_median"] == 3000 and row["step_ms_mean"] == 3000 and row["step_ms_std"] == 1500
@@ -98,31 +99,31 @@ def test_summary(point):
     assert row["accelerator"] == "H100" and row["hosts"] == ["h"] and row["learning_rate"] == 1.0
     assert frames["steps"].height == 8 and frames["failures"].is_empty()
     assert frames["host_samples"]["look"].to_list() == ["timed"]
-    assert frames["breakdown"].height == 2 * 2 * len(tables.PARTS)
-    assert frames["timeline"]["start_ns"].min() == 0
+    assert frames["breakdown"].height == 2 * len(GROUPS)  # of two steps the first does not count
+    assert frames["timeline"]["start_ns"].min() == 45  # from the start of the step that counts
 
 
-def test_mfu_is_of_all_ranks_and_the_mean_step(point):
+def test_mfu_is_of_all_ranks_and_the_mean_step(point, tmp_path):
     for rank in (0, 1):
         path = point / f"timed/rank{rank}.result.json"
         flops = {"step": 10**14, "hardware_step": 2 * 10**14}
         own = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "flops": flops}
         dump(path, json.loads(path.read_text()) | own)
     dump(point / "record.json", record(settings=SETTINGS | {"precision": "tf32"}))
-    row = point_tables.ingest(point)["points"].row(0, named=True)
+    row = point_tables.ingest(point, tmp_path / "out")["points"].row(0, named=True)
     assert row["flops_per_step"] == 2 * 10**14 and row["peak_flops_per_s"] == 494.7e12 and row["mfu_reason"] is None
     assert row["mfu_percent"] == pytest.approx(100 * 2e14 / (2 * 494.7e12 * 3.0))
     assert row["hfu_percent"] == pytest.approx(2 * row["mfu_percent"])
 
 
-def test_failed(point):
+def test_failed(point, tmp_path):
     looks = {"timed": {"status": "failed"}, "traced": {"status": "skipped"}}
     where = {"first_failed": "timed/rank1.traceback.txt", "rank0": "timed/rank0.stacks.txt"}
     failure = {"rank": 1, "host": "h", "exit_code": 1, "signal": None, "tracebacks": where}
     dump(point / "record.json", record("failed", reason="rank_exception", looks=looks, failure=failure, hosts=None))
     (point / "timed/rank1.traceback.txt").write_text("x" * 9000 + "ValueError: no")
     shutil.rmtree(point / "traced")
-    frames = point_tables.ingest(point)
+    frames = point_tables.ingest(point, tmp_path / "out")
     assert_contract(frames)
     assert frames["points"]["step_ms_mean"].to_list() == [None] and frames["steps"].height == 8
     failed = frames["failures"].row(0, named=True)
@@ -136,7 +137,7 @@ def test_broken_trace_leaves_the_rest(point, tmp_path, capsys):
     assert "trace-r1.sqlite: not an Nsight Systems export" in capsys.readouterr().err
     read = {name: pl.read_parquet(tmp_path / f"out/{name}.parquet") for name in OF_POINT}
     assert_contract(read)
-    assert read["breakdown"].is_empty() and read["steps"].height == 8
+    assert set(read["breakdown"]["rank"]) == {0} and read["steps"].height == 8
 
 
 def test_kineto_point_and_determinism(tmp_path):
@@ -146,7 +147,7 @@ def test_kineto_point_and_determinism(tmp_path):
         assert point_tables.main([str(tmp_path / "p"), "--out", str(tmp_path / out)]) == 0
     for name in OF_POINT:
         assert (tmp_path / f"a/{name}.parquet").read_bytes() == (tmp_path / f"b/{name}.parquet").read_bytes()
-    assert pl.read_parquet(tmp_path / "a/breakdown.parquet").height == 3 * len(tables.PARTS)
+    assert pl.read_parquet(tmp_path / "a/breakdown.parquet").height == 2 * len(GROUPS)
 
 
 @pytest.mark.parametrize("files", [[], ["record.json"], ["point.json", "timed/steps-r0.jsonl", "timed/nvml-h.jsonl"]])
@@ -154,7 +155,7 @@ def test_empty_and_broken_folders(files, tmp_path):
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{")
-    frames = point_tables.ingest(tmp_path)
+    frames = point_tables.ingest(tmp_path, tmp_path / "out")
     assert_contract(frames)
     assert frames["points"].select("status", "reason").row(0) == ("not_run", "no_record")
 

@@ -33,7 +33,7 @@ def test_every_table_as_documented(tmp_path):
         assert dict(found) == text, name
     kernels = table(tmp_path / "out", "kernels")
     assert kernels["nvtx_path"].str.contains("^step 3/forward").any() and kernels["step"].null_count() < 100
-    assert set(table(tmp_path / "out", "steps")["source"]) == {"nvtx"}
+    assert set(table(tmp_path / "out", "windows")["source"]) == {"nvtx"}
 
 
 def test_copies_against_bandwidth_and_the_view_of_hta(tmp_path):
@@ -83,11 +83,11 @@ def test_ranks_together(tmp_path):
     assert run(unpacked("zero3-r1", tmp_path), unpacked("zero3-r0", tmp_path), "--out", out) == 0
     reports = table(out, "reports")
     assert dict(zip(reports["report"], reports["rank"], strict=True)) == {"zero3-r1.sqlite": 1, "zero3-r0.sqlite": 0}
-    for name in ("kernels", "breakdown", "api_sum", "nvtx_gpu"):
+    for name in ("kernels", "step_parts", "api_sum", "nvtx_gpu"):
         assert set(table(out, name)["rank"]) == {0, 1}, name
     collectives = table(out, "collectives")
     assert set(collectives["matched_ranks"]) == {2} and collectives["bus_bandwidth"].null_count() == 0
-    assert table(out, "clocks")["residual_ns"].max() < 2000
+    assert table(out, "file_clocks")["residual_ns"].max() < 2000
     late = table(out, "waited_for").filter(pl.col("step").is_null())
     assert (
         late["late_ns"].sum()
@@ -104,9 +104,9 @@ def test_times_of_another_clock_are_moved(tmp_path):
     with sqlite3.connect(late) as db:
         db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 3000000000")
     assert run(unpacked("ddp-r0", tmp_path), late, "--out", tmp_path / "out") == 0
-    offsets = dict(table(tmp_path / "out", "clocks").select("rank", "offset_ns").rows())
+    offsets = dict(table(tmp_path / "out", "file_clocks").select("rank", "offset_ns").rows())
     assert offsets[0] == 0 and offsets[1] == pytest.approx(3e9, abs=5000)
-    steps = table(tmp_path / "out", "steps").group_by("step").agg(pl.col("start_ns").max() - pl.col("start_ns").min())
+    steps = table(tmp_path / "out", "windows").group_by("step").agg(pl.col("start_ns").max() - pl.col("start_ns").min())
     assert steps["start_ns"].max() < 100_000_000
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from analysis.metrics.points import efficiency, peaks
 from analysis.tables import events
-from analysis.tables.points import schema
+from analysis.tables.column import schema
 from jobs.point.point import setting_schema
 
 H200 = {"device": "cuda", "device_name": "NVIDIA H200", "flops": {"step": 10**15, "hardware_step": 10**15}}

@@ -6,11 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from analysis.ingest import engine
 from analysis.metrics import intervals
-from analysis.metrics.steps import activities, breakdown, timeline, trace
+from analysis.metrics.steps import activities, parts, timeline, trace
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
-from analysis.tables import column, points
+from analysis.tables import column
+from analysis.tables.events import DEVICES, EVENTS
+from analysis.tables.parts import GROUPS
 from tests.analysis.readers.test_readers import DATA, REAL, make_nsys
 
 T0 = 1_000_000
@@ -38,19 +41,6 @@ def test_sets(seed):
     assert intervals.total(a) == len(members(a))
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_parts_add_up(seed):
-    rng = np.random.default_rng(seed)
-    sets = [intervals.union(random_set(rng)) for _ in range(4)]
-    start, end = 5, 5 + int(rng.integers(0, 60))
-    lengths = intervals.share(start, end, sets)
-    left = set(range(start, end))
-    for each, length in zip(sets, lengths, strict=False):
-        assert length == len(left & members(each))
-        left -= members(each)
-    assert lengths[-1] == len(left) and sum(lengths) == end - start
-
-
 def random_trace(rng, *, gpu):
     def spans(kind, names, n):
         start = rng.integers(10**18, 10**18 + 10**6, n)
@@ -61,14 +51,17 @@ def random_trace(rng, *, gpu):
                     "end_ns": start + rng.integers(0, 10**5, n),
                     "name": rng.choice(names, n),
                     "process": [1] * n,
+                    "thread": [1] * n,
+                    "device": [0] * n,
                     "correlation": np.arange(n) + (1000 if kind == "copies" else 0),
                     "direction": ["HtoD"] * n,
                 }
             ),
-            points.EVENTS[kind],
+            EVENTS[kind],
         ).collect()
 
-    events = trace.none() | {"nvtx": spans("nvtx", ["step 1", "step 2", "step 3", "data"], 30)}
+    events = {kind: column.empty(columns) for kind, columns in EVENTS.items()}
+    events["nvtx"] = spans("nvtx", ["step 1", "step 2", "step 3", "data"], 30)
     events["runtime"] = spans("runtime", ["cudaLaunchKernel"], 40)
     if gpu:
         events |= {"kernels": spans("kernels", ["gemm", "ncclX"], 40), "copies": spans("copies", ["Memcpy"], 9)}
@@ -77,20 +70,26 @@ def random_trace(rng, *, gpu):
     return events
 
 
+def analysed(events):
+    """All tables of a rank with these events."""
+    own = {kind: frame.drop("rank") for kind, frame in events.items()}
+    return engine.of_rank(own, column.empty(DEVICES), 0, "report")
+
+
 @pytest.mark.parametrize("gpu", [True, False])
 @pytest.mark.parametrize("seed", range(10))
 def test_random_traces_add_up(seed, gpu):
-    events = random_trace(np.random.default_rng(seed), gpu=gpu)
-    sums = breakdown.rows(events).group_by("step").agg(pl.col("duration_ns").sum())
-    joined = sums.join(trace.windows(events), on="step")
-    assert joined.height == sums.height > 0
+    found = analysed(random_trace(np.random.default_rng(seed), gpu=gpu))
+    summed = parts.grouped(found["step_parts"], "step").group_by("step").agg(pl.col("duration_ns").sum())
+    joined = summed.join(found["windows"].filter("counted"), on="step")
+    assert joined.height == summed.height > 0
     assert (joined["duration_ns"] == joined["end_ns"] - joined["start_ns"]).all()
 
 
-def parts_of(events, step):
-    rows = breakdown.rows(events).filter(pl.col("step") == step)
-    assert rows["part"].to_list() == list(points.PARTS)
-    return dict(zip(points.PARTS, rows["duration_ns"], strict=True))
+def groups_of(found, step):
+    rows = parts.grouped(found["step_parts"].filter(pl.col("step") == step), "step")
+    assert sorted(rows["part"]) == sorted(GROUPS)
+    return dict(rows.select("part", "duration_ns").iter_rows())
 
 
 @pytest.fixture
@@ -98,10 +97,17 @@ def gpu(tmp_path):
     return nsys.read(make_nsys(tmp_path / "t.sqlite")).events
 
 
+def windows(events):
+    return analysed(events)["windows"].select("step", "start_ns", "end_ns").rows()
+
+
 def test_gpu_trace(gpu):
-    assert trace.windows(gpu).rows() == [(0, T0 + 90, T0 + 195), (1, T0 + 195, T0 + 320)]
-    assert parts_of(gpu, 0) == {"compute": 30, "communication": 10, "copies": 20, "data_wait": 5, "idle": 40}
-    assert parts_of(gpu, 1) == {"compute": 50, "communication": 0, "copies": 15, "data_wait": 40, "idle": 20}
+    assert windows(gpu) == [(0, T0 + 90, T0 + 195), (1, T0 + 195, T0 + 320)]
+    found = analysed(gpu)
+    assert found["windows"]["counted"].to_list() == [False, True]
+    # What ends the first gap is launched 5 ns into it: until then the thread waits for data.
+    assert groups_of(found, 1) == {"compute": 50, "communication": 0, "copies": 15, "data_wait": 5, "idle": 55}
+    assert set(found["step_parts"]["step"]) == {1}
 
 
 def test_work_launched_before_the_first_step_is_not_its_own(gpu):
@@ -114,57 +120,69 @@ def test_work_launched_before_the_first_step_is_not_its_own(gpu):
         )
     )
     more = gpu | {"runtime": pl.concat([gpu["runtime"], early]), "kernels": pl.concat([gpu["kernels"], kernel])}
-    assert trace.windows(more).rows() == [(0, T0 + 110, T0 + 195), (1, T0 + 195, T0 + 320)]
+    assert windows(more) == [(0, T0 + 110, T0 + 195), (1, T0 + 195, T0 + 320)]
 
 
 def test_step_that_launches_nothing(gpu):
     kernels, copies = gpu["kernels"].head(2), gpu["copies"].filter(pl.col("correlation") == 5)
-    assert trace.windows(gpu | {"kernels": kernels, "copies": copies}).rows() == [
+    assert windows(gpu | {"kernels": kernels, "copies": copies}) == [
         (0, T0 + 90, T0 + 195),
         (1, T0 + 195, T0 + 290),
     ]
 
 
-def test_activities(gpu):
-    found = {(c, n): k for c, n, k, *_ in activities.rows(gpu).iter_rows()}
-    assert found[("compute", "gemm()")] == 2 and found[("communication", "ncclDevKernel_AllReduce")] == 1
-    assert found[("copy", "HtoD")] == 1 and found[("sync", "cudaStreamSynchronize")] == 1
-    assert found[("runtime", "cudaLaunchKernel")] == 6
-    moved = {(c, n): size for c, n, *_, size in activities.rows(gpu).iter_rows()}
+def test_activities_are_those_that_the_counted_steps_launched(gpu):
+    found = analysed(gpu)
+    rows = activities.rows(found, found["windows"])
+    counted = {(c, n): k for c, n, k, *_ in rows.iter_rows()}
+    # The second step launched the last kernel and two copies; what the first launched ran in its window, too.
+    assert counted[("compute", "gemm()")] == 1 and ("communication", "ncclDevKernel_AllReduce") not in counted
+    assert counted[("copy", "HtoD")] == 1 and counted[("copy", "other")] == 1 and ("copy", "DtoD") not in counted
+    assert counted[("runtime", "cudaLaunchKernel")] == 3 and counted[("sync", "cudaStreamSynchronize")] == 1
+    moved = {(c, n): size for c, n, *_, size in rows.iter_rows()}
     assert moved[("copy", "HtoD")] == gpu["copies"].filter(pl.col("direction") == "HtoD")["bytes"].sum()
     assert moved[("compute", "gemm()")] is None
 
 
 def test_timeline(gpu):
-    bars = timeline.relative(timeline.rows(gpu))
+    found = analysed(gpu)
+    bars = timeline.relative(timeline.rows(found, found["windows"]))
     kept = bars.filter(pl.col("lane") == "compute").select("name", "start_ns", "end_ns", "step").rows()
-    assert kept == [("gemm()", 60, 90, 0), ("gemm()", 160, 210, 1)]
-    assert bars.filter(pl.col("lane") == "range").height == 2
-    assert set(bars["lane"]) == {"range", "compute", "communication", "copy"}
+    assert kept == [("gemm()", 55, 105, 1)]
+    assert bars.filter(pl.col("lane") == "range").height == 0  # its range of data began before it
+    assert set(bars["lane"]) == {"compute", "copy"}
 
 
 def test_timeline_merges_within_a_pixel(gpu):
-    dense = pl.concat([gpu["kernels"].head(1)] * 100).with_columns(
-        start_ns=T0 + 150 + pl.int_range(pl.len()), end_ns=T0 + 151 + pl.int_range(pl.len())
+    found = analysed(gpu)
+    dense = pl.concat([found["kernels"].head(1)] * 100).with_columns(
+        start_ns=T0 + 200 + pl.int_range(pl.len()), end_ns=T0 + 201 + pl.int_range(pl.len())
     )
-    bars = timeline.rows(gpu | {"kernels": dense}).filter(pl.col("lane") == "compute")
+    bars = timeline.rows(found | {"kernels": dense}, found["windows"]).filter(pl.col("lane") == "compute")
     assert bars["end_ns"].max() - bars["start_ns"].min() <= 100 and bars.height <= 2
 
 
 def test_cpu_trace():
     events = kineto.read(DATA / "kineto-cpu-r0.json.gz").events
-    windows = {s: e - b for s, b, e in trace.windows(events).iter_rows()}
-    for step, length in windows.items():
-        parts = parts_of(events, step)
-        assert sum(parts.values()) == length and parts["compute"] > 0 and parts["copies"] == 0
-        data = trace.spans(trace.ranges(events, ("data",)))
-        bounds = trace.steps(events).filter(pl.col("step") == step).row(0)[1:]
-        assert parts["data_wait"] == intervals.total(intervals.clip(data, *bounds)) > 0
+    found = analysed(events)
+    counted = found["windows"].filter("counted")
+    assert counted.height == 2 and found["windows"].height == 3
+    data = trace.spans(trace.phases(events).filter(pl.col("name") == "data"))
+    for step, start, end, first, last in counted.select(
+        "step", "start_ns", "end_ns", "host_start_ns", "host_end_ns"
+    ).iter_rows():
+        own = groups_of(found, step)
+        assert sum(own.values()) == end - start and own["compute"] > 0 and own["copies"] == 0
+        assert own["data_wait"] == intervals.total(intervals.clip(data, first, last)) > 0
 
 
 @pytest.mark.parametrize("path", [None, *sorted(REAL.glob("*.sqlite"))], ids=lambda p: p.name if p else "empty")
 def test_traces_without_steps(path: Path | None):
-    events = nsys.read(path).events if path else trace.none()
-    assert breakdown.rows(events).is_empty() and timeline.rows(events).is_empty()
-    counted = activities.rows(events).filter(pl.col("category").is_in(["compute", "communication"]))
-    assert counted["count"].sum() == events["kernels"].height
+    events = nsys.read(path).events if path else {kind: column.empty(columns) for kind, columns in EVENTS.items()}
+    found = analysed(events)
+    rows = activities.rows(found, found["windows"])
+    counted = rows.filter(pl.col("category").is_in(["compute", "communication"]))
+    if set(found["windows"]["source"]) <= {"none"}:
+        assert counted["count"].sum() == events["kernels"].height + events["graphs"].height
+    else:
+        assert 0 < counted["count"].sum() <= events["kernels"].height + events["graphs"].height

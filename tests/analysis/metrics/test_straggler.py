@@ -8,7 +8,7 @@ import pytest
 
 from analysis.metrics import intervals
 from analysis.metrics.ranks import collectives, side_by_side, straggler
-from analysis.metrics.steps import layers
+from analysis.metrics.steps import detection, layers
 from analysis.tables import column, traces
 from tests.fakes.ranks import Timeline, read, unpacked
 
@@ -98,7 +98,9 @@ def test_others_waiting_is_counted_by_step_and_in_all():
             at = 10_000 * number
             timeline.add("nvtx", f"step {number // 2}", at, at + 9000)
             timeline.collective("all_reduce", at + start, at + 2000)
-    table = collectives.across([collectives.of_rank(t.events()) for t in ranks_])
+    steps = pl.DataFrame({"step": [0, 1], "start_ns": [0, 20_000], "end_ns": [19_000, 29_000]})
+    calls = [collectives.of_rank(t.events()) for t in ranks_]
+    table = collectives.across([own.with_columns(detection.of_times(steps, own["launch_ns"])) for own in calls])
     assert straggler.waited_for(table).rows() == [
         (0, None, 1800, 1),
         (1, None, 700, 1),

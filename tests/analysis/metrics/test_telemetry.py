@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.ingest import point_tables
+from analysis.ingest import engine, point_tables
 from analysis.metrics.points import cost, energy
 from analysis.metrics.ranks import clock
 from analysis.readers import gpu_log, point_files
@@ -34,8 +34,13 @@ def calibrated(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tables(two_nodes):
-    return point_tables.ingest(two_nodes)
+def tables(two_nodes, tmp_path_factory):
+    return point_tables.ingest(two_nodes, tmp_path_factory.mktemp("tables"))
+
+
+def collective_ends(point, rank):
+    (found,) = engine.analysed(point / f"traced/trace-r{rank}.sqlite", f"trace-r{rank}.sqlite")
+    return clock.collectives(found)
 
 
 def clocks_of(tables, between):
@@ -55,9 +60,9 @@ def test_ends_of_collectives_show_that_the_nodes_have_one_clock(tables):
 
 
 def test_a_node_whose_clock_is_a_second_ahead_is_set_right(two_nodes, tables):
-    events = {rank: nsys.read(two_nodes / f"traced/trace-r{rank}.sqlite").events for rank in (0, 1)}
-    events[1] = clock.shifted(events[1], -1e6)
-    rows = clock.between_ranks({rank: clock.collectives(e) for rank, e in events.items()})
+    ends = {rank: collective_ends(two_nodes, rank) for rank in (0, 1)}
+    ends[1] = ends[1].with_columns(pl.col("end_ns") + 10**9)
+    rows = clock.between_ranks(ends)
     assert rows[0]["offset_us"] == pytest.approx(1e6, abs=5)
     offsets = clock.of_hosts(rows, {0: "n1", 1: "n2"})
     assert offsets == {"n2": round(rows[0]["offset_us"] * 1e3)}
@@ -68,7 +73,7 @@ def test_all_times_of_a_node_move_to_the_first_one_s_clock(two_nodes, tables, tm
     """The second node's clock, made to be a second ahead in all that it wrote, leaves the tables as they were."""
     point = shutil.copytree(two_nodes, tmp_path / "ahead")
     ahead(point)
-    moved = point_tables.ingest(point)
+    moved = point_tables.ingest(point, tmp_path / "tables")
     (row,) = clocks_of(moved, "ranks").to_dicts()
     assert row["offset_us"] == pytest.approx(1e6, abs=5)
     for name, columns in (("steps", ["start_ns", "end_ns"]), ("gpu_samples", ["t_ns"]), ("timeline", ["start_ns"])):
@@ -99,7 +104,7 @@ def ahead(point, by_ns=10**9):
 
 
 def test_ranks_that_did_different_collectives_are_not_compared(two_nodes):
-    ends = clock.collectives(nsys.read(two_nodes / "traced/trace-r0.sqlite").events)
+    ends = collective_ends(two_nodes, 0)
     (row,) = clock.between_ranks({0: ends, 1: ends.head(-1)})
     assert row["events"] == 0 and row["offset_us"] is None
 
@@ -195,7 +200,7 @@ def test_what_is_no_calibration_is_told_so(tmp_path, capsys):
 
 def test_cost_of_sampler_and_tracer_on_a_compute_bound_point(tmp_path):
     point = unpacked("control", tmp_path)
-    tables = point_tables.ingest(point)
+    tables = point_tables.ingest(point, tmp_path / "tables")
     found = cost.summary(tables["cost"])
     assert set(found["point_id"]) == set(tables["energy"]["point_id"]) == set(tables["points"]["point_id"])
     told = {row["condition"]: row for row in found.to_dicts()}
@@ -237,7 +242,7 @@ def test_a_sampler_that_dies_is_told_of(tmp_path):
 
 def test_a_killed_job_keeps_its_log_and_its_events(tmp_path):
     point = unpacked("killed", tmp_path)
-    frames = point_tables.ingest(point)
+    frames = point_tables.ingest(point, tmp_path / "tables")
     assert frames["points"]["status"].to_list() == ["failed"]
     samples = gpu_log.one(point / "timed/nvml-vm.arrow")
     assert samples.height == 660 and log.header_of(point / "timed/nvml-vm.arrow")["hz"] == 10

@@ -5,13 +5,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.metrics.steps import trace
 from analysis.metrics.steps.temporal import overlap_percent, temporal_breakdown
 from analysis.readers.kineto import reader as kineto
-from analysis.tables import column, points
+from analysis.tables import column
+from analysis.tables.events import EVENTS
 
 DATA = Path(__file__).parents[2] / "data"
 REAL = Path(__file__).parents[4] / "shared/traces"
+NOTHING = {kind: column.empty(columns) for kind, columns in EVENTS.items()}
 
 HTA = {
     DATA / "kineto-h200-ddp-r0.json.gz": (36013.26000781011, 5540.704999983311, 72876.98000001907, 4.09),
@@ -42,9 +43,9 @@ def test_numbers_are_those_of_hta(path):
 def made(kernels, copies=()):
     def frame(kind, rows):
         made = pl.DataFrame(rows, schema=["name", "start_ns", "end_ns"], orient="row")
-        return column.conform(made, points.EVENTS[kind]).collect()
+        return column.conform(made, EVENTS[kind]).collect()
 
-    return trace.none() | {"kernels": frame("kernels", kernels), "copies": frame("copies", list(copies))}
+    return NOTHING | {"kernels": frame("kernels", kernels), "copies": frame("copies", list(copies))}
 
 
 def test_by_hand():
@@ -55,5 +56,5 @@ def test_by_hand():
 
 
 def test_a_trace_without_gpu_events():
-    assert temporal_breakdown(trace.none()) == {"span": 0, "idle": 0, "compute": 0, "non_compute": 0}
-    assert overlap_percent(trace.none()) is None
+    assert temporal_breakdown(NOTHING) == {"span": 0, "idle": 0, "compute": 0, "non_compute": 0}
+    assert overlap_percent(NOTHING) is None

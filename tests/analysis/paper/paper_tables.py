@@ -9,6 +9,7 @@ import polars as pl
 from analysis.sweep import dataset
 from analysis.tables import column
 from analysis.tables import points as schemas
+from analysis.tables.parts import GROUPS
 from jobs.point.point import complete
 from jobs.sweep.sweep import load
 
@@ -136,7 +137,7 @@ def _activities(p, e):
 def _breakdown(p):
     for rank in range(p.world_size):
         for step in range(p.traced_steps):
-            for part, share in zip(schemas.PARTS, (60, 10, 10, 5, 15), strict=True):
+            for part, share in zip(GROUPS, (60, 10, 10, 5, 15), strict=True):
                 yield {"point_id": p.id, "rank": rank, "step": step, "part": part, "duration_ns": share * 1_000_000}
 
 

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from analysis.readers.kineto import reader as kineto
-from analysis.tables import column, points
-from analysis.tables.events import DEVICES
+from analysis.tables import column
+from analysis.tables.events import DEVICES, EVENTS
 
 DATA = Path(__file__).parents[2] / "data"
 REAL = Path(__file__).parents[4] / "shared/traces"
@@ -44,11 +44,11 @@ def read(tmp_path):
 
 def test_every_table_has_its_columns(read):
     trace = read([])
-    assert set(trace.events) == set(points.EVENTS)
+    assert set(trace.events) == set(EVENTS)
     for kind, frame in trace.events.items():
-        assert frame.schema == column.schema(points.EVENTS[kind]), kind
+        assert frame.schema == column.schema(EVENTS[kind]), kind
     assert trace.devices.schema == column.schema(DEVICES)
-    assert trace.absent == frozenset(points.EVENTS) - {"graphs"} and trace.problems == ()
+    assert trace.absent == frozenset(EVENTS) - {"graphs"} and trace.problems == ()
 
 
 def test_kernels_with_their_launch_shape_and_the_callers_process(read):

@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 from analysis.readers.nsys import payloads
-from analysis.tables import column, points
+from analysis.tables import column
+from analysis.tables.events import EVENTS
 from tests.fakes.ranks import payload_tables, unpacked
 
 PARAMETERS = 918_656  # of llama-nano
@@ -66,7 +67,7 @@ def test_a_communicator_made_in_the_capture_tells_its_ranks():
     made = container(2, struct.pack("<Qiii", 255, 16, 3, 3))
     sent = container(1, struct.pack("<QQ", 255, 2**40))
     calls = payloads.calls(*tables_of(("ncclCommInitRank", made), ("ncclAllGather", sent)))
-    assert column.schema(points.EVENTS["nccl_calls"]) == calls.schema
+    assert column.schema(EVENTS["nccl_calls"]) == calls.schema
     (row,) = calls.iter_rows(named=True)
     assert row | {"correlation": None, "rank": None} == row
     told = {"name": "ncclAllGather", "start_ns": 10, "end_ns": 15, "process": 77, "thread": 78}

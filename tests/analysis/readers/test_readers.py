@@ -9,7 +9,8 @@ import pytest
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
 from analysis.readers.nsys import source
-from analysis.tables import column, points
+from analysis.tables import column
+from analysis.tables.events import EVENTS
 
 DATA = Path(__file__).parents[2] / "data"
 REAL = Path(__file__).parents[4] / "shared/traces"
@@ -59,9 +60,9 @@ def make_nsys(path: Path) -> Path:
 
 
 def assert_contract(events):
-    assert set(events) == set(points.EVENTS)
+    assert set(events) == set(EVENTS)
     for kind, frame in events.items():
-        assert frame.schema == column.schema(points.EVENTS[kind]), kind
+        assert frame.schema == column.schema(EVENTS[kind]), kind
 
 
 def by_sqlite(monkeypatch):

@@ -108,7 +108,7 @@ def test_samples_of_gpus_become_counters(tmp_path, traces):
     log = next(point.glob("timed/nvml-*.arrow"))
     tables = tmp_path / "tables"
     assert cli.main(["ingest", str(traces[0]), "--out", str(tables)]) == 0
-    samples = point_tables.ingest(point)["gpu_samples"].filter(pl.col("look") == "timed")
+    samples = point_tables.ingest(point, tmp_path / "tables")["gpu_samples"].filter(pl.col("look") == "timed")
     shift = samples["t_ns"].min() - pl.read_parquet(tables / "kernels.parquet")["start_ns"].min()
     for name in ("kernels", "copies", "memsets", "runtime", "nvtx", "graphs", "operators"):  # the run of the samples
         frame = pl.read_parquet(tables / f"{name}.parquet")
@@ -132,7 +132,7 @@ def test_log_lines_tell_the_point(tmp_path, capsys):
     assert keys[0] == "init_start" and keys[-1] == "run_stop" and keys.index("init_stop") < keys.index("run_start")
     assert told[-1]["metadata"]["status"] == "success"
     by_key = {one["key"]: one["value"] for one in told}
-    frames = point_tables.ingest(point)
+    frames = point_tables.ingest(point, tmp_path / "tables")
     row = frames["points"].row(0, named=True)
     assert by_key["submission_benchmark"] == row["model"] and by_key["global_batch_size"] == row["samples_per_step"]
     assert keys.count("tracked_stats") == frames["steps"]["step"].n_unique()
@@ -168,7 +168,7 @@ def test_a_failed_point_is_aborted_and_one_that_never_ran_has_no_log():
 
 def test_csv_holds_what_the_tables_hold(tmp_path):
     point = point_of("two-nodes", tmp_path)
-    point_tables.write(point_tables.ingest(point), tmp_path / "sweep/tables")
+    point_tables.write(point_tables.ingest(point, tmp_path / "tables"), tmp_path / "sweep/tables")
     assert run(tmp_path / "sweep", "--csv", "--out", tmp_path / "csv") == 0
     for file in (tmp_path / "sweep/tables").iterdir():
         frame = pl.read_parquet(file)

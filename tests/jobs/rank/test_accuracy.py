@@ -292,9 +292,9 @@ def test_a_killed_run_goes_on_to_the_same_end(tmp_path, place):
     for name in ("train_loss", "accuracy", "samples"):
         assert [row[name] for row in rows] == pytest.approx([row[name] for row in whole], rel=1e-6), name
     assert not (folder / "checkpoint").exists()
-    table = point_tables.ingest(folder)["accuracy"]
+    table = point_tables.ingest(folder, folder / "tables")["accuracy"]
     assert table["epoch"].to_list() == [1, 2, 3] and table["point_id"].unique().to_list() == [point.id]
     assert table["total_s"].to_list() == pytest.approx(np.cumsum([row["seconds"] for row in rows]))
     # the window stands as it would without epochs
-    steps = point_tables.ingest(folder)["steps"]
+    steps = point_tables.ingest(folder, folder / "tables")["steps"]
     assert steps.filter(pl.col("phase") == "timed")["step"].to_list() == [1, 2]

@@ -8,8 +8,8 @@ import torch
 from jobs.point.llama import SHAPES
 from jobs.point.point import complete
 from jobs.rank import flops
-from jobs.workloads.llm import workload as llm
 from jobs.workloads import make as workloads
+from jobs.workloads.llm import workload as llm
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 64}
 
