@@ -5,14 +5,12 @@ A set is an int64 array of shape (n, 2), sorted, its intervals apart from each o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Intervals: TypeAlias = NDArray[np.int64]
-_Mask: TypeAlias = NDArray[np.bool_]
 
 
 def union(intervals: ArrayLike) -> Intervals:
@@ -39,14 +37,22 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     """The time in both sets."""
     if not len(a) or not len(b):
         return empty()
-    return _combine(a, b, lambda x, y: x & y)
+    few, many = (a, b) if len(a) <= len(b) else (b, a)
+    start, end = (np.ascontiguousarray(many[:, column]) for column in (0, 1))
+    # Each interval meets a run of the other set's.
+    low = np.searchsorted(end, few[:, 0], side="right")
+    counts = np.maximum(np.searchsorted(start, few[:, 1], side="left") - low, 0)
+    of = np.repeat(np.arange(len(few)), counts)
+    place = low[of] + np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.column_stack((np.maximum(few[of, 0], start[place]), np.minimum(few[of, 1], end[place])))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """The time in a and not in b."""
     if not len(a) or not len(b):
         return a
-    return _combine(a, b, lambda x, y: x & ~y)
+    ever = np.iinfo(np.int64)
+    return intersect(a, np.column_stack((np.append(ever.min, b[:, 1]), np.append(b[:, 0], ever.max))))
 
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
@@ -73,17 +79,3 @@ def until(a: Intervals, at: NDArray[np.int64]) -> NDArray[np.int64]:
 def empty() -> Intervals:
     """No time."""
     return np.empty((0, 2), dtype=np.int64)
-
-
-def _combine(a: Intervals, b: Intervals, keep: Callable[[_Mask, _Mask], _Mask]) -> Intervals:
-    # Between two neighbouring bounds nothing changes, so one look at each bound decides the whole stretch.
-    # Sorted as two runs that are sorted already; np.unique would hash times, which takes thirty times as long.
-    bounds = np.sort(np.concatenate((a.ravel(), b.ravel())), kind="stable")
-    bounds = bounds[np.append(True, bounds[1:] > bounds[:-1])] if len(bounds) else bounds
-    kept = keep(_inside(a, bounds), _inside(b, bounds))[:-1]
-    return union(np.column_stack((bounds[:-1], bounds[1:]))[kept])
-
-
-def _inside(a: Intervals, at: NDArray[np.int64]) -> _Mask:
-    inside: _Mask = np.searchsorted(a[:, 0], at, "right") > np.searchsorted(a[:, 1], at, "right")
-    return inside
