@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import panels, style
+from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
 from analysis.tables.parts import GROUPS
 
@@ -41,14 +42,22 @@ def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> N
     axes.set_title(f"{workload}{more}", loc="left")
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """Stacked bars, one a rank of a configuration, one panel a workload."""
     parts = mean_parts(tables)
-    if parts.is_empty():
-        return style.says("No point has a trace, so there is no breakdown of its steps.")
     workloads = [
         (workload, part.partition_by("config_order", "rank", maintain_order=True))
         for workload, part in dataset.per_workload(parts)
     ]
     return panels.stacked_figure(workloads, MOST, _panel, len(GROUPS))
+
+
+FAMILY = Family(
+    "Where the time goes",
+    "Mean time of each part of a step in the traced look, per rank, over traced steps and repeats; no spread is"
+    " shown. The parts of a step add up to it. A profiler ran: lengths are not those of the timed look.",
+    "No point has a trace, so there is no breakdown of its steps.",
+    lambda tables: with_ids(tables, tables["breakdown"]["point_id"]),
+    paint,
+    numbers=lambda _points, tables: mean_parts(tables),
+)

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.diagnosis.known import seen
 from analysis.figures import panels, style
+from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
 
 MOST = 40
@@ -53,12 +54,9 @@ def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> N
     axes.set_title(f"{workload}{more}", loc="left")
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """Stacked bars, one a configuration, those that lose most first; one panel a workload."""
     found = shares(tables)
-    if found.is_empty():
-        return style.says("Of no point it is known what takes its time.")
     lost = pl.col("share").sum().over(BAR)
     ordered = found.with_columns(lost=lost).sort(
         "workload", "lost", "config_order", "cause", descending=[False, True, False, False]
@@ -68,3 +66,15 @@ def draw(tables: dataset.Tables) -> Figure:
         for workload, part in dataset.per_workload(ordered)
     ]
     return panels.stacked_figure(workloads, MOST, _panel, 3)
+
+
+FAMILY = Family(
+    "What a step could do without",
+    "What the diagnosis finds that a step could do without, by cause, mean over repeats; the word at a bar's "
+    "end is the kind of the largest share. Of points with a trace, and of those with a loss that shows without "
+    "one. A time that two causes share may count for both.",
+    "Of no point it is known what takes its time.",
+    lambda tables: with_ids(tables, seen(tables)["point_id"]),
+    paint,
+    numbers=lambda _points, tables: shares(tables),
+)

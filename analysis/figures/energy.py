@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 from analysis.figures import style
+from analysis.figures.family import Family, results
 from analysis.sweep import dataset
 
 WATTS = (100, 200, 400, 700)
@@ -31,12 +32,9 @@ def placed(tables: dataset.Tables) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """One panel a workload."""
     points = placed(tables)
-    if points.is_empty():
-        return style.says("No point has the energy of its GPUs.")
     parts = dataset.per_workload(points)
     made, panels = style.facets(len(parts), 3.0)
     for axes, (workload, part) in zip(panels, parts, strict=True):
@@ -79,3 +77,14 @@ def _powers(axes: Axes) -> None:
         if ends[1] > left:
             place: dict[str, Any] = {"ha": "right", "va": "bottom", "color": "#444444", "fontsize": 6}
             axes.text(ends[1], ends[1] * watts, f"{watts} W", **place)
+
+
+FAMILY = Family(
+    "Energy and time",
+    "Energy of a sample (image) or token (llm) by the GPUs' own counters over the timed window, against the "
+    "time that it takes of all GPUs together; a dot is a point. Dotted: a GPU's mean power.",
+    "No point has the energy of its GPUs.",
+    placed,
+    paint,
+    numbers=results("unit", "gpu_ms", "energy_mj"),
+)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.figures import style
+from analysis.figures.family import Family
 from analysis.sweep import dataset
 
 MOST = 24
@@ -56,8 +57,7 @@ def _rule(y: float) -> Line2D:
     return Line2D([0.01, 0.99], [y, y], color="#BBBBBB", linewidth=0.5)
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """One row a point that failed or was cancelled."""
     bad = bad_points(tables)
     said = verdict(tables["points"])
@@ -70,3 +70,18 @@ def draw(tables: dataset.Tables) -> Figure:
     made.text(0.01, 1 - 0.1 / height_in, said + more, va="top", fontsize=8)
     _write(made, rows, height_in)
     return made
+
+
+def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
+    """A row a point that failed or was cancelled."""
+    return bad_points(tables).select("point_id", "config", "status", "reason", "message")
+
+
+FAMILY = Family(
+    "Failures",
+    "Points that failed or were cancelled, each with its reason and message.",
+    "There is no point.",
+    lambda tables: tables["points"],
+    paint,
+    numbers=numbers,
+)

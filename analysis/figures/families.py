@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from matplotlib.figure import Figure
-
 from analysis.figures import (
     breakdown,
     causes,
@@ -19,23 +15,18 @@ from analysis.figures import (
     scaling,
     timeline,
 )
-from analysis.sweep import dataset
+from analysis.figures.family import Family
 
-FAMILIES: dict[str, Callable[[dataset.Tables], Figure]] = {
-    "iteration_time": iteration_time.draw,
-    "scaling": scaling.draw,
-    "breakdown": breakdown.draw,
-    "causes": causes.draw,
-    "memory": memory.draw,
-    "timeline": timeline.draw,
-    "loss": loss.draw,
-    "failures": failures.draw,
-    "roofline": roofline.draw,
-    "energy": energy.draw,
-    "remedies": remedies.draw,
+FAMILIES: dict[str, Family] = {
+    "iteration_time": iteration_time.FAMILY,
+    "scaling": scaling.FAMILY,
+    "breakdown": breakdown.FAMILY,
+    "causes": causes.FAMILY,
+    "memory": memory.FAMILY,
+    "timeline": timeline.FAMILY,
+    "loss": loss.FAMILY,
+    "failures": failures.FAMILY,
+    "roofline": roofline.FAMILY,
+    "energy": energy.FAMILY,
+    "remedies": remedies.FAMILY,
 }
-
-
-def shown(family: str, tables: dataset.Tables) -> dataset.Tables:
-    """What a family is drawn of: the sweep's own points, but for the one on remedies."""
-    return tables if family == "remedies" else tables.own()

@@ -5,14 +5,23 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures import panels, style
+from analysis.figures import panels
+from analysis.figures.family import SPREAD, Family, results, with_value
 from analysis.sweep import dataset
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """step_ms_median by configuration, one row a workload."""
     points = dataset.ok_points(tables).filter(pl.col("step_ms_median").is_not_null())
-    if points.is_empty():
-        return style.says("No point has step times.")
     return panels.dot_figure(points, "step_ms_median", "Step time (ms)")
+
+
+FAMILY = Family(
+    "Step time",
+    "Median time of an optimizer step in the timed look, which no profiler sees; a step is as slow as its "
+    f"slowest rank. {SPREAD}",
+    "No point has step times.",
+    with_value("step_ms_median"),
+    paint,
+    numbers=results("world_size", "step_ms_median", "step_ms_p95"),
+)

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import panels, style
+from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
 
 MOST = 12
@@ -48,12 +49,9 @@ def _panel(axes: Axes, workload: str, frame: pl.DataFrame, beside: bool) -> None
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=1)
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """Lines of loss, one row a workload."""
     frame = curves(tables)
-    if frame.is_empty():
-        return style.says("No point has a finite loss.")
     parts = dataset.per_workload(frame)
     # Legends stand beside the curves where that leaves them most of the page, else below them.
     beside = max(max(map(len, dataset.leading(part, MOST)[0]["config"])) for _, part in parts) < BESIDE
@@ -61,3 +59,18 @@ def draw(tables: dataset.Tables) -> Figure:
     for axes, (workload, part) in zip(rows, parts, strict=True):
         _panel(axes, workload, part, beside)
     return made
+
+
+def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
+    """The lines that there was room for: each has as many numbers as a point has steps."""
+    return pl.concat(dataset.leading(part, MOST)[0] for _, part in dataset.per_workload(curves(tables)))
+
+
+FAMILY = Family(
+    "Loss",
+    "Loss of each optimizer step, mean over ranks and repeats; bands run from the least to the most repeat.",
+    "No point has a finite loss.",
+    lambda tables: with_ids(tables, tables["steps"].filter(pl.col("loss").is_finite())["point_id"]),
+    paint,
+    numbers=numbers,
+)

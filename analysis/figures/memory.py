@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures import panels, style
+from analysis.figures import panels
+from analysis.figures.family import SPREAD, Family, results, with_value
 from analysis.sweep import dataset
 
 
@@ -15,13 +16,21 @@ def what(points: pl.DataFrame) -> str:
     return {frozenset({"cuda"}): "allocated by CUDA", frozenset({"cpu"}): "RSS"}.get(frozenset(devices), "")
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """peak_memory_bytes by configuration, GiB, one row a workload."""
     points = dataset.ok_points(tables).filter(pl.col("peak_memory_bytes").is_not_null())
-    if points.is_empty():
-        return style.says("No point has a peak of memory.")
     kind = what(points)
     return panels.dot_figure(
         points, "peak_memory_bytes", f"Peak memory{', ' * bool(kind)}{kind} (GiB)", scale=1 / 2**30
     )
+
+
+FAMILY = Family(
+    "Peak memory",
+    "Peak memory of the rank that needs most: CUDA allocator (allocated) on GPUs, resident memory of the "
+    f"process on a CPU. {SPREAD}",
+    "No point has a peak of memory.",
+    with_value("peak_memory_bytes"),
+    paint,
+    numbers=results("world_size", "peak_memory_bytes"),
+)

@@ -9,8 +9,12 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.figures import style, timeline
+from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
 from analysis.sweep.labels import percent
+
+SIDES = ("point_id", "remedied_id")
+"""Columns of `remedies` with the point before and after."""
 
 
 def chosen(tables: dataset.Tables) -> list[dict[str, Any]]:
@@ -33,15 +37,10 @@ def events_of(tables: dataset.Tables, point_id: str) -> pl.DataFrame:
     return events.filter(pl.col("rank") == events["rank"].min())
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """Two timelines a trial, to the same scale."""
     trials = chosen(tables)
-    if not trials:
-        return style.says(
-            "No remedy was tried on points with traces (target remedies), so there is nothing to compare."
-        )
-    sides = [(trial, name, events_of(tables, trial[name])) for trial in trials for name in ("point_id", "remedied_id")]
+    sides = [(trial, name, events_of(tables, trial[name])) for trial in trials for name in SIDES]
     heights = [0.22 * len(timeline.rows_of(events)) + 0.55 for _, _, events in sides]
     made = style.figure(height_in=sum(heights) + 0.4)
     rows = made.subplots(len(sides), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
@@ -60,3 +59,21 @@ def title(trial: dict[str, Any], after: bool) -> str:
         return f"{trial['point_id']}, {trial['kind']}: {trial['before_ms']:.3g} ms a sample"
     gained = f"foretold {percent(trial['predicted'])}, gave back {percent(trial['gain'])}"
     return f"with {change(trial['remedy'])}: {trial['after_ms']:.3g} ms a sample; {gained}"
+
+
+def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
+    """The bars of all sides."""
+    return pl.concat([events_of(tables, trial[side]) for trial in chosen(tables) for side in SIDES])
+
+
+FAMILY = Family(
+    "Before and after remedies",
+    "The remedies that gave back most and least, of those that were tried: the first traced rank before and "
+    "after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed look.",
+    "No remedy was tried on points with traces (target remedies), so there is nothing to compare.",
+    lambda tables: with_ids(tables, [t[n] for t in chosen(tables) for n in SIDES]),
+    paint,
+    numbers=numbers,
+    usual=False,
+    remedied=True,
+)

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 from analysis.figures import style
+from analysis.figures.family import Family, with_ids
 from analysis.metrics.points import peaks
 from analysis.sweep import dataset
 
@@ -43,12 +44,9 @@ def memory_busy(tables: dataset.Tables) -> dict[str, float]:
     return dict(means.iter_rows())
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """One roofline a model of GPU."""
     rows = placed(tables)
-    if not rows:
-        return style.says("No point has both an MFU and counters of its GPU's memory, so there is no roofline.")
     models = sorted({row["accelerator"] for row in rows})
     made, panels = style.facets(len(models), 3.0)
     for axes, model in zip(panels, models, strict=True):
@@ -88,3 +86,21 @@ def _panel(axes: Axes, rows: list[dict[str, Any]]) -> None:
     axes.set_xlabel("Arithmetic intensity (model FLOPs a byte of GPU memory traffic)")
     axes.grid()
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+
+
+def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
+    """Where each point stands."""
+    names = ("point_id", "config", "precision", "accelerator", "intensity", "flops_per_s", "peak_flops_per_s")
+    return pl.DataFrame(placed(tables), infer_schema_length=None).select(names)
+
+
+FAMILY = Family(
+    "Roofline",
+    "Model FLOP/s of a GPU in the timed look by arithmetic intensity, below the lesser of its memory's "
+    "bandwidth and the peak of its precision, as the maker states them. Bytes are those that the memory "
+    "interface moved, by the GPU's own counters (GPM).",
+    "No point has both an MFU and counters of its GPU's memory, so there is no roofline.",
+    lambda tables: with_ids(tables, [row["point_id"] for row in placed(tables)]),
+    paint,
+    numbers=numbers,
+)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.figures import breakdown, panels, style
+from analysis.figures.family import Family
 from analysis.sweep import dataset, nights
 from analysis.tables.parts import GROUPS
 
@@ -157,12 +158,9 @@ def _lost(axes: Axes, bars: list[pl.DataFrame]) -> None:
     axes.legend(**_BESIDE)
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """Efficiency, one row a group; under it what is lost, where there are traces."""
     shapes = speed_ups(tables)
-    if shapes.is_empty():
-        return style.says("No two points differ only in their number of ranks or nodes.")
     groups = shapes.partition_by("workload", "config_order", maintain_order=True)
     more = f", the first {MOST} of {len(groups)} groups" if len(groups) > MOST else ""
     groups = groups[:MOST]
@@ -181,3 +179,25 @@ def draw(tables: dataset.Tables) -> Figure:
 def _counts(group: pl.DataFrame) -> str:
     least, most = min(group["n"]), max(group["n"])
     return f"{least}" if least == most else f"{least} to {most}"
+
+
+def note(points: pl.DataFrame) -> str:
+    """What samples under ddp are."""
+    said = "Under ddp each rank walks the whole data set, so its samples are not distinct."
+    return said if "ddp" in set(points["strategy"]) else ""
+
+
+FAMILY = Family(
+    "Scaling over ranks",
+    "Samples per second of a rank over those on the fewest ranks that were run. Weak scaling: micro_batch is "
+    "per rank, so the work of a step grows with the ranks. Ratios of medians of repeats of the same night, over"
+    " several nights their geometric mean; whiskers run from the least to the most that two repeats of a night "
+    "give. Colours tell strategies or precisions apart. A strategy that did not run on one rank is compared "
+    "with any that did and is alike in all else. Below, of traced points of one night: by how much each part of"
+    " a step is longer than on the fewest ranks, mean over ranks.",
+    "No two points differ only in their number of ranks or nodes.",
+    lambda tables: compared(tables).unique("point_id", maintain_order=True),
+    paint,
+    numbers=lambda _points, tables: speed_ups(tables),
+    note=note,
+)

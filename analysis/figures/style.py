@@ -1,13 +1,11 @@
 """One style for all figures: sizes of journal columns, colours that hold for every figure, and files that repeat.
 
 Colours are Okabe and Ito's. Each also has a marker or a hatch of its own, so that a print in grey can be read.
-A figure is drawn inside `styled`; `save` writes the same bytes for the same figure.
+A figure is drawn inside `context`; `save` writes the same bytes for the same figure.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -100,17 +98,6 @@ def context() -> AbstractContextManager[None]:
     """The style, on top of matplotlib's own defaults and not of the user's file."""
     settings: dict[Any, Any] = {**matplotlib.rcParamsDefault, "backend": matplotlib.get_backend(), **_RC}
     return matplotlib.rc_context(settings)
-
-
-def styled(draw: Callable[[Any], Figure]) -> Callable[[Any], Figure]:
-    """Draw in this style."""
-
-    @functools.wraps(draw)
-    def wrapped(tables: Any) -> Figure:
-        with context():
-            return draw(tables)
-
-    return wrapped
 
 
 def figure(width_in: float = TWO_COLUMNS_IN, height_in: float = 2.6) -> Figure:

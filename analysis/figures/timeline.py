@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.diagnosis.thresholds import limit
 from analysis.figures import panels, style
+from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
 from analysis.sweep.labels import percent
 
@@ -134,12 +135,10 @@ def legend(made: Figure, events: pl.DataFrame) -> None:
     made.legend(handles=[Patch(color=c, label=n) for n, c in used.items()], loc="outside upper center", ncols=len(used))
 
 
-@style.styled
-def draw(tables: dataset.Tables) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """Lanes of each rank, and rows of samples."""
     point = chosen(tables)
-    if point is None:
-        return style.says("No point has a trace, so there is no timeline.")
+    assert point is not None  # as there are points
     events = tables["timeline"].filter(pl.col("point_id") == point["point_id"])
     frame, columns = samples(tables, point["point_id"])
     heights = [0.22 * len(rows_of(events)) + 0.6, *[1.1] * len(columns)]
@@ -169,3 +168,22 @@ def draw(tables: dataset.Tables) -> Figure:
             axes.set_xlabel("Time (s) from the start of the steps above; the timed look, which was before them")
     legend(made, events)
     return made
+
+
+def numbers(points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
+    """The bars of the point."""
+    return tables["timeline"].filter(pl.col("point_id").is_in(points["point_id"].implode()))
+
+
+FAMILY = Family(
+    "Timeline",
+    "A few steps of one point in the traced look: of those on most ranks, the one with most to win back. Phases"
+    " are those of the launching thread; events closer than a pixel are merged; arrows are the longest times in"
+    " which nothing runs on a rank's device. Samples are on the host's clock; that of SMs is a mean over the "
+    "time before it (docs/telemetry.md).",
+    "No point has a trace, so there is no timeline.",
+    lambda tables: with_ids(tables, [point["point_id"]] if (point := chosen(tables)) else []),
+    paint,
+    numbers=numbers,
+    usual=False,
+)

@@ -10,36 +10,23 @@ from typing import Any
 from PIL import Image
 
 from analysis.figures import captions, style
-from analysis.figures.families import FAMILIES, shown
+from analysis.figures.families import FAMILIES
+from analysis.figures.family import Family
 from analysis.paper.figures import families as paper
 from analysis.report import figure_data
 from analysis.sweep import dataset
 
-TITLES = {
-    "iteration_time": "Step time",
-    "scaling": "Scaling over ranks",
-    "breakdown": "Where the time goes",
-    "causes": "What a step could do without",
-    "memory": "Peak memory",
-    "timeline": "Timeline",
-    "loss": "Loss",
-    "failures": "Failures",
-    "roofline": "Roofline",
-    "energy": "Energy and time",
-    "remedies": "Before and after remedies",
-}
-
 
 def figures(tables: dataset.Tables, folder: Path) -> list[dict[str, Any]]:
     """Every figure that was drawn, with its bytes inside; those of the paper (in a folder of that name) last."""
-    titles = {family: TITLES.get(family, family) for family in FAMILIES}
-    titles |= {f"paper/{name}": family.title for name, family in paper.FAMILIES.items()}
-    drawn = []
-    for name, title in titles.items():
-        file, family = folder / f"{name}.png", name.removeprefix("paper/")
-        if file.exists():
-            drawn.append({"id": family, "title": title, **_content(family, file, shown(family, tables))})
-    return drawn
+    files = {name: folder / f"{name}.png" for name in FAMILIES}
+    files |= {name: folder / f"paper/{name}.png" for name in paper.FAMILIES}
+    every = {**FAMILIES, **paper.FAMILIES}
+    return [
+        {"id": name, "title": every[name].title, **_content(every[name], file, every[name].scope(tables))}
+        for name, file in files.items()
+        if file.exists()
+    ]
 
 
 def left_out(folder: Path) -> list[str]:
@@ -56,7 +43,7 @@ def webp(file: Path) -> bytes:
     return packed.getvalue()
 
 
-def _content(family: str, file: Path, tables: dataset.Tables) -> dict[str, Any]:
+def _content(family: Family, file: Path, tables: dataset.Tables) -> dict[str, Any]:
     text, _, fixed = captions.caption(family, tables).partition(" Fixed (")
     rows = figure_data.frame(family, tables)
     return {

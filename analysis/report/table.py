@@ -55,5 +55,5 @@ def point_table(points: pl.DataFrame) -> dict[str, Any]:
         "numbers": (len(FIRST) + 1, len(FIRST) + len(results)),
         "settings": len(FIRST) + len(results) + len(aside) + 1,
         "rows": rows,
-        "csv": figure_data.link(figure_data.told(whole)),
+        "csv": figure_data.link(figure_data.rounded(whole)),
     }

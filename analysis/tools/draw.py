@@ -1,32 +1,86 @@
-"""The figures of a folder of tables, by several processes: those of the sweep, and in paper/ those of the paper.
+"""Draws the figures of a folder of tables, several at a time: those of the sweep, and in paper/ those of the paper.
+paper.
 
-Each is NAME.pdf, NAME.png and NAME.rst (the caption); one of the paper also comes as wide as a journal's column. What
-there is nothing to show of is left out, with a line that says why, also in left-out.txt; likewise one whose drawing
+    python -m analysis.tools.draw --tables results/demo/tables --out results/demo/figures
+    python -m analysis.tools.draw breakdown pinned --tables results/demo/tables --out figures
+
+Each is NAME.pdf, NAME.png and NAME.rst (the caption); one of the paper also comes as wide as a journal's column. A
+figure that has nothing to show is left out, with a line that says why, also in left-out.txt; likewise one whose drawing
 fails, for the others and the report do not wait for it. The same tables give the same bytes, however many processes
 draw.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from analysis.figures import captions, families, style
+from analysis.figures.family import Family
 from analysis.figures.style import FAILED, LEFT_OUT
-from analysis.paper.figures import families as figures
+from analysis.paper.figures import families as paper
 from analysis.sweep import dataset
 from jobs.sweep.file import one_line
 
-WIDTHS = {"": style.TWO_COLUMNS_IN, "-column": style.ONE_COLUMN_IN}
+PAPER_WIDTHS = {"": style.TWO_COLUMNS_IN, "-column": style.ONE_COLUMN_IN}
 """What is added to the name of a figure of the paper, and its width in inches."""
+
+
+def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | None = None) -> list[str]:
+    """Draw figures.
+
+    Args:
+        folder: tables of a sweep, NAME.parquet each.
+        out: folder to write to.
+        names: which figures; all where none is named.
+        processes: how many draw; by default one a core.
+
+    Returns:
+        A line for each figure that is left out.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    wanted = [(name, "") for name in families.FAMILIES if name in names or not names]
+    wanted += [(name, suffix) for name in paper.FAMILIES if name in names or not names for suffix in PAPER_WIDTHS]
+    # Started afresh: Polars' threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), context) as pool:
+        drawn = [pool.submit(draw_one, name, suffix, folder, out) for name, suffix in wanted]
+        left_out = list(dict.fromkeys(line for each in drawn if (line := each.result())))
+    if not names:
+        (out / LEFT_OUT).write_text("".join(f"{line}\n" for line in left_out))
+    return left_out
+
+
+def draw_one(name: str, suffix: str, folder: Path, out: Path) -> str | None:
+    """Draw a figure to its width; the reason where there is nothing to draw, or drawing failed: then its traceback is
+    on stderr, and there is no half-written file."""
+    target = out if name in families.FAMILIES else out / "paper"
+    try:
+        return _write(name, suffix, folder, target)
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        for end in ("pdf", "png"):
+            (target / f"{name}{suffix}.{end}").unlink(missing_ok=True)
+        return f"{name}: {FAILED}: {one_line(f'{type(error).__name__}: {error}')}"
+
+
+def _write(name: str, suffix: str, folder: Path, out: Path) -> str | None:
+    family: Family = families.FAMILIES.get(name) or paper.FAMILIES[name]
+    tables = family.scope(_tables(folder))
+    made = family.draw(tables, PAPER_WIDTHS[suffix])
+    if made.get_label():
+        return f"{name}: left out: {made.get_label()}"
+    out.mkdir(parents=True, exist_ok=True)
+    style.save(made, out / f"{name}{suffix}")
+    (out / f"{name}.rst").write_text(captions.caption(family, tables) + "\n")
+    return None
 
 
 @cache
@@ -34,61 +88,25 @@ def _tables(folder: Path) -> dataset.Tables:
     return dataset.load(folder)
 
 
-def _write(name: str, suffix: str, made: Figure, shown: dataset.Tables, out: Path) -> str | None:
-    """Write a figure and its caption, or return why there is nothing to show."""
-    if made.get_label():
-        return f"{name}: left out: {made.get_label()}"
-    out.mkdir(parents=True, exist_ok=True)
-    style.save(made, out / f"{name}{suffix}")
-    (out / f"{name}.rst").write_text(captions.caption(name, shown) + "\n")
-    return None
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m analysis.tools.draw", description="Draw figures from tables.")
+    known = [*families.FAMILIES, *paper.FAMILIES]
+    parser.add_argument("family", nargs="*", help=f"all, or of {', '.join(known)}")
+    parser.add_argument("--tables", type=Path, required=True, help="folder of the sweep's tables (parquet)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--processes", type=int, help="that draw (default: as many as there are cores)")
+    parser.add_argument("--keep-going", action="store_true", help="end well where one fails (left-out.txt says why)")
+    args = parser.parse_args(argv)
+    for name in args.family:
+        if name not in known:
+            parser.error(f"{name}: no family of figures; expected {', '.join(known)}")
+    if not (args.tables / "points.parquet").is_file():
+        parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
+    lines = draw(args.tables, args.out, args.family, args.processes)
+    print("".join(f"{line}\n" for line in lines), end="")
+    if not args.keep_going and any(FAILED in line for line in lines):
+        raise SystemExit(1)
 
 
-def _tried(name: str, suffix: str, out: Path, draw: Callable[[], str | None]) -> str | None:
-    """What `draw` returns; where it fails a line with the error, its traceback to stderr, and no half-written file."""
-    try:
-        return draw()
-    except Exception as error:
-        traceback.print_exc(file=sys.stderr)
-        for end in ("pdf", "png"):
-            (out / f"{name}{suffix}.{end}").unlink(missing_ok=True)
-        return f"{name}: {FAILED}: {one_line(f'{type(error).__name__}: {error}')}"
-
-
-def draw_sweep(name: str, folder: Path, out: Path) -> str | None:
-    """Draw a family of the sweep; the reason where there is nothing to draw, or it failed."""
-
-    def draw() -> str | None:
-        shown = families.shown(name, _tables(folder))
-        return _write(name, "", families.FAMILIES[name](shown), shown, out)
-
-    return _tried(name, "", out, draw)
-
-
-def draw_paper(name: str, suffix: str, folder: Path, out: Path) -> str | None:
-    """Draw a family of the paper in one of WIDTHS; likewise."""
-
-    def draw() -> str | None:
-        shown = _tables(folder).own()
-        return _write(name, suffix, figures.FAMILIES[name].draw(shown, WIDTHS[suffix]), shown, out / "paper")
-
-    return _tried(name, suffix, out / "paper", draw)
-
-
-def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | None = None) -> list[str]:
-    """Draw these families, or all; returns a line for each that is left out. `processes`: by default one a core."""
-    processes = processes or len(os.sched_getaffinity(0))
-    out.mkdir(parents=True, exist_ok=True)
-    # Started afresh: Polars' threads do not survive a fork.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        drawn = [pool.submit(draw_sweep, n, folder, out) for n in families.FAMILIES if n in names or not names]
-        drawn += [
-            pool.submit(draw_paper, n, suffix, folder, out)
-            for n in figures.FAMILIES
-            if n in names or not names
-            for suffix in WIDTHS
-        ]
-        left_out = list(dict.fromkeys(line for each in drawn if (line := each.result())))
-    if not names:
-        (out / LEFT_OUT).write_text("".join(f"{line}\n" for line in left_out))
-    return left_out
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,7 @@ rule figures:
     params:
         tables=subpath(input[0], parent=True),
     shell:
-        "python -m analysis.tools.draw_command --keep-going --tables {params.tables} --out {output.folder} --processes {threads}"
+        "python -m analysis.tools.draw --keep-going --tables {params.tables} --out {output.folder} --processes {threads}"
         " > {log} 2>&1"
 
 

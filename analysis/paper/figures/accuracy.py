@@ -7,14 +7,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures import palette, style
-from analysis.paper.figures.family import Family, measured
+from analysis.paper.figures.family import family, measured
 from analysis.sweep import blocks, dataset
 
 GOAL = (98, 99)
 """Accuracy in % that the paper aims at within 20 epochs."""
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points with accuracies that differ in precision alone; where none do, those of one set of settings."""
     have = tables["accuracy"]["point_id"].unique().to_list()
     points = measured(tables, "image").filter(pl.col("point_id").is_in(have))
@@ -57,11 +57,12 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
     return made
 
 
-FAMILY = Family(
+FAMILY = family(
     "Accuracy by epoch",
     f"Lines are medians of repeats, bands run from the least to the most. Shaded: the {GOAL[0]} to {GOAL[1]} % that "
     "the paper aims at within 20 epochs.",
     "No image point has accuracies by epoch.",
-    shown,
+    points_shown,
     paint,
+    curves,
 )

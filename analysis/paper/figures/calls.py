@@ -79,3 +79,10 @@ def per_step(tables: dataset.Tables, points: pl.DataFrame, kinds: Mapping[str, p
         own = own.join(ranks, on="point_id").with_columns(pl.col("ms", "gb", "count") / pl.col("ranks"))
         parts.append(own.select("point_id", pl.lit(kind).alias("kind"), "ms", "gb", "count"))
     return pl.concat(parts).join(points, on="point_id").sort("kind", "point_id")
+
+
+def numbers(points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
+    """Times, bytes and counts of a step, by kind of call, kernel and copy: what figures of calls show, and more."""
+    rows = per_step(tables, points, CALLS | KERNELS | DIRECTIONS | AUTHORS)
+    vary = [name for name in dataset.varying(points, but=()) if name not in ("kind", "count")]
+    return rows.select("point_id", *vary, "kind", "ms", "gb", "count")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from analysis.figures.family import Family
 from analysis.paper.figures import (
     accuracy,
     image_calls,
@@ -19,7 +20,6 @@ from analysis.paper.figures import (
     size_scaling,
     topology,
 )
-from analysis.paper.figures.family import Family
 
 FAMILIES: dict[str, Family] = {
     "topology": topology.FAMILY,

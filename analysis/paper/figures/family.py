@@ -1,14 +1,13 @@
-"""A figure family of the paper: the points it shows, how they are drawn, and what its caption says."""
+"""What figures of the paper share: their captions' sentences, and which points they compare."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures import style
+from analysis.figures.family import Family, Numbers, Points, of_results
 from analysis.sweep import blocks, dataset, nights
 
 WHISKERS = "Bars are medians of repeats, dots the repeats, whiskers run from the least to the most."
@@ -19,22 +18,16 @@ RATIOS = (
 STEP = "Time of a step: its mean over the timed window, which no profiler sees; a step is as slow as its slowest rank."
 
 
-@dataclass(frozen=True)
-class Family:
-    """`shown`: the points it rests on, none where the tables have not what it needs. `paint`: these points, all tables
-    and the width in inches to a figure. `missing`: one sentence for tables without such points."""
-
-    title: str
-    text: str
-    missing: str
-    shown: Callable[[dataset.Tables], pl.DataFrame]
-    paint: Callable[[pl.DataFrame, dataset.Tables, float], Figure]
-
-    def draw(self, tables: dataset.Tables, width_in: float = style.TWO_COLUMNS_IN) -> Figure:
-        """The figure, or the sentence that says why there is none."""
-        points = self.shown(tables)
-        with style.context():
-            return style.says(self.missing) if points.is_empty() else self.paint(points, tables, width_in)
+def family(
+    title: str,
+    text: str,
+    missing: str,
+    points: Points,
+    paint: Callable[[pl.DataFrame, dataset.Tables, float], Figure],
+    numbers: Numbers = of_results,
+) -> Family:
+    """A figure of the paper: labels are its factors' levels, so none leaves settings unsaid."""
+    return Family(title, text, missing, points, paint, numbers, aside=blocks.SAME, usual=False)
 
 
 def measured(tables: dataset.Tables, workload: str) -> pl.DataFrame:

@@ -6,13 +6,13 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.paper.figures import bars, calls
-from analysis.paper.figures.family import WHISKERS, Family
+from analysis.paper.figures.family import WHISKERS, family
 from analysis.sweep import dataset
 
 _FACTORS = ("precision", "pin_memory", "ranks_per_node")
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Traced image points that differ in precision, pinned memory and GPUs alone."""
     return calls.widest(tables, "image", _FACTORS)
 
@@ -25,12 +25,13 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
     return bars.by_kind(frame, kinds, "case", "precision", width_in, 1.9)
 
 
-FAMILY = Family(
+FAMILY = family(
     "Image jobs in Nsight Systems",
     "Time a step of copies and kernels on the GPU and of API calls on the host, mean over ranks, in the traced look. "
     "They overlap and must not be added up; each panel has its own scale, and one where all are 0 is left out. "
     f"{WHISKERS}",
     "No two image points with a trace of nsys differ in precision, pinned memory or GPUs alone.",
-    shown,
+    points_shown,
     paint,
+    calls.numbers,
 )

@@ -6,11 +6,11 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.paper.figures import bars
-from analysis.paper.figures.family import STEP, WHISKERS, Family, widest
+from analysis.paper.figures.family import STEP, WHISKERS, family, widest
 from analysis.sweep import dataset
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in layout, loader, size and GPUs alone."""
     return widest(tables, "image", "layout", "image_size", "loader", *dataset.SHAPE)
 
@@ -19,10 +19,10 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
     return bars.step_times(points, ["world_size", "loader"], "layout", width_in)
 
 
-FAMILY = Family(
+FAMILY = family(
     "Layouts",
     f"nhwc: channels last in images and weights; nchw: channels first. {STEP} {WHISKERS}",
     "No two image points differ in layout alone.",
-    shown,
+    points_shown,
     paint,
 )

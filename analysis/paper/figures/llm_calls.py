@@ -12,13 +12,13 @@ from matplotlib.patches import Patch
 
 from analysis.figures import palette
 from analysis.paper.figures import bars, calls, llm_transfers
-from analysis.paper.figures.family import Family
+from analysis.paper.figures.family import family
 from analysis.sweep import blocks, dataset
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Traced points of a language model that differ in method alone."""
-    return llm_transfers.shown(tables)
+    return llm_transfers.points_shown(tables)
 
 
 def _stack(axes: Axes, frame: pl.DataFrame, name: str, kinds: Mapping[str, pl.Expr], title: str) -> None:
@@ -50,11 +50,12 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
     return made
 
 
-FAMILY = Family(
+FAMILY = family(
     "Tuning methods: API calls and kernels",
     "Time of CUDA API calls on the host, by what they are for, and of work on the GPU, mean over ranks and median over "
     "repeats, in the traced look. A call that waits is as long as what it waits for, so the two must not be added up.",
     "No two points of a language model with a trace of nsys differ in method alone.",
-    shown,
+    points_shown,
     paint,
+    calls.numbers,
 )

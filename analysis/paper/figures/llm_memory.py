@@ -6,13 +6,13 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.paper.figures import llm_time
-from analysis.paper.figures.family import WHISKERS, Family
+from analysis.paper.figures.family import WHISKERS, family
 from analysis.sweep import dataset
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Points that differ in method and GPUs alone, with a peak."""
-    return llm_time.shown(tables).filter(pl.col("peak_memory_bytes").is_not_null())
+    return llm_time.points_shown(tables).filter(pl.col("peak_memory_bytes").is_not_null())
 
 
 def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Figure:
@@ -20,10 +20,10 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
     return llm_time.by_method(frame, "peak_gib", "Peak memory of a GPU (GiB)", width_in)
 
 
-FAMILY = Family(
+FAMILY = family(
     "Tuning methods: memory",
     f"Peak of the CUDA allocator (allocated), of the rank that needs most. {WHISKERS}",
     "No two points of a language model differ in method alone, with a peak of memory.",
-    shown,
+    points_shown,
     paint,
 )

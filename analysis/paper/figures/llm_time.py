@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.paper.figures import bars
-from analysis.paper.figures.family import STEP, WHISKERS, Family, widest
+from analysis.paper.figures.family import STEP, WHISKERS, family, widest
 from analysis.sweep import blocks, dataset
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Points that differ in method and GPUs alone."""
     return widest(tables, "llm", "method", *dataset.SHAPE)
 
@@ -32,11 +32,11 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
     return by_method(points, "step_ms_mean", "Step time (ms)", width_in)
 
 
-FAMILY = Family(
+FAMILY = family(
     "Tuning methods: step time",
     "The same micro_batch for all; a sample of DPO is a pair of texts, which is twice the tokens, and has passes of a "
     f"reference model besides. {STEP} {WHISKERS}",
     "No two points of a language model differ in method alone.",
-    shown,
+    points_shown,
     paint,
 )

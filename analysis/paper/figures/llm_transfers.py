@@ -6,11 +6,11 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.paper.figures import bars, calls
-from analysis.paper.figures.family import WHISKERS, Family
+from analysis.paper.figures.family import WHISKERS, family
 from analysis.sweep import dataset
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Traced points of a language model that differ in method alone."""
     return calls.widest(tables, "llm", ("method",))
 
@@ -27,11 +27,12 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
     return made
 
 
-FAMILY = Family(
+FAMILY = family(
     "Tuning methods: transfers",
     "Copies on the GPU in the traced look, mean over ranks: HtoD to the GPU, DtoH from it, DtoD within it, PtoP "
     f"between GPUs outside NCCL. Methods without bars copy nothing. {WHISKERS}",
     "No two points of a language model with a trace of nsys differ in method alone.",
-    shown,
+    points_shown,
     paint,
+    calls.numbers,
 )

@@ -6,7 +6,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.paper.figures import bars, calls
-from analysis.paper.figures.family import WHISKERS, Family
+from analysis.paper.figures.family import WHISKERS, family
 from analysis.sweep import dataset
 
 _KINDS = {
@@ -16,7 +16,7 @@ _KINDS = {
 }
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Traced image points that differ in loader and layout alone."""
     return calls.widest(tables, "image", ("loader", "layout"))
 
@@ -25,11 +25,12 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
     return bars.by_kind(calls.per_step(tables, points, _KINDS), [*_KINDS], "loader", "layout", width_in)
 
 
-FAMILY = Family(
+FAMILY = family(
     "Copies and synchronisation by loader and layout",
     "Time a step of copies on the GPU, and of API calls that wait for it, mean over ranks, in the traced look. Each "
     f"panel has its own scale. {WHISKERS}",
     "No two image points with a trace of nsys differ in loader or layout alone.",
-    shown,
+    points_shown,
     paint,
+    calls.numbers,
 )

@@ -6,11 +6,11 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.paper.figures import bars
-from analysis.paper.figures.family import STEP, WHISKERS, Family, widest
+from analysis.paper.figures.family import STEP, WHISKERS, family, widest
 from analysis.sweep import dataset
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in loader, size, layout and GPUs alone."""
     return widest(tables, "image", "loader", "image_size", "layout", *dataset.SHAPE)
 
@@ -19,11 +19,11 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
     return bars.step_times(points, ["world_size", "layout"], "loader", width_in)
 
 
-FAMILY = Family(
+FAMILY = family(
     "Loaders",
     "torch: PyTorch's DataLoader, image by image; mmap: the same in bulk from one mapped array; dali: NVIDIA DALI. "
     f"{STEP} {WHISKERS}",
     "No two image points differ in loader alone.",
-    shown,
+    points_shown,
     paint,
 )

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.paper.figures import bars
-from analysis.paper.figures.family import RATIOS, STEP, Family, ratios, widest
+from analysis.paper.figures.family import RATIOS, STEP, family, ratios, widest
 from analysis.sweep import dataset, nights
 
 _BY = ["world_size", "image_size", "precision"]
@@ -18,7 +18,7 @@ REPORTED = (16, 30)
 """Gain in % that the paper's sibling (arXiv 2503.15252) reports."""
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in pinned memory, precision, size and GPUs alone, of nights with both."""
     found = widest(tables, "image", "pin_memory", "precision", "image_size", *dataset.SHAPE)
     return nights.shared(found, _BY, "pin_memory")
@@ -37,11 +37,11 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
     return bars.panelled(frame, ["world_size"], "precision", width_in, panel)
 
 
-FAMILY = Family(
+FAMILY = family(
     "Pinned memory",
     "Step time from pageable memory over that from page-locked memory, less 1; above 0 pinning is faster. "
     f"Shaded: the {REPORTED[0]} to {REPORTED[1]} % of arXiv 2503.15252. {STEP} {RATIOS}",
     "No two image points of a night differ in pin_memory alone.",
-    shown,
+    points_shown,
     paint,
 )

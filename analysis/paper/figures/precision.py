@@ -6,11 +6,11 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.paper.figures import bars
-from analysis.paper.figures.family import STEP, WHISKERS, Family, widest
+from analysis.paper.figures.family import STEP, WHISKERS, family, widest
 from analysis.sweep import dataset
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in precision, size and GPUs alone."""
     return widest(tables, "image", "precision", "image_size", *dataset.SHAPE)
 
@@ -19,10 +19,10 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
     return bars.step_times(points, ["world_size"], "precision", width_in)
 
 
-FAMILY = Family(
+FAMILY = family(
     "Precision and image size",
     f"{STEP} {WHISKERS}",
     "No two image points differ in precision alone.",
-    shown,
+    points_shown,
     paint,
 )

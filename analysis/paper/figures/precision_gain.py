@@ -10,15 +10,15 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.paper.figures import bars, precision
-from analysis.paper.figures.family import RATIOS, STEP, Family, ratios
+from analysis.paper.figures.family import RATIOS, STEP, family, ratios
 from analysis.sweep import dataset, nights
 
 _BY = ["world_size", "image_size"]
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in precision, size and GPUs alone, where fp64 is among those of the night."""
-    points = nights.shared(precision.shown(tables), _BY, "precision")
+    points = nights.shared(precision.points_shown(tables), _BY, "precision")
     return points.filter((pl.col("precision") == "fp64").any().over(*_BY, "night"))
 
 
@@ -33,10 +33,10 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
     return bars.panelled(frame, ["world_size"], "precision", width_in, panel)
 
 
-FAMILY = Family(
+FAMILY = family(
     "Gain over FP64",
     f"Step time in FP64 over that in another precision; above 1 is faster. {STEP} {RATIOS}",
     "No two image points of a night differ in precision alone, one of them fp64.",
-    shown,
+    points_shown,
     paint,
 )

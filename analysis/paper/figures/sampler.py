@@ -10,14 +10,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analysis.figures import palette, style
-from analysis.paper.figures.family import Family
+from analysis.paper.figures.family import family
 from analysis.sweep import dataset
 
 SAMPLES = 16
 MOST_RANKS = 8
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Points under ddp_ds of the largest number of ranks, no more than can be drawn."""
     world = pl.col("world_size")
     points = tables["points"].filter(
@@ -58,11 +58,24 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
     return made
 
 
-FAMILY = Family(
+def scheme(points: pl.DataFrame, _tables: dataset.Tables) -> pl.DataFrame:
+    """Whose samples are whose, with and without the sampler."""
+    ranks = int(points["world_size"][0])
+    rows = [
+        {"with_sampler": with_sampler, "rank": rank, "place": place, "sample": sample}
+        for with_sampler in (True, False)
+        for rank, own in enumerate(shares(ranks, with_sampler))
+        for place, sample in enumerate(own)
+    ]
+    return pl.DataFrame(rows)
+
+
+FAMILY = family(
     "Sharing an epoch",
     f"Scheme, not measured: {SAMPLES} samples, here in order and one a step, over the ranks of the points named below. "
     "Shades tell whose sample it is under the sampler; without it every rank trains on all of them.",
     "No point ran under ddp_ds on 2 to 8 ranks.",
-    shown,
+    points_shown,
     paint,
+    scheme,
 )

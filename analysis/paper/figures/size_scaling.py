@@ -6,11 +6,11 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.figures import palette, style
-from analysis.paper.figures.family import Family, measured
+from analysis.paper.figures.family import family, measured
 from analysis.sweep import blocks, dataset, nights
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in GPUs and size alone, of nights in which that size ran on several counts of GPUs."""
     points = blocks.widest(measured(tables, "image"), "ranks_per_node", ("image_size", "nodes"))[0]
     return nights.shared(points, ["image_size"], "world_size")
@@ -45,12 +45,12 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
     return made
 
 
-FAMILY = Family(
+FAMILY = family(
     "Scaling by image size",
     "Images per second over GPUs, against the fewest. Weak scaling: each GPU keeps its micro_batch. Lines join ratios "
     "of medians of repeats of the same night, over several nights their geometric mean; whiskers run from the least to "
     "the most that two repeats of a night give.",
     "No two image points of a night differ in their number of GPUs alone.",
-    shown,
+    points_shown,
     paint,
 )

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analysis.figures import style
-from analysis.paper.figures.family import Family
+from analysis.paper.figures.family import family
 from analysis.sweep import dataset
 
 # Nearest first. The words are those of nvidia-smi's legend.
@@ -41,7 +41,7 @@ def matrix(text: str) -> tuple[list[str], list[list[str]], list[str]]:
     return gpus, [cells[gpu][: len(gpus)] for gpu in gpus], cpus
 
 
-def shown(tables: dataset.Tables) -> pl.DataFrame:
+def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Ok points of the topology with most GPUs."""
     points = tables["points"].filter(pl.col("status") == "ok", pl.col("topology").is_not_null())
     sizes = points.with_columns(gpus=pl.col("topology").str.count_matches(r"(?m)^GPU\d+"))
@@ -78,10 +78,16 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
     return made
 
 
-FAMILY = Family(
+def links(points: pl.DataFrame, _tables: dataset.Tables) -> pl.DataFrame:
+    """The matrices that are shown."""
+    return points.select("topology").unique()
+
+
+FAMILY = family(
     "Topology of a node",
     "Links between the GPUs, and the CPUs near each, as nvidia-smi topo -m tells them.",
     "No point has a topology of several GPUs.",
-    shown,
+    points_shown,
     paint,
+    links,
 )

@@ -12,7 +12,7 @@ from analysis.tables import column
 from analysis.tables import points as schemas
 from analysis.tables.parts import GROUPS
 from analysis.tools.cli import main as command
-from analysis.tools.draw_command import main
+from analysis.tools.draw import main
 from jobs.point import point as settings
 
 BAD = {1: ("failed", "gpu_out_of_memory", "rank 1: <script>alert(1)</script> CUDA out of memory in backward")}
@@ -202,12 +202,12 @@ def test_a_figure_that_cannot_be_drawn_keeps_no_other_from_it(sweep, tmp_path, c
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_empty_tables_give_one_sentence(family, tmp_path):
-    figure = FAMILIES[family](dataset.Tables({}))
+    figure = FAMILIES[family].draw(dataset.Tables({}))
     assert not figure.axes
     assert len(figure.texts) == 1
     assert figure.texts[0].get_text().endswith(".")
     style.save(figure, tmp_path / family)
-    assert "n = 0" in captions.caption(family, dataset.Tables({}))
+    assert "n = 0" in captions.caption(FAMILIES[family], dataset.Tables({}))
 
 
 def test_labels_name_only_what_varies(sweep):
@@ -232,7 +232,7 @@ def test_energy_over_time_is_power(sweep):
     assert (found["energy_mj"] / found["gpu_ms"]).to_list() == pytest.approx([300] * found.height)
     token = found.filter(pl.col("unit") == "token").row(0, named=True)
     assert token["gpu_ms"] == pytest.approx(token["step_ms_median"] / token["micro_batch"] / 128)
-    assert "400 W" in texts(energy.draw(measured))
+    assert "400 W" in texts(energy.FAMILY.draw(measured))
     assert energy.placed(sweep).is_empty()
 
 
@@ -246,7 +246,7 @@ def test_causes_add_up_their_kinds(sweep):
     assert fp32["kind"].unique().to_list() == ["tensor_cores_unused"] and fp32["n"].unique().to_list() == [3]
     fsdp2 = found.filter(pl.col("config") == "1 rank/node, fsdp2")
     assert fsdp2["share"].to_list() == [pytest.approx(0.04)]
-    assert "launch_bound" in texts(causes.draw(sweep))
+    assert "launch_bound" in texts(causes.FAMILY.draw(sweep))
 
 
 def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_it_waits(sweep):
@@ -256,18 +256,18 @@ def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_it_wa
     # from the last kernel of a step's backward pass to the next step's copy: the optimizer, 2 ms, data
     ends = [(row["end_ns"] - row["start_ns"]) / 1e6 for row in timeline.waits(events).to_dicts()]
     assert ends == [pytest.approx(23)] * 2
-    shown = texts(FAMILIES["timeline"](sweep))
+    shown = texts(FAMILIES["timeline"].draw(sweep))
     assert shown.count("idle, 23 ms") == 2 and "largest finding: tensor_cores_unused, 30.0 % of the step" in shown
 
 
 def test_all_ok_is_said(sweep):
     points = sweep["points"].filter(pl.col("status") == "ok")
-    assert f"All {points.height} points ok" in texts(FAMILIES["failures"](dataset.Tables({"points": points})))
-    assert "3 not run" in texts(FAMILIES["failures"](sweep))
+    assert f"All {points.height} points ok" in texts(FAMILIES["failures"].draw(dataset.Tables({"points": points})))
+    assert "3 not run" in texts(FAMILIES["failures"].draw(sweep))
 
 
 def test_timeline_takes_the_point_of_most_ranks(sweep):
-    figure = FAMILIES["timeline"](sweep)
+    figure = FAMILIES["timeline"].draw(sweep)
     assert len(figure.axes) == 2
     assert "rank 1 communication" in texts(figure)
 
@@ -291,21 +291,21 @@ def test_the_roofline_is_of_what_memory_moved_while_timed_steps_ran():
     tables = dataset.Tables({name: pl.DataFrame(rows) for name, rows in frames.items()})
     (placed,) = roofline.placed(tables)
     assert placed["flops_per_s"] == pytest.approx(200e12) and placed["intensity"] == pytest.approx(200 / 1.2)
-    assert "bf16: llm" in texts(FAMILIES["roofline"](tables))
+    assert "bf16: llm" in texts(FAMILIES["roofline"].draw(tables))
 
 
 def test_remedies_are_shown_before_and_after_to_the_same_scale(sweep):
-    figure = FAMILIES["remedies"](sweep)
+    figure = FAMILIES["remedies"].draw(sweep)
     assert len(figure.axes) == 4
     said = texts(figure)
     assert "with bf16: 3.6 ms a sample; foretold 35.0 %, gave back 40.0 %" in said and "gave back -5.0 %" in said
     for before, after in (figure.axes[:2], figure.axes[2:]):
         assert before.get_xlim() == after.get_xlim()
-    assert "n = 1" in captions.caption("remedies", sweep)
+    assert "n = 1" in captions.caption(FAMILIES["remedies"], sweep)
 
 
 def test_caption_states_n_spread_hardware_and_settings(sweep):
-    caption = captions.caption("iteration_time", sweep)
+    caption = captions.caption(FAMILIES["iteration_time"], sweep)
     for part in ("n = 3", "least to the most", "AMD EPYC 9654", "micro_batch 16", "micro_batch 4", "seq_len 128"):
         assert part in caption
     assert "precision" not in caption.split("Fixed (llm)")[0]

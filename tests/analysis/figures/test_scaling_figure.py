@@ -44,12 +44,12 @@ def test_what_scaling_loses_is_told_by_part(sweep):
     assert shares.pop("communication") == pytest.approx(12 / (60 + 3 + 8 + 10))
     assert shares == dict.fromkeys(set(GROUPS) - {"communication"}, pytest.approx(0))
     untraced = dataset.Tables({"points": sweep["points"]})
-    assert scaling.losses(untraced).is_empty() and len(scaling.draw(untraced).axes) == 1
+    assert scaling.losses(untraced).is_empty() and len(scaling.FAMILY.draw(untraced).axes) == 1
 
 
 def test_no_scaling_without_two_counts_of_ranks(sweep):
     alone = dataset.Tables({"points": sweep["points"].filter(pl.col("ranks_per_node") == 1)})
-    assert "No two points differ only in their number of ranks or nodes." in texts(scaling.draw(alone))
+    assert "No two points differ only in their number of ranks or nodes." in texts(scaling.FAMILY.draw(alone))
 
 
 def test_ranks_on_more_nodes_stand_beside_those_on_one(sweep):
@@ -65,8 +65,8 @@ def test_ranks_on_more_nodes_stand_beside_those_on_one(sweep):
     found = scaling.speed_ups(both).filter(pl.col("workload") == "image", pl.col("precision") == "bf16")
     assert found.select("world", "nodes").rows() == [(1, 1), (2, 1), (2, 2)]
     assert found["efficiency"].to_list() == pytest.approx([1, 1 / 1.15, 1 / 1.15 / 1.3])
-    assert "2 ranks, 2 nodes" in texts(scaling.draw(both))
+    assert "2 ranks, 2 nodes" in texts(scaling.FAMILY.draw(both))
     # without one rank, two on one node are the base of two on two
     more = dataset.Tables({"points": both["points"].filter(pl.col("world_size") == 2, pl.col("workload") == "image")})
     assert scaling.speed_ups(more)["efficiency"].to_list() == pytest.approx([1, 1 / 1.3] * 2)
-    assert "2 ranks, 2 nodes" in texts(scaling.draw(more))
+    assert "2 ranks, 2 nodes" in texts(scaling.FAMILY.draw(more))

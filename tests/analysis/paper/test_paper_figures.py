@@ -8,7 +8,7 @@ from analysis.figures import captions, style
 from analysis.paper.figures import calls, family, pinned, precision, sampler, size_scaling, topology
 from analysis.paper.figures import families as figures
 from analysis.sweep import blocks, dataset, nights
-from analysis.tools.draw_command import main
+from analysis.tools.draw import main
 from tests.analysis.paper.paper_tables import EFFECTS, TOPOLOGY, made_up
 
 
@@ -35,12 +35,12 @@ def test_a_family_without_points_says_so_in_one_line(name):
     figure = figures.FAMILIES[name].draw(dataset.Tables({}))
     assert not figure.axes
     assert [text.get_text() for text in figure.texts] == [figures.FAMILIES[name].missing]
-    assert captions.caption(name, dataset.Tables({})).endswith("n = 0.")
+    assert captions.caption(figures.FAMILIES[name], dataset.Tables({})).endswith("n = 0.")
 
 
 @pytest.mark.parametrize("name", figures.FAMILIES)
 def test_captions_tell_n_hardware_and_settings(name, sweep):
-    caption = captions.caption(name, sweep)
+    caption = captions.caption(figures.FAMILIES[name], sweep)
     for part in (figures.FAMILIES[name].text, " points of ", "NVIDIA H100", "micro_batch"):
         assert part in caption
 
@@ -60,7 +60,7 @@ def test_families_left_out_are_named_and_the_other_is_written(sweep, tmp_path, c
 
 
 def test_figures_show_points_that_differ_in_their_own_settings_alone(sweep):
-    shown = precision.shown(sweep)
+    shown = precision.points_shown(sweep)
     same = [name for name in dataset.SETTINGS if name not in (*blocks.SAME, "precision", "image_size", *dataset.SHAPE)]
     assert all(shown[name].n_unique() == 1 for name in same)
     assert set(shown["precision"]) == {"fp64", "fp32", "tf32", "fp16"}
@@ -68,7 +68,7 @@ def test_figures_show_points_that_differ_in_their_own_settings_alone(sweep):
 
 
 def test_gain_of_pinned_memory_is_the_one_put_in(sweep):
-    fp16 = pinned.shown(sweep).filter(pl.col("precision") == "fp16")
+    fp16 = pinned.points_shown(sweep).filter(pl.col("precision") == "fp16")
     one = family.ratios(fp16, "pin_memory", False, "step_ms_mean", ["world_size", "image_size"])
     assert one.height == 9
     for row in one.iter_rows(named=True):
@@ -77,7 +77,7 @@ def test_gain_of_pinned_memory_is_the_one_put_in(sweep):
 
 
 def test_speed_up_is_over_the_fewest_gpus_of_its_size(sweep):
-    frame = size_scaling.speed_ups(size_scaling.shown(sweep))
+    frame = size_scaling.speed_ups(size_scaling.points_shown(sweep))
     small = frame.filter(pl.col("image_size") == 100, pl.col("world_size") == 4)["up"].item()
     large = frame.filter(pl.col("image_size") == 500, pl.col("world_size") == 4)["up"].item()
     assert large / small == pytest.approx(EFFECTS["small_scaling"])
@@ -100,21 +100,21 @@ def of_two_nights(sweep):
 def test_ratios_are_of_one_night(sweep):
     two = of_two_nights(sweep)
     for tables in (sweep, two):
-        fp16 = pinned.shown(tables).filter(pl.col("precision") == "fp16")
+        fp16 = pinned.points_shown(tables).filter(pl.col("precision") == "fp16")
         found = family.ratios(fp16, "pin_memory", False, "step_ms_mean", ["world_size", "image_size"])
         for row in found.iter_rows(named=True):
             assert row["ratio"] == pytest.approx(
                 1 / EFFECTS["pinned" if row["world_size"] == 1 else "pinned_many"], rel=0.05
             )
         up = (
-            size_scaling.speed_ups(size_scaling.shown(tables))
+            size_scaling.speed_ups(size_scaling.points_shown(tables))
             .filter(pl.col("world_size") == 4)
             .sort("image_size")["up"]
         )
         assert up.to_list()[-1] / up.to_list()[0] == pytest.approx(EFFECTS["small_scaling"], rel=0.05)
-    assert pinned.shown(two).height < pinned.shown(sweep).height
-    assert "Measured in 2 nights" in captions.caption("pinned", two)
-    assert "nights, between" not in captions.caption("pinned", sweep)
+    assert pinned.points_shown(two).height < pinned.points_shown(sweep).height
+    assert "Measured in 2 nights" in captions.caption(figures.FAMILIES["pinned"], two)
+    assert "nights, between" not in captions.caption(figures.FAMILIES["pinned"], sweep)
 
 
 def test_runs_of_a_night_without_the_base_are_not_compared():

@@ -10,7 +10,7 @@ from analysis.figures.families import FAMILIES
 from analysis.report import sweep_page as report
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
-from analysis.tools.draw_command import main as draw
+from analysis.tools.draw import main as draw
 from tests.analysis.figures.test_figures import made_up, write
 
 COST = [

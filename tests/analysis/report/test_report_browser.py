@@ -10,7 +10,7 @@ from axe_core_python.base import AXE_SCRIPT
 
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
-from analysis.tools.draw_command import main as draw
+from analysis.tools.draw import main as draw
 from tests.analysis.figures.test_figures import made_up, write
 from tests.analysis.report import browser as browsers
 from tests.analysis.report.test_report import RECORD

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from analysis.figures import families
 from analysis.ingest.point_tables import KEYS
 from analysis.paper.figures import families as figures
 from analysis.tables import column
@@ -168,8 +169,8 @@ def test_published_sets_are_whole(folder):
 
 def test_a_set_is_drawn_to_the_same_bytes_by_any_number_of_processes(tmp_path, monkeypatch, capsys):
     folder = next(iter(sorted(PUBLISHED.iterdir())))
-    monkeypatch.setattr(draw.families, "FAMILIES", {"roofline": None, "failures": None})
-    monkeypatch.setattr(draw.figures, "FAMILIES", {name: figures.FAMILIES[name] for name in ("pinned", "accuracy")})
+    monkeypatch.setattr(draw.families, "FAMILIES", {n: families.FAMILIES[n] for n in ("roofline", "failures")})
+    monkeypatch.setattr(draw.paper, "FAMILIES", {name: figures.FAMILIES[name] for name in ("pinned", "accuracy")})
     assert main(["figures", str(folder), "--out", str(tmp_path / "a")]) == 0
     said = capsys.readouterr().out.splitlines()
     assert ": left out: " in said[-1] and draw.draw(folder / "tables", tmp_path / "b", processes=1) == said

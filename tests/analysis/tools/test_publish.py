@@ -13,7 +13,7 @@ from analysis.figures.families import FAMILIES
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
 from analysis.tools.cli import main
-from analysis.tools.draw_command import main as draw
+from analysis.tools.draw import main as draw
 from tests.analysis.tools.secret_results import HOSTS, POINT, SECRETS, make_results
 
 

@@ -1,0 +1,100 @@
+"""A figure: the points that it shows, how they are drawn, what its caption says, and the numbers behind it.
+
+Each module of a figure ends with its FAMILY; `families.py` beside it lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.figures import style
+from analysis.sweep import dataset
+
+RESULTS = (
+    "world_size",
+    "step_ms_median",
+    "step_ms_mean",
+    "step_ms_p95",
+    "samples_per_s",
+    "tokens_per_s",
+    "mfu_percent",
+    "peak_memory_bytes",
+    "energy_j",
+    "sample_j",
+)
+"""Numbers behind a figure that has none of its own."""
+SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
+
+Points = Callable[[dataset.Tables], pl.DataFrame]
+Numbers = Callable[[pl.DataFrame, dataset.Tables], pl.DataFrame]
+
+
+def results(*columns: str) -> Numbers:
+    """Numbers of these columns of the points, beside the settings that vary among them."""
+
+    def select(points: pl.DataFrame, _tables: dataset.Tables) -> pl.DataFrame:
+        vary = dataset.varying(points, but=())
+        return points.select("point_id", *dict.fromkeys(["workload", "model", *vary]), *columns).sort("point_id")
+
+    return select
+
+
+of_results = results(*RESULTS)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One figure of a sweep's tables.
+
+    Attributes:
+        title: heading in the report.
+        text: first sentences of the caption.
+        missing: one sentence for tables that have no point to show.
+        points: rows of the table `points` that the figure rests on.
+        paint: draws these points, from all tables, to a width in inches.
+        numbers: the numbers behind it, which the report offers as CSV.
+        aside: settings that make no other configuration in it.
+        usual: whether labels leave the most common settings unsaid, so that the caption must say them.
+        remedied: whether points that remedies added are shown, too.
+        note: a further sentence of the caption, from the points; empty for none.
+    """
+
+    title: str
+    text: str
+    missing: str
+    points: Points
+    paint: Callable[[pl.DataFrame, dataset.Tables, float], Figure]
+    numbers: Numbers = of_results
+    aside: Sequence[str] = dataset.ASIDE
+    usual: bool = True
+    remedied: bool = False
+    note: Callable[[pl.DataFrame], str] = lambda _points: ""
+
+    def scope(self, tables: dataset.Tables) -> dataset.Tables:
+        """The tables that it is drawn of: of the sweep's own points, unless remedied ones are shown."""
+        return tables if self.remedied else tables.own()
+
+    def draw(self, tables: dataset.Tables, width_in: float = style.TWO_COLUMNS_IN) -> Figure:
+        """The figure, or the sentence that says why there is none (`style.says`)."""
+        points = self.points(tables)
+        with style.context():
+            return style.says(self.missing) if points.is_empty() else self.paint(points, tables, width_in)
+
+
+def ok_points(tables: dataset.Tables) -> pl.DataFrame:
+    """Points that ended well."""
+    return tables["points"].filter(pl.col("status") == "ok")
+
+
+def with_value(column: str) -> Points:
+    """Points that ended well and have this result."""
+    return lambda tables: ok_points(tables).filter(pl.col(column).is_not_null())
+
+
+def with_ids(tables: dataset.Tables, ids: pl.Series | list[str]) -> pl.DataFrame:
+    """Points that ended well and have one of these ids."""
+    return ok_points(tables).filter(pl.col("point_id").is_in(pl.Series(ids).unique().implode()))
