@@ -7,7 +7,6 @@ nightsweep watch results
 nightsweep publish results/demo --out demo-public
 nightsweep publish results/demo --into data/h200
 nightsweep figures data/h200 --out figures
-nightsweep calibrate calibration
 nightsweep export --perfetto results/demo/points/ID --out window.json.gz
 nightsweep ingest traces/*.sqlite --out tables
 nightsweep diagnose traces/*.sqlite
@@ -20,7 +19,6 @@ Exit status: 0 done, 1 the doctor found what will not work, or publish a secret,
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -75,12 +73,11 @@ def parser() -> argparse.ArgumentParser:
     figures_.add_argument("folder", type=Path, metavar="DIR", help="results/SWEEP, a copy of it, or a data set")
     figures_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
     figures_.set_defaults(run=figures)
-    export_ = commands.add_parser("export", help="a window for Perfetto, lines of MLPerf's log, tables as CSV")
+    export_ = commands.add_parser("export", help="a window for Perfetto, tables as CSV")
     export_.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a folder of results, or traces of ranks")
     kind = export_.add_mutually_exclusive_group(required=True)
     for name, what in (
         ("perfetto", "trace events of traces, a folder of ingest, or a point's folder"),
-        ("mllog", "a log of each point of a sweep, a data set or a point's folder"),
         ("csv", "each table of a folder"),
     ):
         kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=what)
@@ -89,13 +86,6 @@ def parser() -> argparse.ArgumentParser:
     export_.add_argument("--ms", metavar="A-B", help="window in ms from the trace's start (Perfetto)")
     export_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters beside bare traces")
     export_.set_defaults(run=export)
-    calibrate_ = commands.add_parser("calibrate", help="check this machine's GPU telemetry against known loads")
-    calibrate_.add_argument("folder", type=Path, metavar="DIR", help="folder for what is measured, new or empty")
-    calibrate_.add_argument("--hz", type=int, default=10, choices=range(1, 51), metavar="N", help="sampling rate (10)")
-    calibrate_.add_argument("--no-nsys", action="store_true", help="leave out the bursts under Nsight Systems")
-    calibrate_.add_argument("--read", action="store_true", help="measure nothing, tell of what is in the folder")
-    calibrate_.add_argument("--json", action="store_true", help="print JSON")
-    calibrate_.set_defaults(run=calibrate)
     ingest_ = commands.add_parser("ingest", help="traces (nsys exports and reports, Kineto JSON) to tables")
     ingest_.add_argument("traces", type=Path, nargs="+", metavar="TRACE", help="a trace, whoever made it")
     ingest_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the tables to")
@@ -227,25 +217,6 @@ def check(arguments: argparse.Namespace) -> int:
     except SweepError as error:
         return refuse(arguments.config, error)
     print(size.as_json(sweep, arguments.list) if arguments.json else size.as_text(sweep, arguments.list))
-    return 0
-
-
-def calibrate(arguments: argparse.Namespace) -> int:
-    """`nightsweep calibrate`."""
-    from analysis.tools import calibration
-    from jobs.telemetry import calibrate as loads
-
-    if not arguments.read:
-        why = loads.run(arguments.folder, arguments.hz, with_nsys=not arguments.no_nsys)
-        if why:
-            print(f"nightsweep calibrate: {why}", file=sys.stderr)
-            return EXIT_WRONG
-    try:
-        found = calibration.read(arguments.folder)
-    except ValueError as error:
-        print(f"nightsweep calibrate: {error}", file=sys.stderr)
-        return EXIT_WRONG
-    print(json.dumps(found, indent=2) if arguments.json else calibration.text(found))
     return 0
 
 

@@ -15,7 +15,7 @@ from analysis.ingest import point_tables, trace_tables
 from analysis.readers import gpu_log, point_files
 from analysis.sweep.labels import counted
 from analysis.tables import column, points
-from analysis.tools.export import mllog, perfetto
+from analysis.tools.export import perfetto
 from jobs.telemetry.gpu import log
 
 EXIT_WRONG = 2
@@ -33,23 +33,6 @@ def folder_of_tables(path: Path) -> Path:
     raise ExportError(f"{path}: no tables; expected results/SWEEP, a data set, or a folder of Parquet tables")
 
 
-def of_points(path: Path) -> dict[str, pl.DataFrame]:
-    """The tables of points at a path; of a point's folder they are made from what its launch wrote."""
-    if is_point(path):
-        with tempfile.TemporaryDirectory() as scratch:
-            return point_tables.ingest(path, Path(scratch))
-    folder = folder_of_tables(path)
-    if not (folder / "points.parquet").is_file():
-        raise ExportError(f"{folder}: no points.parquet; expected the tables of a sweep, or a point's folder")
-    read = {name: folder / f"{name}.parquet" for name in ("points", "steps", "accuracy")}
-    return {
-        name: column.conform(pl.scan_parquet(file), points.TABLES[name]).collect()
-        if file.is_file()
-        else column.empty(points.TABLES[name])
-        for name, file in read.items()
-    }
-
-
 def to_csv(path: Path, out: Path) -> str:
     """OUT/TABLE.csv of each table, streamed; elements of a list are joined by semicolons."""
     files = sorted(folder_of_tables(path).glob("*.parquet"))
@@ -59,11 +42,6 @@ def to_csv(path: Path, out: Path) -> str:
         lists = [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.List)]
         frame.with_columns(pl.col(lists).list.join(";")).sink_csv(out / f"{file.stem}.csv")
     return f"{out}: {counted(len(files), 'table')}"
-
-
-def to_mllog(path: Path, out: Path) -> str:
-    """OUT/POINT_ID.log of each point that ran."""
-    return f"{out}: {counted(mllog.write(of_points(path), out), 'log')}"
 
 
 def to_perfetto(
@@ -123,7 +101,7 @@ def export(
         elif len(paths) > 1 or steps or ms or log_of_gpus:
             raise ExportError(f"--{kind} takes one folder, and no window or log: these are for --perfetto")
         else:
-            said = (to_csv if kind == "csv" else to_mllog)(paths[0], out)
+            said = to_csv(paths[0], out)
     except (ValueError, OSError, pl.exceptions.PolarsError) as error:
         print(f"nightsweep export: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_WRONG

@@ -14,11 +14,11 @@ from analysis.metrics.points import cost, energy
 from analysis.metrics.ranks import clock
 from analysis.readers import gpu_log, point_files
 from analysis.readers.nsys import reader as nsys
-from analysis.tools import calibration, cli
 from jobs.record.folder import Look
 from jobs.telemetry.gpu import log
 from jobs.telemetry.samplers import Started
 from tests.analysis.h200 import unpacked
+from tests.gpu_host import calibration
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def two_nodes(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory):
-    """`nightsweep calibrate` on a machine with two H200s."""
+    """tests/gpu_host/known_loads.py on a machine with two H200s."""
     return unpacked("calibration", tmp_path_factory.mktemp("calibrated"))
 
 
@@ -184,18 +184,14 @@ def test_sampler_kept_its_rate(calibrated):
     assert told["gpus"] == 2 and told["reached_hz"] == pytest.approx(10, rel=0.02) and told["jitter_ms_p99"] < 2
 
 
-def test_calibration_is_told_in_eighty_columns(calibrated, capsys):
-    assert cli.main(["calibrate", str(calibrated), "--read"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_calibration_fits_eighty_columns(calibrated):
+    lines = calibration.text(calibration.read(calibrated)).splitlines()
     assert max(map(len, lines)) <= 80 and any(line.startswith("copy") for line in lines)
-    assert cli.main(["calibrate", str(calibrated), "--read", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["clock"]["bursts"] == 20
 
 
-def test_what_is_no_calibration_is_told_so(tmp_path, capsys):
-    assert cli.main(["calibrate", str(tmp_path), "--read"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "no calibration in it" in error
+def test_what_is_no_calibration_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no calibration in it"):
+        calibration.read(tmp_path)
 
 
 def test_cost_of_sampler_and_tracer_on_a_compute_bound_point(tmp_path):

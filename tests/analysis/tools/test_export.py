@@ -2,22 +2,14 @@
 
 import gzip
 import json
-import re
 import sqlite3
-import subprocess
-import sys
 from collections import Counter, defaultdict
 
 import polars as pl
 import pytest
-from mlperf_logging.compliance_checker.mlp_parser import parse_file
-from mlperf_logging.mllog import constants
 
 from analysis.ingest import point_tables
-from analysis.tables import column
-from analysis.tables import points as schemas
 from analysis.tools import cli
-from analysis.tools.export import mllog
 from analysis.tools.export.perfetto import Lane
 from tests.analysis.h200 import unpacked as point_of
 from tests.fakes.ranks import unpacked
@@ -119,53 +111,6 @@ def test_samples_of_gpus_become_counters(tmp_path, traces):
     assert power and all(60 < event["args"]["value"] < 800 for event in power)
 
 
-def test_log_lines_tell_the_point(tmp_path, capsys):
-    point = point_of("control", tmp_path)
-    assert run(point, "--mllog", "--out", tmp_path / "logs") == 0
-    (log,) = (tmp_path / "logs").iterdir()
-    told = []
-    for line in log.read_text().splitlines():
-        assert line.startswith(":::MLLOG ")
-        told.append(json.loads(line.removeprefix(":::MLLOG ")))
-    assert all(set(one) == {"namespace", "time_ms", "event_type", "key", "value", "metadata"} for one in told)
-    keys = [one["key"] for one in told]
-    assert keys[0] == "init_start" and keys[-1] == "run_stop" and keys.index("init_stop") < keys.index("run_start")
-    assert told[-1]["metadata"]["status"] == "success"
-    by_key = {one["key"]: one["value"] for one in told}
-    frames = point_tables.ingest(point, tmp_path / "tables")
-    row = frames["points"].row(0, named=True)
-    assert by_key["submission_benchmark"] == row["model"] and by_key["global_batch_size"] == row["samples_per_step"]
-    assert keys.count("tracked_stats") == frames["steps"]["step"].n_unique()
-    times = [one["time_ms"] for one in told]
-    assert times == sorted(times)
-
-
-def test_mlperfs_own_checker_misses_a_submission_alone(tmp_path):
-    """Each line parses, keys are known to the library, and no rule for a line that is there is broken."""
-    assert run(point_of("control", tmp_path), "--mllog", "--out", tmp_path / "logs") == 0
-    (log,) = (tmp_path / "logs").iterdir()
-    lines, errors = parse_file(log, ruleset="4.1.0")
-    assert len(lines) == len(log.read_text().splitlines()) and errors == []
-    known = {value for value in vars(constants).values() if isinstance(value, str)}
-    summarized, unchecked = {"number_of_nodes", "accelerators_per_node"}, {"train_loss", "tracked_stats"}
-    assert {line.key for line in lines} - known == summarized | unchecked
-    command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--ruleset", "4.1.0", str(log)]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stderr
-    assert re.findall(r"CHECK for '(\w+)' failed", told) == ["init_stop"]  # told in analysis/tools/export/mllog.py
-    submission = {"submission_org", "submission_division", "cache_clear", "train_samples", "eval_samples"}
-    assert set(re.findall(r"occurrence of '(\w+)' but found 0", told)) == submission | {"eval_accuracy"}
-
-
-def test_a_failed_point_is_aborted_and_one_that_never_ran_has_no_log():
-    blank = dict.fromkeys(schemas.TABLES["points"])
-    failed = blank | {"status": "failed", "reason": "stalled", "started_at": "2026-01-01T00:00:00+00:00", "wall_s": 2.0}
-    none = [column.empty(schemas.TABLES[name]) for name in ("steps", "accuracy")]
-    last = json.loads(list(mllog.lines(failed, *none))[-1].removeprefix(":::MLLOG "))
-    assert (last["key"], last["metadata"]) == ("run_stop", {"status": "aborted", "reason": "stalled"})
-    assert last["time_ms"] == 1767225602000
-    assert list(mllog.lines(blank, *none)) == []
-
-
 def test_csv_holds_what_the_tables_hold(tmp_path):
     point = point_of("two-nodes", tmp_path)
     point_tables.write(point_tables.ingest(point, tmp_path / "tables"), tmp_path / "sweep/tables")
@@ -182,7 +127,6 @@ def test_csv_holds_what_the_tables_hold(tmp_path):
     ("given", "says"),
     [
         (["--csv"], "no tables; expected results/SWEEP"),
-        (["--mllog"], "no tables; expected results/SWEEP"),
         (["--csv", "--steps", "1"], "--csv takes one folder, and no window or log"),
         (["--perfetto"], "nothing of the traces could be read"),
     ],

@@ -1,7 +1,7 @@
 """Known loads on the first GPU, to check telemetry against: what each did, and when, is written down.
 
-    python -m jobs.telemetry.loads FOLDER steady      # matrix products, copies and rest, of known size
-    python -m jobs.telemetry.loads FOLDER bursts      # short bursts with rest between, inside nsys' capture range
+    python -m tests.gpu_host.loads FOLDER steady      # matrix products, copies and rest, of known size
+    python -m tests.gpu_host.loads FOLDER bursts      # short bursts with rest between, inside nsys' capture range
 
 One line a load in FOLDER/loads.jsonl: {"load", "start_ns", "end_ns" (UTC ns, device idle at both), "flop", "bytes"}.
 FOLDER/device.json says on what: {"name", "uuid", "sm_count", "capability", "memory_bus_bits"}.

@@ -1,7 +1,6 @@
-"""How far this machine's telemetry can be trusted: its samples against known loads (jobs/telemetry/calibrate.py).
+"""How far a machine's telemetry can be trusted: its samples against known loads (tests/gpu_host/known_loads.py).
 
-    nightsweep calibrate FOLDER             # on a node with GPUs, about two minutes
-    nightsweep calibrate FOLDER --read      # anywhere, from what the former left
+    python -m tests.gpu_host.calibration FOLDER      # anywhere, from what the loads left
 
 Peaks follow from the clocks that were sampled: tensor cores do a fixed number of operations per SM and clock (CUDA
 programming guide, arithmetic throughput), memory two transfers per clock and bit of the bus.
@@ -10,6 +9,7 @@ programming guide, arithmetic throughput), memory two transfers per clock and bi
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -181,3 +181,16 @@ def _pair(row: Mapping[str, Any], expected: str, shown: str, width: int) -> str:
     if row[expected] is None or row[shown] is None:
         return " " * width
     return f"{row[expected]:.1f}  {row[shown]:.1f}".rjust(width)
+
+
+def main() -> int:
+    try:
+        print(text(read(Path(sys.argv[1]))))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

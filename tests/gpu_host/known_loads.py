@@ -1,14 +1,15 @@
 """Runs the telemetry of this machine against known loads, and keeps what it wrote:
 
-    nightsweep calibrate FOLDER                   # measures, and tells what is found (analysis/tools/calibration.py)
-    python -m jobs.telemetry.calibrate FOLDER     # measures only: on a node without polars; read FOLDER elsewhere
+    python -m tests.gpu_host.known_loads FOLDER     # measures: on a GPU machine, which needs no polars
+    python -m tests.gpu_host.calibration FOLDER     # says what is found, there or elsewhere
 
-FOLDER then holds `steady/` and, where nsys works, `bursts/`: a look each, with the sampler's log, loads.jsonl and, in
+FOLDER then holds `steady/` and, where nsys works, `bursts/`: a run each, with the sampler's log, loads.jsonl and, in
 bursts/, the nsys export trace-r0.sqlite.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ def measure(folder: Path, load: str, hz: int, prefix: list[str]) -> int:
     write_json(look.point_file, {"sweep": "calibration", "point_id": load, "settings": settings})
     samplers = Started(look, hz)
     try:
-        command = [*prefix, sys.executable, "-m", "jobs.telemetry.loads", str(look.folder), load]
+        command = [*prefix, sys.executable, "-m", "tests.gpu_host.loads", str(look.folder), load]
         with look.log.open("ab") as log:
             return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
     finally:
@@ -58,7 +59,12 @@ def run(folder: Path, hz: int = 10, with_nsys: bool = True) -> str | None:
 
 
 def main() -> int:
-    why = run(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu_host.known_loads", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="folder for what is measured, new or empty")
+    parser.add_argument("--hz", type=int, default=10, choices=range(1, 51), metavar="N", help="sampling rate (10)")
+    parser.add_argument("--no-nsys", action="store_true", help="leave out the bursts under Nsight Systems")
+    args = parser.parse_args()
+    why = run(args.folder, args.hz, with_nsys=not args.no_nsys)
     if why:
         print(why, file=sys.stderr)
     return 1 if why else 0
