@@ -25,7 +25,7 @@ from analysis.readers import point_files
 
 def of_point(folder: Path) -> dict[str, Any]:
     """What schema.json describes. A trace that cannot be used is told as missing, and on stderr."""
-    if point_files.record_of(folder).get("status") != "ok":
+    if point_files.record_of(folder).status != "ok":
         return Diagnosis(Evidence(), None, {}, None, ()).as_json()
     try:
         return verdict.judged(sources.of_point(folder)).as_json()

@@ -22,6 +22,7 @@ from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
 from analysis.tables import column, points
 from analysis.tables.events import Trace
+from jobs.record.launch_files import RankResult
 
 KEYS: dict[str, list[str]] = {
     "points": ["point_id"],
@@ -59,8 +60,10 @@ class Offsets:
 def ingest(point: Path) -> dict[str, pl.DataFrame]:
     """All tables of a point but OF_SWEEP. A trace that cannot be read leaves its tables empty and says so on stderr."""
     found, record = point_files.read(point), point_files.record_of(point)
+    if problem := point_files.problem(point):
+        print(problem, file=sys.stderr)
     results = point_files.results(point)
-    hosts = {result["rank"]: result.get("host") for result in results}
+    hosts = {result.rank: result.host for result in results}
     timed = found["steps"].filter(pl.col("phase") == "timed")
     own = {
         "energy": energy.rows(found["gpu_samples"], results, timed) if summary.measured(record) else [],
@@ -76,7 +79,7 @@ def ingest(point: Path) -> dict[str, pl.DataFrame]:
     found |= {name: point_files.frame(rows, name) for name, rows in own.items()} | traced
     found["points"] = point_files.points_frame([summary.row(point, found)])
     named = on_one_clock(found, offsets)
-    identity = pl.lit(record["point_id"])
+    identity = pl.lit(record.point_id)
     return {name: finished(name, f.with_columns(point_id=identity)) for name, f in named.items()} | {
         name: finished(name, None) for name in points.TABLES if name not in named and name not in points.OF_SWEEP
     }
@@ -92,7 +95,9 @@ def on_one_clock(found: Mapping[str, pl.DataFrame], offsets: Offsets) -> dict[st
     return {**found, "steps": steps, **samples}
 
 
-def clock_rows(point: Path, hosts: Mapping[int, str | None], results: list[_Row], samples: pl.DataFrame) -> list[_Row]:
+def clock_rows(
+    point: Path, hosts: Mapping[int, str | None], results: Sequence[RankResult], samples: pl.DataFrame
+) -> list[_Row]:
     """Rows of CLOCKS of the timed look. `hosts`: by rank."""
     rows = [clock.utc_against_monotonic(point / "timed", rank) | {"look": "timed"} for rank in hosts]
     rows += clock.of_counters(samples, results)

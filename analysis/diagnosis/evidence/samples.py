@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from analysis.diagnosis.thresholds import limit
+from jobs.record.launch_files import RankResult
 
 THROTTLES = {
     2: "fixed clocks",
@@ -35,10 +35,9 @@ class Span:
     look: str | None = None
 
 
-def timed(results: Sequence[Mapping[str, Any]]) -> list[Span]:
+def timed(results: Sequence[RankResult]) -> list[Span]:
     """The timed windows that ranks told at their end."""
-    told = [r for r in results if r.get("uuid") and r.get("window")]
-    return [Span(int(r["rank"]), r["uuid"], r["window"]["start_ns"], r["window"]["end_ns"], "timed") for r in told]
+    return [Span(r.rank, r.uuid, r.window.start_ns, r.window.end_ns, "timed") for r in results if r.uuid and r.window]
 
 
 def within(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.DataFrame]:

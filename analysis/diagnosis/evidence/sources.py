@@ -134,16 +134,15 @@ def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
 def of_point(folder: Path, *, with_traces: bool = True) -> Evidence:
     """A point's folder, as a launch leaves it; traces and logs may also lie in the folder itself."""
     record = point_files.record_of(folder)
-    point = of_settings(record.get("settings") or {})
+    point = of_settings(record.settings)
     traces = (readable(folder / "traced") or readable(folder)) if with_traces else {}
     found = of_traces([path for _, (_, path) in sorted(traces.items())]) if traces else Evidence(absent={})
     tables = point_files.read(folder)
     results = point_files.results(folder) or point_files.results(folder, "traced")
     absent = dict(found.absent)
     if not traces:
-        tracer = record.get("tracer") or {}
-        why = None if tracer.get("used") else tracer.get("reason")
-        absent["trace"] = str(why or "none of a rank in the folder")
+        why = None if record.tracer.used else record.tracer.reason
+        absent["trace"] = why or "none of a rank in the folder"
     elif point and len({one.rank for one in found.lanes}) < point.processes:
         absent["trace of all ranks"] = f"{len({one.rank for one in found.lanes})} of {point.processes} ranks are traced"
     gpus = tables["gpu_samples"]
@@ -159,14 +158,13 @@ def of_point(folder: Path, *, with_traces: bool = True) -> Evidence:
     return dataclasses.replace(
         found, point=point, record=record, results=results, steps=timed, traced_steps=traced, hosts=hosts,
         samples=held,
-        absent={k: v for k, v in absent.items() if not k.startswith("counters")} | counted(held, record),
+        absent={k: v for k, v in absent.items() if not k.startswith("counters")} | counted(held, record.nvml.reason),
     )  # fmt: skip
 
 
-def counted(held: Mapping[int, pl.DataFrame], record: Mapping[str, Any]) -> dict[str, str]:
-    """What the counters do not tell."""
+def counted(held: Mapping[int, pl.DataFrame], reason: str | None = None) -> dict[str, str]:
+    """What the counters do not tell. `reason`: why the GPUs could not be sampled."""
     if not held:
-        reason = (record.get("nvml") or {}).get("reason")
         return {"counters": str(reason or "no samples of the GPUs while steps ran")}
     silent = [rank for rank, own in held.items() if own["sm_active_percent"].null_count() == own.height]
     return {"counters of GPM": f"none of rank {', '.join(map(str, silent))}"} if silent else {}
@@ -199,4 +197,4 @@ def with_log(e: Evidence, path: Path | None) -> Evidence:
     held = samples.within(gpu_log.one(path), spans(e))
     why = {} if held else {"counters": f"{path}: no samples of these GPUs while the traces ran"}
     rest = {k: v for k, v in e.absent.items() if not k.startswith("counters")}
-    return dataclasses.replace(e, samples=held, absent=rest | (why or counted(held, {})))
+    return dataclasses.replace(e, samples=held, absent=rest | (why or counted(held)))
