@@ -42,9 +42,9 @@ class Host(Struct, frozen=True, kw_only=True):
     cpu_model: str | None = None
     """As /proc/cpuinfo names it."""
     cpu_cores: int | None = None
-    """Logical ones, of the whole host."""
+    """Logical cores of the whole host."""
     memory_bytes: int | None = None
-    """Of the whole host."""
+    """Memory of the whole host."""
     kernel: str | None = None
     """Release of Linux."""
     gpus: list[HostGpu] = field(default_factory=list)
@@ -59,17 +59,17 @@ class Software(Struct, frozen=True, kw_only=True):
     """Versions of what ran."""
 
     git_commit: str | None = None
-    """Nightsweep's own."""
+    """The commit of Nightsweep that ran."""
     git_dirty: bool | None = None
     """Whether there were changes that were not committed."""
     python: str | None = None
-    """Version."""
+    """Version of Python."""
     packages: dict[str, str | None] = field(default_factory=dict)
     """Versions by name; null for one that is not installed."""
     cuda: str | None = None
-    """That torch was built with; null where ranks compute on the CPU."""
+    """CUDA that torch was built with; null where ranks compute on the CPU."""
     nccl: str | None = None
-    """Likewise."""
+    """NCCL that torch was built with; null likewise."""
     nsys: str | None = None
     """As `nsys --version` prints it; null where it was not tried or does not work."""
 

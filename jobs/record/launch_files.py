@@ -131,26 +131,26 @@ class RankResult(Struct, frozen=True, kw_only=True):
     peak_rss_bytes: int | None = None
     """Peak resident memory of the process."""
     parameters: int | None = None
-    """Of the model."""
+    """Parameters of the model."""
     trainable_parameters: int | None = None
-    """With a gradient."""
+    """Those with a gradient."""
     dataset_samples: int | None = None
-    """In all."""
+    """Samples of the data set."""
     steps_per_epoch: int | None = None
     """Optimizer steps in which the rank walks its share of the data."""
     window: Window | None = None
     """The last block of steps; in the timed run, the timed ones."""
     peak_allocated_bytes: int | None = None
-    """Of the CUDA allocator; null on a CPU."""
+    """Peak of the CUDA allocator, allocated; null on a CPU."""
     peak_reserved_bytes: int | None = None
-    """Likewise."""
+    """Peak of the CUDA allocator, reserved; null on a CPU."""
     reward_margin: float | None = None
-    """With DPO: of the last micro-batch."""
+    """With DPO: margin between the rewards of the last micro-batch."""
     reward_accuracy: float | None = None
-    """Likewise."""
+    """With DPO: share of its pairs that are ranked rightly."""
     flops: Flops | None = None
-    """In the timed run alone. A split model's are divided by its ranks. They are counted on a model of shapes alone
-    after the last step, when the rank's times and peaks have been read."""
+    """In the timed run alone. Those of a model that is split are divided by its ranks. They are counted on a model of
+    shapes alone after the last step, when the rank's times and peaks have been read."""
 
 
 class StepLine(Struct, frozen=True, kw_only=True):
@@ -179,15 +179,15 @@ class StepLine(Struct, frozen=True, kw_only=True):
     """Of this rank. Ranks that share samples (strategies tp and pp, `tensor_parallel`) have them counted once, as the
     first one's. Strategy dp has one rank, which counts those of all its GPUs."""
     tokens: int | None = None
-    """Likewise; null for images."""
+    """Of this rank, counted like `samples`; null for images."""
     peak_allocated_bytes: int | None = None
-    """Peak of the step, CUDA allocator; this and what follows is null on a CPU."""
+    """Peak of the step, CUDA allocator, allocated. This and what follows is null on a CPU."""
     peak_reserved_bytes: int | None = None
-    """Peak of the step, CUDA allocator."""
+    """Peak of the step, CUDA allocator, reserved."""
     reserved_bytes: int | None = None
-    """At the end of the step."""
+    """Memory that the CUDA allocator holds at the end of the step."""
     inactive_bytes: int | None = None
-    """Of these, in split blocks that are free."""
+    """The part of it in split blocks that are free."""
     alloc_retries: int | None = None
     """Failed cudaMallocs so far that freed the cache."""
     device_allocs: int | None = None
@@ -208,9 +208,9 @@ class EpochLine(Struct, frozen=True, kw_only=True):
     held_back: int | None = None
     """How many images those are."""
     seconds: float | None = None
-    """Of training, without evaluation."""
+    """Time of its training, without evaluation."""
     samples: int | None = None
-    """That it trained on."""
+    """Samples that it trained on, all ranks."""
 
 
 class HostSample(Struct, frozen=True, kw_only=True):
@@ -227,13 +227,13 @@ class HostSample(Struct, frozen=True, kw_only=True):
     rss_bytes: int | None = None
     """Resident memory."""
     host_memory_used_bytes: int | None = None
-    """Of the whole host."""
+    """Memory in use on the whole host."""
     read_bytes: int | None = None
-    """From storage, since the processes started."""
+    """Bytes read from storage since the processes started."""
     write_bytes: int | None = None
-    """To storage, likewise."""
+    """Bytes written to storage since they started."""
     num_processes: int | None = None
-    """How many processes that is the sum of."""
+    """Processes that this is the sum of."""
 
 
 class Event(Struct, frozen=True, kw_only=True):

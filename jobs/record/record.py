@@ -32,7 +32,7 @@ class Run(Struct, frozen=True, kw_only=True):
     """One run of the ranks. All starts of the control are one entry."""
 
     status: RunStatus = "skipped"
-    """`skipped`: not asked for, or there was no ground for it to stand on."""
+    """`skipped`: it was not asked for, or the run before it failed."""
     reason: Reason | None = None
     """Why it failed."""
     message: str | None = None
@@ -75,7 +75,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     """The rank that failed first, in the first run that failed. Only `look` is known where no rank is to blame."""
 
     run: RunName | None = field(name="look", default=None)
-    """The run: `timed`, `traced` or `control`."""
+    """The run that failed."""
     rank: int | None = None
     """Global rank."""
     host: str | None = None
@@ -89,14 +89,14 @@ class Failure(Struct, frozen=True, kw_only=True):
     step: int | None = None
     """The step that the rank's exception names."""
     tracebacks: Tracebacks = field(default_factory=Tracebacks)
-    """Of this rank and of rank 0."""
+    """Texts that this rank and rank 0 left: a traceback, else stacks. Paths are relative to the point's folder."""
 
 
 class RunEvent(Event, frozen=True, kw_only=True):
     """A line of events-H.jsonl, with the run that it was seen in."""
 
     run: RunName | None = field(name="look", default=None)
-    """The run: `timed` or `traced`."""
+    """The run that it was seen in."""
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ class Record(Struct, frozen=True, kw_only=True):
     started_at: str | None = None
     """Start of the launch, ISO 8601, UTC."""
     ended_at: str | None = None
-    """Its end, likewise."""
+    """End of the launch, ISO 8601, UTC."""
     wall_s: float | None = None
     """Seconds from start to end of the launch."""
     failure: Failure | None = None
@@ -158,9 +158,9 @@ class Record(Struct, frozen=True, kw_only=True):
     runs: Runs = field(name="looks", default_factory=Runs)
     """The runs of the ranks."""
     tracer: TracerUsed = field(default_factory=TracerUsed)
-    """Of the traced run."""
+    """What the traced run used."""
     nvml: NvmlUsed = field(default_factory=NvmlUsed)
-    """Of the samplers."""
+    """Whether GPUs were sampled."""
     events: list[RunEvent] = field(default_factory=list)
     """What the samplers saw happen to GPUs, in order of time; the first 200."""
     device: Literal["cpu", "cuda"] | None = None
@@ -172,7 +172,7 @@ class Record(Struct, frozen=True, kw_only=True):
     hosts: list[Host] = field(default_factory=list)
     """One a node, with the GPUs of the job."""
     software: Software = field(default_factory=Software)
-    """What ran."""
+    """Versions of what ran."""
     slurm: SlurmJob | None = None
     """Null outside of Slurm."""
 
