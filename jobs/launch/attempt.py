@@ -100,7 +100,7 @@ class Attempt:
             ended_ns=ended,
             wall_s=(ended - started) / 1e9,
         )
-        return Ended(run, failure_of(run_folder, outcome) if outcome.reason else None)
+        return Ended(run, failure_from(run_folder, outcome) if outcome.reason else None)
 
     def ranks(self, run_folder: RunFolder, order: Order) -> watchdog.Outcome:
         """The ranks of a run, started again a few times where the start failed for reasons that pass."""
@@ -136,18 +136,20 @@ def passing(outcome: watchdog.Outcome, run_folder: RunFolder) -> bool:
     return "EADDRINUSE" in (outcome.message or "")
 
 
-def failure_of(run_folder: RunFolder, outcome: watchdog.Outcome) -> Failure:
+def failure_from(run_folder: RunFolder, outcome: watchdog.Outcome) -> Failure:
     """The record's failure of a run that ended so."""
     names: dict[str, RunName] = {"traced": "traced", "cost": "control"}
     blamed = outcome.failure or Failure()
     return msgspec.structs.replace(
         blamed,
         run=names.get(run_folder.kind.partition("-")[0], "timed"),
-        tracebacks=Tracebacks(first_failed=text_of(run_folder, blamed.rank), rank0=text_of(run_folder, 0)),
+        tracebacks=Tracebacks(
+            first_failed=traceback_path(run_folder, blamed.rank), rank0=traceback_path(run_folder, 0)
+        ),
     )
 
 
-def text_of(run_folder: RunFolder, rank: int | None) -> str | None:
+def traceback_path(run_folder: RunFolder, rank: int | None) -> str | None:
     """Path, relative to the point, of what a rank left: a traceback, else stacks."""
     if rank is None:
         return None

@@ -43,7 +43,7 @@ class SearchError(Exception):
         self.ended = ended
 
 
-def of_size(attempt: Attempt, size: int) -> Attempt:
+def with_size(attempt: Attempt, size: int) -> Attempt:
     """The same attempt with micro-batches of this size."""
     return replace(attempt, point=replace(attempt.point, micro_batch=size))
 
@@ -55,7 +55,7 @@ def search(attempt: Attempt) -> int:
 
     def fits(size: int) -> bool:
         nonlocal last
-        last = of_size(attempt, size).run("search", "none", [plan.Block("timed", STEPS)], samplers=False)
+        last = with_size(attempt, size).run("search", "none", [plan.Block("timed", STEPS)], samplers=False)
         if last.run.reason == "gpu_out_of_memory" or TOO_FEW in (last.run.message or ""):
             return False
         if last.run.status != "ok":

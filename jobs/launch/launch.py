@@ -155,7 +155,7 @@ def run_all(attempt: Attempt) -> Measured:
             found = batch_search.search(attempt)
         except batch_search.SearchError as error:
             return Measured({**ends, "timed": error.ended}, choice)
-        attempt = batch_search.of_size(attempt, found)
+        attempt = batch_search.with_size(attempt, found)
     ends["timed"] = attempt.run("timed", "none", plan.timed(point))
     if ends["timed"].run.status != "ok":
         return Measured(ends, choice, found)

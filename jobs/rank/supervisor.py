@@ -24,7 +24,7 @@ from jobs.host.processes import die_with_parent, out_of_memory_kills, signal_gro
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import write_json
 from jobs.record.launch_files import RankExit, RankProcess
-from jobs.sweep.order import order_of
+from jobs.sweep.order import read_order
 from jobs.telemetry.samplers import Started
 from jobs.telemetry.trace import nsys
 
@@ -42,7 +42,7 @@ def main() -> int:
     die_with_parent(signal.SIGTERM)
     adopt_slurm_names()
     run_folder, rank, host = RunFolder(Path(sys.argv[1])), int(os.environ["RANK"]), socket.gethostname()
-    order = order_of(run_folder)
+    order = read_order(run_folder)
     point = order.point()
     command = [sys.executable, "-m", "jobs.rank.worker", str(run_folder.path)]
     under_nsys = order.tracer == "nsys" and point.traces(rank)

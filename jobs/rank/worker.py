@@ -30,7 +30,7 @@ from jobs.record.folder import RunFolder
 from jobs.record.heartbeat import Heartbeat, place
 from jobs.record.json_files import write_json
 from jobs.record.launch_files import RankError, RankResult
-from jobs.sweep.order import Order, order_of
+from jobs.sweep.order import Order, read_order
 
 
 def pick_device(point: Point, local_rank: int) -> Any:
@@ -162,7 +162,7 @@ def main() -> int:
     with run_folder.rank_file(rank, "stacks.txt").open("w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
         try:
-            run(run_folder, order_of(run_folder), rank, int(os.environ["LOCAL_RANK"]), heart)
+            run(run_folder, read_order(run_folder), rank, int(os.environ["LOCAL_RANK"]), heart)
         except Exception as error:
             run_folder.rank_file(rank, "traceback.txt").write_text(traceback.format_exc())
             reason, message = reason_of(error)

@@ -52,7 +52,7 @@ def of_state(state: str, nodes: str) -> Loss | None:
     return Loss(reason, f"Slurm ended the job as {state}{where}", again)
 
 
-def record_of(job: Job, loss: Loss, attempt: int, slurm_id: str | None) -> Record:
+def lost_record(job: Job, loss: Loss, attempt: int, slurm_id: str | None) -> Record:
     """The record of a point that was lost."""
     unmeasured = "the point was not measured"
     statuses: dict[Reason, Status] = {"cancelled": "cancelled", "launch_failed": "not_run"}

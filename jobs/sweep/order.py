@@ -43,6 +43,6 @@ class Order(Struct, frozen=True, kw_only=True):
         write_json(run_folder.order, self)
 
 
-def order_of(run_folder: RunFolder) -> Order:
+def read_order(run_folder: RunFolder) -> Order:
     """What the launcher asked for. Raises FormatError."""
     return load_json(run_folder.order, Order)

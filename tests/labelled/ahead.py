@@ -28,10 +28,10 @@ def wait(folder: Path) -> None:
     """In a rank of this run: be ready, and wait to be told to go on."""
     from jobs.host.processes import die_with_parent
     from jobs.record.folder import RunFolder
-    from jobs.sweep.order import order_of
+    from jobs.sweep.order import read_order
 
     die_with_parent()
-    settings = order_of(RunFolder(folder)).settings
+    settings = read_order(RunFolder(folder)).settings
     common = ("jobs.rank.loop", "jobs.strategies.ddp", f"jobs.workloads.{settings['workload']}")
     for name in (
         *common,

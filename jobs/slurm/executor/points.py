@@ -29,5 +29,5 @@ def write_loss(job: Any, loss: lost.Loss, losses: int, slurm_id: str | None) -> 
     path = found[0]
     own = rounds.job_of(path.parents[2], path.parent.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_record(path, lost.record_of(own, loss, losses + 1, slurm_id))
+    write_record(path, lost.lost_record(own, loss, losses + 1, slurm_id))
     return True

@@ -23,7 +23,7 @@ from jobs.host.processes import die_with_parent, end_on_sigterm
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import write_json
 from jobs.sweep.alert import Alert
-from jobs.sweep.order import order_of
+from jobs.sweep.order import read_order
 from jobs.telemetry.gpu import fields, gpm
 from jobs.telemetry.gpu.events import Events, Losses, Lows, watch_xid
 from jobs.telemetry.gpu.log import Log
@@ -173,7 +173,7 @@ def main() -> None:
     die_with_parent()
     run_folder, stop = RunFolder(Path(sys.argv[1])), threading.Event()
     end_on_sigterm(stop)
-    order = order_of(run_folder)
+    order = read_order(run_folder)
     Sampler(run_folder, order.point().nvml_hz, order.alert).run(stop)
     sys.stdout.flush()
     sys.stderr.flush()

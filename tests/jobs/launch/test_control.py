@@ -15,7 +15,7 @@ from jobs.point.point import complete
 from jobs.record.folder import RunFolder
 from jobs.record.launch_files import Job
 from jobs.record.record import Run
-from jobs.sweep.order import Order, order_of
+from jobs.sweep.order import Order, read_order
 from jobs.telemetry import host_sampler
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu"}
@@ -89,7 +89,7 @@ def test_a_plan_is_the_same_on_the_other_side(tmp_path):
     for blocks in (plan.timed(nano()), plan.control_plain(9), plan.control_tracer(nano(), 9, "nsys")):
         order = Order(settings=nano().settings(), blocks=blocks)
         order.write(RunFolder(tmp_path))
-        assert order_of(RunFolder(tmp_path)) == order
+        assert read_order(RunFolder(tmp_path)) == order
 
 
 # --- which starts there are

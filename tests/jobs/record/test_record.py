@@ -68,7 +68,7 @@ def launched(folder, monkeypatch, **settings):
 
 
 def test_a_lost_point_has_the_keys_of_a_launched_one(tmp_path, monkeypatch):
-    write_record(tmp_path / "lost.json", lost.record_of(JOB, lost.Loss("node_failure", "n1 died"), 2, "7"))
+    write_record(tmp_path / "lost.json", lost.lost_record(JOB, lost.Loss("node_failure", "n1 died"), 2, "7"))
     write_record(tmp_path / "launched.json", launched(tmp_path, monkeypatch))
     gone, own = (read_json(tmp_path / name, dict) for name in ("lost.json", "launched.json"))
     assert list(gone) == list(own)
