@@ -28,19 +28,19 @@ RETRY_S = (5, 10, 20, 40, 60)
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunEnd:
     """How a run ended: its entry in the record, and the rank to blame where it failed."""
 
     run: Run
     failure: Failure | None = None
 
     @classmethod
-    def unstarted(cls, reason: Reason, message: str) -> Ended:
+    def not_started(cls, reason: Reason, message: str) -> RunEnd:
         """A timed run whose ranks could not be started."""
         return cls(Run(status="failed", reason=reason, message=message), Failure(run="timed"))
 
 
-SKIPPED = Ended(Run())
+SKIPPED = RunEnd(Run())
 
 
 def clear(folder: Path) -> None:
@@ -68,7 +68,7 @@ class Attempt:
     alert: Alert = field(default_factory=Alert)
     gpu_metrics: bool = True
 
-    def run(self, kind: str, tracer: TracerName, blocks: Sequence[plan.Block], *, samplers: bool = True) -> Ended:
+    def run(self, kind: str, tracer: TracerName, blocks: Sequence[plan.Block], *, samplers: bool = True) -> RunEnd:
         """One run, from an empty folder. `kind`: name of its folder: timed, traced, cost-* or search."""
         for earlier in self.folder.glob(f"{kind}.*"):
             shutil.rmtree(earlier, ignore_errors=True)
@@ -100,7 +100,7 @@ class Attempt:
             ended_ns=ended,
             wall_s=(ended - started) / 1e9,
         )
-        return Ended(run, failure_from(run_folder, outcome) if outcome.reason else None)
+        return RunEnd(run, failure_from(run_folder, outcome) if outcome.reason else None)
 
     def ranks(self, run_folder: RunFolder, order: Order) -> watchdog.Outcome:
         """The ranks of a run, started again a few times where the start failed for reasons that pass."""

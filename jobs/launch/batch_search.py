@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
-from jobs.launch.attempt import SKIPPED, Attempt, Ended
+from jobs.launch.attempt import SKIPPED, Attempt, RunEnd
 from jobs.point import plan
 from jobs.record.failures import TOO_FEW
 
@@ -38,7 +38,7 @@ def largest(start: int, fits: Callable[[int], bool]) -> int | None:
 class SearchError(Exception):
     """No size was found. `ended`: the start that says why, as the timed run of the record."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: RunEnd) -> None:
         super().__init__(ended.run.message)
         self.ended = ended
 

@@ -12,7 +12,7 @@ from statistics import median
 
 import msgspec
 
-from jobs.launch.attempt import Attempt, Ended
+from jobs.launch.attempt import Attempt, RunEnd
 from jobs.point import plan
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import read_lines
@@ -46,9 +46,9 @@ def starts(attempt: Attempt, tracer: TracerName | None) -> list[tuple[str, Trace
     return found
 
 
-def run(attempt: Attempt, tracer: TracerName | None) -> Ended:
+def run(attempt: Attempt, tracer: TracerName | None) -> RunEnd:
     """All starts of the control as one run. It ends at the first start that fails."""
-    ends: list[Ended] = []
+    ends: list[RunEnd] = []
     for kind, used, blocks in starts(attempt, tracer):
         ends.append(attempt.run(kind, used, blocks, samplers=kind.startswith("cost-plain")))
         for report in (attempt.folder / kind).glob("trace-r*"):
@@ -57,4 +57,4 @@ def run(attempt: Attempt, tracer: TracerName | None) -> Ended:
             break
     began, last = ends[0].run.started_ns, ends[-1]
     wall_s = None if began is None or last.run.ended_ns is None else (last.run.ended_ns - began) / 1e9
-    return Ended(msgspec.structs.replace(last.run, started_ns=began, wall_s=wall_s), last.failure)
+    return RunEnd(msgspec.structs.replace(last.run, started_ns=began, wall_s=wall_s), last.failure)

@@ -27,21 +27,21 @@ import msgspec
 
 from jobs.host import facts, gpus
 from jobs.launch import batch_search, control, watchdog
-from jobs.launch.attempt import SKIPPED, Attempt, Ended, attempts, clear
+from jobs.launch.attempt import SKIPPED, Attempt, RunEnd, attempts, clear
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.record.folder import RunFolder, utc_now
 from jobs.record.json_files import FormatError, json_line, load_json, read_json, read_lines, write_json
 from jobs.record.launch_files import Job, Start
 from jobs.record.record import (
-    Found,
-    NvmlUsed,
+    NvmlUse,
     Record,
     RunEvent,
     RunName,
     Runs,
+    SearchResult,
     Status,
-    TracerUsed,
+    TracerUse,
     write_record,
 )
 from jobs.slurm import allocation
@@ -88,7 +88,7 @@ def choose_tracer(point: Point, cuda: bool) -> Choice:
     return Choice("nsys", why, found.text, found.no_gpu_metrics)
 
 
-def run_traced(attempt: Attempt, choice: Choice) -> tuple[Ended, Choice]:
+def run_traced(attempt: Attempt, choice: Choice) -> tuple[RunEnd, Choice]:
     """The traced run. Where it fails under nsys, although the same ranks ran well without, Kineto gets a turn."""
     if choice.tracer is None:
         return SKIPPED, choice
@@ -128,10 +128,10 @@ def uses_cuda(point: Point) -> bool:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What came of a point: how its runs ended, the tracer, and the micro_batch that a search found."""
 
-    ends: Mapping[RunName, Ended]
+    ends: Mapping[RunName, RunEnd]
     choice: Choice
     found: int | None = None
 
@@ -142,30 +142,30 @@ class Measured:
         return "ok" if timed.status == "ok" else "cancelled" if timed.reason == "interrupted" else "failed"
 
 
-def run_all(attempt: Attempt) -> Measured:
+def run_all(attempt: Attempt) -> Measurement:
     """All runs; one that has no ground to stand on is skipped."""
     point, found = attempt.point, None
-    ends: dict[RunName, Ended] = {"timed": SKIPPED, "traced": SKIPPED, "control": SKIPPED}
+    ends: dict[RunName, RunEnd] = {"timed": SKIPPED, "traced": SKIPPED, "control": SKIPPED}
     choice = Choice(None, "the timed run did not end well")
     if point.nodes > 1 and not allocation.inside():
         message = f"the point asks for {point.nodes} nodes and this is not inside a Slurm allocation"
-        return Measured({**ends, "timed": Ended.unstarted("launch_failed", message)}, choice)
+        return Measurement({**ends, "timed": RunEnd.not_started("launch_failed", message)}, choice)
     if point.batch_search:
         try:
             found = batch_search.search(attempt)
         except batch_search.SearchError as error:
-            return Measured({**ends, "timed": error.ended}, choice)
+            return Measurement({**ends, "timed": error.ended}, choice)
         attempt = batch_search.with_size(attempt, found)
     ends["timed"] = attempt.run("timed", "none", plan.timed(point))
     if ends["timed"].run.status != "ok":
-        return Measured(ends, choice, found)
+        return Measurement(ends, choice, found)
     choice = choose_tracer(point, uses_cuda(point))
     attempt = replace(attempt, gpu_metrics=choice.no_gpu_metrics is None)
     ends["traced"], choice = run_traced(attempt, choice)
     traced = ends["traced"].run
     if traced.reason != "interrupted" and point.cost_pairs:
         ends["control"] = control.run(attempt, choice.tracer if traced.status == "ok" else None)
-    return Measured(ends, choice, found)
+    return Measurement(ends, choice, found)
 
 
 def launch(
@@ -184,7 +184,7 @@ def launch(
         point_id=job.point_id,
         sweep=job.sweep,
         settings=point.settings(),
-        found=Found(micro_batch=measured.found) if measured.found else None,
+        found=SearchResult(micro_batch=measured.found) if measured.found else None,
         status=measured.status,
         reason=timed.reason,
         message=timed.message,
@@ -195,8 +195,8 @@ def launch(
         wall_s=time.monotonic() - begin,
         failure=next((end.failure for end in measured.ends.values() if end.failure), None),
         runs=Runs(**{name: end.run for name, end in measured.ends.items()}),
-        tracer=TracerUsed(used=choice.tracer if traced.status == "ok" else None, reason=traced.message or choice.why),
-        nvml=NvmlUsed(available=available, reason=None if available else nvml_why),
+        tracer=TracerUse(used=choice.tracer if traced.status == "ok" else None, reason=traced.message or choice.why),
+        nvml=NvmlUse(available=available, reason=None if available else nvml_why),
         events=events(folder),
         device="cuda" if cuda else "cpu",
         backend="nccl" if cuda else "gloo",

@@ -100,8 +100,8 @@ def service(point: Point) -> Iterator[dict[str, str]]:
             env["CUDA_VISIBLE_DEVICES"] = variables[gpus.OF_RANKS_VARIABLE] = uuids
         started = subprocess.run([_CONTROL, "-d"], env=env, capture_output=True, text=True)
         if started.returncode:
-            told = (started.stderr or started.stdout).strip() or f"code {started.returncode}"
-            raise TenantError(watchdog.Outcome("unsupported_here", f"mps: {_CONTROL} does not start: {told}"))
+            why = (started.stderr or started.stdout).strip() or f"code {started.returncode}"
+            raise TenantError(watchdog.Outcome("unsupported_here", f"mps: {_CONTROL} does not start: {why}"))
         try:
             yield variables
         finally:

@@ -232,7 +232,7 @@ class Ranks:
         """Stopped, too long, stalled, or gone without a word; an outcome without a reason when all is well."""
         now = time.time()
         if stopped():
-            return Outcome("interrupted", "the launcher was told to stop")
+            return Outcome("interrupted", "the launcher was asked to stop")
         if now - self.started > self.limits.timeout_s:
             return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s")
         if now - max(self.started, last_move(self.run_folder)) > self.limits.stall_s:

@@ -10,7 +10,7 @@ from jobs.record.failures import Reason
 from jobs.record.folder import utc_now
 from jobs.record.json_files import read_json
 from jobs.record.launch_files import Job
-from jobs.record.record import NvmlUsed, Record, Status, TracerUsed
+from jobs.record.record import NvmlUse, Record, Status, TracerUse
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def lost_record(job: Job, loss: Loss, attempt: int, slurm_id: str | None) -> Rec
         message=loss.message,
         attempt=attempt,
         ended_at=utc_now(),
-        tracer=TracerUsed(reason=unmeasured),
-        nvml=NvmlUsed(reason=unmeasured),
+        tracer=TracerUse(reason=unmeasured),
+        nvml=NvmlUse(reason=unmeasured),
         world_size=point.world_size,
         slurm=SlurmJob(job_id=slurm_id),
     )

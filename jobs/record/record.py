@@ -99,14 +99,14 @@ class RunEvent(Event, frozen=True, kw_only=True):
     """The run that it was seen in."""
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class SearchResult(Struct, frozen=True, kw_only=True):
     """What `batch_search` found."""
 
     micro_batch: int | None = None
     """The largest that fits."""
 
 
-class TracerUsed(Struct, frozen=True, kw_only=True):
+class TracerUse(Struct, frozen=True, kw_only=True):
     """The tracer of the traced run."""
 
     used: Literal["nsys", "kineto"] | None = None
@@ -115,7 +115,7 @@ class TracerUsed(Struct, frozen=True, kw_only=True):
     """Why this one, or why none."""
 
 
-class NvmlUsed(Struct, frozen=True, kw_only=True):
+class NvmlUse(Struct, frozen=True, kw_only=True):
     """Whether GPUs could be sampled."""
 
     available: bool = False
@@ -141,7 +141,7 @@ class Record(Struct, frozen=True, kw_only=True):
     """Why it is not ok."""
     message: str | None = None
     """The failure in one line."""
-    found: Found | None = None
+    found: SearchResult | None = None
     """With `batch_search`."""
     attempt: int | None = None
     """Number of this start of the point, from 1."""
@@ -157,9 +157,9 @@ class Record(Struct, frozen=True, kw_only=True):
     """Null where no run failed."""
     runs: Runs = field(name="looks", default_factory=Runs)
     """The runs of the ranks."""
-    tracer: TracerUsed = field(default_factory=TracerUsed)
+    tracer: TracerUse = field(default_factory=TracerUse)
     """What the traced run used."""
-    nvml: NvmlUsed = field(default_factory=NvmlUsed)
+    nvml: NvmlUse = field(default_factory=NvmlUse)
     """Whether GPUs were sampled."""
     events: list[RunEvent] = field(default_factory=list)
     """What the samplers saw happen to GPUs, in order of time; the first 200."""

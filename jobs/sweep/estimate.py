@@ -93,14 +93,14 @@ def wall_s(point: Point) -> float:
     step = step_s(point)
     samples = IMAGES.get(point.data, MNIST_IMAGES) * (point.epochs or 0)
     epochs = samples / (point.micro_batch * point.grad_accum * point.world_size)
-    looks = [point.timed_steps + epochs] + ([point.traced_steps] if point.traced_steps else [])
+    runs = [point.timed_steps + epochs] + ([point.traced_steps] if point.traced_steps else [])
     if point.cost_pairs:
         block = plan.block_steps(point, step)
         plans = [plan.control_plain(block)] + (
             [plan.control_tracer(point, block, "nsys")] if point.traced_steps else []
         )
-        looks += [sum(b.steps for b in blocks) for blocks in plans] * point.cost_pairs
-    return sum(START_S + (point.warmup_steps + steps) * step for steps in looks)
+        runs += [sum(b.steps for b in blocks) for blocks in plans] * point.cost_pairs
+    return sum(START_S + (point.warmup_steps + steps) * step for steps in runs)
 
 
 def disk_bytes(point: Point) -> float:

@@ -32,7 +32,7 @@ from msgspec import structs
 
 from jobs.host.facts import ROOT
 from jobs.launch import launch, watchdog
-from jobs.launch.attempt import SKIPPED, Attempt, Ended
+from jobs.launch.attempt import SKIPPED, Attempt, RunEnd
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.record.json_files import read_json, write_json
@@ -71,16 +71,16 @@ def jobs_of(runs: list[Run]) -> list[Job]:
     return [job for group in (own, fixed) for job in sorted(group, key=lambda job: -job.point.world_size)]
 
 
-def runs_of(job: Job, attempt: Attempt) -> launch.Measured:
+def runs_of(job: Job, attempt: Attempt) -> launch.Measurement:
     """In place of the launcher's own runs. There is no second try under Kineto: a run without nsys is none."""
-    ends: dict[RunName, Ended] = {"timed": SKIPPED, "traced": SKIPPED, "control": SKIPPED}
+    ends: dict[RunName, RunEnd] = {"timed": SKIPPED, "traced": SKIPPED, "control": SKIPPED}
     choice = launch.choose_tracer(job.point, launch.uses_cuda(job.point))
     attempt = dataclasses.replace(attempt, gpu_metrics=choice.no_gpu_metrics is None)
     if job.timed:
         ends["timed"] = attempt.run("timed", "none", plan.timed(job.point))
     if job.traced and ends["timed"].run.status != "failed":
         ends["traced"] = attempt.run("traced", choice.tracer or "none", plan.traced(job.point))
-    return launch.Measured(ends, choice)
+    return launch.Measurement(ends, choice)
 
 
 def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: float) -> None:

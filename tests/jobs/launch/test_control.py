@@ -8,7 +8,7 @@ import pytest
 
 from analysis.metrics.points import cost
 from jobs.launch import control, launch, watchdog
-from jobs.launch.attempt import Attempt, Ended
+from jobs.launch.attempt import Attempt, RunEnd
 from jobs.point import plan
 from jobs.point.plan import Block
 from jobs.point.point import complete
@@ -107,7 +107,7 @@ class Played(list):
         (reason, message), now = self.told.get(kind.replace("-", "_"), (None, None)), len(self) * 10**9
         status = "failed" if reason else "ok"
         run = Run(status=status, reason=reason, message=message, started_ns=now, ended_ns=now + 10**8, wall_s=0.1)
-        return Ended(run)
+        return RunEnd(run)
 
 
 def played(tmp_path, monkeypatch, point, **told):
@@ -274,7 +274,7 @@ def test_a_control_that_fails_leaves_the_point_ok_and_says_why(tmp_path, monkeyp
         if kind != "timed":
             return run(self, kind, *args, **more)
         shutil.copytree(before[1] / "timed", self.folder / "timed")
-        return Ended(before[0].runs.timed)
+        return RunEnd(before[0].runs.timed)
 
     monkeypatch.setattr(Attempt, "run", shorter)
     point = nano(cost_pairs=1, traced_steps=0, ranks_per_node=2, fault="exception@rank1:step6")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from jobs.launch import batch_search, tenants, watchdog
-from jobs.launch.attempt import Attempt, Ended
+from jobs.launch.attempt import Attempt, RunEnd
 from jobs.point.point import complete
 from jobs.rank import worker
 from jobs.record.failures import TOO_FEW, reason_of
@@ -145,7 +145,7 @@ def searching(tmp_path, monkeypatch, outcome_of):
 
     def run(self, kind, tracer, blocks, *, samplers):
         reason, message = outcome_of(self.point.micro_batch)
-        return Ended(Run(status="failed" if reason else "ok", reason=reason, message=message))
+        return RunEnd(Run(status="failed" if reason else "ok", reason=reason, message=message))
 
     monkeypatch.setattr(Attempt, "run", run)
     return batch_search.search(Attempt(tmp_path, 1, complete(settings), watchdog.Limits(9, 9), lambda: False))

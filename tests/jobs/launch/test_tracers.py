@@ -13,7 +13,7 @@ import time
 import pytest
 
 from jobs.launch import launch, watchdog
-from jobs.launch.attempt import Attempt, Ended
+from jobs.launch.attempt import Attempt, RunEnd
 from jobs.record.folder import RunFolder
 from jobs.record.launch_files import Job
 from jobs.record.record import Run
@@ -34,7 +34,7 @@ def test_ranks_are_told_that_gpu_metrics_cannot_be_had(tmp_path, monkeypatch):
 
     def run(attempt, kind, *_, **__):
         seen[kind] = attempt.gpu_metrics
-        return Ended(Run(status="ok"))
+        return RunEnd(Run(status="ok"))
 
     monkeypatch.setattr(launch, "choose_tracer", lambda *_: launch.Choice("nsys", "v; no GPU metrics: x", "v", "x"))
     monkeypatch.setattr(launch.Attempt, "run", run)
@@ -100,7 +100,7 @@ def timed_before(monkeypatch, without_report):
     def shorter(self, kind, tracer, blocks, **more):
         if kind == "timed":
             shutil.copytree(measured / "timed", self.folder / "timed")
-            return Ended(record.runs.timed)
+            return RunEnd(record.runs.timed)
         limits = watchdog.Limits(4, 60) if tracer == "nsys" else self.limits
         return run(dataclasses.replace(self, limits=limits), kind, tracer, blocks, **more)
 
@@ -131,7 +131,7 @@ def test_a_look_that_was_stopped_under_nsys_is_not_taken_up_by_kineto(tmp_path, 
 
     def stopped(self, kind, tracer, blocks, **_):
         ran.append((kind, tracer))
-        return Ended(Run(status="failed", reason="interrupted", message="asked to stop"))
+        return RunEnd(Run(status="failed", reason="interrupted", message="asked to stop"))
 
     monkeypatch.setattr(Attempt, "run", stopped)
     attempt = Attempt(tmp_path, 1, nano(), watchdog.Limits(1, 1), lambda: True)

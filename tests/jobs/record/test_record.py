@@ -10,7 +10,7 @@ from analysis.tables import points
 from analysis.tools import docs
 from jobs.host.facts import ROOT
 from jobs.launch import launch, watchdog
-from jobs.launch.attempt import Attempt, Ended
+from jobs.launch.attempt import Attempt, RunEnd
 from jobs.record import lost
 from jobs.record.failures import REASONS
 from jobs.record.json_files import json_line, read_json
@@ -61,7 +61,7 @@ def test_formats_page_is_fresh():
 
 def launched(folder, monkeypatch, **settings):
     """The record of a launch whose timed run fails."""
-    failed = Ended(Run(status="failed", reason="stalled", message="nothing moved"), Failure(run="timed", rank=1))
+    failed = RunEnd(Run(status="failed", reason="stalled", message="nothing moved"), Failure(run="timed", rank=1))
     monkeypatch.setattr(Attempt, "run", lambda *_, **__: failed)
     job = Job(sweep="s", point_id="p", settings=JOB.settings | settings)
     return launch.launch(folder, job, watchdog.Limits(1, 1), lambda: False)
