@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-from jobs.sweep.alert import ALERT_VARIABLE
-from jobs.telemetry import samplers
 from jobs.telemetry.gpu import events
 from tests.fakes import nvml as fake_nvml
 
@@ -24,8 +22,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def bare(monkeypatch):
     """Nothing of this machine's environment reaches the samplers, and their waits are short."""
-    for name in ("CUDA_VISIBLE_DEVICES", ALERT_VARIABLE, samplers.OFF_VARIABLE):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(events, "WAIT_MS", 50)
 
 

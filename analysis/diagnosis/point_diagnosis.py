@@ -20,13 +20,13 @@ from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.verdict import Diagnosis
-from jobs.record.folder import read_json
+from jobs.record.point_folder import record_of
 
 
 def of_point(folder: Path, tables: Path) -> dict[str, Any]:
     """What schema.json describes, from a point's folder and the folder of its tables. A trace that cannot be used is
     missing, and says so on stderr."""
-    if (read_json(folder / "record.json") or {}).get("status") != "ok":
+    if record_of(folder).status != "ok":
         return Diagnosis(Evidence(), None, {}, None, ()).as_json()
     try:
         return verdict.judged(sources.of_point(folder, tables)).as_json()

@@ -20,6 +20,8 @@ from analysis.metrics.ranks import clock
 from analysis.metrics.steps import activities, parts, timeline
 from analysis.readers import gpu_log, point_files
 from analysis.tables import column, points
+from jobs.record.launch_files import RankResult
+from jobs.record.point_folder import ranked, record_of, results_of
 from jobs.telemetry.gpu import log
 
 KEYS: dict[str, list[str]] = {
@@ -64,9 +66,11 @@ class Offsets:
 def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
     """All tables of a point but OF_SWEEP; its traces are read once, and their tables written to OUT/trace. What of a
     trace cannot be read is left out, with a line on stderr."""
-    found, record = point_files.read(point), point_files.record_of(point)
-    results = point_files.results(point)
-    hosts = {result["rank"]: result.get("host") for result in results}
+    found, record = point_files.read(point), record_of(point)
+    if problem := point_files.problem(point):
+        print(problem, file=sys.stderr)
+    results = results_of(point)
+    hosts = {result.rank: result.host for result in results}
     timed = found["steps"].filter(pl.col("phase") == "timed")
     own = {
         "energy": energy.rows(found["gpu_samples"], results, timed) if summary.measured(record) else [],
@@ -78,7 +82,7 @@ def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
     found |= {name: point_files.frame(rows, name) for name, rows in own.items()} | traced
     found["points"] = point_files.points_frame([summary.row(point, found)])
     named = on_one_clock(found, offsets)
-    identity = pl.lit(record["point_id"])
+    identity = pl.lit(record.point_id)
     return {name: finished(name, f.with_columns(point_id=identity)) for name, f in named.items()} | {
         name: finished(name, None) for name in points.TABLES if name not in named and name not in points.OF_SWEEP
     }
@@ -94,7 +98,9 @@ def on_one_clock(found: Mapping[str, pl.DataFrame], offsets: Offsets) -> dict[st
     return {**found, "steps": steps, **samples}
 
 
-def clock_rows(point: Path, hosts: Mapping[int, str | None], results: list[_Row], samples: pl.DataFrame) -> list[_Row]:
+def clock_rows(
+    point: Path, hosts: Mapping[int, str | None], results: Sequence[RankResult], samples: pl.DataFrame
+) -> list[_Row]:
     """Rows of CLOCKS of the timed look. `hosts`: by rank."""
     rows = [clock.utc_against_monotonic(point / "timed", rank) | {"look": "timed"} for rank in hosts]
     rows += clock.of_counters(samples, results)
@@ -165,7 +171,7 @@ def trace_events(folder: Path, rank: int) -> dict[str, pl.DataFrame]:
 def readable(point: Path) -> dict[int, Path]:
     """Each traced rank's file, of the traced run, or in the point's folder itself."""
     for folder in (point / "traced", point):
-        found = dict(point_files.ranked(folder, _KINETO)) | dict(point_files.ranked(folder, _NSYS))
+        found = dict(ranked(folder, _KINETO)) | dict(ranked(folder, _NSYS))
         if found:
             return found
     return {}

@@ -20,6 +20,7 @@ from analysis.report.records import Log, environment
 from analysis.sweep import dataset
 from analysis.tables import points as schemas
 from analysis.tables.parts import GROUPS
+from jobs.record.record import Record
 
 MOST_RANKS = 8
 _BESIDE = ("point_id", "hosts")
@@ -36,7 +37,7 @@ class Texts:
         return self.places.setdefault(text, len(self.places))
 
 
-def as_json(tables: dataset.Tables, found: list[dict[str, Any]], logs: Mapping[str, Log]) -> str:
+def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log]) -> str:
     """JSON that may stand within a script element."""
     points = dataset.configured(tables["points"])
     texts = Texts()
@@ -120,24 +121,18 @@ def causes(tables: dataset.Tables, texts: Texts) -> dict[str, list[list[Any]]]:
     return told
 
 
-def facts(found: list[dict[str, Any]], texts: Texts) -> dict[str, list[list[int]]]:
+def facts(found: list[Record], texts: Texts) -> dict[str, list[list[int]]]:
     """By point: (what, value) of its record, beside what the tables have."""
     return {
-        record["point_id"]: [[texts.place(name), texts.place(value)] for name, value in _facts(record)]
-        for record in sorted(found, key=lambda record: str(record.get("point_id")))
-        if record.get("point_id")
+        record.point_id: [[texts.place(name), texts.place(value)] for name, value in _facts(record)]
+        for record in sorted(found, key=lambda record: str(record.point_id))
+        if record.point_id
     }
 
 
-def _facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    looks = [
-        f"{name} {look['status']}" + (f" ({look['wall_s']:.1f} s)" if look.get("wall_s") else "")
-        for name, look in (record.get("looks") or {}).items()
-        if look
+def _facts(record: Record) -> list[tuple[str, str]]:
+    runs = [
+        f"{name} {run.status}" + (f" ({run.wall_s:.1f} s)" if run.wall_s else "") for name, run in record.runs.named()
     ]
-    told = [
-        ("looks", ", ".join(looks)),
-        ("ended_at", record.get("ended_at") or ""),
-        ("command", record.get("command") or ""),
-    ]
-    return [(name, value) for name, value in told if value] + environment(dict(record))
+    facts = [("runs", ", ".join(runs)), ("ended_at", record.ended_at or ""), ("command", record.command or "")]
+    return [(name, value) for name, value in facts if value] + environment(record)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -25,6 +24,7 @@ from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.reason import where_time_goes
 from analysis.report import causes, pictures, point_pages, records, summary, table, trust
 from analysis.sweep import dataset
+from jobs.record.record import Record
 
 PAGE = Path(__file__).parent / "page"
 MOST_SETTINGS = 12
@@ -34,7 +34,7 @@ MOST_SETTINGS = 12
 def render(
     tables: dataset.Tables,
     figure_folder: Path,
-    found: list[dict[str, Any]],
+    found: list[Record],
     logs: Mapping[str, records.Log] | None = None,
 ) -> str:
     """The page. `found`: records of points (record.json); `logs`: by point, the log to show the end of."""

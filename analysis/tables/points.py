@@ -13,28 +13,13 @@ from analysis.tables import telemetry
 from analysis.tables.column import ID, RANK, Column
 from analysis.tables.parts import GROUPS
 from jobs.point import point as points
+from jobs.record import failures
+from jobs.record.record import STATUSES as STATUSES
 
-STATUSES = ("ok", "failed", "cancelled", "not_run")
-"""A point's status. not_run: no record exists, whatever else does."""
+NO_RECORD = "no_record"
+"""The reason of a point with status not_run that has no record."""
 
-REASONS = (
-    "rank_exception",  # a rank raised
-    "rank_killed",  # a rank died of a signal
-    "rank_exit",  # a rank ended with a non-zero code and no traceback
-    "loss_nan",  # the loss is not finite
-    "gpu_out_of_memory",
-    "host_out_of_memory",
-    "stalled",  # no rank moved for the set time
-    "time_limit",
-    "unsupported_here",  # the device cannot do what the point asks
-    "launch_failed",  # ranks could not be started, or the scheduler refused the job
-    "interrupted",  # a person or the scheduler stopped the launcher
-    "node_failure",  # a node died, more often than the job may be submitted again
-    "preempted",  # likewise, by jobs of higher priority
-    "cancelled",  # a person cancelled the job
-    "lost",  # the scheduler forgot the job, and it left nothing
-    "no_record",  # with not_run
-)
+REASONS = (*failures.REASONS, NO_RECORD)
 """Why a point is not ok; null for ok."""
 
 

@@ -20,6 +20,7 @@ from analysis.diagnosis.remedies import rows as remedies
 from analysis.ingest.point_tables import concatenated, finished, write
 from analysis.readers import point_files
 from analysis.tables import points as tables
+from jobs.record.record import Record
 
 
 def collect(
@@ -52,8 +53,8 @@ def collect(
 
 
 def _not_run(point: Mapping[str, Any]) -> dict[str, Any]:
-    state = {"point_id": point["point_id"], "status": "not_run", "reason": "no_record"}
-    return point_files.point_row({"settings": point.get("settings"), **state})
+    record = Record(point_id=point["point_id"], settings=point.get("settings") or {}, status="not_run")
+    return point_files.point_row(record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,23 +2,34 @@
 
     python -m analysis.tools.docs
 
-docs/settings.md, docs/tables.md and docs/diagnosis.md; tests fail where one of them is not fresh.
+docs/settings.md, docs/tables.md, docs/diagnosis.md and docs/formats.md; tests fail where one of them is not fresh.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import json
+import types
+import typing
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct, structs
 
 from analysis.diagnosis import thresholds
 from analysis.diagnosis.causes.rules import RULES
 from analysis.tables.column import Column
 from analysis.tables.points import TABLES
 from analysis.tables.traces import TRACE_TABLES
-from jobs.host.facts import ROOT
+from jobs.host.facts import ROOT, Host
 from jobs.point.point import FIELDS, setting_schema
+from jobs.record import launch_files
+from jobs.record.record import Record
+from jobs.sweep.order import Order
 
 WRITTEN = "Written from `{}` by `python -m analysis.tools.docs`; do not edit."
 
@@ -89,7 +100,74 @@ def diagnosis() -> str:
     )
 
 
-PAGES = {"settings.md": settings, "tables.md": tables, "diagnosis.md": diagnosis}
+FILES: dict[str, type[Struct]] = {
+    "point.json": launch_files.Job,
+    "record.json": Record,
+    "attempts.jsonl": launch_files.Start,
+    "run.json": Order,
+    "facts-H.json": Host,
+    "rankR.pid.json": launch_files.RankProcess,
+    "rankR.exit.json": launch_files.RankExit,
+    "rankR.result.json": launch_files.RankResult,
+    "rankR.error.json": launch_files.RankError,
+    "steps-rR.jsonl": launch_files.StepLine,
+    "accuracy.jsonl": launch_files.EpochLine,
+    "host-H.jsonl": launch_files.HostSample,
+    "events-H.jsonl": launch_files.Event,
+    "samplers-H.json": launch_files.SamplerProcesses,
+}
+"""The files of a launch whose fields docs/formats.md lists, and what each holds."""
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """What each field of a Struct means: the text that stands under it in the source."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if one in (Struct, object) or not issubclass(one, Struct):
+            continue
+        body = ast.parse(inspect.getsource(one)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in pairwise(body.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+                found[field.target.id] = " ".join(str(ast.literal_eval(text.value)).split())
+    return found
+
+
+def values(kind: Any) -> str:
+    """The values that a field's type allows, as JSON has them."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inner)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(dict.fromkeys(values(one) for one in inner))
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", list: "array"}
+    return names.get(origin or kind, "object")
+
+
+def fields(kind: type[Struct], prefix: str = "") -> list[str]:
+    """Rows of a Struct's fields, those of the Structs in it after the field that holds them: `failure.rank`,
+    `hosts[].gpus[].uuid`. A Struct that an earlier field has too is not listed again."""
+    rows, texts, listed = [], meanings(kind), set()
+    for field in structs.fields(kind):
+        name = prefix + field.encode_name
+        rows.append(f"| `{name}` | {values(field.type)} | {texts[field.name]} |")
+        for inner in (field.type, *typing.get_args(field.type)):
+            if isinstance(inner, type) and issubclass(inner, Struct) and inner not in listed:
+                listed.add(inner)
+                rows += fields(inner, name + ("[]." if typing.get_origin(field.type) is list else "."))
+    return rows
+
+
+def formats() -> str:
+    """docs/formats.md: what a launch writes, and every field of its JSON files."""
+    lines = [Path(launch_files.__file__).with_name("formats.head.md").read_text(), "# Fields of the JSON files", ""]
+    for name, kind in FILES.items():
+        about = " ".join((kind.__doc__ or "").split())
+        lines += [f"## {name}", "", about, "", "| field | values | meaning |", "|---|---|---|", *fields(kind), ""]
+    return "\n".join(lines)
+
+
+PAGES = {"settings.md": settings, "tables.md": tables, "diagnosis.md": diagnosis, "formats.md": formats}
 
 
 def main() -> None:

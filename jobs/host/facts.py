@@ -11,14 +11,80 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
+from msgspec import Struct, field
 
 from jobs.host import gpus
 
 PACKAGES = ("torch", "deepspeed", "transformers", "peft", "snakemake", "submitit", "polars", "nvidia-ml-py")
 ROOT = Path(__file__).parents[2]
+
+
+class HostGpu(Struct, frozen=True, kw_only=True):
+    """A GPU of a host."""
+
+    index: int | None = None
+    """As nvidia-smi counts."""
+    uuid: str | None = None
+    """As NVML writes it."""
+    name: str | None = None
+    """Model."""
+    memory_bytes: int | None = None
+    """Size of its memory."""
+
+
+class Host(Struct, frozen=True, kw_only=True):
+    """facts-H.json: what a node is. Each is an entry of the record's `hosts`."""
+
+    hostname: str | None = None
+    """Host name."""
+    cpu_model: str | None = None
+    """As /proc/cpuinfo names it."""
+    cpu_cores: int | None = None
+    """Logical cores of the whole host."""
+    memory_bytes: int | None = None
+    """Memory of the whole host."""
+    kernel: str | None = None
+    """Release of Linux."""
+    gpus: list[HostGpu] = field(default_factory=list)
+    """Those of the job."""
+    driver: str | None = None
+    """NVIDIA's driver; null without GPUs."""
+    topology: str | None = None
+    """Links between GPUs, as `nvidia-smi topo -m` draws them."""
+
+
+class Software(Struct, frozen=True, kw_only=True):
+    """Versions of what ran."""
+
+    git_commit: str | None = None
+    """The commit of Nightsweep that ran."""
+    git_dirty: bool | None = None
+    """Whether there were changes that were not committed."""
+    python: str | None = None
+    """Version of Python."""
+    packages: dict[str, str | None] = field(default_factory=dict)
+    """Versions by name; null for one that is not installed."""
+    cuda: str | None = None
+    """CUDA that torch was built with; null where ranks compute on the CPU."""
+    nccl: str | None = None
+    """NCCL that torch was built with; null likewise."""
+    nsys: str | None = None
+    """As `nsys --version` prints it; null where it was not tried or does not work."""
+
+
+class SlurmJob(Struct, frozen=True, kw_only=True):
+    """The Slurm job, as its environment names it."""
+
+    job_id: str | None = None
+    """$SLURM_JOB_ID."""
+    partition: str | None = None
+    """$SLURM_JOB_PARTITION."""
+    nodelist: str | None = None
+    """$SLURM_JOB_NODELIST."""
+    restart_count: str | None = None
+    """$SLURM_RESTART_COUNT."""
 
 
 def output_of(*command: str, cwd: Path | None = None) -> str | None:
@@ -54,19 +120,19 @@ def visible_gpus() -> list[list[str]]:
     return [row for row in rows if gpus.visible(int(row[0]), row[1])]
 
 
-def host() -> dict[str, Any]:
+def host() -> Host:
     """This host, its GPUs and the driver."""
     rows = visible_gpus()
-    return {
-        "hostname": socket.gethostname(),
-        "cpu_model": cpu_model(),
-        "cpu_cores": os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "kernel": platform.release(),
-        "gpus": [{"index": int(r[0]), "uuid": r[1], "name": r[2], "memory_bytes": int(r[3]) << 20} for r in rows],
-        "driver": rows[0][4] if rows else None,
-        "topology": topology() if rows else None,
-    }
+    return Host(
+        hostname=socket.gethostname(),
+        cpu_model=cpu_model(),
+        cpu_cores=os.cpu_count(),
+        memory_bytes=psutil.virtual_memory().total,
+        kernel=platform.release(),
+        gpus=[HostGpu(index=int(r[0]), uuid=r[1], name=r[2], memory_bytes=int(r[3]) << 20) for r in rows],
+        driver=rows[0][4] if rows else None,
+        topology=topology() if rows else None,
+    )
 
 
 def package_versions() -> dict[str, str | None]:
@@ -79,29 +145,32 @@ def package_versions() -> dict[str, str | None]:
     return versions
 
 
-def cuda_versions() -> dict[str, str | None]:
-    """What torch was built with."""
+def cuda_versions() -> tuple[str | None, str]:
+    """CUDA's and NCCL's, of what torch was built with."""
     import torch
 
-    return {"cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
+    return torch.version.cuda, ".".join(map(str, torch.cuda.nccl.version()))
 
 
-def software(nsys: str | None, cuda: bool) -> dict[str, Any]:
+def software(nsys: str | None, uses_cuda: bool) -> Software:
     """Versions, those of CUDA where the ranks use it, and the commit that ran."""
     commit = output_of("git", "rev-parse", "HEAD", cwd=ROOT)
-    return {
-        "git_commit": commit,
-        "git_dirty": bool(output_of("git", "status", "--porcelain", cwd=ROOT)) if commit else None,
-        "python": sys.version.split()[0],
-        "packages": package_versions(),
-        **(cuda_versions() if cuda else {"cuda": None, "nccl": None}),
-        "nsys": nsys,
-    }
+    cuda, nccl = cuda_versions() if uses_cuda else (None, None)
+    return Software(
+        git_commit=commit,
+        git_dirty=bool(output_of("git", "status", "--porcelain", cwd=ROOT)) if commit else None,
+        python=sys.version.split()[0],
+        packages=package_versions(),
+        cuda=cuda,
+        nccl=nccl,
+        nsys=nsys,
+    )
 
 
-def slurm() -> dict[str, Any] | None:
+def slurm() -> SlurmJob | None:
+    """The Slurm job of this process; None outside of Slurm."""
     if "SLURM_JOB_ID" not in os.environ:
         return None
     names = {"job_id": "SLURM_JOB_ID", "partition": "SLURM_JOB_PARTITION", "nodelist": "SLURM_JOB_NODELIST",
              "restart_count": "SLURM_RESTART_COUNT"}  # fmt: skip
-    return {key: os.environ.get(name) for key, name in names.items()}
+    return SlurmJob(**{key: os.environ.get(name) for key, name in names.items()})

@@ -1,19 +1,18 @@
 """The largest micro_batch that fits: doubled until a GPU's memory does not hold it, then halved in on.
 
 Every size is a start of its own, for what a failed one leaves behind in a process is not known. Sizes are told apart to
-an eighth. The one found is kept in the point's point.json as `found`, from where ranks take it.
+an eighth.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
-from jobs.launch.attempt import SKIPPED, Attempt
+from jobs.launch.attempt import SKIPPED, Attempt, RunEnd
 from jobs.point import plan
 from jobs.record.failures import TOO_FEW
-from jobs.record.folder import read_json, write_json
 
 STEPS = 2
 """Timed steps of a start; with the warm-up's, the optimizer has made its state."""
@@ -37,36 +36,34 @@ def largest(start: int, fits: Callable[[int], bool]) -> int | None:
 
 
 class SearchError(Exception):
-    """A start failed for another reason than memory. `entry`: as the record has it."""
+    """No size was found. `ended`: the start that says why, as the timed run of the record."""
 
-    def __init__(self, entry: dict[str, Any]) -> None:
-        super().__init__(entry["message"])
-        self.entry = entry
+    def __init__(self, ended: RunEnd) -> None:
+        super().__init__(ended.run.message)
+        self.ended = ended
 
 
-def run(attempt: Attempt) -> dict[str, Any] | None:
-    """Search, and note what was found; None where all went well, else the entry of the start that failed."""
-    file = attempt.folder / "point.json"
-    job = read_json(file)
-    last: dict[str, Any] = SKIPPED
+def with_size(attempt: Attempt, size: int) -> Attempt:
+    """The same attempt with micro-batches of this size."""
+    return replace(attempt, point=replace(attempt.point, micro_batch=size))
+
+
+def search(attempt: Attempt) -> int:
+    """The largest micro_batch that fits. Raises SearchError where the point's own does not, or where a start failed for
+    another reason than memory; the folder of that start stays, for its tracebacks."""
+    last = SKIPPED
 
     def fits(size: int) -> bool:
         nonlocal last
-        write_json(file, job | {"found": {"micro_batch": size}})
-        last = attempt.run("search", "none", [plan.Block("timed", STEPS)], samplers=False)
-        if last["reason"] == "gpu_out_of_memory" or TOO_FEW in (last["message"] or ""):
+        last = with_size(attempt, size).run("search", "none", [plan.Block("timed", STEPS)], samplers=False)
+        if last.run.reason == "gpu_out_of_memory" or TOO_FEW in (last.run.message or ""):
             return False
-        if last["status"] != "ok":
+        if last.run.status != "ok":
             raise SearchError(last)
         return True
 
-    try:
-        size = largest(attempt.point.micro_batch, fits)
-    except SearchError as error:
-        return error.entry
-    finally:
-        shutil.rmtree(attempt.folder / "search", ignore_errors=True)
+    size = largest(attempt.point.micro_batch, fits)
     if size is None:
-        return last
-    write_json(file, job | {"found": {"micro_batch": size}})
-    return None
+        raise SearchError(last)
+    shutil.rmtree(attempt.folder / "search", ignore_errors=True)
+    return size

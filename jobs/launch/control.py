@@ -9,39 +9,52 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from jobs.launch.attempt import SKIPPED, Attempt
+import msgspec
+
+from jobs.launch.attempt import Attempt, RunEnd
 from jobs.point import plan
-from jobs.record import json_lines
-from jobs.record.folder import Look
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import read_lines
+from jobs.record.launch_files import StepLine
+from jobs.sweep.order import TracerName
 
 
 def step_s(folder: Path) -> float:
-    """Median step of the timed look on rank 0, s; 0 where there is none."""
-    path = Look(folder / "timed").steps(0)
-    rows = json_lines.read(path) if path.exists() else []
-    spans = [(row["device_ns"] or row["end_ns"] - row["start_ns"]) / 1e9 for row in rows if row["phase"] == "timed"]
-    return median(spans) if spans else 0.0
+    """Median step of the timed run on rank 0, s; 0 where there is none."""
+    spans = [seconds(line) for line in read_lines(RunFolder(folder / "timed").steps(0), StepLine)]
+    known = [span for span in spans if span is not None]
+    return median(known) if known else 0.0
 
 
-def run(attempt: Attempt, tracer: str | None) -> dict[str, Any]:
-    """All starts of the control; its entry in the record. It ends at the first start that fails."""
-    point, entry = attempt.point, SKIPPED
+def seconds(line: StepLine) -> float | None:
+    """Length of a timed step, by the device where there is one; None for another step."""
+    if line.phase != "timed" or line.start_ns is None or line.end_ns is None:
+        return None
+    return (line.device_ns or line.end_ns - line.start_ns) / 1e9
+
+
+def starts(attempt: Attempt, tracer: TracerName | None) -> list[tuple[str, TracerName, list[plan.Block]]]:
+    """Folder, tracer and blocks of every start, in order."""
+    point = attempt.point
     steps = plan.block_steps(point, step_s(attempt.folder))
-    plans = {"plain": ("none", plan.control_plain(steps))}
-    if tracer:
-        plans["tracer"] = (tracer, plan.control_tracer(point, steps, tracer))
-    began = None
+    found: list[tuple[str, TracerName, list[plan.Block]]] = []
     for pair in range(point.cost_pairs):
-        for half, (used, blocks) in plans.items():
-            kind = f"cost-{half}-{pair}"
-            entry = attempt.run(kind, used, blocks, samplers=half == "plain") | {"folder": kind}
-            began = began or entry["started_ns"]
-            for report in (attempt.folder / kind).glob("trace-r*"):
-                report.unlink()  # a trace of the control is no evidence of anything
-            if entry["status"] != "ok":
-                break
-        if entry["status"] == "failed":
+        found.append((f"cost-plain-{pair}", "none", plan.control_plain(steps)))
+        if tracer:
+            found.append((f"cost-tracer-{pair}", tracer, plan.control_tracer(point, steps, tracer)))
+    return found
+
+
+def run(attempt: Attempt, tracer: TracerName | None) -> RunEnd:
+    """All starts of the control as one run. It ends at the first start that fails."""
+    ends: list[RunEnd] = []
+    for kind, used, blocks in starts(attempt, tracer):
+        ends.append(attempt.run(kind, used, blocks, samplers=kind.startswith("cost-plain")))
+        for report in (attempt.folder / kind).glob("trace-r*"):
+            report.unlink()  # a trace of the control is no evidence of anything
+        if ends[-1].run.status != "ok":
             break
-    return entry if began is None else entry | {"started_ns": began, "wall_s": (entry["ended_ns"] - began) / 1e9}
+    began, last = ends[0].run.started_ns, ends[-1]
+    wall_s = None if began is None or last.run.ended_ns is None else (last.run.ended_ns - began) / 1e9
+    return RunEnd(msgspec.structs.replace(last.run, started_ns=began, wall_s=wall_s), last.failure)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import importlib
-import json
 import os
 import shlex
 import shutil
@@ -19,19 +18,35 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from jobs.host import facts, gpus
 from jobs.launch import batch_search, control, watchdog
-from jobs.launch.attempt import SKIPPED, Attempt, attempts, clear, failure_of, told
+from jobs.launch.attempt import SKIPPED, Attempt, RunEnd, attempts, clear
 from jobs.point import plan
-from jobs.point.point import Point, complete
-from jobs.record import json_lines
-from jobs.record.folder import RECORD_SCHEMA, Look, read_json, utc_now, write_json
+from jobs.point.point import Point
+from jobs.record.folder import RunFolder, utc_now
+from jobs.record.json_files import FormatError, json_line, load_json, read_json, read_lines, write_json
+from jobs.record.launch_files import Job, Start
+from jobs.record.record import (
+    NvmlUse,
+    Record,
+    RunEvent,
+    RunName,
+    Runs,
+    SearchResult,
+    Status,
+    TracerUse,
+    write_record,
+)
 from jobs.slurm import allocation
-from jobs.sweep.alert import ALERT_VARIABLE, Alert
+from jobs.sweep.alert import Alert
+from jobs.sweep.rounds import PointList
 from jobs.telemetry.trace import nsys
 
 MEASURED = ".measured.json"
@@ -44,16 +59,15 @@ def next_attempt(folder: Path) -> int:
     """Number this start, and note it before anything else happens."""
     number = attempts(folder) + 1
     with (folder / "attempts.jsonl").open("a") as sink:
-        entry = {"attempt": number, "started_at": utc_now(), "host": socket.gethostname(), "pid": os.getpid()}
-        sink.write(json.dumps(entry) + "\n")
+        sink.write(json_line(Start(attempt=number, started_at=utc_now(), host=socket.gethostname(), pid=os.getpid())))
     return number
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which tracer the traced look uses (None: there is no such look), and why."""
+    """Which tracer the traced run uses (None: there is no such run), and why."""
 
-    tracer: str | None
+    tracer: Literal["nsys", "kineto"] | None
     why: str
     version: str | None = None
     no_gpu_metrics: str | None = None
@@ -74,30 +88,35 @@ def choose_tracer(point: Point, cuda: bool) -> Choice:
     return Choice("nsys", why, found.text, found.no_gpu_metrics)
 
 
-def traced_look(attempt: Attempt, choice: Choice) -> tuple[dict[str, Any], Choice]:
-    """The traced look. Where it fails under nsys, although the same ranks ran well without, Kineto gets a turn."""
+def run_traced(attempt: Attempt, choice: Choice) -> tuple[RunEnd, Choice]:
+    """The traced run. Where it fails under nsys, although the same ranks ran well without, Kineto gets a turn."""
     if choice.tracer is None:
         return SKIPPED, choice
     blocks = plan.traced(attempt.point)
-    entry = attempt.run("traced", choice.tracer, blocks)
-    if choice.tracer != "nsys" or entry["status"] == "ok" or entry["reason"] == "interrupted":
-        return entry, choice
-    choice = Choice("kineto", f"under nsys: {entry['message']}", choice.version)
+    ended = attempt.run("traced", choice.tracer, blocks)
+    if choice.tracer != "nsys" or ended.run.status == "ok" or ended.run.reason == "interrupted":
+        return ended, choice
+    choice = Choice("kineto", f"under nsys: {ended.run.message}", choice.version)
     return attempt.run("traced", "kineto", blocks), choice
 
 
-def hosts(look: Look) -> list[dict[str, Any]]:
+def hosts(run_folder: RunFolder) -> list[facts.Host]:
     """What the nodes of the ranks are, as their supervisors noted it; this host where none came so far."""
-    return told(look.folder, look.host("*").name) or [facts.host()]
+    files = sorted(run_folder.path.glob(run_folder.host("*").name))
+    found = [host for file in files if (host := read_json(file, facts.Host)) is not None]
+    return found or [facts.host()]
 
 
-def events(folder: Path) -> list[dict[str, Any]]:
+def events(folder: Path) -> list[RunEvent]:
     """What the samplers saw happen to GPUs, in order of time; the first ones where there are very many."""
-    found = []
-    for kind in ("timed", "traced"):
-        for path in (folder / kind).glob("events-*.jsonl"):
-            found += [{"look": kind, **event} for event in json_lines.read(path)]
-    return sorted(found, key=lambda event: event["t_ns"])[:MOST_EVENTS]
+    names: tuple[RunName, ...] = ("timed", "traced")
+    found = [
+        msgspec.structs.replace(event, run=name)
+        for name in names
+        for path in (folder / name).glob("events-*.jsonl")
+        for event in read_lines(path, RunEvent)
+    ]
+    return sorted(found, key=lambda event: event.t_ns)[:MOST_EVENTS]
 
 
 def uses_cuda(point: Point) -> bool:
@@ -108,71 +127,84 @@ def uses_cuda(point: Point) -> bool:
     return torch.cuda.is_available()
 
 
-def run_looks(attempt: Attempt) -> tuple[dict[str, dict[str, Any]], Choice]:
-    """Entries of all looks; one that has no ground to stand on is skipped."""
-    point = attempt.point
+@dataclass(frozen=True)
+class Measurement:
+    """What came of a point: how its runs ended, the tracer, and the micro_batch that a search found."""
+
+    ends: Mapping[RunName, RunEnd]
+    choice: Choice
+    found: int | None = None
+
+    @property
+    def status(self) -> Status:
+        """The point's: that of its timed run."""
+        timed = self.ends["timed"].run
+        return "ok" if timed.status == "ok" else "cancelled" if timed.reason == "interrupted" else "failed"
+
+
+def run_all(attempt: Attempt) -> Measurement:
+    """All runs; one that has no ground to stand on is skipped."""
+    point, found = attempt.point, None
+    ends: dict[RunName, RunEnd] = {"timed": SKIPPED, "traced": SKIPPED, "control": SKIPPED}
+    choice = Choice(None, "the timed run did not end well")
     if point.nodes > 1 and not allocation.inside():
         message = f"the point asks for {point.nodes} nodes and this is not inside a Slurm allocation"
-        timed = SKIPPED | {"status": "failed", "reason": "launch_failed", "message": message}
-    else:
-        failed = batch_search.run(attempt) if point.batch_search else None
-        timed = failed or attempt.run("timed", "none", plan.timed(point))
-    looks = {"timed": timed, "traced": SKIPPED, "control": SKIPPED}
-    choice = Choice(None, "the timed look did not end well")
-    if timed["status"] == "ok":
-        choice = choose_tracer(point, uses_cuda(point))
-        if choice.no_gpu_metrics:
-            attempt.environment[nsys.NO_GPU_METRICS_VARIABLE] = "1"
-        looks["traced"], choice = traced_look(attempt, choice)
-    if timed["status"] == "ok" and looks["traced"]["reason"] != "interrupted" and point.cost_pairs:
-        looks["control"] = control.run(attempt, choice.tracer if looks["traced"]["status"] == "ok" else None)
-    return looks, choice
+        return Measurement({**ends, "timed": RunEnd.not_started("launch_failed", message)}, choice)
+    if point.batch_search:
+        try:
+            found = batch_search.search(attempt)
+        except batch_search.SearchError as error:
+            return Measurement({**ends, "timed": error.ended}, choice)
+        attempt = batch_search.with_size(attempt, found)
+    ends["timed"] = attempt.run("timed", "none", plan.timed(point))
+    if ends["timed"].run.status != "ok":
+        return Measurement(ends, choice, found)
+    choice = choose_tracer(point, uses_cuda(point))
+    attempt = replace(attempt, gpu_metrics=choice.no_gpu_metrics is None)
+    ends["traced"], choice = run_traced(attempt, choice)
+    traced = ends["traced"].run
+    if traced.reason != "interrupted" and point.cost_pairs:
+        ends["control"] = control.run(attempt, choice.tracer if traced.status == "ok" else None)
+    return Measurement(ends, choice, found)
 
 
 def launch(
-    folder: Path, job: dict[str, Any], limits: watchdog.Limits, stopped: Any, alert: dict[str, Any] | None = None
-) -> dict[str, Any]:
+    folder: Path, job: Job, limits: watchdog.Limits, stopped: Callable[[], bool], alert: Alert | None = None
+) -> Record:
     """Run the point and return its record."""
-    point, number, started_at, begin = complete(job["settings"]), next_attempt(folder), utc_now(), time.monotonic()
+    point, number, started_at, begin = job.point(), next_attempt(folder), utc_now(), time.monotonic()
     clear(folder)
     write_json(folder / "point.json", job)
     if point.device != "cpu":  # torch, which the record asks; imported while the ranks run, it holds nobody up
         threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
-    environment = {ALERT_VARIABLE: (Alert(**alert) if alert else Alert()).as_json()}
-    looks, choice = run_looks(Attempt(folder, number, point, limits, stopped, environment))
-    cuda = uses_cuda(point)
-    timed, traced = looks["timed"], looks["traced"]
-    status = "ok" if timed["status"] == "ok" else "cancelled" if timed["reason"] == "interrupted" else "failed"
-    available, nvml_why = gpus.probe()
-    return {
-        "schema": RECORD_SCHEMA,
-        "point_id": job["point_id"],
-        "sweep": job["sweep"],
-        "settings": point.settings(),
-        "found": (read_json(folder / "point.json") or {}).get("found"),
-        "status": status,
-        "reason": timed["reason"],
-        "message": timed["message"],
-        "attempt": number,
-        "command": shlex.join(sys.argv) + " -> " + watchdog.describe(Look(folder / "timed"), point),
-        "started_at": started_at,
-        "ended_at": utc_now(),
-        "wall_s": time.monotonic() - begin,
-        "failure": failure_of(folder, looks),
-        "looks": {k: {n: v for n, v in e.items() if n not in ("failure", "folder")} for k, e in looks.items()},
-        "tracer": {
-            "used": choice.tracer if traced["status"] == "ok" else None,
-            "reason": traced["message"] or choice.why,
-        },
-        "nvml": {"available": available, "reason": None if available else nvml_why},
-        "events": events(folder),
-        "device": "cuda" if cuda else "cpu",
-        "backend": "nccl" if cuda else "gloo",
-        "world_size": point.world_size,
-        "hosts": hosts(Look(folder / "timed")),
-        "software": facts.software(choice.version, cuda),
-        "slurm": facts.slurm(),
-    }
+    measured = run_all(Attempt(folder, number, point, limits, stopped, alert or Alert()))
+    cuda, (available, nvml_why) = uses_cuda(point), gpus.probe()
+    choice, timed, traced = measured.choice, measured.ends["timed"].run, measured.ends["traced"].run
+    return Record(
+        point_id=job.point_id,
+        sweep=job.sweep,
+        settings=point.settings(),
+        found=SearchResult(micro_batch=measured.found) if measured.found else None,
+        status=measured.status,
+        reason=timed.reason,
+        message=timed.message,
+        attempt=number,
+        command=shlex.join(sys.argv) + " -> " + watchdog.describe(RunFolder(folder / "timed"), point),
+        started_at=started_at,
+        ended_at=utc_now(),
+        wall_s=time.monotonic() - begin,
+        failure=next((end.failure for end in measured.ends.values() if end.failure), None),
+        runs=Runs(**{name: end.run for name, end in measured.ends.items()}),
+        tracer=TracerUse(used=choice.tracer if traced.status == "ok" else None, reason=traced.message or choice.why),
+        nvml=NvmlUse(available=available, reason=None if available else nvml_why),
+        events=events(folder),
+        device="cuda" if cuda else "cpu",
+        backend="nccl" if cuda else "gloo",
+        world_size=point.world_size,
+        hosts=hosts(RunFolder(folder / "timed")),
+        software=facts.software(choice.version, cuda),
+        slurm=facts.slurm(),
+    )
 
 
 def parse() -> argparse.Namespace:
@@ -190,28 +222,28 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda n, _: signals.append(n))
     folder: Path = args.folder
-    sweep = read_json(args.sweep)
-    mine = next((p for p in (sweep or {}).get("points", []) if p["point_id"] == folder.name), None)
-    if mine is None:
-        print(f"{args.sweep}: no point {folder.name} in it", file=sys.stderr)
+    try:
+        listed = load_json(args.sweep, PointList)
+        job = listed.job(folder.name)
+    except (FormatError, LookupError) as error:
+        print(f"{args.sweep}: {error}" if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         # an orphan of a killed run may still be measuring this point: wait for it rather than disturb it
         fcntl.flock(lock, fcntl.LOCK_EX)
-        record = read_json(folder / MEASURED)
+        record = read_json(folder / MEASURED, Record)
         if record is None:
-            job = {"sweep": sweep["name"], **mine}
             limits = watchdog.Limits(args.stall_s, args.timeout_s)
-            record = launch(folder, job, limits, lambda: bool(signals), sweep.get("alert"))
-            if record["status"] == "ok":
-                write_json(folder / MEASURED, record)
+            record = launch(folder, job, limits, lambda: bool(signals), listed.alert)
+            if record.status == "ok":
+                write_record(folder / MEASURED, record)
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)
         # where the lock does not reach every node, a later attempt may be under way: its word counts
-        if record["status"] == "ok" or attempts(folder) <= record["attempt"]:
-            write_json(folder / "record.json", record)
-    print(f"{folder.name} {record['status']} {record['reason'] or ''} {record['message'] or ''}".strip())
-    return 130 if record["status"] == "cancelled" else 0
+        if record.status == "ok" or attempts(folder) <= (record.attempt or 0):
+            write_record(folder / "record.json", record)
+    print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip())
+    return 130 if record.status == "cancelled" else 0
 
 
 if __name__ == "__main__":

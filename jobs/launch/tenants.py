@@ -1,4 +1,4 @@
-"""Other jobs on the same GPUs: as many more starts of the point's ranks as it has tenants, at work while a look runs.
+"""Other jobs on the same GPUs: as many more starts of the point's ranks as it has tenants, at work during a run.
 
 They train on until they are ended, and leave nothing. With `mps` all of them, and the measured ranks, share the GPUs
 through CUDA's Multi-Process Service, which runs kernels of several processes at the same time; without it the GPU takes
@@ -15,20 +15,22 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
+from msgspec import structs
+
 from jobs.host import facts, gpus
 from jobs.launch import watchdog
 from jobs.point import plan
 from jobs.point.point import Point
-from jobs.record.folder import Look
+from jobs.record.folder import RunFolder
 from jobs.record.heartbeat import place
-from jobs.telemetry.samplers import OFF_VARIABLE
+from jobs.sweep.order import Order
 
 _CONTROL = "nvidia-cuda-mps-control"
 _FOREVER = 10**9
 
 
 class TenantError(Exception):
-    """The other tenants did not get to work. `outcome`: why, as for a look that failed."""
+    """The other tenants did not get to work. `outcome`: why, as for a run that failed."""
 
     def __init__(self, outcome: watchdog.Outcome) -> None:
         super().__init__(outcome.message)
@@ -37,31 +39,26 @@ class TenantError(Exception):
 
 @contextlib.contextmanager
 def beside(
-    look: Look, point: Point, limits: watchdog.Limits, environment: dict[str, str], stopped: Callable[[], bool]
+    run_folder: RunFolder, order: Order, limits: watchdog.Limits, stopped: Callable[[], bool]
 ) -> Iterator[dict[str, str]]:
-    """The variables that the measured ranks of `look` need; all other tenants are past their warm-up by then. Raises
-    TenantError where one fails on the way, or has failed by the end of the look, which it then shared for a part only.
+    """The variables that the measured ranks need; all other tenants are past their warm-up by then. Raises
+    TenantError where one fails on the way, or has failed by the end of the run, which it then shared for a part only.
     """
+    point = order.point()
     with service(point) as variables, contextlib.ExitStack() as ends:
-        own = {
-            **environment,
-            **variables,
-            "NIGHTSWEEP_TRACER": "none",
-            OFF_VARIABLE: "1",
-            plan.VARIABLE: plan.dump([plan.Block("timed", _FOREVER)]),
-        }
+        own = structs.replace(order, tracer="none", samplers=False, blocks=[plan.Block("timed", _FOREVER)])
         others = []
         for number in range(1, point.tenants):
-            folder = look.folder.with_name(f"tenant-{number}.{look.folder.name}")
+            folder = run_folder.path.with_name(f"tenant-{number}.{run_folder.path.name}")
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             ends.callback(shutil.rmtree, folder, ignore_errors=True)
-            others.append(watchdog.Ranks(Look(folder), point, limits, own, local=True))
+            others.append(watchdog.Ranks(RunFolder(folder), own, limits, variables, local=True))
             ends.callback(others[-1].end)
         for ranks in others:
             settle_in(ranks, stopped)
         yield variables
-        if not stopped():  # who ends the look may end the tenants too
+        if not stopped():  # who ends the run may end the tenants too
             for ranks in others:
                 check(ranks.ended_badly())
 
@@ -80,7 +77,7 @@ def settle_in(ranks: watchdog.Ranks, stopped: Callable[[], bool]) -> None:
 
 
 def past_warm_up(ranks: watchdog.Ranks, rank: int) -> bool:
-    heart = ranks.look.rank_file(rank, "heartbeat")
+    heart = ranks.run_folder.rank_file(rank, "heartbeat")
     kind, _, number = (place(heart.read_text()) if heart.exists() else "").partition(" ")
     return kind == "step" and int(number) >= ranks.point.warmup_steps
 
@@ -95,7 +92,7 @@ def service(point: Point) -> Iterator[dict[str, str]]:
         yield {}
         return
     if shutil.which(_CONTROL) is None:
-        raise TenantError(watchdog.Outcome("unsupported_here", f"mps: there is no {_CONTROL} on the PATH", None))
+        raise TenantError(watchdog.Outcome("unsupported_here", f"mps: there is no {_CONTROL} on the PATH"))
     with tempfile.TemporaryDirectory(prefix="nightsweep-mps-") as folder:
         variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         env = {**os.environ, **variables}
@@ -103,8 +100,8 @@ def service(point: Point) -> Iterator[dict[str, str]]:
             env["CUDA_VISIBLE_DEVICES"] = variables[gpus.OF_RANKS_VARIABLE] = uuids
         started = subprocess.run([_CONTROL, "-d"], env=env, capture_output=True, text=True)
         if started.returncode:
-            told = (started.stderr or started.stdout).strip() or f"code {started.returncode}"
-            raise TenantError(watchdog.Outcome("unsupported_here", f"mps: {_CONTROL} does not start: {told}", None))
+            why = (started.stderr or started.stdout).strip() or f"code {started.returncode}"
+            raise TenantError(watchdog.Outcome("unsupported_here", f"mps: {_CONTROL} does not start: {why}"))
         try:
             yield variables
         finally:

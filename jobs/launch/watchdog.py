@@ -1,4 +1,4 @@
-"""Runs all ranks of one look: starts them, watches them, ends them, and tells why they ended."""
+"""Runs all ranks of one run: starts them, watches them, ends them, and says why they ended."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from jobs.point.point import Point
-from jobs.record.folder import Look, read_json
+from jobs.record.failures import Reason
+from jobs.record.folder import RunFolder
 from jobs.record.heartbeat import place
+from jobs.record.json_files import read_json
+from jobs.record.launch_files import RankError, RankExit
+from jobs.record.record import Failure
 from jobs.slurm import allocation
+from jobs.sweep.order import Order
 from jobs.workloads import compute
 
 POLL_S = 0.2
@@ -26,7 +30,7 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True)
 class Limits:
-    """When to give up: no rank moved for `stall_s`, or the look took `timeout_s`."""
+    """When to give up: no rank moved for `stall_s`, or the run took `timeout_s`."""
 
     stall_s: float
     timeout_s: float
@@ -34,11 +38,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a look ended. `failure` names the rank that failed first (see docs/formats.md), if one did."""
+    """How a run ended. `failure` names the rank that failed first, if one did."""
 
-    reason: str | None
-    message: str | None
-    failure: dict[str, Any] | None
+    reason: Reason | None = None
+    message: str | None = None
+    failure: Failure | None = None
 
 
 def free_port() -> int:
@@ -64,7 +68,7 @@ def threads(point: Point) -> int:
     return int(given) if given else max(1, len(os.sched_getaffinity(0)) // point.processes_per_node)
 
 
-def rank_environment(point: Point, limits: Limits) -> dict[str, str]:
+def rank_environment(point: Point) -> dict[str, str]:
     """What every rank gets. CPU ranks share the cores, so that they do not fight for them."""
     address, port = master(point)
     return {
@@ -76,41 +80,40 @@ def rank_environment(point: Point, limits: Limits) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
-        "NIGHTSWEEP_STALL_S": str(limits.stall_s),
         **compute.environment(point),
     }
 
 
-def commands(look: Look, point: Point, local: bool = False) -> list[tuple[list[str], dict[str, str]]]:
+def commands(run_folder: RunFolder, point: Point, local: bool = False) -> list[tuple[list[str], dict[str, str]]]:
     """What to start, each with its own variables: one srun for all ranks in an allocation, else, or where they are to
     be `local` all the same, a process a rank."""
-    rank = [*allocation.python(), "-m", "jobs.rank.supervisor", str(look.folder)]
+    rank = [*allocation.python(), "-m", "jobs.rank.supervisor", str(run_folder.path)]
     if allocation.inside() and not local:
         return [(allocation.srun(point, rank), {})]
     return [(rank, {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(point.processes)]
 
 
-def describe(look: Look, point: Point) -> str:
+def describe(run_folder: RunFolder, point: Point) -> str:
     """The command that a person would run for the same ranks."""
     return " & ".join(
-        " ".join([*(f"{k}={v}" for k, v in env.items()), shlex.join(cmd)]) for cmd, env in commands(look, point)
+        " ".join([*(f"{k}={v}" for k, v in env.items()), shlex.join(cmd)]) for cmd, env in commands(run_folder, point)
     )
 
 
-def last_move(look: Look) -> float:
+def last_move(run_folder: RunFolder) -> float:
     """When a rank last gave a sign of life, by the file system's clock."""
-    times = [p.stat().st_mtime for p in look.folder.glob("rank*.heartbeat")]
+    times = [p.stat().st_mtime for p in run_folder.path.glob("rank*.heartbeat")]
     return max(times, default=0.0)
 
 
-def exits(look: Look, point: Point) -> list[dict[str, Any]]:
+def exits(run_folder: RunFolder, point: Point) -> list[RankExit]:
     """The ends of ranks so far, earliest first."""
-    found = [read_json(look.rank_file(r, "exit.json")) for r in range(point.processes)]
-    return sorted((e for e in found if e), key=lambda e: e["ended_ns"])
+    found = [read_json(run_folder.rank_file(r, "exit.json"), RankExit) for r in range(point.processes)]
+    return sorted((e for e in found if e), key=lambda e: e.ended_ns)
 
 
-def bad(end: dict[str, Any]) -> bool:
-    return bool(end["exit_code"] != 0)
+def bad(end: RankExit) -> bool:
+    return end.exit_code != 0
 
 
 # What a rank raises when it is a peer that died.
@@ -121,48 +124,56 @@ _COLLATERAL = re.compile(
 )
 
 
-def first_failure(look: Look, ends: list[dict[str, Any]]) -> dict[str, Any]:
+def first_failure(run_folder: RunFolder, ends: list[RankExit]) -> RankExit:
     """The rank to blame: one that was killed, for its peers raise because of it; else the earliest that raised for
     itself; else the earliest. Time alone would not do: clocks of nodes differ by more than a lost connection takes."""
 
-    def innocence(end: dict[str, Any]) -> tuple[bool, bool, int]:
-        error = read_json(look.rank_file(end["rank"], "error.json")) or {}
-        collateral = bool(_COLLATERAL.search(error.get("message", "")))
-        return end["signal"] != signal.SIGKILL, collateral, end["ended_ns"]
+    def innocence(end: RankExit) -> tuple[bool, bool, int]:
+        error = read_json(run_folder.rank_file(end.rank, "error.json"), RankError)
+        collateral = error is not None and bool(_COLLATERAL.search(error.message))
+        return end.signal != signal.SIGKILL, collateral, end.ended_ns
 
     return min((e for e in ends if bad(e)), key=innocence)
 
 
-def blame(look: Look, end: dict[str, Any]) -> Outcome:
+def blame(run_folder: RunFolder, end: RankExit) -> Outcome:
     """The outcome for a rank that ended badly."""
-    rank = end["rank"]
-    error = read_json(look.rank_file(rank, "error.json"))
-    heart = look.rank_file(rank, "heartbeat")
-    phase = (error or {}).get("phase") or (place(heart.read_text()) if heart.exists() else None)
+    error = read_json(run_folder.rank_file(end.rank, "error.json"), RankError)
+    heart = run_folder.rank_file(end.rank, "heartbeat")
+    phase = (error and error.phase) or (place(heart.read_text()) if heart.exists() else None)
+    failure = Failure(
+        rank=end.rank,
+        host=end.host,
+        exit_code=end.exit_code,
+        signal=end.signal,
+        phase=phase,
+        step=error.step if error else None,
+    )
     where = f"in {phase}" if phase else "before its first sign of life"
-    if error and end["signal"] is None:
-        reason, message = error["reason"], f"rank {rank}: {error['message']}"
-    elif end["signal"]:
-        reason = "host_out_of_memory" if end["out_of_memory"] else "rank_killed"
-        message = f"rank {rank} died of signal {end['signal']} ({signal.Signals(end['signal']).name}) {where}"
-    else:
-        reason, message = "rank_exit", f"rank {rank} ended with code {end['exit_code']} {where}, without a traceback"
-    failure = {"rank": rank, "host": end["host"], "exit_code": end["exit_code"], "signal": end["signal"],
-               "phase": phase, "step": (error or {}).get("step")}  # fmt: skip
-    return Outcome(reason, message, failure)
+    if end.signal:
+        name = signal.Signals(end.signal).name
+        message = f"rank {end.rank} died of signal {end.signal} ({name}) {where}"
+        return Outcome("host_out_of_memory" if end.out_of_memory else "rank_killed", message, failure)
+    if error:
+        return Outcome(error.reason, f"rank {end.rank}: {error.message}", failure)
+    message = f"rank {end.rank} ended with code {end.exit_code} {where}, without a traceback"
+    return Outcome("rank_exit", message, failure)
 
 
 class Ranks:
-    """The started ranks of a look. `local`: on this node, outside of Slurm's steps."""
+    """The started ranks of a run. `variables`: for their environment; `local`: on this node, outside of Slurm's
+    steps."""
 
     def __init__(
-        self, look: Look, point: Point, limits: Limits, environment: dict[str, str], local: bool = False
+        self, run_folder: RunFolder, order: Order, limits: Limits, variables: dict[str, str], local: bool = False
     ) -> None:
-        self.look, self.point, self.limits = look, point, limits
-        shared = {**rank_environment(point, limits), **environment}
-        with look.log.open("ab") as log:
+        self.run_folder, self.point, self.limits = run_folder, order.point(), limits
+        order.write(run_folder)
+        shared = {**rank_environment(self.point), **variables}
+        with run_folder.log.open("ab") as log:
             self.processes = [
-                subprocess.Popen(cmd, env={**shared, **env}, stderr=log) for cmd, env in commands(look, point, local)
+                subprocess.Popen(cmd, env={**shared, **env}, stderr=log)
+                for cmd, env in commands(run_folder, self.point, local)
             ]
         self.started = time.time()
 
@@ -188,31 +199,31 @@ class Ranks:
 
     def ended_badly(self) -> Outcome | None:
         """The outcome where a rank has failed."""
-        if not any(map(bad, exits(self.look, self.point))):
+        if not any(map(bad, exits(self.run_folder, self.point))):
             return None
         time.sleep(POLL_S)  # a rank that failed in the same moment may have been first
-        return blame(self.look, first_failure(self.look, exits(self.look, self.point)))
+        return blame(self.run_folder, first_failure(self.run_folder, exits(self.run_folder, self.point)))
 
     def watch(self, stopped: Callable[[], bool]) -> Outcome:
         """Until all ranks have ended well, or something is wrong."""
         while True:
             outcome = self.ended_badly()
-            if outcome is None and len(exits(self.look, self.point)) == self.point.processes:
+            if outcome is None and len(exits(self.run_folder, self.point)) == self.point.processes:
                 for process in self.processes:
                     process.wait()
-                return Outcome(None, None, None)
+                return Outcome()
             outcome = outcome or self.trouble(stopped)
             if outcome.reason:
                 self.end()
-                told = allocation.blame(self.look.log)
-                return Outcome(*told, outcome.failure) if told else outcome
+                blamed = allocation.blame(self.run_folder.log)
+                return Outcome(*blamed, outcome.failure) if blamed else outcome
             time.sleep(POLL_S)
 
     def places(self) -> str:
         """Where ranks stand, by their last sign of life: those that stand alike together, the fewest first."""
         found: dict[str, list[int]] = {}
         for rank in range(self.point.processes):
-            heart = self.look.rank_file(rank, "heartbeat")
+            heart = self.run_folder.rank_file(rank, "heartbeat")
             found.setdefault(place(heart.read_text()) if heart.exists() else "no sign of life", []).append(rank)
         groups = sorted(found.items(), key=lambda item: len(item[1]))
         return "; ".join(f"{where}: rank {', '.join(map(str, ranks[:8]))}" for where, ranks in groups)
@@ -221,11 +232,11 @@ class Ranks:
         """Stopped, too long, stalled, or gone without a word; an outcome without a reason when all is well."""
         now = time.time()
         if stopped():
-            return Outcome("interrupted", "the launcher was told to stop", None)
+            return Outcome("interrupted", "the launcher was asked to stop")
         if now - self.started > self.limits.timeout_s:
-            return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s", None)
-        if now - max(self.started, last_move(self.look)) > self.limits.stall_s:
-            return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s: {self.places()}", None)
-        if not self.alive() and len(exits(self.look, self.point)) < self.point.processes:
-            return Outcome("launch_failed", "ranks ended without saying how; see the log", None)
-        return Outcome(None, None, None)
+            return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s")
+        if now - max(self.started, last_move(self.run_folder)) > self.limits.stall_s:
+            return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s: {self.places()}")
+        if not self.alive() and len(exits(self.run_folder, self.point)) < self.point.processes:
+            return Outcome("launch_failed", "ranks ended without saying how; see the log")
+        return Outcome()

@@ -1,21 +1,17 @@
-"""What the ranks of a look do after their warm-up: blocks of steps, each under its own conditions.
+"""What the ranks of a run do after their warm-up: blocks of steps, each under its own conditions.
 
-The timed look is one block, the traced look one that is captured. The looks of the control alternate: all blocks of a
-start run in the same processes, so that their ratio is of the condition alone. The launcher hands a plan to its ranks
-as JSON in $NIGHTSWEEP_PLAN.
+The timed run is one block, the traced run one that is captured. The runs of the control alternate: all blocks of a
+start run in the same processes, so that their ratio is of the condition alone.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from jobs.point.point import Point
 
-VARIABLE = "NIGHTSWEEP_PLAN"
 ALTERNATIONS = 8
 """Pairs of blocks, without and with the samplers, in one start of the control."""
 CAPTURES = 3
@@ -59,16 +55,8 @@ def control_plain(steps: int) -> list[Block]:
 
 def control_tracer(point: Point, steps: int, tracer: str) -> list[Block]:
     """The tracer there but idle, then capturing; no samplers. nsys captures once a start, for a whole block; Kineto
-    several times, for as few steps as a traced look has, because it holds every operator in memory."""
+    several times, for as few steps as a traced run has, because it holds every operator in memory."""
     idle = Block("idle", steps, sampled=False)
     if tracer == "nsys":
         return [idle] * ALTERNATIONS + [Block("capturing", steps * 2, sampled=False, captured=True)]
     return [idle, Block("capturing", max(2, point.traced_steps), sampled=False, captured=True)] * CAPTURES
-
-
-def dump(plan: Sequence[Block]) -> str:
-    return json.dumps([asdict(block) for block in plan])
-
-
-def parse(text: str) -> list[Block]:
-    return [Block(**entry) for entry in json.loads(text)]

@@ -15,7 +15,6 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -101,11 +100,6 @@ def defaults(workload: Workload) -> dict[str, Any]:
     """Each applicable setting's default; settings without one (workload, model) are absent."""
     own = {name: FIELDS[name].metadata["default"] for name in applicable(workload)}
     return {name: value for name, value in own.items() if value is not dataclasses.MISSING}
-
-
-def of_job(job: Mapping[str, Any]) -> Point:
-    """The point that ranks train: that of point.json, with what a search found for it."""
-    return complete({**job["settings"], **job.get("found", {})})
 
 
 def complete(settings: dict[str, Any]) -> Point:

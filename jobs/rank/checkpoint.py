@@ -8,7 +8,6 @@ the one before it is deleted then. Restoring is in place: the tensors that compi
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-Rows = list[dict[str, Any]]
+from jobs.record.json_files import load_json, write_json
+from jobs.record.launch_files import EpochLine
 
 
 def local(value: torch.Tensor) -> torch.Tensor:
@@ -74,31 +74,30 @@ class Checkpoints:
     def __init__(self, folder: Path, attempt: str, rank: int) -> None:
         self.folder, self.attempt, self.rank = folder, attempt, rank
 
-    def load(self, trainer: Any, device: torch.device) -> Rows:
-        """Restore the last one; its rows, or none where there is no checkpoint."""
-        told: list[Any] = [self.last() if self.rank == 0 else None]
-        dist.broadcast_object_list(told, src=0, device=device)
-        if told[0] is None:
+    def load(self, trainer: Any, device: torch.device) -> list[EpochLine]:
+        """Restore the last one; its epochs, or none where there is no checkpoint."""
+        last: list[Any] = [self.last() if self.rank == 0 else None]
+        dist.broadcast_object_list(last, src=0, device=device)
+        if last[0] is None:
             return []
-        path = self.folder / told[0]
+        path = self.folder / last[0]
         restore(trainer, device, torch.load(path / f"rank{self.rank}.pt", map_location="cpu", weights_only=True))
-        rows: Rows = json.loads((path / "rows.json").read_text())
-        return rows
+        return load_json(path / "rows.json", list[EpochLine])
 
     def last(self) -> str | None:
         """Name of the last whole checkpoint."""
         found = [path.name for path in self.folder.glob("epoch-*")]
         return max(found, key=lambda name: int(name.partition("-")[2]), default=None)
 
-    def save(self, rows: Rows, trainer: Any, device: torch.device) -> None:
+    def save(self, rows: list[EpochLine], trainer: Any, device: torch.device) -> None:
         """Keep the state after the epoch of the last row."""
         scratch = self.folder / f".{self.attempt}"
         scratch.mkdir(parents=True, exist_ok=True)
         torch.save(state_of(trainer, device), scratch / f"rank{self.rank}.pt")
         dist.barrier()
         if self.rank == 0:
-            (scratch / "rows.json").write_text(json.dumps(rows))
-            final = self.folder / f"epoch-{rows[-1]['epoch']}"
+            write_json(scratch / "rows.json", rows)
+            final = self.folder / f"epoch-{rows[-1].epoch}"
             # ranks of a lost node may still be at it, and have come as far
             shutil.rmtree(final, ignore_errors=True)
             scratch.rename(final)

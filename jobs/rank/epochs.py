@@ -6,51 +6,71 @@ The order of an epoch follows the seed and its number alone.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from jobs.rank.checkpoint import Checkpoints, Rows
+from jobs.rank.checkpoint import Checkpoints
 from jobs.rank.feed import Feed
 from jobs.rank.loader import one_epoch
 from jobs.rank.loop import Loop, Step, synchronize
 from jobs.record.failures import LossNotFinite
+from jobs.record.json_files import json_line
+from jobs.record.launch_files import EpochLine
 from jobs.strategies import precision
 
 FOLDER = "checkpoint"
 
 
-def run(loop: Loop) -> Rows:
-    """All epochs that are left. Rows {"epoch" (from 1), "train_loss", "accuracy", "held_back", "seconds", "samples"},
-    over all ranks, which rank 0 writes after each epoch; seconds are those of training."""
+def run(loop: Loop) -> list[EpochLine]:
+    """All epochs that are left; the lines of accuracy.jsonl, which rank 0 writes after each."""
     point, device = loop.point, loop.device
-    kept = Checkpoints(loop.look.folder.parent / FOLDER, loop.look.folder.name, loop.rank)
+    kept = Checkpoints(loop.run_folder.path.parent / FOLDER, loop.run_folder.path.name, loop.rank)
     rows = kept.load(loop.trainer, device)
     show(loop, rows)
     held_back = held_back_loader(loop)
     assert point.epochs is not None and point.target_accuracy is not None
-    while len(rows) < point.epochs and not (rows and rows[-1]["accuracy"] >= point.target_accuracy):
+    while len(rows) < point.epochs and not (rows and rows[-1].accuracy >= point.target_accuracy):
         epoch = len(rows) + 1
         trained = train(loop, epoch)
         loop.heart.beat(f"evaluation of epoch {epoch}")
-        rows.append({"epoch": epoch, **trained, **evaluate(loop, held_back)})
+        accuracy = evaluate(loop, held_back)
+        rows.append(
+            EpochLine(
+                epoch=epoch,
+                train_loss=trained.loss,
+                accuracy=accuracy,
+                held_back=len(loop.work.held_back),
+                seconds=trained.seconds,
+                samples=trained.samples,
+            )
+        )
         kept.save(rows, loop.trainer, device)
         show(loop, rows)
     return rows
 
 
-def show(loop: Loop, rows: Rows) -> None:
+def show(loop: Loop, rows: list[EpochLine]) -> None:
     if loop.rank == 0:
-        loop.look.accuracy.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        loop.run_folder.accuracy.write_text("".join(map(json_line, rows)))
 
 
-def train(loop: Loop, epoch: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Trained:
+    """An epoch of training over all ranks: mean loss, seconds and samples."""
+
+    loss: float
+    seconds: float
+    samples: int
+
+
+def train(loop: Loop, epoch: int) -> Trained:
     """One epoch of steps, as those of the window. Raises LossNotFinite."""
     point = loop.point
     steps = len(loop.loader) // point.grad_accum
@@ -64,7 +84,7 @@ def train(loop: Loop, epoch: int) -> dict[str, Any]:
     began = time.perf_counter()
     for number in range(first, first + steps):
         loop.heart.step(number, loop.total + (point.epochs or 0) * steps)
-        step = loop.one_step(Step(number, "epoch", epoch, time.time_ns(), time.monotonic_ns()))
+        step = loop.one_step(Step(number, None, epoch, time.time_ns(), time.monotonic_ns()))
         losses += step.losses
         samples += step.samples
     synchronize(loop.device)
@@ -74,11 +94,7 @@ def train(loop: Loop, epoch: int) -> dict[str, Any]:
         bad = next(n for n, loss in enumerate(losses) if not math.isfinite(loss))
         raise LossNotFinite(first + bad // point.grad_accum, float(losses[bad]))
     total = summed(mean, loop.device)
-    return {
-        "train_loss": total / dist.get_world_size(),
-        "seconds": seconds,
-        "samples": int(summed(torch.tensor(samples), loop.device)),
-    }
+    return Trained(total / dist.get_world_size(), seconds, int(summed(torch.tensor(samples), loop.device)))
 
 
 def held_back_loader(loop: Loop) -> Any:
@@ -102,8 +118,8 @@ def held_back_loader(loop: Loop) -> Any:
 
 
 @torch.no_grad()
-def evaluate(loop: Loop, loader: Any) -> dict[str, Any]:
-    """Share of the held-back images that the network names rightly, and how many there are."""
+def evaluate(loop: Loop, loader: Any) -> float:
+    """Share of the held-back images that the network names rightly."""
     point, model = loop.point, loop.trainer.model
     held_back = len(loop.work.held_back)
     own = len(range(dist.get_rank(), held_back, dist.get_world_size()))
@@ -121,7 +137,7 @@ def evaluate(loop: Loop, loader: Any) -> dict[str, Any]:
             right += found
         seen += len(batch["label"])
     model.train()
-    return {"accuracy": summed(right, loop.device) / held_back, "held_back": held_back}
+    return summed(right, loop.device) / held_back
 
 
 def summed(value: torch.Tensor, device: torch.device) -> float:

@@ -30,27 +30,27 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from jobs.point.point import Point
+from jobs.record.launch_files import Flops
 from jobs.workloads import make as workloads
 
 
-def count(point: Point) -> dict[str, Any]:
-    """FLOPs of one optimizer step of one rank: `forward` and `backward`, which add up to `step` (model FLOPs), `step`
-    again as `by_operator`, and `hardware_step`. A dict of a `reason` alone where they cannot be counted."""
+def count(point: Point) -> Flops:
+    """FLOPs of one optimizer step of one rank; a `reason` alone where they cannot be counted."""
     try:
         point = by_its_products(point)
         plain = without_recomputing(point)
         forward, backward = passes(plain)
         hardware = forward + backward if plain == point else sum(passes(point), Counter())
     except Exception as error:  # the count hangs on internals of torch and the models; a run must not fail of it
-        return {"reason": f"{type(error).__name__}: {error}".splitlines()[0]}
+        return Flops(reason=f"{type(error).__name__}: {error}".splitlines()[0])
     times, shared = point.grad_accum * point.samples(0) // point.micro_batch, point.ranks_per_batch
-    return {
-        "forward": forward.total() * times // shared,
-        "backward": backward.total() * times // shared,
-        "step": (forward + backward).total() * times // shared,
-        "hardware_step": hardware.total() * times // shared,
-        "by_operator": {name: flops * times // shared for name, flops in sorted((forward + backward).items())},
-    }
+    return Flops(
+        forward=forward.total() * times // shared,
+        backward=backward.total() * times // shared,
+        step=(forward + backward).total() * times // shared,
+        hardware_step=hardware.total() * times // shared,
+        by_operator={name: flops * times // shared for name, flops in sorted((forward + backward).items())},
+    )
 
 
 def by_its_products(point: Point) -> Point:

@@ -106,7 +106,7 @@ class OneBatch:
             yield dict(self.batch)
 
 
-def order_of(loader: Any) -> Any:
+def read_order(loader: Any) -> Any:
     """What decides on the order of a loader's samples."""
     batches = getattr(loader, "batch_sampler", None)
     return batches if isinstance(batches, EndlessBatches) else getattr(loader, "sampler", None)
@@ -118,14 +118,14 @@ def endless(loader: Any) -> Iterator[Batch]:
         raise ValueError(TOO_FEW)
     epoch = 0
     while True:
-        begin_epoch(order_of(loader), epoch)
+        begin_epoch(read_order(loader), epoch)
         yield from loader
         epoch += 1
 
 
 def one_epoch(point: Point, loader: Any, epoch: int) -> Iterator[Batch]:
     """The batches of one epoch, whose order follows the seed and the epoch's number, whatever was read before."""
-    order = order_of(loader)
+    order = read_order(loader)
     begin_epoch(order, epoch)
     own = getattr(order, "sampler", order)
     if isinstance(own, RandomSampler):

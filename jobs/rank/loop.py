@@ -1,4 +1,4 @@
-"""The step loop: warm-up, then the blocks of the look's plan. Nothing in a block waits for the device but what training
+"""The step loop: warm-up, then the blocks of the run's plan. Nothing in a block waits for the device but what training
 itself needs.
 
 Losses stay on the device until the last block has ended; times of the device come from CUDA events, read afterwards.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import json
 import math
 import os
 import signal
@@ -19,13 +18,15 @@ from typing import Any
 
 import torch
 
-from jobs.point.plan import Block
+from jobs.point.plan import Block, Phase
 from jobs.point.point import Point
 from jobs.rank.feed import Feed
 from jobs.rank.loader import endless
 from jobs.record.failures import DrillError, LossNotFinite
-from jobs.record.folder import Look
+from jobs.record.folder import RunFolder
 from jobs.record.heartbeat import Heartbeat
+from jobs.record.json_files import json_line
+from jobs.record.launch_files import StepLine, Window
 from jobs.telemetry.allocator import Allocator
 from jobs.telemetry.samplers import Samplers
 from jobs.telemetry.trace.tracers import Tracer
@@ -33,10 +34,11 @@ from jobs.telemetry.trace.tracers import Tracer
 
 @dataclass
 class Step:
-    """One optimizer step as the host saw it, with what can be read once the device is idle."""
+    """One optimizer step as the host saw it, with what can be read once the device is idle. Steps of an epoch have
+    no `phase`, and leave no lines."""
 
     number: int
-    phase: str
+    phase: Phase | None
     block: int
     start_ns: int
     mono_ns: int
@@ -48,23 +50,27 @@ class Step:
     events: list[Any] = field(default_factory=list)
     memory: dict[str, int] | None = None
 
-    def row(self, tokens_per_sample: int | None) -> dict[str, Any]:
+    def loss(self) -> float:
+        """Mean over the micro-batches. Reads the device."""
+        return sum(float(x) for x in self.losses) / len(self.losses)
+
+    def line(self, tokens_per_sample: int | None) -> StepLine:
         """The line of steps-rR.jsonl. Reads the device."""
         device_ns = int(self.events[0].elapsed_time(self.events[1]) * 1e6) if self.events else None
-        return {
-            "step": self.number,
-            "phase": self.phase,
-            "block": self.block,
-            "start_ns": self.start_ns,
-            "mono_ns": self.mono_ns,
-            "end_ns": self.end_ns,
-            "data_ns": self.data_ns,
-            "device_ns": device_ns,
-            "loss": sum(float(x) for x in self.losses) / len(self.losses),
-            "samples": self.samples,
-            "tokens": self.tokens or (self.samples * tokens_per_sample if tokens_per_sample else None),
+        return StepLine(
+            step=self.number,
+            phase=self.phase,
+            block=self.block,
+            start_ns=self.start_ns,
+            mono_ns=self.mono_ns,
+            end_ns=self.end_ns,
+            data_ns=self.data_ns,
+            device_ns=device_ns,
+            loss=self.loss(),
+            samples=self.samples,
+            tokens=self.tokens or (self.samples * tokens_per_sample if tokens_per_sample else None),
             **(self.memory or {}),
-        }
+        )
 
 
 def drill(point: Point, rank: int, step: int, loss: torch.Tensor) -> torch.Tensor:
@@ -91,7 +97,7 @@ class Loop:
     loader: Any
     device: torch.device
     tracer: Tracer
-    look: Look
+    run_folder: RunFolder
     rank: int
     heart: Heartbeat
     samplers: Samplers
@@ -100,23 +106,22 @@ class Loop:
     feed: Feed = field(init=False)
     memory: Allocator = field(init=False)
 
-    def run(self, plan: list[Block]) -> dict[str, Any]:
-        """Warm-up and all blocks; returns the window of the last block, start and end (UTC ns), the device idle at
-        both, and the peaks of the allocator."""
+    def run(self, plan: list[Block]) -> tuple[Window, dict[str, int | None]]:
+        """Warm-up and all blocks; returns the window of the last block and the peaks of the allocator."""
         self.feed = Feed(self.point, endless(self.loader), self.work, self.device, self.tracer)
         self.memory = Allocator(self.device)
         blocks = [Block("warmup", self.point.warmup_steps), *plan]
         self.total = sum(block.steps for block in blocks)
         for number, block in enumerate(blocks):
             window = self.block(number, block)
-        rows = [step.row(self.work.tokens_per_sample) for step in self.steps]
-        self.look.steps(self.rank).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        for row in rows:
-            if not math.isfinite(row["loss"]):
-                raise LossNotFinite(row["step"], row["loss"])
-        return {"window": window, **self.memory.result()}
+        lines = [step.line(self.work.tokens_per_sample) for step in self.steps]
+        self.run_folder.steps(self.rank).write_text("".join(map(json_line, lines)))
+        for step in self.steps:
+            if not math.isfinite(step.loss()):
+                raise LossNotFinite(step.number, step.loss())
+        return window, self.memory.result()
 
-    def block(self, place: int, block: Block) -> dict[str, int]:
+    def block(self, place: int, block: Block) -> Window:
         """The steps of one block; its window."""
         if place == 1:
             # What a compiler and the first steps made lasts. To look through all of it takes 0.4 s and seldom
@@ -137,7 +142,7 @@ class Loop:
                 step = Step(number, block.phase, place, time.time_ns(), time.monotonic_ns())
                 self.steps.append(self.one_step(step))
         synchronize(self.device)
-        window = {"start_ns": start_ns, "end_ns": time.time_ns()}
+        window = Window(start_ns=start_ns, end_ns=time.time_ns())
         if block.captured:
             self.heart.beat("trace")
             self.tracer.stop()

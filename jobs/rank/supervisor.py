@@ -21,8 +21,10 @@ from typing import Any
 
 from jobs.host import facts, gpus
 from jobs.host.processes import die_with_parent, out_of_memory_kills, signal_group
-from jobs.point.point import of_job
-from jobs.record.folder import Look, read_json, write_json
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import write_json
+from jobs.record.launch_files import RankExit, RankProcess
+from jobs.sweep.order import read_order
 from jobs.telemetry.samplers import Started
 from jobs.telemetry.trace import nsys
 
@@ -39,25 +41,26 @@ def adopt_slurm_names() -> None:
 def main() -> int:
     die_with_parent(signal.SIGTERM)
     adopt_slurm_names()
-    look, rank = Look(Path(sys.argv[1])), int(os.environ["RANK"])
-    point = of_job(read_json(look.point_file))
-    command = [sys.executable, "-m", "jobs.rank.worker", str(look.folder)]
-    under_nsys = os.environ.get("NIGHTSWEEP_TRACER") == "nsys" and point.traces(rank)
+    run_folder, rank, host = RunFolder(Path(sys.argv[1])), int(os.environ["RANK"]), socket.gethostname()
+    order = read_order(run_folder)
+    point = order.point()
+    command = [sys.executable, "-m", "jobs.rank.worker", str(run_folder.path)]
+    under_nsys = order.tracer == "nsys" and point.traces(rank)
     owner = uuid.uuid4().hex
     if under_nsys:
-        command = nsys.profile_command(look, rank, point) + command
+        command = nsys.profile_command(run_folder, rank, point, gpu_metrics=order.gpu_metrics) + command
     first = os.environ["LOCAL_RANK"] == "0"
-    samplers = Started(look, point.nvml_hz) if first else None  # before the rank, whose control holds them still
+    samplers = Started(run_folder, order) if first else None  # before the rank, whose control holds them still
     kills = out_of_memory_kills()
-    with look.rank_file(rank, "log").open("ab") as log:
+    with run_folder.rank_file(rank, "log").open("ab") as log:
         env = {**os.environ, nsys.OWNER_VARIABLE: owner}
         if given := os.environ.get(gpus.OF_RANKS_VARIABLE):
             env["CUDA_VISIBLE_DEVICES"] = given
         worker = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    told: list[int] = []
+    received: list[int] = []
 
     def hand_on(number: int, _: Any) -> None:
-        told.append(number)
+        received.append(number)
         if under_nsys and number == signal.SIGUSR1:
             nsys.ask_for_stacks(owner)
         else:
@@ -65,26 +68,26 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, hand_on)
-    write_json(look.rank_file(rank, "pid.json"), {"rank": rank, "host": socket.gethostname(), "pid": worker.pid})
+    write_json(run_folder.rank_file(rank, "pid.json"), RankProcess(rank=rank, host=host, pid=worker.pid))
     if first:
-        write_json(look.host(socket.gethostname()), facts.host())
+        write_json(run_folder.host(host), facts.host())
     code = worker.wait()
     ended = time.time_ns()
     signal_group(worker, signal.SIGKILL)  # loader workers, or what nsys left
-    if under_nsys and (code or told):
+    if under_nsys and (code or received):
         nsys.end(owner)
-    if code > 128 and under_nsys:  # as a shell tells it
+    if code > 128 and under_nsys:  # as a shell says it
         code = 128 - code
     write_json(
-        look.rank_file(rank, "exit.json"),
-        {
-            "rank": rank,
-            "host": socket.gethostname(),
-            "exit_code": code if code >= 0 else None,
-            "signal": -code if code < 0 else None,
-            "out_of_memory": code == -signal.SIGKILL and out_of_memory_kills() > kills,
-            "ended_ns": ended,
-        },
+        run_folder.rank_file(rank, "exit.json"),
+        RankExit(
+            rank=rank,
+            host=host,
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            out_of_memory=code == -signal.SIGKILL and out_of_memory_kills() > kills,
+            ended_ns=ended,
+        ),
     )
     if samplers is not None:
         samplers.end()

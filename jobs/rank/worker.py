@@ -1,4 +1,4 @@
-"""One rank of one look: process group, workload, strategy, step loop. Started by jobs/rank/supervisor.py:
+"""One rank of one run: process group, workload, strategy, step loop. Started by jobs/rank/supervisor.py:
 
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python -m jobs.rank.worker POINT/timed
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import json
 import os
 import resource
 import signal
@@ -24,18 +23,20 @@ from jobs.host import numa
 from jobs.host.gpus import full_uuid
 from jobs.host.processes import die_with_parent
 from jobs.host.unsupported import Unsupported
-from jobs.point.point import Point, of_job
+from jobs.point.point import Point
 from jobs.rank import loader_server
 from jobs.record.failures import reason_of
-from jobs.record.folder import Look, read_json, write_json
+from jobs.record.folder import RunFolder
 from jobs.record.heartbeat import Heartbeat, place
+from jobs.record.json_files import write_json
+from jobs.record.launch_files import RankError, RankResult
+from jobs.sweep.order import Order, read_order
 
 
-def pick_device(point: Point) -> Any:
+def pick_device(point: Point, local_rank: int) -> Any:
     """This rank's device, as the point asks; raises Unsupported where the host cannot give it."""
     import torch
 
-    local = int(os.environ["LOCAL_RANK"])
     cuda = torch.cuda.is_available() and torch.cuda.device_count() > 0
     if point.device == "cuda" and not cuda:
         raise Unsupported("the point asks for device cuda and there is no GPU here")
@@ -43,12 +44,12 @@ def pick_device(point: Point) -> Any:
         if point.precision == "tf32":
             raise Unsupported("tf32 needs a GPU of compute capability 8.0 or later; this rank has a CPU")
         return torch.device("cpu")
-    if local >= torch.cuda.device_count():
-        raise Unsupported(f"local rank {local} has no GPU of its own: {torch.cuda.device_count()} here")
-    torch.cuda.set_device(local)
+    if local_rank >= torch.cuda.device_count():
+        raise Unsupported(f"local rank {local_rank} has no GPU of its own: {torch.cuda.device_count()} here")
+    torch.cuda.set_device(local_rank)
     if point.precision in ("tf32", "bf16") and torch.cuda.get_device_capability()[0] < 8:
         raise Unsupported(f"{point.precision} needs compute capability 8.0 or later")
-    return torch.device("cuda", local)
+    return torch.device("cuda", local_rank)
 
 
 def set_precision(point: Point) -> None:
@@ -79,30 +80,19 @@ def uuid(device: Any, point: Point) -> str | None:
     return full_uuid(str(torch.cuda.get_device_properties(device).uuid))
 
 
-def result(device: Any, point: Point, facts: dict[str, Any], rank: int) -> dict[str, Any]:
-    """What is known of the rank at a good end; see docs/formats.md."""
-    import torch
-
-    cuda = device.type == "cuda"
-    return {
-        "rank": rank,
-        "host": socket.gethostname(),
-        "device": device.type,
-        "device_name": torch.cuda.get_device_name(device) if cuda else None,
-        "uuid": uuid(device, point),
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        **facts,
-    }
+def peak_rss_bytes() -> int:
+    """Peak resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
+def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: Heartbeat) -> None:
+    point = order.point()
     if point.numa != "none":
-        numa.bind(int(os.environ["LOCAL_RANK"]), point.numa)  # before any library starts its threads
+        numa.bind(local_rank, point.numa)  # before any library starts its threads
     if point.loader_workers:
         loader_server.start()
     import torch
 
-    from jobs.point import plan
     from jobs.rank import flops
     from jobs.rank.loader import make_loader
     from jobs.rank.loop import Loop
@@ -113,10 +103,10 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     from jobs.workloads import make as workloads
 
     heart.beat("group")
-    device = pick_device(point)
+    device = pick_device(point, local_rank)
     set_precision(point)
     compute.set_kernels(point)
-    join_group(device, float(os.environ.get("NIGHTSWEEP_STALL_S", "300")))
+    join_group(device, order.stall_s)
     heart.beat("data")
     workloads.prepare_data(point, heart)
     heart.beat("model")
@@ -126,31 +116,36 @@ def run(look: Look, point: Point, rank: int, heart: Heartbeat) -> None:
     loader = make_loader(point, work.dataset, device)
     trainer = make_trainer(point, work, device)
     heart.beat("steps")
-    tracer = make_tracer(os.environ.get("NIGHTSWEEP_TRACER", "none"), look, rank, point)
-    samplers = Samplers(look, int(os.environ["LOCAL_RANK"]))
+    tracer = make_tracer(order.tracer, run_folder, rank, point)
+    samplers = Samplers(run_folder, local_rank)
     gc.collect()  # from here on all that lasts counts as old
     gc.enable()
-    loop = Loop(point, work, trainer, loader, device, tracer, look, rank, heart, samplers)
-    told = os.environ.get(plan.VARIABLE)
+    loop = Loop(point, work, trainer, loader, device, tracer, run_folder, rank, heart, samplers)
     with compute.attention(point):
-        measured = loop.run(plan.parse(told) if told else plan.timed(point))
-        if look.kind == "timed" and point.epochs:
+        window, peaks = loop.run(order.blocks)
+        if run_folder.kind == "timed" and point.epochs:
             from jobs.rank import epochs
 
             epochs.run(loop)
-    facts = {
-        "parameters": counts[0],
-        "trainable_parameters": counts[1],
-        "dataset_samples": len(work.dataset),  # type: ignore[arg-type]
-        "steps_per_epoch": max(1, len(loader) // point.grad_accum),
-        **measured,
+    cuda = device.type == "cuda"
+    result = RankResult(
+        rank=rank,
+        host=socket.gethostname(),
+        device="cuda" if cuda else "cpu",
+        device_name=torch.cuda.get_device_name(device) if cuda else None,
+        uuid=uuid(device, point),
+        peak_rss_bytes=peak_rss_bytes(),
+        parameters=counts[0],
+        trainable_parameters=counts[1],
+        dataset_samples=len(work.dataset),  # type: ignore[arg-type]
+        steps_per_epoch=max(1, len(loader) // point.grad_accum),
+        window=window,
+        **peaks,
         **work.facts(),
-    }
-    told_at_end = result(device, point, facts, rank)
-    if look.kind == "timed":
         # Last of all, when nothing is left to disturb: the peak of the process's memory has been read.
-        told_at_end["flops"] = flops.count(point)
-    write_json(look.rank_file(rank, "result.json"), told_at_end)
+        flops=flops.count(point) if run_folder.kind == "timed" else None,
+    )
+    write_json(run_folder.rank_file(rank, "result.json"), result)
     heart.beat("end")
     trainer.close()
     torch.distributed.barrier()
@@ -162,26 +157,25 @@ def main() -> int:
     # over, or to take it apart object by object, takes seconds.
     gc.disable()
     die_with_parent()
-    look, rank = Look(Path(sys.argv[1])), int(os.environ["RANK"])
-    heart = Heartbeat(look.rank_file(rank, "heartbeat"))
-    with look.rank_file(rank, "stacks.txt").open("w") as stacks:
+    run_folder, rank = RunFolder(Path(sys.argv[1])), int(os.environ["RANK"])
+    heart = Heartbeat(run_folder.rank_file(rank, "heartbeat"))
+    with run_folder.rank_file(rank, "stacks.txt").open("w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
         try:
-            point = of_job(read_json(look.point_file))
-            run(look, point, rank, heart)
+            run(run_folder, read_order(run_folder), rank, int(os.environ["LOCAL_RANK"]), heart)
         except Exception as error:
-            look.rank_file(rank, "traceback.txt").write_text(traceback.format_exc())
+            run_folder.rank_file(rank, "traceback.txt").write_text(traceback.format_exc())
             reason, message = reason_of(error)
-            phase = place(look.rank_file(rank, "heartbeat").read_text())
+            phase = place(run_folder.rank_file(rank, "heartbeat").read_text())
             write_json(
-                look.rank_file(rank, "error.json"),
-                {"reason": reason, "message": message, "phase": phase, "step": getattr(error, "step", None)},
+                run_folder.rank_file(rank, "error.json"),
+                RankError(reason=reason, message=message, phase=phase, step=getattr(error, "step", None)),
             )
             traceback.print_exc()
             sys.stderr.flush()
             # no orderly end: its destructors could wait for ranks that wait for this one
             os._exit(1)
-    print(json.dumps({"rank": rank, "done": True}), flush=True)
+    print(f"rank {rank} is done", flush=True)
     gc.freeze()
     return 0
 

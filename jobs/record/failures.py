@@ -1,10 +1,32 @@
-"""Why a rank failed, as one word of the closed list in analysis/tables/points.py, and one line."""
+"""Why a point, a run or a rank failed: one word of a closed list, and one line."""
 
 from __future__ import annotations
 
 import re
+from typing import Literal, get_args
 
 from jobs.host.unsupported import Unsupported
+
+Reason = Literal[
+    "rank_exception",  # a rank raised
+    "rank_killed",  # a rank died of a signal
+    "rank_exit",  # a rank ended with a non-zero code and no traceback
+    "loss_nan",  # the loss is not finite
+    "gpu_out_of_memory",
+    "host_out_of_memory",
+    "stalled",  # no rank moved for the set time
+    "time_limit",
+    "unsupported_here",  # the device cannot do what the point asks
+    "launch_failed",  # ranks could not be started, or the scheduler refused the job
+    "interrupted",  # a person or the scheduler stopped the launcher
+    "node_failure",  # a node died, more often than the job may be submitted again
+    "preempted",  # likewise, by jobs of higher priority
+    "cancelled",  # a person cancelled the job
+    "lost",  # the scheduler forgot the job, and it left nothing
+]
+"""Why a point or a run is not ok."""
+
+REASONS: tuple[Reason, ...] = get_args(Reason)
 
 TOO_FEW = "this rank's share of the data is smaller than one micro_batch"
 """What a rank says that has too few samples."""
@@ -24,7 +46,7 @@ class DrillError(Exception):
     """A failure made on purpose (the point's `fault`)."""
 
 
-def reason_of(error: BaseException) -> tuple[str, str]:
+def reason_of(error: BaseException) -> tuple[Reason, str]:
     """The reason and a one-line message for an exception that a rank raised."""
     message = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     if isinstance(error, Unsupported):

@@ -13,12 +13,13 @@ from datetime import datetime
 from pathlib import Path
 
 from jobs.point.point import Point
+from jobs.record.failures import Reason
 
 MARGIN_S = 60.0
 """Before the allocation ends, the launcher needs so long to stop its ranks and to write what happened."""
 
 # What srun and slurmstepd print when it is not the ranks' own fault.
-_BLAMES = (
+_BLAMES: tuple[tuple[re.Pattern[str], Reason], ...] = (
     (re.compile(r"node failure on (\S+)|due to node failure", re.IGNORECASE), "node_failure"),
     (re.compile(r"due to preemption", re.IGNORECASE), "preempted"),
     (re.compile(r"due to time limit", re.IGNORECASE), "time_limit"),
@@ -68,7 +69,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(bound)}
 
 
-def blame(log: Path) -> tuple[str, str] | None:
+def blame(log: Path) -> tuple[Reason, str] | None:
     """Reason and line, where Slurm itself says why the ranks of this log ended."""
     text = log.read_text(errors="replace") if log.exists() else ""
     for line in text.splitlines():

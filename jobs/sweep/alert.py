@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-
-ALERT_VARIABLE = "NIGHTSWEEP_ALERT"
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -17,6 +14,3 @@ class Alert:
     below_percent: float = 5.0
     for_s: float = 60.0
     command: str | None = None
-
-    def as_json(self) -> str:
-        return json.dumps(asdict(self))

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, ClassVar
 
-from jobs.point.point import Point, complete
-from jobs.record.folder import read_json, write_json
+from jobs.point.point import Point
+from jobs.record.json_files import read_json, write_json
+from jobs.record.record import Record
 from jobs.sweep import rounds
 from jobs.sweep.sweep import Sweep
 
@@ -46,7 +47,7 @@ class Run:
             "points": [{"point_id": point.id, "settings": point.settings()} for point in self.sweep.points],
         }
         path = self.folder / "sweep.json"
-        if read_json(path) != content:  # left alone when it is right, so that nothing is rebuilt for its date
+        if read_json(path, dict) != content:  # left alone when it is right, so that nothing is rebuilt for its date
             write_json(path, content)
 
     @functools.cached_property
@@ -56,7 +57,7 @@ class Run:
 
     def point(self, point_id: str) -> Point:
         """A point of the sweep, or of a round of remedies."""
-        return self.own.get(point_id) or complete(rounds.job_of(self.folder, point_id)["settings"])
+        return self.own.get(point_id) or rounds.job_of(self.folder, point_id).point()
 
     def holder(self, point_id: str) -> Path:
         """The file in which `jobs.launch.launch` finds the point. Of the sweep's own: sweep.json, which may not be
@@ -72,11 +73,11 @@ class Run:
     def summarize(self) -> None:
         """How the points ended, what failed, where the report is."""
         points = [*self.own, *self.remedied()]
-        records = {point: read_json(self.folder / "points" / point / "record.json") or {} for point in points}
-        bad = {point: r for point, r in records.items() if r.get("status") != "ok"}
+        records = {point: read_json(self.folder / "points" / point / "record.json", Record) for point in points}
+        bad = {point: record for point, record in records.items() if record is None or record.status != "ok"}
         print(f"{len(records) - len(bad)} of {len(records)} points ok", file=sys.stderr)
         for point, record in list(bad.items())[:20]:
-            print(f"  {point} {record.get('status', 'not_run')}: {record.get('message')}", file=sys.stderr)
+            print(f"  {point} {record.status if record else 'not_run'}: {record and record.message}", file=sys.stderr)
         page = self.folder / "report.html"
         if page.exists():
             print(f"report: {page.resolve()}", file=sys.stderr)

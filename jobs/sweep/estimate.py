@@ -1,7 +1,7 @@
 """A coarse estimate of what a sweep costs, before it runs: GPU-hours and disk.
 
 Time of a step is its floating-point work over a share of an H100's peak, and never under a floor that stands for
-launching kernels and talking between ranks. Starting up is a constant for each look. It ignores memory, network,
+launching kernels and talking between ranks. Starting up is a constant for each run. It ignores memory, network,
 data loading and failed attempts, so it tells an evening from a week and no more; it holds for GPUs, not for CPU ranks.
 
     work of a step   llm    6 * parameters * tokens (with adapters 4: frozen weights get no gradient; DPO 2 more for
@@ -89,18 +89,18 @@ def step_s(point: Point) -> float:
 
 
 def wall_s(point: Point) -> float:
-    """Seconds of a point: the timed look and all its epochs, the traced one and the control where there are any."""
+    """Seconds of a point: the timed run and all its epochs, the traced one and the control where there are any."""
     step = step_s(point)
     samples = IMAGES.get(point.data, MNIST_IMAGES) * (point.epochs or 0)
     epochs = samples / (point.micro_batch * point.grad_accum * point.world_size)
-    looks = [point.timed_steps + epochs] + ([point.traced_steps] if point.traced_steps else [])
+    runs = [point.timed_steps + epochs] + ([point.traced_steps] if point.traced_steps else [])
     if point.cost_pairs:
         block = plan.block_steps(point, step)
         plans = [plan.control_plain(block)] + (
             [plan.control_tracer(point, block, "nsys")] if point.traced_steps else []
         )
-        looks += [sum(b.steps for b in blocks) for blocks in plans] * point.cost_pairs
-    return sum(START_S + (point.warmup_steps + steps) * step for steps in looks)
+        runs += [sum(b.steps for b in blocks) for blocks in plans] * point.cost_pairs
+    return sum(START_S + (point.warmup_steps + steps) * step for steps in runs)
 
 
 def disk_bytes(point: Point) -> float:

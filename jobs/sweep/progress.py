@@ -10,9 +10,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from jobs.record.folder import read_json
+from jobs.record.json_files import read_json
+from jobs.record.record import Record
 
 
 def duration(seconds: float) -> str:
@@ -44,13 +45,13 @@ class Progress:
         if job not in self.running:
             return
         point, path = self.running.pop(job)
-        record: dict[str, Any] = read_json(Path(path)) or {}
-        good = record.get("status") == "ok"
+        record = read_json(Path(path), Record)
+        good = record is not None and record.status == "ok"
         self.done, self.failed = self.done + 1, self.failed + (not good)
-        if not good:
-            self.line(f"point {point} {record.get('status', 'has no record')}: {record.get('message')}")
+        if record is None or record.status != "ok":
+            self.line(f"point {point} {record.status if record else 'has no record'}: {record and record.message}")
         elif not self.sink.isatty():
-            self.line(f"point {point} ok in {duration(record.get('wall_s', 0))}")
+            self.line(f"point {point} ok in {duration(record.wall_s or 0)}")
         self.show()
 
     def left(self) -> int:

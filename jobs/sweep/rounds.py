@@ -10,9 +10,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from jobs.record.folder import read_json
+from msgspec import Struct, structs
+
+from jobs.record.json_files import load_json, read_json
+from jobs.record.launch_files import Job
+from jobs.sweep.alert import Alert
+
+
+class PointList(Struct, frozen=True, kw_only=True):
+    """sweep.json, or the file of a round: points to measure."""
+
+    name: str
+    alert: Alert | None = None
+    points: list[Job]
+
+    def job(self, point_id: str) -> Job:
+        """A point of it. Raises LookupError."""
+        for job in self.points:
+            if job.point_id == point_id:
+                return structs.replace(job, sweep=self.name)
+        raise LookupError(f"no point {point_id} in it")
 
 
 def file(results: Path, number: int) -> Path:
@@ -31,19 +49,22 @@ def files(results: Path) -> list[Path]:
 def holder(results: Path, point_id: str) -> Path:
     """The file that lists this point: sweep.json, or a round. Raises LookupError where none does."""
     for path in (results / "sweep.json", *files(results)):
-        if any(point["point_id"] == point_id for point in (read_json(path) or {}).get("points", [])):
+        if point_id in ids(path):
             return path
     raise LookupError(f"{results}: no point {point_id} in sweep.json, nor in a round of remedies")
 
 
-def job_of(results: Path, point_id: str) -> dict[str, Any]:
-    """{"sweep", "point_id", "settings"} of a point. Raises LookupError."""
-    told = read_json(holder(results, point_id)) or {}
-    mine = next(point for point in told["points"] if point["point_id"] == point_id)
-    return {"sweep": told["name"], **mine}
+def ids(path: Path) -> list[str]:
+    """Ids of the points that a file lists."""
+    found = read_json(path, PointList)
+    return [job.point_id for job in found.points] if found else []
+
+
+def job_of(results: Path, point_id: str) -> Job:
+    """A point of a sweep or of its rounds. Raises LookupError."""
+    return load_json(holder(results, point_id), PointList).job(point_id)
 
 
 def added(results: Path, upto: int | None = None) -> list[str]:
     """Ids of the points of all rounds, or of the first ones."""
-    told = (read_json(path) or {} for path in files(results)[:upto])
-    return [point["point_id"] for one in told for point in one["points"]]
+    return [point_id for path in files(results)[:upto] for point_id in ids(path)]

@@ -9,18 +9,18 @@ they are taken, so a killed job keeps its log.
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from jobs.host.processes import die_with_parent, end_on_sigterm
-from jobs.record.folder import Look, read_json
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import json_line, read_json
+from jobs.record.launch_files import HostSample, RankProcess
 
 INTERVAL_S = 0.5
 
@@ -28,8 +28,8 @@ INTERVAL_S = 0.5
 class HostReader:
     """CPU time, memory and storage traffic of the job's processes on this host."""
 
-    def __init__(self, look: Look) -> None:
-        self.look, self.host = look, socket.gethostname()
+    def __init__(self, run_folder: RunFolder) -> None:
+        self.run_folder, self.host = run_folder, socket.gethostname()
         self.seen: dict[int, psutil.Process] = {}
         self.cpu_s: dict[int, float] = {}
         self.last = time.monotonic()
@@ -37,16 +37,16 @@ class HostReader:
     def processes(self) -> list[psutil.Process]:
         """The workers whose pid files name this host, and all that they started."""
         pids = set()
-        for path in self.look.folder.glob("rank*.pid.json"):
-            entry = read_json(path)
-            if entry and entry["host"] == self.host and psutil.pid_exists(entry["pid"]):
-                pids.add(entry["pid"])
+        for path in self.run_folder.path.glob("rank*.pid.json"):
+            rank = read_json(path, RankProcess)
+            if rank and rank.host == self.host and psutil.pid_exists(rank.pid):
+                pids.add(rank.pid)
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    pids |= {c.pid for c in psutil.Process(entry["pid"]).children(recursive=True)}
+                    pids |= {c.pid for c in psutil.Process(rank.pid).children(recursive=True)}
         self.seen = {pid: process for pid in pids if (process := self.seen.get(pid) or process_of(pid))}
         return list(self.seen.values())
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> HostSample:
         cpu_s = rss = read = write = count = 0.0
         for process in self.processes():
             try:
@@ -62,14 +62,17 @@ class HostReader:
                 continue
         now = time.monotonic()
         percent, self.last = 100 * cpu_s / max(now - self.last, 1e-6), now
-        return {
-            "cpu_percent": round(percent, 2),
-            "rss_bytes": int(rss),
-            "host_memory_used_bytes": psutil.virtual_memory().used,
-            "read_bytes": int(read),
-            "write_bytes": int(write),
-            "num_processes": int(count),
-        }
+        return HostSample(
+            t_ns=time.time_ns(),
+            mono_ns=time.monotonic_ns(),
+            host=self.host,
+            cpu_percent=round(percent, 2),
+            rss_bytes=int(rss),
+            host_memory_used_bytes=psutil.virtual_memory().used,
+            read_bytes=int(read),
+            write_bytes=int(write),
+            num_processes=int(count),
+        )
 
 
 def process_of(pid: int) -> psutil.Process | None:
@@ -82,13 +85,12 @@ def process_of(pid: int) -> psutil.Process | None:
 
 def main() -> None:
     die_with_parent()
-    look, host, stop = Look(Path(sys.argv[1])), socket.gethostname(), threading.Event()
+    run_folder, host, stop = RunFolder(Path(sys.argv[1])), socket.gethostname(), threading.Event()
     end_on_sigterm(stop)
-    reader = HostReader(look)
-    with look.host_samples(host).open("a") as sink:
+    reader = HostReader(run_folder)
+    with run_folder.host_samples(host).open("a") as sink:
         while not stop.wait(INTERVAL_S):
-            sample = {"t_ns": time.time_ns(), "mono_ns": time.monotonic_ns(), "host": host, **reader.read()}
-            sink.write(json.dumps(sample) + "\n")
+            sink.write(json_line(reader.read()))
             sink.flush()
 
 

@@ -12,26 +12,28 @@ import subprocess
 import sys
 
 from jobs.host import gpus
-from jobs.record.folder import Look, read_json, write_json
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import read_json, write_json
+from jobs.record.launch_files import SamplerProcesses
+from jobs.sweep.order import Order
 from jobs.telemetry.gpu.events import Events
 
 END_S = 5.0
-OFF_VARIABLE = "NIGHTSWEEP_NO_SAMPLERS"
 
 
 class Started:
     """The running samplers of this node: the host's always, the GPUs' where NVML answers and a rate is asked for."""
 
-    def __init__(self, look: Look, nvml_hz: int) -> None:
-        self.look = look
-        modules = [] if OFF_VARIABLE in os.environ else ["jobs.telemetry.host_sampler"]
-        if modules and nvml_hz > 0 and gpus.probe()[0]:
+    def __init__(self, run_folder: RunFolder, order: Order) -> None:
+        self.run_folder = run_folder
+        modules = ["jobs.telemetry.host_sampler"] if order.samplers else []
+        if modules and order.point().nvml_hz > 0 and gpus.probe()[0]:
             modules.append("jobs.telemetry.gpu.sampler")
-        commands = [[sys.executable, "-m", module, str(look.folder)] for module in modules]
+        commands = [[sys.executable, "-m", module, str(run_folder.path)] for module in modules]
         # numpy's and Arrow's pools of threads would cost more than the sampling
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.processes = [subprocess.Popen(command, env=env, start_new_session=True) for command in commands]
-        write_json(look.samplers(socket.gethostname()), {"pids": [p.pid for p in self.processes]})
+        write_json(run_folder.samplers(socket.gethostname()), SamplerProcesses(pids=[p.pid for p in self.processes]))
 
     def end(self) -> None:
         """Let them write what they have, and go; tell of one that did not last so long."""
@@ -39,7 +41,7 @@ class Started:
         for process in self.processes:
             if process.poll() is not None:
                 text = f"`{' '.join(map(str, process.args[1:3]))}` ended by itself with {process.returncode}"  # type: ignore[index]
-                Events(self.look.events(host), host).add("sampler_lost", text)
+                Events(self.run_folder.events(host), host).add("sampler_lost", text)
         for process in self.processes:
             process.terminate()
             process.send_signal(signal.SIGCONT)  # one that is held still would not hear it
@@ -54,8 +56,8 @@ class Started:
 class Samplers:
     """A rank's hand on the samplers of its node; only the node's first rank has one."""
 
-    def __init__(self, look: Look, local_rank: int) -> None:
-        self.look, self.mine, self.running = look, local_rank == 0, True
+    def __init__(self, run_folder: RunFolder, local_rank: int) -> None:
+        self.run_folder, self.mine, self.running = run_folder, local_rank == 0, True
 
     def set(self, running: bool) -> None:
         """Let the samplers run, or stop them where they stand. They take up their rhythm again by themselves."""
@@ -64,7 +66,7 @@ class Samplers:
         self.running = running
         if not self.mine:
             return
-        told = read_json(self.look.samplers(socket.gethostname())) or {"pids": []}
-        for pid in told["pids"]:
+        found = read_json(self.run_folder.samplers(socket.gethostname()), SamplerProcesses) or SamplerProcesses()
+        for pid in found.pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT if running else signal.SIGSTOP)

@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 
 from jobs.host.facts import ROOT
-from jobs.record.folder import read_json
+from jobs.record.json_files import read_json
+from jobs.record.record import Record
 from tests.cluster.slurm import Cluster, Shape
 
 WORK = Path("/tmp/ns")
@@ -47,16 +48,16 @@ def labelled(names: str, gpus: int) -> None:
     subprocess.run(command, check=False)
 
 
-def records() -> tuple[int, list[dict[str, object]]]:
+def records() -> tuple[int, list[Record]]:
     """How many points there are to run, as far as drivers have begun, and the records that are written."""
     sweeps = [json.loads(path.read_text()) for path in Path("results").glob("*/sweep.json")]
-    found = [read_json(path) for path in Path("results").glob("*/points/*/record.json")]
+    found = [read_json(path, Record) for path in Path("results").glob("*/points/*/record.json")]
     return sum(len(sweep["points"]) for sweep in sweeps), [record for record in found if record]
 
 
 def wait(drivers: list[subprocess.Popen[bytes]], end: float) -> None:
     while time.monotonic() < end and any(one.poll() is None for one in drivers):
-        ok = [record["status"] == "ok" for record in records()[1]]
+        ok = [record.status == "ok" for record in records()[1]]
         if len(ok) - sum(ok) >= max(FEW_FAILED, sum(ok)):
             print(f"{len(ok) - sum(ok)} of {len(ok)} points failed: the night ends here")
             break
@@ -74,9 +75,9 @@ def wait(drivers: list[subprocess.Popen[bytes]], end: float) -> None:
 def tell() -> None:
     points, found = records()
     print(f"{len(found)} of {points} points have a record")
-    for record in sorted(found, key=lambda record: str(record["point_id"])):
-        why = "" if record["status"] == "ok" else f" {record['reason']}: {record['message']}"
-        print(f"{record['status']} {record['point_id']}{why}"[:300])
+    for record in sorted(found, key=lambda record: str(record.point_id)):
+        why = "" if record.status == "ok" else f" {record.reason}: {record.message}"
+        print(f"{record.status} {record.point_id}{why}"[:300])
 
 
 def pack(out: Path) -> None:

@@ -23,7 +23,7 @@ from analysis.metrics.ranks import clock
 from analysis.metrics.steps import trace
 from analysis.readers import gpu_log
 from analysis.readers.nsys import reader as nsys
-from jobs.record import json_lines
+from jobs.record.json_files import read_lines
 
 _Row = dict[str, Any]
 
@@ -73,7 +73,7 @@ def sampler(folder: Path) -> _Row:
 def loads(folder: Path, facts: Mapping[str, Any]) -> list[_Row]:
     """Each load: what it did, what that should show, and what was shown."""
     samples = log_of(folder, facts["uuid"])
-    return [_load(samples, facts, line) for line in json_lines.read(folder / "loads.jsonl")]
+    return [_load(samples, facts, line) for line in read_lines(folder / "loads.jsonl", dict)]
 
 
 def _load(samples: pl.DataFrame, facts: Mapping[str, Any], load: Mapping[str, Any]) -> _Row:
@@ -117,7 +117,7 @@ def bursts(folder: Path, uuid: str) -> _Row:
     """The trace's clock against the host's, and the age of the counters against the trace's kernels."""
     events = nsys.read(folder / "trace-r0.sqlite").events
     marks = events["nvtx"].filter(pl.col("name").cat.starts_with("burst ")).sort("start_ns")
-    ends = np.array([line["end_ns"] for line in json_lines.read(folder / "loads.jsonl")])
+    ends = np.array([line["end_ns"] for line in read_lines(folder / "loads.jsonl", dict)])
     ranges = clock.compared(marks["end_ns"].to_numpy() - ends[: len(marks)])
     busy = trace.spans(events["kernels"])
     samples = log_of(folder, uuid).drop_nulls(["gpm_span_ns", "sm_active_percent"])

@@ -16,23 +16,25 @@ from pathlib import Path
 
 from jobs.host import gpus
 from jobs.point.point import complete
-from jobs.record.folder import Look, write_json
+from jobs.record.folder import RunFolder
+from jobs.record.launch_files import Value
+from jobs.sweep.order import Order
 from jobs.telemetry.samplers import Started
 from jobs.telemetry.trace import nsys
 
-POINT = {"workload": "image", "model": "mobilenet_v2", "traced_steps": 1}
+POINT: dict[str, Value] = {"workload": "image", "model": "mobilenet_v2", "traced_steps": 1}
 
 
 def measure(folder: Path, load: str, hz: int, prefix: list[str]) -> int:
     """One load with the samplers beside it; its exit status."""
-    look = Look(folder / load)
-    look.folder.mkdir(parents=True)
-    settings = POINT | {"nvml_hz": hz}
-    write_json(look.point_file, {"sweep": "calibration", "point_id": load, "settings": settings})
-    samplers = Started(look, hz)
+    run_folder = RunFolder(folder / load)
+    run_folder.path.mkdir(parents=True)
+    order = Order(settings=POINT | {"nvml_hz": hz})
+    order.write(run_folder)
+    samplers = Started(run_folder, order)
     try:
-        command = [*prefix, sys.executable, "-m", "tests.gpu_host.loads", str(look.folder), load]
-        with look.log.open("ab") as log:
+        command = [*prefix, sys.executable, "-m", "tests.gpu_host.loads", str(run_folder.path), load]
+        with run_folder.log.open("ab") as log:
             return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
     finally:
         samplers.end()
@@ -51,11 +53,11 @@ def run(folder: Path, hz: int = 10, with_nsys: bool = True) -> str | None:
     if not with_nsys or not found.works:
         print(f"no bursts under nsys: {found.text}", file=sys.stderr)
         return None
-    look = Look(folder / "bursts")
-    prefix = nsys.profile_command(look, 0, complete(POINT))
+    run_folder = RunFolder(folder / "bursts")
+    prefix = nsys.profile_command(run_folder, 0, complete(POINT))
     if measure(folder, "bursts", hz, prefix):
-        return f"{folder}: the bursts failed; see {look.log}"
-    return nsys.export(look, [0], keep_report=False)
+        return f"{folder}: the bursts failed; see {run_folder.log}"
+    return nsys.export(run_folder, [0], keep_report=False)
 
 
 def main() -> int:

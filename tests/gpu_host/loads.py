@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from jobs.host.gpus import full_uuid
-from jobs.record.folder import write_json
+from jobs.record.json_files import write_json
 
 EDGE = 8192
 """Edge of the bf16 matrices."""

@@ -24,13 +24,14 @@ MODULES = {
 }
 
 
-def wait(look: Path) -> None:
-    """In a rank of this look: be ready, and wait to be told to go on."""
+def wait(folder: Path) -> None:
+    """In a rank of this run: be ready, and wait to be told to go on."""
     from jobs.host.processes import die_with_parent
-    from jobs.record.folder import Look, read_json
+    from jobs.record.folder import RunFolder
+    from jobs.sweep.order import read_order
 
     die_with_parent()
-    settings = read_json(Look(look).point_file)["settings"]
+    settings = read_order(RunFolder(folder)).settings
     common = ("jobs.rank.loop", "jobs.strategies.ddp", f"jobs.workloads.{settings['workload']}")
     for name in (
         *common,

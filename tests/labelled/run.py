@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -27,12 +28,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from jobs.host.facts import ROOT
 from jobs.launch import launch, watchdog
-from jobs.launch.attempt import SKIPPED, Attempt
+from jobs.launch.attempt import SKIPPED, Attempt, RunEnd
 from jobs.point import plan
 from jobs.point.point import Point
-from jobs.record.folder import read_json, write_json
+from jobs.record.json_files import read_json, write_json
+from jobs.record.launch_files import Job as PointJob
+from jobs.record.record import Record, RunName, write_record
+from jobs.record.record import Run as RankRun
 from jobs.telemetry.trace import nsys
 from tests.labelled import ahead
 from tests.labelled.runs import RUNS, Run, load
@@ -65,17 +71,16 @@ def jobs_of(runs: list[Run]) -> list[Job]:
     return [job for group in (own, fixed) for job in sorted(group, key=lambda job: -job.point.world_size)]
 
 
-def looks(job: Job, attempt: Attempt) -> tuple[dict[str, Any], launch.Choice]:
-    """In place of the launcher's own looks. There is no second try under Kineto: a run without nsys is none."""
-    entries = {"timed": SKIPPED, "traced": SKIPPED, "control": SKIPPED}
+def runs_of(job: Job, attempt: Attempt) -> launch.Measurement:
+    """In place of the launcher's own runs. There is no second try under Kineto: a run without nsys is none."""
+    ends: dict[RunName, RunEnd] = {"timed": SKIPPED, "traced": SKIPPED, "control": SKIPPED}
     choice = launch.choose_tracer(job.point, launch.uses_cuda(job.point))
-    if choice.no_gpu_metrics:
-        attempt.environment[nsys.NO_GPU_METRICS_VARIABLE] = "1"
+    attempt = dataclasses.replace(attempt, gpu_metrics=choice.no_gpu_metrics is None)
     if job.timed:
-        entries["timed"] = attempt.run("timed", "none", plan.timed(job.point))
-    if job.traced and entries["timed"]["status"] != "failed":
-        entries["traced"] = attempt.run("traced", choice.tracer or "none", plan.traced(job.point))
-    return entries, choice
+        ends["timed"] = attempt.run("timed", "none", plan.timed(job.point))
+    if job.traced and ends["timed"].run.status != "failed":
+        ends["traced"] = attempt.run("traced", choice.tracer or "none", plan.traced(job.point))
+    return launch.Measurement(ends, choice)
 
 
 def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: float) -> None:
@@ -85,8 +90,8 @@ def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: f
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.sched_setaffinity(0, cores)
-    launch.run_looks = functools.partial(looks, job)
-    point = {"sweep": "labelled", "point_id": job.point.id, "settings": job.point.settings()}
+    launch.run_all = functools.partial(runs_of, job)
+    point = PointJob(sweep="labelled", point_id=job.point.id, settings=job.point.settings())
     with ahead.turn(folder.parent, gpus, go) as turn, beside(job.run.neighbour, turn):
         export = nsys.export
 
@@ -96,12 +101,10 @@ def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: f
 
         nsys.export = after_the_turn
         record = launch.launch(folder, point, watchdog.Limits(limit_s, limit_s), lambda: False)
-    failed = [entry for entry in record["looks"].values() if entry["status"] == "failed"]
-    if not failed:
-        record |= {"status": "ok", "reason": None, "message": None}
-    else:
-        record |= {"status": "failed", "reason": failed[0]["reason"], "message": failed[0]["message"]}
-    write_json(folder / "record.json", record)
+    failed = [run for _, run in record.runs.named() if run.status == "failed"]
+    first, status = (failed[0], "failed") if failed else (RankRun(), "ok")
+    record = structs.replace(record, status=status, reason=first.reason, message=first.message)
+    write_record(folder / "record.json", record)
 
 
 @contextlib.contextmanager
@@ -136,9 +139,9 @@ def step_ms(folder: Path, phase: str) -> list[float]:
 
 def told(job: Job, folder: Path, wall_s: float) -> str:
     """The line of a run that has ended."""
-    record = read_json(folder / "record.json")
-    if record is None or record["status"] != "ok":
-        why = f"{record['reason']}: {record['message']}" if record else "its process ended without a record"
+    record = read_json(folder / "record.json", Record)
+    if record is None or record.status != "ok":
+        why = f"{record.reason}: {record.message}" if record else "its process ended without a record"
         return f"FAILED {job.name} ({wall_s:.0f} s) {why}"[:300]
     times = {phase: step_ms(folder, phase) for phase in ("timed", "traced")}
     steps = ", ".join(f"{phase} {statistics.median(ms):.2f} ms" for phase, ms in times.items() if ms)
@@ -218,8 +221,8 @@ def run_all(waiting: list[Job], args: argparse.Namespace) -> int:
 
 
 def measured(folder: Path) -> bool:
-    record = read_json(folder / "record.json")
-    return record is not None and record["status"] == "ok"
+    record = read_json(folder / "record.json", Record)
+    return record is not None and record.status == "ok"
 
 
 def main() -> int:

@@ -18,7 +18,8 @@ import jobs.rank.loop
 from analysis.ingest import engine
 from analysis.tools.publish import leaks
 from analysis.tools.publish.scrub import Scrubber
-from jobs.record.folder import read_json
+from jobs.record.json_files import read_json
+from jobs.record.record import Record
 from jobs.workloads.base import Work
 from tests.analysis.readers.test_readers import DATA
 from tests.labelled import ahead, inject, store
@@ -190,9 +191,9 @@ def test_the_driver_runs_what_is_listed_and_goes_on_after_a_failure(tmp_path):
     assert lines[0].startswith("FAILED broken") and "exception@rank0:step1" in lines[0]
     assert lines[1].startswith("ok slow") and "straggler" in lines[1]
     folder = tmp_path / "out/points/slow"
-    record = read_json(folder / "record.json")
-    assert [record["looks"][kind]["status"] for kind in ("timed", "traced")] == ["skipped", "ok"]
-    assert record["status"] == "ok" and read_json(folder / "label.json")["kinds"] == ["straggler"]
+    record = read_json(folder / "record.json", Record)
+    assert [run.status for _, run in record.runs.named()] == ["skipped", "ok", "skipped"]
+    assert record.status == "ok" and read_json(folder / "label.json", dict)["kinds"] == ["straggler"]
     assert len(list(folder.glob("traced/trace-r*.json.gz"))) == 2
     waits = {}
     for rank in (0, 1):

@@ -32,9 +32,9 @@ def communicates(e: Evidence) -> bool:
 
 def link(e: Evidence) -> tuple[float, str]:
     """Bandwidth between ranks in one direction, bytes/s, and what that is taken from."""
-    hosts = e.record.get("hosts") or []
-    if len(hosts) == 1 and len(hosts[0].get("gpus") or []) > 1 and hosts[0].get("topology"):
-        links = [int(n) for n in re.findall(r"\bNV(\d+)\b", hosts[0]["topology"])]
+    hosts = e.record.hosts
+    if len(hosts) == 1 and len(hosts[0].gpus) > 1 and hosts[0].topology:
+        links = [int(n) for n in re.findall(r"\bNV(\d+)\b", hosts[0].topology)]
         return (min(links) * NVLINK_BYTES_PER_S, f"NV{min(links)}") if links else (PCIE_BYTES_PER_S, "PCIe")
     return limit("network_bytes_per_s"), "a network" if len(hosts) > 1 else "an unknown link"
 

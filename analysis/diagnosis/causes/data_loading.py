@@ -93,9 +93,8 @@ def host_wait(e: Evidence) -> float:
 
 def cores(e: Evidence) -> int | None:
     """CPU cores for each rank of a host."""
-    hosts = e.record.get("hosts") or []
-    count = hosts[0].get("cpu_cores") if hosts else None
-    return int(count) // e.point.processes_per_node if count and e.point else None
+    count = e.record.hosts[0].cpu_cores if e.record.hosts else None
+    return count // e.point.processes_per_node if count and e.point else None
 
 
 def workers_busy(e: Evidence) -> float | None:

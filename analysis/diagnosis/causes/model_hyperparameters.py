@@ -108,12 +108,12 @@ def recompute_or_unfused(e: Evidence) -> list[Cause]:
 
 def recomputed(e: Evidence) -> float | None:
     """Share of the hardware FLOPs that activation checkpointing adds; None without it, or where memory needs it."""
-    counts = [r["flops"] for r in e.results if (r.get("flops") or {}).get("hardware_step")]
+    counts = [(r.flops.step or 0, r.flops.hardware_step) for r in e.results if r.flops and r.flops.hardware_step]
     if not e.setting("activation_checkpointing") or not counts or e.memory is None:
         return None
     if e.memory[0] > MEMORY_LEFT * e.memory[1]:
         return None
-    return 1 - float(sum(c["step"] for c in counts)) / float(sum(c["hardware_step"] for c in counts))
+    return 1 - sum(model for model, _ in counts) / sum(hardware for _, hardware in counts)
 
 
 def _longest(e: Evidence, which: pl.Expr) -> list[Fact]:

@@ -24,6 +24,8 @@ from analysis.metrics.intervals import Intervals
 from analysis.sweep.interval import half_interval
 from analysis.tables.parts import BUSY, PARTS
 from jobs.point.point import Point
+from jobs.record.launch_files import RankResult
+from jobs.record.record import Record
 
 Floats = npt.NDArray[np.float64]
 
@@ -42,8 +44,8 @@ class Evidence:
     stragglers: pl.DataFrame = field(default_factory=pl.DataFrame)
     cpu_parts: pl.DataFrame = field(default_factory=pl.DataFrame)
     point: Point | None = None
-    record: Mapping[str, Any] = field(default_factory=dict)
-    results: Sequence[Mapping[str, Any]] = ()
+    record: Record = field(default_factory=lambda: Record(status="not_run"))
+    results: Sequence[RankResult] = ()
     steps: pl.DataFrame = field(default_factory=pl.DataFrame)
     traced_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
     samples: Mapping[int, pl.DataFrame] = field(default_factory=dict)
@@ -238,8 +240,8 @@ class Evidence:
     @functools.cached_property
     def memory(self) -> tuple[int, int] | None:
         """Peak of the allocator's reserved memory over ranks, and the smallest device's memory, bytes."""
-        peaks = [r["peak_reserved_bytes"] for r in self.results if r.get("peak_reserved_bytes")]
-        gpus = [g["memory_bytes"] for h in self.record.get("hosts") or [] for g in h.get("gpus") or []]
+        peaks = [r.peak_reserved_bytes for r in self.results if r.peak_reserved_bytes]
+        gpus = [gpu.memory_bytes for host in self.record.hosts for gpu in host.gpus if gpu.memory_bytes]
         return (max(peaks), min(gpus)) if peaks and gpus else None
 
     @functools.cached_property

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from analysis.diagnosis.thresholds import limit
+from jobs.record.launch_files import RankResult
 
 THROTTLES = {
     2: "fixed clocks",
@@ -35,14 +35,14 @@ class Span:
     look: str | None = None
 
 
-def timed(results: Sequence[Mapping[str, Any]], offsets: Mapping[str, int]) -> list[Span]:
+def timed(results: Sequence[RankResult], offsets: Mapping[str, int]) -> list[Span]:
     """The timed windows that ranks left at their end. `offsets`: what was taken out of the times of hosts, ns."""
     spans = []
     for result in results:
-        if result.get("uuid") and result.get("window"):
-            by = offsets.get(result.get("host") or "", 0)
-            window = (result["window"]["start_ns"] - by, result["window"]["end_ns"] - by)
-            spans.append(Span(int(result["rank"]), result["uuid"], *window, "timed"))
+        if result.uuid and result.window:
+            by = offsets.get(result.host or "", 0)
+            window = (result.window.start_ns - by, result.window.end_ns - by)
+            spans.append(Span(result.rank, result.uuid, *window, "timed"))
     return spans
 
 

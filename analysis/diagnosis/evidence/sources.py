@@ -18,7 +18,7 @@ from analysis.ingest import point_tables, trace_tables
 from analysis.metrics.ranks import clock
 from analysis.tables.parts import HIDDEN
 from jobs.point.point import FIELDS, Point, complete
-from jobs.record.folder import read_json
+from jobs.record.point_folder import record_of, results_of
 
 KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "nvtx", "collectives")
 COLUMNS = {
@@ -142,8 +142,8 @@ def of_folder(folder: Path, *, with_traces: bool = True) -> Evidence:
 
 def of_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evidence:
     """A point's folder, and the folder of its tables."""
-    record = read_json(folder / "record.json") or read_json(folder / "point.json") or {}
-    point = of_settings(record.get("settings") or {})
+    record = record_of(folder)
+    point = of_settings(record.settings)
     traces = tables / point_tables.TRACES
     has_traces = with_traces and (traces / "windows.parquet").is_file()
     unread = traces / f"{point_tables.UNREAD}.parquet"
@@ -155,40 +155,32 @@ def of_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evidenc
     loop = traces / f"{point_tables.LOOP_STEPS}.parquet"
     traced = pl.read_parquet(loop) if loop.is_file() else steps.clear()
     traced = traced.filter(pl.col("phase") == "traced")
-    results = _results(folder / "timed") or _results(folder / "traced")
+    ranks = results_of(folder) or results_of(folder, "traced")
     absent = dict(found.absent)
     if not has_traces:
-        tracer = record.get("tracer") or {}
-        why = None if tracer.get("used") else tracer.get("reason")
-        absent["trace"] = problems or str(why or "none of a rank in the folder")
+        why = None if record.tracer.used else record.tracer.reason
+        absent["trace"] = problems or why or "none of a rank in the folder"
     elif point and len({one.rank for one in found.lanes}) < point.processes:
         absent["trace of all ranks"] = f"{len({one.rank for one in found.lanes})} of {point.processes} ranks are traced"
     if has_traces and problems:
         absent["trace, in part"] = problems
     offsets = clock.of_hosts(
-        clocks.filter(pl.col("between") == "ranks").to_dicts(), {r["rank"]: r.get("host") for r in results}
+        clocks.filter(pl.col("between") == "ranks").to_dicts(), {rank.rank: rank.host for rank in ranks}
     )
-    held = samples.within(gpus, samples.timed(results, offsets)) or samples.within(gpus, spans(found))
+    held = samples.within(gpus, samples.timed(ranks, offsets)) or samples.within(gpus, spans(found))
     timed = steps.filter(pl.col("phase") == "timed")
     seen, look = (timed, "timed") if timed.height else (traced, "traced")
     window = pl.col("t_ns").is_between(seen["start_ns"].min(), seen["end_ns"].max())
     return dataclasses.replace(
-        found, point=point, record=record, results=results, steps=timed, traced_steps=traced,
+        found, point=point, record=record, results=ranks, steps=timed, traced_steps=traced,
         hosts=hosts.filter((pl.col("look") == look) & window), samples=held,
-        absent={k: v for k, v in absent.items() if not k.startswith("counters")} | counted(held, record),
+        absent={k: v for k, v in absent.items() if not k.startswith("counters")} | counted(held, record.nvml.reason),
     )  # fmt: skip
 
 
-def _results(folder: Path) -> list[dict[str, Any]]:
-    """What the ranks left at a good end, by rank."""
-    found = [read_json(path) for path in folder.glob("rank*.result.json")]
-    return sorted((result for result in found if result), key=lambda result: int(result["rank"]))
-
-
-def counted(held: Mapping[int, pl.DataFrame], record: Mapping[str, Any]) -> dict[str, str]:
-    """What the counters do not tell."""
+def counted(held: Mapping[int, pl.DataFrame], reason: str | None = None) -> dict[str, str]:
+    """What the counters do not tell. `reason`: why the GPUs could not be sampled."""
     if not held:
-        reason = (record.get("nvml") or {}).get("reason")
         return {"counters": str(reason or "no samples of the GPUs while steps ran")}
     silent = [rank for rank, own in held.items() if own["sm_active_percent"].null_count() == own.height]
     return {"counters of GPM": f"none of rank {', '.join(map(str, silent))}"} if silent else {}
@@ -221,4 +213,4 @@ def with_log(e: Evidence, path: Path | None) -> Evidence:
     held = samples.within(log, spans(e))
     why = {} if held else {"counters": f"{path}: no samples of these GPUs while the traces ran"}
     rest = {k: v for k, v in e.absent.items() if not k.startswith("counters")}
-    return dataclasses.replace(e, samples=held, absent=rest | (why or counted(held, {})))
+    return dataclasses.replace(e, samples=held, absent=rest | (why or counted(held)))

@@ -20,7 +20,7 @@ import polars as pl
 from analysis.diagnosis.remedies import trials
 from analysis.ingest.point_tables import concatenated
 from jobs.point.point import complete
-from jobs.record.folder import write_json
+from jobs.record.json_files import write_json
 from jobs.sweep import rounds
 
 

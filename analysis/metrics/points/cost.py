@@ -7,44 +7,47 @@ a start of their own, with the plain blocks of the pair's other start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from msgspec import structs
 
-from analysis.readers import point_files
-from jobs.record import json_lines
+from jobs.record.json_files import read_lines
+from jobs.record.launch_files import StepLine
+from jobs.record.point_folder import ranked
+from jobs.record.record import Record
 
 _Row = dict[str, Any]
 
 
-def rows(point: Path, record: Mapping[str, Any]) -> list[_Row]:
+def rows(point: Path, record: Record) -> list[_Row]:
     """Rows of COST, without the point's id."""
-    settings, tracer = record.get("settings") or {}, (record.get("tracer") or {}).get("used")
     found: list[_Row] = []
     turn = 0
-    for pair, folder in point_files.ranked(point, r"cost-plain-(\d+)"):
+    for pair, folder in ranked(point, r"cost-plain-(\d+)"):
         plain = blocks(folder)
         for none, sampler in _neighbours(plain):
-            name = f"{settings.get('nvml_hz')} Hz" if record.get("device") == "cuda" else "host"
+            name = f"{record.settings.get('nvml_hz')} Hz" if record.device == "cuda" else "host"
             found.append({"condition": "sampler", "tool": name, "pair": turn, **_compared(sampler, none)})
             turn += 1
         traced = blocks(point / f"cost-tracer-{pair}")
         for condition in ("idle", "capturing"):
             mine, none = (traced.filter(pl.col("phase") == condition), plain.filter(pl.col("phase") == "none"))
             if not mine.is_empty() and not none.is_empty():
-                found.append({"condition": condition, "tool": tracer, "pair": pair, **_compared(mine, none)})
+                found.append(
+                    {"condition": condition, "tool": record.tracer.used, "pair": pair, **_compared(mine, none)}
+                )
     return found
 
 
 def blocks(folder: Path) -> pl.DataFrame:
     """Blocks of one start: block, phase, steps, total_ms."""
     lines = [
-        {"rank": rank, **line}
-        for rank, path in point_files.ranked(folder, r"steps-r(\d+)\.jsonl")
-        for line in json_lines.read(path)
-        if line.get("phase") != "warmup"
+        {"rank": rank, **structs.asdict(line)}
+        for rank, path in ranked(folder, r"steps-r(\d+)\.jsonl")
+        for line in read_lines(path, StepLine)
+        if line.phase != "warmup"
     ]
     if not lines:
         return pl.DataFrame(schema={"block": pl.Int64, "phase": pl.String, "steps": pl.Int64, "total_ms": pl.Float64})

@@ -17,11 +17,12 @@ import polars as pl
 from analysis.metrics import intervals
 from analysis.metrics.points import peaks
 from analysis.tables.traces import BANDWIDTH
+from jobs.record.launch_files import RankResult
 
 _Json = dict[str, Any]
 
 
-def of_point(results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], world: int, step_ms: float) -> _Json:
+def of_point(results: Sequence[RankResult], settings: Mapping[str, Any], world: int, step_ms: float) -> _Json:
     """COLUMNS of a point, of `world` devices from what its ranks told at their end and its mean step time."""
     # Of a job with DataParallel one rank tells of all devices.
     flops, uncounted = _flops(results, 1 if settings.get("strategy") == "dp" else world)
@@ -35,20 +36,21 @@ def of_point(results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], 
     return row | {"mfu_percent": model, "hfu_percent": hardware}
 
 
-def _flops(results: Sequence[Mapping[str, Any]], ranks: int) -> tuple[tuple[int, int] | None, str | None]:
+def _flops(results: Sequence[RankResult], ranks: int) -> tuple[tuple[int, int] | None, str | None]:
     """Model and hardware FLOPs of a step over all ranks, or why there are none."""
-    told = [result.get("flops") or {} for result in results]
-    if len(told) < ranks or not all(t.get("step") for t in told):
-        reasons = [str(t["reason"]) for t in told if t.get("reason")]
+    counts = [result.flops for result in results if result.flops]
+    known = [(count.step, count.hardware_step or 0) for count in counts if count.step]
+    if len(known) < max(ranks, len(results)):
+        reasons = [count.reason for count in counts if count.reason]
         return None, ": ".join(["not counted", *reasons[:1]])
-    return (sum(t["step"] for t in told), sum(t["hardware_step"] for t in told)), None
+    return (sum(model for model, _ in known), sum(hardware for _, hardware in known)), None
 
 
-def _peak(results: Sequence[Mapping[str, Any]], precision: str | None) -> tuple[float | None, str | None]:
+def _peak(results: Sequence[RankResult], precision: str | None) -> tuple[float | None, str | None]:
     """The one peak of all ranks' devices, FLOP/s, or why there is none."""
-    if any(result.get("device") == "cpu" for result in results):
+    if any(result.device == "cpu" for result in results):
         return None, "a CPU has no stated peak"
-    names = sorted({str(result.get("device_name")) for result in results})
+    names = sorted({str(result.device_name) for result in results})
     if len(names) != 1:
         return None, f"ranks on devices of several models: {', '.join(names)}"
     device = peaks.of(names[0])

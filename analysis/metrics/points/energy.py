@@ -12,11 +12,14 @@ GPU's with its memory, not the host's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+from jobs.record.launch_files import RankResult
 
 _Row = dict[str, Any]
 _Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
@@ -28,19 +31,18 @@ SHORTEST_S = 1.0
 """A shorter window's energy stands in ENERGY alone, beside the number of its readings."""
 
 
-def rows(samples: pl.DataFrame, results: list[_Row], timed: pl.DataFrame) -> list[_Row]:
+def rows(samples: pl.DataFrame, results: Sequence[RankResult], timed: pl.DataFrame) -> list[_Row]:
     """One row a GPU of ENERGY, without the point's id. `samples`: gpu_samples; `results`: what ranks told at their end
     (the window is each rank's own, on the clock of its host); `timed`: the timed steps."""
-    of_uuid = {result["uuid"]: result for result in results if result.get("uuid") and result.get("window")}
+    of_uuid = {result.uuid: (result.rank, result.window) for result in results if result.uuid and result.window}
     found = []
     for gpu in samples.filter(pl.col("look") == "timed").drop_nulls("uuid").partition_by("uuid", maintain_order=True):
-        result = of_uuid.get(gpu["uuid"][0])
-        if result is None:
+        if gpu["uuid"][0] not in of_uuid:
             continue  # of the node, but no rank's
-        window = result["window"]["start_ns"], result["window"]["end_ns"]
-        own = timed.filter(pl.col("rank") == result["rank"])
-        base = {"host": gpu["host"][0], "gpu": gpu["gpu"][0], "uuid": gpu["uuid"][0], "rank": result["rank"]}
-        found.append(base | of_gpu(gpu.sort("t_ns"), own, window))
+        rank, window = of_uuid[gpu["uuid"][0]]
+        own = timed.filter(pl.col("rank") == rank)
+        base = {"host": gpu["host"][0], "gpu": gpu["gpu"][0], "uuid": gpu["uuid"][0], "rank": rank}
+        found.append(base | of_gpu(gpu.sort("t_ns"), own, (window.start_ns, window.end_ns)))
     return found
 
 

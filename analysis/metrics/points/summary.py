@@ -6,7 +6,7 @@ before things went wrong, and would stand in figures next to whole ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +15,42 @@ import polars as pl
 from analysis.metrics.points import efficiency
 from analysis.metrics.points.energy import SHORTEST_S
 from analysis.readers import point_files
+from jobs.record.launch_files import RankResult
+from jobs.record.point_folder import record_of, results_of
+from jobs.record.record import Record
 
 _Json = dict[str, Any]
 
 
 def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     """The point's row, from its record and its tables."""
-    record = point_files.record_of(point)
+    record = record_of(point)
     base = point_files.point_row(record)
     if not measured(record):
         return base
-    results = point_files.results(point)
+    results = results_of(point)
     timed = tables["steps"].filter(pl.col("phase") == "timed")
     numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, seconds(results, timed))
     if numbers["steps_per_epoch"] is not None and numbers.get("step_ms_mean") is not None:
         numbers["epoch_s"] = numbers["steps_per_epoch"] * numbers["step_ms_mean"] / 1e3
     if numbers.get("step_ms_mean") is not None:
-        world = record.get("world_size") or len(results)
-        numbers |= efficiency.of_point(results, record.get("settings") or {}, world, numbers["step_ms_mean"])
-    memory = "peak_allocated_bytes" if record.get("device") == "cuda" else "peak_rss_bytes"
+        world = record.world_size or len(results)
+        numbers |= efficiency.of_point(results, record.settings, world, numbers["step_ms_mean"])
+    memory = "peak_allocated_bytes" if record.device == "cuda" else "peak_rss_bytes"
     peak = tables["ranks"][memory].max()
     return base | numbers | {"peak_memory_bytes": peak} | _energy(tables["energy"], timed)
 
 
-def measured(record: Mapping[str, Any]) -> bool:
-    """Whether the timed look ran to its end."""
-    return bool(((record.get("looks") or {}).get("timed") or {}).get("status") == "ok")
+def measured(record: Record) -> bool:
+    """Whether the timed run ended well."""
+    return record.runs.timed.status == "ok"
 
 
-def _results(results: list[_Json]) -> _Json:
+def _results(results: Sequence[RankResult]) -> _Json:
+    """What ranks agree on, or the largest where they do not."""
     names = ("steps_per_epoch", "parameters", "trainable_parameters")
-    return {n: max((r[n] for r in results if r.get(n) is not None), default=None) for n in names}
+    known = {name: [value for r in results if (value := getattr(r, name)) is not None] for name in names}
+    return {name: max(values, default=None) for name, values in known.items()}
 
 
 def _steps(steps: pl.DataFrame, timed: pl.DataFrame) -> _Json:
@@ -73,9 +78,9 @@ def _rates(timed: pl.DataFrame, length_s: float | None) -> _Json:
     return {"samples_per_s": float(timed["samples"].sum()) / length_s, "tokens_per_s": tokens}
 
 
-def seconds(results: list[_Json], timed: pl.DataFrame) -> float | None:
+def seconds(results: Sequence[RankResult], timed: pl.DataFrame) -> float | None:
     """Length of the timed window, by the rank that took longest: they begin together, but hosts' clocks may differ."""
-    lengths = [(r["window"]["end_ns"] - r["window"]["start_ns"]) / 1e9 for r in results if r.get("window")]
+    lengths = [(r.window.end_ns - r.window.start_ns) / 1e9 for r in results if r.window]
     if lengths:
         return float(max(lengths))
     start, end = timed["start_ns"].min(), timed["end_ns"].max()

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import polars as pl
 
 from analysis.metrics.steps import trace
-from jobs.record import json_lines
+from jobs.record.json_files import read_lines
+from jobs.record.launch_files import RankResult, StepLine
 
 _Row = dict[str, Any]
 _Ints = npt.NDArray[np.int64]
@@ -42,10 +43,9 @@ def compared(differences_ns: _Ints) -> _Row:
 
 def step_times(folder: Path, rank: int) -> pl.DataFrame:
     """What the step loop noted: step, start_ns (UTC), mono_ns."""
-    path = folder / f"steps-r{rank}.jsonl"
-    names = ("step", "start_ns", "mono_ns")
-    lines = [{n: line.get(n) for n in names} for line in json_lines.read(path)] if path.exists() else []
-    return pl.DataFrame(lines, schema=dict.fromkeys(names, pl.Int64))
+    lines = read_lines(folder / f"steps-r{rank}.jsonl", StepLine)
+    rows = [(line.step, line.start_ns, line.mono_ns) for line in lines]
+    return pl.DataFrame(rows, schema=dict.fromkeys(("step", "start_ns", "mono_ns"), pl.Int64), orient="row")
 
 
 def utc_against_monotonic(folder: Path, rank: int) -> _Row:
@@ -109,15 +109,15 @@ def age_of_counters(samples: pl.DataFrame, uuid: str, end_ns: int) -> float | No
     return float((overlap * active).sum() / active[before].mean()) / 1e3
 
 
-def of_counters(samples: pl.DataFrame, results: list[_Row]) -> list[_Row]:
+def of_counters(samples: pl.DataFrame, results: Sequence[RankResult]) -> list[_Row]:
     """Rows of CLOCKS for the counters of the timed look; one a rank with a GPU."""
     timed = samples.filter(pl.col("look") == "timed")
     rows = []
     for result in results:
-        if result.get("uuid") and result.get("window"):
-            age = age_of_counters(timed, result["uuid"], result["window"]["end_ns"])
+        if result.uuid and result.window:
+            age = age_of_counters(timed, result.uuid, result.window.end_ns)
             known = {"events": 1, "offset_us": age} if age is not None else {"events": 0}
-            rows.append({"rank": result["rank"], "look": "timed", "between": "counters", **known})
+            rows.append({"rank": result.rank, "look": "timed", "between": "counters", **known})
     return rows
 
 

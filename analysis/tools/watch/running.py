@@ -7,7 +7,6 @@ Each file may be missing, old, or cut in half: what cannot be read is left out. 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.record import json_lines
+from jobs.record.json_files import parse_json, parse_lines
 
 STALE_S = 10.0
 EVENTS = 3
@@ -93,11 +92,7 @@ def content(path: Path, tail: int | None = None) -> tuple[str, float] | None:
 
 def parsed(text: str) -> dict[str, Any]:
     """A JSON object; empty where the text is half written or something else."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return parse_json(text, dict) or {}
 
 
 def number(value: Any) -> float | None:
@@ -156,7 +151,7 @@ def gpus(text: str, age: float) -> Iterator[Gpu]:
 
 def events(text: str) -> Iterator[Event]:
     """The events of a file's end; half a line is none."""
-    for told in json_lines.parsed(text):
+    for told in parse_lines(text, dict):
         at = whole(told.get("t_ns"))
         if at is not None:
             kind, message = str(told.get("kind", "")), str(told.get("message", ""))

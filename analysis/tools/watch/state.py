@@ -33,6 +33,8 @@ from typing import Any
 
 from analysis.tools.watch import running as live_look
 from analysis.tools.watch.running import Event, Gpu, content, parsed, whole
+from jobs.record.json_files import parse_json
+from jobs.record.record import Record
 from jobs.sweep import rounds
 
 SILENT_S = 120.0
@@ -186,7 +188,10 @@ class SweepReader:
             seen = live_look.read(folder / name, now)
             if record is None or (seen.sign_s > record[1] and now - seen.sign_s <= SILENT_S):
                 return self.running(folder.name, look, attempt, seen, max(0.0, now - seen.sign_s))
-        return None if record is None else str(parsed(record[0]).get("status", "unreadable"))
+        if record is None:
+            return None
+        written = parse_json(record[0], Record)
+        return written.status if written else "unreadable"
 
     def running(self, point_id: str, look: str, attempt: int, seen: live_look.Seen, age: float) -> Running:
         settings, slowest = self.points[point_id], seen.slowest

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from submitit.core.utils import JobPaths, pickle_load
 
 from jobs.record.lost import AGAIN, DOUBTFUL, Loss, of_state
+from jobs.record.record import Record
 from jobs.slurm.executor.journal import Entry
 from jobs.slurm.executor.request import Request
 from jobs.slurm.executor.scheduler import State
@@ -23,7 +23,7 @@ MISSING_S = 120.0
 """A job that the scheduler has not known for so long is lost; shorter gaps are its own delays, or the file system's."""
 _RESULT = "_0_result.pkl"
 
-Found = tuple[Path, dict[str, Any] | None] | None
+Found = tuple[Path, Record | None] | None
 """Path and content of the record that a point's job writes; None for a job of another rule."""
 
 
@@ -82,11 +82,10 @@ def end(
     if job_id is None:
         return None
     record = found[1] if found else None
-    reason = record.get("reason") if record else None
     done = code == 0 and (found is None or record is not None)
-    if done and reason in AGAIN:
-        return Loss(str(reason), str(record and record["message"]), again=True)
-    if done and reason not in DOUBTFUL:
+    if done and record is not None and record.reason in AGAIN:
+        return Loss(record.reason, record.message or "", again=True)
+    if done and (record is None or record.reason not in DOUBTFUL):
         return True
     if states is None:
         return None
@@ -97,7 +96,7 @@ def end(
     if state.active:
         track.missing_since = None
         return None
-    if record is not None and record.get("status") == "ok":
+    if record is not None and record.status == "ok":
         return True
     return of_state(state.name, state.nodes) or _ended(track, job_id, state, code, done)
 

@@ -6,7 +6,6 @@ before sbatch is called and its answer after: a driver killed in between finds t
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 import uuid
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.record import json_lines
+from jobs.record.json_files import json_line, read_lines
 
 KEEP_S = 7 * 86400
 """How long journals and logs of batch steps stay."""
@@ -60,7 +59,7 @@ class Journal:
     def _write(self, event: dict[str, Any]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "journal.jsonl").open("a") as sink:
-            sink.write(json.dumps({"t_ns": time.time_ns(), **event}) + "\n")
+            sink.write(json_line({"t_ns": time.time_ns(), **event}))
 
     def unfinished(self) -> dict[str, Entry]:
         """Jobs of earlier drivers whose end nobody saw, by key.
@@ -69,7 +68,7 @@ class Journal:
         are removed only when no job of any is open.
         """
         paths = [p for p in self.root.glob("*/journal.jsonl") if p.parent != self.folder]
-        events = sorted(((e, p.parent) for p in paths for e in json_lines.read(p)), key=lambda pair: pair[0]["t_ns"])
+        events = sorted(((e, p.parent) for p in paths for e in read_lines(p, dict)), key=lambda pair: pair[0]["t_ns"])
         found = _replay(events)
         if not found:
             for path in paths:

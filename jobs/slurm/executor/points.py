@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from jobs.record import lost
-from jobs.record.folder import read_json
+from jobs.record.json_files import read_json
+from jobs.record.record import Record, write_record
 from jobs.sweep import rounds
 
 RULE = "point"
 
 
-def record_of(job: Any) -> tuple[Path, dict[str, Any] | None] | None:
+def record_of(job: Any) -> tuple[Path, Record | None] | None:
     """Path and content of the record that this job writes; None for a job of another rule."""
     if job.is_group() or job.rule.name != RULE:
         return None
     path = Path(str(job.output[0]))
-    return path, read_json(path)
+    return path, read_json(path, Record)
 
 
 def write_loss(job: Any, loss: lost.Loss, losses: int, slurm_id: str | None) -> bool:
@@ -26,6 +27,7 @@ def write_loss(job: Any, loss: lost.Loss, losses: int, slurm_id: str | None) -> 
     if found is None:
         return False
     path = found[0]
-    mine = rounds.job_of(path.parents[2], path.parent.name)
-    lost.write(path, mine, loss, losses + 1, slurm_id)
+    own = rounds.job_of(path.parents[2], path.parent.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_record(path, lost.lost_record(own, loss, losses + 1, slurm_id))
     return True

@@ -6,7 +6,6 @@ One line an event in events-H.jsonl; the launcher copies them to the record.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import subprocess
 import threading
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from jobs.host.gpus import Gpu
+from jobs.record.json_files import json_line
+from jobs.record.launch_files import Event, EventKind
 from jobs.sweep.alert import Alert
 
-KINDS = ("xid", "ecc", "foreign_process", "low_gpu", "gpu_lost", "field_missing", "sampler_lost")
 WAIT_MS = 500
 LOST = "GPU is lost"  # as NVML's error says it
 
@@ -29,18 +29,18 @@ class Events:
         self.path, self.host = path, host
         self.lock = threading.Lock()
 
-    def add(self, kind: str, message: str, gpu: Gpu | None = None) -> dict[str, Any]:
-        event = {
-            "t_ns": time.time_ns(),
-            "mono_ns": time.monotonic_ns(),
-            "host": self.host,
-            "gpu": gpu.index if gpu else None,
-            "uuid": gpu.uuid if gpu else None,
-            "kind": kind,
-            "message": message,
-        }
+    def add(self, kind: EventKind, message: str, gpu: Gpu | None = None) -> Event:
+        event = Event(
+            t_ns=time.time_ns(),
+            mono_ns=time.monotonic_ns(),
+            host=self.host,
+            gpu=gpu.index if gpu else None,
+            uuid=gpu.uuid if gpu else None,
+            kind=kind,
+            message=message,
+        )
         with self.lock, self.path.open("a") as sink:
-            sink.write(json.dumps(event) + "\n")
+            sink.write(json_line(event))
         return event
 
 
@@ -72,7 +72,7 @@ class Lows:
         text = f"GPU {gpu.index}: under {self.alert.below_percent:g} % for {self.alert.for_s:g} s"
         event = self.events.add("low_gpu", text, gpu)
         if self.alert.command:
-            env = {**os.environ, "NIGHTSWEEP_EVENT": json.dumps(event)}
+            env = {**os.environ, "NIGHTSWEEP_EVENT": json_line(event).strip()}
             subprocess.Popen(
                 self.alert.command, shell=True, env=env, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -10,7 +10,6 @@ therefore sparse.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -21,9 +20,10 @@ from typing import Any
 
 from jobs.host import gpus
 from jobs.host.processes import die_with_parent, end_on_sigterm
-from jobs.point.point import of_job
-from jobs.record.folder import Look, read_json, write_json
-from jobs.sweep.alert import ALERT_VARIABLE, Alert
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import write_json
+from jobs.sweep.alert import Alert
+from jobs.sweep.order import read_order
 from jobs.telemetry.gpu import fields, gpm
 from jobs.telemetry.gpu.events import Events, Losses, Lows, watch_xid
 from jobs.telemetry.gpu.log import Log
@@ -38,21 +38,21 @@ LIVE_S = 1.0
 class Sampler:
     """All readers of a node, and where their readings go."""
 
-    def __init__(self, look: Look, hz: float, alert: Alert | None) -> None:
-        self.look, self.hz, self.host = look, hz, socket.gethostname()
-        self.events = Events(look.events(self.host), self.host)
+    def __init__(self, run_folder: RunFolder, hz: float, alert: Alert | None) -> None:
+        self.run_folder, self.hz, self.host = run_folder, hz, socket.gethostname()
+        self.events = Events(run_folder.events(self.host), self.host)
         self.gpus = gpus.of_job()
         self.missing: dict[str, dict[str, str]] = {gpu.uuid: {} for gpu in self.gpus}
         self.readers = [fields.Reader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
         self.counters = [gpm.GpmReader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
-        self.strangers = Strangers(look, self.host, self.events)
+        self.strangers = Strangers(run_folder, self.host, self.events)
         self.losses = Losses(self.events)
         self.lows = Lows(alert, self.events) if alert else None
         self.latest: dict[str, dict[str, Any]] = {gpu.uuid: {} for gpu in self.gpus}
         self.totals = {gpu.uuid: _total_memory(gpu) for gpu in self.gpus}
         self.missed = 0
         self.began = time.monotonic()
-        self.log = Log(look.nvml(self.host), self.header())
+        self.log = Log(run_folder.nvml(self.host), self.header())
 
     def header(self) -> dict[str, Any]:
         """What the log says of itself: one round of readings tells what is missing."""
@@ -121,7 +121,7 @@ class Sampler:
                 flushed = now
             if now - lived >= LIVE_S:
                 self.tell_losses()
-                write_json(self.look.live(self.host), self.live())
+                write_json(self.run_folder.live(self.host), self.live())
                 lived = now
             following = max(number + 1, int((time.monotonic() - start) / period))
             self.missed += following - number - 1
@@ -130,7 +130,7 @@ class Sampler:
             thread.join()
         self.log.close()
         self.tell_losses()
-        write_json(self.look.live(self.host), self.live())
+        write_json(self.run_folder.live(self.host), self.live())
 
     def live(self) -> dict[str, Any]:
         """The latest readings, for `nightsweep watch`, and what the sampler itself has used."""
@@ -171,12 +171,10 @@ def _total_memory(gpu: gpus.Gpu) -> int | None:
 
 def main() -> None:
     die_with_parent()
-    look, stop = Look(Path(sys.argv[1])), threading.Event()
+    run_folder, stop = RunFolder(Path(sys.argv[1])), threading.Event()
     end_on_sigterm(stop)
-    told = os.environ.get(ALERT_VARIABLE)
-    alert = Alert(**json.loads(told)) if told else None
-    hz = of_job(read_json(look.point_file)).nvml_hz
-    Sampler(look, hz, alert).run(stop)
+    order = read_order(run_folder)
+    Sampler(run_folder, order.point().nvml_hz, order.alert).run(stop)
     sys.stdout.flush()
     sys.stderr.flush()
     # All is written; the interpreter would take down what Arrow brought, pandas among it, while the job waits for this

@@ -6,12 +6,12 @@ a stranger.
 
 from __future__ import annotations
 
-from typing import Any
-
 import psutil
 
 from jobs.host.gpus import Gpu
-from jobs.record.folder import Look, read_json
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import read_json
+from jobs.record.launch_files import RankProcess
 from jobs.telemetry.gpu.events import Events
 from jobs.telemetry.gpu.fields import Reading, Values
 
@@ -19,8 +19,8 @@ from jobs.telemetry.gpu.fields import Reading, Values
 class Strangers:
     """Counts the processes on each GPU, and tells of the first of each stranger."""
 
-    def __init__(self, look: Look, host: str, events: Events) -> None:
-        self.look, self.host, self.events = look, host, events
+    def __init__(self, run_folder: RunFolder, host: str, events: Events) -> None:
+        self.run_folder, self.host, self.events = run_folder, host, events
         self.known: dict[int, bool] = {}
         self.same_ids = False
         self.told: set[tuple[str, int]] = set()
@@ -53,8 +53,8 @@ class Strangers:
 
     def ranks(self) -> set[int]:
         """Process ids of this host's ranks, as their supervisors noted them."""
-        told: list[Any] = [read_json(path) for path in self.look.folder.glob("rank*.pid.json")]
-        return {entry["pid"] for entry in told if entry and entry["host"] == self.host}
+        found = [read_json(path, RankProcess) for path in self.run_folder.path.glob("rank*.pid.json")]
+        return {rank.pid for rank in found if rank and rank.host == self.host}
 
     def tell(self, gpu: Gpu, pid: int) -> None:
         if (gpu.uuid, pid) not in self.told:

@@ -19,12 +19,11 @@ from pathlib import Path
 import psutil
 
 from jobs.point.point import Point
-from jobs.record.folder import Look
+from jobs.record.folder import RunFolder
 
 PROBE_TIMEOUT_S = 60
 EXPORT_TIMEOUT_S = 300
 OLDEST = (2023, 1)
-NO_GPU_METRICS_VARIABLE = "NIGHTSWEEP_NO_GPU_METRICS"
 OWNER_VARIABLE = "NIGHTSWEEP_NSYS_OWNER"
 """Marks the processes of one nsys: its agent and the program under it have sessions of their own, and init for a parent
 once nsys is gone."""
@@ -140,30 +139,31 @@ def ask_for_stacks(owner: str) -> None:
                 process.send_signal(signal.SIGUSR1)
 
 
-def profile_command(look: Look, rank: int, point: Point) -> list[str]:
-    """The prefix under which a rank runs. GPU metrics are a whole GPU's, so one rank a node takes those of all."""
+def profile_command(run_folder: RunFolder, rank: int, point: Point, *, gpu_metrics: bool = True) -> list[str]:
+    """The prefix under which a rank runs. GPU metrics are a whole GPU's, so one rank a node takes those of all, unless
+    nsys cannot have them."""
     flags = [*_PRESETS[point.trace_preset]]
     first = rank % point.processes_per_node == 0
-    if point.trace_preset == "deep" and first and NO_GPU_METRICS_VARIABLE not in os.environ:
+    if point.trace_preset == "deep" and first and gpu_metrics:
         flags.append(_GPU_METRICS)
     if point.records_graphs:
         flags.append("--cuda-graph-trace=node")  # else a graph is one row, without its kernels
-    return ["nsys", "profile", *flags, *_COMMON, "-o", str(look.trace(rank, "nsys-rep"))]
+    return ["nsys", "profile", *flags, *_COMMON, "-o", str(run_folder.trace(rank, "nsys-rep"))]
 
 
-def export(look: Look, ranks: Sequence[int], *, keep_report: bool) -> str | None:
+def export(run_folder: RunFolder, ranks: Sequence[int], *, keep_report: bool) -> str | None:
     """Write trace-rR.sqlite beside each rank's report; the first reason why not, or None."""
     with ThreadPoolExecutor(max_workers=4) as pool:
-        problems = list(pool.map(lambda rank: _export(look, rank), ranks))
+        problems = list(pool.map(lambda rank: _export(run_folder, rank), ranks))
     found = next(filter(None, problems), None)
     if found is None and not keep_report:
         for rank in ranks:
-            look.trace(rank, "nsys-rep").unlink()
+            run_folder.trace(rank, "nsys-rep").unlink()
     return found
 
 
-def _export(look: Look, rank: int) -> str | None:
-    report, target = look.trace(rank, "nsys-rep"), look.trace(rank, "sqlite")
+def _export(run_folder: RunFolder, rank: int) -> str | None:
+    report, target = run_folder.trace(rank, "nsys-rep"), run_folder.trace(rank, "sqlite")
     if not report.exists():
         return f"nsys left no report for rank {rank}"
     command = ["nsys", "export", "--type=sqlite", "--force-overwrite=true", "-o", str(target), str(report)]

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 
 from jobs.point.point import Point
-from jobs.record.folder import Look
+from jobs.record.folder import RunFolder
+from jobs.sweep.order import TracerName
 
 
 class Tracer(Protocol):
@@ -48,10 +49,10 @@ class NsysTracer(NoTracer):
 
 
 class KinetoTracer:
-    """The PyTorch profiler over a block, written as trace-rR.json.gz by the traced look; the control throws it away."""
+    """The PyTorch profiler over a block, written as trace-rR.json.gz by the traced run; the control throws it away."""
 
-    def __init__(self, look: Look, rank: int, *, deep: bool) -> None:
-        self.look, self.target, self.deep = look, look.trace(rank, "json.gz"), deep
+    def __init__(self, run_folder: RunFolder, rank: int, *, deep: bool) -> None:
+        self.run_folder, self.target, self.deep = run_folder, run_folder.trace(rank, "json.gz"), deep
 
     def range(self, name: str) -> AbstractContextManager[Any]:
         return torch.profiler.record_function(name)
@@ -68,7 +69,7 @@ class KinetoTracer:
 
     def stop(self) -> None:
         self.profiler.stop()
-        if self.look.kind != "traced":
+        if self.run_folder.kind != "traced":
             return
         plain = self.target.with_suffix("")
         self.profiler.export_chrome_trace(str(plain))
@@ -77,10 +78,10 @@ class KinetoTracer:
         plain.unlink()
 
 
-def make_tracer(kind: str, look: Look, rank: int, point: Point) -> Tracer:
+def make_tracer(kind: TracerName, run_folder: RunFolder, rank: int, point: Point) -> Tracer:
     """The tracer of this name (none, nsys or kineto); none for a rank that is not to be traced."""
     if not point.traces(rank):
         return NoTracer()
     if kind == "kineto":
-        return KinetoTracer(look, rank, deep=point.trace_preset == "deep")
+        return KinetoTracer(run_folder, rank, deep=point.trace_preset == "deep")
     return NsysTracer() if kind == "nsys" else NoTracer()

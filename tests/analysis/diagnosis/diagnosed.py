@@ -12,6 +12,9 @@ from analysis.tables import column, files
 from analysis.tables.events import DEVICES, EVENTS
 from analysis.tables.traces import TRACE_TABLES
 from jobs.point.point import complete
+from jobs.record.json_files import convert
+from jobs.record.launch_files import RankResult
+from jobs.record.record import Record
 from tests.fakes.ranks import COMMUNICATOR, Timeline
 
 US, MS = 1_000, 1_000_000
@@ -92,6 +95,10 @@ def evidence(runs, folder, device=H200, settings=None, **more):
     """What is known of these ranks; `settings` make a point, `more` are fields of Evidence."""
     found = sources.of_tables(written(runs, folder, device))
     point = complete(settings) if settings else None
+    if "record" in more:
+        more["record"] = convert({"status": "ok", **more["record"]}, Record)
+    if "results" in more:
+        more["results"] = [convert(result, RankResult) for result in more["results"]]
     return dataclasses.replace(found, point=point, **more)
 
 

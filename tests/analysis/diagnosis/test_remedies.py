@@ -139,7 +139,7 @@ def test_a_remedied_point_of_the_sweep_is_tried_but_not_run_again(tmp_path):
     new = complete({**IMAGE, "loader_workers": 1})
     assert [point["point_id"] for point in planned["points"]] == [new.id]
     assert rounds.holder(tmp_path / "loop", new.id) == rounds.file(tmp_path / "loop", 1)
-    assert rounds.job_of(tmp_path / "loop", ids[0])["sweep"] == "loop"
+    assert rounds.job_of(tmp_path / "loop", ids[0]).sweep == "loop"
 
 
 def test_a_lost_point_of_a_round_gets_its_record(tmp_path):

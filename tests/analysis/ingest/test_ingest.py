@@ -151,13 +151,16 @@ def test_kineto_point_and_determinism(tmp_path):
 
 
 @pytest.mark.parametrize("files", [[], ["record.json"], ["point.json", "timed/steps-r0.jsonl", "timed/nvml-h.jsonl"]])
-def test_empty_and_broken_folders(files, tmp_path):
+def test_empty_and_broken_folders(files, tmp_path, capsys):
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{")
     frames = point_tables.ingest(tmp_path, tmp_path / "out")
     assert_contract(frames)
     assert frames["points"].select("status", "reason").row(0) == ("not_run", "no_record")
+    said = capsys.readouterr().err.splitlines()
+    wanted = [f"{tmp_path}/record.json: holds no Record: Expecting property name enclosed in double quotes"]
+    assert [line.partition(": line")[0] for line in said] == (wanted if "record.json" in files else [])
 
 
 def test_collect(point, tmp_path):

@@ -7,13 +7,15 @@ from analysis.metrics.points import efficiency, peaks
 from analysis.tables import events
 from analysis.tables.column import schema
 from jobs.point.point import setting_schema
+from jobs.record.json_files import convert
+from jobs.record.launch_files import RankResult
 
 H200 = {"device": "cuda", "device_name": "NVIDIA H200", "flops": {"step": 10**15, "hardware_step": 10**15}}
 BF16 = {"precision": "bf16"}
 
 
 def of_point(*results, settings=BF16, step_ms=2000.0):
-    return efficiency.of_point(results, settings, len(results), step_ms)
+    return efficiency.of_point([convert(r, RankResult) for r in results], settings, len(results), step_ms)
 
 
 def test_mfu_of_one_and_of_two_ranks_of_the_same_speed():
@@ -61,7 +63,7 @@ def test_no_mfu_has_a_reason(results, settings, reason):
 
 
 def test_a_rank_that_told_nothing_is_missed():
-    assert efficiency.of_point([H200], BF16, 2, 2000.0)["mfu_reason"] == "not counted"
+    assert efficiency.of_point([convert(H200, RankResult)], BF16, 2, 2000.0)["mfu_reason"] == "not counted"
 
 
 def test_more_than_the_peak_is_refused():

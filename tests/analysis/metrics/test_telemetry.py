@@ -8,13 +8,18 @@ import sqlite3
 import numpy as np
 import polars as pl
 import pytest
+from msgspec import structs
 
 from analysis.ingest import engine, point_tables
 from analysis.metrics.points import cost, energy
 from analysis.metrics.ranks import clock
-from analysis.readers import gpu_log, point_files
+from analysis.readers import gpu_log
 from analysis.readers.nsys import reader as nsys
-from jobs.record.folder import Look
+from jobs.record.folder import RunFolder
+from jobs.record.launch_files import Window
+from jobs.record.point_folder import results_of
+from jobs.record.record import Record
+from jobs.sweep.order import Order
 from jobs.telemetry.gpu import log
 from jobs.telemetry.samplers import Started
 from tests.analysis.h200 import unpacked
@@ -137,9 +142,9 @@ def test_counter_and_integral_agree_on_the_energy(tables):
 def test_energy_is_unknown_where_samples_do_not_cover_the_window(two_nodes, tables):
     samples = tables["gpu_samples"].filter(pl.col("t_ns") > tables["gpu_samples"]["t_ns"].min() + 15 * 10**9)
     timed = tables["steps"].filter(pl.col("phase") == "timed")
-    results = point_files.results(two_nodes)
-    for result in results:
-        result["window"] = {"start_ns": samples["t_ns"].min() - 10**9, "end_ns": samples["t_ns"].min() + 10**9}
+    begin = samples["t_ns"].min()
+    window = Window(start_ns=begin - 10**9, end_ns=begin + 10**9)
+    results = [structs.replace(result, window=window) for result in results_of(two_nodes)]
     rows = energy.rows(samples, results, timed)
     assert len(rows) == 2
     assert {row["counter_j"] for row in rows} == {None} and {row["token_j"] for row in rows} == {None}
@@ -217,14 +222,14 @@ def test_cost_ratio_is_that_of_the_blocks(tmp_path):
                 step = {"step": len(lines), "phase": phase, "block": block}
                 lines.append(step | {"start_ns": 5, "end_ns": 5 + took, "device_ns": None})
         (folder / f"steps-r{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    rows = cost.rows(tmp_path, {"settings": {"nvml_hz": 10}, "device": "cpu", "tracer": {"used": None}})
+    rows = cost.rows(tmp_path, Record(status="ok", settings={"nvml_hz": 10}, device="cpu"))
     assert [row["ratio"] for row in rows] == pytest.approx([13 / 12, 14 / 12])
     assert {row["tool"] for row in rows} == {"host"} and {row["steps"] for row in rows} == {2}
 
 
 def test_a_sampler_that_dies_is_told_of(tmp_path):
-    look = Look(tmp_path)
-    started = Started(look, nvml_hz=0)
+    settings = {"workload": "image", "model": "mobilenet_v2", "nvml_hz": 0}
+    started = Started(RunFolder(tmp_path), Order(settings=settings))
     started.processes[0].kill()
     started.processes[0].wait()
     started.end()

@@ -22,6 +22,7 @@ CLOCK = {"rank": 1, "look": "traced", "host": "node1", "between": "ranks", "even
 EVENT = {"look": "timed", "host": "node1", "t_ns": 1_769_976_000 * 10**9, "kind": "low_gpu", "message": "GPU 1 <low>"}
 
 RECORD = {
+    "status": "ok",
     "started_at": "2026-02-01T20:00:00Z",
     "ended_at": "2026-02-01T20:03:00Z",
     "hosts": [{"hostname": "node1", "cpu_model": "AMD EPYC 9654", "cpu_cores": 96, "memory_bytes": 2**38, "gpus": []}],

@@ -6,7 +6,7 @@ import time
 
 from analysis.tools.watch import view
 from analysis.tools.watch.state import Reader
-from jobs.record.folder import write_json
+from jobs.record.json_files import write_json
 
 GIB = 2**30
 BASE = {"workload": "image", "model": "resnet50", "warmup_steps": 5, "timed_steps": 20, "traced_steps": 3}

@@ -17,7 +17,7 @@ import pytest
 from analysis.tools.cli import main
 from analysis.tools.watch import view
 from analysis.tools.watch.state import Reader
-from jobs.record.folder import write_json
+from jobs.record.json_files import write_json
 from tests.analysis.tools.live_folders import (
     BASE,
     aged,

@@ -6,12 +6,11 @@ import pytest
 
 from jobs.launch import watchdog
 from jobs.point.point import complete
-from jobs.record.folder import Look
+from jobs.record.folder import RunFolder
 from jobs.slurm import allocation
 from jobs.telemetry.trace import nsys
 
 LLM = {"workload": "llm", "model": "llama-1b", "nodes": 2, "ranks_per_node": 4, "micro_batch": 3}
-LIMITS = watchdog.Limits(10.0, 20.0)
 
 
 def counted(**settings):
@@ -35,7 +34,7 @@ def test_one_process_drives_all_gpus_of_dp(monkeypatch):
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     told = allocation.srun(point, ["x"])
     assert "--ntasks=1" in told and "--ntasks-per-node=1" in told
-    assert watchdog.rank_environment(point, LIMITS)["WORLD_SIZE"] == "1"
+    assert watchdog.rank_environment(point)["WORLD_SIZE"] == "1"
 
 
 def test_ranks_share_the_cpus_of_their_node(monkeypatch):
@@ -43,7 +42,7 @@ def test_ranks_share_the_cpus_of_their_node(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(watchdog.os, "sched_getaffinity", lambda _: set(range(32)))
     told = [
-        watchdog.rank_environment(complete(LLM | settings), LIMITS)["OMP_NUM_THREADS"]
+        watchdog.rank_environment(complete(LLM | settings))["OMP_NUM_THREADS"]
         for settings in ({"nodes": 1}, {"nodes": 1, "strategy": "dp"}, {"nodes": 1, "cpu_threads": 3})
     ]
     assert told == ["8", "32", "3"]
@@ -54,7 +53,7 @@ def test_ranks_share_the_cpus_of_their_node(monkeypatch):
     [({}, False), ({"cuda_graph": True}, True), ({"compile": "max-autotune"}, True), ({"compile": "default"}, False)],
 )
 def test_nsys_sees_the_kernels_of_graphs(settings, told):
-    command = nsys.profile_command(Look(Path("timed")), 1, complete(LLM | settings))
+    command = nsys.profile_command(RunFolder(Path("timed")), 1, complete(LLM | settings))
     assert ("--cuda-graph-trace=node" in command) is told
 
 
@@ -66,5 +65,5 @@ def test_the_allocator_is_told_before_torch_is_loaded(monkeypatch, allocator, va
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     for name in names:
         monkeypatch.delenv(name, raising=False)
-    told = watchdog.rank_environment(complete(LLM | {"allocator": allocator, "nodes": 1}), LIMITS)
+    told = watchdog.rank_environment(complete(LLM | {"allocator": allocator, "nodes": 1}))
     assert [told.get(name) for name in names] == [value, value]

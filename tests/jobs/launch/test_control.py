@@ -8,10 +8,14 @@ import pytest
 
 from analysis.metrics.points import cost
 from jobs.launch import control, launch, watchdog
-from jobs.launch.attempt import Attempt
+from jobs.launch.attempt import Attempt, RunEnd
 from jobs.point import plan
 from jobs.point.plan import Block
 from jobs.point.point import complete
+from jobs.record.folder import RunFolder
+from jobs.record.launch_files import Job
+from jobs.record.record import Run
+from jobs.sweep.order import Order, read_order
 from jobs.telemetry import host_sampler
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu"}
@@ -28,7 +32,7 @@ def measure(tmp_path, point):
     """Launch the point here; its record and folder."""
     folder = tmp_path / "points" / point.id
     folder.mkdir(parents=True, exist_ok=True)
-    job = {"sweep": "t", "point_id": point.id, "settings": point.settings()}
+    job = Job(sweep="t", point_id=point.id, settings=point.settings())
     return launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False), folder
 
 
@@ -81,9 +85,11 @@ def test_a_step_is_the_median_of_the_timed_ones_by_the_device_where_there_is_one
     assert control.step_s(tmp_path / "nothing") == 0.0
 
 
-def test_a_plan_is_the_same_on_the_other_side():
+def test_a_plan_is_the_same_on_the_other_side(tmp_path):
     for blocks in (plan.timed(nano()), plan.control_plain(9), plan.control_tracer(nano(), 9, "nsys")):
-        assert plan.parse(plan.dump(blocks)) == blocks
+        order = Order(settings=nano().settings(), blocks=blocks)
+        order.write(RunFolder(tmp_path))
+        assert read_order(RunFolder(tmp_path)) == order
 
 
 # --- which starts there are
@@ -100,8 +106,8 @@ class Played(list):
         self.append((kind, tracer, samplers))
         (reason, message), now = self.told.get(kind.replace("-", "_"), (None, None)), len(self) * 10**9
         status = "failed" if reason else "ok"
-        return {"status": status, "reason": reason, "message": message, "started_ns": now, "ended_ns": now + 10**8,
-                "wall_s": 0.1, "failure": None}  # fmt: skip
+        run = Run(status=status, reason=reason, message=message, started_ns=now, ended_ns=now + 10**8, wall_s=0.1)
+        return RunEnd(run)
 
 
 def played(tmp_path, monkeypatch, point, **told):
@@ -114,7 +120,7 @@ def played(tmp_path, monkeypatch, point, **told):
 def test_without_pairs_there_is_no_control(tmp_path, monkeypatch):
     record, starts = played(tmp_path, monkeypatch, nano(cost_pairs=0))
     assert [kind for kind, *_ in starts] == ["timed", "traced"]
-    assert record["looks"]["control"] == {k: v for k, v in launch.SKIPPED.items() if k != "failure"}
+    assert record.runs.control == Run()
 
 
 def test_pairs_of_starts_take_turns_and_are_one_entry(tmp_path, monkeypatch):
@@ -126,9 +132,9 @@ def test_pairs_of_starts_take_turns_and_are_one_entry(tmp_path, monkeypatch):
         ("traced", "kineto", True),
         *((f"cost-{k}", t, s) for k, t, s in starts_of_control),
     ]
-    entry = record["looks"]["control"]
-    assert (entry["status"], entry["started_ns"], entry["ended_ns"]) == ("ok", 3 * 10**9, 61 * 10**8)
-    assert entry["wall_s"] == pytest.approx(3.1)
+    run = record.runs.control
+    assert (run.status, run.started_ns, run.ended_ns) == ("ok", 3 * 10**9, 61 * 10**8)
+    assert run.wall_s == pytest.approx(3.1)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,7 @@ def test_pairs_of_starts_take_turns_and_are_one_entry(tmp_path, monkeypatch):
 def test_a_tracer_that_did_not_trace_has_no_cost(tmp_path, monkeypatch, settings, told):
     record, starts = played(tmp_path, monkeypatch, nano(cost_pairs=1, **settings), **told)
     assert [kind for kind, *_ in starts if kind.startswith("cost-")] == ["cost-plain-0"]
-    assert record["looks"]["control"]["status"] == record["status"] == "ok"
+    assert record.runs.control.status == record.status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +161,7 @@ def test_a_tracer_that_did_not_trace_has_no_cost(tmp_path, monkeypatch, settings
 def test_nothing_is_started_after_a_start_that_says_it_is_no_use(tmp_path, monkeypatch, told, expected):
     record, starts = played(tmp_path, monkeypatch, nano(cost_pairs=2), **told)
     assert [kind for kind, *_ in starts] == expected
-    assert record["status"] == ("failed" if "timed" in told else "ok")
+    assert record.status == ("failed" if "timed" in told else "ok")
 
 
 def test_reports_that_the_control_leaves_are_thrown_away(tmp_path, monkeypatch):
@@ -201,7 +207,7 @@ def spans(folder):
 @pytest.mark.slow
 def test_a_pair_of_starts_leaves_steps_of_every_phase_and_no_trace(measured):
     record, folder = measured
-    assert (record["status"], record["looks"]["control"]["status"]) == ("ok", "ok"), record["looks"]["control"]
+    assert (record.status, record.runs.control.status) == ("ok", "ok"), record.runs.control
     assert sorted(path.name for path in folder.glob("cost-*")) == ["cost-plain-0", "cost-tracer-0"]
     turns = ["none", "sampler", "sampler", "none"] * 2
     assert [phase for phase, *_ in spans(folder / "cost-plain-0")] == ["warmup", *turns]
@@ -213,7 +219,7 @@ def test_a_pair_of_starts_leaves_steps_of_every_phase_and_no_trace(measured):
 
 
 @pytest.mark.slow
-def test_blocks_last_as_long_as_they_should_by_the_step_of_the_timed_look(measured):
+def test_blocks_last_as_long_as_they_should_by_the_step_of_the_timed_run(measured):
     folder = measured[1]
     steps = sorted(r["end_ns"] - r["start_ns"] for r in lines(folder / "timed/steps-r0.jsonl") if r["phase"] == "timed")
     asked = plan.block_steps(nano(), (steps[1] + steps[2]) / 2 / 1e9)
@@ -260,7 +266,7 @@ def test_no_sampler_runs_beside_the_tracer(measured):
 
 @pytest.mark.slow
 def test_a_control_that_fails_leaves_the_point_ok_and_says_why(tmp_path, monkeypatch, measured):
-    """A fault in a step that the timed look, here one from before, does not have: a sweep may not ask for it."""
+    """A fault in a step that the timed run, here one from before, does not have: a sweep may not ask for it."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     before, run = measured, Attempt.run
 
@@ -268,16 +274,15 @@ def test_a_control_that_fails_leaves_the_point_ok_and_says_why(tmp_path, monkeyp
         if kind != "timed":
             return run(self, kind, *args, **more)
         shutil.copytree(before[1] / "timed", self.folder / "timed")
-        return {**before[0]["looks"]["timed"], "failure": None}
+        return RunEnd(before[0].runs.timed)
 
     monkeypatch.setattr(Attempt, "run", shorter)
     point = nano(cost_pairs=1, traced_steps=0, ranks_per_node=2, fault="exception@rank1:step6")
     record, folder = measure(tmp_path, point)
-    assert (record["status"], record["reason"], record["looks"]["timed"]["status"]) == ("ok", None, "ok")
-    entry = record["looks"]["control"]
-    assert (entry["status"], entry["reason"]) == ("failed", "rank_exception")
-    assert entry["message"].startswith("rank 1: DrillError")
-    failure = record["failure"]
-    assert (failure["look"], failure["rank"]) == ("control", 1)
-    assert "DrillError" in (folder / failure["tracebacks"]["first_failed"]).read_text()
+    assert (record.status, record.reason, record.runs.timed.status) == ("ok", None, "ok")
+    run = record.runs.control
+    assert (run.status, run.reason) == ("failed", "rank_exception")
+    assert run.message.startswith("rank 1: DrillError")
+    assert (record.failure.run, record.failure.rank) == ("control", 1)
+    assert "DrillError" in (folder / record.failure.tracebacks.first_failed).read_text()
     assert [path.name for path in folder.glob("cost-*")] == ["cost-plain-0"]

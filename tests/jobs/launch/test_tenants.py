@@ -1,6 +1,5 @@
 """Jobs that share a GPU (here: the CPU), and the search for the largest batch."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,12 +11,14 @@ import pytest
 import torch
 
 from jobs.launch import batch_search, tenants, watchdog
-from jobs.launch.attempt import Attempt
+from jobs.launch.attempt import Attempt, RunEnd
 from jobs.point.point import complete
 from jobs.rank import worker
 from jobs.record.failures import TOO_FEW, reason_of
-from jobs.record.folder import Look, read_json, write_json
-from jobs.telemetry import samplers
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import read_json
+from jobs.record.record import Run
+from jobs.sweep.order import Order
 from tests.jobs.launch.test_launch import NANO, launch
 
 WRITES_WHAT_IT_SEES = """import os, pathlib, sys
@@ -43,17 +44,16 @@ def test_a_tenant_that_fails_is_told(tmp_path):
 
 @pytest.mark.slow
 def test_a_tenant_that_dies_during_the_look_is_told(tmp_path):
-    look, point = Look(tmp_path / "timed.1"), complete(NANO | {"tenants": 2, "warmup_steps": 1})
-    write_json(look.point_file, {"settings": point.settings()})
-    tenant = Look(tmp_path / "tenant-1.timed.1")
+    run_folder, point = RunFolder(tmp_path / "timed.1"), complete(NANO | {"tenants": 2, "warmup_steps": 1})
+    tenant = RunFolder(tmp_path / "tenant-1.timed.1")
     with (
         pytest.raises(tenants.TenantError, match=r"^another tenant: rank 0 died of signal 9 \(SIGKILL\) in step \d+$"),
-        tenants.beside(look, point, watchdog.Limits(60, 120), {}, lambda: False),
+        tenants.beside(run_folder, Order(settings=point.settings()), watchdog.Limits(60, 120), lambda: False),
     ):
-        os.kill(read_json(tenant.rank_file(0, "pid.json"))["pid"], signal.SIGKILL)
-        while read_json(tenant.rank_file(0, "exit.json")) is None:
+        os.kill(read_json(tenant.rank_file(0, "pid.json"), dict)["pid"], signal.SIGKILL)
+        while read_json(tenant.rank_file(0, "exit.json"), dict) is None:
             time.sleep(0.05)
-    assert not tenant.folder.exists()
+    assert not tenant.path.exists()
 
 
 @pytest.mark.parametrize(
@@ -112,14 +112,14 @@ def test_mps_counts_gpus_as_the_ranks_do(tmp_path, monkeypatch, told, given):
 def test_a_rank_sees_its_gpus_as_the_service_counts_them(tmp_path, given, seen):
     """The ranks alone: what supervises them looks at the GPUs through NVML, which knows the host's indices."""
     (tmp_path / "sitecustomize.py").write_text(WRITES_WHAT_IT_SEES)
-    look = Look(tmp_path / "timed.1")
-    look.folder.mkdir()
-    write_json(look.point_file, {"settings": complete(NANO).settings()})
+    run_folder = RunFolder(tmp_path / "timed.1")
+    run_folder.path.mkdir()
+    Order(settings=complete(NANO).settings(), samplers=False).write(run_folder)
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    env |= {"CUDA_VISIBLE_DEVICES": "1,2", samplers.OFF_VARIABLE: "1"} | ({"NIGHTSWEEP_GPUS": given} if given else {})
-    subprocess.run([sys.executable, "-m", "jobs.rank.supervisor", str(look.folder)], env=env, timeout=60)
-    assert read_json(look.rank_file(0, "exit.json"))["exit_code"] == 0
-    assert (look.folder / "seen").read_text() == seen
+    env |= {"CUDA_VISIBLE_DEVICES": "1,2"} | ({"NIGHTSWEEP_GPUS": given} if given else {})
+    subprocess.run([sys.executable, "-m", "jobs.rank.supervisor", str(run_folder.path)], env=env, timeout=60)
+    assert read_json(run_folder.rank_file(0, "exit.json"), dict)["exit_code"] == 0
+    assert (run_folder.path / "seen").read_text() == seen
 
 
 @pytest.mark.parametrize("limit", [*range(1, 40), 100, 1000])
@@ -142,27 +142,31 @@ def test_the_largest_batch_is_found_to_an_eighth(start, limit):
 def searching(tmp_path, monkeypatch, outcome_of):
     """A search whose starts end as `outcome_of` a size says."""
     settings = {"workload": "image", "model": "resnet50", "micro_batch": 8, "batch_search": True}
-    write_json(tmp_path / "point.json", {"settings": settings})
 
     def run(self, kind, tracer, blocks, *, samplers):
-        reason, message = outcome_of(json.loads((tmp_path / "point.json").read_text())["found"]["micro_batch"])
-        return {"status": "failed" if reason else "ok", "reason": reason, "message": message}
+        reason, message = outcome_of(self.point.micro_batch)
+        return RunEnd(Run(status="failed" if reason else "ok", reason=reason, message=message))
 
     monkeypatch.setattr(Attempt, "run", run)
-    failed = batch_search.run(Attempt(tmp_path, 1, complete(settings), watchdog.Limits(9, 9), lambda: False))
-    return failed, json.loads((tmp_path / "point.json").read_text()).get("found")
+    return batch_search.search(Attempt(tmp_path, 1, complete(settings), watchdog.Limits(9, 9), lambda: False))
 
 
 @pytest.mark.parametrize("end", [("gpu_out_of_memory", "rank 0: no"), ("rank_exception", f"rank 0: {TOO_FEW}")])
-def test_a_search_notes_what_it_found(tmp_path, monkeypatch, end):
-    failed, found = searching(tmp_path, monkeypatch, lambda size: end if size > 50 else (None, None))
-    assert failed is None and 44 < found["micro_batch"] <= 50
+def test_a_search_finds_the_largest_that_fits(tmp_path, monkeypatch, end):
+    assert 44 < searching(tmp_path, monkeypatch, lambda size: end if size > 50 else (None, None)) <= 50
 
 
 def test_a_search_ends_at_another_failure(tmp_path, monkeypatch):
     died = ("rank_killed", "rank 1 died")
-    failed, _ = searching(tmp_path, monkeypatch, lambda size: died if size > 20 else (None, None))
-    assert failed["reason"] == "rank_killed"
+    with pytest.raises(batch_search.SearchError, match="rank 1 died") as caught:
+        searching(tmp_path, monkeypatch, lambda size: died if size > 20 else (None, None))
+    assert caught.value.ended.run.reason == "rank_killed"
+
+
+def test_a_search_without_a_size_that_fits_says_why(tmp_path, monkeypatch):
+    with pytest.raises(batch_search.SearchError, match="no memory") as caught:
+        searching(tmp_path, monkeypatch, lambda size: ("gpu_out_of_memory", "no memory"))
+    assert caught.value.ended.run.reason == "gpu_out_of_memory"
 
 
 def test_memory_that_a_library_misses_is_memory():

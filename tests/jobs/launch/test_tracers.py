@@ -13,9 +13,11 @@ import time
 import pytest
 
 from jobs.launch import launch, watchdog
-from jobs.launch.attempt import Attempt
-from jobs.record.folder import Look
-from jobs.telemetry.trace import nsys
+from jobs.launch.attempt import Attempt, RunEnd
+from jobs.record.folder import RunFolder
+from jobs.record.launch_files import Job
+from jobs.record.record import Run
+from jobs.sweep.order import Order
 from tests.fakes.nsys import AGENT, HANGS, VERSION, left_behind, nano, stand_in
 
 
@@ -23,7 +25,7 @@ def measure(tmp_path, point):
     """Launch the point here; its record and folder."""
     folder = tmp_path / "points" / point.id
     folder.mkdir(parents=True)
-    job = {"sweep": "t", "point_id": point.id, "settings": point.settings()}
+    job = Job(sweep="t", point_id=point.id, settings=point.settings())
     return launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False), folder
 
 
@@ -31,13 +33,13 @@ def test_ranks_are_told_that_gpu_metrics_cannot_be_had(tmp_path, monkeypatch):
     seen = {}
 
     def run(attempt, kind, *_, **__):
-        seen[kind] = dict(attempt.environment)
-        return launch.SKIPPED | {"status": "ok"}
+        seen[kind] = attempt.gpu_metrics
+        return RunEnd(Run(status="ok"))
 
     monkeypatch.setattr(launch, "choose_tracer", lambda *_: launch.Choice("nsys", "v; no GPU metrics: x", "v", "x"))
     monkeypatch.setattr(launch.Attempt, "run", run)
     measure(tmp_path, nano())
-    assert seen["traced"][nsys.NO_GPU_METRICS_VARIABLE] == "1"
+    assert seen == {"timed": True, "traced": False}
 
 
 def trace(folder, rank):
@@ -59,17 +61,21 @@ def under_nsys(tmp_path, monkeypatch, point, profile):
 
 def kineto_took_over(record, folder, words):
     """The record is of a point that is as good as any; it says how nsys failed."""
-    assert (record["status"], record["reason"], record["failure"]) == ("ok", None, None)
-    assert [record["looks"][kind]["status"] for kind in ("timed", "traced", "control")] == ["ok", "ok", "skipped"]
-    assert record["tracer"]["used"] == "kineto"
-    assert record["tracer"]["reason"].startswith("under nsys: ") and words in record["tracer"]["reason"]
+    assert (record.status, record.reason, record.failure) == ("ok", None, None)
+    assert [run.status for _, run in record.runs.named()] == ["ok", "ok", "skipped"]
+    assert record.tracer.used == "kineto"
+    assert record.tracer.reason.startswith("under nsys: ") and words in record.tracer.reason
     assert len((folder / "timed/steps-r0.jsonl").read_text().splitlines()) == 3
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["timed", "traced"]
-    assert '"step 1"' in trace(folder, record["world_size"] - 1)
+    assert '"step 1"' in trace(folder, record.world_size - 1)
 
 
 # The rank computes on the CPU, where it could not open nsys' capture range; like nsys' it has a session of its own.
-RUNS_THE_RANK = 'while [ "$1" != -o ]; do shift; done; shift 2; NIGHTSWEEP_TRACER=none setsid "$@"'
+RUNS_THE_RANK = """
+while [ "$1" != -o ]; do shift; done; shift 2
+for folder; do :; done; sed -i s/nsys/none/ "$folder/run.json"
+setsid "$@"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +93,14 @@ def test_where_nsys_leaves_no_report_kineto_traces_lightly(without_report):
 
 @pytest.fixture
 def timed_before(monkeypatch, without_report):
-    """The timed look is there already; under nsys a rank has four seconds for a sign of life."""
+    """The timed run is there already; under nsys a rank has four seconds for a sign of life."""
     record, measured = without_report
     run = Attempt.run
 
     def shorter(self, kind, tracer, blocks, **more):
         if kind == "timed":
             shutil.copytree(measured / "timed", self.folder / "timed")
-            return {**record["looks"]["timed"], "failure": None}
+            return RunEnd(record.runs.timed)
         limits = watchdog.Limits(4, 60) if tracer == "nsys" else self.limits
         return run(dataclasses.replace(self, limits=limits), kind, tracer, blocks, **more)
 
@@ -125,11 +131,11 @@ def test_a_look_that_was_stopped_under_nsys_is_not_taken_up_by_kineto(tmp_path, 
 
     def stopped(self, kind, tracer, blocks, **_):
         ran.append((kind, tracer))
-        return launch.SKIPPED | {"status": "failed", "reason": "interrupted", "message": "told to stop"}
+        return RunEnd(Run(status="failed", reason="interrupted", message="asked to stop"))
 
     monkeypatch.setattr(Attempt, "run", stopped)
     attempt = Attempt(tmp_path, 1, nano(), watchdog.Limits(1, 1), lambda: True)
-    launch.traced_look(attempt, launch.Choice("nsys", "a stand-in"))
+    launch.run_traced(attempt, launch.Choice("nsys", "a stand-in"))
     assert ran == [("traced", "nsys")]
 
 
@@ -137,21 +143,21 @@ def test_a_look_that_was_stopped_under_nsys_is_not_taken_up_by_kineto(tmp_path, 
 def test_a_rank_under_nsys_shows_its_stack_and_leaves_nothing_behind(tmp_path, monkeypatch):
     """nsys gives the rank a session of its own, and would die of the signal that asks for stacks."""
     stand_in(tmp_path, monkeypatch, profile=AGENT + RUNS_THE_RANK)
-    look = Look(tmp_path / "traced.1")
-    look.folder.mkdir()
-    look.point_file.write_text(json.dumps({"settings": nano(device="cpu").settings()}))
+    run_folder = RunFolder(tmp_path / "traced.1")
+    run_folder.path.mkdir()
+    Order(settings=nano(device="cpu").settings(), tracer="nsys").write(run_folder)
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(watchdog.free_port())}
-    env = {**os.environ, **group, "RANK": "0", "LOCAL_RANK": "0", "NIGHTSWEEP_TRACER": "nsys"}
-    supervisor = subprocess.Popen([sys.executable, "-m", "jobs.rank.supervisor", str(look.folder)], env=env)
+    env = {**os.environ, **group, "RANK": "0", "LOCAL_RANK": "0"}
+    supervisor = subprocess.Popen([sys.executable, "-m", "jobs.rank.supervisor", str(run_folder.path)], env=env)
     try:
-        wait_for(look.rank_file(0, "heartbeat"), "group")  # where it waits for a rank that never comes
+        wait_for(run_folder.rank_file(0, "heartbeat"), "group")  # where it waits for a rank that never comes
         supervisor.send_signal(signal.SIGUSR1)
-        wait_for(look.rank_file(0, "stacks.txt"), "jobs/rank/worker.py")
+        wait_for(run_folder.rank_file(0, "stacks.txt"), "jobs/rank/worker.py")
         supervisor.send_signal(signal.SIGTERM)
         supervisor.wait(10)
     finally:
         supervisor.kill()
-    assert look.rank_file(0, "exit.json").exists()
+    assert run_folder.rank_file(0, "exit.json").exists()
     assert left_behind(tmp_path) == []
 
 

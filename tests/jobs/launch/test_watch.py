@@ -6,36 +6,38 @@ import pytest
 
 from jobs.launch import watchdog
 from jobs.point.point import complete
-from jobs.record.folder import Look, write_json
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import write_json
+from jobs.record.launch_files import RankExit
 from jobs.slurm import allocation
 
 PEER = "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:29500"
 NCCL = "DistBackendError: NCCL error in: ..., remote process exited or there was a network error"
 
 
-def ended(look, rank, code, number, at, message=None):
+def ended(run_folder, rank, code, number, at, message=None):
     if message:
-        write_json(look.rank_file(rank, "error.json"), {"reason": "rank_exception", "message": message})
-    return {"rank": rank, "exit_code": code, "signal": number, "ended_ns": at}
+        write_json(run_folder.rank_file(rank, "error.json"), {"reason": "rank_exception", "message": message})
+    return RankExit(rank=rank, exit_code=code, signal=number, ended_ns=at)
 
 
 @pytest.mark.parametrize("collateral", [PEER, NCCL])
 def test_the_rank_that_raised_for_itself_is_blamed_whatever_the_clocks_say(tmp_path, collateral):
-    look = Look(tmp_path)
-    ends = [ended(look, 0, 1, None, 5, collateral), ended(look, 1, 1, None, 9, "ValueError: my own fault")]
-    assert watchdog.first_failure(look, ends)["rank"] == 1
+    run_folder = RunFolder(tmp_path)
+    ends = [ended(run_folder, 0, 1, None, 5, collateral), ended(run_folder, 1, 1, None, 9, "ValueError: my own fault")]
+    assert watchdog.first_failure(run_folder, ends).rank == 1
 
 
 def test_a_killed_rank_is_blamed_before_those_that_raised_because_of_it(tmp_path):
-    look = Look(tmp_path)
-    ends = [ended(look, 0, 1, None, 5, "ValueError: what"), ended(look, 1, None, signal.SIGKILL, 9)]
-    assert watchdog.first_failure(look, ends)["rank"] == 1
+    run_folder = RunFolder(tmp_path)
+    ends = [ended(run_folder, 0, 1, None, 5, "ValueError: what"), ended(run_folder, 1, None, signal.SIGKILL, 9)]
+    assert watchdog.first_failure(run_folder, ends).rank == 1
 
 
 def test_a_watchdog_that_aborts_is_not_blamed_for_an_earlier_exception(tmp_path):
-    look = Look(tmp_path)
-    ends = [ended(look, 0, None, signal.SIGABRT, 9), ended(look, 1, 1, None, 5, "ValueError: first")]
-    assert watchdog.first_failure(look, ends)["rank"] == 1
+    run_folder = RunFolder(tmp_path)
+    ends = [ended(run_folder, 0, None, signal.SIGABRT, 9), ended(run_folder, 1, 1, None, 5, "ValueError: first")]
+    assert watchdog.first_failure(run_folder, ends).rank == 1
 
 
 @pytest.mark.parametrize(("beat", "where"), [(None, "before its first sign of life"), ("step 17\n{}", "in step 17")])
@@ -52,11 +54,10 @@ def test_a_watchdog_that_aborts_is_not_blamed_for_an_earlier_exception(tmp_path)
     ],
 )
 def test_the_message_says_where_the_rank_stood(tmp_path, beat, where, end, reason, message):
-    look = Look(tmp_path)
+    run_folder = RunFolder(tmp_path)
     if beat:
-        look.rank_file(1, "heartbeat").write_text(beat)
-    told = {"rank": 1, "host": "h", "exit_code": None, "signal": None, "out_of_memory": False, **end}
-    outcome = watchdog.blame(look, told)
+        run_folder.rank_file(1, "heartbeat").write_text(beat)
+    outcome = watchdog.blame(run_folder, RankExit(rank=1, host="h", **end))
     assert (outcome.reason, outcome.message) == (reason, message.format(where=where))
 
 

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 import torch
 import torch.distributed as dist
+from msgspec import structs
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -27,8 +28,10 @@ from jobs.rank.checkpoint import Checkpoints
 from jobs.rank.loader import make_loader
 from jobs.rank.loop import Loop
 from jobs.record.failures import LossNotFinite
-from jobs.record.folder import Look
+from jobs.record.folder import RunFolder
 from jobs.record.heartbeat import Heartbeat
+from jobs.record.json_files import read_lines
+from jobs.record.launch_files import EpochLine
 from jobs.strategies.make import make_trainer
 from jobs.telemetry.trace.tracers import NoTracer
 from jobs.workloads.base import Work
@@ -73,6 +76,10 @@ def steps(own, count, seed):
     return losses
 
 
+def epoch(number):
+    return EpochLine(epoch=number, accuracy=0.5)
+
+
 @pytest.mark.parametrize(
     "settings",
     [{}, {"optimizer": "sgd"}, {"precision": "fp16"}, {"strategy": "fsdp2"}, {"strategy": "fsdp2", "optimizer": "sgd"}],
@@ -81,11 +88,11 @@ def test_training_goes_on_as_if_it_had_not_stopped(alone, tmp_path, settings):
     point = complete(IMAGE | settings)
     one = trainer(point)
     steps(one, 5, 0)
-    Checkpoints(tmp_path / "c", "timed.1", 0).save([{"epoch": 1}], one, CPU)
+    Checkpoints(tmp_path / "c", "timed.1", 0).save([epoch(1)], one, CPU)
     expected = steps(one, 5, 1)
     other = trainer(point)
     steps(other, 2, 9)
-    assert Checkpoints(tmp_path / "c", "timed.2", 0).load(other, CPU) == [{"epoch": 1}]
+    assert Checkpoints(tmp_path / "c", "timed.2", 0).load(other, CPU) == [epoch(1)]
     assert steps(other, 5, 1) == expected
     weights = (dict(t.model.state_dict()) for t in (one, other))
     for name, weight in next(weights).items():
@@ -98,13 +105,13 @@ def test_the_last_whole_checkpoint_counts(alone, tmp_path):
     kept = Checkpoints(tmp_path, "timed.1", 0)
     assert kept.load(own, CPU) == []
     for last in (9, 10):
-        kept.save([{"epoch": epoch} for epoch in range(1, last + 1)], own, CPU)
+        kept.save([epoch(number) for number in range(1, last + 1)], own, CPU)
     (tmp_path / ".timed.1").mkdir()
     (tmp_path / ".timed.1/rank0.pt").write_bytes(b"half of on")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".timed.1", "epoch-10"]
     again = Checkpoints(tmp_path, "timed.1", 0)
     assert len(again.load(own, CPU)) == 10
-    again.save([{"epoch": 11}], own, CPU)  # over what the killed one left
+    again.save([epoch(11)], own, CPU)  # over what the killed one left
     assert again.last() == "epoch-11"
 
 
@@ -131,11 +138,11 @@ def loop_of(tmp_path, attempt, **settings):
         Flat(), train, lambda batch: batch, lambda network, b: nn.functional.cross_entropy(network(b), b["label"]), (),
         tokens_per_sample=None, held_back=held, correct=lambda network, b: (network(b).argmax(1) == b["label"]).sum(),
     )  # fmt: skip
-    look = Look(tmp_path / f"timed.{attempt}")
-    look.folder.mkdir()
-    heart = Heartbeat(look.rank_file(0, "heartbeat"))
+    run_folder = RunFolder(tmp_path / f"timed.{attempt}")
+    run_folder.path.mkdir()
+    heart = Heartbeat(run_folder.rank_file(0, "heartbeat"))
     loader = make_loader(point, train, CPU)
-    own = Loop(point, work, make_trainer(point, work, CPU), loader, CPU, NoTracer(), look, 0, heart, Still())
+    own = Loop(point, work, make_trainer(point, work, CPU), loader, CPU, NoTracer(), run_folder, 0, heart, Still())
     own.run([Block("timed", 2)])
     return own
 
@@ -167,9 +174,9 @@ def test_timed_steps_do_not_look_through_what_warm_up_left(alone, tmp_path):
 
 def test_digits_are_learned_to_the_target(alone, tmp_path):
     rows = epochs.run(loop_of(tmp_path, 1, epochs=60, target_accuracy=0.98))
-    assert rows[-1]["accuracy"] >= 0.98 > max(row["accuracy"] for row in rows[:-1])
-    assert rows[-1]["train_loss"] < rows[0]["train_loss"] / 5
-    assert {(row["samples"], row["held_back"]) for row in rows} == {(1472, 299)}
+    assert rows[-1].accuracy >= 0.98 > max(row.accuracy for row in rows[:-1])
+    assert rows[-1].train_loss < rows[0].train_loss / 5
+    assert {(row.samples, row.held_back) for row in rows} == {(1472, 299)}
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_ds"])
@@ -181,10 +188,10 @@ def test_an_attempt_goes_on_to_the_same_losses(alone, tmp_path, strategy, settin
     epochs.run(loop_of(tmp_path, 1, epochs=2, **settings))
     resumed = loop_of(tmp_path, 2, epochs=4, warmup_steps=9, **settings)
     rows = epochs.run(resumed)
-    shown = [json.loads(line) for line in resumed.look.accuracy.read_text().splitlines()]
+    shown = read_lines(resumed.run_folder.accuracy, EpochLine)
     assert shown == rows and len(rows) == 4
     for row, other in zip(rows, whole, strict=True):
-        assert row | {"seconds": 0} == other | {"seconds": 0}
+        assert structs.replace(row, seconds=0) == structs.replace(other, seconds=0)
 
 
 def test_a_loss_that_is_not_finite_ends_it(alone, tmp_path):
@@ -217,7 +224,7 @@ def test_every_held_back_image_counts_once(alone, monkeypatch, tmp_path, count, 
         loop = SimpleNamespace(point=complete(IMAGE), work=work, trainer=SimpleNamespace(model=work.model), device=CPU,
                                tracer=NoTracer(), heart=Heartbeat(tmp_path / "h"))  # fmt: skip
         before = len(seen)
-        sums.append(epochs.evaluate(loop, epochs.held_back_loader(loop))["accuracy"] * count)
+        sums.append(epochs.evaluate(loop, epochs.held_back_loader(loop)) * count)
         passes.append(len(seen) - before)
         assert work.model.training
     assert sum(sums) == pytest.approx((count + 1) // 2)
@@ -265,7 +272,7 @@ def begin(tmp_path, point):
 def ended(process, folder):
     told = process.communicate(timeout=240)[0]
     record = json.loads((folder / "record.json").read_text())
-    return record, [json.loads(line) for line in Look(folder / "timed").accuracy.read_text().splitlines()], told
+    return record, [json.loads(line) for line in RunFolder(folder / "timed").accuracy.read_text().splitlines()], told
 
 
 @pytest.mark.slow

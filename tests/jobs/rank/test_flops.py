@@ -4,10 +4,12 @@ from collections import Counter
 
 import pytest
 import torch
+from msgspec import structs
 
 from jobs.point.llama import SHAPES
 from jobs.point.point import complete
 from jobs.rank import flops
+from jobs.record.launch_files import Flops
 from jobs.workloads import make as workloads
 from jobs.workloads.llm import workload as llm
 
@@ -43,10 +45,10 @@ def test_a_grouped_convolution_costs_the_same_for_each_gradient(groups):
 def test_llama_is_its_formula(model, sequences, tokens):
     linear, attention = products_of_llama(model, sequences, tokens)
     counted = flops.count(complete(NANO | {"model": model, "micro_batch": sequences, "seq_len": tokens}))
-    assert counted["forward"] == linear + attention
-    assert counted["backward"] == 2 * counted["forward"]
-    assert counted["step"] == counted["hardware_step"] == 3 * (linear + attention)
-    assert counted["by_operator"] == {"aten.mm": 3 * linear, "aten.bmm": 3 * attention}
+    assert counted.forward == linear + attention
+    assert counted.backward == 2 * counted.forward
+    assert counted.step == counted.hardware_step == 3 * (linear + attention)
+    assert counted.by_operator == {"aten.mm": 3 * linear, "aten.bmm": 3 * attention}
 
 
 @pytest.mark.parametrize(
@@ -57,35 +59,35 @@ def test_llama_is_its_formula(model, sequences, tokens):
 )
 def test_image_networks_are_near_the_published_counts(model, multiply_adds):
     counted = flops.count(complete({"workload": "image", "model": model, "micro_batch": 1, "image_size": 224}))
-    assert counted["forward"] == pytest.approx(2 * multiply_adds, rel=0.02)
+    assert counted.forward == pytest.approx(2 * multiply_adds, rel=0.02)
     # The first layer's input needs no gradient, everything else both.
-    assert 1.95 < counted["backward"] / counted["forward"] < 2
+    assert 1.95 < counted.backward / counted.forward < 2
 
 
 def test_micro_batches_and_accumulation_scale_the_step():
     one = flops.count(complete(NANO))
-    assert flops.count(complete(NANO | {"grad_accum": 3}))["step"] == 3 * one["step"]
-    assert flops.count(complete(NANO | {"micro_batch": 6}))["by_operator"] == {
-        name: 3 * value for name, value in one["by_operator"].items()
+    assert flops.count(complete(NANO | {"grad_accum": 3})).step == 3 * one.step
+    assert flops.count(complete(NANO | {"micro_batch": 6})).by_operator == {
+        name: 3 * value for name, value in one.by_operator.items()
     }
 
 
 def test_frozen_weights_need_no_gradient_of_their_own():
     full, lora = (flops.count(complete(NANO | {"method": method})) for method in ("full", "lora"))
-    adapters = lora["forward"] - full["forward"]
-    assert 0 < adapters < 0.1 * full["forward"]
+    adapters = lora.forward - full.forward
+    assert 0 < adapters < 0.1 * full.forward
     linear, attention = products_of_llama("llama-nano", 2, 64)
     # Backward, a frozen layer costs its input's gradient, once; attention and the adapters cost both of theirs.
-    assert lora["backward"] == pytest.approx(linear + 2 * attention + 2 * adapters, rel=0.05)
-    assert lora["backward"] < linear + 2 * attention + 2 * adapters
+    assert lora.backward == pytest.approx(linear + 2 * attention + 2 * adapters, rel=0.05)
+    assert lora.backward < linear + 2 * attention + 2 * adapters
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_checkpointing_costs_hardware_flops_only(method):
     plain = flops.count(complete(NANO | {"method": method}))
     again = flops.count(complete(NANO | {"method": method, "activation_checkpointing": True}))
-    assert {**again, "hardware_step": 0} == {**plain, "hardware_step": 0}
-    assert plain["step"] < again["hardware_step"] < plain["step"] + 1.1 * plain["forward"]
+    assert structs.replace(again, hardware_step=0) == structs.replace(plain, hardware_step=0)
+    assert plain.step < again.hardware_step < plain.step + 1.1 * plain.forward
 
 
 @pytest.mark.parametrize("sequences", ["windows", "packed"])
@@ -93,25 +95,25 @@ def test_the_loss_in_parts_and_packing_are_the_same_products(sequences):
     plain, parts = (flops.count(complete(NANO | {"sequences": sequences, "loss_chunks": n})) for n in (0, 5))
     assert plain == parts == flops.count(complete(NANO))
     point = complete(NANO | {"sequences": sequences, "loss_chunks": 5})
-    assert sum(flops.passes(point), Counter()).total() == plain["step"]
+    assert sum(flops.passes(point), Counter()).total() == plain.step
 
 
 def test_dpo_is_four_forward_passes_and_two_backward_ones_a_pair():
     full, lora = (flops.count(complete(NANO | {"method": method})) for method in ("full", "lora"))
     dpo, adapters = (flops.count(complete(NANO | {"method": method})) for method in ("dpo", "dpo_qlora"))
-    assert (dpo["forward"], dpo["backward"]) == (4 * full["forward"], 2 * full["backward"])
-    assert adapters["forward"] == 2 * (full["forward"] + lora["forward"])
-    assert adapters["backward"] == 2 * lora["backward"]
+    assert (dpo.forward, dpo.backward) == (4 * full.forward, 2 * full.backward)
+    assert adapters.forward == 2 * (full.forward + lora.forward)
+    assert adapters.backward == 2 * lora.backward
     in_parts = flops.count(complete(NANO | {"method": "dpo", "loss_chunks": 5}))
     head = 2 * 2 * 2 * 64 * 128 * 512
-    assert in_parts["step"] == dpo["step"] and in_parts["hardware_step"] == dpo["step"] + head
+    assert in_parts.step == dpo.step and in_parts.hardware_step == dpo.step + head
 
 
 @pytest.mark.parametrize("method", ["qlora", "qat"])
 def test_rounding_adds_no_products(method):
     point = complete(NANO | {"method": method})
     counted = flops.count(point)
-    assert counted["step"] == sum(flops.passes(point), Counter()).total()
+    assert counted.step == sum(flops.passes(point), Counter()).total()
 
 
 def test_counting_draws_no_random_numbers_and_leaves_no_mode_behind():
@@ -129,4 +131,4 @@ def test_what_cannot_be_counted_has_a_reason(monkeypatch):
         raise ValueError("no such shape\nand more")
 
     monkeypatch.setattr(llm, "loss", break_)
-    assert flops.count(complete(NANO)) == {"reason": "ValueError: no such shape"}
+    assert flops.count(complete(NANO)) == Flops(reason="ValueError: no such shape")

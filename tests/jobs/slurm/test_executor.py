@@ -9,7 +9,9 @@ import pytest
 from jobs.host import numa
 from jobs.host.unsupported import Unsupported
 from jobs.record import lost
-from jobs.record.folder import read_json, write_json
+from jobs.record.json_files import write_json
+from jobs.record.launch_files import Job
+from jobs.record.record import Record
 from jobs.slurm import allocation
 from jobs.slurm.executor import ending, request
 from jobs.slurm.executor.journal import Entry, Journal
@@ -170,11 +172,12 @@ def test_records_that_are_set_aside(tmp_path):
     assert lost.set_aside(tmp_path / "none") is None
 
 
-def test_record_of_a_lost_point(tmp_path):
-    job = {"sweep": "s", "point_id": "p", "settings": {"workload": "image", "model": "mobilenet_v2", "nodes": 2}}
-    lost.write(tmp_path / "p/record.json", job, lost.Loss("launch_failed", "no such partition"), 1, None)
-    record = read_json(tmp_path / "p/record.json")
-    assert (record["status"], record["reason"], record["world_size"]) == ("not_run", "launch_failed", 2)
+def test_record_of_a_lost_point():
+    job = Job(sweep="s", point_id="p", settings={"workload": "image", "model": "mobilenet_v2", "nodes": 2})
+    record = lost.lost_record(job, lost.Loss("launch_failed", "no such partition"), 1, None)
+    assert (record.status, record.reason, record.world_size) == ("not_run", "launch_failed", 2)
+    assert lost.lost_record(job, lost.Loss("cancelled", "by a person"), 1, "7").status == "cancelled"
+    assert lost.lost_record(job, lost.Loss("node_failure", "n1"), 1, "7").status == "failed"
 
 
 def test_cpus_near_and_far():
@@ -190,8 +193,9 @@ def track(**more):
     return ending.Track("k", request.Request(), "true", Path("x"), "n", (0, 1), **more)
 
 
-OK, KILLED, OWN = {"status": "ok"}, {"reason": "rank_killed"}, {"reason": "loss_nan"}
-NODE = {"reason": "node_failure", "message": "Node failure on n2"}
+OK = Record(status="ok")
+KILLED, OWN = (Record(status="failed", reason=reason) for reason in ("rank_killed", "loss_nan"))
+NODE = Record(status="failed", reason="node_failure", message="Node failure on n2")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import threading
 import time
 from pathlib import Path
 
-from jobs.record import json_lines
-from jobs.record.folder import Look, write_json
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import read_lines
+from jobs.sweep.order import Order
 from jobs.telemetry.gpu import log
 from jobs.telemetry.gpu.sampler import Sampler
 from tests.fakes import nvml
@@ -23,11 +24,16 @@ SPLIT = {"migs": [["MIG-a1", 3], ["MIG-b2", 5]]}
 """Settings of a GPU that is split into MIG devices."""
 
 
-def make_look(folder, hz=10):
-    look = Look(folder / "timed.1")
-    look.folder.mkdir()
-    write_json(look.point_file, {"settings": {"workload": "image", "model": "mobilenet_v2", "nvml_hz": hz}})
-    return look
+def ordered(hz=10, **more):
+    """What the launcher would ask of a run."""
+    return Order(settings={"workload": "image", "model": "mobilenet_v2", "nvml_hz": hz}, **more)
+
+
+def make_run_folder(folder, hz=10, **more):
+    run_folder = RunFolder(folder / "timed.1")
+    run_folder.path.mkdir()
+    ordered(hz, **more).write(run_folder)
+    return run_folder
 
 
 def elsewhere(folder, *gpus_):
@@ -36,14 +42,14 @@ def elsewhere(folder, *gpus_):
     return {"PYTHONPATH": f"{folder}:{ROOT}", nvml.VARIABLE: json.dumps(gpus_)}
 
 
-def start(look, *gpus_, **environment):
+def start(run_folder, *gpus_):
     """The sampler as a process of its own."""
-    env = {**os.environ, **elsewhere(look.folder.parent, *gpus_), **environment}
-    return subprocess.Popen([sys.executable, "-m", "jobs.telemetry.gpu.sampler", str(look.folder)], env=env)
+    env = {**os.environ, **elsewhere(run_folder.path.parent, *gpus_)}
+    return subprocess.Popen([sys.executable, "-m", "jobs.telemetry.gpu.sampler", str(run_folder.path)], env=env)
 
 
-def samples(look):
-    return look.nvml(HOST).exists() and len(ticks(look, 0)) > 5
+def samples(run_folder):
+    return run_folder.nvml(HOST).exists() and len(ticks(run_folder, 0)) > 5
 
 
 def wait_for(condition):
@@ -53,29 +59,29 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
-def sampled(look, seconds=0.5, hz=10, meanwhile=lambda sampler: None):
+def sampled(run_folder, seconds=0.5, hz=10, meanwhile=lambda sampler: None):
     """Sample in this process; the rows."""
-    sampler, stop = Sampler(look, hz, None), threading.Event()
+    sampler, stop = Sampler(run_folder, hz, None), threading.Event()
     meanwhile(sampler)
     threading.Timer(seconds, stop.set).start()
     sampler.run(stop)
-    return rows(look)
+    return rows(run_folder)
 
 
-def rows(look, number=None):
+def rows(run_folder, number=None):
     """The rows of the log, or of one GPU."""
     return [
         row
-        for batch in log.batches(look.nvml(HOST))
+        for batch in log.batches(run_folder.nvml(HOST))
         for row in batch.to_pylist()
         if number is None or row["uuid"] == gpu(number)["uuid"]
     ]
 
 
-def ticks(look, number):
+def ticks(run_folder, number):
     """Monotonic times of a GPU's readings at the full rate, s."""
-    return [row["mono_ns"] / 1e9 for row in rows(look, number) if row["sm_clock_mhz"] is not None]
+    return [row["mono_ns"] / 1e9 for row in rows(run_folder, number) if row["sm_clock_mhz"] is not None]
 
 
-def told(look):
-    return list(json_lines.read(look.events(HOST))) if look.events(HOST).exists() else []
+def told(run_folder):
+    return read_lines(run_folder.events(HOST), dict)

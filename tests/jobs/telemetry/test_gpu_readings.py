@@ -7,7 +7,7 @@ import pytest
 from jobs.host import gpus
 from jobs.telemetry.gpu import fields, gpm, log
 from tests.fakes.nvml import gpu
-from tests.jobs.telemetry.sampling import HOST, SPLIT, make_look, rows, sampled, ticks, told
+from tests.jobs.telemetry.sampling import HOST, SPLIT, make_run_folder, rows, sampled, ticks, told
 
 pytestmark = pytest.mark.usefixtures("bare")
 
@@ -51,10 +51,10 @@ def test_a_gpu_that_cannot_be_reached_does_not_hide_the_others(nvml):
 
 
 def test_a_mig_device_has_its_own_counters_and_nothing_of_the_whole_gpu(nvml, monkeypatch, tmp_path):
-    library, look = nvml(gpu(0, **SPLIT)), make_look(tmp_path)
+    library, run_folder = nvml(gpu(0, **SPLIT)), make_run_folder(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b2")
-    found = sampled(look)
-    header = log.header_of(look.nvml(HOST))
+    found = sampled(run_folder)
+    header = log.header_of(run_folder.nvml(HOST))
     assert header["gpus"] == [{"gpu": 0, "uuid": "MIG-b2", "mig": True}]
     missing = header["missing"]["MIG-b2"]
     assert {name for name, why in missing.items() if why == fields.MIG_REASON} == {
@@ -75,9 +75,9 @@ def test_a_missing_field_is_null_and_the_header_says_why(nvml, tmp_path):
         "nvmlDeviceGetComputeRunningProcesses_v3": "NO_PERMISSION",
         "NVML_GPM_METRIC_FP64_UTIL": "NOT_SUPPORTED",
     }
-    library, look = nvml(gpu(0, errors=errors), gpu(1)), make_look(tmp_path)
-    sampled(look, 1.2)
-    missing = log.header_of(look.nvml(HOST))["missing"]
+    library, run_folder = nvml(gpu(0, errors=errors), gpu(1)), make_run_folder(tmp_path)
+    sampled(run_folder, 1.2)
+    missing = log.header_of(run_folder.nvml(HOST))["missing"]
     assert missing[gpu(1)["uuid"]] == {}
     assert missing[gpu(0)["uuid"]] == {
         "memory_temperature_c": "Not Supported",
@@ -87,11 +87,11 @@ def test_a_missing_field_is_null_and_the_header_says_why(nvml, tmp_path):
         "fp64_active_percent": "Not Supported",
     }
     for number, lost in ((0, set(missing[gpu(0)["uuid"]])), (1, {"foreign_processes"})):
-        found = rows(look, number)
+        found = rows(run_folder, number)
         assert {name for name in fields.TYPES if all(row[name] is None for row in found)} == lost
     assert [library.calls[0, name] for name in errors] == [1] * 4  # asked once, never again
     assert library.calls[1, "NVML_FI_DEV_MEMORY_TEMP"] > 10
-    assert told(look) == []  # they were missing from the beginning
+    assert told(run_folder) == []  # they were missing from the beginning
 
 
 def test_a_field_that_fails_for_a_moment_comes_back(nvml):
@@ -152,10 +152,10 @@ def test_counters_that_did_not_move_are_dropped_and_the_next_reach_back(nvml):
 def test_counters_are_asked_as_often_as_they_move_and_no_more(nvml, tmp_path):
     for attempt in range(10):  # other tests keep the machine busy: readings go missing
         (tmp_path / str(attempt)).mkdir()
-        library, look = nvml(gpu(0)), make_look(tmp_path / str(attempt))
-        sampled(look, 1.0, hz=50)
+        library, run_folder = nvml(gpu(0)), make_run_folder(tmp_path / str(attempt))
+        sampled(run_folder, 1.0, hz=50)
         assert library.calls[0, "nvmlGpmSampleGet"] <= 13
-        if len(ticks(look, 0)) > 45:
+        if len(ticks(run_folder, 0)) > 45:
             break
     assert library.calls[0, "nvmlGpmSampleGet"] >= 8
 
@@ -169,9 +169,9 @@ def test_counters_are_asked_as_often_as_they_move_and_no_more(nvml, tmp_path):
 )
 def test_a_gpu_without_counters_says_so_for_every_field_of_theirs(nvml, tmp_path, settings, why):
     nvml(gpu(0, **settings))
-    look = make_look(tmp_path)
-    found = sampled(look)
-    assert log.header_of(look.nvml(HOST))["missing"] == {
+    run_folder = make_run_folder(tmp_path)
+    found = sampled(run_folder)
+    assert log.header_of(run_folder.nvml(HOST))["missing"] == {
         gpu(0)["uuid"]: dict.fromkeys(gpm.NAMES, f"no GPM counters: {why}")
     }
-    assert len(ticks(look, 0)) > 3 and all(row[name] is None for row in found for name in gpm.NAMES)
+    assert len(ticks(run_folder, 0)) > 3 and all(row[name] is None for row in found for name in gpm.NAMES)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from jobs.launch import launch
-from jobs.record.folder import Look
+from jobs.record.folder import RunFolder
 from jobs.telemetry.trace import nsys
 from tests.fakes.nsys import HANGS, LEAVES_A_FILE, VERSION, left_behind, nano, stand_in
 
@@ -107,26 +107,32 @@ COMMON = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--kill
 def test_the_light_preset_is_few_tables_and_no_cpu_sampling(tmp_path):
     light = ["--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"]
     report = ["-o", str(tmp_path / "traced/trace-r1.nsys-rep")]
-    assert nsys.profile_command(Look(tmp_path / "traced"), 1, nano()) == ["nsys", "profile", *light, *COMMON, *report]
+    assert nsys.profile_command(RunFolder(tmp_path / "traced"), 1, nano()) == [
+        "nsys",
+        "profile",
+        *light,
+        *COMMON,
+        *report,
+    ]
 
 
-def with_metrics(tmp_path, point):
+def with_metrics(tmp_path, point, **more):
     """Ranks that take GPU metrics."""
-    commands = {rank: nsys.profile_command(Look(tmp_path), rank, point) for rank in range(point.world_size)}
+    commands = {
+        rank: nsys.profile_command(RunFolder(tmp_path), rank, point, **more) for rank in range(point.world_size)
+    }
     return [rank for rank, command in commands.items() if "--gpu-metrics-devices=cuda-visible" in command]
 
 
-def test_the_deep_preset_takes_gpu_metrics_on_the_first_rank_of_a_node(tmp_path, monkeypatch):
-    monkeypatch.delenv(nsys.NO_GPU_METRICS_VARIABLE, raising=False)
+def test_the_deep_preset_takes_gpu_metrics_on_the_first_rank_of_a_node(tmp_path):
     deep = nano(trace_preset="deep", nodes=2)
     asked = {"--trace=cuda,nvtx,cublas,cudnn,osrt", "--sample=process-tree", "--cpuctxsw=process-tree"}
     asked |= {"--cudabacktrace=kernel,memory,sync", "--python-backtrace=cuda", "--cuda-memory-usage=true"}
     for rank in range(4):
-        assert asked | set(COMMON) <= set(nsys.profile_command(Look(tmp_path), rank, deep))
+        assert asked | set(COMMON) <= set(nsys.profile_command(RunFolder(tmp_path), rank, deep))
     assert with_metrics(tmp_path, deep) == [0, 2]
     assert with_metrics(tmp_path, nano(nodes=2)) == []
-    monkeypatch.setenv(nsys.NO_GPU_METRICS_VARIABLE, "1")
-    assert with_metrics(tmp_path, deep) == []
+    assert with_metrics(tmp_path, deep, gpu_metrics=False) == []
 
 
 # --- the export of reports
@@ -135,7 +141,7 @@ def test_the_deep_preset_takes_gpu_metrics_on_the_first_rank_of_a_node(tmp_path,
 def reports(tmp_path, *ranks):
     for rank in ranks:
         (tmp_path / f"trace-r{rank}.nsys-rep").touch()
-    return Look(tmp_path)
+    return RunFolder(tmp_path)
 
 
 def left(tmp_path):

@@ -14,12 +14,23 @@ import pyarrow as pa
 import pytest
 
 from jobs.host import gpus
-from jobs.record.folder import Look, read_json
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import read_json
 from jobs.telemetry import host_sampler, samplers
 from jobs.telemetry.gpu import fields, gpm, log
 from jobs.telemetry.samplers import Samplers, Started
 from tests.fakes.nvml import gpu
-from tests.jobs.telemetry.sampling import HOST, elsewhere, make_look, rows, samples, start, ticks, wait_for
+from tests.jobs.telemetry.sampling import (
+    HOST,
+    elsewhere,
+    make_run_folder,
+    ordered,
+    rows,
+    samples,
+    start,
+    ticks,
+    wait_for,
+)
 
 pytestmark = pytest.mark.usefixtures("bare")
 
@@ -27,25 +38,28 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 EVERY_TICK = {name for reading in fields.EVERY_TICK for name in reading.names}
 
 
-def at_rate(look, hz, number):
+def at_rate(run_folder, hz, number):
     """Whether the GPU was read at the rate, within 5 %, over some three seconds. Others may hold a pause of a busy
     machine: readings go missing, or one late by up to two periods begins them and makes them short."""
-    at = ticks(look, number)
+    at = ticks(run_folder, number)
     lengths = [end - begin for begin, end in zip(at, at[3 * hz :], strict=False)]
     return any(length == pytest.approx(3, rel=0.05) for length in lengths)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Four GPUs whose energy call is slow, for three seconds at least; each look, and how its sampler ended."""
+    """Four GPUs whose energy call is slow, for three seconds at least; each folder, and how its sampler ended."""
     four = [gpu(number, energy_s=0.02) for number in range(4)]
-    looks = {name: make_look(tmp_path_factory.mktemp(name), hz) for name, hz in (("10", 10), ("50", 50), ("kill", 20))}
-    running = {name: start(look, *four) for name, look in looks.items()}
-    wait_for(lambda: all(map(samples, looks.values())))
+    folders = {
+        name: make_run_folder(tmp_path_factory.mktemp(name), hz) for name, hz in (("10", 10), ("50", 50), ("kill", 20))
+    }
+    running = {name: start(run_folder, *four) for name, run_folder in folders.items()}
+    wait_for(lambda: all(map(samples, folders.values())))
     time.sleep(3)
     found, patience = {}, time.monotonic() + 20
     while (
-        not all(at_rate(looks[n], int(n), of) for n in ("10", "50") for of in range(4)) and time.monotonic() < patience
+        not all(at_rate(folders[n], int(n), of) for n in ("10", "50") for of in range(4))
+        and time.monotonic() < patience
     ):
         time.sleep(0.5)  # other tests keep the machine busy
     for name, process in running.items():
@@ -53,22 +67,22 @@ def runs(tmp_path_factory):
         process.send_signal(signal.SIGKILL if name == "kill" else signal.SIGTERM)
         code = process.wait(10)
         took = time.monotonic() - begin
-        found[name] = {"look": looks[name], "asked_ns": asked, "took_s": took, "code": code}
+        found[name] = {"folder": folders[name], "asked_ns": asked, "took_s": took, "code": code}
     return found
 
 
 @pytest.mark.parametrize("hz", [10, 50])
 def test_four_gpus_are_sampled_at_the_rate_although_energy_is_slow(runs, hz):
-    look = runs[str(hz)]["look"]
+    run_folder = runs[str(hz)]["folder"]
     for number in range(4):
-        assert at_rate(look, hz, number)
-    assert log.header_of(look.nvml(HOST))["hz"] == hz
+        assert at_rate(run_folder, hz, number)
+    assert log.header_of(run_folder.nvml(HOST))["hz"] == hz
 
 
 def test_rows_are_sparse_each_reading_at_its_own_rate(runs):
-    look = runs["50"]["look"]
+    run_folder = runs["50"]["folder"]
     kinds = {number: {} for number in range(4)}
-    for row in rows(look):
+    for row in rows(run_folder):
         values = frozenset(name for name in fields.TYPES if row[name] is not None)
         kinds[row["gpu"]].setdefault(values, []).append(row["mono_ns"] / 1e9)
     plain, counted = frozenset(EVERY_TICK), frozenset(gpm.NAMES)
@@ -83,7 +97,7 @@ def test_rows_are_sparse_each_reading_at_its_own_rate(runs):
 
 def test_spans_of_the_counters_cover_the_time_without_gaps(runs):
     for number in range(4):
-        kept = [row for row in rows(runs["50"]["look"], number) if row["gpm_span_ns"] is not None]
+        kept = [row for row in rows(runs["50"]["folder"], number) if row["gpm_span_ns"] is not None]
         ends = [row["mono_ns"] for row in kept]
         assert ends[-1] - ends[0] > 2.5e9
         assert [after - before for before, after in pairwise(ends)] == [row["gpm_span_ns"] for row in kept[1:]]
@@ -93,26 +107,26 @@ def test_spans_of_the_counters_cover_the_time_without_gaps(runs):
 def test_a_sampler_that_is_told_to_end_does_so_with_a_whole_log(runs, name):
     run = runs[name]
     assert run["code"] == 0 and run["took_s"] < 2
-    assert run["look"].nvml(HOST).read_bytes().endswith(END_OF_STREAM)
-    assert run["asked_ns"] - rows(run["look"])[-1]["t_ns"] < 0.3e9
-    assert read_json(run["look"].live(HOST))["t_ns"] >= run["asked_ns"]
+    assert run["folder"].nvml(HOST).read_bytes().endswith(END_OF_STREAM)
+    assert run["asked_ns"] - rows(run["folder"])[-1]["t_ns"] < 0.3e9
+    assert read_json(run["folder"].live(HOST), dict)["t_ns"] >= run["asked_ns"]
 
 
 def test_a_killed_sampler_leaves_its_log_up_to_a_second_before(runs):
     run = runs["kill"]
-    assert run["code"] == -signal.SIGKILL and not run["look"].nvml(HOST).read_bytes().endswith(END_OF_STREAM)
-    assert run["asked_ns"] - max(row["t_ns"] for row in rows(run["look"])) < 1e9
-    assert len(ticks(run["look"], 0)) > 50
-    for batch in log.batches(run["look"].nvml(HOST)):  # whenever it had been killed
+    assert run["code"] == -signal.SIGKILL and not run["folder"].nvml(HOST).read_bytes().endswith(END_OF_STREAM)
+    assert run["asked_ns"] - max(row["t_ns"] for row in rows(run["folder"])) < 1e9
+    assert len(ticks(run["folder"], 0)) > 50
+    for batch in log.batches(run["folder"].nvml(HOST)):  # whenever it had been killed
         at = batch.column("t_ns").to_pylist()
         # A machine may stand still before the reading that ends a batch: those before it are within the second.
         assert max((t for t in at if max(at) - t > 25e6), default=min(at)) - min(at) < 1e9
 
 
 def test_a_log_that_breaks_off_is_read_up_to_its_last_whole_batch(runs, tmp_path):
-    look, broken = runs["10"]["look"], make_look(tmp_path)
-    whole, content = rows(look), look.nvml(HOST).read_bytes()
-    sizes = [batch.num_rows for batch in log.batches(look.nvml(HOST))]
+    run_folder, broken = runs["10"]["folder"], make_run_folder(tmp_path)
+    whole, content = rows(run_folder), run_folder.nvml(HOST).read_bytes()
+    sizes = [batch.num_rows for batch in log.batches(run_folder.nvml(HOST))]
     ends = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
     kept = []
     # Its last eight bytes say that the log ended; without them its rows are whole.
@@ -131,7 +145,7 @@ def test_a_file_that_is_no_log_is_refused_in_one_line(runs, tmp_path, what):
         "empty": b"",
         "text": b'{"t_ns": 1}\n{"t_ns": 2}\n',
         "noise": bytes(range(256)) * 40,
-        "half a header": runs["10"]["look"].nvml(HOST).read_bytes()[:300],
+        "half a header": runs["10"]["folder"].nvml(HOST).read_bytes()[:300],
     }
     path.write_bytes(contents.get(what, b""))
     if what in ("another stream", "no JSON"):
@@ -150,12 +164,12 @@ def test_a_sampler_that_was_held_still_takes_up_its_rhythm(tmp_path, nvml, monke
     nvml(*two)
     for name, value in elsewhere(tmp_path, *two).items():
         monkeypatch.setenv(name, value)
-    look, period = make_look(tmp_path, 10), 0.1
-    started = Started(look, 10)
-    first, other = Samplers(look, 0), Samplers(look, 1)
+    run_folder, period = make_run_folder(tmp_path, 10), 0.1
+    started = Started(run_folder, ordered(10))
+    first, other = Samplers(run_folder, 0), Samplers(run_folder, 1)
     pids = [process.pid for process in started.processes]
-    assert len(pids) == 2 and read_json(look.samplers(HOST)) == {"pids": pids}
-    wait_for(lambda: samples(look))
+    assert len(pids) == 2 and read_json(run_folder.samplers(HOST), dict) == {"pids": pids}
+    wait_for(lambda: samples(run_folder))
     other.set(False)  # not a node's first rank
     assert psutil.STATUS_STOPPED not in states(pids)
     begin = time.monotonic()
@@ -170,7 +184,7 @@ def test_a_sampler_that_was_held_still_takes_up_its_rhythm(tmp_path, nvml, monke
     started.end()
     assert time.monotonic() - begin < samplers.END_S
     assert [process.returncode for process in started.processes] == [0, 0]
-    at = ticks(look, 1)
+    at = ticks(run_folder, 1)
     gaps = [after - before for before, after in pairwise(at)]
     assert 1 <= max(gaps) < held + 0.3
     phases = [(moment - at[0]) / period % 1 for moment in at]
@@ -178,7 +192,7 @@ def test_a_sampler_that_was_held_still_takes_up_its_rhythm(tmp_path, nvml, monke
     assert len(in_step) > 0.8 * len(at) and len(at) > 15
     missed = round((at[-1] - at[0]) / period) + 1 - len(at)
     assert missed >= 8
-    assert read_json(look.live(HOST))["sampler"]["missed"] == pytest.approx(missed, abs=1)
+    assert read_json(run_folder.live(HOST), dict)["sampler"]["missed"] == pytest.approx(missed, abs=1)
 
 
 def states(pids):
@@ -208,7 +222,7 @@ def test_the_log_is_ready_before_the_first_row(tmp_path):
 
 
 def test_the_signal_that_ends_the_sampler_does_not_wait_for_a_lock_that_it_interrupts():
-    """As when it comes just while the main thread looks whether it came."""
+    """As when it comes just while the main thread runs whether it came."""
     text = (
         "import os, signal, threading\n"
         "from jobs.telemetry.gpu.sampler import end_on_sigterm\n"
@@ -231,33 +245,32 @@ def test_without_nvml_the_host_alone_is_sampled(monkeypatch, tmp_path):
     monkeypatch.setattr(pynvml, "CDLL", no_library)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     assert gpus.probe() == (False, "NVML: NVML Shared Library Not Found")
-    assert modules_of(make_look(tmp_path), 10) == ["jobs.telemetry.host_sampler"]
+    assert modules_of(make_run_folder(tmp_path), 10) == ["jobs.telemetry.host_sampler"]
 
 
 def test_the_host_is_sampled_on_when_a_child_has_just_ended(tmp_path, monkeypatch):
     """It is listed, and gone when it is looked at: a compiler's worker, between two calls."""
-    look = Look(tmp_path)
-    (tmp_path / "rank0.pid.json").write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+    run_folder = RunFolder(tmp_path)
+    (tmp_path / "rank0.pid.json").write_text(json.dumps({"rank": 0, "host": socket.gethostname(), "pid": os.getpid()}))
     ended = subprocess.Popen(["true"])
     child = psutil.Process(ended.pid)
     ended.wait()
     monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: [child])
-    assert host_sampler.HostReader(look).read()["num_processes"] == 1
+    assert host_sampler.HostReader(run_folder).read().num_processes == 1
 
 
 def test_samplers_are_those_that_are_asked_for(nvml, monkeypatch, tmp_path):
     nvml(gpu(0))
-    look = make_look(tmp_path)
-    assert modules_of(look, 0) == ["jobs.telemetry.host_sampler"]
-    assert modules_of(look, 10) == ["jobs.telemetry.host_sampler", "jobs.telemetry.gpu.sampler"]
+    run_folder = make_run_folder(tmp_path)
+    assert modules_of(run_folder, 0) == ["jobs.telemetry.host_sampler"]
+    assert modules_of(run_folder, 10) == ["jobs.telemetry.host_sampler", "jobs.telemetry.gpu.sampler"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert modules_of(look, 10) == ["jobs.telemetry.host_sampler"]
-    monkeypatch.setenv(samplers.OFF_VARIABLE, "1")
-    assert modules_of(look, 10) == []
-    assert read_json(look.samplers(HOST)) == {"pids": []}
+    assert modules_of(run_folder, 10) == ["jobs.telemetry.host_sampler"]
+    assert modules_of(run_folder, 10, samplers=False) == []
+    assert read_json(run_folder.samplers(HOST), dict) == {"pids": []}
 
 
-def modules_of(look, hz):
-    started = Started(look, hz)
+def modules_of(run_folder, hz, **more):
+    started = Started(run_folder, ordered(hz, **more))
     started.end()
     return [process.args[2] for process in started.processes]

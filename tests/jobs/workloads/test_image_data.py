@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from jobs.point.point import complete
 from jobs.rank.feed import Feed
-from jobs.rank.loader import EndlessBatches, endless, make_loader, make_sampler, one_epoch, order_of
+from jobs.rank.loader import EndlessBatches, endless, make_loader, make_sampler, one_epoch, read_order
 from jobs.telemetry.trace.tracers import NoTracer
 from jobs.workloads import image
 from jobs.workloads.images import digits
@@ -85,7 +85,7 @@ def test_across_epochs_is_the_order_of_epochs(alone, strategy):
         point = complete(TINY | {"across_epochs": across, "strategy": strategy, "micro_batch": 500})
         images = np.zeros((1797, 1, 1), np.float32)
         loader = make_loader(point, Digits(images, np.arange(1797), None), CPU)
-        assert len(loader) == 3 and isinstance(order_of(loader), EndlessBatches) is across
+        assert len(loader) == 3 and isinstance(read_order(loader), EndlessBatches) is across
         found = endless(loader)
         orders.append([next(found)["label"] for _ in range(8)])
     assert all(torch.equal(*pair) for pair in zip(*orders, strict=True))

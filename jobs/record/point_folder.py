@@ -1,0 +1,38 @@
+"""What a point's folder says of the point: its record, and the results of its ranks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from msgspec import structs
+
+from jobs.record.json_files import read_json
+from jobs.record.launch_files import Job, RankResult
+from jobs.record.record import Record
+
+
+def record_of(point: Path) -> Record:
+    """record.json; where there is none that can be read, what point.json says, with status not_run."""
+    record = read_json(point / "record.json", Record) or Record(status="not_run")
+    job = read_json(point / "point.json", Job) or Job(point_id=point.name, settings={})
+    return structs.replace(
+        record,
+        point_id=record.point_id or job.point_id,
+        sweep=record.sweep or job.sweep,
+        settings=record.settings or job.settings,
+    )
+
+
+def results_of(point: Path, run: str = "timed") -> list[RankResult]:
+    """rankR.result.json of a run, by rank."""
+    found = ((rank, read_json(path, RankResult)) for rank, path in ranked(point / run, r"rank(\d+)\.result\.json"))
+    return [structs.replace(result, rank=rank) for rank, result in found if result is not None]
+
+
+def ranked(folder: Path, pattern: str) -> list[tuple[int, Path]]:
+    """Files (and folders) whose name is this pattern, with the rank that its first group gives, in order of rank."""
+    if not folder.is_dir():
+        return []
+    found = [(re.fullmatch(pattern, path.name), path) for path in folder.iterdir()]
+    return sorted((int(match[1]), path) for match, path in found if match)

@@ -1,0 +1,109 @@
+"""The record's type: its closed lists, its page, and how failed and lost points fill it."""
+
+import subprocess
+import sys
+
+import pytest
+from msgspec import to_builtins
+
+from analysis.tables import points
+from analysis.tools import docs
+from jobs.host.facts import ROOT
+from jobs.launch import launch, watchdog
+from jobs.launch.attempt import Attempt, RunEnd
+from jobs.record import lost
+from jobs.record.failures import REASONS
+from jobs.record.json_files import json_line, read_json
+from jobs.record.launch_files import Event, Job
+from jobs.record.record import Failure, Record, Run, write_record
+
+JOB = Job(sweep="s", point_id="p", settings={"workload": "image", "model": "mobilenet_v2", "device": "cpu"})
+TYPED = """
+from jobs.launch.watchdog import Outcome
+from jobs.record.launch_files import RankError
+from jobs.record.lost import Loss
+from jobs.record.record import Record, Run
+
+Outcome("{0}")
+Loss("{0}", "text")
+Run(reason="{0}")
+Record(status="failed", reason="{0}")
+RankError(reason="{0}")
+"""
+
+
+def complaints(text, tmp_path):
+    """How mypy ends on this text, and its lines that are errors."""
+    (tmp_path / "snippet.py").write_text(text)
+    # a configuration of its own: the project's names packages, which cannot go together with a file
+    config = "[mypy]\nstrict = true\nignore_missing_imports = true\nfollow_imports = silent\n"
+    (tmp_path / "mypy.ini").write_text(config)
+    options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path / "cache")]
+    command = [sys.executable, "-m", "mypy", *options, str(tmp_path / "snippet.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=400)
+    return done.returncode, [line for line in done.stdout.splitlines() if ": error: " in line]
+
+
+@pytest.mark.slow
+def test_a_reason_that_is_misspelt_does_not_pass_mypy(tmp_path):
+    assert complaints(TYPED.format("stalled"), tmp_path) == (0, [])
+    code, found = complaints(TYPED.format("staled"), tmp_path)
+    assert code == 1 and len(found) == 5 and all("staled" in line for line in found), found
+
+
+def test_the_tables_know_every_reason_and_one_more():
+    assert set(points.REASONS) == {*REASONS, "no_record"}
+
+
+def test_formats_page_is_fresh():
+    assert (ROOT / "docs/formats.md").read_text() == docs.formats()
+
+
+def launched(folder, monkeypatch, **settings):
+    """The record of a launch whose timed run fails."""
+    failed = RunEnd(Run(status="failed", reason="stalled", message="nothing moved"), Failure(run="timed", rank=1))
+    monkeypatch.setattr(Attempt, "run", lambda *_, **__: failed)
+    job = Job(sweep="s", point_id="p", settings=JOB.settings | settings)
+    return launch.launch(folder, job, watchdog.Limits(1, 1), lambda: False)
+
+
+def test_a_lost_point_has_the_keys_of_a_launched_one(tmp_path, monkeypatch):
+    write_record(tmp_path / "lost.json", lost.lost_record(JOB, lost.Loss("node_failure", "n1 died"), 2, "7"))
+    write_record(tmp_path / "launched.json", launched(tmp_path, monkeypatch))
+    gone, own = (read_json(tmp_path / name, dict) for name in ("lost.json", "launched.json"))
+    assert list(gone) == list(own)
+    for name in ("looks", "tracer", "nvml", "software"):
+        assert list(gone[name]) == list(own[name])
+    assert gone["settings"] == own["settings"] and gone["world_size"] == own["world_size"] == 1
+    assert {name for name in gone if gone[name] is None} == {
+        "found", "command", "started_at", "wall_s", "failure", "device", "backend"
+    }  # fmt: skip
+    assert (gone["status"], gone["reason"], gone["slurm"]["job_id"]) == ("failed", "node_failure", "7")
+
+
+def test_a_failed_run_is_the_points_failure(tmp_path, monkeypatch):
+    record = launched(tmp_path, monkeypatch, traced_steps=2)
+    assert (record.status, record.reason, record.message) == ("failed", "stalled", "nothing moved")
+    assert (record.failure.run, record.failure.rank) == ("timed", 1)
+    assert [run.status for _, run in record.runs.named()] == ["failed", "skipped", "skipped"]
+    assert read_json(tmp_path / "point.json", Job).settings["traced_steps"] == 2
+
+
+def test_a_search_that_fails_is_the_timed_run(tmp_path, monkeypatch):
+    record = launched(tmp_path, monkeypatch, batch_search=True)
+    assert (record.status, record.reason, record.found) == ("failed", "stalled", None)
+
+
+def test_events_of_all_nodes_are_in_the_record_by_time(tmp_path):
+    for name, host, times in (("traced", "n1", [9]), ("timed", "n1", [3, 5]), ("timed", "n2", [4])):
+        (tmp_path / name).mkdir(exist_ok=True)
+        lines = [json_line(Event(t_ns=t_ns, host=host, kind="xid", message="XID 79")) for t_ns in times]
+        (tmp_path / name / f"events-{host}.jsonl").write_text("".join(lines) + '{"t_ns": 1')
+    found = [(event["t_ns"], event["look"], event["host"]) for event in to_builtins(launch.events(tmp_path))]
+    assert found == [(3, "timed", "n1"), (4, "timed", "n2"), (5, "timed", "n1"), (9, "traced", "n1")]
+
+
+def test_an_ok_record_is_read_as_it_was_written(tmp_path):
+    record = Record(status="ok", point_id="p", runs=launch.Runs(timed=Run(status="ok", wall_s=2.5)))
+    write_record(tmp_path / "record.json", record)
+    assert read_json(tmp_path / "record.json", Record) == record
