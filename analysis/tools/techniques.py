@@ -13,9 +13,12 @@ from typing import Any
 
 import polars as pl
 
+from jobs.host.facts import ROOT
 from jobs.point.point import Point
-from jobs.sweep.techniques import TECHNIQUES, Technique
+from jobs.sweep.pairs import Pair
+from jobs.sweep.sweep import load
 
+SWEEP = ROOT / "config/techniques.yaml"
 MOST_REPEATS = 10
 _MEASURES = {"time": "samples_per_s", "memory": "peak_memory_bytes", "energy": "sample_j"}
 _HEAD = """# Techniques
@@ -33,32 +36,32 @@ Measured on: {where}.
 """
 
 
-def page(points: pl.DataFrame) -> str:
+def page(points: pl.DataFrame, pairs: Sequence[Pair]) -> str:
     """The page. `points`: the table of that name, of the sweep; one without rows gives a page without numbers."""
     where = (
         ", ".join(points.filter(pl.col("status") == "ok")["accelerator"].drop_nulls().unique().sort()) or "nothing yet"
     )
-    return _HEAD.format(where=where) + "".join(row(technique, points) + "\n" for technique in TECHNIQUES)
+    return _HEAD.format(where=where) + "".join(row(pair, points) + "\n" for pair in pairs)
 
 
-def row(technique: Technique, points: pl.DataFrame) -> str:
+def row(pair: Pair, points: pl.DataFrame) -> str:
     """One technique's line."""
-    switch = ", ".join(f"`{name}: {_shown(value)}`" for name, value in technique.on.items())
-    if not technique.on:
-        switch = ", ".join(f"not `{name}: {_shown(value)}`" for name, value in technique.off.items())
-    against = ", ".join(technique.topics)
-    if technique.missing is not None:
-        return f"| {technique.name} | {against} | {switch} |  |  | - | - | - | not shown: {technique.missing} |"
-    without, with_it = (measured(point, points) for point in technique.points())
+    switch = ", ".join(f"`{name}: {_shown(value)}`" for name, value in pair.having.items())
+    if not pair.having:
+        switch = ", ".join(f"not `{name}: {_shown(value)}`" for name, value in pair.without.items())
+    against = ", ".join(pair.against)
+    if pair.not_shown is not None:
+        return f"| {pair.name} | {against} | {switch} |  |  | - | - | - | not shown: {pair.not_shown} |"
+    without, with_it = (measured(point, points) for point in pair.points())
     effects = [ratio(with_it.get(name), without.get(name), inverse=name == "time") for name in _MEASURES]
     failed = "; ".join(text for text in (without.get("failed"), with_it.get("failed")) if text)
-    cells = [shown_by(technique), f"{without['runs']}, {with_it['runs']}", *effects, failed]
-    return f"| {technique.name} | {against} | {switch} | {' | '.join(cells)} |"
+    cells = [shown_by(pair), f"{without['runs']}, {with_it['runs']}", *effects, failed]
+    return f"| {pair.name} | {against} | {switch} | {' | '.join(cells)} |"
 
 
-def shown_by(technique: Technique) -> str:
+def shown_by(pair: Pair) -> str:
     """The point with it, in brief, and its id."""
-    point = technique.points()[1]
+    point = pair.points()[1]
     ranks = f", {point.world_size} GPUs" if point.world_size > 1 else ""
     return f"{point.model}, batch {point.micro_batch}{ranks} (`{point.id}`)"
 
@@ -86,7 +89,8 @@ def _shown(value: Any) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     folder = Path((argv or sys.argv[1:])[0])
-    (Path(__file__).parents[2] / "docs/techniques.md").write_text(page(pl.read_parquet(folder / "points.parquet")))
+    pairs = load(SWEEP).pairs
+    (ROOT / "docs/techniques.md").write_text(page(pl.read_parquet(folder / "points.parquet"), pairs))
     return 0
 
 

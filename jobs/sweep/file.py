@@ -128,8 +128,21 @@ def schema() -> dict[str, Any]:
         ),
     }
     name = {"type": "string", "pattern": NAME_PATTERN}
+    text = {"type": "string", "minLength": 1}
+    pair = {
+        "against": _list(text),
+        "base": text,
+        "both": _map(chosen),
+        "without": _map(chosen),
+        "with": _map(chosen),
+        "not_shown": text,
+    }
+    pairs = {
+        "bases": {"type": "object", "propertyNames": name, "additionalProperties": _map(chosen)},
+        "pairs": {"type": "object", "propertyNames": text, "additionalProperties": _map(pair)},
+    }
     presets = {"type": "object", "propertyNames": name, "additionalProperties": _map(overlay)}
-    return _map({"name": name, **overlay, "presets": presets}, required=["name"])
+    return _map({"name": name, **overlay, **pairs, "presets": presets}, required=["name"])
 
 
 @functools.cache

@@ -18,8 +18,10 @@ from typing import Any
 from jobs.point.constraints import check as constraints
 from jobs.point.constraints.reason import Source
 from jobs.point.point import FIELDS, Point, applicable, complete, setting_schema
+from jobs.sweep import pairs as pairing
 from jobs.sweep.alert import Alert
 from jobs.sweep.file import SweepError, read
+from jobs.sweep.pairs import Pair
 
 __all__ = ["MAX_POINTS", "Resources", "Sweep", "SweepError", "load"]
 
@@ -38,7 +40,7 @@ class Resources:
 @dataclass(frozen=True)
 class Sweep:
     """A named set of points, each once, in the order of the file. remedy_rounds: how often the target `remedies` may
-    diagnose and change points."""
+    diagnose and change points. pairs: techniques, whose points are among the sweep's."""
 
     name: str
     points: tuple[Point, ...]
@@ -46,6 +48,7 @@ class Sweep:
     alert: Alert = field(default_factory=Alert)
     preset: str | None = None
     remedy_rounds: int = 1
+    pairs: tuple[Pair, ...] = ()
 
     def varying(self) -> tuple[str, ...]:
         """Names of the settings that differ between points, or between points of a workload for its own settings."""
@@ -99,8 +102,10 @@ class _Config:
 def load(path: Path, preset: str | None = None) -> Sweep:
     """The sweep of a file, or a SweepError with all that is wrong with it."""
     content = read(path)
+    if wrong := pairing.errors(content):
+        raise SweepError(wrong)
     config = _Config(content, preset)
-    parts = list(_parts(config))
+    parts = [*_parts(config), *_pair_parts(content)]
     repeats = config.value("repeats", 1)
     _refuse_too_many(parts, repeats)
 
@@ -116,14 +121,15 @@ def load(path: Path, preset: str | None = None) -> Sweep:
     resources = Resources(**config.map("resources"))
     alert = Alert(**config.map("alert"))
     rounds = config.value("remedy_rounds", 1)
-    return Sweep(content["name"], tuple(point for point, _ in points.values()), resources, alert, preset, rounds)
+    own = tuple(point for point, _ in points.values())
+    return Sweep(content["name"], own, resources, alert, preset, rounds, pairing.pairs(content))
 
 
 def _parts(config: _Config) -> Iterator[_Part]:
     base, axes, include = config.map("base"), config.map("axes"), config.value("include", [])
     base_paths = {name: config.path("base", name) for name in base}
     # Without axes the base is a point of its own, unless the file only lists points under include.
-    if axes or not include:
+    if axes or not (include or config.value("pairs", {})):
         paths = base_paths | {name: config.path("axes", name) for name in axes}
         yield _Part(base, Source(axes, paths, frozenset(axes)), config.path("axes"))
     for number, entry in enumerate(include):
@@ -131,6 +137,20 @@ def _parts(config: _Config) -> Iterator[_Part]:
         choices = {name: value if isinstance(value, list) else [value] for name, value in entry.items()}
         listed = frozenset(name for name, value in entry.items() if isinstance(value, list))
         yield _Part(base, Source(choices, base_paths | {n: f"{path}.{n}" for n in entry}, listed), path)
+
+
+def _pair_parts(content: dict[str, Any]) -> Iterator[_Part]:
+    """Both points of each pair that is shown."""
+    for pair, entry in zip(pairing.pairs(content), content.get("pairs", {}).values(), strict=True):
+        path = f"pairs.{pair.name}"
+        places = {name: f"base.{name}" for name in content.get("base", {})}
+        named = entry.get("base")
+        places |= {name: f"bases.{named}.{name}" for name in content.get("bases", {}).get(named, {})}
+        places |= {name: f"{path}.both.{name}" for name in entry.get("both", {})}
+        for side, switch in (("without", pair.without), ("with", pair.having)):
+            if pair.not_shown is None:
+                own = places | {name: f"{path}.{side}.{name}" for name in switch}
+                yield _Part(dict(pair.base), Source({n: [v] for n, v in switch.items()}, own, frozenset()), path)
 
 
 def _refuse_too_many(parts: list[_Part], repeats: int) -> None:
@@ -143,7 +163,7 @@ def _misplaced(part: _Part) -> Iterator[str]:
     """Settings that a part lacks, or that it gives for the wrong workload."""
     given = part.base | part.source.choices
     missing = [name for name in ("workload", "model") if name not in given]
-    where = part.path if part.path.endswith("]") else "base"
+    where = part.path if part.path.endswith("]") or part.path.startswith("pairs.") else "base"
     for name in missing:
         yield f"{where}.{name}: is required (one of {', '.join(setting_schema(name)['enum'])})"
     if "workload" in missing:

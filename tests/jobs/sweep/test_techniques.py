@@ -1,7 +1,5 @@
 """Every technique is a switch with a pair of points, or says why it is not shown; the page tells what was measured."""
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 
@@ -9,29 +7,29 @@ from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tools import techniques
 from jobs.point.constraints.check import reasons
-from jobs.point.point import FIELDS
-from jobs.sweep.techniques import TECHNIQUES, TOPICS, text
+from jobs.sweep.sweep import load
 
-ROOT = Path(__file__).parents[3]
-
-
-def test_the_sweep_is_fresh():
-    assert (ROOT / "config/techniques.yaml").read_text() == text()
+SWEEP = load(techniques.SWEEP)
+PAIRS = SWEEP.pairs
 
 
 def test_every_topic_has_a_technique():
-    assert {topic for technique in TECHNIQUES for topic in technique.topics} == set(TOPICS)
-    assert len({technique.name for technique in TECHNIQUES}) == len(TECHNIQUES)
+    """Bottlenecks of large-model training, and the seven causes of low utilisation."""
+    assert {topic for pair in PAIRS for topic in pair.against} == {
+        "interconnect", "mixed precision", "input pipeline", "memory", "data parallelism", "model parallelism",
+        "pipeline parallelism", "insufficient parallelism", "data loading", "model hyperparameters",
+        "memory management", "communication", "scheduling", "monitoring",
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=lambda technique: technique.name)
-def test_a_pair_differs_in_the_switch_alone(technique):
-    assert set(technique.on) | set(technique.off) <= set(FIELDS)
-    if technique.missing is None:
-        without, with_it = technique.points()
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_a_pair_differs_in_the_switch_alone(pair):
+    if pair.not_shown is None:
+        without, with_it = pair.points()
         assert without.id != with_it.id and [*reasons(without), *reasons(with_it)] == []
         differing = {name for name in without.settings() if without.settings()[name] != with_it.settings()[name]}
-        assert differing <= set(technique.on) | set(technique.off)
+        assert differing <= set(pair.having) | set(pair.without)
+        assert {without.id, with_it.id} <= {point.id for point in SWEEP.points}
 
 
 def points(*rows):
@@ -39,7 +37,7 @@ def points(*rows):
 
 
 def test_the_page_tells_ratios_and_failures():
-    shown = {technique.name: technique for technique in TECHNIQUES}
+    shown = {pair.name: pair for pair in PAIRS}
     without, with_it = shown["CUDA graphs"].points()
     failed = shown["flash attention"].points()[1]
     waiting = shown["TF32"].points()[1]
@@ -50,7 +48,8 @@ def test_the_page_tells_ratios_and_failures():
             base | {"point_id": with_it.id, "samples_per_s": 400.0, "peak_memory_bytes": 12, "sample_j": 2.0},
             {"point_id": failed.id, "status": "failed", "reason": "gpu_out_of_memory"},
             {"point_id": waiting.id, "status": "not_run", "reason": "no_record"},
-        )
+        ),
+        PAIRS,
     )
     lines = {line.split(" | ")[0].strip("| "): line for line in page.splitlines() if line.startswith("| ")}
     assert "Measured on: NVIDIA H200." in page
