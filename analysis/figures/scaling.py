@@ -16,12 +16,12 @@ from analysis.figures import breakdown, panels, style
 from analysis.figures.family import Family
 from analysis.sweep import dataset, nights
 from analysis.tables.parts import GROUPS
+from jobs.point.strategies import SCALING
 
 MOST, MOST_LOST = 32, 12
 
 GROUP = ["workload", "config_order", "config", "strategy", "precision"]
 SHAPE = ["world", *dataset.SHAPE]
-DATA_PARALLEL = ("ddp", "ddp_ds", "fsdp2", "zero1", "zero2", "zero3", "local_sgd")
 SHARING = (
     "strategy",
     "ddp_bucket_mb",
@@ -54,7 +54,7 @@ def _alone(points: pl.DataFrame) -> pl.DataFrame:
     alike = [name for name in dataset.SETTINGS if name not in (*dataset.ASIDE, *dataset.SHAPE, *SHARING)]
     own = [name for name in GROUP if name not in alike]
     lacking = (
-        points.filter(pl.col("strategy").is_in(DATA_PARALLEL), pl.col("world").min().over(GROUP) > 1)
+        points.filter(pl.col("strategy").is_in(SCALING), pl.col("world").min().over(GROUP) > 1)
         .unique(GROUP, maintain_order=True)
         .select(*alike, *own)
     )

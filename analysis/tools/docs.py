@@ -26,6 +26,7 @@ from analysis.tables.column import Column
 from analysis.tables.points import TABLES
 from analysis.tables.traces import TRACE_TABLES
 from jobs.host.facts import ROOT, Host
+from jobs.point import strategies
 from jobs.point.point import FIELDS, setting_schema
 from jobs.record import launch_files
 from jobs.record.record import Record
@@ -72,6 +73,14 @@ def tables() -> str:
         for name, table in group.items():
             lines += [f"### {name}", "", *columns(table), ""]
     return "\n".join(lines)
+
+
+def strategies_() -> str:
+    """docs/strategies.md: every strategy, and notes on some."""
+    rows = [f"| `{name}` | {s.holds} | {s.exchanges} | {s.samples} |" for name, s in strategies.STRATEGIES.items()]
+    head = ["# Strategies", "", WRITTEN.format("jobs/point/strategies.py"), ""]
+    table = ["| strategy | a rank holds | ranks exchange | samples |", "|---|---|---|---|", *rows, ""]
+    return "\n".join([*head, *table, Path(strategies.__file__).with_name("strategies.notes.md").read_text()])
 
 
 def diagnosis() -> str:
@@ -167,7 +176,13 @@ def formats() -> str:
     return "\n".join(lines)
 
 
-PAGES = {"settings.md": settings, "tables.md": tables, "diagnosis.md": diagnosis, "formats.md": formats}
+PAGES = {
+    "settings.md": settings,
+    "strategies.md": strategies_,
+    "tables.md": tables,
+    "diagnosis.md": diagnosis,
+    "formats.md": formats,
+}
 
 
 def main() -> None:

@@ -115,8 +115,10 @@ def setting_schema(name: str) -> dict[str, Any]:
     kind, field = _TYPES[name], FIELDS[name]
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         kind = next(a for a in typing.get_args(kind) if a is not type(None))
-    if typing.get_origin(kind) is Literal:
-        core: dict[str, Any] = {"enum": list(typing.get_args(kind))}
+    if "enum" in field.metadata["schema"]:
+        core: dict[str, Any] = {}
+    elif typing.get_origin(kind) is Literal:
+        core = {"enum": list(typing.get_args(kind))}
     else:
         core = {"type": {int: "integer", float: "number", bool: "boolean", str: "string"}[kind]}
     return {**core, **field.metadata["schema"], "description": field.metadata["text"]}

@@ -1,6 +1,6 @@
 """The file of a sweep, read and checked for shape: YAML to a plain dictionary, or every error in it at once.
 
-`read` is the edge at which types are checked; what comes after (`jobs.sweep.sweep`, `jobs.point.constraints`) trusts
+`read` is the edge at which types are checked; what comes after (`jobs.sweep.sweep`, `jobs.point.check`) trusts
 them.
 """
 

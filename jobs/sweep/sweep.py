@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.point.constraints import check as constraints
-from jobs.point.constraints.reason import Source
+from jobs.point import check as constraints
 from jobs.point.point import FIELDS, Point, applicable, complete, setting_schema
+from jobs.point.reason import Source
 from jobs.sweep import pairs as pairing
 from jobs.sweep.alert import Alert
 from jobs.sweep.file import SweepError, read

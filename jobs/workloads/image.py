@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.utils.data import Dataset
 
 from jobs.point.point import Point
-from jobs.point.settings.parallel import FLAT
+from jobs.point.strategies import FLAT
 from jobs.workloads.base import Batch, Work
 from jobs.workloads.images import prepared
 from jobs.workloads.images.convolutions import block_stem, fuse_padding

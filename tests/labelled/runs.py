@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from jobs.point.constraints.check import reasons
+from jobs.point.check import reasons
 from jobs.point.point import Point, complete
 
 RUNS = Path(__file__).with_name("runs.yaml")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.point.constraints import check as constraints
+from jobs.point import check as constraints
 from jobs.point.point import Point, applicable
 
 Change = Mapping[str, Any]

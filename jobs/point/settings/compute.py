@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from jobs.point.settings.field import setting
+from jobs.point.llama import SHAPES
+from jobs.point.reason import Reason
+from jobs.point.settings.field import ON_GPU, except_for, only, setting
+from jobs.point.settings.llm import ADAPTERS
+from jobs.point.strategies import LASTING
+
+if TYPE_CHECKING:
+    from jobs.point.point import Point
 
 GRAPHING_MODES = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs themselves."""
@@ -29,22 +36,33 @@ class Compute:
         "this one; eager: written out.",
         "auto",
     )
-    cudnn_benchmark: bool = setting("cuDNN tries its convolutions on the first batch and keeps the fastest.", False)
+    cudnn_benchmark: bool = setting(
+        "cuDNN tries its convolutions on the first batch and keeps the fastest.",
+        False,
+        needs=[ON_GPU, only("workload", "image")],
+    )
     cpu_threads: int = setting(
         "Threads of an operator on the CPU (OMP_NUM_THREADS); 0: the host's default.", 0, minimum=0
     )
     allocator: Literal["default", "expandable", "async"] = setting(
         "CUDA's memory: PyTorch's allocator as it is, with expandable segments, or the driver's own (cudaMallocAsync).",
         "default",
+        needs=[ON_GPU],
     )
-    empty_cache: bool = setting("Give cached memory back after every step: a bad habit, to see what it costs.", False)
+    empty_cache: bool = setting(
+        "Give cached memory back after every step: a bad habit, to see what it costs.", False, needs=[ON_GPU]
+    )
     batch_search: bool = setting(
         "Search the largest micro_batch that fits the device's memory, and train with that; micro_batch is where the "
         "search begins.",
         False,
     )
     tenants: int = setting("Like jobs that share each GPU; the other ones are not measured.", 1, minimum=1)
-    mps: bool = setting("Tenants share the GPU through CUDA's Multi-Process Service, not by turns.", False)
+    mps: bool = setting(
+        "Tenants share the GPU through CUDA's Multi-Process Service, not by turns.",
+        False,
+        needs=[ON_GPU, except_for("tenants", 1)],
+    )
     numa: Literal["none", "near", "far"] = setting(
         "CPUs of a rank: as the scheduler gives them, or bound to those near its GPU, or far from it.", "none"
     )
@@ -53,3 +71,121 @@ class Compute:
     def records_graphs(self) -> bool:
         """Whether kernels are launched as CUDA graphs."""
         return self.cuda_graph or self.compile in GRAPHING_MODES
+
+
+SHORT_FORMATS = ("bf16", "fp16", "bf16_pure")
+
+
+def compiled_strategy(p: Point) -> Reason | None:
+    if p.compile != "none" and p.strategy == "dp":
+        return Reason(("compile", "strategy"), "dp runs copies of the model in threads, which torch.compile cannot")
+    if p.compile != "none" and p.strategy == "zero3" and p.method in ADAPTERS:
+        text = f"zero3 needs a gradient at each compiled layer's input; method {p.method} freezes what is before them"
+        return Reason(("compile", "strategy", "method"), text)
+    if p.compile in GRAPHING_MODES and p.strategy not in LASTING:
+        text = f"compile {p.compile} records CUDA graphs, and {p.strategy} moves weights or launches between them"
+        return Reason(("compile", "strategy"), text)
+    return None
+
+
+def compiled_graphs(p: Point) -> Reason | None:
+    if p.compile not in GRAPHING_MODES:
+        return None
+    if p.device == "cpu":
+        return Reason(("compile", "device"), f"compile {p.compile} records CUDA graphs; device is cpu")
+    if p.workload == "llm":
+        text = f"compile {p.compile} records CUDA graphs, which layers compiled one by one overwrite (try cuda_graph)"
+        return Reason(("compile", "workload"), text)
+    if p.allocator == "async":
+        return Reason(("compile", "allocator"), f"compile {p.compile} needs PyTorch's own allocator")
+    return None
+
+
+def graph(p: Point) -> Reason | None:
+    if not p.cuda_graph:
+        return None
+    if p.device == "cpu":
+        return Reason(("cuda_graph", "device"), "CUDA graphs are recorded on GPUs; device is cpu")
+    if p.strategy not in LASTING:
+        return Reason(("cuda_graph", "strategy"), f"cuda_graph needs {', '.join(LASTING)}, not {p.strategy}")
+    if p.compile in GRAPHING_MODES:
+        return Reason(("cuda_graph", "compile"), f"compile {p.compile} records CUDA graphs of its own")
+    return None
+
+
+def graph_of_host_work(p: Point) -> Reason | None:
+    if not p.cuda_graph:
+        return None
+    if p.comm_hook != "none":
+        return Reason(("cuda_graph", "comm_hook"), f"comm_hook {p.comm_hook} runs on the host in every step")
+    if p.activation_checkpointing:
+        text = "activation checkpointing asks for the random state, which a recorded pass cannot"
+        return Reason(("cuda_graph", "activation_checkpointing"), text)
+    if p.sequences not in (None, "windows"):
+        return Reason(("cuda_graph", "sequences"), f"masks of {p.sequences} sequences are looked at on the host")
+    return None
+
+
+def fused_sgd(p: Point) -> Reason | None:
+    if p.optimizer_kernels == "fused" and p.optimizer == "sgd" and p.strategy in ("fsdp2", "tp"):
+        text = f"torch's fused SGD does not take the split tensors of {p.strategy}"
+        return Reason(("optimizer_kernels", "optimizer", "strategy"), text)
+    return None
+
+
+def attention_model(p: Point) -> Reason | None:
+    if p.attention != "auto" and p.workload == "image" and p.model != "vit_s":
+        return Reason(("attention", "model"), f"attention {p.attention} has no effect: {p.model} has no attention")
+    return None
+
+
+def attention_precision(p: Point) -> Reason | None:
+    gpu = p.device != "cpu"
+    if p.attention in ("flash", "cudnn") and gpu and p.precision not in SHORT_FORMATS:
+        return Reason(("attention", "precision"), f"{p.attention} attention is for bf16 and fp16, not {p.precision}")
+    if p.attention == "efficient" and gpu and p.precision == "fp64":
+        return Reason(("attention", "precision"), "efficient attention is for fp32, bf16 and fp16, not fp64")
+    return None
+
+
+def attention_device(p: Point) -> Reason | None:
+    if p.attention in ("efficient", "cudnn") and p.device == "cpu":
+        return Reason(("attention", "device"), f"{p.attention} attention is for GPUs; device is cpu")
+    return None
+
+
+def attention_heads(p: Point) -> Reason | None:
+    shape = SHAPES.get(p.model)
+    if p.attention == "efficient" and shape and shape.num_attention_heads != shape.num_key_value_heads:
+        text = f"efficient attention does not share key/value heads, as {p.model} does"
+        return Reason(("attention", "model"), text)
+    return None
+
+
+def tenants_of_a_node(p: Point) -> Reason | None:
+    if p.tenants > 1 and p.nodes > 1:
+        return Reason(("tenants", "nodes"), f"{p.tenants} tenants share the GPUs of one node; nodes is {p.nodes}")
+    if p.tenants > 1 and p.device == "cpu":
+        return Reason(("tenants", "device"), f"{p.tenants} tenants share a GPU; device is cpu")
+    return None
+
+
+def searched_memory(p: Point) -> Reason | None:
+    if p.batch_search and p.device == "cpu":
+        return Reason(("batch_search", "device"), "batch_search fills a GPU's memory; device is cpu")
+    return None
+
+
+CHECKS = (
+    compiled_strategy,
+    compiled_graphs,
+    graph,
+    graph_of_host_work,
+    fused_sgd,
+    attention_model,
+    attention_precision,
+    attention_device,
+    attention_heads,
+    tenants_of_a_node,
+    searched_memory,
+)

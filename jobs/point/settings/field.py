@@ -1,16 +1,59 @@
-"""One setting: a dataclass field that also knows its text, its workload and its JSON schema."""
+"""One setting: a dataclass field that also knows its text, its workload, its JSON schema and where it has an effect."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Workload = Literal["image", "llm"]
 
 
-def setting(text: str, default: Any = dataclasses.MISSING, *, only: Workload | None = None, **schema: Any) -> Any:
-    """A field with its text, the workload it is for (None: all) and extra JSON schema keywords.
+@dataclass(frozen=True)
+class Needs:
+    """A setting has an effect only where the setting `of` is one of `values`, or, with `but`, none of them."""
 
-    A setting of one workload is None in points of the other; `jobs.point.point.complete` fills the default in."""
-    metadata = {"text": text, "only": only, "schema": schema, "default": default}
+    of: str
+    values: tuple[Any, ...]
+    but: bool = False
+
+    def met_by(self, value: Any) -> bool:
+        """Whether the other setting's value lets this one have an effect; one that does not apply says nothing."""
+        return value is None or (value in self.values) != self.but
+
+
+def only(of: str, *values: Any) -> Needs:
+    """Has an effect only with these values of another setting."""
+    return Needs(of, values)
+
+
+def except_for(of: str, *values: Any) -> Needs:
+    """Has no effect with these values of another setting."""
+    return Needs(of, values, but=True)
+
+
+ON_GPU = except_for("device", "cpu")
+"""Has an effect on GPUs only."""
+
+
+def setting(
+    text: str,
+    default: Any = dataclasses.MISSING,
+    *,
+    only: Workload | None = None,
+    needs: Sequence[Needs] = (),
+    **schema: Any,
+) -> Any:
+    """A field of a point.
+
+    Args:
+        text: what it means, for docs/settings.md and the column of `points`.
+        default: its value where nothing is given; without one it is required.
+        only: the workload that it is for; None for all. In points of the other it is None, and
+            `jobs.point.point.complete` fills the default in.
+        needs: where it has an effect. Given in vain it is refused: it would make a second point that runs the same job.
+        schema: further keywords of its JSON schema.
+    """
+    metadata = {"text": text, "only": only, "needs": tuple(needs), "schema": schema, "default": default}
     return dataclasses.field(default=None if only else default, metadata=metadata)

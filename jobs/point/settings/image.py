@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from jobs.point.settings.field import setting
+from jobs.point.reason import Reason
+from jobs.point.settings.field import except_for, only, setting
+from jobs.point.strategies import FLAT
+
+if TYPE_CHECKING:
+    from jobs.point.point import Point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,22 +31,26 @@ class Image:
         "with a copy of the input before each.",
         False,
         only="image",
+        needs=[only("model", "mobilenet_v2")],
     )
     space_to_depth: bool | None = setting(
         "resnet50's first convolution over blocks of 2 x 2 pixels: 12 channels instead of 3, the same sums.",
         False,
         only="image",
+        needs=[only("model", "resnet50")],
     )
     resize_on: Literal["worker", "device"] | None = setting(
         "Where the small source image is enlarged: by the loading process, or by the device after the copy.",
         "worker",
         only="image",
+        needs=[only("source", "small"), only("loader", "torch", "mmap")],
     )
     source: Literal["small", "jpeg", "raw"] | None = setting(
         "Images as the loader finds them: small ones, which are enlarged (the paper's scenario A), or already at "
         "image_size (scenario B), made once of these and kept in $XDG_CACHE_HOME: JPEG files, or raw bytes.",
         "small",
         only="image",
+        needs=[except_for("loader", "device")],
     )
     loader: Literal["torch", "mmap", "dali", "device"] | None = setting(
         "Who loads: PyTorch's DataLoader, image by image; mmap: the same from one memory-mapped array of the images "
@@ -55,9 +64,13 @@ class Image:
         "gpu (small, raw): all but reading on the GPU.",
         "cpu",
         only="image",
+        needs=[only("loader", "dali")],
     )
     pixels: Literal["float", "uint8"] | None = setting(
-        "What is copied to the device: normalised floats, or bytes that the device normalises.", "float", only="image"
+        "What is copied to the device: normalised floats, or bytes that the device normalises.",
+        "float",
+        only="image",
+        needs=[except_for("loader", "device")],
     )
     epochs: int | None = setting(
         "Train on after the timed window for so many epochs, and evaluate each on images held back (one in six); 0: "
@@ -72,4 +85,85 @@ class Image:
         only="image",
         exclusiveMinimum=0,
         maximum=1,
+        needs=[except_for("epochs", 0)],
     )
+
+
+PATCH_PX = 16
+
+
+def vit_patches(p: Point) -> Reason | None:
+    if p.model == "vit_s" and p.image_size is not None and p.image_size % PATCH_PX:
+        return Reason(("image_size", "model"), f"{p.image_size} is not a multiple of {PATCH_PX}, as vit_s needs")
+    return None
+
+
+def mapped_jpeg(p: Point) -> Reason | None:
+    if p.loader == "mmap" and p.source == "jpeg":
+        return Reason(("loader", "source"), "loader mmap maps raw pixels; a JPEG file has none (source raw or small)")
+    return None
+
+
+def dali_decodes(p: Point) -> Reason | None:
+    if p.loader != "dali":
+        return None
+    if p.dali_on == "mixed" and p.source != "jpeg":
+        return Reason(("dali_on", "source"), f"dali_on mixed is for decoding; source {p.source} has nothing to decode")
+    if p.dali_on == "gpu" and p.source == "jpeg":
+        return Reason(("dali_on", "source"), "dali_on gpu: DALI begins decoding of JPEG on the CPU (dali_on mixed)")
+    return None
+
+
+def dali_threads(p: Point) -> Reason | None:
+    if p.loader == "dali" and p.loader_workers == 0:
+        return Reason(("loader_workers", "loader"), "loader dali works in loader_workers threads: at least 1")
+    return None
+
+
+def dali_device(p: Point) -> Reason | None:
+    if p.loader == "dali" and p.dali_on != "cpu" and p.device == "cpu":
+        return Reason(("dali_on", "device"), f"dali_on {p.dali_on} needs a GPU; device is cpu")
+    return None
+
+
+def dali_pinned(p: Point) -> Reason | None:
+    if p.loader == "dali" and p.dali_on != "cpu" and p.pin_memory:
+        return Reason(
+            ("pin_memory", "dali_on"), f"pin_memory has no effect: dali_on {p.dali_on} gives batches on the GPU"
+        )
+    return None
+
+
+def epochs_loader(p: Point) -> Reason | None:
+    if p.epochs and p.loader in ("dali", "device"):
+        why = "the order of its batches cannot be resumed" if p.loader == "dali" else "it has one batch, not a data set"
+        return Reason(("epochs", "loader"), f"epochs with loader {p.loader}: {why}")
+    return None
+
+
+def epochs_strategy(p: Point) -> Reason | None:
+    if p.epochs and p.strategy not in ("ddp", "ddp_ds", "fsdp2", "dp"):
+        return Reason(("epochs", "strategy"), f"epochs with {p.strategy}: they are for ddp, ddp_ds, fsdp2 and dp")
+    if p.epochs and p.comm_hook == "powersgd":
+        return Reason(("epochs", "comm_hook"), "epochs with powersgd: what it carries over cannot be resumed")
+    return None
+
+
+def mixed_layout(p: Point) -> Reason | None:
+    if p.layout == "mixed" and p.strategy in FLAT:
+        text = f"layout mixed with {p.strategy}: it holds weights in flat pieces, which are never nhwc"
+        return Reason(("layout", "strategy"), text)
+    return None
+
+
+CHECKS = (
+    mixed_layout,
+    vit_patches,
+    mapped_jpeg,
+    dali_decodes,
+    dali_threads,
+    dali_device,
+    dali_pinned,
+    epochs_loader,
+    epochs_strategy,
+)

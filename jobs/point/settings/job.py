@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from jobs.point.reason import Reason
 from jobs.point.settings.field import Workload, setting
+
+if TYPE_CHECKING:
+    from jobs.point.point import Point
 
 IMAGE_MODELS = ("mobilenet_v2", "resnet50", "vit_s")
 LLM_MODELS = ("llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b")
@@ -38,3 +42,25 @@ class Job:
     optimizer: Literal["adamw", "sgd"] = setting("Optimizer.", "adamw")
     learning_rate: float = setting("Constant learning rate.", 1e-3, exclusiveMinimum=0)
     seed: int = setting("Seed of weights and data order; the repeat is added to it.", 0, minimum=0)
+
+
+def model_of_workload(p: Point) -> Reason | None:
+    models = IMAGE_MODELS if p.workload == "image" else LLM_MODELS
+    if p.model in models:
+        return None
+    return Reason(("model", "workload"), f"{p.model!r} is no {p.workload} model (there are {', '.join(models)})")
+
+
+def numa_of_a_gpu(p: Point) -> Reason | None:
+    if p.numa != "none" and p.device == "cpu":
+        return Reason(("numa", "device"), f"numa {p.numa} on device cpu: there is no GPU to be near to")
+    return None
+
+
+def tf32_on_cpu(p: Point) -> Reason | None:
+    if p.precision == "tf32" and p.device == "cpu":
+        return Reason(("precision", "device"), "tf32 is arithmetic of GPUs; device is cpu")
+    return None
+
+
+CHECKS = (model_of_workload, numa_of_a_gpu, tf32_on_cpu)

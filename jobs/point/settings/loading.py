@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs.point.settings.field import setting
+from jobs.point.settings.field import ON_GPU, except_for, only, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,17 +17,34 @@ class Loading:
         "builtin",
         minLength=1,
     )
-    loader_workers: int = setting("DataLoader worker processes of a rank; 0 loads in the rank itself.", 0, minimum=0)
-    prefetch_factor: int = setting("Batches that each loader worker prepares ahead.", 2, minimum=1)
-    persistent_workers: bool = setting("Loader workers outlive an epoch.", True)
-    pin_memory: bool = setting("Copy batches to the GPU from page-locked memory.", False)
-    non_blocking: bool = setting("Let the copy to the GPU run behind the launching thread.", False)
+    loader_workers: int = setting(
+        "DataLoader worker processes of a rank; 0 loads in the rank itself.",
+        0,
+        minimum=0,
+        needs=[except_for("loader", "device")],
+    )
+    prefetch_factor: int = setting(
+        "Batches that each loader worker prepares ahead.", 2, minimum=1, needs=[except_for("loader_workers", 0)]
+    )
+    persistent_workers: bool = setting(
+        "Loader workers outlive an epoch.",
+        True,
+        needs=[except_for("loader_workers", 0), only("across_epochs", False), only("loader", "torch", "mmap")],
+    )
+    pin_memory: bool = setting(
+        "Copy batches to the GPU from page-locked memory.", False, needs=[ON_GPU, except_for("loader", "device")]
+    )
+    non_blocking: bool = setting(
+        "Let the copy to the GPU run behind the launching thread.", False, needs=[ON_GPU, only("pin_memory", True)]
+    )
     device_prefetch: bool = setting(
         "Copy the next batch to the GPU, and prepare it there, on a stream of its own while this one is trained on.",
         False,
+        needs=[ON_GPU, only("non_blocking", True)],
     )
     across_epochs: bool = setting(
         "Loader workers go on into the next epoch without a pause; else what they prepare ahead runs out at the end of "
         "each, as PyTorch has it.",
         False,
+        needs=[except_for("loader_workers", 0), only("loader", "torch", "mmap")],
     )

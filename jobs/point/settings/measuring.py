@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from jobs.point.settings.field import setting
+from jobs.point.reason import Reason
+from jobs.point.settings.field import ON_GPU, except_for, setting
+
+if TYPE_CHECKING:
+    from jobs.point.point import Point
 
 FAULT_PATTERN = r"^(exception|kill|nan|hang)@rank\d+:step\d+$"
 # A rank has one spelling, 1 and not 01: `Point.traces` compares texts. `$` alone would let the end of a line pass.
@@ -20,20 +26,28 @@ class Measuring:
     timed_steps: int = setting("Optimizer steps of the timed window, which no profiler sees.", 20, minimum=2)
     traced_steps: int = setting("Optimizer steps of the traced window, in a second start; 0: no trace.", 3, minimum=0)
     tracer: Literal["auto", "nsys", "kineto"] = setting(
-        "auto: Nsight Systems where it works and there is a GPU, the PyTorch profiler (Kineto) otherwise.", "auto"
+        "auto: Nsight Systems where it works and there is a GPU, the PyTorch profiler (Kineto) otherwise.",
+        "auto",
+        needs=[except_for("traced_steps", 0)],
     )
     trace_ranks: str = setting(
         "Ranks that are traced: all, first-per-node, or global ranks with commas.",
         "all",
         pattern=TRACE_RANKS_PATTERN,
+        needs=[except_for("traced_steps", 0)],
     )
     trace_preset: Literal["light", "deep"] = setting(
         "light: kernels, copies, API calls and ranges. deep: also memory use, backtraces and, on the first rank of a "
         "node under nsys, GPU metrics; disturbs the step more.",
         "light",
+        needs=[except_for("traced_steps", 0)],
     )
-    keep_report: bool = setting("Keep nsys' own report (.nsys-rep) beside its export.", True)
-    nvml_hz: int = setting("Rate at which the GPUs are sampled, Hz; 0: not at all.", 10, minimum=0, maximum=50)
+    keep_report: bool = setting(
+        "Keep nsys' own report (.nsys-rep) beside its export.", True, needs=[except_for("traced_steps", 0)]
+    )
+    nvml_hz: int = setting(
+        "Rate at which the GPUs are sampled, Hz; 0: not at all.", 10, minimum=0, maximum=50, needs=[ON_GPU]
+    )
     cost_pairs: int = setting(
         "Control of what the measuring costs: so many pairs of starts, without and with the tracer, after the two "
         "looks; 0: none.",
@@ -46,3 +60,52 @@ class Measuring:
         None,
         pattern=FAULT_PATTERN,
     )
+
+
+def nsys_on_cpu(p: Point) -> Reason | None:
+    if p.tracer == "nsys" and p.device == "cpu":
+        return Reason(("tracer", "device"), "nsys traces GPUs; device is cpu")
+    return None
+
+
+def _trace_ranks(p: Point) -> list[int]:
+    return [int(word) for word in p.trace_ranks.split(",") if word.isdigit()]
+
+
+def trace_ranks_differ(p: Point) -> Reason | None:
+    twice = [rank for rank, count in Counter(_trace_ranks(p)).items() if count > 1]
+    if twice:
+        return Reason(("trace_ranks",), f"rank {twice[0]} is given more than once in {p.trace_ranks}")
+    return None
+
+
+def trace_ranks_exist(p: Point) -> Reason | None:
+    ranks = _trace_ranks(p)
+    if ranks and max(ranks) >= p.processes:
+        text = f"rank {max(ranks)} never comes: ranks go from 0 to {p.processes - 1}"
+        return Reason(("trace_ranks", "ranks_per_node", "nodes"), text)
+    return None
+
+
+def fault_rank(p: Point) -> Reason | None:
+    if p.fault and (rank := _fault(p.fault)[0]) >= p.processes:
+        text = f"rank {rank} never fails: ranks go from 0 to {p.processes - 1}"
+        return Reason(("fault", "ranks_per_node", "nodes"), text)
+    return None
+
+
+def fault_step(p: Point) -> Reason | None:
+    # The traced look starts anew at step 0, so the longer of the two looks is the limit.
+    steps = p.warmup_steps + max(p.timed_steps, p.traced_steps)
+    if p.fault and (step := _fault(p.fault)[1]) >= steps:
+        text = f"step {step} never comes: steps go from 0 to {steps - 1}"
+        return Reason(("fault", "warmup_steps", "timed_steps", "traced_steps"), text)
+    return None
+
+
+def _fault(text: str) -> tuple[int, int]:
+    rank, step = re.findall(r"\d+", text)
+    return int(rank), int(step)
+
+
+CHECKS = (nsys_on_cpu, trace_ranks_differ, trace_ranks_exist, fault_rank, fault_step)

@@ -3,60 +3,230 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from jobs.point.settings.field import setting
+from jobs.point.llama import SHAPES
+from jobs.point.reason import Reason
+from jobs.point.settings.field import only, setting
+from jobs.point.strategies import DDP, FLAT, STRATEGIES, ZERO
 
-Strategy = Literal["ddp", "ddp_ds", "fsdp2", "zero1", "zero2", "zero3", "dp", "local_sgd", "tp", "pp"]
-FLAT = ("fsdp2", "zero1", "zero2", "zero3")
-"""Strategies that hold a rank's weights, or its part of them, in flat pieces."""
+if TYPE_CHECKING:
+    from jobs.point.point import Point
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """Settings of the strategy. Each is for some strategies only; jobs/point/constraints refuses it elsewhere."""
+    """Settings of the strategy. Each is for some strategies only; jobs/point/check.py refuses it elsewhere."""
 
-    strategy: Strategy = setting(
-        "How ranks share the work: ddp (each rank walks the whole data set), ddp_ds (DDP with DistributedSampler), "
-        "fsdp2, DeepSpeed ZeRO stages, dp (one process drives all GPUs of the node with DataParallel), local_sgd "
-        "(ranks train apart and average their weights now and then), tp (each layer is split over the ranks), pp (the "
-        "layers are). All but ddp shard the data; the ranks of a tp or pp group share theirs.",
+    strategy: str = setting(
+        f"How ranks share the work: {'; '.join(f'{n} ({own.text})' for n, own in STRATEGIES.items())}. All but ddp "
+        "shard the data; the ranks of a tp or pp group share theirs.",
         "ddp_ds",
+        enum=list(STRATEGIES),
     )
-    ddp_bucket_mb: int = setting("Gradients that DDP averages in one go, MiB.", 25, minimum=1)
-    ddp_bucket_view: bool = setting("DDP's gradient_as_bucket_view: gradients lie in the buckets, uncopied.", False)
-    ddp_static_graph: bool = setting("Tell DDP that every step uses the same parameters in the same order.", False)
+    ddp_bucket_mb: int = setting(
+        "Gradients that DDP averages in one go, MiB.", 25, minimum=1, needs=[only("strategy", *DDP)]
+    )
+    ddp_bucket_view: bool = setting(
+        "DDP's gradient_as_bucket_view: gradients lie in the buckets, uncopied.", False, needs=[only("strategy", *DDP)]
+    )
+    ddp_static_graph: bool = setting(
+        "Tell DDP that every step uses the same parameters in the same order.", False, needs=[only("strategy", *DDP)]
+    )
     comm_hook: Literal["none", "bf16", "fp16", "powersgd"] = setting(
-        "How DDP compresses gradients before it averages them.", "none"
+        "How DDP compresses gradients before it averages them.", "none", needs=[only("strategy", *DDP)]
     )
-    local_steps: int = setting("Steps between two averages of local_sgd.", 8, minimum=1)
+    local_steps: int = setting(
+        "Steps between two averages of local_sgd.", 8, minimum=1, needs=[only("strategy", "local_sgd")]
+    )
     replicas: int = setting(
         "Copies of the sharded or split model: fsdp2 shards over ranks / replicas of them (HSDP); tp and pp split over "
         "so many, and the copies are data parallel.",
         1,
         minimum=1,
+        needs=[only("strategy", "fsdp2", "tp", "pp")],
     )
     tensor_parallel: int = setting(
-        "Ranks over which fsdp2 also splits each layer (a two-dimensional mesh).", 1, minimum=1
+        "Ranks over which fsdp2 also splits each layer (a two-dimensional mesh).",
+        1,
+        minimum=1,
+        needs=[only("strategy", "fsdp2")],
     )
     pipeline_schedule: Literal["gpipe", "1f1b"] = setting(
-        "Order of the micro-batches (grad_accum of them) in the stages of pp.", "1f1b"
+        "Order of the micro-batches (grad_accum of them) in the stages of pp.", "1f1b", needs=[only("strategy", "pp")]
     )
-    reduce_dtype: Literal["fp32", "bf16"] = setting("Number format in which fsdp2 adds gradients up.", "fp32")
+    reduce_dtype: Literal["fp32", "bf16"] = setting(
+        "Number format in which fsdp2 adds gradients up.",
+        "fp32",
+        needs=[only("strategy", "fsdp2"), only("precision", "bf16", "fp16", "bf16_pure")],
+    )
     reshard_after_forward: bool = setting(
-        "fsdp2 drops gathered weights after the forward pass, and gathers them again for the backward pass.", True
+        "fsdp2 drops gathered weights after the forward pass, and gathers them again for the backward pass.",
+        True,
+        needs=[only("strategy", "fsdp2")],
     )
     prefetch_layers: int = setting(
         "Layers whose weights fsdp2 and zero3 gather ahead of the one at work; 0: as they decide themselves.",
         0,
         minimum=0,
+        needs=[only("strategy", "fsdp2", "zero3")],
     )
     offload: Literal["none", "optimizer", "all"] = setting(
         "What fsdp2 and ZeRO keep in the host's memory: the optimizer's state and step (ZeRO), or also the weights.",
         "none",
+        needs=[only("strategy", *FLAT)],
     )
     zero_communication: Literal["default", "overlapped", "serial"] = setting(
         "Whether ZeRO communicates beside the backward pass (DeepSpeed's overlap_comm); default: as DeepSpeed decides, "
         "which is only in stage 3.",
         "default",
+        needs=[only("strategy", *ZERO)],
     )
+
+
+LAYERS = {name: shape.num_hidden_layers for name, shape in SHAPES.items()} | {"vit_s": 12}
+"""Of the models that can be split."""
+
+
+def _split(p: Point) -> tuple[str, ...]:
+    """The settings that have ranks share one model, where they do."""
+    if p.strategy in ("tp", "pp"):
+        return ("strategy",)
+    return ("tensor_parallel",) if p.strategy == "fsdp2" and p.tensor_parallel > 1 else ()
+
+
+def _told(p: Point) -> str:
+    return p.strategy if p.strategy in ("tp", "pp") else f"tensor_parallel {p.tensor_parallel}"
+
+
+def zero_precision(p: Point) -> Reason | None:
+    if p.strategy in ZERO and p.precision == "fp64":
+        return Reason(
+            ("strategy", "precision"), f"{p.strategy} with fp64: DeepSpeed trains in fp32, bf16 and fp16 only"
+        )
+    if p.strategy in ZERO and p.precision == "bf16_pure" and p.offload != "none":
+        text = f"{p.strategy} offloads bf16 weights to an optimizer of DeepSpeed's alone, which must be compiled"
+        return Reason(("offload", "strategy", "precision"), text)
+    return None
+
+
+def split_precision(p: Point) -> Reason | None:
+    if _split(p) and p.precision == "fp16":
+        text = f"fp16 with {_told(p)}: gradients may overflow on some of the ranks that share a model, unseen by others"
+        return Reason((*_split(p), "precision"), text)
+    return None
+
+
+def split_model(p: Point) -> Reason | None:
+    if _split(p) and p.workload == "image" and (p.strategy != "pp" or p.model != "vit_s"):
+        able = "llama models and vit_s" if p.strategy == "pp" else "llama models"
+        return Reason((*_split(p), "model"), f"{_told(p)} splits {able}, not {p.model}")
+    return None
+
+
+def split_method(p: Point) -> Reason | None:
+    if _split(p) and p.method not in (None, "full"):
+        return Reason((*_split(p), "method"), f"{_told(p)} splits whole models only; method is {p.method}")
+    return None
+
+
+def split_llm(p: Point) -> Reason | None:
+    given = [name for name, usual in (("float8", "none"), ("loss_chunks", 0)) if getattr(p, name) not in (None, usual)]
+    if _split(p) and given:
+        text = f"{_told(p)} with {given[0]} {getattr(p, given[0])}: it has products of its own for split layers"
+        return Reason((given[0], *_split(p)), text)
+    return None
+
+
+def split_heads(p: Point) -> Reason | None:
+    ranks, shape = p.ranks_per_batch, SHAPES.get(p.model)
+    if _split(p) and p.strategy != "pp" and shape and ranks > 1 and (heads := shape.num_key_value_heads) % ranks:
+        names = ("ranks_per_node", "nodes", "replicas") if p.strategy == "tp" else ("tensor_parallel",)
+        return Reason((*names, "model"), f"{ranks} ranks cannot share the {heads} key/value heads of {p.model} evenly")
+    return None
+
+
+def ranks_of_groups(p: Point) -> Reason | None:
+    of_one = p.replicas * (p.tensor_parallel if p.strategy == "fsdp2" else 1)
+    if of_one > 1 and p.world_size % of_one:
+        names = [name for name in ("replicas", "tensor_parallel") if getattr(p, name) > 1]
+        told = " x ".join(f"{name} {getattr(p, name)}" for name in names)
+        return Reason((*names, "ranks_per_node", "nodes"), f"{p.world_size} ranks cannot be divided into {told}")
+    if p.strategy in ("tp", "pp") and p.ranks_per_batch < 2:
+        text = f"{p.strategy} has one rank for a model: there is nothing to split"
+        return Reason(("strategy", "ranks_per_node", "nodes", "replicas"), text)
+    return None
+
+
+def stages(p: Point) -> Reason | None:
+    count, layers = p.ranks_per_batch, LAYERS.get(p.model)
+    if p.strategy == "pp" and layers and layers < count:
+        return Reason(("ranks_per_node", "nodes", "model"), f"{p.model} has {layers} layers for {count} stages")
+    if p.strategy == "pp" and p.pipeline_schedule == "1f1b" and p.grad_accum < count:
+        text = f"{p.grad_accum} micro-batches are fewer than the {count} stages that 1f1b must fill"
+        return Reason(("grad_accum", "ranks_per_node", "nodes", "pipeline_schedule"), text)
+    return None
+
+
+def stage_inputs(p: Point) -> Reason | None:
+    if p.strategy == "pp" and p.sequences not in (None, "windows"):
+        text = f"pp hands hidden states on, and not which of {p.sequences} sequences they are of"
+        return Reason(("strategy", "sequences"), text)
+    if p.strategy == "pp" and p.epochs:
+        return Reason(("epochs", "strategy"), f"epochs {p.epochs} with pp: no rank has the whole model to evaluate")
+    return None
+
+
+def data_parallel(p: Point) -> Reason | None:
+    if p.strategy == "dp" and p.cudnn_benchmark:
+        text = "dp runs each pass in new threads, and cuDNN's trials are a thread's own: every step would repeat them"
+        return Reason(("cudnn_benchmark", "strategy"), text)
+    if p.strategy == "dp" and p.nodes > 1:
+        return Reason(("nodes", "strategy"), f"dp is one process on one node; nodes is {p.nodes}")
+    if p.strategy == "dp" and p.device == "cpu" and p.ranks_per_node > 1:
+        return Reason(("ranks_per_node", "strategy"), f"dp splits batches over GPUs, not over {p.ranks_per_node} CPUs")
+    return None
+
+
+def offloaded(p: Point) -> Reason | None:
+    if p.strategy == "fsdp2" and p.offload == "optimizer":
+        return Reason(("offload", "strategy"), "fsdp2 offloads the optimizer with the weights only (offload all)")
+    if p.strategy in ("zero1", "zero2") and p.offload == "all":
+        return Reason(("offload", "strategy"), f"{p.strategy} keeps weights on the GPU; zero3 offloads them")
+    if p.strategy == "fsdp2" and p.offload == "all" and p.precision == "fp16":
+        return Reason(
+            ("offload", "precision"), "fsdp2 offloads gradients; fp16's loss scaling looks at them on the GPU"
+        )
+    return None
+
+
+def static_graph(p: Point) -> Reason | None:
+    if p.ddp_static_graph and p.grad_accum > 1:
+        text = "DDP's static graph takes every micro-batch to communicate, and only a step's last one does"
+        return Reason(("ddp_static_graph", "grad_accum"), text)
+    return None
+
+
+def hook_of_bf16(p: Point) -> Reason | None:
+    if p.comm_hook == "bf16" and p.precision == "bf16_pure":
+        return Reason(("comm_hook", "precision"), "comm_hook bf16 has no effect: gradients of bf16_pure are bf16")
+    if p.comm_hook == "bf16" and p.device == "cpu":
+        return Reason(("comm_hook", "device"), "DDP sends bf16 between GPUs only; device is cpu")
+    return None
+
+
+CHECKS = (
+    zero_precision,
+    split_precision,
+    split_model,
+    split_method,
+    split_llm,
+    split_heads,
+    ranks_of_groups,
+    stages,
+    stage_inputs,
+    data_parallel,
+    offloaded,
+    static_graph,
+    hook_of_bf16,
+)

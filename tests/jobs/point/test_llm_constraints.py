@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.point.constraints.check import reasons
+from jobs.point.check import reasons
 from jobs.point.point import complete
 from jobs.sweep import estimate
 

@@ -5,10 +5,11 @@ import sys
 
 import pytest
 
-from jobs.point.constraints.check import reasons
-from jobs.point.constraints.parallel import LAYERS
+from jobs.point.check import reasons
 from jobs.point.point import complete
-from jobs.workloads import image, llm
+from jobs.point.settings.parallel import LAYERS
+from jobs.workloads import image
+from jobs.workloads.llm import workload as llm
 
 LLM = {"workload": "llm", "model": "llama-1b"}
 NANO = {"workload": "llm", "model": "llama-nano"}
@@ -168,6 +169,4 @@ def test_numbers_of_layers_are_those_of_the_models(settings):
 
 
 def test_points_are_checked_without_torch():
-    subprocess.run(
-        [sys.executable, "-c", "import sys, jobs.point.constraints; sys.exit('torch' in sys.modules)"], check=True
-    )
+    subprocess.run([sys.executable, "-c", "import sys, jobs.point.check; sys.exit('torch' in sys.modules)"], check=True)

@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from analysis.ingest import point_tables
-from jobs.point.constraints import check as constraints
+from jobs.point import check as constraints
 from jobs.point.plan import Block
 from jobs.point.point import complete
 from jobs.rank import epochs

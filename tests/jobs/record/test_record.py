@@ -7,7 +7,6 @@ import pytest
 from msgspec import to_builtins
 
 from analysis.tables import points
-from analysis.tools import docs
 from jobs.host.facts import ROOT
 from jobs.launch import launch, watchdog
 from jobs.launch.attempt import Attempt, RunEnd
@@ -53,10 +52,6 @@ def test_a_reason_that_is_misspelt_does_not_pass_mypy(tmp_path):
 
 def test_the_tables_know_every_reason_and_one_more():
     assert set(points.REASONS) == {*REASONS, "no_record"}
-
-
-def test_formats_page_is_fresh():
-    assert (ROOT / "docs/formats.md").read_text() == docs.formats()
 
 
 def launched(folder, monkeypatch, **settings):

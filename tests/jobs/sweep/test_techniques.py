@@ -6,7 +6,7 @@ import pytest
 from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tools import techniques
-from jobs.point.constraints.check import reasons
+from jobs.point.check import reasons
 from jobs.sweep.sweep import load
 
 SWEEP = load(techniques.SWEEP)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from jobs.host.unsupported import Unsupported
-from jobs.point.constraints import check as constraints
+from jobs.point import check as constraints
 from jobs.point.point import complete
 from jobs.rank.loader import make_loader
 from jobs.workloads import image

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jobs.point.point import Point
+if TYPE_CHECKING:
+    from jobs.point.point import Point
 
 
 @dataclass(frozen=True)
