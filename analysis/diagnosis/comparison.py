@@ -74,7 +74,7 @@ class Comparison:
     def verdict(self) -> str:
         beyond = self.step.beyond(self.noise_ms)
         if beyond is None:
-            return "cannot be told: one step has no spread"
+            return "cannot be said: one step has no spread"
         return ("faster" if self.step.by < 0 else "slower") if beyond else "no difference beyond noise"
 
     def as_json(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def _head(found: Diagnosis) -> list[str]:
     verdict = {
         True: f"healthy: no cause takes {limit('healthy'):.0%} of the step",
         False: "time to gain: see the causes, the largest first",
-        None: "without a trace of a GPU it cannot be told whether this is healthy",
+        None: "without a trace of a GPU it is not known whether this is healthy",
     }[found.healthy]
     timed = []
     if steps and e.timed_ns and e.unseen_wait.value:

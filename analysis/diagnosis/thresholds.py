@@ -18,7 +18,7 @@ class Threshold:
 
 TABLE: dict[str, Threshold] = {
     "noise": Threshold(
-        0.01, "share", "A smaller share is not told, nor a smaller difference of two runs.",
+        0.01, "share", "Smaller shares are not reported, nor smaller differences of two runs.",
         "starts of one compute-bound point differ by 0.7 % (docs/telemetry.md: standard error 0.13 % of 32 pairs)",
     ),
     "healthy": Threshold(

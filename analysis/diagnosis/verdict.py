@@ -13,12 +13,12 @@ from analysis.diagnosis.thresholds import limit
 from analysis.tables.parts import BUSY, PARTS
 
 REMARKS = ("memory_headroom", "memory_pressure", "numa_far", "missing_trace", "missing_counters")
-"""Kinds that are told even where their share is nothing."""
+"""Kinds that are reported even where their share is 0."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`healthy`: None where it cannot be told. `step_ms`: mean time of a step, of which `parts` are the exact parts
+    """`healthy`: None where it is not known. `step_ms`: mean time of a step, of which `parts` are the exact parts
     (ms), in the trace; of a point without one, the median timed step, and no parts."""
 
     evidence: Evidence

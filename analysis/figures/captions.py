@@ -42,25 +42,25 @@ def hardware(points: pl.DataFrame) -> str:
 
 def fixed(points: pl.DataFrame) -> str:
     """The settings that all points of a workload share, exactly."""
-    told = []
+    sentences = []
     for workload, part in dataset.per_workload(points.sort("workload")):
         same = {k: v for k, v in dataset.fixed(part).items() if k not in ("workload", *dataset.ASIDE)}
-        told.append(f"Fixed ({workload}): " + ", ".join(f"{k} {v}" for k, v in same.items()) + ".")
-    return " ".join(told)
+        sentences.append(f"Fixed ({workload}): " + ", ".join(f"{k} {v}" for k, v in same.items()) + ".")
+    return " ".join(sentences)
 
 
 def usual(points: pl.DataFrame, drawn: pl.DataFrame) -> str:
     """The settings that labels leave unsaid, where they name differences from the most common ones of all points; of
     the models that are drawn."""
-    told = []
+    sentences = []
     for workload, part in dataset.per_workload(points.sort("workload")):
         models = set(drawn.filter(pl.col("workload") == workload)["model"])
         for model, values in dataset.common(part).items():
             if model not in models:
                 continue
             known = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
-            told.append(f"Unless a label says otherwise ({workload}, {model}): {known}.")
-    return " ".join(told)
+            sentences.append(f"Unless a label says otherwise ({workload}, {model}): {known}.")
+    return " ".join(sentences)
 
 
 def caption(family: Family, tables: dataset.Tables) -> str:

@@ -30,8 +30,8 @@ def verdict(points: pl.DataFrame) -> str:
     if count.get("ok", 0) == points.height:
         return f"All {points.height} point{'s' if points.height > 1 else ''} ok."
     words = ("ok", "failed", "cancelled", "not_run")
-    told = [f"{count[word]} {word.replace('_', ' ')}" for word in words if count.get(word)]
-    return f"Of {points.height} points: {', '.join(told)}."
+    counts = [f"{count[word]} {word.replace('_', ' ')}" for word in words if count.get(word)]
+    return f"Of {points.height} points: {', '.join(counts)}."
 
 
 def _cells(row: dict[str, object]) -> list[list[str]]:

@@ -22,7 +22,7 @@ VERDICTS = {
     "within_noise": "within noise",
     "did_not_help": "did not help: slower",
     "failed": "did not help: it failed",
-    "cannot_tell": "cannot be told of one step",
+    "cannot_tell": "cannot be said of one step",
     "not_run": "not run",
 }
 MOST_CHANGES = 10

@@ -25,10 +25,10 @@ def of_points(events: pl.DataFrame) -> dict[str, Any]:
 
 def _within(events: pl.DataFrame, most: int) -> dict[str, Any]:
     for units, ranks in _SIZES:
-        told = _lanes(events, units, ranks)
-        if len(json.dumps(told, separators=(",", ":"))) <= most:
+        encoded = _lanes(events, units, ranks)
+        if len(json.dumps(encoded, separators=(",", ":"))) <= most:
             break
-    return told
+    return encoded
 
 
 def _lanes(events: pl.DataFrame, units: int, most_ranks: int) -> dict[str, Any]:
@@ -54,14 +54,14 @@ def _lanes(events: pl.DataFrame, units: int, most_ranks: int) -> dict[str, Any]:
 def spans(events: pl.DataFrame, scale: float) -> list[int]:
     """[gap, length, gap, length, ...] of events in order, in units; what is closer than a unit is one, and nothing is
     shorter than one."""
-    told: list[int] = []
+    encoded: list[int] = []
     at = 0
     for start_ns, end_ns in events.sort("start_ns").select("start_ns", "end_ns").iter_rows():
         start, end = int(start_ns * scale), max(int(start_ns * scale) + 1, round(end_ns * scale))
-        if told and start <= at:
-            told[-1] += max(0, end - at)
+        if encoded and start <= at:
+            encoded[-1] += max(0, end - at)
             at = max(at, end)
         else:
-            told += [start - at, end - start]
+            encoded += [start - at, end - start]
             at = end
-    return told
+    return encoded

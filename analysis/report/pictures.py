@@ -31,8 +31,8 @@ def figures(tables: dataset.Tables, folder: Path) -> list[dict[str, Any]]:
 
 def left_out(folder: Path) -> list[str]:
     """A line for each figure that the tables have nothing to show of, or whose drawing failed."""
-    told = folder / style.LEFT_OUT
-    return told.read_text().splitlines() if told.exists() else []
+    path = folder / style.LEFT_OUT
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def webp(file: Path) -> bytes:

@@ -1,7 +1,8 @@
 """The data of the points' own pages, as the JSON that page/point.js draws them from.
 
-Columns lie by column, and texts that many points share are told once, so that most of 1,000 points takes little. What
-could still grow is cut to a share of a budget (records.LOGS_BYTES, lanes.BYTES): the more points, the less of each.
+Columns lie by column, and texts that many points share are written once, so that most of 1,000 points takes little.
+What could still grow is cut to a share of a budget (records.LOGS_BYTES, lanes.BYTES): the more points, the less of
+each.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _BESIDE = ("point_id", "hosts")
 
 
 class Texts:
-    """Texts, each told once; a text stands for its place."""
+    """Texts, each written once; a text stands for its place."""
 
     def __init__(self) -> None:
         self.places: dict[str, int] = {}
@@ -56,8 +57,8 @@ def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log]
         "part_names": GROUPS,
         "texts": list(texts.places),
     }
-    told = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return told.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def column(values: pl.Series) -> dict[str, Any]:
@@ -92,20 +93,20 @@ def parts(tables: dataset.Tables) -> dict[str, Any]:
     sums = tables["breakdown"].group_by("point_id", "rank", "part").agg(pl.col("duration_ns").sum())
     steps = tables["breakdown"].group_by("point_id").agg(pl.col("step").n_unique(), ranks=pl.col("rank").n_unique())
     wide = sums.pivot("part", index=["point_id", "rank"], values="duration_ns").sort("point_id", "rank")
-    told = {
+    by_point = {
         r["point_id"]: {"steps": r["step"], "ranks": r["ranks"], "rows": []} for r in steps.sort("point_id").to_dicts()
     }
     for row in wide.to_dicts():
-        rows = told[row["point_id"]]["rows"]
+        rows = by_point[row["point_id"]]["rows"]
         if len(rows) < MOST_RANKS:
             rows.append([row["rank"], *(row.get(part) or 0 for part in GROUPS)])
-    return told
+    return by_point
 
 
 def causes(tables: dataset.Tables, texts: Texts) -> dict[str, list[list[Any]]]:
     """By point: (kind and cause, share, advice, remedy, method, gave back, verdict) in order of their place."""
     tried = {(r["point_id"], r["kind"]): r for r in tables["remedies"].to_dicts()}
-    told: dict[str, list[list[Any]]] = {}
+    by_point: dict[str, list[list[Any]]] = {}
     for row in tables["diagnoses"].sort("point_id", "place").to_dicts():
         trial = tried.get((row["point_id"], row["kind"]))
         rank = "" if row["rank"] is None else f", rank {row['rank']}"
@@ -117,8 +118,8 @@ def causes(tables: dataset.Tables, texts: Texts) -> dict[str, list[list[Any]]]:
         ]
         words += [interval(trial["gain"], trial["gain_low"], trial["gain_high"]) if trial else ""]
         words += [f"{VERDICTS[trial['verdict']]}: {trial['remedied_id']}" if trial else ""]
-        told.setdefault(row["point_id"], []).append([texts.place(word) for word in words])
-    return told
+        by_point.setdefault(row["point_id"], []).append([texts.place(word) for word in words])
+    return by_point
 
 
 def facts(found: list[Record], texts: Texts) -> dict[str, list[list[int]]]:

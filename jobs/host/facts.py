@@ -107,8 +107,8 @@ def cpu_model() -> str:
 
 def topology() -> str | None:
     """The matrix of links between GPUs and NICs as nvidia-smi draws it, without its colours and its legend."""
-    told = output_of("nvidia-smi", "topo", "-m")
-    return re.sub(r"\x1b\[[0-9;]*m", "", told).split("\n\nLegend:")[0].rstrip() if told else None
+    matrix = output_of("nvidia-smi", "topo", "-m")
+    return re.sub(r"\x1b\[[0-9;]*m", "", matrix).split("\n\nLegend:")[0].rstrip() if matrix else None
 
 
 def visible_gpus() -> list[list[str]]:

@@ -13,8 +13,8 @@ OF_RANKS_VARIABLE = "NIGHTSWEEP_GPUS"
 
 def by_index() -> bool:
     """Whether CUDA_VISIBLE_DEVICES names the job's GPUs by their indices."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return all(word.strip().isdigit() for word in told.split(","))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return all(word.strip().isdigit() for word in visible.split(","))
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ def probe() -> tuple[bool, str]:
 def visible(index: int, uuid: str, *migs: str) -> bool:
     """Whether CUDA_VISIBLE_DEVICES leaves this GPU, or one of its MIG devices, to the job; it names them by index or by
     the start of the UUID. Empty, it leaves none."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return True
-    return any(word == str(index) or _begins(word, uuid, *migs) for word in told.split(","))
+    return any(word == str(index) or _begins(word, uuid, *migs) for word in visible.split(","))
 
 
 def _begins(word: str, *uuids: str) -> bool:
     return bool(word) and not word.isdigit() and any(uuid.startswith(word) for uuid in uuids)
 
 
-def full_uuid(told: str) -> str:
+def full_uuid(uuid: str) -> str:
     """The UUID of a GPU or MIG device as NVML writes it; torch leaves out a GPU's prefix."""
-    return told if told.startswith(("GPU-", "MIG-")) else f"GPU-{told}"
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
 def of_job() -> list[Gpu]:

@@ -1,7 +1,7 @@
 """The largest micro_batch that fits: doubled until a GPU's memory does not hold it, then halved in on.
 
-Every size is a start of its own, for what a failed one leaves behind in a process is not known. Sizes are told apart to
-an eighth.
+Every size is a start of its own, for what a failed one leaves behind in a process is not known. Sizes are distinguished
+to an eighth.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Heartbeat:
 
     def __init__(self, path: Path) -> None:
         self.path, self.last = path, 0.0
-        self.told: tuple[int, int] | None = None
+        self.reported: tuple[int, int] | None = None
         self.beat("start")
 
     def beat(self, phase: str) -> None:
@@ -42,8 +42,8 @@ class Heartbeat:
             return
         now = time.time_ns()
         mean = None
-        if self.told and number > self.told[0]:
-            mean = (now - self.told[1]) / (number - self.told[0]) / 1e6
-        self.told = number, now
+        if self.reported and number > self.reported[0]:
+            mean = (now - self.reported[1]) / (number - self.reported[0]) / 1e6
+        self.reported = number, now
         content = {"step": number, "steps": steps, "t_ns": now, "step_ms": mean}
         self.beat(f"step {number}\n{json.dumps(content)}")

@@ -124,11 +124,11 @@ class PpTrainer(Trainer):
             if self.replicas is not None:
                 average(gradients(self.model), self.replicas)
         with tracer.range("loss"):
-            # The last stage alone knows them; every rank tells them in its rows.
-            told = (
+            # The last stage alone knows them; every rank records them in its rows.
+            known = (
                 torch.stack([loss.detach().float() for loss in losses])
                 if self.last
                 else torch.empty(self.accumulate, device=self.device)
             )
-            dist.broadcast(told, self.last_rank, group=self.group)
-        return [spoil(loss) for loss in told]
+            dist.broadcast(known, self.last_rank, group=self.group)
+        return [spoil(loss) for loss in known]

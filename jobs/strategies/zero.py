@@ -52,7 +52,7 @@ def zero_optimization(point: Point, layer_numel: int, device: torch.device) -> d
 
 
 def import_deepspeed(device: torch.device) -> Any:
-    """DeepSpeed, told of the device; on a CPU without its shared-memory operator, which needs a compiler."""
+    """DeepSpeed, set to the device; on a CPU without its shared-memory operator, which needs a compiler."""
     if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed

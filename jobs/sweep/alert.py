@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Alert:
-    """When a GPU that does little is told of: its SMs were active below `below_percent` of the time for `for_s`
+    """When a GPU that does little is reported: its SMs were active below `below_percent` of the time for `for_s`
     seconds on end (without GPM: its utilisation). `command` is then run by the node's shell, once an episode, with the
     event as JSON in $NIGHTSWEEP_EVENT."""
 

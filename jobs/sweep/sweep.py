@@ -1,4 +1,4 @@
-"""A sweep: one YAML file that stands for many points. The format is told in config/README.md.
+"""A sweep: one YAML file that stands for many points. config/README.md describes the format.
 
     sweep = load(Path("config/demo.yaml"), preset=None)
     for point in sweep.points: ...

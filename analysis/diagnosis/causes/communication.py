@@ -171,7 +171,7 @@ def exposed_communication(e: Evidence) -> list[Cause]:
         Fact("communication", float(e.length(_all).mean()) / 1e6, "ms a step", "collectives"),
         Fact("of it exposed transfer", float(transfer.mean()) / 1e6, "ms a step", "breakdown"),
     ]
-    if not any(lane.exposed.told for lane in e.lanes):
+    if not any(lane.exposed.matched for lane in e.lanes):
         facts.append(Fact("ranks that tell of it", 1, "", "reports"))
         share = share.times(0.0, value=1.0)  # some or all of it may be waiting for ranks without a trace
     return found(

@@ -53,8 +53,8 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
         if e.unseen_wait.value:
             method += ", and what timed steps wait longer than traced ones"
     else:
-        told = host_wait(e)
-        share = Share(told, 0.0, told)
+        waited = host_wait(e)
+        share = Share(waited, 0.0, waited)
         method = "time of the host in the loader, timed steps: at most so much"
     facts = (
         [Fact("host's wait for the loader", host_wait(e), "share of the timed step", "steps")]

@@ -34,9 +34,9 @@ Floats = npt.NDArray[np.float64]
 class Evidence:
     """`lanes`: one a device of each rank that was traced. `devices`: their table. `reports`: of the traces.
     `stragglers`: what late ranks did instead. `cpu_parts`: the table step_parts of a trace that has no lanes. `steps`,
-    `traced_steps`: of a point; `results`: what its ranks told at their end. `samples`: of each rank's GPU, in the timed
-    window or while the trace ran. `hosts`: host_samples of the timed steps, else of the traced ones. `absent`: what is
-    missing, with the reason."""
+    `traced_steps`: of a point; `results`: what its ranks recorded at their end. `samples`: of each rank's GPU, in the
+    timed window or while the trace ran. `hosts`: host_samples of the timed steps, else of the traced ones. `absent`:
+    what is missing, with the reason."""
 
     lanes: tuple[Lane, ...] = ()
     devices: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -208,7 +208,7 @@ class Evidence:
 
     @functools.cached_property
     def tenants(self) -> int:
-        """Processes on the GPU of a rank: told by the point, or counted on every rank's GPU (one process of a rank may
+        """Processes on the GPU of a rank: as the point says, or counted on every rank's GPU (one process of a rank may
         open a context on the GPU of another)."""
         counts = [own["processes"].max() for own in self.samples.values()]
         counted = min((int(c) for c in counts if isinstance(c, int)), default=1)

@@ -22,13 +22,14 @@ LEAST_ALIKE = 3
 class Exposed:
     """Sets of time of one device. `transfer` and `waiting` make up the exposed communication; `waited_for`: the part of
     `waiting` for each late rank; `calls`: the device's collectives with transfer_ns (of alone ones estimated, null
-    where that cannot be) and exposed_ns, the exposed part of the transfer; `told`: whether other ranks told of it."""
+    where that cannot be) and exposed_ns, the exposed part of the transfer; `matched`: whether other ranks' traces have
+    them, too."""
 
     transfer: Intervals
     waiting: Intervals
     waited_for: dict[int, Intervals]
     calls: pl.DataFrame
-    told: bool
+    matched: bool
 
 
 def divided(collectives: pl.DataFrame, exposed: Intervals) -> Exposed:
@@ -52,5 +53,7 @@ def divided(collectives: pl.DataFrame, exposed: Intervals) -> Exposed:
     }
     transfer = intervals.subtract(exposed, waiting)
     inside = intervals.until(transfer, end) - intervals.until(transfer, begins)
-    told = bool((calls["matched_ranks"] > 1).any()) if calls.height else False
-    return Exposed(transfer, waiting, by_rank, calls.with_columns(exposed_ns=pl.Series(inside, dtype=pl.Int64)), told)
+    matched = bool((calls["matched_ranks"] > 1).any()) if calls.height else False
+    return Exposed(
+        transfer, waiting, by_rank, calls.with_columns(exposed_ns=pl.Series(inside, dtype=pl.Int64)), matched
+    )

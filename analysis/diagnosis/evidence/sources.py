@@ -107,7 +107,7 @@ def lacking(lanes: Sequence[Lane]) -> dict[str, str]:
     found = {}
     if all(one.source != "nvtx" for one in lanes):
         how = (
-            "steps are told by the period of launches"
+            "steps are found by the period of launches"
             if lanes[0].source == "launches"
             else "the whole trace is one step"
         )
@@ -115,7 +115,7 @@ def lacking(lanes: Sequence[Lane]) -> dict[str, str]:
     if any(len(one.sets["idle_unmarked_data"]) for one in lanes):
         found["trace of the loader's ranges"] = "what is idle before a batch's copy is taken for loading"
     if not any(one.launches_known for one in lanes):
-        found["trace of launching calls"] = "idle time cannot be told apart by its reason"
+        found["trace of launching calls"] = "idle time cannot be divided by its reason"
     return found | _unheard(lanes)
 
 
@@ -125,8 +125,8 @@ def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
     if calls.is_empty():
         return {}
     found = {}
-    if not any(one.exposed.told for one in lanes):
-        found["trace of the other ranks"] = "waiting for them and transfer cannot be told apart"
+    if not any(one.exposed.matched for one in lanes):
+        found["trace of the other ranks"] = "waiting for them cannot be separated from transfer"
     if calls["bytes"].null_count() == calls.height:
         found["trace of message sizes"] = "the export has no payloads of NCCL's ranges (--include-blobs=true)"
     return found

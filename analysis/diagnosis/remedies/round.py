@@ -30,7 +30,7 @@ def planned(results: Path, number: int) -> dict[str, Any]:
     earlier = [json.loads(rounds.file(results, n).read_text()) for n in range(1, number)]
     known = {p["point_id"]: complete(p["settings"]) for one in (sweep, *earlier) for p in one["points"]}
     points, steps = (concatenated(name, list(known), results / "derived") for name in ("points", "steps"))
-    before = [trial for _, trial in trials.told(earlier)]
+    before = [trial for _, trial in trials.planned_before(earlier)]
     verdicts = [gain.verdict for gain in trials.gains(before, points, steps)]
     now = trials.due(
         {point["point_id"]: known[point["point_id"]] for point in sweep["points"]},

@@ -30,8 +30,8 @@ def diagnoses(points: pl.DataFrame, steps: pl.DataFrame, folder: Path | None) ->
 
 def trials(points: pl.DataFrame, steps: pl.DataFrame, rounds: Sequence[Mapping[str, Any]]) -> _Rows:
     """What came of each trial of these rounds."""
-    told = tried.told(rounds)
-    gains = tried.gains([trial for _, trial in told], points, steps)
+    tried_before = tried.planned_before(rounds)
+    gains = tried.gains([trial for _, trial in tried_before], points, steps)
     times = gpu_seconds(points, steps)
     return [
         {
@@ -52,7 +52,7 @@ def trials(points: pl.DataFrame, steps: pl.DataFrame, rounds: Sequence[Mapping[s
             "verdict": gain.verdict,
             "gpu_s": times.get(trial.point_id),
         }
-        for (number, trial), gain in zip(told, gains, strict=True)
+        for (number, trial), gain in zip(tried_before, gains, strict=True)
     ]
 
 

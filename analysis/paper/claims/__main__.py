@@ -49,14 +49,16 @@ def row(verdict: Verdict) -> str:
 def section(verdict: Verdict, tables: dataset.Tables) -> str:
     """A claim with its parts and points."""
     lines = [f"## {verdict.claim.id}", "", verdict.claim.text, "", f"**{verdict.status}**: {verdict.sentence()}", ""]
-    lines += [f"- {part.text()}{'' if part.decides else ' (told, decides nothing)'}" for part in verdict.parts]
+    lines += [
+        f"- {part.text()}{'' if part.decides else ' (for information, decides nothing)'}" for part in verdict.parts
+    ]
     if verdict.claim.note:
         lines += ["", verdict.claim.note]
     if verdict.status == NOT:
-        told = where_time_goes(verdict, tables)
+        sides = where_time_goes(verdict, tables)
         head = "Where the time of a step goes, in those of these points that have a trace:"
-        lines += ["", head if told else "No trace of these points tells where their time goes."]
-        lines += ["", *(f"- {side}: {parts}" for side, parts in told.items())] if told else []
+        lines += ["", head if sides else "No trace of these points tells where their time goes."]
+        lines += ["", *(f"- {side}: {parts}" for side, parts in sides.items())] if sides else []
     if verdict.points:
         lines += ["", f"Points: {' '.join(f'`{point}`' for point in verdict.points)}"]
     return "\n".join(lines) + "\n"

@@ -16,7 +16,8 @@ HOLDS, NOT, UNTESTABLE = "holds", "does not hold", "not testable here"
 class Part:
     """One number that a claim rests on. It holds where its whole interval is above `above`, or below `below`.
 
-    A part with neither is told and decides nothing. `effect` None: no points to tell it from. `percent`: of a share.
+    A part with neither is for information and decides nothing. `effect` None: no points to tell it from. `percent`: of
+    a share.
     """
 
     what: str

@@ -50,7 +50,7 @@ CLAIMS = (
         f"QAT takes most time and memory of LoRA, QLoRA, DPO and QAT ({PAPER}).",
         llm.qat,
         "A step of DPO has two texts a sample, and both go through the network twice. QAT's rounding is compiled into "
-        "the layers here; torchtune's recipes compile nothing unless told to. Before whole layers were compiled here, "
+        "the layers here; torchtune's recipes compile nothing unless asked to. Before whole layers were compiled here, "
         "QAT was the slowest of the four: 585 to 664 ms a step on an H200.",
         by="method",
     ),

@@ -76,8 +76,10 @@ def size_scaling(tables: dataset.Tables) -> list[Part]:
     sizes = ("image_size", LARGE_PX, SMALL_PX)
     found = effect.interaction(points, ("ranks_per_node", most, fewest), sizes, "samples_per_s")
     own = {px: points.filter(pl.col("image_size") == px) for px in (SMALL_PX, LARGE_PX)}
-    told = [Part(f"efficiency at {px} px on {most} GPUs", effect.efficiency(p, most, fewest)) for px, p in own.items()]
-    return [Part(what, found, above=1), *told]
+    by_size = [
+        Part(f"efficiency at {px} px on {most} GPUs", effect.efficiency(p, most, fewest)) for px, p in own.items()
+    ]
+    return [Part(what, found, above=1), *by_size]
 
 
 def loader(tables: dataset.Tables) -> list[Part]:
@@ -91,8 +93,8 @@ def loader(tables: dataset.Tables) -> list[Part]:
 
 def final(tables: dataset.Tables) -> pl.DataFrame:
     """Points of the paper's network that trained for EPOCHS epochs, with `final`, their best accuracy within these."""
-    told = tables["accuracy"].filter(pl.col("epoch") <= EPOCHS)
-    best = told.group_by("point_id").agg(final=pl.col("accuracy").max())
+    within = tables["accuracy"].filter(pl.col("epoch") <= EPOCHS)
+    best = within.group_by("point_id").agg(final=pl.col("accuracy").max())
     return points_of(tables).filter(pl.col("epochs") >= EPOCHS).join(best, on="point_id")
 
 

@@ -30,7 +30,7 @@ def _methods(tables: dataset.Tables, a: str, b: str, value: str, *, decides: boo
 
 
 def lora_and_dpo(tables: dataset.Tables) -> list[Part]:
-    """C6. DPO on adapters is torchtune's recipe for one node; DPO on all weights is told beside it."""
+    """C6. DPO on adapters is torchtune's recipe for one node; DPO on all weights is shown beside it."""
     parts = [_methods(tables, "dpo_lora", "lora", value) for value in (STEP, MEMORY)]
     return parts + [_methods(tables, "dpo", "lora", value, decides=False) for value in (STEP, MEMORY)]
 
@@ -78,8 +78,10 @@ def scaling(tables: dataset.Tables) -> list[Part]:
         return [Part(what, None, above=1)]
     rates = [effect.pairs(p, "ranks_per_node", most, fewest, "samples_per_s") for p in (images, llm)]
     own = {"image jobs": images, "language models": llm}
-    told = [Part(f"efficiency of {name} on {most} GPUs", effect.efficiency(p, most, fewest)) for name, p in own.items()]
-    return [Part(what, _between(*rates), above=1), *told]
+    by_method = [
+        Part(f"efficiency of {name} on {most} GPUs", effect.efficiency(p, most, fewest)) for name, p in own.items()
+    ]
+    return [Part(what, _between(*rates), above=1), *by_method]
 
 
 def _between(first: list[effect.Contrast], second: list[effect.Contrast]) -> effect.Effect | None:

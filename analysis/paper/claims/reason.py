@@ -29,7 +29,7 @@ def _side(rows: pl.DataFrame, tables: dataset.Tables) -> str:
     total = rows["duration_ns"].sum()
     sums = dict(rows.group_by("part").agg(pl.col("duration_ns").sum()).iter_rows())
     shares = {part.replace("_", " "): percent(sums.get(part, 0) / total) for part in GROUPS}
-    told = [f"{part} {share}" for part, share in shares.items() if share != percent(0)]
+    words = [f"{part} {share}" for part, share in shares.items() if share != percent(0)]
     kernels = tables["activities"].filter(pl.col("point_id").is_in(points), pl.col("category") == "compute")
     launched = (
         kernels.group_by("point_id", "rank")
@@ -38,5 +38,5 @@ def _side(rows: pl.DataFrame, tables: dataset.Tables) -> str:
     )
     if launched.height:
         a_step = statistics.fmean(launched["count"] / launched["traced_steps"])
-        told.append(f"{a_step:.0f} kernels a step")
-    return f"{', '.join(told)} ({counted(len(points), 'point')})"
+        words.append(f"{a_step:.0f} kernels a step")
+    return f"{', '.join(words)} ({counted(len(points), 'point')})"

@@ -42,11 +42,11 @@
 
   function results(place) {
     const rows = data.results.map(([name, meaning, column]) => [name, value(column, place), meaning]);
-    const told = rows.filter(([, number]) => number !== null).map(([name, number, meaning]) => {
+    const facts = rows.filter(([, number]) => number !== null).map(([name, number, meaning]) => {
       const long = String(number).includes("\n");
       return [name, long ? element("pre", {}, number) : said(number) + inWords(name, number), meaning];
     });
-    return section("Record", sheet(told));
+    return section("Record", sheet(facts));
   }
   function parts(id) {
     const own = data.parts[id];
@@ -91,12 +91,12 @@
     const more = own.ranks > shown ? ` The first ${shown} of ${own.ranks} ranks.` : "";
     const busy = (lanes) => lanes.reduce((sum, [, , , spans]) => sum + spans.reduce((a, length, i) => a + (i % 2 ? length : 0), 0), 0);
     const cells = [...rows].flatMap(([name, lanes]) => [element("span", {}, name), drawing(own, lanes)]);
-    const told = [...rows].map(([name, lanes]) => `${name} ${Math.round(100 * busy(lanes) / own.units)} %`).join(", ");
+    const shares = [...rows].map(([name, lanes]) => `${name} ${Math.round(100 * busy(lanes) / own.units)} %`).join(", ");
     const key = [...new Set(own.lanes.map(([, , what]) => what))].map((what) => element("li", {}, swatch(what), what));
     return section("Timeline",
       soft(`${own.steps.length} steps of the traced look, ${said(own.end_ms)} ms from left to right; upright lines: a step starts. Events closer than a ${own.units}th of the width are merged.${more}`),
       element("ul", { class: "key" }, ...key),
-      element("div", { class: "lanes", role: "img", "aria-label": `Share of the window in which each lane is busy: ${told}` }, ...cells));
+      element("div", { class: "lanes", role: "img", "aria-label": `Share of the window in which each lane is busy: ${shares}` }, ...cells));
   }
   function causes(id) {
     const own = data.causes[id];
@@ -113,11 +113,11 @@
     return section("What failed", copy);
   }
   function settings(place) {
-    const told = (names) => names.map((name) => [name, value(data.settings[name], place)])
+    const rowsOf = (names) => names.map((name) => [name, value(data.settings[name], place)])
       .filter(([, set]) => set !== null).map(([name, set]) => [name, said(set)]);
     const vary = data.vary[value(data.settings.workload, place)];
-    const rest = told(Object.keys(data.settings).filter((name) => !vary.includes(name)));
-    return section("Settings", vary.length ? sheet(told(vary)) : null,
+    const rest = rowsOf(Object.keys(data.settings).filter((name) => !vary.includes(name)));
+    return section("Settings", vary.length ? sheet(rowsOf(vary)) : null,
       element("details", {}, element("summary", {}, `The ${rest.length} that do not vary in its workload`), sheet(rest)));
   }
   function facts(id) {

@@ -30,12 +30,12 @@ COUNTERS_FROM = 1_000_000
 
 @dataclass(frozen=True)
 class Kind:
-    """Events of a table: the lane that each goes to, and what is told of it beside its name."""
+    """Events of a table: the lane that each goes to, and what is shown of it beside its name."""
 
     table: str
     category: str
     lane: pl.Expr
-    told: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
     keep: pl.Expr | None = None
 
 
@@ -161,11 +161,11 @@ def ranks_of(folder: Path) -> list[int]:
 
 
 def slices(folder: Path, rank: int, kind: Kind, window: Window) -> Iterator[dict[str, Any]]:
-    """Rows of one table of one rank: lane, name, start_ns, end_ns, and what is told."""
+    """Rows of one table of one rank: lane, name, start_ns, end_ns, and what is shown."""
     own = pl.scan_parquet(folder / f"{kind.table}.parquet").filter(pl.col("rank") == rank)
     own = own if kind.keep is None else own.filter(kind.keep.fill_null(kind.category == "kernels"))
     name = pl.col("name").cast(pl.String).fill_null(kind.category)
-    frame = window.cut(own).select("start_ns", "end_ns", *kind.told, name=name, lane=kind.lane).collect()
+    frame = window.cut(own).select("start_ns", "end_ns", *kind.shown, name=name, lane=kind.lane).collect()
     return frame.iter_rows(named=True)
 
 
@@ -185,9 +185,9 @@ def write_rank(out: Writer, folder: Path, rank: int, window: Window) -> None:
                 places.append(lane)
                 label = f"{row['lane']} {kind.category}" + (f" ({len(places)})" if len(places) > 1 else "")
                 named(out, "thread", label, number, pid=rank, tid=number)
-            told = {name: row[name] for name in kind.told if row[name] is not None}
+            args = {name: row[name] for name in kind.shown if row[name] is not None}
             times = {"ts": window.us(start), "dur": (end - start) / 1000}
-            out.add(ph="X", pid=rank, tid=lane.tid, **times, cat=kind.category, name=row["name"], args=told)
+            out.add(ph="X", pid=rank, tid=lane.tid, **times, cat=kind.category, name=row["name"], args=args)
     if number:
         named(out, "process", f"rank {rank}", rank, pid=rank)
 

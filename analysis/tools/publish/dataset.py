@@ -58,9 +58,9 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     """The manifest of a set; of a new one, an empty one."""
     path = folder / "manifest.json"
     if path.is_file():
-        told = leaks.load(path)
-        if isinstance(told, dict) and isinstance(told.get("pseudonyms"), dict):
-            return told
+        manifest = leaks.load(path)
+        if isinstance(manifest, dict) and isinstance(manifest.get("pseudonyms"), dict):
+            return manifest
     elif not (folder / "tables").exists():
         return {}
     raise PublishError(f"{folder}: no data set; expected one that `nightsweep publish --into` made, or a new folder")
@@ -138,7 +138,7 @@ def points_lines(points: pl.DataFrame) -> list[str]:
 def facts(records: list[dict[str, Any]]) -> list[str]:
     """When and with what the points were measured, each value with the number of points that have it."""
     days = sorted(record["started_at"][:10] for record in records if record.get("started_at"))
-    told: dict[str, Counter[str]] = {}
+    versions: dict[str, Counter[str]] = {}
     for record in records:
         software = record.get("software") or {}
         packages: dict[str, Any] = software.get("packages") or {}
@@ -148,18 +148,18 @@ def facts(records: list[dict[str, Any]]) -> list[str]:
         named |= {"Nightsweep at commit": (software.get("git_commit") or "")[:12]}
         for name, value in named.items():
             if value:
-                told.setdefault(name, Counter())[str(value)] += 1
+                versions.setdefault(name, Counter())[str(value)] += 1
     lines = [f"Measured {days[0]} to {days[-1]}."] if days else []
-    for name, values in told.items():
+    for name, values in versions.items():
         some = ", ".join(f"{v} ({n})" if len(values) > 1 else v for v, n in sorted(values.items()))
         lines.append(f"{name}: {some}.")
     return ["  \n".join(lines)]
 
 
-def finish(folder: Path, told: dict[str, Any]) -> None:
+def finish(folder: Path, facts: dict[str, Any]) -> None:
     """Write the generated files."""
     (folder / "README.md").write_text(readme(folder))
-    publish.write_manifest(folder, told)
+    publish.write_manifest(folder, facts)
 
 
 def grow(sweep: Path, out: Path) -> int:

@@ -161,8 +161,8 @@ class _Collector:
         parts = [] if kind else re.split(r"[:;,]", value)
         for part in parts:
             self.add("path", part)
-        told = len(value) > 3 if _TELLING.search(name) else len(value) > 5 and not _PLAIN.fullmatch(value)
-        if told and value not in self.public and any(part and not part.startswith("/") for part in parts):
+        long = len(value) > 3 if _TELLING.search(name) else len(value) > 5 and not _PLAIN.fullmatch(value)
+        if long and value not in self.public and any(part and not part.startswith("/") for part in parts):
             self.add("env", value)
 
     def tree(self, value: Any, key: str = "") -> None:

@@ -127,15 +127,15 @@ def draw_again(folder: Path, figures: Path, page: Path) -> None:
         raise PublishError("; ".join(failed))
 
 
-def write_manifest(out: Path, told: dict[str, Any]) -> None:
-    """What is published, by which program, and what is told beside."""
+def write_manifest(out: Path, facts: dict[str, Any]) -> None:
+    """What is published, by which program, and further facts."""
     files = [
         {"file": str(path.relative_to(out)), "bytes": path.stat().st_size, "sha256": _digest(path)}
         for path in sorted(path for path in out.rglob("*") if path.is_file() and path != out / "manifest.json")
     ]
     commit = output_of("git", "rev-parse", "HEAD", cwd=ROOT)
     program = {"version": importlib.metadata.version("nightsweep"), "commit": commit}
-    content = {"nightsweep": program, **told, "files": files}
+    content = {"nightsweep": program, **facts, "files": files}
     (out / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -151,8 +151,8 @@ def _digest(path: Path) -> str:
 
 @cache
 def constants() -> str:
-    """What the report, figures, captions and a data set's page say of every sweep: a user called `step` is not told by
-    it."""
+    """What the report, figures, captions and a data set's page say of every sweep: a user called `step` is not given
+    away by it."""
     here = Path(__file__).parents[2]
     patterns = ("tools/publish/dataset.py", "report/*.py", "report/page/*", "figures/*.py", "sweep/*.py")
     files = [path for pattern in patterns for path in sorted(here.glob(pattern))]
@@ -246,15 +246,15 @@ def search(out: Path, secrets: Secrets) -> list[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for path in sorted(path for path in out.rglob("*") if path.is_file()):
         name = str(path.relative_to(out))
-        told = {(name, False), *texts(path)}
+        passages = {(name, False), *texts(path)}
         spoken = constants() if path.suffix in PAGES else ""
-        for text, symbol in (pair for pair in told if every.search(pair[0])):
+        for text, symbol in (pair for pair in passages if every.search(pair[0])):
             for kind, pattern in (strong if symbol else words).items():
                 hits = {match[0] for match in pattern.finditer(text)}
                 if any(not re.search(bounded(hit), spoken) for hit in hits):
                     found.add((name, kind))
         if path.suffix in (".parquet", ".sqlite", ".png", ".pdf"):
-            symbols = "\n".join(text for text, symbol in told if symbol)
+            symbols = "\n".join(text for text, symbol in passages if symbol)
             found |= {(name, kind) for kind in raw(path, secrets, symbols)}
     return sorted(found)
 

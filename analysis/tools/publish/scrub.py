@@ -134,7 +134,7 @@ class Scrubber:
         return self.patterns["name"].sub(lambda m: self.count(*self.names[m[0]]), value)
 
     def literals(self, value: str) -> str:
-        """Replaces what can be told from anything else wherever it stands."""
+        """Replaces what can be distinguished from anything else wherever it stands."""
         value = self.patterns["literal"].sub(lambda m: self.literal(m[0]), value)
         value = UUID.sub(self.gpu, value)
         return ADDRESS.sub(lambda m: self.address(m[0]), value)

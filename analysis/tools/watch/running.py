@@ -110,28 +110,28 @@ def beat(text: str) -> Beat | None:
     """A heartbeat; None where it is just being written."""
     first, _, rest = text.partition("\n")
     phase, _, step = first.strip().partition(" ")
-    told = parsed(rest)
-    said = int(step) if step.isdecimal() else whole(told.get("step"))
-    return Beat(phase, said, whole(told.get("steps")), number(told.get("step_ms"))) if phase else None
+    entry = parsed(rest)
+    said = int(step) if step.isdecimal() else whole(entry.get("step"))
+    return Beat(phase, said, whole(entry.get("steps")), number(entry.get("step_ms"))) if phase else None
 
 
-def _who(told: dict[str, Any]) -> tuple[int | None, str | None]:
-    uuid = told.get("uuid")
-    return whole(told.get("gpu")), None if uuid is None else str(uuid)
+def _who(entry: dict[str, Any]) -> tuple[int | None, str | None]:
+    uuid = entry.get("uuid")
+    return whole(entry.get("gpu")), None if uuid is None else str(uuid)
 
 
-def _gpu(host: str, told: dict[str, Any], limit: float | None, age: float) -> Gpu:
-    low_s, stale = number(told.get("low_s")), age > STALE_S
-    index, uuid = _who(told)
+def _gpu(host: str, entry: dict[str, Any], limit: float | None, age: float) -> Gpu:
+    low_s, stale = number(entry.get("low_s")), age > STALE_S
+    index, uuid = _who(entry)
     return Gpu(
         host=host,
         gpu=index,
         uuid=uuid,
-        sm_active_percent=number(told.get("sm_active_percent")),
-        utilization_percent=number(told.get("utilization_percent")),
-        power_w=number(told.get("power_w")),
-        memory_used_bytes=whole(told.get("memory_used_bytes")),
-        memory_total_bytes=whole(told.get("memory_total_bytes")),
+        sm_active_percent=number(entry.get("sm_active_percent")),
+        utilization_percent=number(entry.get("utilization_percent")),
+        power_w=number(entry.get("power_w")),
+        memory_used_bytes=whole(entry.get("memory_used_bytes")),
+        memory_total_bytes=whole(entry.get("memory_total_bytes")),
         low_s=low_s,
         low=not stale and limit is not None and low_s is not None and low_s >= max(limit, 1e-9),
         age_s=round(age, 1),
@@ -141,39 +141,39 @@ def _gpu(host: str, told: dict[str, Any], limit: float | None, age: float) -> Gp
 
 def gpus(text: str, age: float) -> Iterator[Gpu]:
     """The GPUs of a live file that was written `age` seconds ago."""
-    told = parsed(text)
-    alert, entries = told.get("alert"), told.get("gpus")
+    live = parsed(text)
+    alert, entries = live.get("alert"), live.get("gpus")
     limit = number(alert.get("for_s")) if isinstance(alert, dict) else None
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict):
-            yield _gpu(str(told.get("host", "")), entry, limit, age)
+            yield _gpu(str(live.get("host", "")), entry, limit, age)
 
 
 def events(text: str) -> Iterator[Event]:
     """The events of a file's end; half a line is none."""
-    for told in parse_lines(text, dict):
-        at = whole(told.get("t_ns"))
+    for entry in parse_lines(text, dict):
+        at = whole(entry.get("t_ns"))
         if at is not None:
-            kind, message = str(told.get("kind", "")), str(told.get("message", ""))
-            yield Event(at, str(told.get("host", "")), *_who(told), kind, message)
+            kind, message = str(entry.get("kind", "")), str(entry.get("message", ""))
+            yield Event(at, str(entry.get("host", "")), *_who(entry), kind, message)
 
 
 def read(folder: Path, now: float) -> Seen:
     """A look folder. Raises OSError where there is none any more."""
     names = sorted(path.name for path in folder.iterdir())
 
-    def told(prefix: str, suffix: str) -> list[tuple[str, float]]:
+    def files(prefix: str, suffix: str) -> list[tuple[str, float]]:
         files = [name for name in names if name.startswith(prefix) and name.endswith(suffix)]
         return [found for name in files if (found := content(folder / name, TAIL_BYTES))]
 
-    hearts = told("rank", ".heartbeat")
+    hearts = files("rank", ".heartbeat")
     beats = [found for text, _ in hearts if (found := beat(text))]
     times = [each.step_ms for each in beats if each.step_ms is not None]
-    happened = [event for text, _ in told("events-", ".jsonl") for event in events(text)]
+    happened = [event for text, _ in files("events-", ".jsonl") for event in events(text)]
     return Seen(
         slowest=min(beats, key=lambda each: each.place, default=Beat()),
         step_ms=statistics.median(times) if times else None,
         sign_s=max(at for _, at in hearts) if hearts else folder.stat().st_mtime,
-        gpus=tuple(gpu for text, at in told("live-", ".json") for gpu in gpus(text, max(0.0, now - at))),
+        gpus=tuple(gpu for text, at in files("live-", ".json") for gpu in gpus(text, max(0.0, now - at))),
         events=tuple(sorted(happened, key=lambda event: event.t_ns, reverse=True)[:EVENTS]),
     )

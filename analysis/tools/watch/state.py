@@ -136,7 +136,7 @@ class SweepReader:
                 return
             texts, changed = zip(*(content(file) or ("", -1.0) for file in files), strict=True)
             lists = [parsed(text) for text in texts]
-            points = {str(each["point_id"]): dict(each["settings"]) for told in lists for each in told["points"]}
+            points = {str(each["point_id"]): dict(each["settings"]) for listed in lists for each in listed["points"]}
         except (OSError, LookupError, TypeError, ValueError):
             if self.points:
                 return

@@ -2,7 +2,7 @@
 
 A line a sweep; for each point that runs its id, look, step of the slowest rank, time of a step, last sign of life and
 the settings that vary; a line a GPU (`SM`: share of time with a busy SM; `util`: NVML's utilisation, where that is all
-there is); the newest events. At a terminal it redraws itself, what needs a person first. The JSON is told in live.py.
+there is); the newest events. At a terminal it redraws itself, what needs a person first. state.py describes the JSON.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def head(sweep: SweepState) -> Line:
 
 
 def urgency(point: Running) -> tuple[bool, bool]:
-    """Sorts points that waste GPUs first, then those of which something was told."""
+    """Sorts points that waste GPUs first, then those of which something was reported."""
     return not (point.silent or any(gpu.low for gpu in point.gpus)), not point.events
 
 
@@ -167,7 +167,7 @@ def page(state: State, width: int, height: int | None = None) -> list[Line]:
         rest += [Line(f"... and {counted(more, 'more running point')}")] if more else []
     lines = []
     for number, first in enumerate(heads):
-        lines += [first, *(line for mine, told in blocks if mine == number for line in told)]
+        lines += [first, *(line for mine, block in blocks if mine == number for line in block)]
     return [Line(cut(line.text, width), line.style) for line in [*lines, *rest][:height]]
 
 

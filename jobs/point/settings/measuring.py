@@ -55,8 +55,8 @@ class Measuring:
         minimum=0,
     )
     fault: str | None = setting(
-        "A failure made on purpose, to see that it is told rightly: KIND@rankR:stepS, KIND one of exception, kill, "
-        "nan, hang.",
+        "A failure made on purpose, to see that it is reported rightly: KIND@rankR:stepS, KIND one of exception, "
+        "kill, nan, hang.",
         None,
         pattern=FAULT_PATTERN,
     )

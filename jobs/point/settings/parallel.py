@@ -150,8 +150,8 @@ def ranks_of_groups(p: Point) -> Reason | None:
     of_one = p.replicas * (p.tensor_parallel if p.strategy == "fsdp2" else 1)
     if of_one > 1 and p.world_size % of_one:
         names = [name for name in ("replicas", "tensor_parallel") if getattr(p, name) > 1]
-        told = " x ".join(f"{name} {getattr(p, name)}" for name in names)
-        return Reason((*names, "ranks_per_node", "nodes"), f"{p.world_size} ranks cannot be divided into {told}")
+        product = " x ".join(f"{name} {getattr(p, name)}" for name in names)
+        return Reason((*names, "ranks_per_node", "nodes"), f"{p.world_size} ranks cannot be divided into {product}")
     if p.strategy in ("tp", "pp") and p.ranks_per_batch < 2:
         text = f"{p.strategy} has one rank for a model: there is nothing to split"
         return Reason(("strategy", "ranks_per_node", "nodes", "replicas"), text)

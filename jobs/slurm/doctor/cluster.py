@@ -15,7 +15,7 @@ from jobs.slurm.doctor.findings import Answer, Finding, arguments, ask, fail, la
 
 COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "sinfo")
 OLDEST = (20, 11)
-KILL_WAIT_S = 10  # a launcher that is told to stop has this long to leave its record
+KILL_WAIT_S = 10  # a launcher that is asked to stop has this long to leave its record
 USABLE = ("idle", "mixed", "allocated", "completing", "reserved", "planned")
 POWER_SAVING = ("power_down", "powering_down", "powered_down", "powering_up")
 SINFO = ("sinfo", "-h", "-N", "-o", "%P|%N|%T|%c|%m|%G")
@@ -150,13 +150,13 @@ def times(config: Mapping[str, str]) -> list[Finding]:
 
 def preemption(config: Mapping[str, str]) -> Finding:
     """Judge the cluster's PreemptMode; a partition may have its own."""
-    told = config.get("PreemptMode", "unknown")
+    mode_set = config.get("PreemptMode", "unknown")
     kind = config.get("PreemptType", "preempt/none")
-    reasons = [PREEMPTION[mode] for mode in re.split(r"[,\s]+", told.upper()) if mode in PREEMPTION]
-    if not reasons or (kind in ("preempt/none", "(null)") and "GANG" not in told.upper()):
+    reasons = [PREEMPTION[mode] for mode in re.split(r"[,\s]+", mode_set.upper()) if mode in PREEMPTION]
+    if not reasons or (kind in ("preempt/none", "(null)") and "GANG" not in mode_set.upper()):
         return ok("preemption", "preemption: off")
-    text = f"preemption {told}: {'; '.join(reasons)}"
-    return ok("preemption", text) if told.upper() == "REQUEUE" else warn("preemption", text)
+    text = f"preemption {mode_set}: {'; '.join(reasons)}"
+    return ok("preemption", text) if mode_set.upper() == "REQUEUE" else warn("preemption", text)
 
 
 def partition(asked: str | None) -> tuple[Partition | None, list[Finding]]:
@@ -208,12 +208,12 @@ def parse_gpus(gres: str) -> tuple[tuple[str, int], ...]:
 def node_findings(found: Partition) -> list[Finding]:
     """Judge the nodes of a partition: states, GPUs, CPUs and memory."""
     states = Counter(node.state for node in found.nodes)
-    told = f"nodes: {len(found.nodes)}: " + ", ".join(f"{number} {state}" for state, number in states.most_common())
-    states_finding = ok("nodes", told)
+    summary = f"nodes: {len(found.nodes)}: " + ", ".join(f"{number} {state}" for state, number in states.most_common())
+    states_finding = ok("nodes", summary)
     if not found.usable:
-        states_finding = fail("nodes", f"{told}; none of them can run a job")
+        states_finding = fail("nodes", f"{summary}; none of them can run a job")
     elif any(not node.usable for node in found.nodes):
-        states_finding = warn("nodes", told)
+        states_finding = warn("nodes", summary)
     cpus, memory = _range([n.cpus for n in found.nodes]), _range([round(n.memory_mb / 1024) for n in found.nodes])
     return [states_finding, gpu_finding(found), ok("node_size", f"each node: {cpus} CPUs, {memory} GiB of memory")]
 
@@ -224,8 +224,8 @@ def gpu_finding(found: Partition) -> Finding:
         return warn("gpus", f"GPUs: no node of {found.name} has one (by its gres)")
     if len(kinds) == 1:
         return ok("gpus", f"GPUs: {next(iter(kinds))} a node")
-    told = "; ".join(f"{number} nodes with {kind}" for kind, number in kinds.most_common())
-    return warn("gpus", f"GPUs differ: {told}; points on unlike nodes cannot be compared")
+    differences = "; ".join(f"{number} nodes with {kind}" for kind, number in kinds.most_common())
+    return warn("gpus", f"GPUs differ: {differences}; points on unlike nodes cannot be compared")
 
 
 def _range(values: Sequence[int]) -> str:

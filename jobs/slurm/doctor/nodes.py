@@ -46,7 +46,7 @@ def examine(where: Partition, account: str | None, wanted: int, folder: Path) ->
 
 def command(where: Partition, account: str | None, count: int, scratch: Path) -> list[str]:
     """srun with the probe behind a shell that names the node even where this Python cannot run."""
-    # A cluster that never told Slurm its memory has 1 MB a node, and would refuse to give more.
+    # A cluster that never set its memory in Slurm has 1 MB a node, and would refuse to give more.
     enough = min(node.memory_mb for node in where.usable) >= MEMORY_MB
     named = 'printf \'{"host": "%s"}\\n\' "${SLURMD_NODENAME:-$(hostname)}"; exec "$0" "$@"'
     return [

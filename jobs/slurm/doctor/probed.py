@@ -95,7 +95,7 @@ def judge_node(visit: Visit, back_ms: float | None, folder: Path, gpus: bool) ->
     }
     findings = []
     for name, (level, judged) in judges.items():
-        part = visit.parts.get(name, {"error": f"the probe ended before it told. {visit.words}".strip()})
+        part = visit.parts.get(name, {"error": f"the probe ended before it answered. {visit.words}".strip()})
         findings += [Finding(level, name, f"{name}: {part['error']}")] if "error" in part else judged(part)
     return findings
 

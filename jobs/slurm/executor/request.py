@@ -41,7 +41,7 @@ class Request:
         times. submitit always asks for a warning signal, which would reach the ranks and not the batch step; SIGCONT
         to the batch shell harms nobody.
         """
-        told = {
+        given = {
             "nodes": self.nodes,
             "ntasks_per_node": self.tasks_per_node,
             "cpus_per_task": self.cpus_per_task,
@@ -56,7 +56,7 @@ class Request:
             "setup": list(self.setup) or None,
         }
         additional = {"no-requeue": True, "signal": "B:CONT@30", **dict(self.extra)}
-        return {k: v for k, v in told.items() if v is not None} | {"additional_parameters": additional}
+        return {k: v for k, v in given.items() if v is not None} | {"additional_parameters": additional}
 
 
 def words(options: str) -> tuple[tuple[str, str | bool], ...]:

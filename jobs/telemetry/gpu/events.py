@@ -50,7 +50,7 @@ class Lows:
     def __init__(self, alert: Alert, events: Events) -> None:
         self.alert, self.events = alert, events
         self.since: dict[str, float] = {}
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def see(self, gpu: Gpu, percent: float | None, now: float) -> None:
         """Take a reading at `now` (s, monotonic)."""
@@ -58,11 +58,11 @@ class Lows:
             return
         if percent >= self.alert.below_percent:
             self.since.pop(gpu.uuid, None)
-            self.told.discard(gpu.uuid)
+            self.reported.discard(gpu.uuid)
             return
         self.since.setdefault(gpu.uuid, now)
-        if self.seconds(gpu, now) >= self.alert.for_s and gpu.uuid not in self.told:
-            self.told.add(gpu.uuid)
+        if self.seconds(gpu, now) >= self.alert.for_s and gpu.uuid not in self.reported:
+            self.reported.add(gpu.uuid)
             self.tell(gpu)
 
     def seconds(self, gpu: Gpu, now: float) -> float:
@@ -102,22 +102,22 @@ class Losses:
 
 
 def watch_xid(gpus: list[Gpu], events: Events, stop: threading.Event) -> None:
-    """Write down XID and ECC errors as the driver tells them, until told to stop."""
+    """Write down XID and ECC errors as the driver reports them, until stopped."""
     import pynvml as n
 
     wanted = n.nvmlEventTypeXidCriticalError | n.nvmlEventTypeDoubleBitEccError | n.nvmlEventTypeSingleBitEccError
     try:
         boards = {g.index: Gpu(g.index, n.nvmlDeviceGetUUID(g.board), g.board, g.board) for g in gpus}
-        told = n.nvmlEventSetCreate()
+        waiting = n.nvmlEventSetCreate()
         for board in boards.values():
             kinds = wanted & n.nvmlDeviceGetSupportedEventTypes(board.board)
-            n.nvmlDeviceRegisterEvents(board.board, kinds, told)
+            n.nvmlDeviceRegisterEvents(board.board, kinds, waiting)
     except n.NVMLError as error:
-        events.add("field_missing", f"XID errors are not told: {error}")
+        events.add("field_missing", f"XID errors are not reported: {error}")
         return
     while not stop.is_set():
         try:
-            data = n.nvmlEventSetWait_v2(told, WAIT_MS)
+            data = n.nvmlEventSetWait_v2(waiting, WAIT_MS)
         except n.NVMLError as error:
             if error.value == n.NVML_ERROR_TIMEOUT:
                 continue
@@ -128,7 +128,7 @@ def watch_xid(gpus: list[Gpu], events: Events, stop: threading.Event) -> None:
             events.add("xid", f"XID {data.eventData}", whose)
         else:
             events.add("ecc", f"ECC error, event type {data.eventType}", whose)
-    n.nvmlEventSetFree(told)
+    n.nvmlEventSetFree(waiting)
 
 
 def _whose(data: Any, gpus: list[Gpu], boards: list[Gpu]) -> Gpu | None:

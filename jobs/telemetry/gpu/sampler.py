@@ -88,7 +88,7 @@ class Sampler:
             self.losses.see(gpu, {name: self.missing[gpu.uuid][name] for name in gone})
 
     def slow(self, stop: threading.Event) -> None:
-        """Energy, errors and processes, until told to stop."""
+        """Energy, errors and processes, until stopped."""
         turn, due = 0, time.monotonic()
         while not stop.wait(max(0.0, due - time.monotonic())):
             due = max(due + SLOW_S, time.monotonic())
@@ -103,7 +103,7 @@ class Sampler:
             turn += 1
 
     def run(self, stop: threading.Event) -> None:
-        """Sample until told to stop. A tick that is late by more than a period is left out and counted."""
+        """Sample until stopped. A tick that is late by more than a period is left out and counted."""
         threads = [
             threading.Thread(target=self.slow, args=(stop,)),
             threading.Thread(target=watch_xid, args=(self.gpus, self.events, stop)),

@@ -23,11 +23,11 @@ class Strangers:
         self.run_folder, self.host, self.events = run_folder, host, events
         self.known: dict[int, bool] = {}
         self.same_ids = False
-        self.told: set[tuple[str, int]] = set()
+        self.reported: set[tuple[str, int]] = set()
         self.reading = Reading(("processes", "foreign_processes"), self._read)
 
     def _read(self, gpu: Gpu) -> Values:
-        """Processes with a context on the GPU; foreign ones where the ids can be told apart."""
+        """Processes with a context on the GPU; foreign ones where the ids can be distinguished."""
         import pynvml as n
 
         pids = {process.pid for process in n.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
@@ -57,6 +57,6 @@ class Strangers:
         return {rank.pid for rank in found if rank and rank.host == self.host}
 
     def tell(self, gpu: Gpu, pid: int) -> None:
-        if (gpu.uuid, pid) not in self.told:
-            self.told.add((gpu.uuid, pid))
+        if (gpu.uuid, pid) not in self.reported:
+            self.reported.add((gpu.uuid, pid))
             self.events.add("foreign_process", f"GPU {gpu.index}: process {pid} is not of this job", gpu)

@@ -60,8 +60,8 @@ def probe(preset: str = "light") -> Probe:
     """Try nsys on a program that ends at once."""
     if shutil.which("nsys") is None:
         return Probe(False, "no nsys on the PATH")
-    told, why = _run("nsys", "--version")
-    version = told.splitlines()[-1].strip() if told else ""
+    printed, why = _run("nsys", "--version")
+    version = printed.splitlines()[-1].strip() if printed else ""
     if why or not re.search(r"\d", version):
         return Probe(False, why or "`nsys --version` says nothing")
     numbers = re.search(r"(\d{4})\.(\d+)", version)
@@ -98,11 +98,13 @@ def _run(*command: str, cwd: str | None = None, timeout_s: float | None = None) 
         return "", f"`{name}` cannot be run: {error.strerror}"
     with process:
         try:
-            told, errors = process.communicate(timeout=limit)
+            printed, errors = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             end(owner)
             return "", f"`{name}` did not end within {limit:g} s"
-    return (told.strip(), None) if process.returncode == 0 else ("", f"`{name}` failed: {_complaint(told + errors)}")
+    return (
+        (printed.strip(), None) if process.returncode == 0 else ("", f"`{name}` failed: {_complaint(printed + errors)}")
+    )
 
 
 def _complaint(text: str) -> str:

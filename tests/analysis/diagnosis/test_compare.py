@@ -92,7 +92,7 @@ def test_parts_that_changed(capsys, tmp_path):
 def test_one_step_cannot_tell(tmp_path):
     one = evidence(noisy(1, 6 * MS), tmp_path)
     short = dataclasses.replace(one.lanes[0], steps=one.lanes[0].steps.head(1))
-    assert comparison.compared(one, Evidence((short,))).verdict.startswith("cannot be told")
+    assert comparison.compared(one, Evidence((short,))).verdict.startswith("cannot be said")
 
 
 def test_nothing_to_compare_is_one_line(capsys, tmp_path):

@@ -184,7 +184,7 @@ def test_good_nodes_in_one_line_each():
         ({"seen_s": 0.1, "lead_ms": 5020.0}, -5000.0, "files", "ok    n1: sees /data after 100 ms, to the login node"),
         ({"seen_s": 0.1, "lead_ms": -700.0}, 720.0, "clock", "warn  n1: clock at least 700 ms behind"),
         ({"error": "OSError: stale"}, None, "files", "FAIL  n1: files: OSError: stale"),
-        (None, None, "files", "FAIL  n1: files: the probe ended before it told."),
+        (None, None, "files", "FAIL  n1: files: the probe ended before it answered."),
     ],
 )  # fmt: skip
 def test_shared_folder_and_clock(files, back_ms, check, line):

@@ -174,5 +174,5 @@ def test_a_driver_that_tells_of_no_events_costs_one_line_and_no_samples(nvml, tm
     run_folder = make_run_folder(tmp_path)
     sampled(run_folder)
     (event,) = told(run_folder)
-    assert (event["kind"], event["message"]) == ("field_missing", "XID errors are not told: Not Supported")
+    assert (event["kind"], event["message"]) == ("field_missing", "XID errors are not reported: Not Supported")
     assert len(ticks(run_folder, 1)) > 3

@@ -27,9 +27,11 @@ class LogHandler(LogHandlerBase):
             self.progress.total = getattr(record, "stats", {}).get(POINT_RULE, 0)
         elif event == LogEvent.JOB_INFO and record.rule_name == POINT_RULE:
             # not record.output, where Snakemake writes flags behind the names
-            told = record.wildcards
+            wildcards = record.wildcards
             self.progress.start(
-                record.jobid, told["point"], f"results/{told['sweep']}/points/{told['point']}/record.json"
+                record.jobid,
+                wildcards["point"],
+                f"results/{wildcards['sweep']}/points/{wildcards['point']}/record.json",
             )
         elif event == LogEvent.JOB_FINISHED:
             self.progress.finish(record.job_id)
