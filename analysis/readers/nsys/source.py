@@ -27,8 +27,9 @@ from analysis.readers.nsys.sqlite_pages import Ints, Pages, Unusual
 PART_ROWS = 250_000
 PART_BYTES = 16 << 20
 """Of a table, what one thread makes events of at a time: rows that SQLite gives, pages of the file."""
+MOST_PARTS = 1000
+"""Statements for one table at most: row ids may lie far apart, up to 2**63."""
 BATCH_ROWS = 65_536
-
 
 Make = Callable[[pl.DataFrame], pl.DataFrame]
 In = TypeVar("In")
@@ -89,8 +90,10 @@ class SQLite:
     """An SQLite export. Raises adbc.Error where it is none."""
 
     def __init__(self, path: Path) -> None:
+        wal = path.with_name(f"{path.name}-wal")
+        logged = wal.is_file() and wal.stat().st_size > 0  # rows that only SQLite finds
         # Nobody writes to an export, and beside one that belongs to somebody else no lock file could be made.
-        self.uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        self.uri = f"{path.absolute().as_uri()}?mode=ro" + ("" if logged else "&immutable=1")
         self.columns: dict[str, set[str]] = {}
         self.stored: dict[str, tuple[int, list[str]]] = {}
         self.problems: list[str] = []
@@ -108,7 +111,7 @@ class SQLite:
             if not of["own"].max():  # a key or a computed column may have no place among the stored
                 self.stored[table] = root, of["c"].to_list()
         try:
-            self.pages = None if self.cut else Pages(path)
+            self.pages = None if self.cut or logged else Pages(path)
         except Unusual:
             self.pages = None
 
@@ -209,7 +212,8 @@ class SQLite:
             return [""]
         if not isinstance(first, int) or last - first < PART_ROWS:
             return [""]
-        return [f" WHERE rowid BETWEEN {low} AND {low + PART_ROWS - 1}" for low in range(first, last + 1, PART_ROWS)]
+        step = max(PART_ROWS, (last - first) // MOST_PARTS + 1)
+        return [f" WHERE rowid BETWEEN {low} AND {min(low + step - 1, last)}" for low in range(first, last + 1, step)]
 
 
 def _text(told: pl.Expr) -> pl.Expr:
