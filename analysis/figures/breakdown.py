@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import panels, style
 from analysis.sweep import dataset
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 
 MOST = 40
 

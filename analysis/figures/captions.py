@@ -88,7 +88,7 @@ def counts(points: pl.DataFrame, aside: tuple[str, ...] = dataset.ASIDE) -> str:
 
 def spread_in_time(points: pl.DataFrame, tables: dataset.Tables) -> str:
     """In how many nights the points were measured, where that is several."""
-    known = nights.numbered(points.select("point_id"), tables["points"])["night"].drop_nulls().n_unique()
+    known = nights.add_nights(points.select("point_id"), tables["points"])["night"].drop_nulls().n_unique()
     return f"Measured in {known} nights, between which the machine's load differs." if known > 1 else ""
 
 
@@ -135,7 +135,7 @@ def caption(family: str, tables: dataset.Tables) -> str:
     parts = [text]
     if family == "scaling" and "ddp" in set(points["strategy"]):
         parts.append("Under ddp each rank walks the whole data set, so its samples are not distinct.")
-    aside = blocks.SAME if family in figures.FAMILIES else dataset.ASIDE
+    aside = blocks.NEUTRAL if family in figures.FAMILIES else dataset.ASIDE
     # Labels of the paper's figures are their factors' levels, and those of all others are made among all points.
     unsaid = "" if family in (*figures.FAMILIES, *_OF_A_FEW) else usual(tables["points"], points)
     told = [*parts, counts(points, aside), spread_in_time(points, tables), hardware(points), fixed(points), unsaid]

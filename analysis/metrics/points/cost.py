@@ -1,8 +1,8 @@
-"""What measuring costs: the table COST, from the control of a point (jobs/launch/control.py).
+"""The cost of measuring: the table COST, from the control of a point (jobs/launch/control.py).
 
-A block's time is the mean over its steps of the slowest rank's step, without the block's first step, which fills the
-pipeline anew. The samplers' blocks are compared with the block beside them in the same start; the tracer's, which need
-a start of their own, with the plain blocks of the pair's other start.
+A block's time is the mean over its steps of the slowest rank's step, without the block's first step, which refills the
+pipeline. The samplers' blocks are compared with the neighbouring block of the same start; the tracer's, which need a
+separate start, with the plain blocks of the pair's other start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Row = dict[str, Any]
 
 
 def rows(point: Path, record: Mapping[str, Any]) -> list[_Row]:
-    """Rows of COST, without the point's id."""
+    """The rows of COST of one point, without its id. `record`: its record.json."""
     settings, tracer = record.get("settings") or {}, (record.get("tracer") or {}).get("used")
     found: list[_Row] = []
     turn = 0
@@ -28,13 +28,13 @@ def rows(point: Path, record: Mapping[str, Any]) -> list[_Row]:
         plain = blocks(folder)
         for none, sampler in _neighbours(plain):
             name = f"{settings.get('nvml_hz')} Hz" if record.get("device") == "cuda" else "host"
-            found.append({"condition": "sampler", "tool": name, "pair": turn, **_compared(sampler, none)})
+            found.append({"condition": "sampler", "tool": name, "pair": turn, **_comparison(sampler, none)})
             turn += 1
         traced = blocks(point / f"cost-tracer-{pair}")
         for condition in ("idle", "capturing"):
             mine, none = (traced.filter(pl.col("phase") == condition), plain.filter(pl.col("phase") == "none"))
             if not mine.is_empty() and not none.is_empty():
-                found.append({"condition": condition, "tool": tracer, "pair": pair, **_compared(mine, none)})
+                found.append({"condition": condition, "tool": tracer, "pair": pair, **_comparison(mine, none)})
     return found
 
 
@@ -59,13 +59,13 @@ def blocks(folder: Path) -> pl.DataFrame:
 
 
 def _neighbours(plain: pl.DataFrame) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
-    """Pairs (none, sampler) of blocks that stand side by side."""
-    parts = [plain[i] for i in range(plain.height)]
-    pairs = [(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+    """Pairs (none, sampler) of neighbouring blocks."""
+    rows_ = [plain[i] for i in range(plain.height)]
+    pairs = [(a, b) for a, b in zip(rows_[::2], rows_[1::2], strict=False)]
     return [(a, b) if a["phase"][0] == "none" else (b, a) for a, b in pairs]
 
 
-def _compared(mine: pl.DataFrame, none: pl.DataFrame) -> _Row:
+def _comparison(mine: pl.DataFrame, none: pl.DataFrame) -> _Row:
     step, plain = (float(f["total_ms"].sum()) / float(f["steps"].sum()) for f in (mine, none))
     return {"steps": int(mine["steps"].sum()), "step_ms": step, "plain_ms": plain, "ratio": step / plain}
 

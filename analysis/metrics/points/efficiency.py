@@ -1,10 +1,10 @@
-"""How much of what devices are stated to do they did: FLOP/s of steps, bytes/s of copies.
+"""Share of the devices' stated peaks that was reached: FLOP/s of steps, bytes/s of copies.
 
     MFU = model FLOPs of a step / (ranks * stated dense peak of one device * time of a step)
-    HFU = the same of hardware FLOPs, which hold what activation checkpointing recomputes
+    HFU = the same of hardware FLOPs, which include what activation checkpointing recomputes
 
-(Chowdhery et al., arXiv 2204.02311, section 4.1 and appendix B.) A share above 100 % cannot be: something that it is
-made of is wrong, and it is refused, with a reason in its place.
+(Chowdhery et al., arXiv 2204.02311, section 4.1 and appendix B.) A share above 100 % is impossible: one of
+its terms is wrong. It is refused, and the reason stands in its place.
 """
 
 from __future__ import annotations
@@ -21,9 +21,19 @@ from analysis.tables.traces import BANDWIDTH
 _Json = dict[str, Any]
 
 
-def of_point(results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], world: int, step_ms: float) -> _Json:
-    """COLUMNS of a point, of `world` devices from what its ranks told at their end and its mean step time."""
-    # Of a job with DataParallel one rank tells of all devices.
+def utilisation(results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], world: int, step_ms: float) -> _Json:
+    """Model and hardware FLOPs utilisation of a point.
+
+    Args:
+        results: what each rank recorded at its end (rankR.result.json).
+        settings: of the point.
+        world: number of devices.
+        step_ms: mean time of a step, ms.
+
+    Returns:
+        The columns flops_per_step, peak_flops_per_s, mfu_percent, hfu_percent and mfu_reason of POINTS.
+    """
+    # With DataParallel one rank counts for all devices.
     flops, uncounted = _flops(results, 1 if settings.get("strategy") == "dp" else world)
     peak, unknown = _peak(results, settings.get("precision"))
     row: _Json = {"flops_per_step": flops and flops[0], "peak_flops_per_s": peak}
@@ -37,11 +47,11 @@ def of_point(results: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], 
 
 def _flops(results: Sequence[Mapping[str, Any]], ranks: int) -> tuple[tuple[int, int] | None, str | None]:
     """Model and hardware FLOPs of a step over all ranks, or why there are none."""
-    told = [result.get("flops") or {} for result in results]
-    if len(told) < ranks or not all(t.get("step") for t in told):
-        reasons = [str(t["reason"]) for t in told if t.get("reason")]
+    counts = [result.get("flops") or {} for result in results]
+    if len(counts) < ranks or not all(c.get("step") for c in counts):
+        reasons = [str(c["reason"]) for c in counts if c.get("reason")]
         return None, ": ".join(["not counted", *reasons[:1]])
-    return (sum(t["step"] for t in told), sum(t["hardware_step"] for t in told)), None
+    return (sum(c["step"] for c in counts), sum(c["hardware_step"] for c in counts)), None
 
 
 def _peak(results: Sequence[Mapping[str, Any]], precision: str | None) -> tuple[float | None, str | None]:
@@ -51,15 +61,18 @@ def _peak(results: Sequence[Mapping[str, Any]], precision: str | None) -> tuple[
     names = sorted({str(result.get("device_name")) for result in results})
     if len(names) != 1:
         return None, f"ranks on devices of several models: {', '.join(names)}"
-    device = peaks.of(names[0])
+    device = peaks.peak_of(names[0])
     # bf16_pure differs from bf16 in what is kept, not in what is multiplied.
     peak = device.flops_per_s.get((precision or "").removesuffix("_pure")) if device else None
     return peak, None if peak else f"no stated peak of {names[0]} in {precision}"
 
 
 def bandwidth(copies: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """The table BANDWIDTH of a trace's copies between device and host, and within a device; `copies` and `devices` as
-    in analysis/tables/events.py. The peak is that of the trace, else the one that the device's maker states."""
+    """The table BANDWIDTH: a trace's copies between device and host, and within a device.
+
+    `copies` and `devices` are as in analysis/tables/events.py. The peak is that of the trace, else the one that the
+    device's maker states.
+    """
     host = {"HtoD": "source", "DtoH": "target"}
     kind = pl.coalesce(pl.when(pl.col("direction") == d).then(pl.col(end)) for d, end in host.items())
     known = _memory_peaks(devices)
@@ -74,9 +87,9 @@ def bandwidth(copies: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
 
 def _memory_peaks(devices: pl.DataFrame) -> dict[tuple[Any, ...], float | None]:
     found = {}
-    for rank, device, name, told in devices.select("rank", "device", "name", "memory_bytes_per_s").iter_rows():
-        stated = peaks.of(name)
-        found[rank, device] = told or (stated.memory_bytes_per_s if stated else None)
+    for rank, device, name, recorded in devices.select("rank", "device", "name", "memory_bytes_per_s").iter_rows():
+        stated = peaks.peak_of(name)
+        found[rank, device] = recorded or (stated.memory_bytes_per_s if stated else None)
     return found
 
 

@@ -66,11 +66,11 @@ def assert_contract(events):
         assert frame.schema == column.schema(EVENTS[kind]), kind
 
 
-def by_sqlite(monkeypatch):
+def refuse_pages(monkeypatch):
     """From here on no table is read from the pages of its file."""
 
     def refuse(path):
-        raise source.Unusual("a test")
+        raise source.UnsupportedLayout("a test")
 
     monkeypatch.setattr(source, "Pages", refuse)
 
@@ -78,7 +78,7 @@ def by_sqlite(monkeypatch):
 @pytest.fixture(params=["pages", "SQLite"])
 def export(request, tmp_path, monkeypatch):
     if request.param == "SQLite":
-        by_sqlite(monkeypatch)
+        refuse_pages(monkeypatch)
     return make_nsys(tmp_path / "trace-r0.sqlite")
 
 
