@@ -33,15 +33,15 @@ def project(
     """
     own = np.flatnonzero(call >= 0)
     start, end = (activities[name].to_numpy()[own] for name in ("start_ns", "end_ns"))
-    rows = list(_by_level(tree, inner, call[own], start, end))
+    rows = list(_level_groups(tree, inner, call[own], start, end))
     if len(tree.crossed):
-        rows += _of_crossed(tree, calls, call[own], start, end)
+        rows += _crossed_groups(tree, calls, call[own], start, end)
     joined = [np.concatenate(column) for column in zip(*rows, strict=True)] if rows else [np.empty(0, np.int64)] * 6
     order = np.argsort(tree.row[joined[0]], kind="stable")
     return joined[0][order], pl.DataFrame({n: values[order] for n, values in zip(COLUMNS, joined[1:], strict=True)})
 
 
-def _by_level(tree: Tree, inner: Ints, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
+def _level_groups(tree: Tree, inner: Ints, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
     """For each depth of the tree, innermost first, place and COLUMNS of its ranges, without those that others cross: an
     activity counts for one range of a depth."""
     plain = np.ones(len(tree.begin), dtype=np.bool_)
@@ -60,7 +60,7 @@ def _by_level(tree: Tree, inner: Ints, call: Ints, start: Ints, end: Ints) -> It
         depth[at] = np.where(holder[at] >= 0, tree.depth[holder[at]].astype(np.int64), -1)
 
 
-def _of_crossed(tree: Tree, calls: pl.DataFrame, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
+def _crossed_groups(tree: Tree, calls: pl.DataFrame, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
     """The same of ranges that others cross, one after another: what they contain does not follow from parents."""
     begin = tree.key(*(calls[name].to_numpy()[call] for name in ("thread", "start_ns")))
     done = tree.key(*(calls[name].to_numpy()[call] for name in ("thread", "end_ns")))

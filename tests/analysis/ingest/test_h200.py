@@ -78,7 +78,7 @@ def test_sockets_between_nodes_are_most_of_the_step(two_nodes):
     for rank in (0, 1):
         parts = dict(mean.filter(pl.col("rank") == rank).select("part", "duration_ns").iter_rows())
         assert parts["communication"] > 0.75 * sum(parts.values())
-        # The timed look, without a profiler, took about as long.
+        # The timed run, without a profiler, took about as long.
         assert sum(parts.values()) == pytest.approx(two_nodes["points"]["step_ms_median"][0], rel=0.15)
 
 
