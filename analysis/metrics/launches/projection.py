@@ -42,8 +42,10 @@ def project(
 
 
 def _level_groups(tree: Tree, inner: Ints, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
-    """For each depth of the tree, innermost first, place and COLUMNS of its ranges, without those that others cross: an
-    activity counts for one range of a depth."""
+    """Place and COLUMNS of the ranges of each depth, innermost first, without those that others cross.
+
+    An activity counts for one range of each depth.
+    """
     plain = np.ones(len(tree.begin), dtype=np.bool_)
     plain[tree.crossed] = False
     holder = inner[call]

@@ -119,8 +119,7 @@ def _nest(begin: Ints, end: Ints) -> tuple[Ints, Depths, bool]:
 
 
 def _parents(begin: Ints, end: Ints) -> tuple[Ints, bool]:
-    """Place of the last range before each one that ends when it does or later; and whether any two cross, so that
-    neither is in the other.
+    """Place of the last range before each one that ends when it does or later; and whether any two ranges cross.
 
     By pointer doubling: the candidate of each range is the one before it. Where that ends too early, its own candidate
     is next, since all ranges between the two end earlier still. Each round skips twice as many as the one before.
@@ -184,8 +183,10 @@ def paths(ranges: Tree, names: pl.Series) -> tuple[pl.Series, Ints]:
 
 
 def _path_hashes(ranges: Tree, name: npt.NDArray[np.uint64]) -> Ints:
-    """A number for each range that is the same where all names from the root down are (64 bits: of a million different
-    paths two agree by chance once in forty million times)."""
+    """A number for each range that is the same where all names from the root down are.
+
+    It has 64 bits: of a million different paths two agree by chance once in forty million times.
+    """
     key = _mix(name + np.uint64(1))
     for level in range(1, int(ranges.depth.max(initial=0)) + 1):
         own = np.flatnonzero(ranges.depth == level)

@@ -71,8 +71,12 @@ def _comparison(mine: pl.DataFrame, none: pl.DataFrame) -> _Row:
 
 
 def summary(cost: pl.DataFrame) -> pl.DataFrame:
-    """One row a point, condition and tool: pairs, plain_ms (median), ratio (geometric mean), error (its standard
-    error; null for one pair), low and high (the extremes)."""
+    """Summarise COST by point, condition and tool.
+
+    Returns:
+        pairs, plain_ms (median), ratio (geometric mean), error (its standard error; null for one pair), low and high
+        (the extremes).
+    """
     ratio = pl.col("ratio")
     keys = ("point_id", "condition", "tool")
     made = cost.group_by(keys).agg(
