@@ -22,7 +22,7 @@ from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.thresholds import limit
 from analysis.sweep.interval import half_interval
-from analysis.tables.parts import PARTS
+from analysis.tables.part_names import PARTS
 
 Floats = npt.NDArray[np.float64]
 EXIT_WRONG = 2

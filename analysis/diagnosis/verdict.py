@@ -10,7 +10,7 @@ from analysis.diagnosis.cause import Cause
 from analysis.diagnosis.causes.rules import RULES
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.thresholds import limit
-from analysis.tables.parts import BUSY, PARTS
+from analysis.tables.part_names import BUSY, PARTS
 
 REMARKS = ("memory_headroom", "memory_pressure", "numa_far", "missing_trace", "missing_counters")
 """Kinds that are reported even where their share is 0."""

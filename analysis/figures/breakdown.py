@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from analysis.figures import panels, style
 from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 
 MOST = 40
 

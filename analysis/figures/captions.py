@@ -25,7 +25,7 @@ def counts(points: pl.DataFrame, aside: Sequence[str]) -> str:
 
 def spread_in_time(points: pl.DataFrame, tables: dataset.Tables) -> str:
     """In how many nights the points were measured, where that is several."""
-    known = nights.numbered(points.select("point_id"), tables["points"])["night"].drop_nulls().n_unique()
+    known = nights.add_nights(points.select("point_id"), tables["points"])["night"].drop_nulls().n_unique()
     return f"Measured in {known} nights, between which the machine's load differs." if known > 1 else ""
 
 

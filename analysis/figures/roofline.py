@@ -27,7 +27,7 @@ def placed(tables: dataset.Tables) -> list[dict[str, Any]]:
     busy = memory_busy(tables)
     rows = []
     for row in measured.to_dicts():
-        peak, share = peaks.of(row["accelerator"]), busy.get(row["point_id"])
+        peak, share = peaks.peak_of(row["accelerator"]), busy.get(row["point_id"])
         if peak is not None and share:
             achieved = row["flops_per_step"] / row["world_size"] / (row["step_ms_mean"] / 1e3)
             rows.append(row | {"flops_per_s": achieved, "intensity": achieved / (share * peak.memory_bytes_per_s)})
@@ -56,7 +56,7 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
 
 
 def _panel(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    peak = peaks.of(rows[0]["accelerator"])
+    peak = peaks.peak_of(rows[0]["accelerator"])
     assert peak is not None
     precisions = sorted({row["precision"] for row in rows})
     tops = {p: next(r["peak_flops_per_s"] for r in rows if r["precision"] == p) for p in precisions}

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from analysis.figures import breakdown, panels, style
 from analysis.figures.family import Family
 from analysis.sweep import dataset, nights
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 from jobs.point.strategies import SCALING
 
 MOST, MOST_LOST = 32, 12
@@ -46,7 +46,7 @@ def compared(tables: dataset.Tables) -> pl.DataFrame:
     points = dataset.ok_points(tables, (*dataset.ASIDE, *dataset.SHAPE)).filter(pl.col("samples_per_s") > 0)
     points = points.with_columns(world=ranks, shape=pl.format("{} x {}", *dataset.SHAPE))
     both = pl.concat([points, _alone(points)])
-    return nights.shared(nights.numbered(both, tables["points"]), GROUP, "shape")
+    return nights.select_shared_nights(nights.add_nights(both, tables["points"]), GROUP, "shape")
 
 
 def _alone(points: pl.DataFrame) -> pl.DataFrame:
@@ -70,7 +70,7 @@ def speed_ups(tables: dataset.Tables) -> pl.DataFrame:
     """
     points = compared(tables)
     bases = points.sort(*SHAPE).group_by(GROUP, maintain_order=True).agg(pl.col(SHAPE).first())
-    found = nights.relative(points, "samples_per_s", GROUP, SHAPE, bases)
+    found = nights.ratios(points, "samples_per_s", GROUP, SHAPE, bases)
     names = {"ratio": "median_up", "least": "least_up", "most": "most_up"}
     return (
         found.rename(names)
@@ -87,7 +87,7 @@ def losses(tables: dataset.Tables) -> pl.DataFrame:
     parts = list(GROUPS)
     bars = bars.with_columns(pl.lit(0.0).alias(part) for part in parts if part not in bars.columns)
     means = bars.group_by("point_id").agg(pl.col(part).fill_null(0).mean() for part in parts)
-    traced = nights.shared(compared(tables).join(means, on="point_id"), GROUP, "shape")
+    traced = nights.select_shared_nights(compared(tables).join(means, on="point_id"), GROUP, "shape")
     cells = traced.group_by(*GROUP, "night", "world", "nodes").agg(pl.col(*parts).mean(), n=pl.len())
     cells = cells.sort("night", "world", "nodes")
     base = cells.unique([*GROUP, "night"], keep="first", maintain_order=True)

@@ -1,4 +1,4 @@
-"""From one trace file to its tables: ranks told apart, events attributed, steps found, parts and sums computed."""
+"""From one trace file to its tables: ranks separated, events attributed, steps found, parts and sums computed."""
 
 from __future__ import annotations
 
@@ -21,53 +21,66 @@ from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
 from analysis.tables import column
 from analysis.tables.events import Trace
-from analysis.tables.traces import OF_RANK, TRACE_TABLES
+from analysis.tables.traces import RANK_COLLECTIVES, TRACE_TABLES
 
 Frames = dict[str, pl.DataFrame]
 _RANK = re.compile(r"(?:(?<![a-z])rank[-_]?|[-_]r)(\d+)(?:_pqtdir|_parquetdir)?$", re.IGNORECASE)
 """At the end of a file's name, before its suffixes: trace-r3, trace_rank3."""
-_NONE = -1
+_NO_PROCESS = -1
+"""Stands for the process of a trace in which no event has one."""
 
 
-def read(path: Path) -> Trace:
-    """The trace at a path, by its kind. ValueError, in one line, where it is none."""
+def read_trace(path: Path) -> Trace:
+    """Read a trace: Kineto's JSON by its name, else an Nsight Systems export.
+
+    Raises:
+        ValueError: in one line, where the path holds no trace.
+    """
     is_json = path.name.endswith((".json", ".json.gz"))
     return kineto.read(path) if is_json else nsys.read(path)
 
 
-def analysed(path: Path, report: str, alone: bool = True) -> Iterator[Frames]:
-    """All tables of a trace, under this name, rank by rank; with the last rank's comes `reports`. Ranks that it does
-    not tell are counted by process id: from 0, or, where it is not `alone`, as -1, -2 and so on, for other traces may
-    tell theirs."""
-    trace = read(path)
-    processes = of_processes(trace.events)
-    told = rank_told(trace, report) if len(processes) == 1 else None
-    ranks = [told if told is not None else place if alone else -1 - place for place in range(len(processes))]
-    split = deque(apart(trace, processes))
+def analyse(path: Path, report: str, alone: bool = True) -> Iterator[Frames]:
+    """Make all tables of a trace, rank by rank.
+
+    Args:
+        path: the trace.
+        report: the name that its rows have in the column `report`; it may hold the rank (trace-r3).
+        alone: whether it is the only trace. Processes without a known rank are numbered by process id: from 0 where
+            it is, else -1, -2 and so on, since other traces may hold ranks 0, 1 and so on.
+
+    Yields:
+        The tables of one rank by name, as in `TRACE_TABLES`; with the last rank's comes `reports`.
+    """
+    trace = read_trace(path)
+    processes = processes_of(trace.events)
+    known = rank_of(trace, report) if len(processes) == 1 else None
+    ranks = [known if known is not None else place if alone else -1 - place for place in range(len(processes))]
+    split = deque(split_by_process(trace, processes))
     # Half the cores, for each rank's work is itself spread over threads: no rank is held before its turn is near.
     workers = max(1, (os.cpu_count() or 1) // 2)
     with ThreadPoolExecutor(workers) as pool:
         running: deque[Future[Frames]] = deque()
         for rank in ranks:
-            running.append(pool.submit(of_rank, split.popleft(), trace.devices, rank, report))
+            running.append(pool.submit(process_tables, split.popleft(), trace.devices, rank, report))
             if len(running) > workers:
                 yield running.popleft().result()
         while len(running) > 1:
             yield running.popleft().result()
-        yield running.popleft().result() | {"reports": about(trace, report, ranks)}
+        yield running.popleft().result() | {"reports": report_table(trace, report, ranks)}
 
 
-def of_processes(events: Mapping[str, pl.DataFrame]) -> list[int]:
-    """Processes that used a GPU, else those that did anything; -1 where none is told."""
+def processes_of(events: Mapping[str, pl.DataFrame]) -> list[int]:
+    """Ids of the processes that used a GPU, else of those that did anything, sorted; [-1] where no event has one."""
     for kinds in (ON_DEVICE, ("runtime", "nvtx", "operators")):
         found = pl.concat([events[kind]["process"] for kind in kinds]).drop_nulls().unique().sort().to_list()
         if found:
             return found
-    return [_NONE]
+    return [_NO_PROCESS]
 
 
-def rank_told(trace: Trace, report: str) -> int | None:
-    """The rank that the trace, else its name, says."""
+def rank_of(trace: Trace, report: str) -> int | None:
+    """The rank that the trace records, else the one in the report's name; None where neither has one."""
     for frame in trace.events.values():
         if frame.height and frame["rank"][0] is not None:
             return int(frame["rank"][0])
@@ -75,96 +88,113 @@ def rank_told(trace: Trace, report: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def apart(trace: Trace, processes: list[int]) -> list[Frames]:
-    """The events of each process, without a rank. They are taken out of the trace, so that large tables are not held
-    twice."""
+def split_by_process(trace: Trace, processes: list[int]) -> list[Frames]:
+    """The event tables of each process, in their order, without the column `rank`.
+
+    They are taken out of the trace, so that large tables are not held twice.
+    """
     out: list[Frames] = [{} for _ in processes]
     for kind in list(trace.events):
         frame = trace.events.pop(kind).drop("rank")
         split = len(processes) > 1 and "process" in frame.columns
-        for own, process in zip(out, processes, strict=True):
-            own[kind] = (frame.filter(pl.col("process") == process) if split else frame).rechunk()
+        for events, process in zip(out, processes, strict=True):
+            events[kind] = (frame.filter(pl.col("process") == process) if split else frame).rechunk()
     return out
 
 
-def of_rank(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frames:
-    """All tables but `reports` of one process."""
+def process_tables(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frames:
+    """All tables of one process but `reports`. `own`: its events; `devices`: those of the trace."""
     number = pl.lit(rank, dtype=pl.Int64).alias("rank")
-    # Few names, looked at often.
+    # Few names, compared often.
     own = own | {k: own[k].with_columns(pl.col("name").cast(pl.Categorical())) for k in ("kernels", "runtime")}
     with ThreadPoolExecutor(1) as beside:  # neither needs the other, and each keeps little more than one core busy
-        shaped = beside.submit(estimates, own["kernels"], devices)
-        plain = beside.submit(unattributed, own, devices)
-        found = attribute(own)
-        events, ranges = found.events, found.ranges
+        shaped = beside.submit(kernel_estimates, own["kernels"], devices)
+        plain = beside.submit(unattributed_tables, own, devices)
+        attributed = attribute(own)
+        events, ranges = attributed.events, attributed.ranges
         events["kernels"] = events["kernels"].hstack(shaped.result())
         totals = plain.result()
     launched = pl.concat(
         [events[kind].select("launch_ns", "launch_end_ns", "start_ns", "end_ns", "device") for kind in ON_DEVICE]
     )
-    host, source = detection.found(events["nvtx"], events["kernels"])
+    host, source = detection.find_steps(events["nvtx"], events["kernels"])
     marked = {
-        kind: events[kind].with_columns(detection.of_times(host, events[kind][_time(kind)]))
+        kind: events[kind].with_columns(detection.steps_at(host, events[kind][_time_column(kind)]))
         for kind in (*ON_DEVICE, "runtime", "nvtx")
     }
     events |= marked
-    ranges = ranges.with_columns(number, detection.of_times(host, ranges["start_ns"]))
+    ranges = ranges.with_columns(number, detection.steps_at(host, ranges["start_ns"]))
     with ThreadPoolExecutor(1) as beside:  # as above
-        parted = beside.submit(divided, events, host, launched, source)
-        out = summed(own, events, ranges, totals, host, report)
+        parted = beside.submit(part_tables, events, host, launched, source)
+        out = sums_and_collectives(own, events, ranges, totals, host, report)
         out |= parted.result()
     out |= {**events, "nvtx_gpu": ranges, "devices": devices}
-    return {name: _conformed(frame.with_columns(number), name) for name, frame in out.items()}
+    return {name: _conform(frame.with_columns(number), name) for name, frame in out.items()}
 
 
-def unattributed(own: Frames, devices: pl.DataFrame) -> Frames:
-    """What the events of one process tell by themselves."""
+def unattributed_tables(own: Frames, devices: pl.DataFrame) -> Frames:
+    """The tables of one process that need neither launches nor steps."""
     one = pl.lit(0, dtype=pl.Int64).alias("rank")  # all are of one rank, whatever its number
     return {
         "bandwidth": efficiency.bandwidth(own["copies"].with_columns(one), devices.with_columns(one)),
         "temporal": temporal.table(own),
-        **sums.of_events(own),
+        **sums.event_sums(own),
     }
 
 
-def summed(
+def sums_and_collectives(
     own: Frames, events: Frames, ranges: pl.DataFrame, totals: Frames, host: pl.DataFrame, report: str
 ) -> Frames:
-    """The sums of one process, `totals` and those that need more, and its collectives. `own`: the events as they were
-    read."""
+    """The sums and the collectives of one process.
+
+    Args:
+        own: its events as they were read.
+        events: the same, attributed.
+        ranges: its table nvtx_gpu.
+        totals: the sums of `unattributed_tables`.
+        host: its steps on the host.
+        report: the name of the trace.
+    """
     exchanged = own["kernels"].filter(events["kernels"]["category"].cast(pl.String) == "communication")
-    calls = collectives.of_rank({**own, "kernels": exchanged.with_columns(pl.col("name").cast(pl.String))})
-    made = totals | {"nvtx_gpu_sum": sums.of_ranges(ranges), "paper_calls": sums.paper(totals)}
+    calls = collectives.rank_collectives({**own, "kernels": exchanged.with_columns(pl.col("name").cast(pl.String))})
+    made = totals | {"nvtx_gpu_sum": sums.range_sums(ranges), "paper_calls": sums.paper_calls(totals)}
     named = {name: frame for name, frame in made.items() if "report" in TRACE_TABLES[name]}
     return {
         **made,
         **{name: frame.with_columns(pl.lit(report).alias("report")) for name, frame in named.items()},
-        "collectives": calls.with_columns(detection.of_times(host, calls["launch_ns"])),
+        "collectives": calls.with_columns(detection.steps_at(host, calls["launch_ns"])),
     }
 
 
-def estimates(kernels: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Class of each kernel, and how well it fills the device."""
+def kernel_estimates(kernels: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    """The class of each kernel by its name, and estimates of how well it fills the device."""
     one = pl.lit(0, dtype=pl.Int64).alias("rank")  # all are of one rank, whatever its number
-    classes = kernel_class.classified(kernels.select("name")).drop("name")
+    classes = kernel_class.add_classes(kernels.select("name")).drop("name")
     texts = classes.with_columns(pl.col(pl.String).cast(pl.Categorical()))
     shapes = kernels.select(one, "device", "blocks", "threads", "registers", "shared_bytes")
     return texts.hstack(occupancy.occupancy(shapes, devices.with_columns(one)).select(occupancy.COLUMNS))
 
 
-def _time(kind: str) -> str:
+def _time_column(kind: str) -> str:
     return "launch_ns" if kind in ON_DEVICE else "start_ns"
 
 
-def divided(events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: str) -> Frames:
-    """windows, parts and step_parts of all devices. A trace without steps is one step 0."""
+def part_tables(events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: str) -> Frames:
+    """The tables windows, parts and step_parts of all devices; a trace without steps is one step 0.
+
+    Args:
+        events: of one process, attributed.
+        host: its steps on the host.
+        launched: times of all activities on its devices.
+        source: where the steps come from: nvtx, launches or none.
+    """
     out: dict[str, list[pl.DataFrame]] = {"windows": [], "parts": [], "step_parts": []}
     for device in launched["device"].unique().sort().to_list() or [None]:
         own = launched if device is None else launched.filter(pl.col("device") == device)
-        found = detection.windows(host, own) if source != "none" else whole(own)
+        found = detection.windows(host, own) if source != "none" else whole_trace_window(own)
         hosts = host if source != "none" else found.select("step", "start_ns", "end_ns")
         counted = found.filter("counted")
-        sets, hidden = parts.divided(events, hosts, counted, device)
+        sets, hidden = parts.part_sets(events, hosts, counted, device)
         ranges = hosts.select("step", host_start_ns="start_ns", host_end_ns="end_ns")
         made = {
             "windows": found.join(ranges, on="step", maintain_order="left").with_columns(source=pl.lit(source)),
@@ -177,8 +207,8 @@ def divided(events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: 
     return {name: pl.concat(frames) for name, frames in out.items()}
 
 
-def whole(launched: pl.DataFrame) -> pl.DataFrame:
-    """The time from the first to the last activity as one step."""
+def whole_trace_window(launched: pl.DataFrame) -> pl.DataFrame:
+    """The window of one step 0 that reaches from the first activity to the end of the last; empty without any."""
     bounds = launched.select(
         step=pl.lit(0, dtype=pl.Int32),
         start_ns=pl.col("start_ns").min(),
@@ -188,25 +218,25 @@ def whole(launched: pl.DataFrame) -> pl.DataFrame:
     return bounds.drop_nulls()
 
 
-def about(trace: Trace, report: str, ranks: list[int]) -> pl.DataFrame:
-    """What the file is, and what of it could not be read."""
-    told = {
+def report_table(trace: Trace, report: str, ranks: list[int]) -> pl.DataFrame:
+    """The table `reports`: the file's format, and what of it could not be read, a row a rank."""
+    facts = {
         "report": report,
-        "format": trace.about.get("format"),
-        "schema": trace.about.get("schema"),
-        "tool": trace.about.get("nsys"),
+        "format": trace.facts.get("format"),
+        "schema": trace.facts.get("schema"),
+        "tool": trace.facts.get("nsys"),
         "partial": bool(trace.problems),
         "problems": list(trace.problems),
         "absent": sorted(trace.absent),
     }
     kinds = {name: column.dtype for name, column in TRACE_TABLES["reports"].items()}
-    rows = pl.DataFrame([{"rank": rank, **told} for rank in ranks], schema=kinds)
-    return _conformed(rows, "reports")
+    rows = pl.DataFrame([{"rank": rank, **facts} for rank in ranks], schema=kinds)
+    return _conform(rows, "reports")
 
 
-def _conformed(frame: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The table's columns in their order. Text may still be categorical: as such it is written faster."""
+def _conform(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The table's columns in their order. Text may stay categorical: as such it is written faster."""
     texts = {n: frame[n].dtype for n in frame.columns if frame[n].dtype == pl.Categorical()}
-    wanted = OF_RANK if name == "collectives" else TRACE_TABLES[name]
+    wanted = RANK_COLLECTIVES if name == "collectives" else TRACE_TABLES[name]
     columns = {n: c if n not in texts else type(c)(texts[n], c.text) for n, c in wanted.items()}
     return column.conform(frame, columns).collect()

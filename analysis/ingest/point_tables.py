@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from analysis.ingest import trace_tables
-from analysis.metrics.points import cost, energy, summary
+from analysis.metrics.points import cost, energy, point_row
 from analysis.metrics.ranks import clock
 from analysis.metrics.steps import activities, parts, timeline
 from analysis.readers import gpu_log, point_files
@@ -73,26 +73,26 @@ def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
     hosts = {result.rank: result.host for result in results}
     timed = found["steps"].filter(pl.col("phase") == "timed")
     own = {
-        "energy": energy.rows(found["gpu_samples"], results, timed) if summary.measured(record) else [],
+        "energy": energy.rows(found["gpu_samples"], results, timed) if point_row.is_measured(record) else [],
         "cost": cost.rows(point, record),
         "clocks": clock_rows(point, hosts, results, found["gpu_samples"]),
     }
     traced, clocks, offsets = from_traces(point, out / TRACES, hosts)
     own["clocks"] += clocks
     found |= {name: point_files.frame(rows, name) for name, rows in own.items()} | traced
-    found["points"] = point_files.points_frame([summary.row(point, found)])
+    found["points"] = point_files.points_frame([point_row.row(point, found)])
     named = on_one_clock(found, offsets)
     identity = pl.lit(record.point_id)
     return {name: finished(name, f.with_columns(point_id=identity)) for name, f in named.items()} | {
-        name: finished(name, None) for name in points.TABLES if name not in named and name not in points.OF_SWEEP
+        name: finished(name, None) for name in points.TABLES if name not in named and name not in points.SWEEP_TABLES
     }
 
 
 def on_one_clock(found: Mapping[str, pl.DataFrame], offsets: Offsets) -> dict[str, pl.DataFrame]:
     """The tables with every host's times on the clock of rank 0's host."""
-    steps = clock.moved(found["steps"], ["start_ns", "end_ns"], pl.col("rank"), offsets.of_rank)
+    steps = clock.subtract_offsets(found["steps"], ["start_ns", "end_ns"], pl.col("rank"), offsets.of_rank)
     samples = {
-        name: clock.moved(found[name], ["t_ns"], pl.col("host"), offsets.of_host)
+        name: clock.subtract_offsets(found[name], ["t_ns"], pl.col("host"), offsets.of_host)
         for name in ("host_samples", "gpu_samples", "gpu_events")
     }
     return {**found, "steps": steps, **samples}
@@ -102,8 +102,8 @@ def clock_rows(
     point: Path, hosts: Mapping[int, str | None], results: Sequence[RankResult], samples: pl.DataFrame
 ) -> list[_Row]:
     """Rows of CLOCKS of the timed look. `hosts`: by rank."""
-    rows = [clock.utc_against_monotonic(point / "timed", rank) | {"look": "timed"} for rank in hosts]
-    rows += clock.of_counters(samples, results)
+    rows = [clock.utc_row(point / "timed", rank) | {"look": "timed"} for rank in hosts]
+    rows += clock.counter_rows(samples, results)
     return [{**row, "host": hosts.get(row["rank"])} for row in rows]
 
 
@@ -128,27 +128,29 @@ def from_traces(
     made: dict[str, list[pl.DataFrame]] = {"activities": [], "timeline": []}
     for rank in ranks:  # one at a time: a trace can take gigabytes
         events, windows = trace_events(out, rank), rank_table(out, "windows", rank)
-        against = clock.trace_against_steps(_shifted(windows, -taken_out.get(rank, 0)), point / "traced", rank)
-        rows += [against, clock.utc_against_monotonic(point / "traced", rank)]
+        against = clock.trace_row(_shifted(windows, -taken_out.get(rank, 0)), point / "traced", rank)
+        rows += [against, clock.utc_row(point / "traced", rank)]
         late[rank] = round((against["offset_us"] or 0.0) * 1e3)
-        ends[rank] = _shifted(clock.collectives(events), late[rank] - taken_out.get(rank, 0))
+        ends[rank] = _shifted(clock.collective_ends(events), late[rank] - taken_out.get(rank, 0))
         for name, frame in (
             ("activities", activities.rows(events, windows)),
             ("timeline", timeline.rows(events, windows)),
         ):
             made[name].append(frame.with_columns(rank=pl.lit(rank, dtype=pl.Int64)))
-    between = clock.between_ranks(ends)
+    between = clock.rank_rows(ends)
     rows = [{**row, "look": "traced", "host": hosts.get(row["rank"])} for row in rows + between]
-    of_host = clock.of_hosts(between, {rank: hosts.get(rank) for rank in ends})
+    of_host = clock.host_offsets(between, {rank: hosts.get(rank) for rank in ends})
     of_rank = {rank: of_host[host] for rank, host in hosts.items() if host is not None and host in of_host}
     home = {rank: late[ranks[0]] if rank in taken_out else late[rank] + of_rank.get(rank, 0) for rank in ranks}
-    bars = clock.moved(pl.concat(made["timeline"]), ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), home)
-    steps = clock.moved(point_files.steps(point, "traced"), ["start_ns", "end_ns"], pl.col("rank"), of_rank)
+    bars = clock.subtract_offsets(
+        pl.concat(made["timeline"]), ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), home
+    )
+    steps = clock.subtract_offsets(point_files.steps(point, "traced"), ["start_ns", "end_ns"], pl.col("rank"), of_rank)
     steps.write_parquet(out / f"{LOOP_STEPS}.parquet")
     tables = {
-        "breakdown": parts.grouped(pl.read_parquet(out / "step_parts.parquet"), "rank", "step"),
+        "breakdown": parts.group_lengths(pl.read_parquet(out / "step_parts.parquet"), "rank", "step"),
         "activities": pl.concat(made["activities"]),
-        "timeline": timeline.relative(bars),
+        "timeline": timeline.set_zero(bars),
     }
     return tables, rows, Offsets(of_host, of_rank)
 
@@ -180,7 +182,7 @@ def readable(point: Path) -> dict[int, Path]:
 def gpu_log_samples(path: Path) -> pl.DataFrame:
     """The samples of a log of GPUs. Raises ValueError or OSError where it is none."""
     log.header_of(path)
-    return gpu_log.one(path)
+    return gpu_log.read_log(path)
 
 
 def finished(name: str, frame: pl.DataFrame | None) -> pl.DataFrame:

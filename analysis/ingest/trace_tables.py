@@ -1,8 +1,8 @@
-"""`nightsweep ingest TRACE... --out DIR`: traces of any origin to tables, one Parquet file each.
+"""`nightsweep ingest TRACE... --out DIR`: traces of any tracer to tables, one Parquet file each.
 
 A TRACE is an Nsight Systems export (SQLite, or a folder of Parquet files), a report (.nsys-rep, exported by the nsys on
-the PATH), or a trace of PyTorch's profiler (.json, .json.gz). Unless they are small, every file is read by a process of
-its own, so that ranks are read at the same time and the memory of one is free before the next begins.
+the PATH), or a trace of PyTorch's profiler (.json, .json.gz). Unless they are small, each file is read in a separate
+process: ranks are read at the same time, and the memory of one is free before the next begins.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from pathlib import Path
 import polars as pl
 
 from analysis.ingest import engine
-from analysis.metrics.ranks import all_ranks
-from analysis.metrics.ranks import side_by_side as ranks
+from analysis.metrics.ranks import all_ranks, pool
 from analysis.sweep.labels import counted
-from analysis.tables import files as trace_files
+from analysis.tables import trace_files
 from analysis.tables.traces import TRACE_TABLES
 from jobs.telemetry.trace.nsys import BLOBS
 
@@ -32,12 +31,12 @@ EXIT_PARTIAL, EXIT_WRONG = 1, 2
 _ARENA_MAX = -8
 """M_ARENA_MAX of glibc's mallopt."""
 LARGE_BYTES = 64 << 20
-"""Less in all is read sooner than a process has started."""
+"""Files smaller than this in all are read sooner than a process has started."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """A file, and the folder for its tables; whether it is the only one."""
+class TraceJob:
+    """A trace to read, the folder for its tables, and whether it is the only trace."""
 
     trace: Path
     folder: Path
@@ -45,8 +44,12 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What became of one file. `ranks`: below 0 where the file does not tell them."""
+class FileTables:
+    """The outcome of reading one trace: the folder of its tables, or in `failed` why there are none.
+
+    `ranks`: the number of each; below 0 where neither the trace nor its name has one. `problems`: what could not be
+    read, a line each.
+    """
 
     folder: Path
     ranks: tuple[int, ...] = ()
@@ -55,7 +58,11 @@ class Part:
 
 
 def ingest(traces: Sequence[Path], out: Path) -> int:
-    """Write the tables; the exit status: 0, 1 where something could not be read, 2 where nothing could."""
+    """Write the tables of these traces to a folder, as `nightsweep ingest` does.
+
+    Returns:
+        The exit status: 0; 1 where something could not be read; 2 where nothing could.
+    """
     if out.exists() and not out.is_dir():
         print(f"nightsweep ingest: {out}: is no folder; a folder to write tables to was expected", file=sys.stderr)
         return EXIT_WRONG
@@ -64,60 +71,70 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
         print(f"nightsweep ingest: {line}", file=sys.stderr)
     if not good:
         return EXIT_WRONG
-    count = sum(len(part.ranks) for part in good)
+    count = sum(len(file.ranks) for file in good)
     print(f"{out}: {counted(len(TRACE_TABLES), 'table')} of {counted(count, 'rank')}")
     return EXIT_PARTIAL if lines else 0
 
 
-def few_arenas() -> None:
-    """Let threads share what each has freed: with a heap for each thread, as glibc has it, a large trace takes up to a
-    fifth more memory, in a time that is not told apart. Other C libraries have no such setting."""
+def limit_arenas() -> None:
+    """Let threads share what each has freed.
+
+    With a heap for each thread, as glibc has it, a large trace takes up to a fifth more memory, in the same time. Other
+    C libraries have no such setting.
+    """
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_ARENA_MAX, os.cpu_count() or 1)
 
 
-def write_all(traces: Sequence[Path], out: Path) -> tuple[list[Part], list[str]]:
-    """Write the tables of all traces that can be read: these, and what could not be read, a line each. Of none there
-    are no tables."""
+def write_all(traces: Sequence[Path], out: Path) -> tuple[list[FileTables], list[str]]:
+    """Write the tables of all traces that can be read; no tables where none can.
+
+    Returns:
+        The traces that were read, and what could not be read, a line each.
+    """
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
-        jobs = [Job(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
-        large = sum(size(trace) for trace in traces) >= LARGE_BYTES
-        parts = ranks.each(jobs, one, workers=(os.cpu_count() or 1) if large else 1)
-        good = [part for part in parts if part.failed is None]
+        jobs = [TraceJob(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
+        large = sum(size_bytes(trace) for trace in traces) >= LARGE_BYTES
+        files = pool.map_in_processes(jobs, write_file_tables, workers=(os.cpu_count() or 1) if large else 1)
+        good = [file for file in files if file.failed is None]
         if good:
             join(good, out)
-    return good, [line for part in parts for line in ([part.failed] if part.failed else part.problems)]
+    return good, [line for file in files for line in ([file.failed] if file.failed else file.problems)]
 
 
-def size(trace: Path) -> int:
-    """Bytes of a file, or of all in a folder."""
+def size_bytes(trace: Path) -> int:
+    """Size of a file, or of all files in a folder, bytes."""
     files = trace.rglob("*") if trace.is_dir() else [trace]
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def one(job: Job) -> Part:
-    """The tables of a file, in a folder."""
-    few_arenas()
+def write_file_tables(job: TraceJob) -> FileTables:
+    """Write the tables of one trace to its folder."""
+    limit_arenas()
     trace, folder = job.trace, job.folder
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            path = exported(trace, Path(scratch)) if trace.suffix == ".nsys-rep" else trace
-            with trace_files.Writer(folder) as files:
-                for frames in engine.analysed(path, trace.name, job.alone):
+            path = export(trace, Path(scratch)) if trace.suffix == ".nsys-rep" else trace
+            with trace_files.Writer(folder) as writer:
+                for frames in engine.analyse(path, trace.name, job.alone):
                     reports = frames.get("reports")
-                    files.add(frames)
+                    writer.add(frames)
     except (ValueError, OSError) as error:
-        return Part(folder, failed=" ".join(str(error).split()))
+        return FileTables(folder, failed=" ".join(str(error).split()))
     except pl.exceptions.PolarsError as error:  # tables whose columns are not what their names say
-        return Part(folder, failed=f"{trace}: cannot be made sense of: {' '.join(str(error).split())[:200]}")
+        return FileTables(folder, failed=f"{trace}: cannot be made sense of: {' '.join(str(error).split())[:200]}")
     assert reports is not None  # they come with the last rank
     problems = tuple(f"{trace}: {line}" for line in (reports["problems"][0] if reports.height else []))
-    return Part(folder, tuple(reports["rank"].to_list()), problems)
+    return FileTables(folder, tuple(reports["rank"].to_list()), problems)
 
 
-def exported(report: Path, scratch: Path) -> Path:
-    """A report as a folder of Parquet files. Raises ValueError where that cannot be had."""
+def export(report: Path, scratch: Path) -> Path:
+    """Export a report as a folder of Parquet files.
+
+    Raises:
+        ValueError: where there is no nsys on the PATH, or it fails.
+    """
     if shutil.which("nsys") is None:
         raise ValueError(
             f"{report}: is a report, and there is no nsys on the PATH to export it; an export was expected"
@@ -128,50 +145,51 @@ def exported(report: Path, scratch: Path) -> Path:
     if done.returncode and BLOBS in done.stdout + done.stderr:  # an nsys that does not know it, such as 2023.4
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode or not target.is_dir():
-        told = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise ValueError(f"{report}: nsys cannot export it: {told[-1].strip() if told else 'it says nothing'}")
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        raise ValueError(f"{report}: nsys cannot export it: {lines[-1].strip() if lines else 'it prints nothing'}")
     return target
 
 
-def join(parts: Sequence[Part], out: Path) -> None:
-    """All parts' tables as one table each, on one clock. Ranks that files do not tell get the numbers that are left."""
-    numbers = numbered(parts)
-    calls = [read(part, "collectives", names).collect() for part, names in zip(parts, numbers, strict=True)]
-    offsets = all_ranks.clocks(calls)
-    by = offsets["offset_ns"].fill_null(0).to_list() if offsets.height else [0] * len(parts)
+def join(files: Sequence[FileTables], out: Path) -> None:
+    """Join the tables of all files, on one clock; ranks without a known number get the next free one."""
+    numbers = rank_numbers(files)
+    calls = [scan_table(file, "collectives", names).collect() for file, names in zip(files, numbers, strict=True)]
+    offsets = all_ranks.file_offsets(calls)
+    shifts = offsets["offset_ns"].fill_null(0).to_list() if offsets.height else [0] * len(files)
     for name in TRACE_TABLES.keys() - set(all_ranks.NAMES):
         frames = [
-            all_ranks.moved(read(part, name, names), each) for part, names, each in zip(parts, numbers, by, strict=True)
+            all_ranks.subtract_offset(scan_table(file, name, names), by)
+            for file, names, by in zip(files, numbers, shifts, strict=True)
         ]
-        if len(parts) == 1 and all(old == new for old, new in numbers[0].items()):
-            (parts[0].folder / f"{name}.parquet").replace(out / f"{name}.parquet")
+        if len(files) == 1 and all(old == new for old, new in numbers[0].items()):
+            (files[0].folder / f"{name}.parquet").replace(out / f"{name}.parquet")
         else:
             trace_files.sink(pl.concat(frames), out / f"{name}.parquet")
-    aligned = [all_ranks.moved(frame.lazy(), each).collect() for frame, each in zip(calls, by, strict=True)]
+    aligned = [all_ranks.subtract_offset(frame.lazy(), by).collect() for frame, by in zip(calls, shifts, strict=True)]
 
     def events_of(rank: int) -> dict[str, pl.DataFrame]:
         kinds = all_ranks.NEEDED
         return {k: pl.scan_parquet(out / f"{k}.parquet").filter(pl.col("rank") == rank).collect() for k in kinds}
 
-    found = all_ranks.together(aligned, events_of)
+    found = all_ranks.joint_tables(aligned, events_of)
     trace_files.write(found | {"file_clocks": offsets}, out)
 
 
-def read(part: Part, name: str, ranks: Mapping[int, int]) -> pl.LazyFrame:
-    """A table of a part, under its ranks' numbers."""
-    return pl.scan_parquet(part.folder / f"{name}.parquet").with_columns(pl.col("rank").replace(ranks))
+def scan_table(file: FileTables, name: str, ranks: Mapping[int, int]) -> pl.LazyFrame:
+    """A table of a file, with its ranks renumbered by `ranks`."""
+    return pl.scan_parquet(file.folder / f"{name}.parquet").with_columns(pl.col("rank").replace(ranks))
 
 
-def numbered(parts: Sequence[Part]) -> list[dict[int, int]]:
-    """For each part, its ranks' numbers: told ones stay, unless two files tell the same."""
+def rank_numbers(files: Sequence[FileTables]) -> list[dict[int, int]]:
+    """For each file, the new number of each of its ranks: known ones stay, unless two files have the same."""
     taken: set[int] = set()
     out: list[dict[int, int]] = []
-    for part in parts:
-        told = {rank: rank for rank in part.ranks if rank >= 0 and rank not in taken}
-        taken |= set(told)
-        out.append(told)
-    for part, known in zip(parts, out, strict=True):
-        for rank in part.ranks:
+    for file in files:
+        known = {rank: rank for rank in file.ranks if rank >= 0 and rank not in taken}
+        taken |= set(known)
+        out.append(known)
+    for file, known in zip(files, out, strict=True):
+        for rank in file.ranks:
             if rank not in known:
                 free = next(number for number in range(len(taken) + 1) if number not in taken)
                 known[rank] = free

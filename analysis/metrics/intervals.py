@@ -1,6 +1,6 @@
 """Sets of time: unions, intersections and differences of half-open integer-ns intervals.
 
-A set is an int64 array of shape (n, 2), sorted, its intervals apart from each other; `union` makes one.
+A set is an int64 array of shape (n, 2), sorted, its intervals neither overlapping nor touching; `union` makes one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ Intervals: TypeAlias = NDArray[np.int64]
 
 
 def union(intervals: ArrayLike) -> Intervals:
-    """The time that any of these covers; they may come unsorted, overlapping, touching or empty."""
+    """The time that any of these covers.
+
+    Args:
+        intervals: pairs (start, end), ns, of shape (n, 2); unsorted, overlapping, touching or empty ones are fine.
+
+    Example:
+        >>> union([[5, 9], [0, 3], [3, 4]]).tolist()
+        [[0, 4], [5, 9]]
+    """
     pairs = np.asarray(intervals, dtype=np.int64).reshape(-1, 2)
     some = pairs[:, 1] > pairs[:, 0]
     pairs = pairs if some.all() else pairs[some]
@@ -67,8 +75,8 @@ def total(a: Intervals) -> int:
     return int((a[:, 1] - a[:, 0]).sum())
 
 
-def until(a: Intervals, at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How much of a set lies before each time, ns."""
+def length_before(a: Intervals, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How much of a set lies before each of these times, ns."""
     start, end = np.ascontiguousarray(a[:, 0]), np.append(a[:, 1], 0)
     before = np.append(0, np.cumsum(end[:-1] - start))
     place = np.searchsorted(start, at, side="right")

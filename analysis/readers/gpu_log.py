@@ -1,4 +1,4 @@
-"""The samplers' logs as tables: GPU samples (Arrow streams) and events. What is broken off is read up to there."""
+"""The samplers' logs of GPUs (Arrow streams) as tables; a log that breaks off is read up to there."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import polars as pl
 from analysis.tables import column, points
 from jobs.telemetry.gpu import log
 
-LOOKS = ("timed", "traced")
+RUNS = ("timed", "traced")
 
 
 def samples(point: Path, identity: str) -> pl.DataFrame:
-    """GPU_SAMPLES of a point's looks; logs may also lie in the point's folder itself."""
+    """The table GPU_SAMPLES of a point's runs; logs may also lie in the point's folder itself. `identity`: its id."""
     logs: list[tuple[str | None, Path]] = [
-        (look, path) for look in LOOKS for path in sorted((point / look).glob("nvml-*.arrow"))
+        (run, path) for run in RUNS for path in sorted((point / run).glob("nvml-*.arrow"))
     ]
     frames = [
-        one(path).with_columns(
-            point_id=pl.lit(identity), look=pl.lit(look), host=pl.lit(path.stem.removeprefix("nvml-"))
+        read_log(path).with_columns(
+            point_id=pl.lit(identity), look=pl.lit(run), host=pl.lit(path.stem.removeprefix("nvml-"))
         )
-        for look, path in logs or [(None, path) for path in sorted(point.glob("nvml-*.arrow"))]
+        for run, path in logs or [(None, path) for path in sorted(point.glob("nvml-*.arrow"))]
     ]
     made = [column.conform(frame, points.TABLES["gpu_samples"]) for frame in frames]
     return pl.concat(made).collect() if made else column.empty(points.TABLES["gpu_samples"])
 
 
-def one(path: Path) -> pl.DataFrame:
+def read_log(path: Path) -> pl.DataFrame:
     """The rows of one log, in order of time."""
     batches = [pl.DataFrame(pl.from_arrow(batch)) for batch in log.batches(path)]
     return pl.concat(batches).sort("mono_ns", maintain_order=True) if batches else pl.DataFrame({"t_ns": []})

@@ -20,7 +20,7 @@ from analysis.report.causes import VERDICTS, interval
 from analysis.report.records import Log, environment
 from analysis.sweep import dataset
 from analysis.tables import points as schemas
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 from jobs.record.record import Record
 
 MOST_RANKS = 8

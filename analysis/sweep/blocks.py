@@ -1,7 +1,7 @@
-"""Points that may be compared: a block is all points alike in every setting but those that the comparison is about.
+"""Blocks of points that may be compared: all their settings are equal but those that are compared.
 
-Two points of one block differ in what is asked of them, and in nothing else; points of different blocks are never
-compared. Repeats, and whether a trace was taken after the timed look, make no other block.
+Points of different blocks are never compared. Repeats of a configuration, and whether a trace was taken after the timed
+run, do not make different blocks.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import polars as pl
 
 from analysis.sweep import dataset
 
-SAME = (*dataset.ASIDE, "nvml_hz")
-"""Settings that leave the times of the timed look as they are."""
+NEUTRAL = (*dataset.ASIDE, "nvml_hz")
+"""Settings that do not change the times of the timed run."""
 
 
-def of(points: pl.DataFrame, free: Iterable[str]) -> pl.DataFrame:
-    """The ok points, with `block`: equal where all settings but the free ones are. `free`: names of settings."""
-    skip = {*SAME, *free}
-    rest = [name for name in dataset.SETTINGS if name not in skip]
-    return points.filter(pl.col("status") == "ok").with_columns(block=pl.struct(rest).struct.json_encode())
+def add_blocks(points: pl.DataFrame, free: Iterable[str]) -> pl.DataFrame:
+    """Add `block` to the ok points: it is equal where all settings but the free ones are. `free`: names of settings."""
+    skip = {*NEUTRAL, *free}
+    fixed = [name for name in dataset.SETTINGS if name not in skip]
+    return points.filter(pl.col("status") == "ok").with_columns(block=pl.struct(fixed).struct.json_encode())
 
 
-def contrasted(points: pl.DataFrame, factor: str, free: Iterable[str] = ()) -> pl.DataFrame:
-    """Points of the blocks in which `factor` has several values, other free settings being equal there too."""
-    cells = of(points, {factor})
+def select_contrasts(points: pl.DataFrame, factor: str, free: Iterable[str] = ()) -> pl.DataFrame:
+    """Select points of blocks in which `factor` has several values while the other free settings are equal too."""
+    cells = add_blocks(points, {factor})
     several = pl.col(factor).n_unique().over("block") > 1
     kept = cells.filter(several).select("point_id")
-    return of(points, {factor, *free}).join(kept, on="point_id", how="semi")
+    return add_blocks(points, {factor, *free}).join(kept, on="point_id", how="semi")
 
 
-def widest(points: pl.DataFrame, factor: str, along: Iterable[str] = ()) -> tuple[pl.DataFrame, int]:
-    """Of the blocks in which `factor` varies, the one with most values of it and of the settings `along`; their number.
+def widest_block(points: pl.DataFrame, factor: str, along: Iterable[str] = ()) -> tuple[pl.DataFrame, int]:
+    """The points of the block with most values of `factor` and of the settings `along`, and how many blocks vary in it.
 
-    Among equals the one with most points, then the first by its settings.
+    Of equal blocks it is the one with most points, then the first by its settings.
     """
-    found = contrasted(points, factor, along)
+    found = select_contrasts(points, factor, along)
     if found.is_empty():
         return found, 0
     cell = pl.struct(factor, *along).n_unique()
@@ -50,6 +50,6 @@ def widest(points: pl.DataFrame, factor: str, along: Iterable[str] = ()) -> tupl
 
 
 def levels(points: pl.DataFrame, name: str) -> list[Any]:
-    """Values of a setting among these points, in its own order."""
+    """The values of a setting among these points, in the order of the setting."""
     key = (lambda value: dataset.order(name, value)) if name in dataset.SETTINGS else None
     return sorted(points[name].unique().to_list(), key=key)

@@ -1,5 +1,8 @@
-"""When points were measured. A host's load, and the cores and the GPU that a job is given, differ from night to night:
-the same job took 62 ms a step on one evening and 50 on another."""
+"""Nights in which points were measured.
+
+A host's load, and the cores and the GPU that a job gets, differ from night to night: the same job took 62 ms a step on
+one evening and 50 on another.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from collections.abc import Sequence
 import polars as pl
 
 PAUSE = pl.duration(hours=1)
-"""Nothing runs for so long between two nights."""
+"""A longer pause between two points begins a new night."""
 
 
-def numbered(points: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
-    """The points with `night`, in the order of time from 0; null where it is not known when a point ran. `measured`:
-    all points, for others may have run where these pause."""
+def add_nights(points: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
+    """Add `night` to points: 0, 1 and so on in order of time; null where it is not known when a point ran.
+
+    `measured`: all points, since others may have run where these pause.
+    """
     start = pl.col("started_at").str.to_datetime(time_zone="UTC")
     known = measured.filter(pl.col("started_at").is_not_null()).select("point_id", start=start, wall_s="wall_s")
     known = known.with_columns(end=pl.col("start") + pl.duration(seconds=pl.col("wall_s").fill_null(0)))
@@ -22,19 +27,27 @@ def numbered(points: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
     return points.join(nights, on="point_id", how="left", maintain_order="left")
 
 
-def shared(points: pl.DataFrame, by: Sequence[str], level: str) -> pl.DataFrame:
-    """The points of nights in which their group, `by`, has several values of `level`."""
+def select_shared_nights(points: pl.DataFrame, by: Sequence[str], level: str) -> pl.DataFrame:
+    """Select the points of those nights in which their group, `by`, has several values of `level`."""
     return points.filter(pl.col(level).n_unique().over(*by, "night") > 1)
 
 
-def relative(
+def ratios(
     points: pl.DataFrame, value: str, by: Sequence[str], level: Sequence[str], bases: pl.DataFrame
 ) -> pl.DataFrame:
-    """`by`, `level`, ratio, least, most, n: of each group and level, the value over that at the group's base of the
-    same nights. `bases`: the columns `by` and `level`, a row a group.
+    """The ratio of each level's value to that of its group's base in the same nights.
 
-    `ratio` is that of medians; of several nights their geometric mean, each weighted as the difference of two means of
-    so many runs (n m / (n + m)). `least`, `most`: the ratios that two runs of one night give. `n`: runs of the level.
+    Args:
+        points: with `night`.
+        value: name of the column.
+        by: columns whose values make a group.
+        level: columns whose values make a level.
+        bases: the columns `by` and `level`, a row a group.
+
+    Returns:
+        `by`, `level`, ratio, least, most, n. `ratio` is that of medians; of several nights their geometric mean, each
+        weighted as the difference of two means of n and m runs (n m / (n + m)). `least`, `most`: the extreme ratios of
+        two runs of one night. `n`: runs of the level.
     """
     number = pl.col(value)
     cells = points.group_by(*by, *level, "night").agg(

@@ -10,7 +10,7 @@ import polars as pl
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its type, what it means (with its unit), and the raw file it comes from."""
+    """A column of a table: its type, its meaning with the unit, and the file or table that it comes from."""
 
     dtype: pl.DataType | type[pl.DataType]
     text: str
@@ -21,7 +21,7 @@ ID = {"point_id": Column(pl.String, "Id of the point: hash of its settings.", "r
 RANK = {**ID, "rank": Column(pl.Int64, "Global rank.")}
 SAMPLE = {
     **ID,
-    "look": Column(pl.String, "timed or traced."),
+    "look": Column(pl.String, "Run of the point: timed or traced."),
     "host": Column(pl.String, "Host name."),
     "t_ns": Column(pl.Int64, "UTC ns."),
 }
@@ -33,7 +33,7 @@ def schema(columns: Mapping[str, Column]) -> pl.Schema:
 
 
 def conform(frame: pl.LazyFrame | pl.DataFrame, columns: Mapping[str, Column]) -> pl.LazyFrame:
-    """The frame with exactly these columns, in this order and of these types; absent ones are null."""
+    """The frame with exactly these columns, in this order and of these types; missing ones are null."""
     lazy = frame.lazy()
     have = set(lazy.collect_schema().names())
     return lazy.select(

@@ -1,7 +1,7 @@
-"""A trace as every reader gives it: one table a kind of event, whatever tool wrote it.
+"""A trace as every reader returns it: one table a kind of event, whatever tool wrote it.
 
-Times are ns, UTC where the trace says when its clock began, else on the trace's own clock. A column that a trace does
-not have is null. What analysis adds to events (launching call, ranges, step, class) is in analysis/tables/traces.py.
+Times are ns, UTC where the trace records when its clock began, else on the trace's clock. A column that a trace lacks
+is null. What analysis adds to events (launching call, ranges, step, class) is in analysis/tables/traces.py.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ EVENTS: dict[str, dict[str, Column]] = {
         "threads": Column(pl.Int32, "Threads of a block."),
         "registers": Column(pl.Int32, "Registers of a thread."),
         "shared_bytes": Column(pl.Int32, "Shared memory of a block, static and dynamic, bytes."),
-        "graph": Column(pl.Int64, "CUDA graph (or node) that it belongs to; null where it was launched by itself."),
+        "graph": Column(pl.Int64, "CUDA graph (or node of one) that it belongs to; null where it was launched alone."),
     },
     "graphs": {
         **_EVENT,
         **_ON_DEVICE,
-        "graph": Column(pl.Int64, "CUDA graph, where the trace holds graphs as a whole and not what ran in them."),
+        "graph": Column(pl.Int64, "CUDA graph, in a trace that holds graphs as a whole and not what ran in them."),
     },
     "copies": {
         **_EVENT,
@@ -67,16 +67,20 @@ EVENTS: dict[str, dict[str, Column]] = {
     },
     "nvtx": {
         **_EVENT,
-        "name": Column(pl.Categorical(), "Name; categorical, for there are millions of ranges and few names."),
+        "name": Column(pl.Categorical(), "Name; categorical, since there are millions of ranges and few names."),
         **_ON_THREAD,
         "domain": Column(pl.Categorical(), "NVTX domain; null for the default one."),
-        "style": Column(pl.Categorical(), "push_pop, start_end, annotation (Kineto), or across threads."),
+        "style": Column(
+            pl.Categorical(), "push_pop, start_end, annotation (Kineto), or across (from one thread to another)."
+        ),
     },
     "nccl_calls": {
         **_EVENT,
         **_ON_THREAD,
-        "correlation": Column(pl.Int64, "That of its kernel (Kineto); null where thread and time tell (nsys)."),
-        "bytes": Column(pl.Int64, "Message size as NCCL tells it: a rank's share of a gather, scatter or all-to-all."),
+        "correlation": Column(pl.Int64, "That of its kernel (Kineto); null where thread and time join them (nsys)."),
+        "bytes": Column(
+            pl.Int64, "Message size as NCCL reports it: a rank's share of a gather, scatter or all-to-all."
+        ),
         "communicator": Column(pl.String, "The communicator's name, the same on all its ranks."),
         "ranks": Column(pl.Int64, "Ranks of the communicator."),
     },
@@ -85,7 +89,7 @@ EVENTS: dict[str, dict[str, Column]] = {
         "device": Column(pl.Int32, "CUDA device ordinal."),
         "process": Column(pl.Int32, "Process id."),
         "correlation": Column(pl.Int64, "Joins with the call."),
-        "bytes": Column(pl.Int64, "Bytes; negative where memory is given back."),
+        "bytes": Column(pl.Int64, "Bytes; negative where memory is freed."),
         "memory": Column(pl.String, "pageable, pinned, device, array, managed or unknown."),
     },
     "counters": {
@@ -107,28 +111,28 @@ DEVICES: dict[str, Column] = {
     "name": Column(pl.String, "Model."),
     "uuid": Column(pl.String, "UUID, with its prefix GPU-."),
     "sm_count": Column(pl.Int64, "Streaming multiprocessors."),
-    "warps_per_sm": Column(pl.Int64, "Resident warps of an SM at most."),
-    "blocks_per_sm": Column(pl.Int64, "Resident blocks of an SM at most."),
+    "warps_per_sm": Column(pl.Int64, "Largest number of resident warps of an SM."),
+    "blocks_per_sm": Column(pl.Int64, "Largest number of resident blocks of an SM."),
     "registers_per_sm": Column(pl.Int64, "Registers of an SM."),
     "shared_bytes_per_sm": Column(pl.Int64, "Shared memory of an SM, bytes."),
     "memory_bytes": Column(pl.Int64, "Memory, bytes."),
     "memory_bytes_per_s": Column(pl.Float64, "Peak memory bandwidth, bytes/s."),
-    "compute_capability": Column(pl.String, "Such as 9.0."),
+    "compute_capability": Column(pl.String, "Compute capability, such as 9.0."),
 }
-"""The devices of a trace; a null is a thing that the trace does not say."""
+"""The devices of a trace; null is what the trace does not say."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What a reader got out of one file.
+    """The events of one file, as a reader returns them.
 
-    `events`: all tables of EVENTS. `absent`: those for which the trace has no table at all: whether such things
-    happened is not known. `problems`: what could not be read, a line each; the trace is partial if there are any.
-    `about`: facts of the trace, such as its format and version.
+    `events`: all tables of EVENTS. `absent`: those that were not recorded: whether such things happened is not known.
+    `problems`: what could not be read, a line each; the trace is partial if there are any.
+    `facts`: its format, its version and the like.
     """
 
     events: dict[str, pl.DataFrame]
     devices: pl.DataFrame
     absent: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
-    about: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,6 @@
-"""The tidy tables: every name, type, unit, meaning and source, in one place.
+"""The tables of points: name, type, unit, meaning and source of every column.
 
-Readers make these tables, metrics and figures take them. `docs/tables.md` is written from here
-(`make docs`).
+`docs/tables.md` is generated from here (`make docs`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import polars as pl
 from analysis.tables import diagnoses as remedies
 from analysis.tables import telemetry
 from analysis.tables.column import ID, RANK, Column
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 from jobs.point import point as points
 from jobs.record import failures
 from jobs.record.record import STATUSES as STATUSES
@@ -37,40 +36,40 @@ POINTS: dict[str, Column] = {
     "sweep": Column(pl.String, "Name of the sweep.", "sweep"),
     "round": Column(
         pl.Int64,
-        "Round of remedies that added the point to the sweep (target remedies), from 1; null: it is the sweep's own.",
+        "Round of remedies that added the point (target remedies), from 1; null for points of the sweep file.",
         "remedies/roundN.json",
     ),
     **_settings_columns(),
     "status": Column(pl.String, "One of " + ", ".join(STATUSES) + ".", "record.json"),
     "reason": Column(pl.String, "Why it is not ok: one of " + ", ".join(REASONS) + ".", "record.json"),
     "message": Column(pl.String, "The failure in one line.", "record.json"),
-    "attempt": Column(pl.Int64, "Number of this start of the point, from 1.", "record.json"),
+    "attempt": Column(pl.Int64, "Number of this attempt at the point, from 1.", "record.json"),
     "device_used": Column(pl.String, "cpu or cuda.", "record.json"),
     "backend": Column(pl.String, "Communication library: gloo or nccl.", "record.json"),
-    "world_size": Column(pl.Int64, "GPUs in all, or ranks on CPUs.", "record.json"),
+    "world_size": Column(pl.Int64, "Number of GPUs in all, or of ranks on CPUs.", "record.json"),
     "micro_batch_found": Column(pl.Int64, "The micro_batch that batch_search found; null without one.", "record.json"),
     "accelerator": Column(pl.String, "Model of the GPU, or of the CPU where ranks compute on it.", "record.json"),
     "hosts": Column(pl.List(pl.String), "Host names of the nodes.", "record.json"),
     "topology": Column(
-        pl.String, "Links between the GPUs of the first host, as nvidia-smi topo -m draws them.", "record.json"
+        pl.String, "Links between the GPUs of the first host, as nvidia-smi topo -m prints them.", "record.json"
     ),
     "started_at": Column(pl.String, "Start of the launch, UTC, ISO 8601.", "record.json"),
-    "wall_s": Column(pl.Float64, "Seconds from start to end of the launch, both looks.", "record.json"),
+    "wall_s": Column(pl.Float64, "Time from start to end of the launch, timed and traced run, s.", "record.json"),
     "tracer_used": Column(pl.String, "nsys, kineto, or null where there is no trace.", "record.json"),
     "tracer_reason": Column(pl.String, "Why this tracer, or why there is no trace.", "record.json"),
-    "trace_status": Column(
-        pl.String, "ok, failed or skipped: the traced look, apart from the timed one.", "record.json"
-    ),
+    "trace_status": Column(pl.String, "ok, failed or skipped: status of the traced run alone.", "record.json"),
     "nvml_reason": Column(pl.String, "Why there is no NVML log; null where there is one.", "record.json"),
     "step_ms_median": Column(pl.Float64, "Median over the timed steps of the slowest rank's step time, ms.", "steps"),
     "step_ms_mean": Column(pl.Float64, "Mean of the same, ms.", "steps"),
     "step_ms_p95": Column(pl.Float64, "95th percentile of the same, ms.", "steps"),
     "step_ms_std": Column(pl.Float64, "Standard deviation of the same (n - 1), ms.", "steps"),
-    "data_ms_median": Column(pl.Float64, "Median wait for the loader, over timed steps and ranks, ms.", "steps"),
-    "samples_per_s": Column(pl.Float64, "Samples of all ranks in the timed window, over its length.", "steps"),
-    "tokens_per_s": Column(pl.Float64, "Tokens likewise; null for images.", "steps"),
+    "data_ms_median": Column(
+        pl.Float64, "Median time waiting for the loader, over timed steps and ranks, ms.", "steps"
+    ),
+    "samples_per_s": Column(pl.Float64, "Samples a second of all ranks in the timed window.", "steps"),
+    "tokens_per_s": Column(pl.Float64, "Tokens a second likewise; null for images.", "steps"),
     "samples_per_step": Column(pl.Int64, "Samples of one optimizer step over all ranks.", "steps"),
-    "steps_per_epoch": Column(pl.Int64, "Optimizer steps in which a rank walks its share of the data.", "result.json"),
+    "steps_per_epoch": Column(pl.Int64, "Optimizer steps of a rank for its share of the data.", "result.json"),
     "epoch_s": Column(pl.Float64, "steps_per_epoch times step_ms_mean, s.", "steps"),
     "loss_first": Column(pl.Float64, "Mean loss over ranks of the first step.", "steps"),
     "loss_last": Column(pl.Float64, "Mean loss over ranks of the last timed step.", "steps"),
@@ -120,13 +119,13 @@ POINTS: dict[str, Column] = {
 
 STEPS: dict[str, Column] = {
     **RANK,
-    "step": Column(pl.Int64, "Optimizer step, from 0 (warm-up included).", "steps-rR.jsonl"),
+    "step": Column(pl.Int64, "Number of the optimizer step, from 0 (warm-up included).", "steps-rR.jsonl"),
     "phase": Column(pl.String, "warmup or timed.", "steps-rR.jsonl"),
     "start_ns": Column(pl.Int64, "Host clock at the start of the step, UTC ns.", "steps-rR.jsonl"),
-    "end_ns": Column(pl.Int64, "Host clock at its end, UTC ns. The GPU may still be at work then.", "steps-rR.jsonl"),
+    "end_ns": Column(pl.Int64, "Host clock at its end, UTC ns. The GPU may still be working.", "steps-rR.jsonl"),
     "data_ms": Column(pl.Float64, "Host time in the loader, ms.", "steps-rR.jsonl"),
     "device_ms": Column(
-        pl.Float64, "Between CUDA events at the ends of the step, ms; null on a CPU.", "steps-rR.jsonl"
+        pl.Float64, "Time between CUDA events at the ends of the step, ms; null on a CPU.", "steps-rR.jsonl"
     ),
     "step_ms": Column(pl.Float64, "device_ms where there is one, else end_ns - start_ns, ms.", "derived"),
     "loss": Column(pl.Float64, "This rank's loss, mean over its micro-batches.", "steps-rR.jsonl"),
@@ -135,28 +134,32 @@ STEPS: dict[str, Column] = {
     "peak_allocated_bytes": Column(pl.Int64, "Peak of the step, CUDA allocator, allocated.", "steps-rR.jsonl"),
     "peak_reserved_bytes": Column(pl.Int64, "Peak of the step, CUDA allocator, reserved.", "steps-rR.jsonl"),
     "fragmentation": Column(
-        pl.Float64, "Share of the reserved memory in split blocks that are free, at the end of the step.", "derived"
+        pl.Float64, "Share of the reserved memory that is free in split blocks at the end of the step.", "derived"
     ),
     "alloc_retries": Column(pl.Int64, "Failed cudaMallocs so far that freed the cache.", "steps-rR.jsonl"),
-    "device_allocs": Column(pl.Int64, "Segments taken from the device so far.", "steps-rR.jsonl"),
+    "device_allocs": Column(pl.Int64, "Segments allocated on the device so far.", "steps-rR.jsonl"),
 }
 
 ACCURACY: dict[str, Column] = {
     **ID,
     "epoch": Column(pl.Int64, "Epoch after the timed window, from 1.", "accuracy.jsonl"),
     "train_loss": Column(pl.Float64, "Loss, mean over the epoch's steps and ranks.", "accuracy.jsonl"),
-    "accuracy": Column(pl.Float64, "Share of the held-back images that are named rightly after it.", "accuracy.jsonl"),
-    "held_back": Column(pl.Int64, "Images that are held back from training.", "accuracy.jsonl"),
+    "accuracy": Column(
+        pl.Float64, "Share of the held-out images that are classified correctly after it.", "accuracy.jsonl"
+    ),
+    "held_back": Column(pl.Int64, "Number of images held out from training.", "accuracy.jsonl"),
     "samples": Column(pl.Int64, "Samples that the epoch trained on, all ranks.", "accuracy.jsonl"),
-    "seconds": Column(pl.Float64, "Time of its training, without evaluation, s.", "accuracy.jsonl"),
-    "total_s": Column(pl.Float64, "Likewise from the first epoch to this one, s.", "derived"),
+    "seconds": Column(pl.Float64, "Training time, without evaluation, s.", "accuracy.jsonl"),
+    "total_s": Column(pl.Float64, "The same from the first epoch to this one, s.", "derived"),
 }
 
 RANKS: dict[str, Column] = {
     **RANK,
     "host": Column(pl.String, "Host name.", "rankR.result.json"),
     "uuid": Column(
-        pl.String, "UUID of its GPU; null on a CPU, and where no GPU is its alone (dp, tenants).", "rankR.result.json"
+        pl.String,
+        "UUID of its GPU; null on a CPU, and where it has no GPU for itself (dp, tenants).",
+        "rankR.result.json",
     ),
     "peak_allocated_bytes": Column(
         pl.Int64, "Peak of the CUDA allocator, allocated; null on a CPU.", "rankR.result.json"
@@ -169,10 +172,10 @@ RANKS: dict[str, Column] = {
 
 BREAKDOWN: dict[str, Column] = {
     **RANK,
-    "step": Column(pl.Int64, "Step of the traced look; of several the first does not count.", "trace"),
+    "step": Column(pl.Int64, "Step of the traced run; of several the first does not count.", "trace"),
     "part": Column(
         pl.String,
-        "One of " + ", ".join(GROUPS) + ": the parts of the trace tables, added up (docs/traces.md).",
+        "One of " + ", ".join(GROUPS) + ": groups of the parts of a step (docs/traces.md).",
         "trace",
     ),
     "duration_ns": Column(pl.Int64, "Time of the part in the step, ns; the parts of a step add up to it.", "trace"),
@@ -182,8 +185,8 @@ ACTIVITIES: dict[str, Column] = {
     **RANK,
     "category": Column(pl.String, "compute, communication, copy, memset, runtime or sync.", "trace"),
     "name": Column(pl.String, "Kernel, operator, copy direction or API call.", "trace"),
-    "count": Column(pl.Int64, "How many in the traced steps that count.", "trace"),
-    "total_ns": Column(pl.Int64, "Sum of durations, ns (overlaps counted twice).", "trace"),
+    "count": Column(pl.Int64, "Number in the counted steps of the traced run.", "trace"),
+    "total_ns": Column(pl.Int64, "Sum of durations, ns; overlaps count twice.", "trace"),
     "mean_ns": Column(pl.Float64, "Mean duration, ns.", "trace"),
     "bytes": Column(pl.Int64, "Bytes copied or set; null for what moves none.", "trace"),
 }
@@ -191,11 +194,11 @@ ACTIVITIES: dict[str, Column] = {
 TIMELINE: dict[str, Column] = {
     **RANK,
     "lane": Column(pl.String, "range (host phases), compute, communication or copy.", "trace"),
-    "name": Column(pl.String, "Range, or kernel/operator, or several (merged where closer than a pixel).", "trace"),
-    "start_ns": Column(pl.Int64, "From the first kept step's start on the earliest rank, ns.", "trace"),
-    "end_ns": Column(pl.Int64, "Likewise.", "trace"),
+    "name": Column(pl.String, "Range, kernel or operator; of several merged into a bar, the longest.", "trace"),
+    "start_ns": Column(pl.Int64, "Start, from the start of the first counted step on the earliest rank, ns.", "trace"),
+    "end_ns": Column(pl.Int64, "End, likewise.", "trace"),
     "step": Column(pl.Int64, "Step.", "trace"),
-    "zero_ns": Column(pl.Int64, "When time 0 was, UTC ns on rank 0's host.", "trace"),
+    "zero_ns": Column(pl.Int64, "Time 0 of this table, UTC ns on rank 0's host.", "trace"),
 }
 
 FAILURES: dict[str, Column] = {
@@ -203,10 +206,10 @@ FAILURES: dict[str, Column] = {
     "status": Column(pl.String, "failed or cancelled.", "record.json"),
     "reason": Column(pl.String, "One of " + ", ".join(REASONS) + ".", "record.json"),
     "message": Column(pl.String, "The failure in one line.", "record.json"),
-    "rank": Column(pl.Int64, "Rank that failed first; null where none did.", "record.json"),
+    "rank": Column(pl.Int64, "Rank that failed first; null where no rank failed.", "record.json"),
     "host": Column(pl.String, "Its host.", "record.json"),
     "exit_code": Column(pl.Int64, "Its exit code; null for a signal.", "record.json"),
-    "signal": Column(pl.Int64, "The signal that it died of.", "record.json"),
+    "signal": Column(pl.Int64, "The signal that ended it.", "record.json"),
     "traceback": Column(pl.String, "End of the traceback of the rank that failed first.", "rankR.traceback.txt"),
     "traceback_rank0": Column(pl.String, "End of rank 0's traceback or stack dump.", "rank0.traceback.txt"),
 }
@@ -229,5 +232,5 @@ TABLES: dict[str, dict[str, Column]] = {
     "diagnoses": remedies.DIAGNOSES,
     "remedies": remedies.REMEDIES,
 }
-OF_SWEEP = ("diagnoses", "remedies")
-"""Tables that are made for a sweep as a whole, and not point by point."""
+SWEEP_TABLES = ("diagnoses", "remedies")
+"""Tables of a sweep as a whole, which are not made point by point."""

@@ -12,39 +12,39 @@ HOST_SAMPLES: dict[str, Column] = {
     "cpu_percent": Column(pl.Float64, "CPU time of the job's processes; 100 is one core.", "host-H.jsonl"),
     "rss_bytes": Column(pl.Int64, "Their resident memory.", "host-H.jsonl"),
     "host_memory_used_bytes": Column(pl.Int64, "Memory in use on the whole host.", "host-H.jsonl"),
-    "read_bytes": Column(pl.Int64, "Bytes that they have read from storage so far.", "host-H.jsonl"),
-    "write_bytes": Column(pl.Int64, "Bytes that they have written to storage so far.", "host-H.jsonl"),
-    "num_processes": Column(pl.Int64, "How many they are.", "host-H.jsonl"),
+    "read_bytes": Column(pl.Int64, "Bytes read from storage by these processes so far.", "host-H.jsonl"),
+    "write_bytes": Column(pl.Int64, "Bytes written to storage by these processes so far.", "host-H.jsonl"),
+    "num_processes": Column(pl.Int64, "Number of these processes.", "host-H.jsonl"),
 }
 
 _GPM = "GPM, mean over gpm_span_ns before t_ns (less its age, see clocks): "
 _TEXTS = {
     "sm_clock_mhz": "SM clock, MHz.",
     "memory_clock_mhz": "Memory clock, MHz.",
-    "utilization_percent": "Share of the driver's sample period in which any kernel ran; 100 says nothing of how well.",
+    "utilization_percent": "Share of the driver's sample period in which any kernel ran, however few SMs it used.",
     "memory_utilization_percent": "Share of that period in which device memory was read or written.",
     "memory_used_bytes": "Device memory in use, of all processes.",
-    "power_instant_w": "Board power at the moment (field 186), renewed every 100 ms, W.",
-    "power_average_w": "Board power, mean of the last second (field 185; nvidia-smi's power draw), W.",
+    "power_instant_w": "Instant board power (field 186), updated every 100 ms, W.",
+    "power_average_w": "Board power, mean of the last second (field 185; power draw of nvidia-smi), W.",
     "temperature_c": "GPU temperature, degrees Celsius.",
     "memory_temperature_c": "Memory temperature, degrees Celsius.",
-    "throttle_reasons": "Why clocks are held down: NVML's bits (1 idle, 4 power cap, 32, 64 thermal, 128 brake).",
+    "throttle_reasons": "Why clocks are throttled: NVML's bits (1 idle, 4 power cap, 32, 64 thermal, 128 brake).",
     "energy_j": "Energy counter since the driver was loaded, J; null in rows between two of its readings.",
     "ecc_corrected": "Corrected memory errors since the driver was loaded.",
     "ecc_uncorrected": "Uncorrected memory errors since then.",
     "processes": "Processes with a compute context on the GPU.",
-    "foreign_processes": "Those among them that no rank started; null where process ids cannot be matched.",
-    "gpm_span_ns": "Length of time before t_ns over which this row's GPM values are means, ns; null in other rows.",
+    "foreign_processes": "Those of them that no rank started; null where process ids cannot be matched.",
+    "gpm_span_ns": "Time before t_ns of which this row's GPM values are means, ns; null in rows without them.",
     "sm_active_percent": _GPM + "cycles in which an SM has at least one warp, mean over SMs.",
-    "sm_occupancy_percent": _GPM + "resident warps over the most that fit.",
-    "tensor_active_percent": _GPM + "cycles in which the tensor pipe of an SM works, of any type.",
+    "sm_occupancy_percent": _GPM + "resident warps over their limit.",
+    "tensor_active_percent": _GPM + "cycles in which the tensor pipe of an SM is active, of any type.",
     "tensor_hmma_percent": _GPM + "likewise, on fp16, bf16, tf32 or fp8.",
     "tensor_imma_percent": _GPM + "likewise, on integers.",
     "tensor_dfma_percent": _GPM + "likewise, on fp64.",
     "dram_active_percent": _GPM + "cycles in which the memory interface moves data.",
-    "fp64_active_percent": _GPM + "cycles in which the fp64 pipe works.",
-    "fp32_active_percent": _GPM + "cycles in which the fp32 pipe works.",
-    "fp16_active_percent": _GPM + "cycles in which the fp16 pipe (not tensor) works.",
+    "fp64_active_percent": _GPM + "cycles in which the fp64 pipe is active.",
+    "fp32_active_percent": _GPM + "cycles in which the fp32 pipe is active.",
+    "fp16_active_percent": _GPM + "cycles in which the fp16 pipe (not tensor) is active.",
     "pcie_tx_bytes_per_s": _GPM + "bytes a second sent over PCIe.",
     "pcie_rx_bytes_per_s": _GPM + "bytes a second received over PCIe.",
     "nvlink_tx_bytes_per_s": _GPM + "bytes a second sent over all NVLinks.",
@@ -67,7 +67,7 @@ ENERGY: dict[str, Column] = {
     "uuid": Column(pl.String, "GPU's UUID.", "nvml-H.arrow"),
     "rank": Column(pl.Int64, "Rank that computed on it; null where that is not known.", "rankR.result.json"),
     "window_s": Column(pl.Float64, "Length of the timed window, s.", "rankR.result.json"),
-    "steps": Column(pl.Int64, "Steps in it.", "steps"),
+    "steps": Column(pl.Int64, "Steps in the window.", "steps"),
     "counter_j": Column(pl.Float64, "Rise of the energy counter in the window, J.", "gpu_samples"),
     "counter_readings": Column(pl.Int64, "Readings of the counter in the window.", "gpu_samples"),
     "integrated_j": Column(pl.Float64, "Instant power integrated over the window (trapezoids), J.", "gpu_samples"),
@@ -81,44 +81,44 @@ ENERGY: dict[str, Column] = {
 
 CLOCKS: dict[str, Column] = {
     **RANK,
-    "look": Column(pl.String, "timed or traced."),
+    "look": Column(pl.String, "Run of the point: timed or traced."),
     "host": Column(pl.String, "Host name.", "rankR.result.json"),
     "between": Column(
         pl.String,
-        "utc-monotonic: how far the host's UTC strayed from its monotonic clock during the look. trace-steps: the "
-        "trace's ranges against the step loop's own times. ranks: ends of common collectives against rank 0's, after "
-        "the former was taken out. counters: age of the GPM values, from the end of the timed window.",
+        "utc-monotonic: drift of the host's UTC from its monotonic clock during the run. trace-steps: the trace's "
+        "ranges against the times that the step loop recorded. ranks: ends of common collectives against rank 0's, "
+        "after the former was subtracted. counters: age of the GPM values, from the end of the timed window.",
         "derived",
     ),
     "events": Column(pl.Int64, "Events compared.", "derived"),
     "offset_us": Column(
         pl.Float64,
-        "Median difference, us. Taken out of the trace's times, for ranks on other hosts than rank 0's too; not out of "
+        "Median difference, us. It is subtracted from the trace's times, also on other hosts than rank 0's; not from "
         "samples.",
         "derived",
     ),
-    "residual_us": Column(pl.Float64, "Median distance from it, us: what is left.", "derived"),
-    "residual_max_us": Column(pl.Float64, "Largest distance from it, us.", "derived"),
+    "residual_us": Column(pl.Float64, "Median distance from offset_us, us: the remaining error.", "derived"),
+    "residual_max_us": Column(pl.Float64, "Largest distance from offset_us, us.", "derived"),
 }
 
 COST: dict[str, Column] = {
     **ID,
     "condition": Column(
         pl.String,
-        "sampler: samplers on; idle: tracer there, not capturing; capturing: tracer captures.",
+        "sampler: samplers on; idle: tracer attached, not capturing; capturing: tracer captures.",
         "cost-*/steps-rR.jsonl",
     ),
-    "tool": Column(pl.String, "The sampler's rate, or the tracer.", "record.json"),
+    "tool": Column(pl.String, "Rate of the sampler, or name of the tracer.", "record.json"),
     "pair": Column(pl.Int64, "Number of the pair, from 0.", "cost-*"),
     "steps": Column(pl.Int64, "Steps of the condition, without the first of each block.", "cost-*/steps-rR.jsonl"),
     "step_ms": Column(pl.Float64, "Mean step of the slowest rank under the condition, ms.", "cost-*/steps-rR.jsonl"),
-    "plain_ms": Column(pl.Float64, "Mean step with nothing watching, ms.", "cost-*/steps-rR.jsonl"),
+    "plain_ms": Column(pl.Float64, "Mean step without sampler and tracer, ms.", "cost-*/steps-rR.jsonl"),
     "ratio": Column(pl.Float64, "step_ms over plain_ms.", "derived"),
 }
 
 GPU_EVENTS: dict[str, Column] = {
     **SAMPLE,
-    "gpu": Column(pl.Int64, "NVML index; null where the event is of no single GPU.", "events-H.jsonl"),
+    "gpu": Column(pl.Int64, "NVML index; null where the event does not concern a single GPU.", "events-H.jsonl"),
     "uuid": Column(pl.String, "Its UUID.", "events-H.jsonl"),
     "kind": Column(
         pl.String, "xid, ecc, foreign_process, low_gpu, gpu_lost, field_missing or sampler_lost.",

@@ -1,6 +1,6 @@
-"""The tables of `nightsweep ingest`: events with what was found of them, and what was computed from them.
+"""The tables of `nightsweep ingest`: events with their launches, ranges and steps, and what is computed from them.
 
-One Parquet file a table. Every row bears the `rank` and, where sums could mix files, the `report` it comes from.
+One Parquet file a table. Each row has the `rank` and, where sums could mix files, the `report` that it comes from.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import polars as pl
 
 from analysis.tables.column import Column
 from analysis.tables.events import DEVICES, EVENTS
-from analysis.tables.parts import HIDDEN, PARTS
+from analysis.tables.part_names import HIDDEN, PARTS
 
-_STEP = {"step": Column(pl.Int32(), "Step in whose host range it was called or launched; null outside steps.")}
+_STEP = {"step": Column(pl.Int32(), "Step in whose host range it was called or launched; null outside of steps.")}
 _PATH = {"nvtx_path": Column(pl.String(), "Ranges open at the call, outermost first, between slashes.")}
 _LAUNCH = {
     "thread": Column(pl.Int32(), "Thread that launched it."),
@@ -23,13 +23,13 @@ _LAUNCH = {
 _RANK = {"rank": Column(pl.Int64(), "Global rank, or the number of the process where the trace does not say.")}
 _REPORT = {**_RANK, "report": Column(pl.String(), "Name of the file.")}
 _SUM = {
-    "count": Column(pl.Int64(), "How many."),
+    "count": Column(pl.Int64(), "Number."),
     "total": Column(pl.Int64(), "Sum."),
     "mean": Column(pl.Float64(), "Mean."),
     "median": Column(pl.Float64(), "Median."),
-    "min": Column(pl.Int64(), "Least."),
+    "min": Column(pl.Int64(), "Smallest."),
     "max": Column(pl.Int64(), "Largest."),
-    "std": Column(pl.Float64(), "Standard deviation (n - 1); 0 of one."),
+    "std": Column(pl.Float64(), "Standard deviation (n - 1); 0 for a single one."),
 }
 _NAME = {**_REPORT, "name": Column(pl.String(), "Name.")}
 _RANGE = {
@@ -39,16 +39,18 @@ _RANGE = {
 }
 _ESTIMATES = {
     "category": Column(pl.String(), "Kind of operation, by the kernel's name."),
-    "precision": Column(pl.String(), "Number format, by the kernel's name; null where that does not say."),
-    "tensor_cores": Column(pl.Boolean(), "Whether it multiplies on tensor cores, by its name; null likewise."),
+    "precision": Column(pl.String(), "Number format, by the kernel's name; null where the name has none."),
+    "tensor_cores": Column(
+        pl.Boolean(), "Whether it multiplies on tensor cores, by its name; null where the name does not say."
+    ),
     "collective": Column(pl.String(), "Collective of a communication kernel."),
-    "waves": Column(pl.Float64(), "Blocks over those that are resident at once."),
+    "waves": Column(pl.Float64(), "Blocks over the number that can be resident at once."),
     "est_sm_efficiency": Column(pl.Float64(), "min(blocks / SMs, 1)."),
-    "theoretical_occupancy": Column(pl.Float64(), "Resident warps over the limit, were there blocks enough."),
-    "est_achieved_occupancy": Column(pl.Float64(), "The same with the blocks that there are."),
+    "theoretical_occupancy": Column(pl.Float64(), "Resident warps over their limit, given enough blocks."),
+    "est_achieved_occupancy": Column(pl.Float64(), "The same with the kernel's number of blocks."),
 }
 
-OF_RANK: dict[str, Column] = {
+RANK_COLLECTIVES: dict[str, Column] = {
     "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
     "device": Column(pl.Int32, "CUDA device ordinal."),
     "stream": Column(pl.Int64, "CUDA stream."),
@@ -62,24 +64,30 @@ OF_RANK: dict[str, Column] = {
     "start_ns": Column(pl.Int64, "Start of the kernel, ns."),
     "end_ns": Column(pl.Int64, "Its end, ns."),
     "calls": Column(pl.Int64, "NCCL calls that the kernel carries out; null where not known."),
-    "bytes": Column(pl.Int64, "Message size as NCCL tells it: a rank's share of a gather, scatter or all-to-all."),
+    "bytes": Column(pl.Int64, "Message size as NCCL reports it: a rank's share of a gather, scatter or all-to-all."),
     "communicator": Column(pl.String, "The communicator, the same on all its ranks."),
     "ranks": Column(pl.Int64, "Ranks of the communicator."),
 }
 """One row an NCCL kernel of one rank."""
 
-ACROSS: dict[str, Column] = {
-    **OF_RANK,
-    "lane": Column(pl.String, "What orders it: its communicator, or its stream where that is unknown."),
+COLLECTIVES: dict[str, Column] = {
+    **RANK_COLLECTIVES,
+    "lane": Column(
+        pl.String, "Its communicator, or its stream where that is unknown: collectives of a lane are in order."
+    ),
     "sequence": Column(pl.Int64, "Its number among those of its kind on its lane, the same on all ranks."),
-    "matched_ranks": Column(pl.Int64, "Ranks on which it was found. The rest is null where that is 1."),
-    "first_start_ns": Column(pl.Int64, "Start on the first rank that came, ns."),
-    "others_start_ns": Column(pl.Int64, "Start on the last but one: from then on only the last was waited for, ns."),
-    "others_end_ns": Column(pl.Int64, "Last end on the others: a broadcast's root need not wait for the last to come."),
+    "matched_ranks": Column(pl.Int64, "Ranks on which it was found. The columns below are null where that is 1."),
+    "first_start_ns": Column(pl.Int64, "Start on the earliest rank, ns."),
+    "others_start_ns": Column(pl.Int64, "Start on the last rank but one, ns: from then on only the last is missing."),
+    "others_end_ns": Column(
+        pl.Int64, "Last end on the other ranks, ns: a broadcast's root need not wait for the last rank."
+    ),
     "skew_ns": Column(pl.Int64, "Start on the last rank less that on the first, ns."),
     "late_rank": Column(pl.Int64, "The rank that came last."),
-    "transfer_ns": Column(pl.Int64, "Shortest duration over the ranks: what the collective takes when all are there."),
-    "wait_ns": Column(pl.Int64, "This rank's duration less transfer_ns: waiting for others, ns."),
+    "transfer_ns": Column(
+        pl.Int64, "Shortest duration over the ranks, ns: the time of the collective once all have come."
+    ),
+    "wait_ns": Column(pl.Int64, "This rank's duration less transfer_ns, ns: waiting for others."),
     "total_bytes": Column(pl.Int64, "Size as nccl-tests counts it: a gather, scatter or all-to-all of all ranks."),
     "algorithm_bandwidth": Column(pl.Float64, "total_bytes / transfer, bytes/s."),
     "bus_bandwidth": Column(pl.Float64, "algorithm_bandwidth times nccl-tests' factor, bytes/s."),
@@ -91,25 +99,25 @@ CATEGORIES = (
     "copy",  # none did, and a copy or memset ran
     "communication",  # neither did, and another collective ran
     "sync",  # the GPU was idle, and the thread waited in a synchronizing call
-    "allocator",  # likewise, in a call that takes or gives back memory
+    "allocator",  # likewise, in a call that allocates or frees memory
     "launch",  # likewise, in a call that launches work
     "call",  # likewise, in any other call of CUDA
     "range",  # in no such call: its innermost NVTX range
     "elsewhere",  # nor in any range: the innermost range of another thread of the process
     "nothing",  # nor was any other thread
-    "queued",  # launched, and not begun: the GPU idle
-    "unknown",  # the GPU idle; the trace does not hold the launch
+    "queued",  # launched but not begun, with the GPU idle
+    "unknown",  # the GPU was idle; the launch is not in the trace
     "unrecorded",  # before this rank's trace begins
 )
-INSTEAD: dict[str, Column] = {
+STRAGGLERS: dict[str, Column] = {
     "rank": Column(pl.Int64, "Global rank."),
     "step": Column(pl.Int32, "Step in which it launched the collectives; null outside of steps."),
     "late_ns": Column(pl.Int64, "Time in the step in which it alone was missing, over all collectives, ns."),
     "instead": Column(pl.String, "One of " + ", ".join(CATEGORIES) + "."),
     "name": Column(pl.String, "Kernel, copy direction, call or range; null for none."),
-    "duration_ns": Column(pl.Int64, "Time of that in late_ns, ns; the rows of a step add up to late_ns exactly."),
+    "duration_ns": Column(pl.Int64, "Time that it took of late_ns, ns; the rows of a step add up to late_ns exactly."),
 }
-"""One row a thing that a late rank did in a step."""
+"""One row an activity, call or range of a late rank in a step."""
 
 BANDWIDTH: dict[str, Column] = {
     "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),
@@ -122,7 +130,7 @@ BANDWIDTH: dict[str, Column] = {
     "percent": Column(pl.Float64, "bytes_per_s over the peak bandwidth of the device's memory, %; DtoD only."),
     "reason": Column(pl.String, "Why percent is null."),
 }
-"""The table that `bandwidth` gives."""
+"""One row a direction of copies and kind of host memory, of each device."""
 
 TRACE_TABLES: dict[str, dict[str, Column]] = {
     "kernels": {**EVENTS["kernels"], **_LAUNCH, **_ESTIMATES},
@@ -134,7 +142,7 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
     "nvtx": {
         **EVENTS["nvtx"],
         **_PATH,
-        "depth": Column(pl.Int32(), "How many ranges it lies in; null for one that ends on another thread."),
+        "depth": Column(pl.Int32(), "Number of ranges that it lies in; null for one that ends on another thread."),
         **_STEP,
     },
     "nvtx_gpu": {
@@ -142,38 +150,44 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
         "domain": EVENTS["nvtx"]["domain"],
         "style": EVENTS["nvtx"]["style"],
         **_PATH,
-        "depth": Column(pl.Int32(), "How many ranges it lies in."),
+        "depth": Column(pl.Int32(), "Number of ranges that it lies in."),
         **_STEP,
         "gpu_start_ns": Column(pl.Int64(), "Start of the first activity launched in it."),
-        "gpu_end_ns": Column(pl.Int64(), "End of the last one."),
-        "gpu_span_ns": Column(pl.Int64(), "Between these: its projection on the GPU."),
-        "gpu_busy_ns": Column(pl.Int64(), "Union of these activities."),
-        "launches": Column(pl.Int64(), "Calls in it that launched something."),
-        "activities": Column(pl.Int64(), "What they launched: more where a call launches a CUDA graph."),
+        "gpu_end_ns": Column(pl.Int64(), "End of the last activity launched in it."),
+        "gpu_span_ns": Column(pl.Int64(), "Time between these, ns: its projection on the GPU."),
+        "gpu_busy_ns": Column(pl.Int64(), "Time in which any of these activities ran, ns."),
+        "launches": Column(pl.Int64(), "Calls in it that launched an activity."),
+        "activities": Column(
+            pl.Int64(), "Activities that they launched: several for a call that launches a CUDA graph."
+        ),
     },
-    "collectives": ACROSS,
+    "collectives": COLLECTIVES,
     "collective_sizes": {
         "collective": Column(pl.String(), "Kind of collective."),
         "size_bytes": Column(pl.Int64(), "The power of two at or below total_bytes; null where sizes are not known."),
-        "count": Column(pl.Int64(), "Collectives that were matched over ranks."),
+        "count": Column(pl.Int64(), "Number of collectives that were matched over ranks."),
         "median_bus_bandwidth": Column(pl.Float64(), "Median over collectives, bytes/s."),
         "max_bus_bandwidth": Column(pl.Float64(), "Largest, bytes/s."),
         "transfer_ns": Column(pl.Int64(), "Sum of transfer times, ns."),
-        "wait_share": Column(pl.Float64(), "Of all ranks' time in them, the share that was waiting."),
+        "wait_share": Column(pl.Float64(), "Share of all ranks' time in them that was waiting."),
     },
     "waited_for": {
         **_RANK,
         "step": Column(pl.Int32(), "Step; null for the whole trace."),
-        "late_ns": Column(pl.Int64(), "How long the other ranks waited in collectives in which this one came last."),
-        "collectives": Column(pl.Int64(), "In how many it was last."),
+        "late_ns": Column(
+            pl.Int64(), "Time that the other ranks waited in collectives in which this one came last, ns."
+        ),
+        "collectives": Column(pl.Int64(), "Number of collectives in which it came last."),
     },
-    "stragglers": INSTEAD,
+    "stragglers": STRAGGLERS,
     "file_clocks": {
         **_RANK,
-        "events": Column(pl.Int64(), "Collectives that were compared."),
-        "offset_ns": Column(pl.Int64(), "What was taken out of all times of the file: its clock less the first one's."),
-        "residual_ns": Column(pl.Int64(), "Median distance that is left."),
-        "residual_max_ns": Column(pl.Int64(), "Largest distance that is left."),
+        "events": Column(pl.Int64(), "Number of collectives that were compared."),
+        "offset_ns": Column(
+            pl.Int64(), "The file's clock less the first file's, ns; it was subtracted from all times of the file."
+        ),
+        "residual_ns": Column(pl.Int64(), "Median distance from offset_ns, ns: the remaining error."),
+        "residual_max_ns": Column(pl.Int64(), "Largest distance from offset_ns, ns."),
     },
     "operators": EVENTS["operators"],
     "nccl_calls": EVENTS["nccl_calls"],
@@ -184,35 +198,39 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
         **_RANK,
         "step": Column(pl.Int32(), "Number of the step."),
         "device": Column(pl.Int32(), "CUDA device; null in a trace of a CPU."),
-        "start_ns": Column(pl.Int64(), "Start of its window (docs: analysis/metrics/steps/detection.py)."),
-        "end_ns": Column(pl.Int64(), "End of its window: the start of the next one's."),
-        "counted": Column(pl.Boolean(), "Whether it counts: of several steps the first does not."),
+        "start_ns": Column(pl.Int64(), "Start of its window (see analysis/metrics/steps/detection.py)."),
+        "end_ns": Column(pl.Int64(), "End of its window, which is the start of the next one."),
+        "counted": Column(pl.Boolean(), "Whether the step counts: of several the first does not."),
         "host_start_ns": Column(pl.Int64(), "Start of its range on the host."),
-        "host_end_ns": Column(pl.Int64(), "End of that."),
+        "host_end_ns": Column(pl.Int64(), "End of its range on the host."),
         "source": Column(pl.String(), "nvtx, launches (their period), or none: the whole trace as one step 0."),
     },
     "parts": {
         **_RANK,
         "device": Column(pl.Int32(), "CUDA device; null in a trace of a CPU."),
-        "part": Column(pl.String(), f"One of {', '.join(PARTS)}, apart from each other; or {HIDDEN}."),
-        "start_ns": Column(pl.Int64(), "Start of a stretch of the steps that count, in which the device did this."),
+        "part": Column(pl.String(), f"One of {', '.join(PARTS)}, which are disjoint; or {HIDDEN}."),
+        "start_ns": Column(pl.Int64(), "Start of an interval in the counted steps in which the device did this."),
         "end_ns": Column(pl.Int64(), "Its end."),
     },
     "step_parts": {
         **_RANK,
-        "step": Column(pl.Int32(), "Number of a step that counts."),
+        "step": Column(pl.Int32(), "Number of a counted step."),
         "device": Column(pl.Int32(), "CUDA device; null in a trace of a CPU."),
-        "part": Column(pl.String(), f"One of the parts; or {HIDDEN}, which is no part of the sum."),
+        "part": Column(pl.String(), f"One of the parts; or {HIDDEN}, which is not in the sum."),
         "duration_ns": Column(pl.Int64(), "Its time in the step's window; the parts add up to the window."),
     },
     "bandwidth": BANDWIDTH,
     "temporal": {
         **_RANK,
         "span_ns": Column(pl.Int64(), "From the first activity on the GPU to the last, as HTA counts it."),
-        "idle_ns": Column(pl.Int64(), "Of that, nothing ran."),
-        "compute_ns": Column(pl.Int64(), "Of that, compute kernels ran (docs: analysis/metrics/steps/temporal.py)."),
-        "non_compute_ns": Column(pl.Int64(), "The rest of it: communication and copies while nothing computed."),
-        "overlap_percent": Column(pl.Float64(), "Of the time of communication, the share beside compute, %."),
+        "idle_ns": Column(pl.Int64(), "Time of it in which nothing ran."),
+        "compute_ns": Column(
+            pl.Int64(), "Time of it in which compute kernels ran (see analysis/metrics/steps/temporal.py)."
+        ),
+        "non_compute_ns": Column(pl.Int64(), "The rest: communication and copies while nothing computed."),
+        "overlap_percent": Column(
+            pl.Float64(), "Share of the time of communication in which compute kernels ran too, %."
+        ),
     },
     "kernel_sum": {**_NAME, **_SUM},
     "api_sum": {**_NAME, **_SUM},
@@ -223,8 +241,8 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
     "paper_calls": {
         **_REPORT,
         "figure": Column(pl.String(), "Call or activity, as arXiv 2505.22905 names it."),
-        "source": Column(pl.String(), "Table that it is from."),
-        "count": Column(pl.Int64(), "How many."),
+        "source": Column(pl.String(), "Table that it comes from."),
+        "count": Column(pl.Int64(), "Number."),
         "total": Column(pl.Int64(), "Time, ns."),
         "mean": Column(pl.Float64(), "Mean time, ns."),
     },
@@ -234,7 +252,9 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
         "schema": Column(pl.String(), "Version of the export's schema."),
         "tool": Column(pl.String(), "Version of the tracer."),
         "partial": Column(pl.Boolean(), "Whether something of it could not be read."),
-        "problems": Column(pl.List(pl.String), "What could not."),
-        "absent": Column(pl.List(pl.String), "Kinds of events for which it has no table: not known if there were any."),
+        "problems": Column(pl.List(pl.String), "What could not be read, a line each."),
+        "absent": Column(
+            pl.List(pl.String), "Kinds of events that were not recorded: whether there were any is not known."
+        ),
     },
 }

@@ -33,7 +33,7 @@ def collect(
         for point in one["points"]:
             listed.setdefault(point["point_id"], (point, one["round"]))
     ids = list(listed)
-    frames = {name: concatenated(name, ids, derived) for name in tables.TABLES if name not in tables.OF_SWEEP}
+    frames = {name: concatenated(name, ids, derived) for name in tables.TABLES if name not in tables.SWEEP_TABLES}
     have = set(frames["points"]["point_id"])
     absent = [_not_run(point) for point, _ in listed.values() if point["point_id"] not in have]
     points = pl.concat([frames["points"], point_files.points_frame(absent)])

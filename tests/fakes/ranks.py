@@ -1,4 +1,4 @@
-"""Timelines of ranks that do what they are told, and the real ones of tests/data/h200-ranks."""
+"""Timelines of ranks, made event by event, and the recorded ones of tests/data/h200-ranks."""
 
 import gzip
 import sqlite3
@@ -69,13 +69,13 @@ class Timeline:
         }
 
 
-def analysed(path, name):
+def analyse(path, name):
     """All tables of a file, its ranks one after the other."""
-    made = list(engine.analysed(path, name))
+    made = list(engine.analyse(path, name))
     return {table: pl.concat([frames[table] for frames in made if table in frames]) for table in made[-1]}
 
 
-def unpacked(name, folder):
+def unpack(name, folder):
     """An export of tests/data/h200-ranks, such as ddp-r0."""
     path = folder / f"{name}.sqlite"
     path.write_bytes(gzip.decompress((DATA / "h200-ranks" / f"{name}.sqlite.gz").read_bytes()))
@@ -83,7 +83,7 @@ def unpacked(name, folder):
 
 
 def payload_tables(path):
-    """What nccl_payload.calls takes."""
+    """The arguments of payloads.calls."""
     types = {"text": pl.String, "value": pl.String, "name": pl.String, "binaryData": pl.Binary}
     wanted = {
         "NVTX_EVENTS": payloads.EVENT_COLUMNS,
@@ -97,6 +97,6 @@ def payload_tables(path):
             yield pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def read(path):
+def read_events(path):
     """Events of an export."""
     return nsys.read(path).events

@@ -74,7 +74,7 @@ def random_trace(seed: int, crossing: bool = False) -> Trace:
         else column.empty(columns)
         for kind, columns in EVENTS.items()
     }
-    return Trace(events, column.empty(DEVICES), about={"format": "random"})
+    return Trace(events, column.empty(DEVICES), facts={"format": "random"})
 
 
 def _host(row):

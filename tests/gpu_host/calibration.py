@@ -20,7 +20,7 @@ import polars as pl
 from analysis.metrics import intervals
 from analysis.metrics.points import energy
 from analysis.metrics.ranks import clock
-from analysis.metrics.steps import trace
+from analysis.metrics.steps import selection
 from analysis.readers import gpu_log
 from analysis.readers.nsys import reader as nsys
 from jobs.record.json_files import read_lines
@@ -48,7 +48,7 @@ def read(folder: Path) -> _Row:
 
 def log_of(folder: Path, uuid: str | None = None) -> pl.DataFrame:
     """The samples of a look, of one GPU where it is named."""
-    frame = gpu_log.one(next(folder.glob("nvml-*.arrow")))
+    frame = gpu_log.read_log(next(folder.glob("nvml-*.arrow")))
     return frame if uuid is None else frame.filter(pl.col("uuid") == uuid)
 
 
@@ -84,7 +84,7 @@ def _load(samples: pl.DataFrame, facts: Mapping[str, Any], load: Mapping[str, An
     sm_mhz, memory_mhz = _mean(inside, "sm_clock_mhz"), _mean(inside, "memory_clock_mhz")
     peak_flops = per_clock * facts["sm_count"] * sm_mhz * 1e6 if per_clock and sm_mhz else None
     peak_bytes = 2 * memory_mhz * 1e6 * facts["memory_bus_bits"] / 8 if memory_mhz else None
-    one = energy.of_gpu(samples, samples.clear().with_columns(step=0, samples=0, tokens=0), window)
+    one = energy.gpu_energy(samples, samples.clear().with_columns(step=0, samples=0, tokens=0), window)
     return {
         "load": load["load"],
         "seconds": seconds,
@@ -118,8 +118,8 @@ def bursts(folder: Path, uuid: str) -> _Row:
     events = nsys.read(folder / "trace-r0.sqlite").events
     marks = events["nvtx"].filter(pl.col("name").cat.starts_with("burst ")).sort("start_ns")
     ends = np.array([line["end_ns"] for line in read_lines(folder / "loads.jsonl", dict)])
-    ranges = clock.compared(marks["end_ns"].to_numpy() - ends[: len(marks)])
-    busy = trace.spans(events["kernels"])
+    ranges = clock.compare(marks["end_ns"].to_numpy() - ends[: len(marks)])
+    busy = selection.covered_time(events["kernels"])
     samples = log_of(folder, uuid).drop_nulls(["gpm_span_ns", "sm_active_percent"])
     age, rms = age_of_counters(busy, samples)
     return {
@@ -141,7 +141,7 @@ def age_of_counters(busy: intervals.Intervals, samples: pl.DataFrame) -> tuple[f
     share = active / np.percentile(active, 95)
 
     def distance(age: float) -> float:
-        told = (intervals.until(busy, end - age) - intervals.until(busy, start - age)) / (end - start)
+        told = (intervals.length_before(busy, end - age) - intervals.length_before(busy, start - age)) / (end - start)
         return float(np.sqrt(np.mean((told - share) ** 2)))
 
     best = min(range(-FURTHEST_NS, FURTHEST_NS, STEP_NS), key=distance)

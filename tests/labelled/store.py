@@ -24,7 +24,7 @@ import polars as pl
 import pyarrow as pa
 
 from analysis.ingest import engine
-from analysis.readers.nsys.fields import SOURCES
+from analysis.readers.nsys.export_fields import SOURCES
 from analysis.tools.publish import leaks
 from analysis.tools.publish.scrub import Scrubber, nsys_copy
 from jobs.telemetry.gpu import log
@@ -66,7 +66,7 @@ def plain(frame: pl.DataFrame) -> pl.DataFrame:
 def differing(source: Path, kept: Path, scrubber: Scrubber) -> list[str]:
     """Tables of the engine that are not the same of both exports, but for what was scrubbed."""
     name = source.name
-    both = zip(engine.analysed(source, name), engine.analysed(kept, name), strict=True)
+    both = zip(engine.analyse(source, name), engine.analyse(kept, name), strict=True)
     found = set()
     for whole, small in both:
         for table in whole.keys() | small.keys():

@@ -235,7 +235,7 @@ def test_what_is_kept_reads_like_the_whole_export_and_tells_no_secret(results, t
     small.write_bytes(lzma.decompress((kept / "traced/trace-r0.sqlite.xz").read_bytes()))
     whole = results / "points/ddp/traced/trace-r0.sqlite"
     assert small.stat().st_size < whole.stat().st_size
-    (before,), (after,) = (list(engine.analysed(path, "trace-r0")) for path in (whole, small))
+    (before,), (after,) = (list(engine.analyse(path, "trace-r0")) for path in (whole, small))
     assert after["collectives"]["bytes"].null_count() == 0 < after["collectives"].height
     assert after["step_parts"].equals(before["step_parts"])
     assert {path.name for path in (kept / "traced").iterdir()} >= {"nvml-node1.arrow.gz", "steps-r0.jsonl.gz"}

@@ -15,7 +15,7 @@ from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.thresholds import limit
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
-from analysis.metrics.steps import trace
+from analysis.metrics.steps import selection
 
 CAUSE = "communication"
 NVLINK_BYTES_PER_S = 25e9
@@ -187,7 +187,7 @@ def exposed_communication(e: Evidence) -> list[Cause]:
 
 
 def _all(lane: Lane) -> intervals.Intervals:
-    return trace.spans(lane.exposed.calls)
+    return selection.covered_time(lane.exposed.calls)
 
 
 def _hidden(lane: Lane) -> intervals.Intervals:

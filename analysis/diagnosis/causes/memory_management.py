@@ -14,7 +14,7 @@ from analysis.diagnosis.thresholds import limit
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import parts
-from analysis.tables.parts import COPIES
+from analysis.tables.part_names import COPIES
 
 CAUSE = "memory_management"
 LARGE_BYTES = 1 << 20

@@ -22,7 +22,7 @@ from analysis.diagnosis.evidence.lane import LATE, Lane
 from analysis.diagnosis.thresholds import limit
 from analysis.metrics.intervals import Intervals
 from analysis.sweep.interval import half_interval
-from analysis.tables.parts import BUSY, PARTS
+from analysis.tables.part_names import BUSY, PARTS
 from jobs.point.point import Point
 from jobs.record.launch_files import RankResult
 from jobs.record.record import Record

@@ -52,7 +52,7 @@ def divided(collectives: pl.DataFrame, exposed: Intervals) -> Exposed:
         for rank in late
     }
     transfer = intervals.subtract(exposed, waiting)
-    inside = intervals.until(transfer, end) - intervals.until(transfer, begins)
+    inside = intervals.length_before(transfer, end) - intervals.length_before(transfer, begins)
     matched = bool((calls["matched_ranks"] > 1).any()) if calls.height else False
     return Exposed(
         transfer, waiting, by_rank, calls.with_columns(exposed_ns=pl.Series(inside, dtype=pl.Int64)), matched

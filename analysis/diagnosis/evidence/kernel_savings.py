@@ -104,7 +104,7 @@ def _named(kernels: pl.DataFrame, pattern: str) -> Floats:
 
 
 def _without_tensor_cores(kernels: pl.DataFrame, device: str | None) -> Floats:
-    peak = peaks.of(device)
+    peak = peaks.peak_of(device)
     text = kernels.select(pl.col("category", "precision").cast(pl.String), "tensor_cores")
     matrix = text["category"].is_in(sorted(kernel_class.MATRIX)).to_numpy()
     plain = (~text["tensor_cores"].fill_null(True)).to_numpy() & matrix & (_named(kernels, NOT_ELIGIBLE) == 0)

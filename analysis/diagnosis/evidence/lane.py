@@ -15,8 +15,8 @@ from analysis.diagnosis.evidence.exposed import Exposed
 from analysis.diagnosis.thresholds import limit
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
-from analysis.metrics.steps import parts, trace
-from analysis.tables.parts import BUSY
+from analysis.metrics.steps import parts, selection
+from analysis.tables.part_names import BUSY
 
 Ints = npt.NDArray[np.int64]
 Frames = Mapping[str, pl.DataFrame]
@@ -41,7 +41,7 @@ class Lane:
 
     def lengths(self, covered: Intervals) -> Ints:
         """How much of a set lies in each step, ns."""
-        return parts.inside(covered, self.steps["start_ns"].to_numpy(), self.steps["end_ns"].to_numpy())
+        return parts.lengths_inside(covered, self.steps["start_ns"].to_numpy(), self.steps["end_ns"].to_numpy())
 
     def summed(self, start: pl.Series | Ints, length: npt.ArrayLike = 1.0) -> npt.NDArray[np.float64]:
         """Lengths of events added up by the step in which they start, ns; without lengths, how many they are."""
@@ -56,7 +56,7 @@ class Lane:
         """When a range of such a name was open on the host."""
         names = self.events["nvtx"]["name"].unique().cast(pl.String)
         wanted = names.filter(names.str.contains(pattern)).cast(pl.Categorical())
-        return trace.spans(self.events["nvtx"].filter(pl.col("name").is_in(wanted.implode())))
+        return selection.covered_time(self.events["nvtx"].filter(pl.col("name").is_in(wanted.implode())))
 
     @functools.cached_property
     def periods(self) -> Ints:
@@ -70,9 +70,9 @@ class Lane:
             return np.full(self.steps.height, np.nan)
         launching = pl.concat([frame["thread"] for frame in self.own.values()]).drop_nulls().unique()
         long = pl.col("end_ns") - pl.col("start_ns") >= limit("pause")
-        still = trace.spans(self.events["runtime"].filter(pl.col("thread").is_in(launching.implode()), long))
+        still = selection.covered_time(self.events["runtime"].filter(pl.col("thread").is_in(launching.implode()), long))
         begin, end = self.steps["host_start_ns"].to_numpy(), self.steps["host_end_ns"].to_numpy()
-        return np.asarray(end - begin - parts.inside(still, begin, end), dtype=np.float64)
+        return np.asarray(end - begin - parts.lengths_inside(still, begin, end), dtype=np.float64)
 
     @property
     def launches_known(self) -> bool:
@@ -127,7 +127,7 @@ def of_device(events: Frames, windows: pl.DataFrame, spans: pl.DataFrame, rank: 
         spans: the table `parts` of this rank and device.
     """
     counted = windows.filter("counted").sort("start_ns")
-    own = {kind: parts.of_device(events[kind], device) for kind in ("kernels", "graphs", "copies", "memsets")}
+    own = {kind: parts.device_rows(events[kind], device) for kind in ("kernels", "graphs", "copies", "memsets")}
     sets = parts.sets_of(spans)
     if counted.is_empty() or not any(len(sets[part]) for part in BUSY) or not any(f.height for f in own.values()):
         return None

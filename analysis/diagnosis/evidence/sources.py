@@ -16,7 +16,7 @@ from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.ingest import point_tables, trace_tables
 from analysis.metrics.ranks import clock
-from analysis.tables.parts import HIDDEN
+from analysis.tables.part_names import HIDDEN
 from jobs.point.point import FIELDS, Point, complete
 from jobs.record.point_folder import record_of, results_of
 
@@ -164,7 +164,7 @@ def of_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evidenc
         absent["trace of all ranks"] = f"{len({one.rank for one in found.lanes})} of {point.processes} ranks are traced"
     if has_traces and problems:
         absent["trace, in part"] = problems
-    offsets = clock.of_hosts(
+    offsets = clock.host_offsets(
         clocks.filter(pl.col("between") == "ranks").to_dicts(), {rank.rank: rank.host for rank in ranks}
     )
     held = samples.within(gpus, samples.timed(ranks, offsets)) or samples.within(gpus, spans(found))

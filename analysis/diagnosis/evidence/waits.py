@@ -48,9 +48,9 @@ def calls(events: Mapping[str, pl.DataFrame], own: Mapping[str, pl.DataFrame], w
     )  # fmt: skip
     found = marked.with_columns(why=why).filter(pl.col("why").is_in(WAITS))
     start, end = found["start_ns"].to_numpy(), found["end_ns"].to_numpy()
-    found = found.with_columns(waited_ns=pl.Series(parts.inside(work, start, end), dtype=pl.Int64))
+    found = found.with_columns(waited_ns=pl.Series(parts.lengths_inside(work, start, end), dtype=pl.Int64))
     loading = intervals.merge(*(parts.thread_sets(events, int(each))["idle_data_wait"] for each in launching))
-    beside = parts.inside(loading, start, end) == 0
+    beside = parts.lengths_inside(loading, start, end) == 0
     kept = found.filter(pl.Series(beside) & (pl.col("waited_ns") >= SHORTEST_WAIT_NS))
     return kept.select("start_ns", "end_ns", "why", "waited_ns").sort("end_ns")
 
@@ -62,7 +62,7 @@ def lost(waited: pl.DataFrame, idle: Intervals) -> dict[str, Intervals]:
     if waited.is_empty() or not len(idle):
         return dict.fromkeys(WAITS, intervals.empty())
     begin = waited["end_ns"].to_numpy()
-    before = intervals.until(idle, begin)
+    before = intervals.length_before(idle, begin)
     lengths = np.diff(np.append(before, intervals.total(idle)))
     credit = dict.fromkeys(WAITS, 0.0)
     for start, length, why, took in zip(before, lengths, waited["why"], waited["waited_ns"], strict=True):

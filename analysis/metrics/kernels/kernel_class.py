@@ -1,4 +1,4 @@
-"""What a GPU kernel does, told by its name: kind of operation, number format, tensor cores, collective.
+"""What a GPU kernel does, by its name: kind of operation, number format, tensor cores, collective.
 
 Names are the only thing that every tracer gives for a kernel. They follow each library's habits, not a standard, so the
 rules are lists (analysis/metrics/kernels/kernel_rules.py, analysis/metrics/kernels/kernel_format.py), tested against
@@ -39,29 +39,34 @@ class KernelClass:
 
 
 def classify(name: str) -> KernelClass:
-    """The class of a kernel of this name, demangled or short, as nsys or Kineto writes it."""
-    name = kernel_rules.bare(name)
+    """The class of a kernel by its name, demangled or short, as nsys or Kineto writes it.
+
+    Example:
+        >>> classify("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+        KernelClass(category='communication', precision='fp32', tensor_cores=False, collective='all_reduce')
+    """
+    name = kernel_rules.bare_name(name)
     category = kernel_rules.category(name)
     if category == "other":
-        return KernelClass(category, kernel_format.element(name))
+        return KernelClass(category, kernel_format.element_format(name))
     if category == "communication":
         collective = kernel_rules.collective(name)
-        return KernelClass(category, kernel_format.reduced(name), False, collective)
+        return KernelClass(category, kernel_format.reduction_format(name), False, collective)
     if category not in MATRIX:
-        return KernelClass(category, kernel_format.element(name), False)
-    precision, tensor_cores = kernel_format.matrix(name)
+        return KernelClass(category, kernel_format.element_format(name), False)
+    precision, tensor_cores = kernel_format.matrix_format(name)
     return KernelClass(category, precision, tensor_cores)
 
 
-def classified(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Kernels, in their order, with category, precision, tensor_cores and collective.
+def add_classes(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Add the columns category, precision, tensor_cores and collective to kernels, in their order.
 
-    A trace has a few hundred names and may have millions of kernels, so each name is looked at once.
+    A trace has a few hundred names and may have millions of kernels, so each name is classified once.
     """
     names = kernels["name"].unique()
     classes = [classify(name or "") for name in names]
     columns = {
-        column: pl.Series([getattr(each, column) for each in classes], dtype=dtype)
+        column: pl.Series([getattr(kind, column) for kind in classes], dtype=dtype)
         for column, dtype in _COLUMNS.items()
     }
     found = pl.DataFrame({"name": names, **columns})

@@ -1,7 +1,7 @@
-"""Which number format a kernel's name tells, and whether it multiplies on tensor cores.
+"""The number format in a kernel's name, and whether it multiplies on tensor cores.
 
-Matrix kernels of libraries spell the format in codes of their own, each read by a rule of its own here. Other kernels
-are templates that name their C++ types. All take bare names (kernel_rules.bare).
+Each library spells the format of its matrix kernels in another code; here is a rule for each. Other kernels are
+templates that name their C++ types. All functions take bare names (kernel_rules.bare_name).
 """
 
 from __future__ import annotations
@@ -62,46 +62,46 @@ _TENSOR_CORES = re.compile(
 )
 
 
-def element(name: str) -> str | None:
-    """The data's format in a templated kernel: the narrowest floating type named."""
+def element_format(name: str) -> str | None:
+    """The format of a templated kernel's data: the narrowest floating type in its name; None where it has none."""
     name = name.lower()
     found = next((kind for kind, pattern in _ELEMENT if pattern.search(name)), None)
     # Composable Kernel keeps bf16 as unsigned short.
     return "bf16" if found in ("fp32", None) and re.search(r"\bck(_tile)?::.*unsigned short", name) else found
 
 
-def reduced(name: str) -> str | None:
-    """The format that a collective adds up in; None for one that only moves bytes, whatever type its name carries."""
+def reduction_format(name: str) -> str | None:
+    """The format in which a collective adds up; None for one that only moves bytes, whatever type its name holds."""
     if not re.match(r"nccl", name):
-        return element(name)
+        return element_format(name)
     adds = re.search(r"(AllReduce|ReduceScatter|Kernel_Reduce)_", name)
-    return element(name.replace("_", " ")) if adds else None
+    return element_format(name.replace("_", " ")) if adds else None
 
 
-def matrix(name: str) -> Format:
-    """Format and tensor cores of a matrix product, a convolution or an attention."""
-    found = next((each for rule in _FORMATS if (each := rule(name)) is not None), None)
+def matrix_format(name: str) -> Format:
+    """The inputs' format of a matrix product, convolution or attention, and whether it runs on tensor cores."""
+    found = next((format_ for rule in _FORMATS if (format_ := rule(name)) is not None), None)
     if found is not None:
         return found
     if _NO_TENSOR_CORES.search(name):
-        return element(name), False
+        return element_format(name), False
     tensor_cores = True if _TENSOR_CORES.search(name) else None
     if "sdpa" in name:  # cuDNN's attention writes f16 for bf16 as well
         return None, tensor_cores
-    return (_first if "flash" in name.lower() else element)(name), tensor_cores
+    return (_first_format if "flash" in name.lower() else element_format)(name), tensor_cores
 
 
-def _first(name: str) -> str | None:
+def _first_format(name: str) -> str | None:
     """The type named first: FlashAttention names its inputs first and may name another type for an output."""
-    found = [(each.start(), kind) for kind, pattern in _ELEMENT if (each := pattern.search(name.lower()))]
+    found = [(match.start(), kind) for kind, pattern in _ELEMENT if (match := pattern.search(name.lower()))]
     return min(found)[1] if found else None
 
 
 def _nvjet(name: str) -> Format | None:
     """cuBLAS on Hopper and later: letters of A and B (one if they are the same), compute type, C, and D.
 
-    t is bf16, h fp16 and q fp8: seen in runs of these types. What else there is stays untold, but for s with tf32, fp32
-    multiplied as TF32.
+    t is bf16, h fp16 and q fp8: seen in runs of these types. Other letters stay unknown, but for s with tf32, which is
+    fp32 multiplied as TF32.
     """
     found = _NVJET.search(name)
     if found is None:
@@ -121,21 +121,21 @@ def _xmma(name: str) -> Format | None:
 def _mma(name: str) -> Format | None:
     """CUTLASS and cuBLAS that name the MMA shape: accumulator, shape (16816), and types about it.
 
-    Where no type is told, the shape can: fp32 data in s1688 is multiplied as TF32.
+    Where no type is named, the shape may imply it: fp32 data in s1688 is multiplied as TF32.
     """
     found = _MMA.search(name)
     if found is None:
         return None
     narrow = _NARROW.search(name)
-    told = found[3] or (narrow and narrow[1])
-    precision = _CODES[told] if told else _MMA_INPUTS.get(found[1] + found[2]) or _MMA_INPUTS.get(found[1])
+    code = found[3] or (narrow and narrow[1])
+    precision = _CODES[code] if code else _MMA_INPUTS.get(found[1] + found[2]) or _MMA_INPUTS.get(found[1])
     return precision, True
 
 
 def _simt(name: str) -> Format | None:
     """BLAS's letter before gemm (sgemm), or cuDNN's (scudnn): no tensor cores."""
     found = _SIMT.search(name)
-    return None if found is None else (element(name) or _LETTERS[found[1]], False)
+    return None if found is None else (element_format(name) or _LETTERS[found[1]], False)
 
 
 def _tensile(name: str) -> Format | None:

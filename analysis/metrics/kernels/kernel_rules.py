@@ -1,8 +1,8 @@
-"""Which words of a kernel's name tell what it does: an ordered list of patterns, the first that is found decides.
+"""The category of a kernel by words in its name: an ordered list of patterns, of which the first that matches decides.
 
-Names nest: PyTorch's elementwise_kernel carries the functor that tells a copy from an addition, and a name such as
-nll_loss_forward_reduce has words of several categories. So the order goes from what a word settles to what it only
-suggests, and generic templates (elementwise, reduce) come last. Patterns are matched in lower case.
+Names nest: PyTorch's elementwise_kernel holds the functor that distinguishes a copy from an addition, and a name such
+as nll_loss_forward_reduce has words of several categories. So words that settle the category come before words that
+only suggest it, and generic templates (elementwise, reduce) come last. Patterns are matched in lower case.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _RULES = tuple(
         # The vector products of BLAS carry cublasGemvTensor in their template, but are reductions.
         ("reduction", r"\bdot_kernel<|reduce_1block_kernel<"),
         ("memory", r"nchwtonhwc|nhwctonchw|chunk_cat|split_with_sizes"),
-        # flashinfer keeps norms, activations and sampling in its namespace: the word flash alone tells nothing.
+        # flashinfer keeps norms, activations and sampling in its namespace: the word flash alone says nothing.
         ("normalisation", r"flashinfer::norm|qk_?norm"),
         ("softmax_loss", r"attn_softmax"),
         (
@@ -113,9 +113,11 @@ _INDUCTOR_RULES = (
 )
 
 
-def bare(name: str) -> str:
-    """A name without the parameters of functions: they repeat the template, or hold scalars (double alpha) that are not
-    the data. Those of a lambda stay, in brackets: they are what the kernel computes on."""
+def bare_name(name: str) -> str:
+    """A kernel's name without function parameters, which repeat the template or hold scalars (double alpha).
+
+    The parameters of a lambda stay, in brackets: they are what the kernel computes on.
+    """
     name = _LAMBDA.sub(r"lambda[\1]", name)
     while name != (shorter := _PARENTHESES.sub(" ", name)):
         name = shorter
@@ -127,7 +129,7 @@ def category(name: str) -> str:
     name = name.lower()
     inductor = _INDUCTOR.match(name)
     if inductor:
-        return _inductor(name, inductor[1])
+        return _inductor_category(name, inductor[1])
     return next((kind for kind, pattern in _RULES if pattern.search(name)), "other")
 
 
@@ -137,7 +139,7 @@ def collective(name: str) -> str | None:
     return next((kind for kind, pattern in COLLECTIVES if pattern.search(name)), None)
 
 
-def _inductor(name: str, form: str) -> str:
+def _inductor_category(name: str, form: str) -> str:
     """Inductor names a kernel by its form (pointwise, reduction, template) and then the operators fused into it.
 
     The form decides: a pointwise kernel that lists native_layer_norm only applies its weights. A foreach kernel (for)

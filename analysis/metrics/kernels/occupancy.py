@@ -1,7 +1,7 @@
 """How well a kernel's launch shape fills the GPU, from its launch parameters and the device's limits alone.
 
-It is an upper bound of what a profiler's counters would show: waiting warps count as well as busy ones, and a tail of
-few blocks is not seen. What is computed is what PyTorch's profiler calls "Est. SM Efficiency" and "Est. Achieved
+It is an upper bound of what a profiler's counters would show: waiting warps count like busy ones, and a tail of few
+blocks is not seen. The estimates are those that PyTorch's profiler calls "Est. SM Efficiency" and "Est. Achieved
 Occupancy" (README of kineto/tb_plugin), with the resident blocks as NVIDIA's calculator has them (cuda_occupancy.h of
 the CUDA toolkit, cudaOccMaxActiveBlocksPerMultiprocessor), each SM set to its largest shared memory.
 """
@@ -20,11 +20,11 @@ _LIMITS = {
     "7.0": 32, "7.2": 32, "7.5": 16, "8.0": 32, "8.6": 16, "8.7": 16, "8.9": 24, "9.0": 32,
     "10.0": 32, "10.1": 24, "10.3": 32, "11.0": 24, "12.0": 24, "12.1": 24,
 }  # fmt: skip
-"""Resident blocks of an SM at most (cuda_occupancy.h), for a trace that tells the compute capability only (Kineto)."""
+"""Resident blocks of an SM at most (cuda_occupancy.h), for a trace that has the compute capability only (Kineto)."""
 
 
 def occupancy(kernels: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Kernels, in their order, with the columns COLUMNS; null wherever the trace lacks something that it takes.
+    """Add COLUMNS to kernels, in their order; null where the trace lacks a value that they need.
 
     `waves`: blocks / (SMs x resident blocks of an SM), Nsight Compute's Waves Per SM. `est_sm_efficiency`: SMs that get
     a block, min(blocks / SMs, 1). `theoretical_occupancy`: resident warps of an SM / its limit, were there blocks
@@ -43,7 +43,7 @@ def occupancy(kernels: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     ).unique(["rank", "device"], keep="first", maintain_order=True)
     found = kernels.join(limits, on=["rank", "device"], how="left", nulls_equal=True, maintain_order="left")
     return (
-        found.with_columns(_warps=_up(pl.col("threads"), _WARP))
+        found.with_columns(_warps=_units(pl.col("threads"), _WARP))
         .with_columns(_resident=_resident())
         .with_columns(**_shares())
         .drop(pl.selectors.starts_with("_"))
@@ -70,21 +70,21 @@ def _resident() -> pl.Expr:
     """
     warps = pl.col("_warps")
     major = pl.col("_compute_capability").str.extract(r"^(\d+)").cast(pl.Int64)
-    of_warp = _up(pl.col("registers").clip(lower_bound=1) * _WARP, _REGISTER_UNIT) * _REGISTER_UNIT
+    of_warp = _units(pl.col("registers").clip(lower_bound=1) * _WARP, _REGISTER_UNIT) * _REGISTER_UNIT
     by_registers = pl.col("_registers_per_sm") // _PARTITIONS // of_warp * _PARTITIONS // warps
     unit = pl.when(major >= 8).then(128).when(major == 7).then(256)
     reserved = pl.when(major >= 8).then(1024).otherwise(0)
-    of_block = _up((pl.col("shared_bytes") + reserved).clip(lower_bound=1), unit) * unit
+    of_block = _units((pl.col("shared_bytes") + reserved).clip(lower_bound=1), unit) * unit
     by_shared = pl.col("_shared_bytes_per_sm") // of_block
     return _least(pl.col("_warps_per_sm") // warps, pl.col("_resident_limit"), by_registers, by_shared)
 
 
-def _up(count: pl.Expr, unit: pl.Expr | int) -> pl.Expr:
-    """How many units hold so much."""
+def _units(count: pl.Expr, unit: pl.Expr | int) -> pl.Expr:
+    """The number of units that hold this count, rounded up."""
     return (count + unit - 1) // unit
 
 
-def _least(*each: pl.Expr) -> pl.Expr:
+def _least(*values: pl.Expr) -> pl.Expr:
     """The least, null if any is null (min_horizontal passes over nulls)."""
-    known = pl.all_horizontal(*(one.is_not_null() for one in each))
-    return pl.when(known).then(pl.min_horizontal(*each))
+    known = pl.all_horizontal(*(value.is_not_null() for value in values))
+    return pl.when(known).then(pl.min_horizontal(*values))

@@ -1,4 +1,4 @@
-"""Who launched what: every activity of a GPU with its launching call, and with the NVTX ranges open there.
+"""Which call launched each activity of a GPU, and in which NVTX ranges that call lies.
 
 An activity belongs to the call with its process and correlation id; a call to all ranges of its thread that contain it
 whole.
@@ -13,39 +13,45 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from analysis.metrics.launches import projection
-from analysis.metrics.launches import ranges as nvtx
-from analysis.metrics.launches.ranges import Ints
+from analysis.metrics.launches import projection, range_tree
+from analysis.metrics.launches.range_tree import Ints
 
 ON_DEVICE = ("kernels", "graphs", "copies", "memsets")
 
 
 @dataclass(frozen=True)
-class Attributed:
-    """Events of one rank with what was found of them. `ranges`: the table nvtx_gpu."""
+class Attribution:
+    """Events of one process with their launches. `ranges`: the table nvtx_gpu."""
 
     events: dict[str, pl.DataFrame]
     ranges: pl.DataFrame
 
 
-def attribute(events: Mapping[str, pl.DataFrame]) -> Attributed:
-    """Events of one process, with columns added: nvtx_path (ranges, calls and activities), depth (ranges), and thread,
-    launch_ns, launch_end_ns, the launching call's (activities)."""
+def attribute(events: Mapping[str, pl.DataFrame]) -> Attribution:
+    """Join the activities of one process with the calls that launched them and the ranges around these.
+
+    Args:
+        events: the tables of EVENTS, of one process.
+
+    Returns:
+        The events with more columns: nvtx_path for ranges, calls and activities; depth for ranges; thread, launch_ns
+        and launch_end_ns of the launching call for activities. And the table nvtx_gpu.
+    """
     across = events["nvtx"]["style"] == "across"
     marks = events["nvtx"].filter(~across) if across.any() else events["nvtx"]
     calls = events["runtime"]
-    tree = nvtx.tree(*_bounds(marks))
+    tree = range_tree.build(*_bounds(marks))
     activities = pl.concat([events[kind].select("start_ns", "end_ns", "correlation") for kind in ON_DEVICE])
     with ThreadPoolExecutor(1) as beside:  # neither needs the other, and each keeps one core busy
-        named = beside.submit(nvtx.paths, tree, marks["name"])
+        named = beside.submit(range_tree.paths, tree, marks["name"])
         inner = tree.innermost(*_bounds(calls))
-        call = launching(calls["correlation"], activities["correlation"])
-        place, gpu = projection.projected(tree, inner, calls, activities, call)
+        call = launching_calls(calls["correlation"], activities["correlation"])
+        place, gpu = projection.project(tree, inner, calls, activities, call)
         texts, path = named.result()
     words = texts.cast(pl.Categorical())
-    of_call = _taken(words, path[inner] if len(path) else inner, inner >= 0)
+    of_call = _path_column(words, path[inner] if len(path) else inner, inner >= 0)
     launches = _launches(calls, of_call, call)
-    own = _marked(marks, tree, words, path)
+    own = _add_paths(marks, tree, words, path)
     edges = np.cumsum([0, *(events[kind].height for kind in ON_DEVICE)]).tolist()
     found = {
         kind: events[kind].hstack(launches.slice(first, last - first))
@@ -53,7 +59,7 @@ def attribute(events: Mapping[str, pl.DataFrame]) -> Attributed:
     }
     spans = gpu.with_columns(gpu_span_ns=pl.col("gpu_end_ns") - pl.col("gpu_start_ns"))
     rest = pl.concat([own, events["nvtx"].filter(across)], how="diagonal") if across.any() else own
-    return Attributed(
+    return Attribution(
         {**events, **found, "nvtx": rest, "runtime": calls.with_columns(nvtx_path=of_call)},
         own[tree.row[place]].hstack(spans),
     )
@@ -65,24 +71,26 @@ def _bounds(frame: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
     return thread, start, np.maximum(start, end)
 
 
-def _taken(words: pl.Series, place: Ints, known: np.typing.NDArray[np.bool_]) -> pl.Series:
-    """The words at these places, as nvtx_path; null where not known."""
+def _path_column(words: pl.Series, place: Ints, known: np.typing.NDArray[np.bool_]) -> pl.Series:
+    """The paths at these places, as nvtx_path; null where not known."""
     if not len(words):
         return pl.Series("nvtx_path", [None] * len(place), dtype=pl.Categorical())
     places = pl.Series(place.astype(np.uint32))
     return words.gather(places if known.all() else places.set(pl.Series(~known), None)).alias("nvtx_path")
 
 
-def _marked(marks: pl.DataFrame, tree: nvtx.Tree, words: pl.Series, path: Ints) -> pl.DataFrame:
+def _add_paths(marks: pl.DataFrame, tree: range_tree.Tree, words: pl.Series, path: Ints) -> pl.DataFrame:
     back, depth = np.empty(len(path), dtype=np.int64), np.empty(len(path), dtype=np.int32)
     back[tree.row], depth[tree.row] = path, tree.depth
-    return marks.with_columns(_taken(words, back, back >= 0), pl.Series("depth", depth))
+    return marks.with_columns(_path_column(words, back, back >= 0), pl.Series("depth", depth))
 
 
-def launching(of_calls: pl.Series, of_activities: pl.Series) -> Ints:
-    """Place of the call that launched each activity, by correlation id within a process; -1 for none. Of calls with one
-    id the first."""
-    ids, wanted = of_calls.fill_null(-1).to_numpy(), of_activities.fill_null(-2).to_numpy()
+def launching_calls(call_ids: pl.Series, activity_ids: pl.Series) -> Ints:
+    """Place of the call that launched each activity, by correlation id within a process; -1 for none.
+
+    Of several calls with one id it is the first.
+    """
+    ids, wanted = call_ids.fill_null(-1).to_numpy(), activity_ids.fill_null(-2).to_numpy()
     if not len(ids) or not len(wanted):
         return np.full(len(wanted), -1, dtype=np.int64)
     least, room = int(ids.min()), int(ids.max()) - int(ids.min()) + 1

@@ -1,7 +1,7 @@
-"""NVTX ranges projected on the GPU: when what was launched in a range ran, and for how long.
+"""NVTX ranges projected on the GPU: when the activities launched in a range ran, and for how long.
 
 The projection reaches from the first start to the last end of the activities launched in the range, as
-`nsys stats -r nvtx_gpu_proj_trace` has it; its busy time is the union of those activities, not their sum.
+`nsys stats -r nvtx_gpu_proj_trace` has it; `gpu_busy_ns` is the union of those activities, not their sum.
 """
 
 from __future__ import annotations
@@ -11,31 +11,41 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from analysis.metrics.launches.ranges import Ints, Tree
+from analysis.metrics.launches.range_tree import Ints, Tree
 
 COLUMNS = ("gpu_start_ns", "gpu_end_ns", "gpu_busy_ns", "launches", "activities")
 
 
-def projected(
+def project(
     tree: Tree, inner: Ints, calls: pl.DataFrame, activities: pl.DataFrame, call: Ints
 ) -> tuple[Ints, pl.DataFrame]:
-    """Places in the tree of the ranges in which something was launched, and COLUMNS of them.
+    """Project the ranges in which something was launched on the GPU.
 
-    `inner`: innermost range of each call; `call`: launching call of each activity; -1 for none.
+    Args:
+        tree: the ranges.
+        inner: place in the tree of the innermost range of each call; -1 for none.
+        calls: thread, start_ns and end_ns of the calls.
+        activities: start_ns and end_ns of the activities.
+        call: place of the launching call of each activity; -1 for none.
+
+    Returns:
+        Places in the tree of these ranges, and COLUMNS of them.
     """
     own = np.flatnonzero(call >= 0)
     start, end = (activities[name].to_numpy()[own] for name in ("start_ns", "end_ns"))
-    rows = list(_levels(tree, inner, call[own], start, end))
+    rows = list(_level_groups(tree, inner, call[own], start, end))
     if len(tree.crossed):
-        rows += _crossed(tree, calls, call[own], start, end)
-    joined = [np.concatenate(each) for each in zip(*rows, strict=True)] if rows else [np.empty(0, np.int64)] * 6
+        rows += _crossed_groups(tree, calls, call[own], start, end)
+    joined = [np.concatenate(column) for column in zip(*rows, strict=True)] if rows else [np.empty(0, np.int64)] * 6
     order = np.argsort(tree.row[joined[0]], kind="stable")
     return joined[0][order], pl.DataFrame({n: values[order] for n, values in zip(COLUMNS, joined[1:], strict=True)})
 
 
-def _levels(tree: Tree, inner: Ints, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
-    """For each depth of the tree, innermost first, place and COLUMNS of its ranges, without those that others cross: an
-    activity counts for one range of a depth."""
+def _level_groups(tree: Tree, inner: Ints, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
+    """Place and COLUMNS of the ranges of each depth, innermost first, without those that others cross.
+
+    An activity counts for one range of each depth.
+    """
     plain = np.ones(len(tree.begin), dtype=np.bool_)
     plain[tree.crossed] = False
     holder = inner[call]
@@ -52,10 +62,10 @@ def _levels(tree: Tree, inner: Ints, call: Ints, start: Ints, end: Ints) -> Iter
         depth[at] = np.where(holder[at] >= 0, tree.depth[holder[at]].astype(np.int64), -1)
 
 
-def _crossed(tree: Tree, calls: pl.DataFrame, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
-    """The same of ranges that others cross, one after another: what they contain is not told by parents."""
-    begin = tree.at(*(calls[name].to_numpy()[call] for name in ("thread", "start_ns")))
-    done = tree.at(*(calls[name].to_numpy()[call] for name in ("thread", "end_ns")))
+def _crossed_groups(tree: Tree, calls: pl.DataFrame, call: Ints, start: Ints, end: Ints) -> Iterator[tuple[Ints, ...]]:
+    """The same of ranges that others cross, one after another: what they contain does not follow from parents."""
+    begin = tree.key(*(calls[name].to_numpy()[call] for name in ("thread", "start_ns")))
+    done = tree.key(*(calls[name].to_numpy()[call] for name in ("thread", "end_ns")))
     order = np.argsort(begin, kind="stable")
     first = np.searchsorted(begin[order], tree.begin[tree.crossed], side="left")
     last = np.searchsorted(begin[order], tree.end[tree.crossed], side="right")
@@ -86,12 +96,12 @@ def _groups(group: Ints, call: Ints, start: Ints, end: Ints) -> tuple[Ints, ...]
         start[edges] + base,
         last + base,
         np.add.reduceat(new, edges),
-        _calls(group, call, edges),
+        _call_counts(group, call, edges),
         sizes,
     )
 
 
-def _calls(group: Ints, call: Ints, edges: Ints) -> Ints:
+def _call_counts(group: Ints, call: Ints, edges: Ints) -> Ints:
     """Number of different calls in each group: one call may launch many activities, as that of a CUDA graph does."""
     order = np.lexsort((call, group))
     new = np.append(True, (call[order][1:] != call[order][:-1]) | (group[order][1:] != group[order][:-1]))

@@ -20,10 +20,10 @@ _STYLES = {"push_pop": "PushPop", "start_end": "StartEnd", "across": "StartEnd",
 _TOOK = pl.col("end_ns") - pl.col("start_ns")
 
 
-def by_name(frame: pl.DataFrame, value: pl.Expr, *keys: str) -> pl.DataFrame:
-    """Keys, then count, total, mean, median, min, max and std (n - 1; 0 of one) of a value, the largest total first."""
-    named = frame.select(*keys, value=value)
-    sums = named.group_by(keys).agg(
+def totals_by_name(frame: pl.DataFrame, value: pl.Expr, *keys: str) -> pl.DataFrame:
+    """Count, total, mean, median, min, max and std (n - 1; 0 of one) of a value by `keys`, the largest total first."""
+    values = frame.select(*keys, value=value)
+    sums = values.group_by(keys).agg(
         count=pl.len().cast(pl.Int64),
         total=pl.col("value").sum(),
         mean=pl.col("value").mean(),
@@ -36,32 +36,32 @@ def by_name(frame: pl.DataFrame, value: pl.Expr, *keys: str) -> pl.DataFrame:
     return texts.sort(pl.col("total"), *keys, descending=[True, *(False for _ in keys)])
 
 
-def of_events(events: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+def event_sums(events: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """The sums of one report but `nvtx_gpu_sum`, by name of table. Times in ns, sizes in bytes."""
     copies = pl.concat([events[kind].select("name", "start_ns", "end_ns", "bytes") for kind in ("copies", "memsets")])
     return {
-        "kernel_sum": by_name(events["kernels"], _TOOK, "name"),
-        "api_sum": by_name(events["runtime"], _TOOK, "name"),
-        "copy_time_sum": by_name(copies, _TOOK, "name"),
-        "copy_size_sum": by_name(copies, pl.col("bytes"), "name"),
-        "nvtx_sum": by_name(styled(events["nvtx"]), _TOOK, "name", "domain", "style"),
+        "kernel_sum": totals_by_name(events["kernels"], _TOOK, "name"),
+        "api_sum": totals_by_name(events["runtime"], _TOOK, "name"),
+        "copy_time_sum": totals_by_name(copies, _TOOK, "name"),
+        "copy_size_sum": totals_by_name(copies, pl.col("bytes"), "name"),
+        "nvtx_sum": totals_by_name(with_style_names(events["nvtx"]), _TOOK, "name", "domain", "style"),
     }
 
 
-def of_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
+def range_sums(ranges: pl.DataFrame) -> pl.DataFrame:
     """`nvtx_gpu_sum`, from nvtx_gpu."""
-    return by_name(styled(ranges), pl.col("gpu_span_ns"), "name", "domain", "style")
+    return totals_by_name(with_style_names(ranges), pl.col("gpu_span_ns"), "name", "domain", "style")
 
 
-def styled(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Ranges with their style as `nsys stats` names it."""
+def with_style_names(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Ranges with their style in the words of `nsys stats`."""
     known = ranges["style"].unique()
     names = known.cast(pl.String).replace_strict(_STYLES, default="Unknown")
     return ranges.with_columns(pl.col("style").replace_strict(known, names, return_dtype=pl.Categorical()))
 
 
-def paper(sums: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """figure, source, count, total, mean of PAPER; one that does not occur has none and took none."""
+def paper_calls(sums: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """The table `paper_calls`: figure, source, count, total, mean of PAPER; count and total are 0 where none occurs."""
     rows = []
     for figure, (source, pattern) in PAPER.items():
         own = sums[source].filter(pl.col("name").str.contains(pattern))

@@ -1,8 +1,8 @@
-"""What measuring costs: the table COST, from the control of a point (jobs/launch/control.py).
+"""The cost of measuring: the table COST, from the control of a point (jobs/launch/control.py).
 
-A block's time is the mean over its steps of the slowest rank's step, without the block's first step, which fills the
-pipeline anew. The samplers' blocks are compared with the block beside them in the same start; the tracer's, which need
-a start of their own, with the plain blocks of the pair's other start.
+A block's time is the mean over its steps of the slowest rank's step, without the block's first step, which refills the
+pipeline. The samplers' blocks are compared with the neighbouring block of the same start; the tracer's, which need a
+separate start, with the plain blocks of the pair's other start.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def rows(point: Path, record: Record) -> list[_Row]:
         plain = blocks(folder)
         for none, sampler in _neighbours(plain):
             name = f"{record.settings.get('nvml_hz')} Hz" if record.device == "cuda" else "host"
-            found.append({"condition": "sampler", "tool": name, "pair": turn, **_compared(sampler, none)})
+            found.append({"condition": "sampler", "tool": name, "pair": turn, **_comparison(sampler, none)})
             turn += 1
         traced = blocks(point / f"cost-tracer-{pair}")
         for condition in ("idle", "capturing"):
             mine, none = (traced.filter(pl.col("phase") == condition), plain.filter(pl.col("phase") == "none"))
             if not mine.is_empty() and not none.is_empty():
                 found.append(
-                    {"condition": condition, "tool": record.tracer.used, "pair": pair, **_compared(mine, none)}
+                    {"condition": condition, "tool": record.tracer.used, "pair": pair, **_comparison(mine, none)}
                 )
     return found
 
@@ -62,20 +62,24 @@ def blocks(folder: Path) -> pl.DataFrame:
 
 
 def _neighbours(plain: pl.DataFrame) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
-    """Pairs (none, sampler) of blocks that stand side by side."""
-    parts = [plain[i] for i in range(plain.height)]
-    pairs = [(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+    """Pairs (none, sampler) of neighbouring blocks."""
+    rows_ = [plain[i] for i in range(plain.height)]
+    pairs = [(a, b) for a, b in zip(rows_[::2], rows_[1::2], strict=False)]
     return [(a, b) if a["phase"][0] == "none" else (b, a) for a, b in pairs]
 
 
-def _compared(mine: pl.DataFrame, none: pl.DataFrame) -> _Row:
+def _comparison(mine: pl.DataFrame, none: pl.DataFrame) -> _Row:
     step, plain = (float(f["total_ms"].sum()) / float(f["steps"].sum()) for f in (mine, none))
     return {"steps": int(mine["steps"].sum()), "step_ms": step, "plain_ms": plain, "ratio": step / plain}
 
 
 def summary(cost: pl.DataFrame) -> pl.DataFrame:
-    """One row a point, condition and tool: pairs, plain_ms (median), ratio (geometric mean), error (its standard
-    error; null for one pair), low and high (the extremes)."""
+    """Summarise COST by point, condition and tool.
+
+    Returns:
+        pairs, plain_ms (median), ratio (geometric mean), error (its standard error; null for one pair), low and high
+        (the extremes).
+    """
     ratio = pl.col("ratio")
     keys = ("point_id", "condition", "tool")
     made = cost.group_by(keys).agg(

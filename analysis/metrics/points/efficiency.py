@@ -1,10 +1,10 @@
-"""How much of what devices are stated to do they did: FLOP/s of steps, bytes/s of copies.
+"""Share of the devices' stated peaks that was reached: FLOP/s of steps, bytes/s of copies.
 
     MFU = model FLOPs of a step / (ranks * stated dense peak of one device * time of a step)
-    HFU = the same of hardware FLOPs, which hold what activation checkpointing recomputes
+    HFU = the same of hardware FLOPs, which include what activation checkpointing recomputes
 
-(Chowdhery et al., arXiv 2204.02311, section 4.1 and appendix B.) A share above 100 % cannot be: something that it is
-made of is wrong, and it is refused, with a reason in its place.
+(Chowdhery et al., arXiv 2204.02311, section 4.1 and appendix B.) A share above 100 % is impossible: one of
+its terms is wrong. It is refused, and the reason stands in its place.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from jobs.record.launch_files import RankResult
 _Json = dict[str, Any]
 
 
-def of_point(results: Sequence[RankResult], settings: Mapping[str, Any], world: int, step_ms: float) -> _Json:
-    """COLUMNS of a point, of `world` devices from what its ranks told at their end and its mean step time."""
-    # Of a job with DataParallel one rank tells of all devices.
+def utilisation(results: Sequence[RankResult], settings: Mapping[str, Any], world: int, step_ms: float) -> _Json:
+    """COLUMNS of a point, of `world` devices from what its ranks recorded at their end and its mean step time."""
+    # Of a job with DataParallel one rank counts for all devices.
     flops, uncounted = _flops(results, 1 if settings.get("strategy") == "dp" else world)
     peak, unknown = _peak(results, settings.get("precision"))
     row: _Json = {"flops_per_step": flops and flops[0], "peak_flops_per_s": peak}
@@ -53,15 +53,18 @@ def _peak(results: Sequence[RankResult], precision: str | None) -> tuple[float |
     names = sorted({str(result.device_name) for result in results})
     if len(names) != 1:
         return None, f"ranks on devices of several models: {', '.join(names)}"
-    device = peaks.of(names[0])
+    device = peaks.peak_of(names[0])
     # bf16_pure differs from bf16 in what is kept, not in what is multiplied.
     peak = device.flops_per_s.get((precision or "").removesuffix("_pure")) if device else None
     return peak, None if peak else f"no stated peak of {names[0]} in {precision}"
 
 
 def bandwidth(copies: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """The table BANDWIDTH of a trace's copies between device and host, and within a device; `copies` and `devices` as
-    in analysis/tables/events.py. The peak is that of the trace, else the one that the device's maker states."""
+    """The table BANDWIDTH: a trace's copies between device and host, and within a device.
+
+    `copies` and `devices` are as in analysis/tables/events.py. The peak is that of the trace, else the one that the
+    device's maker states.
+    """
     host = {"HtoD": "source", "DtoH": "target"}
     kind = pl.coalesce(pl.when(pl.col("direction") == d).then(pl.col(end)) for d, end in host.items())
     known = _memory_peaks(devices)
@@ -76,9 +79,9 @@ def bandwidth(copies: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
 
 def _memory_peaks(devices: pl.DataFrame) -> dict[tuple[Any, ...], float | None]:
     found = {}
-    for rank, device, name, told in devices.select("rank", "device", "name", "memory_bytes_per_s").iter_rows():
-        stated = peaks.of(name)
-        found[rank, device] = told or (stated.memory_bytes_per_s if stated else None)
+    for rank, device, name, recorded in devices.select("rank", "device", "name", "memory_bytes_per_s").iter_rows():
+        stated = peaks.peak_of(name)
+        found[rank, device] = recorded or (stated.memory_bytes_per_s if stated else None)
     return found
 
 

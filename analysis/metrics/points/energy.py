@@ -2,8 +2,8 @@
 
 The sensor's caveats. The counter and the instant power move every 100 ms, so a window of a second is good to about a
 tenth, and a point's own columns are null below that. On A100 and H100 the sensor samples power during a quarter of the
-time only (arXiv 2312.02741): windows of many seconds, in steady state, are what it is good for. Board power is the
-GPU's with its memory, not the host's.
+time only (arXiv 2312.02741): windows of many seconds, in steady state, are what it is good for. Board power covers
+the GPU and its memory, not the host.
 
     counter_j      e(end) - e(start), both interpolated between readings
     integrated_j   integral of the instant power over the window, trapezoids between readings
@@ -25,15 +25,16 @@ _Row = dict[str, Any]
 _Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 TOUCHED_BYTES = 64 << 20
-"""A rise of the used memory by so much is a rank that has opened its context."""
+"""When the used memory rises by this, a rank has opened its context."""
 FEWEST_IDLE = 5
+"""Readings of an idle GPU that its idle power needs: the sensor moves only every 100 ms."""
 SHORTEST_S = 1.0
-"""A shorter window's energy stands in ENERGY alone, beside the number of its readings."""
+"""The energy of a shorter window stands only in ENERGY, with the number of its readings: the sensor is too slow."""
 
 
 def rows(samples: pl.DataFrame, results: Sequence[RankResult], timed: pl.DataFrame) -> list[_Row]:
-    """One row a GPU of ENERGY, without the point's id. `samples`: gpu_samples; `results`: what ranks told at their end
-    (the window is each rank's own, on the clock of its host); `timed`: the timed steps."""
+    """One row a GPU of ENERGY, without the point's id. `samples`: gpu_samples; `results`: what ranks recorded at their
+    end (the window is each rank's own, on the clock of its host); `timed`: the timed steps."""
     of_uuid = {result.uuid: (result.rank, result.window) for result in results if result.uuid and result.window}
     found = []
     for gpu in samples.filter(pl.col("look") == "timed").drop_nulls("uuid").partition_by("uuid", maintain_order=True):
@@ -42,12 +43,18 @@ def rows(samples: pl.DataFrame, results: Sequence[RankResult], timed: pl.DataFra
         rank, window = of_uuid[gpu["uuid"][0]]
         own = timed.filter(pl.col("rank") == rank)
         base = {"host": gpu["host"][0], "gpu": gpu["gpu"][0], "uuid": gpu["uuid"][0], "rank": rank}
-        found.append(base | of_gpu(gpu.sort("t_ns"), own, (window.start_ns, window.end_ns)))
+        found.append(base | gpu_energy(gpu.sort("t_ns"), own, (window.start_ns, window.end_ns)))
     return found
 
 
-def of_gpu(gpu: pl.DataFrame, steps: pl.DataFrame, window: tuple[int, int]) -> _Row:
-    """The measured columns of one GPU, from its samples in order of time and the timed steps of its rank."""
+def gpu_energy(gpu: pl.DataFrame, steps: pl.DataFrame, window: tuple[int, int]) -> _Row:
+    """The measured columns of ENERGY of one GPU.
+
+    Args:
+        gpu: its samples, in order of time.
+        steps: the timed steps of its rank.
+        window: start and end of the timed window, ns.
+    """
     length = (window[1] - window[0]) / 1e9
     energy, power = _series(gpu, "energy_j", window[0]), _series(gpu, "power_instant_w", window[0])
     counter, idle = _rise(energy, length), idle_w(gpu)
@@ -57,19 +64,19 @@ def of_gpu(gpu: pl.DataFrame, steps: pl.DataFrame, window: tuple[int, int]) -> _
         "window_s": length,
         "steps": count,
         "counter_j": counter,
-        "counter_readings": _inside(energy, length),
+        "counter_readings": _count_inside(energy, length),
         "integrated_j": _integral(power, length),
-        "power_readings": _inside(power, length),
+        "power_readings": _count_inside(power, length),
         "idle_w": idle,
         "above_idle_j": None if counter is None or idle is None else counter - idle * length,
-        "step_j": _over(counter, count),
-        "sample_j": _over(counter, int(steps["samples"].sum())),
-        "token_j": _over(counter, tokens),
+        "step_j": _ratio(counter, count),
+        "sample_j": _ratio(counter, int(steps["samples"].sum())),
+        "token_j": _ratio(counter, tokens),
     }
 
 
 def _series(gpu: pl.DataFrame, name: str, zero: int) -> _Series:
-    """Times (s from `zero`; floats hold no UTC ns) and readings."""
+    """Times, s from `zero` (a float cannot hold UTC ns), and readings."""
     there = gpu.drop_nulls(name)
     return (there["t_ns"] - zero).to_numpy() / 1e9, there[name].to_numpy()
 
@@ -93,17 +100,19 @@ def _integral(series: _Series, length: float) -> float | None:
     return float(np.trapezoid(np.interp(at, *series), at))
 
 
-def _inside(series: _Series, length: float) -> int:
+def _count_inside(series: _Series, length: float) -> int:
     return int(((series[0] >= 0) & (series[0] <= length)).sum())
 
 
-def _over(joules: float | None, count: int | None) -> float | None:
+def _ratio(joules: float | None, count: int | None) -> float | None:
     return joules / count if joules is not None and count else None
 
 
 def idle_w(gpu: pl.DataFrame) -> float | None:
-    """Power of a GPU that nobody has touched yet: the 10th percentile of the readings before its memory fills, for
-    the GPU may still cool down from the job before."""
+    """Power of a GPU before its rank used it, W: the 10th percentile of the readings before its memory fills.
+
+    Not the mean, because the GPU may still cool down from the job before. None with fewer than FEWEST_IDLE readings.
+    """
     used = gpu.drop_nulls(["memory_used_bytes", "power_instant_w"])
     if used.is_empty():
         return None

@@ -1,9 +1,9 @@
-"""What makers state of their devices: dense peak FLOP/s by precision, and memory bandwidth.
+"""Peaks that makers state of their devices: dense FLOP/s by precision, and memory bandwidth.
 
-Names are those that NVML and torch give, less the maker's prefix; only whole names count, so that a MIG slice or a
-variant that is not here has no peak rather than another device's. Data sheets give most tensor-core numbers with 2:4
-sparsity: here is half of those. Where a device has two units for a precision, the faster one counts: matrix products of
-fp64 run on the tensor cores where they can. fp32 is without TF32. fp16 and bf16 accumulate in fp32, as torch does.
+Names are those of NVML and torch without the maker's prefix; only whole names count, so that a MIG slice or an unlisted
+variant has no peak rather than another device's. Data sheets give most tensor-core numbers with 2:4 sparsity; listed is
+half of those. Where a device has two units for a precision, the faster one counts: matrix products of fp64 run on the
+tensor cores where they can. fp32 is without TF32. fp16 and bf16 accumulate in fp32, as torch does.
 """
 
 from __future__ import annotations
@@ -61,6 +61,11 @@ PEAKS: dict[str, Peak] = {
 }
 
 
-def of(name: str | None) -> Peak | None:
-    """The device of this name; None where nothing is stated of it here."""
+def peak_of(name: str | None) -> Peak | None:
+    """The stated peaks of the device of this name; None for a device that is not listed.
+
+    Example:
+        >>> peak_of("NVIDIA H200").memory_bytes_per_s
+        4800000000000.0
+    """
     return PEAKS.get((name or "").removeprefix("NVIDIA ").removeprefix("AMD "))

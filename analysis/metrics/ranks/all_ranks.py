@@ -1,4 +1,4 @@
-"""What only all ranks together tell: one clock, collectives matched over ranks, and whom they waited for."""
+"""The tables that need all ranks: one clock, collectives matched over ranks, and the ranks that others waited for."""
 
 from __future__ import annotations
 
@@ -15,39 +15,45 @@ TIMES = (
 )  # fmt: skip
 """Columns that are points in time, not lengths."""
 NEEDED = ("kernels", "copies", "memsets", "runtime", "nvtx")
-"""Events that tell what a late rank did instead."""
+"""Events that show what a late rank did instead."""
 NAMES = ("collectives", "collective_sizes", "waited_for", "stragglers", "file_clocks")
 
 
-def moved(frame: pl.LazyFrame, by: int) -> pl.LazyFrame:
-    """A table with an offset taken out of its times."""
+def subtract_offset(frame: pl.LazyFrame, by: int) -> pl.LazyFrame:
+    """The table with an offset (ns) subtracted from its times."""
     have = [name for name in frame.collect_schema().names() if name in TIMES]
     return frame.with_columns(pl.col(have) - by) if by else frame
 
 
-def clocks(files: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """How much each file's clock is off the first one's, by the ends of common collectives; all ranks of one file share
-    a clock. `files`: the collectives of each."""
+def file_offsets(files: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The table `file_clocks`: the offset of each file's clock to the first one's, by the ends of common collectives.
+
+    All ranks of a file share its clock. `files`: the collectives of each.
+    """
     if len(files) < 2:
         return column.empty(TRACE_TABLES["file_clocks"])
     firsts = [frame.filter(pl.col("rank") == frame["rank"].min()) if frame.height else frame for frame in files]
-    _, offsets = matching.aligned(firsts)
+    _, offsets = matching.align(firsts)
     return offsets
 
 
-def together(
+def joint_tables(
     files: Sequence[pl.DataFrame], events_of: Callable[[int], Mapping[str, pl.DataFrame]]
 ) -> dict[str, pl.DataFrame]:
-    """The tables NAMES but `file_clocks`. `files`: collectives of each file, on one clock. `events_of`: a rank's
-    events, which are asked for only where others waited for that rank."""
+    """The tables NAMES but `file_clocks`.
+
+    Args:
+        files: the collectives of each file, on one clock.
+        events_of: returns a rank's events; called only for ranks that others waited for.
+    """
     ranks = [part for frame in files for part in frame.partition_by("rank", maintain_order=True)]
-    found = collectives.across(ranks)
+    found = collectives.match_ranks(ranks)
     late = found["late_rank"].drop_nulls().unique().sort().to_list()
-    instead = [straggler.instead(events_of(rank), found, rank) for rank in late]
+    instead = [straggler.straggler_rows(events_of(rank), found, rank) for rank in late]
     made = {
         "collectives": found,
         "collective_sizes": collectives.bandwidth_by_size(found),
-        "waited_for": straggler.waited_for(found),
+        "waited_for": straggler.waits_by_rank(found),
         "stragglers": pl.concat([column.empty(TRACE_TABLES["stragglers"]), *instead]),
     }
     return {name: column.conform(frame, TRACE_TABLES[name]).collect() for name, frame in made.items()}

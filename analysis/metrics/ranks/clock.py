@@ -1,9 +1,9 @@
-"""One clock for all evidence of a look: the host's UTC, and between hosts rank 0's.
+"""One clock for all measurements of a run: the host's UTC, and between hosts that of rank 0.
 
-Steps, samples and events carry UTC and monotonic time of their host. A trace has a clock of its own, tied to UTC by the
-tracer; the step loop's ranges, which are in the trace and in steps-rR.jsonl, tell by how much that is off. Between
-hosts UTC is as good as NTP; there the ends of common collectives tell, which leave all ranks at the same time
-(nsys_jax and TraceLens align so).
+Steps, samples and events have UTC and monotonic time of their host. A trace has another clock, tied to UTC by the
+tracer; the step loop's ranges, which are in the trace and in steps-rR.jsonl, show by how much that is off. Between
+hosts UTC is as good as NTP; there the offset comes from the ends of common collectives, which end on all ranks at the
+same time (nsys_jax and TraceLens align clocks like this).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.metrics.steps import trace
+from analysis.metrics.steps import selection
 from jobs.record.json_files import read_lines
 from jobs.record.launch_files import RankResult, StepLine
 
@@ -27,8 +27,8 @@ COMMON = r"(?i)all_?reduce|all_?gather|reduce_?scatter"
 """Collectives that end everywhere at once."""
 
 
-def compared(differences_ns: _Ints) -> _Row:
-    """events, offset_us, residual_us, residual_max_us of differences between two clocks."""
+def compare(differences_ns: _Ints) -> _Row:
+    """The columns events, offset_us, residual_us and residual_max_us of CLOCKS, from differences between two clocks."""
     if not len(differences_ns):
         return {"events": 0, "offset_us": None, "residual_us": None, "residual_max_us": None}
     middle = float(np.median(differences_ns))
@@ -48,32 +48,37 @@ def step_times(folder: Path, rank: int) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(("step", "start_ns", "mono_ns"), pl.Int64), orient="row")
 
 
-def utc_against_monotonic(folder: Path, rank: int) -> _Row:
-    """How UTC strayed from the monotonic clock during the look."""
+def utc_row(folder: Path, rank: int) -> _Row:
+    """The row of CLOCKS of UTC against the monotonic clock during the run."""
     steps = step_times(folder, rank).drop_nulls()
     away = (steps["start_ns"] - steps["mono_ns"]).to_numpy()
-    row = compared(away - away[0] if len(away) else away)
+    row = compare(away - away[0] if len(away) else away)
     return {"rank": rank, "between": "utc-monotonic", **row}
 
 
-def trace_against_steps(windows: pl.DataFrame, folder: Path, rank: int) -> _Row:
-    """The trace's ranges of steps against the step loop's times. `windows`: the trace's table of this rank, on its own
-    clock."""
-    noted = step_times(folder, rank).select(pl.col("step").cast(pl.Int32), noted_ns="start_ns")
+def trace_row(windows: pl.DataFrame, folder: Path, rank: int) -> _Row:
+    """The row of CLOCKS of the trace's ranges of steps against the step loop's times.
+
+    `windows`: the trace's table of this rank, on the trace's clock.
+    """
+    recorded = step_times(folder, rank).select(pl.col("step").cast(pl.Int32), recorded_ns="start_ns")
     began = windows.group_by("step").agg(pl.col("host_start_ns").min())
-    both = began.join(noted, on="step").drop_nulls(["host_start_ns", "noted_ns"])
-    differences = both.select(pl.col("host_start_ns") - pl.col("noted_ns")).to_series().to_numpy()
-    return {"rank": rank, "between": "trace-steps", **compared(differences)}
+    both = began.join(recorded, on="step").drop_nulls(["host_start_ns", "recorded_ns"])
+    differences = both.select(pl.col("host_start_ns") - pl.col("recorded_ns")).to_series().to_numpy()
+    return {"rank": rank, "between": "trace-steps", **compare(differences)}
 
 
-def collectives(events: trace.Events) -> pl.DataFrame:
+def collective_ends(events: selection.Events) -> pl.DataFrame:
     """Ends of collectives that end everywhere at once: name, place (its number among those of its name), end_ns."""
-    found = trace.lanes(events)["communication"].filter(pl.col("name").str.contains(COMMON)).sort("end_ns")
+    found = selection.split_by_kind(events)["communication"].filter(pl.col("name").str.contains(COMMON)).sort("end_ns")
     return found.select("name", pl.int_range(pl.len()).over("name").alias("place"), "end_ns")
 
 
-def between_ranks(ends: Mapping[int, pl.DataFrame]) -> list[_Row]:
-    """Each rank's collectives against those of the first rank. Ranks whose counts differ are not compared."""
+def rank_rows(ends: Mapping[int, pl.DataFrame]) -> list[_Row]:
+    """The rows of CLOCKS of each rank's collectives against the first rank's; ranks whose counts differ have no offset.
+
+    `ends`: of each rank, as in `collective_ends`.
+    """
     if not ends:
         return []
     first = min(ends)
@@ -85,19 +90,28 @@ def between_ranks(ends: Mapping[int, pl.DataFrame]) -> list[_Row]:
         both = mine.join(ends[first], on=["name", "place"], suffix="_first")
         same = _counts(mine) == counts
         differences = (both["end_ns"] - both["end_ns_first"]).to_numpy() if same else np.empty(0, np.int64)
-        rows.append({"rank": rank, "between": "ranks", **compared(differences)})
+        rows.append({"rank": rank, "between": "ranks", **compare(differences)})
     return rows
 
 
 AFTER_NS = 400_000_000
+"""Time after the window in which old values still show its work: more than counters are ever late."""
 LEVEL_NS = 2_000_000_000
+"""Time before the end of the window that gives the level of its work."""
 LEAST_PERCENT = 2.0
+"""Least level (SM activity) whose end can be seen."""
 
 
-def age_of_counters(samples: pl.DataFrame, uuid: str, end_ns: int) -> float | None:
-    """How old GPM values are, us: what they tell of work after `end_ns`, when the GPU was idle, over the level before.
+def counter_age(samples: pl.DataFrame, uuid: str, end_ns: int) -> float | None:
+    """How old GPM values are, us: the work that they show after it ended, over the level before.
 
-    `samples`: gpu_samples of one look. None where there are no counters, or too little work to tell.
+    Args:
+        samples: gpu_samples of one run.
+        uuid: of the GPU.
+        end_ns: when its work ended, ns on the clock of the samples.
+
+    Returns:
+        None where there are no counters, or too little work to see its end.
     """
     own = samples.filter(pl.col("uuid") == uuid).drop_nulls(["gpm_span_ns", "sm_active_percent"]).sort("t_ns")
     t = own["t_ns"].to_numpy() - end_ns
@@ -109,13 +123,13 @@ def age_of_counters(samples: pl.DataFrame, uuid: str, end_ns: int) -> float | No
     return float((overlap * active).sum() / active[before].mean()) / 1e3
 
 
-def of_counters(samples: pl.DataFrame, results: Sequence[RankResult]) -> list[_Row]:
+def counter_rows(samples: pl.DataFrame, results: Sequence[RankResult]) -> list[_Row]:
     """Rows of CLOCKS for the counters of the timed look; one a rank with a GPU."""
     timed = samples.filter(pl.col("look") == "timed")
     rows = []
     for result in results:
         if result.uuid and result.window:
-            age = age_of_counters(timed, result.uuid, result.window.end_ns)
+            age = counter_age(timed, result.uuid, result.window.end_ns)
             known = {"events": 1, "offset_us": age} if age is not None else {"events": 0}
             rows.append({"rank": result.rank, "look": "timed", "between": "counters", **known})
     return rows
@@ -125,9 +139,11 @@ def _counts(ends: pl.DataFrame) -> dict[str, int]:
     return dict(ends.group_by("name").agg(pl.len()).iter_rows())
 
 
-def of_hosts(rows: list[_Row], hosts: Mapping[int, str | None]) -> dict[str, int]:
-    """What to take out of each host's times (ns) so that they agree with the first rank's host: the median over the
-    host's ranks. Hosts that agree anyway, such as the first rank's own, are left out."""
+def host_offsets(rows: list[_Row], hosts: Mapping[int, str | None]) -> dict[str, int]:
+    """The offset (ns) of each host's clock to that of the first rank's host: the median over the host's ranks.
+
+    The first rank's host, and hosts without a known offset, are left out.
+    """
     offsets: dict[str, list[float]] = {}
     home = hosts.get(min(hosts)) if hosts else None
     for row in rows:
@@ -137,8 +153,10 @@ def of_hosts(rows: list[_Row], hosts: Mapping[int, str | None]) -> dict[str, int
     return {host: round(float(np.median(found)) * 1e3) for host, found in offsets.items()}
 
 
-def moved(frame: pl.DataFrame, columns: Sequence[str], key: pl.Expr, offsets: Mapping[Any, int]) -> pl.DataFrame:
-    """The frame with an offset (ns) taken out of these columns, by the key of each row."""
+def subtract_offsets(
+    frame: pl.DataFrame, columns: Sequence[str], key: pl.Expr, offsets: Mapping[Any, int]
+) -> pl.DataFrame:
+    """The frame with an offset (ns) subtracted from these columns, by the key of each row."""
     if not offsets or frame.is_empty():
         return frame
     return frame.with_columns(pl.col(columns) - key.replace_strict(offsets, default=0, return_dtype=pl.Int64))

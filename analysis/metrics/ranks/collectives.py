@@ -1,10 +1,10 @@
 """Collectives of many ranks: who came late, how long the data took, how long the others waited.
 
-    frames = [collectives.of_rank(events) for events in each_rank]      # small: one row an NCCL kernel
-    table = collectives.across(frames)                                  # on one clock; else matching.aligned first
+    frames = [collectives.rank_collectives(events) for events in each_rank]  # small: one row an NCCL kernel
+    table = collectives.match_ranks(frames)                                  # on one clock; else matching.align first
 
-Of each rank only its frame is kept, so ranks can be read one after the other, or apart
-(`analysis/metrics/ranks/side_by_side.py`). Definitions are TraceLens' (transfer, skew) and nccl-tests'
+Of each rank only its frame is kept, so ranks can be read one after the other, or in several processes
+(`analysis/metrics/ranks/pool.py`). Definitions are TraceLens' (transfer, skew) and nccl-tests'
 doc/PERFORMANCE.md (algorithm and bus bandwidth).
 """
 
@@ -15,46 +15,48 @@ from collections.abc import Sequence
 import polars as pl
 
 from analysis.metrics.ranks import matching, nccl_calls
-from analysis.metrics.steps import trace
+from analysis.metrics.steps import selection
 from analysis.tables import column
 from analysis.tables.events import NCCL_KERNEL
-from analysis.tables.traces import ACROSS, OF_RANK
+from analysis.tables.traces import COLLECTIVES, RANK_COLLECTIVES
 
 _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
-"""Of these NCCL tells a rank's share; nccl-tests counts all shares."""
+"""Of these NCCL reports a rank's share; nccl-tests counts all shares."""
 
 
-def of_rank(events: trace.Events) -> pl.DataFrame:
-    """The NCCL kernels of one rank's trace with what they carried out: OF_RANK, in order of start; steps are the
-    engine's to add."""
+def rank_collectives(events: selection.Events) -> pl.DataFrame:
+    """The NCCL kernels of one rank's trace with the calls that they carry out: RANK_COLLECTIVES, in order of start.
+
+    The column `step` is null; the engine fills it.
+    """
     found = events["kernels"].filter(pl.col("name").str.contains(NCCL_KERNEL))
     if found.is_empty():
-        return column.empty(OF_RANK)
+        return column.empty(RANK_COLLECTIVES)
     key = ["process", "correlation"]
     calls = events["runtime"].select(*key, "thread", launch_ns="start_ns").drop_nulls(key)
     launched = found.join(calls.unique(key, keep="first", maintain_order=True), on=key, how="left")
-    told = nccl_calls.joined(launched.with_columns(collective=nccl_calls.kind("name")), events["nccl_calls"])
-    return column.conform(told, OF_RANK).sort("start_ns").collect()
+    joined = nccl_calls.join_calls(launched.with_columns(collective=nccl_calls.kind("name")), events["nccl_calls"])
+    return column.conform(joined, RANK_COLLECTIVES).sort("start_ns").collect()
 
 
-def across(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The ranks' collectives, matched: ACROSS.
+def match_ranks(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Match the collectives of all ranks: the table COLLECTIVES.
 
-    `frames`: of `of_rank`, one a trace, on one clock. A trace whose rank is not known gets its place as rank; one with
-    several processes or devices holds as many ranks. Matched are collectives of one communicator (of one stream's
-    place, where that is unknown) that agree in order, kind and size, and mostly overlap in time; others stay with
+    `frames`: of `rank_collectives`, one a trace, on one clock. A trace whose rank is not known gets its place as rank;
+    one with several processes or devices holds as many ranks. Matched are collectives of one communicator (or stream,
+    where that is unknown) that agree in order, kind and size, and mostly overlap in time; others stay with
     matched_ranks 1 and nulls. Sends and receives are matched only between two ranks. The number of ranks in the bus
     bandwidth is the communicator's, or the matched ranks where that is unknown.
     """
-    placed = [_placed(lane, parts) for lane, parts in _by_lane(_participants(frames)).items()]
+    placed = [_add_places(lane, parts) for lane, parts in _split_by_lane(_participants(frames)).items()]
     if not placed:
-        return column.empty(ACROSS)
-    table = _waits(_verified(pl.concat(placed)))
-    return column.conform(_bandwidths(table), ACROSS).collect().sort("start_ns", "rank")
+        return column.empty(COLLECTIVES)
+    table = _add_waits(_verify(pl.concat(placed)))
+    return column.conform(_add_bandwidths(table), COLLECTIVES).collect().sort("start_ns", "rank")
 
 
 def _participants(frames: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Frames of one rank each, ranks filled in."""
+    """Frames of one rank each, with missing rank numbers filled in."""
     parts = []
     for frame in frames:
         alone = frame.partition_by("rank", "process", "device", maintain_order=True)
@@ -64,33 +66,35 @@ def _participants(frames: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
     return [p if p["rank"][0] is not None else p.with_columns(rank=pl.lit(next(free), pl.Int64)) for p in parts]
 
 
-def _by_lane(participants: list[pl.DataFrame]) -> dict[str, list[pl.DataFrame]]:
+def _split_by_lane(participants: list[pl.DataFrame]) -> dict[str, list[pl.DataFrame]]:
     found: dict[str, list[pl.DataFrame]] = {}
     for participant in participants:
-        for lane, part in matching.lanes(participant).items():
+        for lane, part in matching.split_by_lane(participant).items():
             found.setdefault(lane, []).append(part)
     return found
 
 
-def _placed(lane: str, parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """One lane's collectives of all ranks with their place in the lane; null where not known."""
+def _add_places(lane: str, parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """The collectives of all ranks on one lane, with their place on it; null where not known."""
     # The longest list is the one that most of any other can be laid on.
     parts = sorted(parts, key=lambda part: (-len(part), int(part["rank"][0])))
     sends = lane.endswith("send_recv")
     alone = sends and (len(parts) > 2 or (parts[0]["ranks"].max() or 2) != 2)
-    first = matching.Calls.of(parts[0])
+    first = matching.Calls.from_frame(parts[0])
     placed = []
     for number, part in enumerate(parts):
-        own = matching.Calls.of(part.with_columns(bytes=None) if sends else part)
+        own = matching.Calls.from_frame(part.with_columns(bytes=None) if sends else part)
         by = 0 if not number else None if alone else matching.shift(first, own, same_clock=True)
         place = pl.int_range(pl.len()) + by if by is not None else pl.lit(None, pl.Int64)
         placed.append(part.with_columns(place=place.cast(pl.Int64)))
     return pl.concat(placed)
 
 
-def _verified(placed: pl.DataFrame) -> pl.DataFrame:
-    """With sequence and matched_ranks. What lies beyond the list that all were laid on was not compared: what
-    does not agree there is not matched."""
+def _verify(placed: pl.DataFrame) -> pl.DataFrame:
+    """Add sequence and matched_ranks, and unmatch what does not agree over the ranks.
+
+    Only the overlap with the longest list was compared when places were given.
+    """
     whole = pl.struct("lane", "place")
     agree = (pl.col("collective").n_unique() == 1) & (pl.col("bytes").drop_nulls().n_unique() <= 1)
     sends = pl.col("collective") == "send_recv"
@@ -101,7 +105,7 @@ def _verified(placed: pl.DataFrame) -> pl.DataFrame:
     return known.with_columns(sequence=number, matched_ranks=matched.cast(pl.Int64))
 
 
-def _waits(table: pl.DataFrame) -> pl.DataFrame:
+def _add_waits(table: pl.DataFrame) -> pl.DataFrame:
     whole = ("lane", "place")
     start, took = pl.col("start_ns"), pl.col("end_ns") - pl.col("start_ns")
     matched = pl.col("matched_ranks") > 1
@@ -118,7 +122,7 @@ def _waits(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(others_end_ns=pl.when(matched).then(left))
 
 
-def _bandwidths(table: pl.DataFrame) -> pl.DataFrame:
+def _add_bandwidths(table: pl.DataFrame) -> pl.DataFrame:
     kind, n = pl.col("collective"), pl.coalesce("ranks", "matched_ranks")
     total = pl.when(kind.is_in(_SHARED)).then(pl.col("bytes") * n).otherwise("bytes")
     factor = (
@@ -131,11 +135,10 @@ def _bandwidths(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def bandwidth_by_size(table: pl.DataFrame) -> pl.DataFrame:
-    """Matched collectives of `across` by kind and size.
+    """The table `collective_sizes`: matched collectives of `match_ranks` by kind and size.
 
-    collective; size_bytes: the power of two at or below total_bytes, null where sizes are not known; count: of
-    collectives, whatever their ranks; median_bus_bandwidth, max_bus_bandwidth (bytes/s, over collectives); transfer_ns
-    (sum over collectives); wait_share: of all ranks' time in them, the share that was waiting.
+    A collective counts once, whatever its ranks. size_bytes is the power of two at or below total_bytes, null where
+    sizes are not known.
     """
     matched = table.filter(pl.col("matched_ranks") > 1)
     size = pl.col("total_bytes")

@@ -1,7 +1,7 @@
-"""Which collective of one rank is which of another, also where their captures begin or end at different calls.
+"""Matches one rank's collectives with another's, also where their captures begin or end at different calls.
 
-All ranks of a communicator call its collectives in one order. So two ranks' lists, of kinds and sizes, are laid on each
-other and shifted until they agree everywhere they overlap; where several shifts agree, as with steps that repeat, the
+All ranks of a communicator call its collectives in one order. So two ranks' lists of kinds and sizes are shifted
+against each other until they agree wherever they overlap; where several shifts agree, as with steps that repeat, the
 ends of the collectives decide. What stays ambiguous is not matched.
 """
 
@@ -20,9 +20,9 @@ SYNCHRONIZING = ("all_reduce", "all_gather", "reduce_scatter")
 _Ints = NDArray[np.int64]
 
 _FAR = 512
-"""Shifts looked at beyond those that begin or end both lists together."""
+"""Shifts that are tried beyond those that begin or end both lists together."""
 _ENOUGH = 2000
-"""Pairs that tell how far the ends of two lists lie apart."""
+"""Pairs that are enough for the median distance of two lists' ends."""
 _BETTER = 4
 """A shift whose ends lie this many times closer together is the right one, however short."""
 _LEAST_NS = 2_000
@@ -31,37 +31,40 @@ _LEAST_NS = 2_000
 
 @dataclass(frozen=True)
 class Calls:
-    """One rank's collectives on one communicator, in order; arrays of shape (n,). kinds: a number for each; bytes: -1
-    where unknown; together: whether it is one of SYNCHRONIZING."""
+    """One rank's collectives on one communicator, in order; arrays of shape (n,).
+
+    `kinds`: a number for each kind; `bytes`: -1 where unknown; `starts`, `ends`: ns; `synchronizing`: whether it is one
+    of SYNCHRONIZING.
+    """
 
     kinds: NDArray[np.uint64]
     bytes: _Ints
     starts: _Ints
     ends: _Ints
-    together: NDArray[np.bool_]
+    synchronizing: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, frame: pl.DataFrame) -> Calls:
+    def from_frame(cls, frame: pl.DataFrame) -> Calls:
         """`frame`: collective, bytes, start_ns, end_ns, in order."""
         kind, size = frame["collective"].fill_null(""), frame["bytes"].fill_null(-1).to_numpy()
-        together = kind.is_in(list(SYNCHRONIZING)).to_numpy()
-        return cls(kind.hash().to_numpy(), size, frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy(), together)
+        waits = kind.is_in(list(SYNCHRONIZING)).to_numpy()
+        return cls(kind.hash().to_numpy(), size, frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy(), waits)
 
 
 def shift(first: Calls, other: Calls, same_clock: bool) -> int | None:
-    """The s with which other's i-th collective is first's (i + s)-th; None where none, or more than one, will do.
+    """The s for which other's i-th collective is first's (i + s)-th; None where no s fits, or more than one.
 
     The lists must agree in kind and, where both know it, size over their overlap, which is half of the shorter one at
     least. With `same_clock` collectives that are matched must also have run at the same time, most of them.
     """
-    fits = [(s, *_apart(first, other, s, same_clock)) for s in _shifts(first, other) if _agree(first, other, s)]
+    fits = [(s, *_distance(first, other, s, same_clock)) for s in _shifts(first, other) if _agree(first, other, s)]
     if not fits:
         return None
     closest = max(_LEAST_NS, min(apart for _, apart, _ in fits))
     near = [(length, s) for s, apart, length in fits if apart <= _BETTER * closest]
     longest = max(length for length, _ in near)
     best = [s for length, s in near if length == longest]
-    if len(best) > 1 or (same_clock and not _at_once(first, other, best[0])):
+    if len(best) > 1 or (same_clock and not _overlap_in_time(first, other, best[0])):
         return None
     return best[0]
 
@@ -81,7 +84,7 @@ def _overlap(n: int, m: int, by: int) -> tuple[slice, slice]:
 
 def _agree(first: Calls, other: Calls, by: int) -> bool:
     a, b = _overlap(len(first.kinds), len(other.kinds), by)
-    # Most shifts are wrong at once: a short look first.
+    # Most shifts disagree early: compare a few first.
     for part in (slice(0, 64), slice(64, None)):
         sizes = first.bytes[a][part], other.bytes[b][part]
         known = (sizes[0] >= 0) & (sizes[1] >= 0)
@@ -90,8 +93,8 @@ def _agree(first: Calls, other: Calls, by: int) -> bool:
     return True
 
 
-def _apart(first: Calls, other: Calls, by: int, same_clock: bool) -> tuple[float, int]:
-    """How far ends lie apart (median, ns; on clocks of their own: after the best offset), and how many."""
+def _distance(first: Calls, other: Calls, by: int, same_clock: bool) -> tuple[float, int]:
+    """Median distance of the ends (ns; on different clocks after the best offset), and the number of pairs."""
     a, b = _overlap(len(first.kinds), len(other.kinds), by)
     every = 1 + (a.stop - a.start) // _ENOUGH
     differences = other.ends[b][::every] - first.ends[a][::every]
@@ -99,10 +102,10 @@ def _apart(first: Calls, other: Calls, by: int, same_clock: bool) -> tuple[float
     return float(np.median(np.abs(differences - middle))), a.stop - a.start
 
 
-def _at_once(first: Calls, other: Calls, by: int) -> bool:
+def _overlap_in_time(first: Calls, other: Calls, by: int) -> bool:
     a, b = _overlap(len(first.kinds), len(other.kinds), by)
     met = np.maximum(first.starts[a], other.starts[b]) < np.minimum(first.ends[a], other.ends[b])
-    must = first.together[a]
+    must = first.synchronizing[a]
     return bool(met[must].mean() >= 0.5) if must.any() else True
 
 
@@ -111,17 +114,18 @@ def _median(differences: _Ints) -> int:
     return int(np.sort(differences)[len(differences) // 2])
 
 
-def aligned(frames: Sequence[pl.DataFrame]) -> tuple[list[pl.DataFrame], pl.DataFrame]:
-    """Per-rank frames of `collectives.of_rank` moved to the clock of the first one, and by how much.
+def align(frames: Sequence[pl.DataFrame]) -> tuple[list[pl.DataFrame], pl.DataFrame]:
+    """Move per-rank frames of `collectives.rank_collectives` to the clock of the first one.
 
-    The second frame has a row for each of them: rank, events (collectives compared), offset_ns (its clock less the
-    first one's: the median difference of ends, as nsys_jax and TraceLens align), residual_ns and residual_max_ns
-    (median and largest distance of the differences from it). A rank that shares no collective that can be told for
-    certain has events 0, the rest null, and is left where it is.
+    Returns:
+        The frames, and a table with a row for each: rank, events (collectives compared), offset_ns (its clock less the
+        first one's: the median difference of ends, as nsys_jax and TraceLens align), residual_ns and residual_max_ns
+        (median and largest distance of the differences from it). A rank that shares no collective for certain has
+        events 0 and nulls, and is not moved.
     """
     rows, moved = [], []
     for number, frame in enumerate(frames):
-        row = _row(_differences(frames[0], frame) if number else np.zeros(len(frame), np.int64))
+        row = _offset_row(_differences(frames[0], frame) if number else np.zeros(len(frame), np.int64))
         rank = frame["rank"].drop_nulls()
         rows.append({"rank": rank[0] if len(rank) else number, **row})
         by = row["offset_ns"] or 0
@@ -130,7 +134,7 @@ def aligned(frames: Sequence[pl.DataFrame]) -> tuple[list[pl.DataFrame], pl.Data
     return moved, pl.DataFrame(rows, schema=schema)
 
 
-def _row(differences: _Ints) -> dict[str, int | None]:
+def _offset_row(differences: _Ints) -> dict[str, int | None]:
     if not len(differences):
         return {"events": 0, "offset_ns": None, "residual_ns": None, "residual_max_ns": None}
     offset = _median(differences)
@@ -146,22 +150,24 @@ def _row(differences: _Ints) -> dict[str, int | None]:
 def _differences(first: pl.DataFrame, other: pl.DataFrame) -> _Ints:
     """Differences of the ends of collectives of both that end everywhere at once."""
     found = [np.empty(0, np.int64)]
-    theirs = lanes(other)
-    for lane, mine in lanes(first).items():
+    theirs = split_by_lane(other)
+    for lane, mine in split_by_lane(first).items():
         if lane not in theirs:
             continue
-        a, b = Calls.of(mine), Calls.of(theirs[lane])
+        a, b = Calls.from_frame(mine), Calls.from_frame(theirs[lane])
         by = shift(a, b, same_clock=False)
         if by is not None:
             of_a, of_b = _overlap(len(a.kinds), len(b.kinds), by)
-            found.append((b.ends[of_b] - a.ends[of_a])[a.together[of_a]])
+            found.append((b.ends[of_b] - a.ends[of_a])[a.synchronizing[of_a]])
     return np.concatenate(found)
 
 
-def lanes(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """One rank's collectives by what orders them, in order: the communicator; where that is unknown, that of all others
-    on the stream, if they have but one; else the stream, by its place among the rank's NCCL streams. Sends and receives
-    are apart: a rank makes only its own."""
+def split_by_lane(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """One rank's collectives by lane, which is what orders them: the communicator.
+
+    Where that is unknown, it is the one communicator of all others on the stream, or else the stream, by its place
+    among the rank's NCCL streams. Sends and receives have separate lanes, since a rank makes only its own.
+    """
     known = pl.col("communicator").drop_nulls()
     sole = pl.when(known.n_unique() == 1).then(known.first()).over("stream")
     stream = pl.format("stream {}", pl.col("stream").rank("dense") - 1)

@@ -1,7 +1,7 @@
-"""Which NCCL calls a kernel carries out, and what NCCL told of them.
+"""Joins NCCL kernels with the calls that they carry out, and with the sizes and communicators of these.
 
 A call outside a group launches its kernel itself. Calls in a group (ncclGroupStart, ncclGroupEnd) launch nothing:
-ncclGroupEnd launches what they asked for, often all of it in one kernel. So on each thread the calls that launched
+ncclGroupEnd launches their work, often all of it in one kernel. So on each thread the calls that launched
 nothing belong to the next launch that is in no call; the ranges of the group itself are not needed. A trace that gives
 a call the correlation of its kernel (Kineto) needs none of this.
 """
@@ -31,35 +31,39 @@ _CORRELATED = ["process", "correlation"]
 
 
 def kind(name: str) -> pl.Expr:
-    """The collective that a kernel's or call's name speaks of, such as all_reduce or send_recv; null for none."""
-    said = pl.col(name).str.extract(_KIND).str.to_lowercase().str.replace_all("_", "")
-    return said.replace(_KINDS)
+    """The collective in a kernel's or call's name, such as all_reduce or send_recv; null for none."""
+    word = pl.col(name).str.extract(_KIND).str.to_lowercase().str.replace_all("_", "")
+    return word.replace(_KINDS)
 
 
-def joined(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """NCCL kernels with calls, bytes, communicator and ranks of what they carry out, and the collective where the
-    kernel's own name does not tell it.
+def join_calls(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Add calls, bytes, communicator and ranks to NCCL kernels, and the collective where their name has none.
 
-    `kernels`: collective, process, correlation, thread, launch_ns, graph; `calls`: EVENTS["nccl_calls"]. Several calls
-    in one kernel: bytes is their sum; of sends and receives the larger of the two sums. bytes and calls are null where
-    several kernels, or a kernel and calls of other kinds, come from one group: which did what is not known. So are all
-    of a kernel in a CUDA graph, whose calls were made when the graph was captured.
+    Of several calls in one kernel bytes is the sum; of sends and receives the larger of the two sums. bytes and calls
+    are null where several kernels, or a kernel and calls of other kinds, come from one group: which did what is not
+    known. All are null for a kernel in a CUDA graph, whose calls were made when the graph was captured.
+
+    Args:
+        kernels: collective, process, correlation, thread, launch_ns, graph.
+        calls: EVENTS["nccl_calls"].
     """
     numbered = kernels.with_row_index("kernel")
     known = calls.with_columns(collective=kind("name")).drop_nulls("collective").with_row_index("call")
-    told = known.filter(pl.col("correlation").is_not_null())
-    if told.height:
-        numbered = _exchanges(numbered, told)
-    batches = _by_correlation(numbered, told) if told.height else _by_thread(numbered, known)
-    return _told(numbered, *batches).drop("kernel")
+    correlated = known.filter(pl.col("correlation").is_not_null())
+    if correlated.height:
+        numbered = _name_exchanges(numbered, correlated)
+        batches = _batches_by_correlation(numbered, correlated)
+    else:
+        batches = _batches_by_thread(numbered, known)
+    return _add_sums(numbered, *batches).drop("kernel")
 
 
-def _exchanges(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Kernels of sends and receives that a framework called as an all-to-all are one."""
+def _name_exchanges(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Name kernels of sends and receives all_to_all where a framework called them as one."""
     whole = calls.filter(pl.col("collective") == "all_to_all").select(_CORRELATED).unique().with_columns(whole=True)
-    asked = kernels.join(whole, on=_CORRELATED, how="left", maintain_order="left")
+    joined = kernels.join(whole, on=_CORRELATED, how="left", maintain_order="left")
     exchange = pl.col("whole") & (pl.col("collective") == "send_recv")
-    return asked.with_columns(collective=pl.when(exchange).then(pl.lit("all_to_all")).otherwise("collective")).drop(
+    return joined.with_columns(collective=pl.when(exchange).then(pl.lit("all_to_all")).otherwise("collective")).drop(
         "whole"
     )
 
@@ -68,12 +72,12 @@ _Batches = tuple[pl.DataFrame, pl.DataFrame]
 """Kernels (kernel, batch) and calls (batch, and what calls have): what was launched together."""
 
 
-def _by_correlation(kernels: pl.DataFrame, calls: pl.DataFrame) -> _Batches:
+def _batches_by_correlation(kernels: pl.DataFrame, calls: pl.DataFrame) -> _Batches:
     keys = kernels.select(_CORRELATED).drop_nulls().unique(maintain_order=True).with_row_index("batch")
     return kernels.join(keys, on=_CORRELATED).select("kernel", "batch"), calls.join(keys, on=_CORRELATED)
 
 
-def _by_thread(kernels: pl.DataFrame, calls: pl.DataFrame) -> _Batches:
+def _batches_by_thread(kernels: pl.DataFrame, calls: pl.DataFrame) -> _Batches:
     launched = kernels.filter(pl.col("graph").is_null()).drop_nulls([*_THREAD, "launch_ns"]).sort("launch_ns")
     calls = calls.drop_nulls(_THREAD).sort("start_ns")
     last = _asof(launched, calls.select("call", *_THREAD, called="start_ns", call_end="end_ns"), "launch_ns", "called")
@@ -97,11 +101,11 @@ def _asof(
     return left.join_asof(right, left_on=at, right_on=when, by=_THREAD, strategy=strategy, check_sortedness=False)
 
 
-def _told(kernels: pl.DataFrame, launched: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def _add_sums(kernels: pl.DataFrame, launched: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     kinds = pl.col("collective").n_unique().over("batch")
     placed = kernels.join(launched, on="kernel", how="left", maintain_order="left")
     summed = calls.with_columns(call_kinds=kinds).group_by("batch", "collective").agg(_sums())
-    # A kernel whose name tells nothing is of its calls' kind, if they have but one.
+    # A kernel without a kind in its name is of its calls' kind, if they have only one.
     only = summed.filter(pl.col("call_kinds") == 1).select("batch", only="collective")
     placed = placed.join(only, on="batch", how="left", maintain_order="left")
     placed = placed.with_columns(pl.coalesce("collective", "only")).with_columns(

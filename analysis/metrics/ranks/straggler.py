@@ -1,13 +1,13 @@
-"""The rank that others waited for, and what it did instead of coming.
+"""The rank that others waited for, and what it did in that time.
 
-    late = straggler.waited_for(table)                      # `table` of collectives.across
-    instead = straggler.instead(events_of_rank_2, table, 2)
+    waits = straggler.waits_by_rank(table)                  # `table` of collectives.match_ranks
+    rows = straggler.straggler_rows(events_of_rank_2, table, 2)
 
-The stretch looked at is that in which this rank alone was missing: from the start of the last of the others to its own,
-or until all others had left, as they may where it only was to receive.
-Its GPU's work explains it first; while the GPU did nothing, the thread that launched the collective does, up to the
-launch; what is left from the launch to the start is the launch itself (queued). A backward pass runs in a thread of its
-own, which waits for work until the step loop's thread gets there: then that thread's range tells.
+Counted is the time in which this rank alone was missing: from the start of the last of the others to its own start, or
+until all others had left, as they may where it only receives. Its GPU's work explains this time first; while the GPU
+was idle, the thread that launched the collective explains it, up to the launch; the rest, from the launch to the start,
+is the launch itself (queued). A backward pass runs in a separate thread, which waits for work until the step loop's
+thread gets there: then the range of the step loop's thread explains the time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections import Counter
 import polars as pl
 
 from analysis.metrics import intervals
-from analysis.metrics.steps import layers, trace
+from analysis.metrics.steps import layers, selection
 from analysis.metrics.steps.layers import Label, Segments
 from analysis.tables import column
 from analysis.tables.events import NCCL_KERNEL
-from analysis.tables.traces import INSTEAD
+from analysis.tables.traces import STRAGGLERS
 
 _SPAN = ("name", "start_ns", "end_ns")
 _CALLS = (
@@ -34,10 +34,12 @@ _CALLS = (
 )
 
 
-def waited_for(table: pl.DataFrame) -> pl.DataFrame:
-    """The time that others spent waiting, by the rank that came last: rank, step, late_ns (their wait_ns summed over
-    the others), collectives (how many it was last in). step null: over all the table, also outside of steps; the rank
-    that others waited for longest is first."""
+def waits_by_rank(table: pl.DataFrame) -> pl.DataFrame:
+    """The table `waited_for`: how long others waited for each rank that came last, in all and in each step.
+
+    late_ns is the wait_ns of the others, summed. A null step stands for the whole table, also outside of steps; there
+    the rank that others waited for longest is first.
+    """
     others = table.filter(pl.col("rank") != pl.col("late_rank"))
     own = table.filter(pl.col("rank") == pl.col("late_rank"))
     total = _waits(others, own, ["late_rank"]).with_columns(step=pl.lit(None, pl.Int32))
@@ -54,37 +56,40 @@ def _waits(others: pl.DataFrame, own: pl.DataFrame, key: list[str]) -> pl.DataFr
     return found.select(*key, "late_ns", "collectives")
 
 
-def instead(events: trace.Events, table: pl.DataFrame, rank: int) -> pl.DataFrame:
-    """What this rank did while it alone was missing: INSTEAD, the longest of a step first.
+def straggler_rows(events: selection.Events, table: pl.DataFrame, rank: int) -> pl.DataFrame:
+    """What this rank did while it alone was missing: rows of STRAGGLERS, the longest of a step first.
 
-    `events`: its trace, on the clock of `table`, which is of `collectives.across`.
+    Args:
+        events: its trace, on the clock of `table`.
+        table: of `collectives.match_ranks`.
+        rank: the late rank.
     """
     own = (pl.col("rank") == rank) & (pl.col("late_rank") == rank)
     until = pl.min_horizontal("start_ns", "others_end_ns")
     late = table.with_columns(until_ns=until).filter(own, pl.col("until_ns") > pl.col("others_start_ns"))
-    parts = [_of_device(events, part) for part in late.partition_by("process", "device", maintain_order=True)]
-    found = pl.concat([column.empty(INSTEAD), *parts])
+    parts = [_device_rows(events, part) for part in late.partition_by("process", "device", maintain_order=True)]
+    found = pl.concat([column.empty(STRAGGLERS), *parts])
     summed = found.group_by("rank", "step", "instead", "name").agg(pl.col("duration_ns").sum())
     whole = summed.with_columns(late_ns=pl.col("duration_ns").sum().over("step"))
     in_order = ["step", "duration_ns", "instead", "name"]
-    return column.conform(whole, INSTEAD).sort(in_order, descending=[False, True, False, False]).collect()
+    return column.conform(whole, STRAGGLERS).sort(in_order, descending=[False, True, False, False]).collect()
 
 
-def _of_device(events: trace.Events, late: pl.DataFrame) -> pl.DataFrame:
+def _device_rows(events: selection.Events, late: pl.DataFrame) -> pl.DataFrame:
     spans = intervals.union(late.select("others_start_ns", "until_ns").to_numpy())
-    work, since = layers.of(_work(events, late), spans), _since(events)
+    work, since = layers.overlay(_gpu_layers(events, late), spans), _trace_start(events)
     rows = []
     for part in late.partition_by("thread", maintain_order=True):
-        doing = layers.of(_doing(events, part), spans)
+        doing = layers.overlay(_thread_layers(events, part), spans)
         for row in part.iter_rows(named=True):
             span = (row["others_start_ns"], row["until_ns"])
             counted = _split(span, row["launch_ns"], since, work, doing)
             rows += [(row["rank"], row["step"], None, *label, length) for label, length in counted.items()]
-    return pl.DataFrame(rows, schema=column.schema(INSTEAD), orient="row")
+    return pl.DataFrame(rows, schema=column.schema(STRAGGLERS), orient="row")
 
 
-def _since(events: trace.Events) -> int:
-    """When the trace begins."""
+def _trace_start(events: selection.Events) -> int:
+    """The time of the trace's first event, ns."""
     firsts = [events[kind]["start_ns"].min() for kind in ("kernels", "copies", "memsets", "runtime")]
     return min(int(first) for first in firsts if isinstance(first, int))
 
@@ -95,7 +100,7 @@ def _split(span: tuple[int, int], launch: int | None, since: int, work: Segments
     found: Counter[Label] = Counter()
     found["unrecorded", None] = max(0, min(since, end) - start)
     start = max(start, since)
-    busy = list(work.within(start, end))
+    busy = list(work.clip(start, end))
     for begins, ends, label in busy:
         found[label] += ends - begins
     left = intervals.subtract(intervals.union([[start, end]]), intervals.union([part[:2] for part in busy]))
@@ -105,14 +110,14 @@ def _split(span: tuple[int, int], launch: int | None, since: int, work: Segments
     found["queued", None] = intervals.total(intervals.clip(left, launch, end))
     for begins, ends in intervals.clip(left, start, launch).tolist():
         found["nothing", None] += ends - begins
-        for a, b, label in doing.within(begins, ends):
+        for a, b, label in doing.clip(begins, ends):
             found[label] += b - a
             found["nothing", None] -= b - a
     return +found
 
 
-def _work(events: trace.Events, late: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    """What the GPU did, by category."""
+def _gpu_layers(events: selection.Events, late: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """What the GPU did, by category, the first that counts first."""
     here = pl.col("process").eq_missing(late["process"][0]) & pl.col("device").eq_missing(late["device"][0])
     nccl = pl.col("name").str.contains(NCCL_KERNEL).fill_null(False)
     kernels = events["kernels"].filter(here)
@@ -125,8 +130,8 @@ def _work(events: trace.Events, late: pl.DataFrame) -> list[tuple[str, pl.DataFr
     ]
 
 
-def _doing(events: trace.Events, late: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    """What the thread that launched did, by category."""
+def _thread_layers(events: selection.Events, late: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """What the launching thread did, by category, the first that counts first."""
     thread = late["thread"][0]
     if thread is None:
         return []

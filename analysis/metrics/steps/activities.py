@@ -1,58 +1,61 @@
-"""What ran how often and how long, in the steps that count: the table ACTIVITIES of one rank.
+"""How often and how long each activity ran in the counted steps: the table ACTIVITIES of one rank.
 
-Counted is what the host called, or launched, from the start of the first step that counts to the end of the last one,
-so that counts of a step are whole. Of what no call in the trace launched, that which starts in their windows is
-counted. A trace without steps is counted whole.
+Included are the host's calls, and what they launched, from the start of the first counted step to the end of the last
+one, so that the counts of a step are whole. An activity without a launching call in the trace is included if it starts
+in the windows of these steps. A trace without steps is included whole.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from analysis.metrics.steps import trace
+from analysis.metrics.steps import selection
 
 _SYNC = "Synchronize"
 _COLUMNS = ("category", "name", "start_ns", "end_ns", "bytes", "launch_ns")
 
 
-def rows(events: trace.Events, windows: pl.DataFrame) -> pl.DataFrame:
-    """One row a category and name: category, name, count, total_ns, mean_ns, bytes (null where nothing is moved).
+def rows(events: selection.Events, windows: pl.DataFrame) -> pl.DataFrame:
+    """Category, name, count, total_ns, mean_ns and bytes (null where nothing is moved), a row a category and name.
 
-    `events`: the tables of one rank, attributed to their launches; `windows`: its table of that name."""
-    lanes = trace.lanes(events)
-    kernels = events["kernels"].with_columns(category=_exchange(), name=pl.col("name").cast(pl.String))
+    Args:
+        events: the tables of one rank, attributed to their launches.
+        windows: its table of that name.
+    """
+    kinds = selection.split_by_kind(events)
+    kernels = events["kernels"].with_columns(category=_kernel_category(), name=pl.col("name").cast(pl.String))
     sync = pl.when(pl.col("name").str.contains(_SYNC, literal=True)).then(pl.lit("sync")).otherwise(pl.lit("runtime"))
     cpu = kernels.is_empty() and events["graphs"].is_empty() and events["copies"].is_empty()
     parts = [
-        *([_as(lanes[lane], pl.lit(lane)) for lane in ("compute", "communication")] if cpu else []),
-        _as(kernels, pl.col("category")),
-        _as(events["graphs"], pl.lit("compute")),
-        _as(events["copies"].with_columns(name=pl.col("direction")), pl.lit("copy")),
-        _as(events["memsets"], pl.lit("memset")),
-        _as(events["runtime"].with_columns(pl.col("name").cast(pl.String)), sync),
+        *([_as_rows(kinds[kind], pl.lit(kind)) for kind in ("compute", "communication")] if cpu else []),
+        _as_rows(kernels, pl.col("category")),
+        _as_rows(events["graphs"], pl.lit("compute")),
+        _as_rows(events["copies"].with_columns(name=pl.col("direction")), pl.lit("copy")),
+        _as_rows(events["memsets"], pl.lit("memset")),
+        _as_rows(events["runtime"].with_columns(pl.col("name").cast(pl.String)), sync),
     ]
     took = pl.col("end_ns") - pl.col("start_ns")
     moved = pl.when(pl.col("bytes").is_not_null().any()).then(pl.col("bytes").sum())
     return (
-        _counted(pl.concat(parts), windows)
+        _filter_counted(pl.concat(parts), windows)
         .group_by("category", "name")
         .agg(count=pl.len().cast(pl.Int64), total_ns=took.sum(), mean_ns=took.mean(), bytes=moved)
         .sort("category", "name")
     )
 
 
-def _exchange() -> pl.Expr:
+def _kernel_category() -> pl.Expr:
     exchange = pl.col("category").cast(pl.String) == "communication"
     return pl.when(exchange).then(pl.lit("communication")).otherwise(pl.lit("compute"))
 
 
-def _as(frame: pl.DataFrame, category: pl.Expr) -> pl.DataFrame:
+def _as_rows(frame: pl.DataFrame, category: pl.Expr) -> pl.DataFrame:
     absent = [pl.lit(None, pl.Int64).alias(name) for name in ("bytes", "launch_ns") if name not in frame.columns]
     named = frame.with_columns(*absent, category=category, name=pl.col("name").cast(pl.String).fill_null("?"))
     return named.select(_COLUMNS)
 
 
-def _counted(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+def _filter_counted(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     if windows.is_empty() or windows["source"][0] == "none":
         return frame
     steps = windows.filter("counted")

@@ -15,42 +15,50 @@ NUMBERED = r"(?i)^(?:[\w.]*[:/ ])?(?:(?:global|train(?:ing)?|profiler)[_ ]?)?(?:
 """Such as `step 7`, `iteration_7`, `ProfilerStep#7`, `train_step: 7`."""
 UNNUMBERED = r"(?i)^(?:[\w.]*[:/ ])?(?:train(?:ing)?[_ ]?)?(?:step|iter(?:ation)?)$"
 LEAST_LAUNCHES, LEAST_REPEATS = 24, 3
+"""With fewer, what repeats may be chance: a period of 8 launches, three times."""
 LEAST_MATCH = 0.9
-"""Share of launches that must repeat a period later."""
+"""Share of launches that must repeat a period later: a step now and then does more, as one that logs."""
 _SCHEMA = {"step": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}
 
 
-def found(ranges: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Steps on the host (step, start_ns, end_ns, in time order), and where from: nvtx, launches or none.
+def find_steps(ranges: pl.DataFrame, launches: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Find the steps on the host.
 
-    `ranges`: nvtx of one process. `launches`: its kernels by launch: launch_ns, launch_end_ns, thread, name.
+    Args:
+        ranges: nvtx of one process.
+        launches: launch_ns, launch_end_ns and name of its kernels.
+
+    Returns:
+        The steps (step, start_ns, end_ns, in order of time), and what they come from: nvtx, launches or none.
     """
     names = ranges["name"].unique().cast(pl.String)
     for pattern, numbered in ((NUMBERED, True), (UNNUMBERED, False)):
         wanted = names.filter(names.str.contains(pattern)).cast(pl.Categorical())
         own = ranges.filter(pl.col("name").is_in(wanted.implode()))
         if not own.is_empty():
-            return _of_ranges(own, pattern, numbered), "nvtx"
-    periodic = _periodic(launches.filter(pl.col("launch_ns").is_not_null()).sort("launch_ns"))
+            return _steps_of_ranges(own, pattern, numbered), "nvtx"
+    periodic = _steps_by_period(launches.filter(pl.col("launch_ns").is_not_null()).sort("launch_ns"))
     return (periodic, "launches") if periodic is not None else (pl.DataFrame(schema=_SCHEMA), "none")
 
 
-def _of_ranges(own: pl.DataFrame, pattern: str, numbered: bool) -> pl.DataFrame:
-    """Ranges as steps: by their numbers (parts of a step on several threads are one); else, or where numbers start
-    anew, as every epoch may do, by their order on the thread that has most of them."""
+def _steps_of_ranges(own: pl.DataFrame, pattern: str, numbered: bool) -> pl.DataFrame:
+    """Ranges as steps, by their numbers: ranges of one number on several threads are one step.
+
+    Without numbers, or where these start again, as in each epoch, it is by their order on the thread with most of them.
+    """
     if numbered:
         number = pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int32, strict=False)
         marked = own.with_columns(step=number)
         steps = marked.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
-        apart = (steps["start_ns"].shift(-1) >= steps["end_ns"]).all()
-        if apart and not steps["step"].has_nulls():  # null: longer than a number of a step can be, such as a date
+        disjoint = (steps["start_ns"].shift(-1) >= steps["end_ns"]).all()
+        if disjoint and not steps["step"].has_nulls():  # null: longer than a number of a step can be, such as a date
             return steps
     main = own["thread"].value_counts(sort=True)["thread"][0]
     ordered = own.filter(pl.col("thread") == main).sort("start_ns").with_row_index("step")
     return ordered.select(pl.col("step").cast(pl.Int32), "start_ns", "end_ns")
 
 
-def _periodic(launches: pl.DataFrame) -> pl.DataFrame | None:
+def _steps_by_period(launches: pl.DataFrame) -> pl.DataFrame | None:
     """Steps by the period of the launches; each begins after the longest pause of the host in a period."""
     if launches.height < LEAST_LAUNCHES:
         return None
@@ -72,11 +80,13 @@ def _periodic(launches: pl.DataFrame) -> pl.DataFrame | None:
 
 
 def _period(name: Ints) -> int | None:
-    """The distance at which the sequence repeats itself: the commonest one between neighbours of the same name, if
-    nearly all of the sequence agrees with itself that far on."""
+    """The distance at which the sequence repeats itself; None where it does not.
+
+    It is the commonest distance between neighbours of one name for which nearly all of the sequence repeats.
+    """
     order = np.argsort(name, kind="stable")
-    apart = np.diff(order)[np.diff(name[order]) == 0]
-    distances, counts = np.unique(apart[apart > 1], return_counts=True)
+    gaps = np.diff(order)[np.diff(name[order]) == 0]
+    distances, counts = np.unique(gaps[gaps > 1], return_counts=True)
     most = len(name) // LEAST_REPEATS
     for distance in distances[np.argsort(-(counts * distances), kind="stable")][:50].tolist():
         if (
@@ -87,8 +97,8 @@ def _period(name: Ints) -> int | None:
     return None
 
 
-def of_times(steps: pl.DataFrame, at: pl.Series) -> pl.Series:
-    """The step in whose host range each time lies; null for none."""
+def steps_at(steps: pl.DataFrame, at: pl.Series) -> pl.Series:
+    """The number of the step in whose host range each time lies; null for none."""
     start, end, number = (steps[name].to_numpy() for name in ("start_ns", "end_ns", "step"))
     if not len(start):
         return pl.Series("step", [None] * len(at), dtype=pl.Int32)
@@ -99,22 +109,27 @@ def of_times(steps: pl.DataFrame, at: pl.Series) -> pl.Series:
 
 
 def windows(steps: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
-    """Each step's window: step, start_ns, end_ns, counted.
+    """The window of each step: the time that its parts add up to.
 
     The host may run ahead of the GPU, so the next step begins when the host range of this one and the last activity
-    that it launched have both ended, or with its host range where that begins later. Up to there this one reaches, so
-    what lies between two ranges (a loader outside of them) counts too. The first step begins with its host range, or
-    where work that was launched before it has ended.
+    that it launched have both ended, or with its host range where that begins later. This step's window ends there, so
+    that what lies between two ranges (a loader outside of them) counts too. The first step begins with its host range,
+    or when work that was launched before it has ended.
 
     Of several steps the first is not `counted`: a capture begins in it, on each rank at another moment, and the first
-    step after a pause refills all queues. This is the one place that decides so.
+    step after a pause refills all queues. Only this function decides which steps count.
 
-    `launched`: launch_ns, start_ns and end_ns of activities.
+    Args:
+        steps: of `find_steps`.
+        launched: launch_ns, start_ns and end_ns of activities.
+
+    Returns:
+        step, start_ns, end_ns, counted.
     """
     if steps.is_empty():
         return steps.with_columns(counted=pl.lit(True))
     first = steps["start_ns"][0]
-    marked = launched.drop_nulls("launch_ns").with_columns(of_times(steps, launched["launch_ns"].drop_nulls()))
+    marked = launched.drop_nulls("launch_ns").with_columns(steps_at(steps, launched["launch_ns"].drop_nulls()))
     own = marked.drop_nulls("step").group_by("step").agg(last=pl.col("end_ns").max())
     before = marked.filter(pl.col("launch_ns") < first)["end_ns"].max()
     ends = pl.max_horizontal("last", "end_ns", pl.lit(before, pl.Int64)).cum_max()

@@ -1,4 +1,4 @@
-"""Events laid over each other: at every moment the one that counts most, as segments that do not overlap."""
+"""Layers of events as segments that do not overlap: at each moment the event of the uppermost layer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Label = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class Segments:
-    """Stretches of time, int64 of shape (n, 2), sorted and apart from each other, and what each is."""
+    """Stretches of time, int64 of shape (n, 2), ns, sorted and disjoint, and the label of each."""
 
     spans: Intervals
     labels: list[Label]
 
-    def within(self, start: int, end: int) -> Iterator[tuple[int, int, Label]]:
-        """Those in [start, end), cut to it: start, end, label."""
+    def clip(self, start: int, end: int) -> Iterator[tuple[int, int, Label]]:
+        """The segments in [start, end), cut to it: start, end, label."""
         first = int(np.searchsorted(self.spans[:, 1], start, "right"))
         last = int(np.searchsorted(self.spans[:, 0], end, "left"))
         for (begins, ends), label in zip(self.spans[first:last].tolist(), self.labels[first:last], strict=True):
@@ -33,11 +33,13 @@ class Segments:
                 yield max(begins, start), min(ends, end), label
 
 
-def of(frames: list[tuple[str, pl.DataFrame]], during: Intervals) -> Segments:
-    """What counts at each moment of `during` and around it.
+def overlay(frames: list[tuple[str, pl.DataFrame]], during: Intervals) -> Segments:
+    """The label of each moment of `during`, and around it.
 
-    `frames`: category and events (start_ns, end_ns, name). Of events at one time that of the first frame counts; of
-    one frame's, that which began last: of nested ranges the innermost.
+    Args:
+        frames: category and events (start_ns, end_ns, name) of each layer, the uppermost first. Within a layer the
+            event that began last counts: of nested ranges the innermost.
+        during: the times of interest; other events are left out.
     """
     starts, ends, levels, labels = [], [], [], []
     for level, (category, frame) in enumerate(frames):
@@ -46,7 +48,7 @@ def of(frames: list[tuple[str, pl.DataFrame]], during: Intervals) -> Segments:
         ends += near["end_ns"].to_list()
         levels += [level] * len(near)
         labels += [(category, name) for name in near["name"].to_list()]
-    return _swept(starts, ends, levels, labels)
+    return _sweep(starts, ends, levels, labels)
 
 
 def _touches(frame: pl.DataFrame, during: Intervals) -> NDArray[np.bool_]:
@@ -56,7 +58,7 @@ def _touches(frame: pl.DataFrame, during: Intervals) -> NDArray[np.bool_]:
     return touches
 
 
-def _swept(starts: list[int], ends: list[int], levels: list[int], labels: list[Label]) -> Segments:
+def _sweep(starts: list[int], ends: list[int], levels: list[int], labels: list[Label]) -> Segments:
     order = sorted(range(len(starts)), key=starts.__getitem__)
     bounds = sorted({*starts, *ends})
     # The smallest of the heap counts; one that has ended stays in it until it comes to the top.

@@ -1,9 +1,9 @@
-"""Where the time of a step goes on one device: sets of time that add up to the step's window to the nanosecond.
+"""The parts of a step on one device: sets of time that add up to the step's window to the nanosecond.
 
-Time that several parts share goes to the first of `analysis.tables.parts.BUSY`. What is left when the device does
-nothing is idle, and goes by what the thread did that launched the next activity. A launch reaches from the call to the
-start of the activity that ends the gap; pauses of at most DISPATCH_NS between two calls of a thread are the framework's
-own dispatch, and count as launching too.
+Time that several parts share goes to the first of `analysis.tables.part_names.BUSY`. The rest, when the
+device does nothing, is idle, and its part is what the thread did that launched the next activity. A launch reaches from
+the call to the start of the activity that ends the gap; pauses of at most DISPATCH_NS between two calls of a thread are
+the framework's dispatch, and count as launching too.
 
 In the trace of a CPU, compute is PyTorch's `aten::` operators and communication the process group's. There the loader's
 ranges come before compute: the operators inside them make the batch.
@@ -19,8 +19,8 @@ import polars as pl
 
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
-from analysis.metrics.steps import trace
-from analysis.tables.parts import BUSY, COPIES, GROUP, HIDDEN, IDLE, PARTS
+from analysis.metrics.steps import selection
+from analysis.tables.part_names import BUSY, COPIES, GROUP, HIDDEN, IDLE, PARTS
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -28,8 +28,9 @@ Frames = Mapping[str, pl.DataFrame]
 Sets = dict[str, Intervals]
 
 DISPATCH_NS = 100_000
+"""A longer pause between two launches is not the framework's: an operator of PyTorch takes some 10 us to dispatch."""
 QUEUED_NS = 100_000
-"""A free device begins what was launched some 10 us after the call."""
+"""Longer between launch and start is waiting: a free device begins some 10 us after the call."""
 LEAST_BATCH_BYTES = 1 << 12
 """A smaller copy to the device is a number, not a batch: waiting for it is like reading one."""
 DATA = (
@@ -44,7 +45,7 @@ ALLOCATOR = (
 )
 LAUNCH = r"Launch|^(?:cuda|hip)Mem(?:cpy|set)\w*Async|^cuMem(?:cpy|set)\w*Async"
 _WAITING = IDLE[:4]
-"""What the launching thread did, by its calls and ranges, the first that it is."""
+"""What the launching thread did, by its calls and ranges; of several the first counts."""
 
 _TIMES = ("start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns")
 _NEEDED = {
@@ -55,36 +56,40 @@ _NEEDED = {
 }
 
 
-def divided(events: Frames, steps: pl.DataFrame, windows: pl.DataFrame, device: int | None) -> tuple[Sets, Intervals]:
-    """The time of each of PARTS in these windows, and that of communication under compute.
+def part_sets(events: Frames, steps: pl.DataFrame, windows: pl.DataFrame, device: int | None) -> tuple[Sets, Intervals]:
+    """The time of each part of a step in these windows.
 
     Args:
         events: of one rank, attributed to their launches.
         steps: the ranges of all steps on the host.
-        windows: start_ns and end_ns of the steps that count, apart from each other, in order of time.
-        device: whose parts; None for a trace that tells of none, such as one of a CPU.
+        windows: start_ns and end_ns of the counted steps, disjoint, in order of time.
+        device: its CUDA ordinal; None for a trace without devices, such as one of a CPU.
+
+    Returns:
+        The set of each of PARTS, disjoint, and the set of communication under compute.
     """
-    own = {kind: of_device(events[kind].select(names), device) for kind, names in _NEEDED.items()}
+    own = {kind: device_rows(events[kind].select(names), device) for kind, names in _NEEDED.items()}
     whole = intervals.union(windows.select("start_ns", "end_ns").to_numpy())
     hosts = intervals.union(steps.select("start_ns", "end_ns").to_numpy())
     if not any(frame.height for frame in own.values()):
-        return _of_cpu(events, hosts, whole), intervals.empty()
-    sets = _busy(own)
+        return _cpu_sets(events, hosts, whole), intervals.empty()
+    sets = _busy_sets(own)
     found, covered = {}, intervals.empty()
     for part in BUSY:
         inside_steps = intervals.intersect(sets[part], whole) if len(sets[part]) else sets[part]
         found[part] = intervals.subtract(inside_steps, covered)
         covered = intervals.merge(covered, found[part]) if len(found[part]) else covered
     hidden = intervals.subtract(intervals.intersect(sets["communication"], whole), found["communication"])
-    return found | _idle(events, own, hosts, windows, covered), hidden
+    return found | _idle_sets(events, own, hosts, windows, covered), hidden
 
 
-def of_device(frame: pl.DataFrame, device: int | None) -> pl.DataFrame:
+def device_rows(frame: pl.DataFrame, device: int | None) -> pl.DataFrame:
+    """The rows of one device; all rows for None."""
     return frame if device is None else frame.filter(pl.col("device") == device)
 
 
 def table(sets: Mapping[str, Intervals], hidden: Intervals) -> pl.DataFrame:
-    """part, start_ns, end_ns: the sets as rows, in order of time."""
+    """The sets as rows of part, start_ns and end_ns, in order of time."""
     frames = [
         pl.DataFrame({"start_ns": covered[:, 0], "end_ns": covered[:, 1]}).with_columns(
             pl.lit(part, dtype=pl.Categorical()).alias("part")
@@ -98,42 +103,42 @@ def table(sets: Mapping[str, Intervals], hidden: Intervals) -> pl.DataFrame:
 
 
 def sets_of(rows: pl.DataFrame) -> Sets:
-    """The sets of PARTS and HIDDEN out of the rows of `table`."""
+    """The sets of PARTS and HIDDEN, from the rows of `table`."""
     by_part = rows.with_columns(pl.col("part").cast(pl.String)).partition_by("part", as_dict=True)
     found = {str(part): own.select("start_ns", "end_ns").to_numpy() for (part,), own in by_part.items()}
     return {part: found.get(part, intervals.empty()) for part in (*PARTS, HIDDEN)}
 
 
 def lengths(sets: Mapping[str, Intervals], hidden: Intervals, windows: pl.DataFrame) -> pl.DataFrame:
-    """step, part, duration_ns: each of PARTS in each window, and HIDDEN."""
+    """The time of each of PARTS, and of HIDDEN, in each window: rows of step, part and duration_ns."""
     bounds = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
     numbers = windows["step"]
     rows = [
-        pl.DataFrame({"step": numbers, "part": [part] * len(numbers), "duration_ns": inside(covered, *bounds)})
+        pl.DataFrame({"step": numbers, "part": [part] * len(numbers), "duration_ns": lengths_inside(covered, *bounds)})
         for part, covered in (*((part, sets[part]) for part in PARTS), (HIDDEN, hidden))
     ]
     return pl.concat(rows).sort("step", maintain_order=True)
 
 
-def grouped(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Rows of `lengths` added up to GROUPS, by these keys: what figures show."""
+def group_lengths(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Rows of `lengths` added up to GROUPS, which figures show, by these keys."""
     parts = rows.with_columns(pl.col("part").cast(pl.String)).filter(pl.col("part") != HIDDEN)
     named = parts.with_columns(pl.col("part").replace_strict(GROUP, return_dtype=pl.String))
     return named.group_by(*keys, "part", maintain_order=True).agg(pl.col("duration_ns").sum())
 
 
-def inside(covered: Intervals, start: Ints, end: Ints) -> Ints:
-    """How much of a set lies in each [start, end), ns."""
-    until = intervals.until(covered, np.concatenate((end, start)))
-    return until[: len(end)] - until[len(end) :]
+def lengths_inside(covered: Intervals, start: Ints, end: Ints) -> Ints:
+    """How much of a set lies in each [start, end), ns; `start` and `end` of shape (n,)."""
+    before = intervals.length_before(covered, np.concatenate((end, start)))
+    return before[: len(end)] - before[len(end) :]
 
 
-def _of_cpu(events: Frames, hosts: Intervals, whole: Intervals) -> Sets:
-    lanes = trace.cpu_lanes(events)
+def _cpu_sets(events: Frames, hosts: Intervals, whole: Intervals) -> Sets:
+    kinds = selection.split_cpu_by_kind(events)
     order = {
-        "idle_data_wait": trace.spans(trace.named(events["nvtx"], DATA)),
-        "compute": trace.spans(lanes["compute"]),
-        "communication": trace.spans(lanes["communication"]),
+        "idle_data_wait": selection.covered_time(selection.filter_by_name(events["nvtx"], DATA)),
+        "compute": selection.covered_time(kinds["compute"]),
+        "communication": selection.covered_time(kinds["communication"]),
         "idle_host": hosts,
         "idle_outside": whole,
     }
@@ -143,8 +148,8 @@ def _of_cpu(events: Frames, hosts: Intervals, whole: Intervals) -> Sets:
     return found
 
 
-def _busy(own: Frames) -> Sets:
-    """The time of each of BUSY, overlaps not yet taken out."""
+def _busy_sets(own: Frames) -> Sets:
+    """The time of each of BUSY, overlaps included."""
     kernels, copies = own["kernels"], own["copies"]
     communication = pl.col("category").cast(pl.String) == "communication"
     computing = [
@@ -152,13 +157,13 @@ def _busy(own: Frames) -> Sets:
         own["graphs"].select("start_ns", "end_ns"),
     ]
     sets = {
-        "compute": trace.spans(pl.concat(computing)),
-        "communication": trace.spans(kernels.filter(communication)),
-        "memset": trace.spans(own["memsets"]),
+        "compute": selection.covered_time(pl.concat(computing)),
+        "communication": selection.covered_time(kernels.filter(communication)),
+        "memset": selection.covered_time(own["memsets"]),
     }
     kind = copies.select("start_ns", "end_ns", part=_copy_part())
     for part in COPIES[:-1]:
-        sets[part] = trace.spans(kind.filter(pl.col("part") == part))
+        sets[part] = selection.covered_time(kind.filter(pl.col("part") == part))
     return sets
 
 
@@ -170,27 +175,32 @@ def _copy_part() -> pl.Expr:
     return pl.when(known).then("copy_" + low + kind).otherwise("copy_" + low)
 
 
-def _idle(events: Frames, own: Frames, hosts: Intervals, windows: pl.DataFrame, busy: Intervals) -> Sets:
-    """The time of each of IDLE in the windows. `own`: activities of the device; `busy`: when it did something."""
+def _idle_sets(events: Frames, own: Frames, hosts: Intervals, windows: pl.DataFrame, busy: Intervals) -> Sets:
+    """The time of each of IDLE in the windows. `own`: activities of the device; `busy`: when any of them ran."""
     gaps = _gaps(busy, windows)
     found = dict.fromkeys(IDLE, intervals.empty())
     if not len(gaps):
         return found
     ends = pl.concat([own[k].select("start_ns", "thread", "launch_ns", "launch_end_ns") for k in own]).sort("start_ns")
-    thread, launch, launched = _following(ends, gaps)
-    batch = _ends_with_batch(own["copies"], ends, gaps) & trace.named(events["nvtx"], DATA).is_empty()
+    thread, launch, launched = _next_launches(ends, gaps)
+    batch = _ends_with_batch(own["copies"], ends, gaps) & selection.filter_by_name(events["nvtx"], DATA).is_empty()
     pieces: dict[str, list[Intervals]] = {part: [] for part in IDLE}
-    for each in np.unique(thread):
-        mine = thread == each
-        sets = thread_sets(events, int(each))
-        for part, piece in _of_thread(sets, gaps[mine], launch[mine], launched[mine], hosts, batch[mine]).items():
+    for number in np.unique(thread):
+        mine = thread == number
+        sets = thread_sets(events, int(number))
+        for part, piece in _thread_idle_sets(
+            sets, gaps[mine], launch[mine], launched[mine], hosts, batch[mine]
+        ).items():
             pieces[part].append(piece)
     return {part: intervals.merge(*several) for part, several in pieces.items()}
 
 
-def _of_thread(sets: Sets, gaps: Intervals, launch: Ints, launched: Ints, hosts: Intervals, batch: Mask) -> Sets:
-    """Of gaps that this thread's launches end. `sets`: what it did; `launch`, `launched`: start and end of the call
-    that launched what ends each gap; `batch`: whether that is the copy of a batch."""
+def _thread_idle_sets(sets: Sets, gaps: Intervals, launch: Ints, launched: Ints, hosts: Intervals, batch: Mask) -> Sets:
+    """The idle parts of the gaps that end with a launch of this thread.
+
+    `sets`: what the thread did; `launch`, `launched`: start and end of the call that launched the activity at the end
+    of each gap; `batch`: whether that activity is the copy of a batch.
+    """
     stop, called = (np.clip(at, gaps[:, 0], gaps[:, 1]) for at in (launch, launched))
     begun = np.column_stack((called, gaps[:, 1]))
     late = gaps[:, 1] - called > QUEUED_NS
@@ -211,24 +221,25 @@ def _of_thread(sets: Sets, gaps: Intervals, launch: Ints, launched: Ints, hosts:
 
 
 def thread_sets(events: Frames, thread: int) -> Sets:
-    """When a thread waits for data, waits for the device, allocates, launches."""
+    """The times in which a thread waits for data, waits for the device, allocates or launches."""
     calls, marks = (
-        events[kind].select(*trace.SPAN, "thread").filter(pl.col("thread") == thread) for kind in ("runtime", "nvtx")
+        events[kind].select(*selection.SPAN, "thread").filter(pl.col("thread") == thread)
+        for kind in ("runtime", "nvtx")
     )
-    joined = trace.spans(trace.named(calls, LAUNCH)).copy()
+    joined = selection.covered_time(selection.filter_by_name(calls, LAUNCH)).copy()
     if len(joined) > 1:
         near = joined[1:, 0] - joined[:-1, 1] <= DISPATCH_NS
         joined[:-1, 1][near] = joined[1:, 0][near]
     return {
-        "idle_data_wait": trace.spans(trace.named(marks, DATA)),
-        "idle_sync": trace.spans(trace.named(calls, SYNC)),
-        "idle_allocator": trace.spans(trace.named(calls, ALLOCATOR)),
+        "idle_data_wait": selection.covered_time(selection.filter_by_name(marks, DATA)),
+        "idle_sync": selection.covered_time(selection.filter_by_name(calls, SYNC)),
+        "idle_allocator": selection.covered_time(selection.filter_by_name(calls, ALLOCATOR)),
         "idle_launch": intervals.union(joined),
     }
 
 
 def _gaps(busy: Intervals, windows: pl.DataFrame) -> Intervals:
-    """Idle stretches of all windows; one that reaches over a window's end is cut there."""
+    """The idle gaps of all windows; a gap across the end of a window is cut there."""
     start, end = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
     low = np.searchsorted(busy[:, 1], start, side="right")
     high = np.searchsorted(busy[:, 0], end, side="left")
@@ -244,9 +255,11 @@ def _gaps(busy: Intervals, windows: pl.DataFrame) -> Intervals:
     return np.column_stack((first[kept], last[kept]))
 
 
-def _following(activities: pl.DataFrame, gaps: Intervals) -> tuple[Ints, Ints, Ints]:
-    """Thread, and start and end of the launch, of the first activity to start at each gap's end or later; of the last
-    one where none does."""
+def _next_launches(activities: pl.DataFrame, gaps: Intervals) -> tuple[Ints, Ints, Ints]:
+    """Thread, and start and end of the launch, of the first activity that starts at or after each gap's end.
+
+    Where none does, those of the last activity.
+    """
     start = activities["start_ns"].to_numpy()
     place = np.minimum(np.searchsorted(start, gaps[:, 1], side="left"), len(start) - 1)
     late = start[place] < gaps[:, 1]
@@ -258,7 +271,7 @@ def _following(activities: pl.DataFrame, gaps: Intervals) -> tuple[Ints, Ints, I
 
 
 def _ends_with_batch(copies: pl.DataFrame, activities: pl.DataFrame, gaps: Intervals) -> Mask:
-    """Whether what ends each gap is a copy to the device that is as large as a batch."""
+    """Whether the activity at the end of each gap is a copy to the device of the size of a batch."""
     starts = activities["start_ns"].to_numpy()
     ends = starts[np.minimum(np.searchsorted(starts, gaps[:, 1]), len(starts) - 1)]
     large = copies.filter(pl.col("direction") == "HtoD", pl.col("bytes") >= LEAST_BATCH_BYTES)["start_ns"].to_numpy()

@@ -1,4 +1,4 @@
-"""Where a trace's GPU time goes by the definitions of Holistic Trace Analysis (HTA), so that the two can be compared.
+"""A trace's GPU time by the definitions of Holistic Trace Analysis (HTA), so that the two can be compared.
 
 One trace is one rank. T is the span from the start of the first to the end of the last event on the GPU: kernels,
 copies and memsets. Over all its streams, and with streams' overlapping events counted once:
@@ -8,18 +8,17 @@ copies and memsets. Over all its streams, and with streams' overlapping events c
 - non_compute = T - idle - compute: communication and copies while nothing computes. What is hidden under compute is
   compute.
 
-A kernel is told by its name: of communication where it begins with `nccl` and has `Kernel` in it; of compute where it
-is none of these and its name has no `Memcpy` or `Sync` and does not begin with `Memset`. The rest (such as a kernel
-`MemcpyKernel`) is neither.
+Kernels are classified by name: communication if it begins with `nccl` and has `Kernel` in it; compute if it does not,
+and has no `Memcpy` or `Sync` and does not begin with `Memset`. Others (such as a kernel `MemcpyKernel`) are neither.
 
-Where the numbers of HTA 0.5.0 differ:
+The numbers of HTA 0.5.0 differ in this:
 
-- It moves each start up and each end down to whole us, so that a kernel shorter than 1 us may get a negative length. A
-  trace of short kernels loses a third of its compute time thus, or fails an assertion. Here nothing is rounded, and the
-  numbers are HTA's with HTA_DISABLE_NS_ROUNDING=1, whose float64 us are good to about 1 ns.
+- It rounds each start up and each end down to whole us, so that a kernel shorter than 1 us may get a negative length. A
+  trace of short kernels loses a third of its compute time to this, or fails an assertion. Here nothing is rounded, and
+  the numbers are HTA's with HTA_DISABLE_NS_ROUNDING=1, whose float64 us are exact to about 1 ns.
 - Of a trace with several annotations `ProfilerStep#` it leaves out what was launched after the last of them began (on
   the GPU, where the trace has it there too) and what no call in the trace launched. Here all is counted.
-- Any event that tells a stream is on the GPU to it: synchronisation and the odd CPU operator too.
+- It takes each event that has a stream for one on the GPU: synchronisation and the odd CPU operator too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from __future__ import annotations
 import polars as pl
 
 from analysis.metrics import intervals
-from analysis.metrics.steps.trace import SPAN, Events, named, spans
+from analysis.metrics.steps.selection import SPAN, Events, covered_time, filter_by_name
 
 _COMMUNICATION = r"^nccl.*Kernel"
 _NO_COMPUTE = r"^nccl.*Kernel|^Memset|Memcpy|Sync"
@@ -35,9 +34,11 @@ _ON_GPU = ("kernels", "copies", "memsets")
 
 
 def temporal_breakdown(events: Events) -> dict[str, int]:
-    """Durations, ns: span, idle, compute and non_compute, where the last three add up to the first. All 0 where nothing
-    ran on a GPU."""
-    everything = intervals.merge(*(spans(events[kind]) for kind in _ON_GPU))
+    """Durations, ns: span, idle, compute and non_compute; the last three add up to the first.
+
+    All are 0 where nothing ran on a GPU.
+    """
+    everything = intervals.merge(*(covered_time(events[kind]) for kind in _ON_GPU))
     span = int(everything[-1, 1] - everything[0, 0]) if len(everything) else 0
     idle = span - intervals.total(everything)
     compute = intervals.total(_compute(events))
@@ -45,7 +46,7 @@ def temporal_breakdown(events: Events) -> dict[str, int]:
 
 
 def table(events: Events) -> pl.DataFrame:
-    """One row: span_ns, idle_ns, compute_ns, non_compute_ns, overlap_percent; none where nothing ran on a GPU."""
+    """The table `temporal` in one row; without rows where nothing ran on a GPU."""
     found = temporal_breakdown(events)
     row = {f"{name}_ns": length for name, length in found.items()} | {"overlap_percent": overlap_percent(events)}
     frame = pl.DataFrame([row], schema_overrides={"overlap_percent": pl.Float64})
@@ -53,8 +54,8 @@ def table(events: Events) -> pl.DataFrame:
 
 
 def overlap_percent(events: Events) -> float | None:
-    """Time in which communication and compute both run, % of that in which communication runs; null without any."""
-    communication = spans(named(events["kernels"].select(SPAN), _COMMUNICATION))
+    """Time in which communication and compute both run, % of that in which communication runs; None without any."""
+    communication = covered_time(filter_by_name(events["kernels"].select(SPAN), _COMMUNICATION))
     if not len(communication):
         return None
     both = intervals.intersect(communication, _compute(events))
@@ -62,4 +63,4 @@ def overlap_percent(events: Events) -> float | None:
 
 
 def _compute(events: Events) -> intervals.Intervals:
-    return spans(named(events["kernels"].select(SPAN), _NO_COMPUTE, others=True))
+    return covered_time(filter_by_name(events["kernels"].select(SPAN), _NO_COMPUTE, others=True))

@@ -1,4 +1,4 @@
-"""The first steps that count of each rank as bars to draw: the table TIMELINE.
+"""The first counted steps of each rank as bars to draw: the table TIMELINE.
 
 Bars of one lane that are closer than a pixel are merged, so that a page with thousands of kernels stays small.
 """
@@ -7,32 +7,37 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.metrics.steps import trace
+from analysis.metrics.steps import selection
 
 STEPS = 2
+"""Steps that are drawn: enough to see what repeats."""
 PIXELS = 2000
+"""Width of a wide screen: bars closer than a pixel of it look like one."""
 _KEYS = ["lane", "step", "bar"]
 
 
-def rows(events: trace.Events, windows: pl.DataFrame) -> pl.DataFrame:
+def rows(events: selection.Events, windows: pl.DataFrame) -> pl.DataFrame:
     """Bars of one rank: lane, name, start_ns, end_ns, step, and origin_ns, the start of its first step on the host.
 
-    `events`: the tables of one rank; `windows`: its table of that name."""
+    Args:
+        events: the tables of one rank.
+        windows: its table of that name.
+    """
     counted = windows.filter("counted").group_by("step").agg(
         pl.col("start_ns", "host_start_ns").min(), pl.col("end_ns", "host_end_ns").max()
     ).sort("host_start_ns").head(STEPS)  # fmt: skip
     hosts = counted.select("step", start_ns="host_start_ns", end_ns="host_end_ns")
-    lanes = {lane: _cut(frame, counted) for lane, frame in trace.lanes(events).items()}
-    lanes["range"] = _cut(trace.phases(events), hosts)
+    lanes = {lane: _cut(frame, counted) for lane, frame in selection.split_by_kind(events).items()}
+    lanes["range"] = _cut(selection.phase_ranges(events), hosts)
     both = pl.concat([hosts, counted.select("step", "start_ns", "end_ns")])
     first, last = both["start_ns"].min(), both["end_ns"].max()
     pixel = (last - first) // PIXELS if isinstance(first, int) and isinstance(last, int) else 0
-    bars = pl.concat([_merged(f.with_columns(lane=pl.lit(lane)), pixel) for lane, f in lanes.items()])
+    bars = pl.concat([_merge(f.with_columns(lane=pl.lit(lane)), pixel) for lane, f in lanes.items()])
     return bars.with_columns(origin_ns=pl.lit(hosts["start_ns"].min(), dtype=pl.Int64))
 
 
-def relative(bars: pl.DataFrame) -> pl.DataFrame:
-    """Bars of all ranks, from the start of the first step on the earliest rank: zero_ns."""
+def set_zero(bars: pl.DataFrame) -> pl.DataFrame:
+    """Count the times of all ranks' bars from the start of the first step on the earliest rank, which is zero_ns."""
     zero = pl.col("origin_ns").min()
     return bars.with_columns(pl.col("start_ns", "end_ns") - zero, zero_ns=zero).drop("origin_ns")
 
@@ -46,12 +51,12 @@ def _cut(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     return inside.with_columns(end_ns=pl.min_horizontal("end_ns", "window_end"))
 
 
-def _merged(frame: pl.DataFrame, pixel: int) -> pl.DataFrame:
-    # A phase next to another stays a bar of its own: only its repetitions (micro-batches) may merge.
+def _merge(frame: pl.DataFrame, pixel: int) -> pl.DataFrame:
+    # A phase next to another stays a separate bar: only its repetitions (micro-batches) may merge.
     new_name = (pl.col("lane") == "range") & (pl.col("name") != pl.col("name").shift())
     reach = pl.col("end_ns").cum_max().shift()
-    apart = (pl.col("start_ns") - reach > pixel) | new_name | (pl.col("step") != pl.col("step").shift())
-    grouped = frame.with_columns(bar=apart.fill_null(True).cast(pl.Int64).cum_sum())
+    new_bar = (pl.col("start_ns") - reach > pixel) | new_name | (pl.col("step") != pl.col("step").shift())
+    grouped = frame.with_columns(bar=new_bar.fill_null(True).cast(pl.Int64).cum_sum())
     took = (pl.col("end_ns") - pl.col("start_ns")).sum()
     span = (pl.col("start_ns").min(), pl.col("end_ns").max())
     longest = (

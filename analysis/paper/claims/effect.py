@@ -146,7 +146,7 @@ def pairs(points: pl.DataFrame, factor: str, a: object, b: object, value: str, *
     rows = points.filter(pl.col(factor).is_in([a, b]), pl.col(value).is_not_null())
     if log:
         rows = rows.filter(pl.col(value) > 0).with_columns(pl.col(value).log())
-    found = blocks.contrasted(rows, factor).sort("block", "point_id")
+    found = blocks.select_contrasts(rows, factor).sort("block", "point_id")
     made = []
     for part in found.partition_by("block", maintain_order=True):
         own = [part.filter(pl.col(factor) == pl.lit(level)) for level in (a, b)]
@@ -190,6 +190,6 @@ def interaction(
 
 def level(points: pl.DataFrame, value: str) -> Effect | None:
     """The mean of a value over repeats, and over sets of settings."""
-    rows = blocks.of(points.filter(pl.col(value).is_not_null()), ()).sort("block", "point_id")
+    rows = blocks.add_blocks(points.filter(pl.col(value).is_not_null()), ()).sort("block", "point_id")
     parts = rows.partition_by("block", maintain_order=True)
     return mean([Contrast(((1, Side.of_runs(p, value)),)) for p in parts])

@@ -9,7 +9,7 @@ import polars as pl
 from analysis.paper.claims.claim import Verdict
 from analysis.sweep import dataset
 from analysis.sweep.labels import counted, percent
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 
 
 def where_time_goes(verdict: Verdict, tables: dataset.Tables) -> dict[str, str]:

@@ -18,9 +18,9 @@ def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points with accuracies that differ in precision alone; where none do, those of one set of settings."""
     have = tables["accuracy"]["point_id"].unique().to_list()
     points = measured(tables, "image").filter(pl.col("point_id").is_in(have))
-    found, _ = blocks.widest(points, "precision")
+    found, _ = blocks.widest_block(points, "precision")
     if found.is_empty() and points.height:
-        alone = blocks.of(points, ())
+        alone = blocks.add_blocks(points, ())
         found = alone.filter(pl.col("block") == alone["block"].min()).sort("point_id")
     return found
 

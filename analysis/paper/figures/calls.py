@@ -55,7 +55,7 @@ def widest(tables: dataset.Tables, workload: str, factors: tuple[str, ...]) -> p
     """Traced points of the widest block in which the first of the factors that varies does, the others being free."""
     points = traced(tables, workload)
     for factor in factors:
-        found, _ = blocks.widest(points, factor, [name for name in factors if name != factor])
+        found, _ = blocks.widest_block(points, factor, [name for name in factors if name != factor])
         if found.height:
             return found
     return points.clear()

@@ -27,7 +27,7 @@ def family(
     numbers: Numbers = of_results,
 ) -> Family:
     """A figure of the paper: labels are its factors' levels, so none leaves settings unsaid."""
-    return Family(title, text, missing, points, paint, numbers, aside=blocks.SAME, usual=False)
+    return Family(title, text, missing, points, paint, numbers, aside=blocks.NEUTRAL, usual=False)
 
 
 def measured(tables: dataset.Tables, workload: str) -> pl.DataFrame:
@@ -35,7 +35,7 @@ def measured(tables: dataset.Tables, workload: str) -> pl.DataFrame:
     nodes, those on the fewest, for these figures are over GPUs."""
     points = tables["points"].filter(pl.col("workload") == workload, pl.col("step_ms_mean").is_not_null())
     points = points.filter(pl.col("nodes") == pl.col("nodes").min().over("model", "world_size"))
-    points = nights.numbered(points, tables["points"])
+    points = nights.add_nights(points, tables["points"])
     # DALI goes on into the next epoch in any case, so the switch is no difference between it and other loaders.
     going_on = pl.when(pl.col("loader") == "dali").then(True).otherwise("across_epochs")
     return points.with_columns(across_epochs=going_on)
@@ -45,10 +45,10 @@ def ratios(points: pl.DataFrame, factor: str, base: object, value: str, by: list
     """`by`, factor, ratio, least, most: value of the base over each other level's of the same nights; above 1 is less
     than the base."""
     bases = points.filter(pl.col(factor) == pl.lit(base)).select(*by, factor).unique()
-    found = nights.relative(points, value, by, [factor], bases).filter(pl.col(factor) != pl.lit(base))
+    found = nights.ratios(points, value, by, [factor], bases).filter(pl.col(factor) != pl.lit(base))
     return found.select(*by, factor, ratio=1 / pl.col("ratio"), least=1 / pl.col("most"), most=1 / pl.col("least"))
 
 
 def widest(tables: dataset.Tables, workload: str, factor: str, *along: str) -> pl.DataFrame:
     """Points of the workload in the widest block of this factor."""
-    return blocks.widest(measured(tables, workload), factor, along)[0]
+    return blocks.widest_block(measured(tables, workload), factor, along)[0]

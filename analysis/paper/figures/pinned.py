@@ -21,7 +21,7 @@ REPORTED = (16, 30)
 def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in pinned memory, precision, size and GPUs alone, of nights with both."""
     found = widest(tables, "image", "pin_memory", "precision", "image_size", *dataset.SHAPE)
-    return nights.shared(found, _BY, "pin_memory")
+    return nights.select_shared_nights(found, _BY, "pin_memory")
 
 
 def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Figure:

@@ -18,7 +18,7 @@ _BY = ["world_size", "image_size"]
 
 def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in precision, size and GPUs alone, where fp64 is among those of the night."""
-    points = nights.shared(precision.points_shown(tables), _BY, "precision")
+    points = nights.select_shared_nights(precision.points_shown(tables), _BY, "precision")
     return points.filter((pl.col("precision") == "fp64").any().over(*_BY, "night"))
 
 

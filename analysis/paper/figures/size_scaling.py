@@ -12,14 +12,14 @@ from analysis.sweep import blocks, dataset, nights
 
 def points_shown(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in GPUs and size alone, of nights in which that size ran on several counts of GPUs."""
-    points = blocks.widest(measured(tables, "image"), "ranks_per_node", ("image_size", "nodes"))[0]
-    return nights.shared(points, ["image_size"], "world_size")
+    points = blocks.widest_block(measured(tables, "image"), "ranks_per_node", ("image_size", "nodes"))[0]
+    return nights.select_shared_nights(points, ["image_size"], "world_size")
 
 
 def speed_ups(points: pl.DataFrame) -> pl.DataFrame:
     """image_size, world_size, up, least, most: samples/s over those of the fewest GPUs of that size and night."""
     bases = points.group_by("image_size").agg(pl.col("world_size").min())
-    found = nights.relative(points, "samples_per_s", ["image_size"], ["world_size"], bases)
+    found = nights.ratios(points, "samples_per_s", ["image_size"], ["world_size"], bases)
     return found.select("image_size", "world_size", "least", "most", up="ratio")
 
 

@@ -1,7 +1,7 @@
-"""NCCL's calls out of a Kineto trace: PyTorch tells a collective's size in the args of its kernel, or of its operator.
+"""NCCL's calls of a Kineto trace: a collective's size is in the args of its kernel, or of its operator.
 
-A row is an NCCL kernel (or RCCL's) whose collective is told. Its operator, `record_param_comms`, has the same external
-id and gives the row its time and thread. Operators that launch no kernel, such as `wait`, are no calls. Where the
+A row is an NCCL kernel (or RCCL's) with a known collective. Its operator, `record_param_comms`, has the same external
+id, and its time and thread are the row's. Operators that launch no kernel, such as `wait`, are no calls. Where the
 operator is not in the trace, the row has the time of the kernel, and no thread.
 """
 
@@ -21,23 +21,23 @@ _BYTES = {
 """PyTorch's names of types by their size, bytes."""
 _SIZE = {name: size for size, names in _BYTES.items() for name in names}
 _SHARED = r"(?i)reduce_?scatter|all_?to_?all"
-"""Of these PyTorch tells all that a rank gives in, and NCCL the share of one rank."""
-_TOLD = ("collective", "elements", "dtype", "group", "ranks")
+"""Of these PyTorch records a rank's whole input, and NCCL the share of one rank."""
+_DESCRIBED = ("collective", "elements", "dtype", "group", "ranks")
 
 
 def calls(kernels: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
-    """Columns of nccl_calls, from the columns of kernels and of the operators that tell of collectives."""
-    told = operators.filter(pl.col("external").is_not_null()).unique("external", keep="first", maintain_order=True)
+    """The columns of nccl_calls, from those of kernels and of the operators that describe collectives."""
+    described = operators.filter(pl.col("external").is_not_null()).unique("external", keep="first", maintain_order=True)
     own = kernels.filter(pl.col("name").str.contains(NCCL_KERNEL))
-    both = own.join(told, on="external", how="left", suffix="_of_operator", maintain_order="left")
+    both = own.join(described, on="external", how="left", suffix="_of_operator", maintain_order="left")
     called = pl.col("start_ns_of_operator").is_not_null()
     known = both.with_columns(
-        *(pl.coalesce(name, f"{name}_of_operator") for name in _TOLD),
+        *(pl.coalesce(name, f"{name}_of_operator") for name in _DESCRIBED),
         *(pl.coalesce(f"{name}_of_operator", name).alias(name) for name in ("start_ns", "end_ns", "process")),
         thread=pl.when(called).then("thread_of_operator"),
     ).filter(pl.col("collective").is_not_null())
     size = pl.col("dtype").replace_strict(_SIZE, default=None, return_dtype=pl.Int64)
-    given = pl.col("elements") * size
+    whole = pl.col("elements") * size
     shared = pl.col("collective").str.contains(_SHARED)
-    told_by_nccl = pl.when(shared).then(given // pl.when(pl.col("ranks") > 0).then("ranks")).otherwise(given)
-    return known.with_columns(name="collective", bytes=told_by_nccl, communicator="group")
+    share = pl.when(shared).then(whole // pl.when(pl.col("ranks") > 0).then("ranks")).otherwise(whole)
+    return known.with_columns(name="collective", bytes=share, communicator="group")

@@ -2,7 +2,7 @@
 
 Times are exact to the ns, and UTC unless the file is cut off before it says when its clock began (`problems` say so
 then). Events on the device have the process of the runtime's calls where there is one. On ROCm, what was launched
-before the window has no sizes, kernels of a graph are not told from others, and pageable memory not from pinned.
+before the window has no sizes, kernels of a graph look like others, and pageable memory like pinned.
 
 A table without rows is absent unless the trace shows that its events were recorded:
 
@@ -22,7 +22,7 @@ from typing import Any
 import polars as pl
 
 from analysis.readers.kineto import collective_args
-from analysis.readers.kineto.blocks import Columns
+from analysis.readers.kineto.event_columns import EventColumns
 from analysis.readers.kineto.stream import Document
 from analysis.tables import column
 from analysis.tables.events import DEVICES, EVENTS, NCCL_KERNEL, Trace
@@ -41,11 +41,15 @@ _FACTS_OF_JOB = ("backend", "world_size", "nccl_version")
 
 
 def read(path: Path) -> Trace:
-    """The trace in a file. ValueError where it is none."""
-    document, columns = Document(path), Columns()
+    """Read a Kineto trace.
+
+    Raises:
+        ValueError: where the file holds none.
+    """
+    document, columns = Document(path), EventColumns()
     for block in document.blocks():
         columns.add(block)
-    found, problems = _timed(columns.tables(), document)
+    found, problems = _add_times(columns.tables(), document)
     job = _mapping(document.metadata.get("distributedInfo"))
     rank = pl.lit(_number(job.get("rank")), dtype=pl.Int64)
     events = {
@@ -55,24 +59,27 @@ def read(path: Path) -> Trace:
     return Trace(
         events={kind: column.empty(columns) for kind, columns in EVENTS.items()} | events,
         devices=_devices(document.metadata).with_columns(rank=rank),
-        absent=_absent(events, document.metadata),
+        absent=_absent_tables(events, document.metadata),
         problems=(*document.problems, *problems),
-        about=_about(document.metadata, job),
+        facts=_facts(document.metadata, job),
     )
 
 
 def _narrow(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
-    """Ids of threads that are addresses, as some tools write, fold into the room that there is; other numbers that are
-    too large for their column are nonsense."""
+    """Fit numbers into columns of 32 bits.
+
+    Thread ids may be addresses, as some tools write them, and are cut to their lower bits; other numbers that are too
+    large are nonsense, and become null.
+    """
     small = [name for name, column in EVENTS[kind].items() if column.dtype == pl.Int32 and name in frame.columns]
     folded = [pl.col(name) % 2**31 for name in small if name in ("process", "thread")]
     return frame.with_columns(folded).with_columns(pl.col(small).cast(pl.Int32, strict=False))
 
 
-def _timed(found: Mapping[str, pl.DataFrame], document: Document) -> tuple[dict[str, pl.DataFrame], list[str]]:
+def _add_times(found: Mapping[str, pl.DataFrame], document: Document) -> tuple[dict[str, pl.DataFrame], list[str]]:
     """The events that have a time, and a line for each kind that had others."""
-    told = document.metadata.get("baseTimeNanoseconds")
-    base = _number(told) or 0
+    recorded = document.metadata.get("baseTimeNanoseconds")
+    base = _number(recorded) or 0
     out, problems = {}, []
     for kind, frame in found.items():
         duration = pl.lit(0, dtype=pl.Int64) if kind in _INSTANT else pl.col("duration_ns")
@@ -83,7 +90,7 @@ def _timed(found: Mapping[str, pl.DataFrame], document: Document) -> tuple[dict[
             lost = frame.height - out[kind].height
             problems.append(f"{kind}: events without a start or with no or a negative duration, left out: {lost}")
     starts = pl.concat([frame["start_ns"] for frame in out.values()])
-    if told is None and (starts < _UTC_NS).any():
+    if recorded is None and (starts < _UTC_NS).any():
         problems.append("baseTimeNanoseconds is not there: times are those of the trace's own clock")
     return out, problems
 
@@ -141,8 +148,8 @@ def _allocations(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _absent(events: Mapping[str, pl.DataFrame], metadata: Mapping[str, Any]) -> frozenset[str]:
-    """As the module says."""
+def _absent_tables(events: Mapping[str, pl.DataFrame], metadata: Mapping[str, Any]) -> frozenset[str]:
+    """The tables that were not recorded, by the rules above."""
     have = {kind for kind, frame in events.items() if frame.height}
     recorded = {kind for group in _GROUPS if have & set(group) for kind in group}
     nccl = events["kernels"]["name"].str.contains(NCCL_KERNEL).any()
@@ -155,34 +162,36 @@ def _absent(events: Mapping[str, pl.DataFrame], metadata: Mapping[str, Any]) -> 
 
 
 def _devices(metadata: Mapping[str, Any]) -> pl.DataFrame:
-    told = metadata.get("deviceProperties")
-    rows = [_device(device) for device in told if isinstance(device, dict)] if isinstance(told, list) else []
+    listed = metadata.get("deviceProperties")
+    rows = [_device(device) for device in listed if isinstance(device, dict)] if isinstance(listed, list) else []
     return pl.DataFrame(rows, schema=column.schema(DEVICES), strict=False)
 
 
-def _device(told: Mapping[str, Any]) -> dict[str, Any]:
+def _device(properties: Mapping[str, Any]) -> dict[str, Any]:
     threads, major, minor = (
-        _number(told.get("maxThreadsPerMultiprocessor")),
-        told.get("computeMajor"),
-        told.get("computeMinor"),
+        _number(properties.get("maxThreadsPerMultiprocessor")),
+        properties.get("computeMajor"),
+        properties.get("computeMinor"),
     )
-    shared = told.get("sharedMemPerMultiprocessor", told.get("maxSharedMemoryPerMultiProcessor"))  # CUDA's, ROCm's
+    shared = properties.get(
+        "sharedMemPerMultiprocessor", properties.get("maxSharedMemoryPerMultiProcessor")
+    )  # CUDA's, ROCm's
     return {
-        "device": _number(told.get("id")),
-        "name": told.get("name") or None,
-        "sm_count": _number(told.get("numSms")),
-        "warps_per_sm": threads // (_number(told.get("warpSize")) or 32) if threads else None,
-        "registers_per_sm": _number(told.get("regsPerMultiprocessor")),
+        "device": _number(properties.get("id")),
+        "name": properties.get("name") or None,
+        "sm_count": _number(properties.get("numSms")),
+        "warps_per_sm": threads // (_number(properties.get("warpSize")) or 32) if threads else None,
+        "registers_per_sm": _number(properties.get("regsPerMultiprocessor")),
         "shared_bytes_per_sm": _number(shared),
-        "memory_bytes": _number(told.get("totalGlobalMem")),
+        "memory_bytes": _number(properties.get("totalGlobalMem")),
         "compute_capability": None if major is None or minor is None else f"{major}.{minor}",
     }
 
 
-def _about(metadata: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, str]:
-    told = {k: v for k, v in metadata.items() if k in _FACTS or k.endswith("_version")}
-    told |= {k: job[k] for k in _FACTS_OF_JOB if k in job}
-    return {"format": "kineto"} | {k: str(v) for k, v in told.items() if isinstance(v, str | int | float)}
+def _facts(metadata: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, str]:
+    facts = {k: v for k, v in metadata.items() if k in _FACTS or k.endswith("_version")}
+    facts |= {k: job[k] for k in _FACTS_OF_JOB if k in job}
+    return {"format": "kineto"} | {k: str(v) for k, v in facts.items() if isinstance(v, str | int | float)}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

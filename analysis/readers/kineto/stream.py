@@ -1,9 +1,9 @@
-"""The text of a Kineto trace as a stream: block by block its events, then what else it says.
+"""The text of a Kineto trace as a stream: its events block by block, then its metadata.
 
-Memory stays at some blocks' size however large the file. A block is cut at the last `}, {` in it and decoded as one
-array. Such a cut may lie inside an event or a string, so it is checked rather than believed: text that is a valid array
-when closed there ends an event there. Where no cut of a block holds (the end of the list, or text that is no JSON),
-events are taken one by one.
+Memory stays at the size of a few blocks, however large the file. A block is cut at the last `}, {` in it and decoded
+as one array. Such a cut may lie inside an event or a string, so it is checked: an event ends there only if the text,
+closed there, is a valid array. Where no cut of a block is valid (the end of the list, or text that is not JSON), events
+are decoded one by one.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _PIECE, _BLOCK = 1 << 20, 4 << 20
 _STEP = 64 << 10
 """Shortest text that is worth decoding as a block."""
 _LONGEST = 1 << 20
-"""An event that is not complete after so much text is malformed."""
+"""An event that is not complete after this much text is malformed."""
 _HEAD = 64 << 20
-"""The list of events begins within so much text."""
+"""The list of events begins within this much text."""
 _LIST = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _GAP = re.compile(rb"[\s,]*")
 _TOLERANT = json.JSONDecoder(parse_float=str, strict=False)
-"""Takes what is no JSON but found in traces: NaN, control characters. Decimals stay text, so that none is rounded."""
+"""Also accepts what traces hold although it is not JSON: NaN, control characters. Decimals stay text, unrounded."""
 _RAW = msgspec.Raw()
 
 
 class Event(msgspec.Struct, gc=False):
-    """What all events have. Times stay text, since float64 would lose ns; args too, since few events' are needed."""
+    """The fields of all events. Times stay text, since float64 would lose ns; args too, since few are needed."""
 
     ph: str = ""
     cat: str | None = None
@@ -52,8 +52,10 @@ _EVENTS = msgspec.json.Decoder(list[Event])
 
 
 class Document:
-    """One trace. Once `blocks` has run out: `metadata`, all that it says beside its events, and `problems`, what could
-    not be read, a line each."""
+    """A trace in a file.
+
+    Once `blocks` is exhausted, `metadata` holds all but its events, and `problems` what could not be read, a line each.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,16 +64,16 @@ class Document:
         self._malformed = 0
 
     def blocks(self) -> Iterator[list[Event]]:
-        """The events, in the order of the file. ValueError where it is no trace."""
+        """The events, in the order of the file. Raises ValueError where it is no trace."""
         if not self.path.is_file():
-            raise ValueError(f"{self.path}: no such file; expected is a Kineto trace")
+            raise ValueError(f"{self.path}: no such file; a Kineto trace was expected")
         chunks = self._chunks()
         text, ended = self._head(chunks), False
         for chunk in itertools.chain([b""], chunks, [None]):
             text += chunk or b""
             used = 1
             while used and not ended:
-                events, used, ended = _together(text) or self._one_by_one(text, last=chunk is None)
+                events, used, ended = _decode_block(text) or self._decode_singly(text, last=chunk is None)
                 text = text[used:]
                 if events:
                     yield events
@@ -82,7 +84,7 @@ class Document:
             self.problems.append(f"events that could not be read and are left out: {self._malformed}")
 
     def _chunks(self) -> Iterator[bytes]:
-        """The file's text, unzipped, in blocks."""
+        """The file's text, decompressed, in blocks."""
         held: list[bytes] = []
         try:
             with self.path.open("rb") as file:
@@ -98,7 +100,7 @@ class Document:
         yield b"".join(held)
 
     def _head(self, chunks: Iterator[bytes]) -> bytes:
-        """Reads up to the list of events; gives the text after its bracket."""
+        """Read up to the list of events, and return the text after its bracket."""
         text = b""
         for chunk in chunks:
             text += chunk
@@ -110,12 +112,14 @@ class Document:
                     self.metadata = {key: value for key, value in head.items() if key != "traceEvents"}
                     return text[found.end() :]
         is_object = text[:_PIECE].lstrip()[:1] == b"{"
-        why = "it has no list traceEvents" if is_object else "it is no JSON object" if text else "it is empty"
-        why = "; ".join([why, *self.problems])
-        raise ValueError(f"{self.path}: not a Kineto trace: {why}; expected is a JSON object with a list traceEvents")
+        reason = "it has no list traceEvents" if is_object else "it is no JSON object" if text else "it is empty"
+        reason = "; ".join([reason, *self.problems])
+        raise ValueError(
+            f"{self.path}: not a Kineto trace: {reason}; a JSON object with a list traceEvents was expected"
+        )
 
-    def _one_by_one(self, text: bytes, last: bool) -> tuple[list[Event], int, bool]:
-        """Some of the first events, how much text they took, and whether the list has ended after them."""
+    def _decode_singly(self, text: bytes, last: bool) -> tuple[list[Event], int, bool]:
+        """Some of the first events, the length of their text, and whether the list ends after them."""
         window = text[:_LONGEST]
         characters = window.decode("latin-1")  # one a byte, and JSON's own characters are ASCII
         events: list[Event] = []
@@ -147,7 +151,7 @@ class Document:
             return []
 
     def _tail(self, text: bytes | None) -> None:
-        """Reads what follows the list of events."""
+        """Read what follows the list of events."""
         rest = None if text is None else _object(b"{" + text.lstrip(b", \t\r\n"))
         if rest is None:
             where = "within" if text is None else "after"
@@ -155,8 +159,8 @@ class Document:
         self.metadata |= rest or {}
 
 
-def _together(text: bytes) -> tuple[list[Event], int, bool] | None:
-    """As many of the events as one decoding gives, how much text they took, and that the list goes on."""
+def _decode_block(text: bytes) -> tuple[list[Event], int, bool] | None:
+    """The events of the longest valid cut, the length of their text, and that the list goes on; None without one."""
     size, start = len(text), _begin(text, 0)
     while size >= _STEP:
         cuts = list(_BETWEEN.finditer(text, max(0, size - _STEP), size))
@@ -171,13 +175,13 @@ def _together(text: bytes) -> tuple[list[Event], int, bool] | None:
 
 
 def _begin(text: bytes, at: int) -> int:
-    """Where the next event begins: the comma before it may still stand there."""
+    """Where the next event begins, after spaces and commas."""
     gap = _GAP.match(text, at)
     return gap.end() if gap else at
 
 
 def _object(text: bytes) -> dict[str, Any] | None:
-    """The JSON object that this is; None where it is none."""
+    """The JSON object in this text; None where it is none."""
     try:
         value = _TOLERANT.decode(text.decode(errors="replace"))
     except (ValueError, RecursionError):

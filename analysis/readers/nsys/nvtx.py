@@ -1,4 +1,4 @@
-"""NVTX ranges out of the rows of NVTX_EVENTS, which come in parts."""
+"""NVTX ranges from the rows of NVTX_EVENTS, which come in chunks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _KEYS = ["domainId", "process"]
 
 
 class Marks:
-    """What the parts have in common. `domains`: numbers of the domains of libraries; `strings`: StringIds (id, value).
+    """Makes ranges of chunks of rows, and keeps what all chunks share.
 
-    Parts may come at the same time, from several threads.
+    `domains`: numbers of the domains of libraries; `strings`: StringIds (id, value). Several threads may add chunks at
+    the same time.
     """
 
     def __init__(self, strings: pl.DataFrame) -> None:
@@ -21,25 +22,28 @@ class Marks:
         self._named: list[pl.DataFrame] = []
         self._lasts: list[int] = [0]
 
-    def ranges(self, part: pl.DataFrame) -> pl.DataFrame:
-        """The ranges among the rows, with the fields of `nsys_fields`. One that was never closed has no end yet."""
+    def ranges(self, chunk: pl.DataFrame) -> pl.DataFrame:
+        """The ranges among these rows; one that was never closed has no end yet.
+
+        `chunk`: rows of NVTX_EVENTS with the fields of export_fields.SOURCES.
+        """
         kind = pl.col("eventType")
         isin = kind.is_in([*_PUSH_POP, *_START_END]) & pl.col("start").is_not_null()
-        last, by_id, own, names, only = part.select(
+        last, by_id, libraries, names, only = chunk.select(
             last=pl.max_horizontal(pl.col("start", "end").max()),
             by_id=pl.col("textId").count() > 0,
-            own=(pl.col("domainId") != 0).any(),
+            libraries=(pl.col("domainId") != 0).any(),
             names=(kind == _DOMAIN).any(),
             only=isin.all(),
         ).row(0)
         self._lasts.append(last or 0)
-        told = part.with_columns(text=self._texts(part)) if by_id else part
-        if own:
-            self.domains |= {number for number in part["domainId"].drop_nulls().unique().to_list() if number}
+        texts = chunk.with_columns(text=self._texts(chunk)) if by_id else chunk
+        if libraries:
+            self.domains |= {number for number in chunk["domainId"].drop_nulls().unique().to_list() if number}
         if names:
-            self._named.append(told.filter(kind == _DOMAIN).select(*_KEYS, domain="text"))
+            self._named.append(texts.filter(kind == _DOMAIN).select(*_KEYS, domain="text"))
         style = pl.when(kind.is_in(_PUSH_POP)).then(pl.lit("push_pop")).otherwise(pl.lit("start_end"))
-        return (told if only else told.filter(isin)).select(
+        return (texts if only else texts.filter(isin)).select(
             "process",
             "thread",
             "domainId",
@@ -49,8 +53,8 @@ class Marks:
             style=pl.when("across").then(pl.lit("across")).otherwise(style).cast(pl.Categorical()),
         )
 
-    def completed(self, ranges: pl.DataFrame) -> pl.DataFrame:
-        """All parts' ranges, with the names of their domains; one that was never closed ends with the last event."""
+    def complete(self, ranges: pl.DataFrame) -> pl.DataFrame:
+        """The ranges of all chunks with their domains' names; one that was never closed ends with the last event."""
         found = (
             ranges.with_columns(pl.col("end_ns").fill_null(max(self._lasts)))
             if ranges["end_ns"].has_nulls()
@@ -61,10 +65,10 @@ class Marks:
             return found.drop("domainId")
         return found.join(named.unique(_KEYS), on=_KEYS, how="left", maintain_order="left")
 
-    def _texts(self, part: pl.DataFrame) -> pl.Series:
-        """Texts, those given by the number of a string looked up."""
-        told = self.strings.filter(pl.col("id").is_in(part["textId"].unique().implode()))
-        looked_up = part["textId"].replace_strict(
-            told["id"], told["value"], default=None, return_dtype=pl.Categorical()
+    def _texts(self, chunk: pl.DataFrame) -> pl.Series:
+        """The texts; those given by the id of a string are looked up."""
+        strings = self.strings.filter(pl.col("id").is_in(chunk["textId"].unique().implode()))
+        looked_up = chunk["textId"].replace_strict(
+            strings["id"], strings["value"], default=None, return_dtype=pl.Categorical()
         )
-        return part.select(pl.coalesce("text", looked_up.alias("by_id"))).to_series()
+        return chunk.select(pl.coalesce("text", looked_up.alias("by_id"))).to_series()

@@ -1,17 +1,17 @@
-"""NCCL calls of an Nsight Systems export, with the sizes and communicators that NCCL tells in NVTX payloads.
+"""NCCL calls of an Nsight Systems export, with the sizes and communicators in their NVTX payloads.
 
 `NVTX_EVENTS.binaryData` holds the extended payloads of an event, little-endian, in a container:
 
-| byte | type | what |
+| byte | type | content |
 |---|---|---|
 | 0 | uint64 | payloads in the container (NCCL gives one) |
 | 8 + 24 i | uint64 | schema of payload i |
 | 16 + 24 i | uint64 | size of payload i, bytes |
 | 24 + 24 i | uint64 | where payload i begins, from the start of the container |
 
-Read from exports of nsys 2025.3 (schema 3.20): there the payloads follow the header without a gap. What stands where
-in a payload is in NVTX_PAYLOAD_SCHEMA_ENTRIES (an offset that is NULL is 0). Such blobs are only in an export made with
---include-blobs=true; without them the calls are known, and nothing about them.
+Derived from exports of nsys 2025.3 (schema 3.20), where the payloads follow the header without a gap. The layout of a
+payload is in NVTX_PAYLOAD_SCHEMA_ENTRIES (an offset that is NULL is 0). Only an export made with --include-blobs=true
+has these blobs; without them the calls are known, but not their sizes and communicators.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WIDTHS: dict[type[pl.DataType], int] = {pl.Int32: 4, pl.UInt32: 4, pl.Int64: 8,
 @dataclass(frozen=True)
 class _Field:
     name: str
-    said: tuple[str, ...]  # its names in the schema, over NCCL's versions
+    labels: tuple[str, ...]  # its names in the schema, over NCCL's versions
 
 
 _FIELDS = (
@@ -54,17 +54,19 @@ _FIELDS = (
 def calls(events: pl.DataFrame, strings: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
     """The table EVENTS["nccl_calls"]: collectives, sends and receives, in time order, on the export's own clock.
 
-    `events`: NVTX_EVENTS with EVENT_COLUMNS, binaryData as pl.Binary; `strings`: StringIds (id, value); `entries`:
-    NVTX_PAYLOAD_SCHEMA_ENTRIES with ENTRY_COLUMNS. Frames without rows stand for tables that the export lacks.
+    bytes: as NCCL reports it, one rank's share of an all-gather, reduce-scatter or all-to-all (sendcount or recvcount
+    times the size of the type), else the whole message. communicator: 16 hex digits, the same on all its ranks. ranks:
+    from calls of ncclCommInitRank and similar, null where the communicator was made before the capture. All are null
+    where a payload is absent, cut or of an unknown schema.
 
-    bytes: as NCCL tells it, one rank's share of an all-gather, reduce-scatter or all-to-all (sendcount or recvcount
-    times the size of the type), else the whole message. communicator: 16 hex digits; the same number on all ranks.
-    ranks: from calls of ncclCommInitRank and its kin, null where the communicator was made before the capture. A
-    payload that is absent, cut or of an unknown schema leaves them null.
+    Args:
+        events: NVTX_EVENTS with EVENT_COLUMNS, binaryData as pl.Binary.
+        strings: StringIds (id, value).
+        entries: NVTX_PAYLOAD_SCHEMA_ENTRIES with ENTRY_COLUMNS. Tables that the export lacks have no rows.
     """
-    told = _told(_ranges(events, strings), entries)
-    sizes = told.drop_nulls(["communicator", "ranks"]).group_by("communicator").agg(pl.col("ranks").max())
-    found = told.filter(pl.col("name").str.contains(_CALL)).drop("ranks")
+    ranges = _add_payloads(_ranges(events, strings), entries)
+    sizes = ranges.drop_nulls(["communicator", "ranks"]).group_by("communicator").agg(pl.col("ranks").max())
+    found = ranges.filter(pl.col("name").str.contains(_CALL)).drop("ranks")
     found = found.join(sizes, on="communicator", how="left").sort("start_ns")
     return column.conform(found, EVENTS["nccl_calls"]).collect()
 
@@ -81,8 +83,8 @@ def _ranges(events: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
         process=(pl.col("globalTid") // 0x1000000) % 0x1000000,
         thread=pl.col("globalTid") % 0x1000000,
     )
-    # A domain's number is its process's own. An export cut out of a longer one may lack the domain's name; what is not
-    # known to be another domain's (0 is the default one) is NCCL's then by the names of its ranges.
+    # Each process numbers its domains. An export cut out of a longer one may lack a domain's name; a range that is not
+    # known to be another domain's (0 is the default one) is then NCCL's by its name.
     key = ["process", "domainId"]
     others = named.filter(pl.col("eventType") == _DOMAIN_CREATED, pl.col("name") != _DOMAIN).select(key)
     ranges = named.filter(pl.col("eventType") == _PUSH_POP, pl.col("end").is_not_null(), pl.col("domainId") != 0)
@@ -91,8 +93,8 @@ def _ranges(events: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     return ranges.rename(spans).select(*spans.values(), "name", "thread", *key, _DATA)
 
 
-def _told(ranges: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
-    """Ranges with communicator, bytes and ranks."""
+def _add_payloads(ranges: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
+    """Add communicator, bytes and ranks to ranges, from their payloads."""
     data = pl.col(_DATA).cast(pl.Binary)
     head = {"schemaId": 8, "size": 16, "at": 24}
     opened = ranges.with_columns(_number(data, pl.lit(at), 18).alias(name) for name, at in head.items())
@@ -108,10 +110,10 @@ def _told(ranges: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def _places(entries: pl.DataFrame, field: _Field) -> pl.DataFrame:
-    """Where a field stands, by domainId and schemaId: type, offset. Not where an export says two things of it."""
+    """The type and offset of a field by domainId and schemaId; without schemas that have it twice."""
     key = ["domainId", "schemaId"]
-    said = entries.filter(pl.col("name").cast(pl.String).is_in(list(field.said)))
-    places = said.select(pl.col(*key, "type").cast(pl.Int64), pl.col("offset").cast(pl.Int64).fill_null(0)).unique()
+    labelled = entries.filter(pl.col("name").cast(pl.String).is_in(list(field.labels)))
+    places = labelled.select(pl.col(*key, "type").cast(pl.Int64), pl.col("offset").cast(pl.Int64).fill_null(0)).unique()
     return places.filter(pl.struct(key).is_unique())
 
 
@@ -123,17 +125,17 @@ def _number(data: pl.Expr, at: pl.Expr, kind: int) -> pl.Expr:
 
 
 def _value(name: str) -> pl.Expr:
-    each = [pl.when(pl.col("type") == k).then(_number(pl.col("payload"), pl.col("offset"), k)) for k in _INTEGERS]
-    return pl.coalesce(each).alias(name)
+    values = [pl.when(pl.col("type") == k).then(_number(pl.col("payload"), pl.col("offset"), k)) for k in _INTEGERS]
+    return pl.coalesce(values).alias(name)
 
 
 def _communicator() -> pl.Expr:
     cut = pl.col("payload").bin.slice(pl.col("offset"), 8)
     known = pl.when(pl.col("type") == 18, cut.bin.size() == 8).then(cut)
 
-    def printed(numbers: pl.Series) -> pl.Series:
+    def print_hex(numbers: pl.Series) -> pl.Series:
         return pl.Series(
             [None if n is None else f"{int.from_bytes(n, 'little'):016x}" for n in numbers], dtype=pl.String
         )
 
-    return known.map_batches(printed, return_dtype=pl.String).alias("communicator")
+    return known.map_batches(print_hex, return_dtype=pl.String).alias("communicator")

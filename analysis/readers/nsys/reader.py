@@ -14,9 +14,9 @@ from pathlib import Path
 import polars as pl
 
 from analysis.readers.nsys import payloads
-from analysis.readers.nsys.fields import SOURCES, Text
+from analysis.readers.nsys.export_fields import SOURCES, Text
 from analysis.readers.nsys.nvtx import Marks
-from analysis.readers.nsys.source import Source, open_source
+from analysis.readers.nsys.source import Source, open_export
 from analysis.tables import column
 from analysis.tables.events import DEVICES, EVENTS, Trace
 
@@ -34,42 +34,46 @@ SYNCS = {1: "event", 2: "stream wait event", 3: "stream", 4: "context"}
 
 
 def read(path: Path) -> Trace:
-    """The events of an export. ValueError, in one line, where it is none."""
-    source = open_source(path)
-    if not source.columns or not any(map(_own_table, source.columns)):
+    """Read an export.
+
+    Raises:
+        ValueError: in one line, where the path holds none.
+    """
+    source = open_export(path)
+    if not source.columns or not any(map(_is_export_table, source.columns)):
         raise ValueError(f"{path}: not an Nsight Systems export: it has none of its tables")
-    about = _about(source)
-    source.problems += _unknown(about)
+    facts = _facts(source)
+    source.problems += _schema_problems(facts)
     strings = source.load(_STRINGS, ["id", Text("value")]).unique("id").with_columns(pl.col("value").cast(pl.String))
     epoch = int(source.load(_SESSION, ["utcEpochNs"])["utcEpochNs"].max() or 0)  # type: ignore[arg-type]
     events = {kind: column.empty(columns) for kind, columns in EVENTS.items()}
 
-    def loaded(kind: str) -> None:
+    def load(kind: str) -> None:
         table, fields = SOURCES[kind]
         if kind == "nvtx":
             marks = Marks(strings)
             ranges = source.load(table, fields, marks.ranges)
-            events[kind] = _finished(kind, marks.completed(ranges), epoch)
-            events["nccl_calls"] = _finished("nccl_calls", _nccl_calls(source, marks.domains, strings), epoch)
+            events[kind] = _finish(kind, marks.complete(ranges), epoch)
+            events["nccl_calls"] = _finish("nccl_calls", _nccl_calls(source, marks.domains, strings), epoch)
         else:
-            events[kind] = _finished(kind, _MAKERS[kind](source, source.load(table, fields), strings), epoch)
+            events[kind] = _finish(kind, _MAKERS[kind](source, source.load(table, fields), strings), epoch)
 
     for kind, (table, _) in SOURCES.items():
         if table in source.columns:
-            loaded(kind)
+            load(kind)
     events["counters"] = _counters(source, events["counters"])
     absent = frozenset(kind for kind, (table, _) in SOURCES.items() if table not in source.columns)
-    return Trace(fill_process(events), _devices(source), absent, tuple(source.problems), about)
+    return Trace(fill_process(events), _devices(source), absent, tuple(source.problems), facts)
 
 
-def _own_table(name: str) -> bool:
+def _is_export_table(name: str) -> bool:
     known = {_STRINGS, _SESSION, *(table for table, _ in SOURCES.values())}
     return name in known or re.match("META_DATA_|TARGET_INFO_", name) is not None
 
 
-def _about(source: Source) -> dict[str, str]:
+def _facts(source: Source) -> dict[str, str]:
     """Format, schema version of the export, and version of nsys."""
-    told = {"format": "nsys"}
+    facts = {"format": "nsys"}
     wanted = {
         "EXPORT_SCHEMA_VERSION": "schema",
         "EXPORT_PRODUCT_VERSION": "nsys",
@@ -77,29 +81,29 @@ def _about(source: Source) -> dict[str, str]:
     }
     for name, value in source.load(_EXPORT, [Text("name"), Text("value")]).cast(pl.String).iter_rows():
         if name in wanted and value:
-            told[wanted[name]] = value
-    return told
+            facts[wanted[name]] = value
+    return facts
 
 
-def _unknown(about: Mapping[str, str]) -> list[str]:
-    major = about.get("major") or about.get("schema", "").partition(".")[0]
+def _schema_problems(facts: Mapping[str, str]) -> list[str]:
+    major = facts.get("major") or facts.get("schema", "").partition(".")[0]
     if major.isdigit() and int(major) != KNOWN_MAJOR:
-        return [f"export schema {about.get('schema', major)} is not of the known kind {KNOWN_MAJOR}.x"]
+        return [f"export schema {facts.get('schema', major)} is not of the known kind {KNOWN_MAJOR}.x"]
     return []
 
 
-def _finished(kind: str, frame: pl.DataFrame, epoch: int) -> pl.DataFrame:
+def _finish(kind: str, frame: pl.DataFrame, epoch: int) -> pl.DataFrame:
     made = column.conform(frame, EVENTS[kind])
     return made.with_columns(pl.col("start_ns", "end_ns") + epoch).collect()
 
 
-def _named(frame: pl.DataFrame, strings: pl.DataFrame, key: str) -> pl.Series:
-    """The strings that a column of ids stands for."""
+def _look_up(frame: pl.DataFrame, strings: pl.DataFrame, key: str) -> pl.Series:
+    """The strings of a column of their ids."""
     ids = strings.select(pl.col("id").cast(frame[key].dtype).alias(key), "value")
     return frame.select(key).join(ids, on=key, how="left", maintain_order="left")["value"]
 
 
-def _spans(frame: pl.DataFrame) -> pl.DataFrame:
+def _rename(frame: pl.DataFrame) -> pl.DataFrame:
     times = {"start": "start_ns", "end": "end_ns"}
     ids = {"deviceId": "device", "streamId": "stream", "correlationId": "correlation"}
     return frame.rename(times | ids, strict=False)
@@ -107,19 +111,19 @@ def _spans(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _kernels(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     table = SOURCES["kernels"][0]
-    name = _named(frame, strings, "demangledName")
+    name = _look_up(frame, strings, "demangledName")
     if name.null_count():
-        name = name.fill_null(_named(source.load(table, ["shortName"]), strings, "shortName"))
-    return _spans(frame).with_columns(name=name, registers="registersPerThread", graph="graphNodeId")
+        name = name.fill_null(_look_up(source.load(table, ["shortName"]), strings, "shortName"))
+    return _rename(frame).with_columns(name=name, registers="registersPerThread", graph="graphNodeId")
 
 
 def _graphs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    return _spans(frame).with_columns(name=pl.format("CUDA graph {}", "graphId"), graph="graphId")
+    return _rename(frame).with_columns(name=pl.format("CUDA graph {}", "graphId"), graph="graphId")
 
 
 def _copies(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     kind = pl.col("copyKind")
-    return _spans(frame).with_columns(
+    return _rename(frame).with_columns(
         name=_label(kind, OPERATIONS, "Unknown"),
         direction=_label(kind, DIRECTIONS, "other"),
         source=_label(pl.col("srcKind"), MEMORY, "unknown"),
@@ -132,24 +136,24 @@ def _label(kind: pl.Expr, labels: Mapping[int, str], default: str) -> pl.Expr:
 
 
 def _memsets(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    return _spans(frame).with_columns(name=pl.lit("Memset"))
+    return _rename(frame).with_columns(name=pl.lit("Memset"))
 
 
 def _runtime(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     # The API's version is no part of its name: cudaLaunchKernel_v7000.
     plain = strings.with_columns(pl.col("value").str.replace(r"^(cu\w+?)_v\d+$", "$1"))
-    return _spans(frame).with_columns(name=_named(frame, plain, "nameId"))
+    return _rename(frame).with_columns(name=_look_up(frame, plain, "nameId"))
 
 
 def _syncs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
     one = pl.col("stream") < 2**32 - 1  # all ones: a wait for no stream in particular
-    return _spans(frame).with_columns(
+    return _rename(frame).with_columns(
         name=_label(pl.col("syncType"), SYNCS, "unknown"), stream=pl.when(one).then("stream")
     )
 
 
 def _nccl_calls(source: Source, domains: Collection[int], strings: pl.DataFrame) -> pl.DataFrame:
-    """Ranges of libraries' own domains that are calls of NCCL, with what their payloads say."""
+    """Calls of NCCL, which are ranges of a library's domain, with the values of their payloads."""
     wanted = source.rows("NVTX_EVENTS", payloads.EVENT_COLUMNS, "domainId", sorted(domains)) if domains else None
     if wanted is None or wanted.is_empty():
         return column.empty(EVENTS["nccl_calls"])
@@ -158,11 +162,11 @@ def _nccl_calls(source: Source, domains: Collection[int], strings: pl.DataFrame)
 
 
 def _allocations(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    given = pl.col("memoryOperationType") == 1
-    return _spans(frame).with_columns(
+    freed = pl.col("memoryOperationType") == 1
+    return _rename(frame).with_columns(
         end_ns="start_ns",
-        name=pl.when(given).then(pl.lit("free")).otherwise(pl.lit("allocate")),
-        bytes=pl.when(given).then(-pl.col("bytes")).otherwise("bytes"),
+        name=pl.when(freed).then(pl.lit("free")).otherwise(pl.lit("allocate")),
+        bytes=pl.when(freed).then(-pl.col("bytes")).otherwise("bytes"),
         memory=_label(pl.col("memKind"), MEMORY, "unknown"),
     )
 
@@ -179,11 +183,11 @@ def _readings(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.
 
 
 def _counters(source: Source, readings: pl.DataFrame) -> pl.DataFrame:
-    """Readings with the names of their counters: ids differ from export to export."""
+    """Readings with the names of their counters, whose ids differ from export to export."""
     named = source.load("TARGET_INFO_GPU_METRICS", ["typeId", "metricId", Text("metricName")])
-    names = named.select(name=pl.format("{} {}", "typeId", "metricId"), told=pl.col("metricName").cast(pl.String))
+    names = named.select(name=pl.format("{} {}", "typeId", "metricId"), metric=pl.col("metricName").cast(pl.String))
     both = readings.join(names.unique("name"), on="name", how="left", maintain_order="left")
-    return both.with_columns(name=pl.coalesce("told", "name")).drop("told")
+    return both.with_columns(name=pl.coalesce("metric", "name")).drop("metric")
 
 
 _MAKERS = {
@@ -193,7 +197,7 @@ _MAKERS = {
 
 
 def _devices(source: Source) -> pl.DataFrame:
-    """CUDA devices; where the export does not tell which GPU is which CUDA device, GPUs by their order."""
+    """The CUDA devices; the GPUs in their order where the export does not map them to CUDA devices."""
     numbers = {
         "smCount": "sm_count", "maxWarpsPerSm": "warps_per_sm", "maxBlocksPerSm": "blocks_per_sm",
         "maxRegistersPerSm": "registers_per_sm", "maxShmemPerSm": "shared_bytes_per_sm", "totalMemory": "memory_bytes",
@@ -214,7 +218,7 @@ def _devices(source: Source) -> pl.DataFrame:
 
 
 def fill_process(events: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    """Events on the device with the launching process where the trace leaves it out and only one made calls."""
+    """Fill in the process of events on the device that have none, where only one process made calls."""
     callers = events["runtime"]["process"].drop_nulls().unique()
     if len(callers) != 1:
         return events

@@ -73,7 +73,7 @@ def to_perfetto(
         if log_of_gpus is not None:
             host = log.header_of(log_of_gpus)["host"]
             samples["gpu_samples"] = column.conform(
-                gpu_log.one(log_of_gpus).with_columns(host=pl.lit(host)), points.TABLES["gpu_samples"]
+                gpu_log.read_log(log_of_gpus).with_columns(host=pl.lit(host)), points.TABLES["gpu_samples"]
             ).collect()
         window = perfetto.window_of(folder, steps, ms)
         out.parent.mkdir(parents=True, exist_ok=True)

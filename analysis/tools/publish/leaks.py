@@ -30,7 +30,7 @@ from typing import Any
 import polars as pl
 
 from analysis.tables import points as tables
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 from jobs.host.facts import PACKAGES, ROOT
 from jobs.point import point
 

@@ -8,7 +8,7 @@ from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
 from analysis.ingest import engine
 from analysis.metrics.ranks import all_ranks
-from analysis.tables import column, files
+from analysis.tables import column, trace_files
 from analysis.tables.events import DEVICES, EVENTS
 from analysis.tables.traces import TRACE_TABLES
 from jobs.point.point import complete
@@ -78,16 +78,16 @@ def written(runs, folder, device=H200):
     devices = pl.DataFrame([{"device": 0, **device}] if device else [], schema_overrides={"device": pl.Int32})
     devices = column.conform(devices, DEVICES).collect() if device else column.empty(DEVICES)
     events = [run.events() for run in runs]
-    frames = [engine.of_rank(e, devices, run.rank, "run") for run, e in zip(runs, events, strict=True)]
+    frames = [engine.process_tables(e, devices, run.rank, "run") for run, e in zip(runs, events, strict=True)]
     joined = {name: pl.concat([frame[name] for frame in frames]) for name in frames[0] if name != "collectives"}
-    together = all_ranks.together(
+    together = all_ranks.joint_tables(
         [frame["collectives"] for frame in frames], lambda rank: events[[r.rank for r in runs].index(rank)]
     )
     about = {name: column.empty(TRACE_TABLES[name]) for name in ("reports", "file_clocks")}
     texts = {
         n: f.with_columns(pl.col(pl.Categorical()).cast(pl.String)) for n, f in {**joined, **together, **about}.items()
     }
-    files.write(texts, folder)
+    trace_files.write(texts, folder)
     return folder
 
 

@@ -15,7 +15,7 @@ from analysis.tools import cli
 from tests.analysis.diagnosis.diagnosed import H200, MS, US, Run, written
 from tests.analysis.h200 import unpacked
 from tests.analysis.readers.test_readers import DATA, REAL
-from tests.fakes.ranks import unpacked as export
+from tests.fakes.ranks import unpack as export
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "analysis/diagnosis/schema.json").read_text())

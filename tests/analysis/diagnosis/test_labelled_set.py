@@ -12,7 +12,7 @@ from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.thresholds import limit
 from analysis.ingest import point_tables
-from analysis.tables.parts import GROUP, PARTS
+from analysis.tables.part_names import GROUP, PARTS
 from tests.labelled import kept
 from tests.labelled.runs import load
 

@@ -10,7 +10,7 @@ from analysis.figures.families import FAMILIES
 from analysis.sweep import dataset
 from analysis.tables import column
 from analysis.tables import points as schemas
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 from analysis.tools.cli import main as command
 from analysis.tools.draw import main
 from jobs.point import point as settings

@@ -5,7 +5,7 @@ import pytest
 
 from analysis.figures import scaling
 from analysis.sweep import dataset
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 from tests.analysis.figures.test_figures import made_up, texts
 
 

@@ -9,17 +9,17 @@ from polars.testing import assert_frame_equal
 
 from analysis.ingest import engine
 from analysis.metrics import intervals
-from analysis.metrics.launches import ranges
+from analysis.metrics.launches import range_tree
 from analysis.tables import column
 from analysis.tables.events import EVENTS
-from analysis.tables.parts import HIDDEN, PARTS
+from analysis.tables.part_names import HIDDEN, PARTS
 from tests.fakes.timelines import random_trace
 
 SEEDS = range(12)
 
 
-def analysed(trace):
-    return engine.of_rank(trace.events, trace.devices, 0, "random")
+def analyse(trace):
+    return engine.process_tables(trace.events, trace.devices, 0, "random")
 
 
 def contains(mark, call):
@@ -55,7 +55,7 @@ def simple_projections(trace):
 def test_projections(seed, crossing):
     trace = random_trace(seed, crossing)
     columns = ["start_ns", "end_ns", "name", "thread", "gpu_start_ns", "gpu_end_ns", "gpu_span_ns", "gpu_busy_ns"]
-    found = analysed(trace)["nvtx_gpu"].select(*columns, "launches", "activities")
+    found = analyse(trace)["nvtx_gpu"].select(*columns, "launches", "activities")
     assert sorted(found.with_columns(pl.col("name").cast(pl.String)).rows()) == simple_projections(trace)
 
 
@@ -65,7 +65,7 @@ def test_trees_of_ranges_that_cross_touch_and_coincide(seed):
     rng = np.random.default_rng(seed)
     thread, start = rng.integers(0, 2, 40), rng.integers(0, 25, 40)
     end = start + rng.integers(0, 9, 40)
-    tree = ranges.tree(thread, start, end)
+    tree = range_tree.build(thread, start, end)
     rows = [(int(thread[r]), int(start[r]), int(end[r])) for r in tree.row]
 
     def holds(outer, inner):
@@ -90,14 +90,14 @@ def test_paths(seed):
         .sort("start_ns", pl.col("end_ns"), descending=[False, True], maintain_order=True)
         .rows(named=True)
     )
-    for call in analysed(trace)["runtime"].iter_rows(named=True):
+    for call in analyse(trace)["runtime"].iter_rows(named=True):
         around = [str(m["name"]) for m in marks if contains(m, call)]
         assert (call["nvtx_path"] or "") == "/".join(around)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_parts_add_up(seed):
-    found = analysed(random_trace(seed))
+    found = analyse(random_trace(seed))
     rows = found["step_parts"].group_by("step", maintain_order=True).agg("part", "duration_ns")
     assert found["windows"].height == 4 and found["windows"]["source"].unique().to_list() == ["nvtx"]
     counted = {row["step"]: row for row in found["windows"].filter("counted").iter_rows(named=True)}
@@ -118,7 +118,7 @@ def test_parts_add_up(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_busy_is_a_union(seed):
-    found = analysed(random_trace(seed))
+    found = analyse(random_trace(seed))
     ranges = found["nvtx_gpu"]
     assert (ranges["gpu_busy_ns"] <= ranges["gpu_span_ns"]).all() and (ranges["gpu_busy_ns"] >= 0).all()
     kernels, copies = found["kernels"], found["copies"]
@@ -132,7 +132,7 @@ def test_busy_is_a_union(seed):
 def test_shifting_all_times_changes_nothing(seed, by):
     trace = random_trace(seed)
     moved = {k: f.with_columns(pl.col("start_ns", "end_ns") + by) for k, f in trace.events.items()}
-    one, other = analysed(trace), analysed(type(trace)(moved, trace.devices))
+    one, other = analyse(trace), analyse(type(trace)(moved, trace.devices))
     for name in ("step_parts", "kernel_sum", "api_sum", "nvtx_sum", "nvtx_gpu_sum"):
         assert one[name].equals(other[name]), name
     for name in ("nvtx_gpu", "windows", "parts", "kernels"):
@@ -144,7 +144,7 @@ def test_shifting_all_times_changes_nothing(seed, by):
 def test_order_of_rows_changes_nothing(seed):
     trace = random_trace(seed)
     mixed = {k: f.sample(fraction=1, shuffle=True, seed=seed) for k, f in trace.events.items()}
-    one, other = analysed(trace), analysed(type(trace)(mixed, trace.devices))
+    one, other = analyse(trace), analyse(type(trace)(mixed, trace.devices))
     for name in ("step_parts", "parts", "windows", "kernel_sum", "api_sum", "nvtx_sum", "nvtx_gpu_sum", "paper_calls"):
         assert_frame_equal(one[name], other[name])  # but for the last digits of means
     for name in ("kernels", "copies", "runtime", "nvtx_gpu"):
@@ -188,7 +188,7 @@ def test_steps_by_the_period_of_launches():
     events = {k: f.clear() for k, f in events.items()}
     events["kernels"] = column.conform(kernels, EVENTS["kernels"]).collect()
     events["runtime"] = column.conform(calls, EVENTS["runtime"]).collect()
-    found = analysed(type(trace)(events, trace.devices))
+    found = analyse(type(trace)(events, trace.devices))
     assert found["windows"]["source"].unique().to_list() == ["launches"]
     starts = found["windows"]["host_start_ns"].to_list()
     assert [b - a for a, b in itertools.pairwise(starts)] == [1000] * (len(starts) - 1) and len(starts) >= 5
@@ -200,7 +200,7 @@ def test_numbers_that_start_anew():
     trace = random_trace(0)
     names = trace.events["nvtx"]["name"].cast(pl.String).replace({"step 2": "step 0", "step 3": "step 1"})
     marks = trace.events["nvtx"].with_columns(name=names.cast(pl.Categorical()))
-    found = analysed(type(trace)({**trace.events, "nvtx": marks}, trace.devices))
+    found = analyse(type(trace)({**trace.events, "nvtx": marks}, trace.devices))
     assert found["windows"]["step"].to_list() == [0, 1, 2, 3]
     assert found["windows"]["host_start_ns"].to_list() == [0, 1000, 2000, 3000]
 
@@ -216,13 +216,13 @@ def test_numbers_that_start_anew():
     ],
 )
 def test_rank_in_the_name(name, rank):
-    assert engine.rank_told(random_trace(0), name) == rank
+    assert engine.rank_of(random_trace(0), name) == rank
 
 
 def test_a_trace_without_steps_is_one():
     trace = random_trace(0)
     events = {k: f if k != "nvtx" else f.clear() for k, f in trace.events.items()}
-    found = analysed(type(trace)(events, trace.devices))
+    found = analyse(type(trace)(events, trace.devices))
     assert found["windows"].select("step", "source").rows() == [(0, "none")]
     assert found["step_parts"].filter(pl.col("part") != HIDDEN)["duration_ns"].sum() == (
         found["windows"]["end_ns"][0] - found["windows"]["start_ns"][0]

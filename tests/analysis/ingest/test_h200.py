@@ -8,7 +8,7 @@ import pytest
 
 from analysis.ingest import engine, point_tables
 from analysis.metrics.steps import activities, parts, timeline
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 from tests.analysis.h200 import unpacked
 from tests.analysis.readers.test_readers import DATA
 
@@ -18,7 +18,7 @@ def found(tmp_path_factory):
     """All tables of the trace."""
     path = tmp_path_factory.mktemp("h200") / "trace-r0.sqlite"
     path.write_bytes(gzip.decompress((DATA / "h200-ddp-r0.sqlite.gz").read_bytes()))
-    (frames,) = engine.analysed(path, path.name)
+    (frames,) = engine.analyse(path, path.name)
     return frames
 
 
@@ -31,7 +31,7 @@ def test_steps_follow_each_other_and_hold_all_gpu_work(found):
 
 
 def test_breakdown_adds_up_and_every_step_waits_for_its_batch(found):
-    groups = parts.grouped(found["step_parts"], "step").pivot("part", index="step", values="duration_ns")
+    groups = parts.group_lengths(found["step_parts"], "step").pivot("part", index="step", values="duration_ns")
     windows = found["windows"].filter("counted")
     total = groups.select(pl.sum_horizontal(GROUPS)).to_series()
     assert total.to_list() == (windows["end_ns"] - windows["start_ns"]).to_list()
@@ -53,7 +53,7 @@ def test_activities_count_what_the_steps_launched(found):
 
 
 def test_timeline_shows_two_steps(found):
-    bars = timeline.relative(timeline.rows(found, found["windows"]))
+    bars = timeline.set_zero(timeline.rows(found, found["windows"]))
     assert bars["step"].unique().sort().to_list() == [6, 7]
     assert {"range", "compute", "communication", "copy"} == set(bars["lane"])
 
@@ -78,7 +78,7 @@ def test_sockets_between_nodes_are_most_of_the_step(two_nodes):
     for rank in (0, 1):
         parts = dict(mean.filter(pl.col("rank") == rank).select("part", "duration_ns").iter_rows())
         assert parts["communication"] > 0.75 * sum(parts.values())
-        # The timed look, without a profiler, took about as long.
+        # The timed run, without a profiler, took about as long.
         assert sum(parts.values()) == pytest.approx(two_nodes["points"]["step_ms_median"][0], rel=0.15)
 
 

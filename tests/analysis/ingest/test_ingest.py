@@ -9,7 +9,7 @@ import pytest
 from analysis.ingest import point_tables
 from analysis.tables import column
 from analysis.tables import points as tables
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 from analysis.tools import collect
 from jobs.telemetry.gpu.log import Log
 from tests.analysis.readers.test_readers import DATA, make_nsys
@@ -74,7 +74,7 @@ def point(tmp_path):
     return make_point(tmp_path / "points/abc")
 
 
-OF_POINT = [name for name in tables.TABLES if name not in tables.OF_SWEEP]
+OF_POINT = [name for name in tables.TABLES if name not in tables.SWEEP_TABLES]
 
 
 def assert_contract(frames, names=OF_POINT):

@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from analysis.tables import files as trace_files
+from analysis.tables import trace_files
 from analysis.tables.traces import TRACE_TABLES
 from analysis.tools import cli
 from tests.analysis.readers.test_readers import DATA, make_nsys
 from tests.bench import tile
-from tests.fakes.ranks import unpacked
+from tests.fakes.ranks import unpack
 
 
 def run(*arguments):
@@ -25,7 +25,7 @@ def table(folder, name):
 
 
 def test_every_table_as_documented(tmp_path):
-    assert run(unpacked("ddp-r0", tmp_path), "--out", tmp_path / "out") == 0
+    assert run(unpack("ddp-r0", tmp_path), "--out", tmp_path / "out") == 0
     assert {f.stem for f in (tmp_path / "out").iterdir()} == set(TRACE_TABLES)
     for name, columns in TRACE_TABLES.items():
         found = pl.read_parquet_schema(tmp_path / f"out/{name}.parquet")
@@ -37,7 +37,7 @@ def test_every_table_as_documented(tmp_path):
 
 
 def test_copies_against_bandwidth_and_the_view_of_hta(tmp_path):
-    assert run(unpacked("ddp-r0", tmp_path), "--out", tmp_path / "out") == 0
+    assert run(unpack("ddp-r0", tmp_path), "--out", tmp_path / "out") == 0
     temporal = table(tmp_path / "out", "temporal").row(0, named=True)
     assert temporal["span_ns"] == temporal["idle_ns"] + temporal["compute_ns"] + temporal["non_compute_ns"] > 0
     assert 0 < temporal["overlap_percent"] < 100
@@ -48,7 +48,7 @@ def test_copies_against_bandwidth_and_the_view_of_hta(tmp_path):
 
 
 def test_parquet_gives_the_same_tables(tmp_path):
-    export = unpacked("zero3-r0", tmp_path)
+    export = unpack("zero3-r0", tmp_path)
     tile.parquet(export, tmp_path / "zero3-r0_pqtdir")
     for path, out in ((export, "a"), (tmp_path / "zero3-r0_pqtdir", "b")):
         assert run(path, "--out", tmp_path / out) == 0
@@ -77,10 +77,10 @@ def test_no_file_of_a_bad_end(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ranks_together(tmp_path):
-    """Two files: ranks by their names, on one clock, collectives matched, the late rank told."""
+def test_joint_tables(tmp_path):
+    """Two files: ranks by their names, on one clock, collectives matched, the late rank named."""
     out = tmp_path / "out"
-    assert run(unpacked("zero3-r1", tmp_path), unpacked("zero3-r0", tmp_path), "--out", out) == 0
+    assert run(unpack("zero3-r1", tmp_path), unpack("zero3-r0", tmp_path), "--out", out) == 0
     reports = table(out, "reports")
     assert dict(zip(reports["report"], reports["rank"], strict=True)) == {"zero3-r1.sqlite": 1, "zero3-r0.sqlite": 0}
     for name in ("kernels", "step_parts", "api_sum", "nvtx_gpu"):
@@ -100,10 +100,10 @@ def test_ranks_together(tmp_path):
 
 
 def test_times_of_another_clock_are_moved(tmp_path):
-    late = unpacked("ddp-r1", tmp_path)
+    late = unpack("ddp-r1", tmp_path)
     with sqlite3.connect(late) as db:
         db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 3000000000")
-    assert run(unpacked("ddp-r0", tmp_path), late, "--out", tmp_path / "out") == 0
+    assert run(unpack("ddp-r0", tmp_path), late, "--out", tmp_path / "out") == 0
     offsets = dict(table(tmp_path / "out", "file_clocks").select("rank", "offset_ns").rows())
     assert offsets[0] == 0 and offsets[1] == pytest.approx(3e9, abs=5000)
     steps = table(tmp_path / "out", "windows").group_by("step").agg(pl.col("start_ns").max() - pl.col("start_ns").min())
@@ -112,13 +112,13 @@ def test_times_of_another_clock_are_moved(tmp_path):
 
 def test_the_same_again(tmp_path):
     for out in ("a", "b"):
-        run(unpacked("ddp-r0", tmp_path), "--out", tmp_path / out)
+        run(unpack("ddp-r0", tmp_path), "--out", tmp_path / out)
     for name in TRACE_TABLES:
         assert table(tmp_path / "a", name).equals(table(tmp_path / "b", name)), name
 
 
 def test_kineto_and_nsys_side_by_side(tmp_path):
-    assert run(DATA / "kineto-h200-ddp-r0.json.gz", unpacked("ddp-r1", tmp_path), "--out", tmp_path / "out") == 0
+    assert run(DATA / "kineto-h200-ddp-r0.json.gz", unpack("ddp-r1", tmp_path), "--out", tmp_path / "out") == 0
     assert set(table(tmp_path / "out", "reports")["format"]) == {"kineto", "nsys"}
 
 
@@ -134,13 +134,13 @@ def test_not_a_trace(content, tmp_path, capfd):
 
 
 def test_a_bad_one_among_good_ones(tmp_path, capfd):
-    assert run(tmp_path / "none.sqlite", unpacked("ddp-r0", tmp_path), "--out", tmp_path / "out") == 1
+    assert run(tmp_path / "none.sqlite", unpack("ddp-r0", tmp_path), "--out", tmp_path / "out") == 1
     assert capfd.readouterr().err == f"nightsweep ingest: {tmp_path / 'none.sqlite'}: no such file\n"
     assert table(tmp_path / "out", "kernels").height > 2000
 
 
 def test_a_truncated_export_is_read_as_far_as_it_goes(tmp_path, capfd):
-    path = unpacked("zero3-r0", tmp_path)
+    path = unpack("zero3-r0", tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) * 3 // 4])
     assert run(path, "--out", tmp_path / "out") == 1
@@ -159,7 +159,7 @@ def test_from_the_future(tmp_path, capfd):
     assert table(tmp_path / "out", "kernels").height == 3
 
 
-def test_a_missing_table_is_told_apart_from_an_empty_one(tmp_path):
+def test_a_missing_table_is_distinguished_from_an_empty_one(tmp_path):
     path = make_nsys(tmp_path / "x.sqlite")
     with sqlite3.connect(path) as db:
         db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY")
@@ -177,7 +177,7 @@ def test_a_report_without_nsys(tmp_path, capfd, monkeypatch):
 
 def test_out_is_a_file(tmp_path, capfd):
     (tmp_path / "out").write_text("")
-    assert run(unpacked("ddp-r0", tmp_path), "--out", tmp_path / "out") == 2
+    assert run(unpack("ddp-r0", tmp_path), "--out", tmp_path / "out") == 2
     assert "is no folder" in capfd.readouterr().err
 
 
@@ -190,7 +190,7 @@ def test_a_truncated_kineto_trace(tmp_path, capfd):
 
 
 def test_a_folder_of_parquet_is_the_same(tmp_path):
-    path, folder = unpacked("ddp-r0", tmp_path), tmp_path / "ddp-r0_pqtdir"
+    path, folder = unpack("ddp-r0", tmp_path), tmp_path / "ddp-r0_pqtdir"
     folder.mkdir()
     with sqlite3.connect(path) as db:
         for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():

@@ -14,26 +14,27 @@ H200 = {"device": "cuda", "device_name": "NVIDIA H200", "flops": {"step": 10**15
 BF16 = {"precision": "bf16"}
 
 
-def of_point(*results, settings=BF16, step_ms=2000.0):
-    return efficiency.of_point([convert(r, RankResult) for r in results], settings, len(results), step_ms)
+def utilisation_of(*results, settings=BF16, step_ms=2000.0):
+    return efficiency.utilisation([convert(r, RankResult) for r in results], settings, len(results), step_ms)
 
 
 def test_mfu_of_one_and_of_two_ranks_of_the_same_speed():
     for ranks in (1, 2):
-        row = of_point(*[H200] * ranks)
+        row = utilisation_of(*[H200] * ranks)
         assert row["mfu_percent"] == row["hfu_percent"] == pytest.approx(100 * 1e15 / (989.4e12 * 2))
         assert row["flops_per_step"] == ranks * 10**15 and row.get("mfu_reason") is None
 
 
 def test_the_same_step_in_less_precision_uses_less_of_the_device():
     at = {
-        p: of_point(H200, settings={"precision": p}, step_ms=20000.0)["mfu_percent"] for p in ("fp32", "tf32", "bf16")
+        p: utilisation_of(H200, settings={"precision": p}, step_ms=20000.0)["mfu_percent"]
+        for p in ("fp32", "tf32", "bf16")
     }
     assert at["fp32"] > at["tf32"] > at["bf16"]
 
 
 def test_bf16_throughout_has_the_peak_of_bf16():
-    pure, mixed = (of_point(H200, settings={"precision": p}, step_ms=20000.0) for p in ("bf16_pure", "bf16"))
+    pure, mixed = (utilisation_of(H200, settings={"precision": p}, step_ms=20000.0) for p in ("bf16_pure", "bf16"))
     assert pure["mfu_percent"] == mixed["mfu_percent"] > 0
 
 
@@ -58,31 +59,33 @@ def test_bf16_throughout_has_the_peak_of_bf16():
     ],
 )
 def test_no_mfu_has_a_reason(results, settings, reason):
-    row = of_point(*results, settings=settings)
+    row = utilisation_of(*results, settings=settings)
     assert row["mfu_reason"] == reason and row.get("mfu_percent") is row.get("hfu_percent") is None
 
 
 def test_a_rank_that_told_nothing_is_missed():
-    assert efficiency.of_point([convert(H200, RankResult)], BF16, 2, 2000.0)["mfu_reason"] == "not counted"
+    assert efficiency.utilisation([convert(H200, RankResult)], BF16, 2, 2000.0)["mfu_reason"] == "not counted"
 
 
 def test_more_than_the_peak_is_refused():
-    assert of_point(H200, step_ms=1010.75)["mfu_percent"] == pytest.approx(100, abs=0.01)
-    row = of_point(H200, step_ms=505.0)
+    assert utilisation_of(H200, step_ms=1010.75)["mfu_percent"] == pytest.approx(100, abs=0.01)
+    row = utilisation_of(H200, step_ms=505.0)
     assert row["mfu_reason"] == "refused: 200.1 % of the stated peak" and "mfu_percent" not in row
     # Hardware FLOPs alone can pass it: then the count or the time is wrong, and with it the MFU.
-    row = of_point({**H200, "flops": {"step": 10**15, "hardware_step": 3 * 10**15}})
+    row = utilisation_of({**H200, "flops": {"step": 10**15, "hardware_step": 3 * 10**15}})
     assert "refused: 151.6" in row["mfu_reason"] and "mfu_percent" not in row
 
 
 def test_peaks_are_of_whole_names():
     precisions = {*setting_schema("precision")["enum"], "fp8"}
     for name, peak in peaks.PEAKS.items():
-        assert peaks.of(name) is peaks.of(f"NVIDIA {name}") is peak
+        assert peaks.peak_of(name) is peaks.peak_of(f"NVIDIA {name}") is peak
         assert set(peak.flops_per_s) <= precisions
         assert peak.flops_per_s["fp32"] <= peak.flops_per_s["bf16"] == peak.flops_per_s["fp16"]
         assert 1e12 < peak.flops_per_s["fp32"] < 1e15 and 0.5e12 < peak.memory_bytes_per_s < 1e13
-    assert peaks.of("NVIDIA H100 80GB HBM3 MIG 3g.40gb") is peaks.of("NVIDIA H20") is peaks.of(None) is None
+    assert (
+        peaks.peak_of("NVIDIA H100 80GB HBM3 MIG 3g.40gb") is peaks.peak_of("NVIDIA H20") is peaks.peak_of(None) is None
+    )
 
 
 def copies(*rows):

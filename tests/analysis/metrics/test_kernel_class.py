@@ -15,7 +15,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from analysis.metrics.kernels import kernel_class, kernel_format
-from analysis.metrics.kernels.kernel_class import KernelClass, classified, classify
+from analysis.metrics.kernels.kernel_class import KernelClass, add_classes, classify
 
 TABLE = Path(__file__).parents[2] / "data" / "kernel-names.csv"
 BOOLEAN = {"true": True, "false": False, "": None}
@@ -24,7 +24,7 @@ with TABLE.open(newline="") as lines:
     ROWS = list(csv.DictReader(lines))
 
 
-def expected(row):
+def expected_class(row):
     return KernelClass(
         row["category"], row["precision"] or None, BOOLEAN[row["tensor_cores"]], row["collective"] or None
     )
@@ -32,7 +32,7 @@ def expected(row):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"][:60])
 def test_real_name(row):
-    assert classify(row["name"]) == expected(row)
+    assert classify(row["name"]) == expected_class(row)
 
 
 def test_table_has_every_category_precision_and_collective():
@@ -67,7 +67,7 @@ def test_collective_that_moves_bytes_has_no_precision():
     assert classify("ncclDevKernel_ReduceScatter_Sum_f8e4m3_RING_LL").precision == "fp8"
 
 
-def test_classified_keeps_rows_in_order_and_classes_nameless_as_other():
+def test_add_classes_keeps_rows_in_order_and_classes_nameless_as_other():
     names = [
         "nvjet_tst_64x8_64x16_1x2_h_bz_TNT",
         None,
@@ -76,7 +76,7 @@ def test_classified_keeps_rows_in_order_and_classes_nameless_as_other():
     ]
     kernels = pl.DataFrame({"name": names, "start_ns": [3, 1, 2, 0]})
     assert_frame_equal(
-        classified(kernels),
+        add_classes(kernels),
         kernels.with_columns(
             category=pl.Series(["gemm", "other", "communication", "gemm"]),
             precision=pl.Series(["bf16", None, None, "bf16"]),
@@ -86,8 +86,8 @@ def test_classified_keeps_rows_in_order_and_classes_nameless_as_other():
     )
 
 
-def test_classified_of_nothing_has_its_columns():
-    empty = classified(pl.DataFrame(schema={"name": pl.String}))
+def test_add_classes_to_nothing_has_its_columns():
+    empty = add_classes(pl.DataFrame(schema={"name": pl.String}))
     assert dict(empty.schema) == {
         "name": pl.String,
         "category": pl.String,
@@ -104,13 +104,13 @@ def test_a_real_trace_leaves_nothing_over(tmp_path):
     joined = "FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName GROUP BY value"
     with closing(sqlite3.connect(path)) as trace:
         rows = trace.execute(f"SELECT value, SUM(end - start) {joined}").fetchall()
-    found = classified(pl.DataFrame(rows, schema=["name", "ns"], orient="row"))
+    found = add_classes(pl.DataFrame(rows, schema=["name", "ns"], orient="row"))
     assert found["category"].n_unique() > 5
     assert found.filter(category="other").is_empty()
 
 
-def test_each_name_is_looked_at_once(monkeypatch):
+def test_each_name_is_classified_once(monkeypatch):
     seen = []
     monkeypatch.setattr(kernel_class, "classify", lambda name: (seen.append(name), KernelClass("other"))[1])
-    classified(pl.DataFrame({"name": ["a", "b"] * 1000}))
+    add_classes(pl.DataFrame({"name": ["a", "b"] * 1000}))
     assert sorted(seen) == ["a", "b"]

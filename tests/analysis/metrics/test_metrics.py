@@ -8,12 +8,12 @@ import pytest
 
 from analysis.ingest import engine
 from analysis.metrics import intervals
-from analysis.metrics.steps import activities, parts, timeline, trace
+from analysis.metrics.steps import activities, parts, selection, timeline
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
 from analysis.tables import column
 from analysis.tables.events import DEVICES, EVENTS
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 from tests.analysis.readers.test_readers import DATA, REAL, make_nsys
 
 T0 = 1_000_000
@@ -70,24 +70,24 @@ def random_trace(rng, *, gpu):
     return events
 
 
-def analysed(events):
+def analyse(events):
     """All tables of a rank with these events."""
     own = {kind: frame.drop("rank") for kind, frame in events.items()}
-    return engine.of_rank(own, column.empty(DEVICES), 0, "report")
+    return engine.process_tables(own, column.empty(DEVICES), 0, "report")
 
 
 @pytest.mark.parametrize("gpu", [True, False])
 @pytest.mark.parametrize("seed", range(10))
 def test_random_traces_add_up(seed, gpu):
-    found = analysed(random_trace(np.random.default_rng(seed), gpu=gpu))
-    summed = parts.grouped(found["step_parts"], "step").group_by("step").agg(pl.col("duration_ns").sum())
+    found = analyse(random_trace(np.random.default_rng(seed), gpu=gpu))
+    summed = parts.group_lengths(found["step_parts"], "step").group_by("step").agg(pl.col("duration_ns").sum())
     joined = summed.join(found["windows"].filter("counted"), on="step")
     assert joined.height == summed.height > 0
     assert (joined["duration_ns"] == joined["end_ns"] - joined["start_ns"]).all()
 
 
 def groups_of(found, step):
-    rows = parts.grouped(found["step_parts"].filter(pl.col("step") == step), "step")
+    rows = parts.group_lengths(found["step_parts"].filter(pl.col("step") == step), "step")
     assert sorted(rows["part"]) == sorted(GROUPS)
     return dict(rows.select("part", "duration_ns").iter_rows())
 
@@ -98,12 +98,12 @@ def gpu(tmp_path):
 
 
 def windows(events):
-    return analysed(events)["windows"].select("step", "start_ns", "end_ns").rows()
+    return analyse(events)["windows"].select("step", "start_ns", "end_ns").rows()
 
 
 def test_gpu_trace(gpu):
     assert windows(gpu) == [(0, T0 + 90, T0 + 195), (1, T0 + 195, T0 + 320)]
-    found = analysed(gpu)
+    found = analyse(gpu)
     assert found["windows"]["counted"].to_list() == [False, True]
     # What ends the first gap is launched 5 ns into it: until then the thread waits for data.
     assert groups_of(found, 1) == {"compute": 50, "communication": 0, "copies": 15, "data_wait": 5, "idle": 55}
@@ -132,7 +132,7 @@ def test_step_that_launches_nothing(gpu):
 
 
 def test_activities_are_those_that_the_counted_steps_launched(gpu):
-    found = analysed(gpu)
+    found = analyse(gpu)
     rows = activities.rows(found, found["windows"])
     counted = {(c, n): k for c, n, k, *_ in rows.iter_rows()}
     # The second step launched the last kernel and two copies; what the first launched ran in its window, too.
@@ -145,8 +145,8 @@ def test_activities_are_those_that_the_counted_steps_launched(gpu):
 
 
 def test_timeline(gpu):
-    found = analysed(gpu)
-    bars = timeline.relative(timeline.rows(found, found["windows"]))
+    found = analyse(gpu)
+    bars = timeline.set_zero(timeline.rows(found, found["windows"]))
     kept = bars.filter(pl.col("lane") == "compute").select("name", "start_ns", "end_ns", "step").rows()
     assert kept == [("gemm()", 55, 105, 1)]
     assert bars.filter(pl.col("lane") == "range").height == 0  # its range of data began before it
@@ -154,7 +154,7 @@ def test_timeline(gpu):
 
 
 def test_timeline_merges_within_a_pixel(gpu):
-    found = analysed(gpu)
+    found = analyse(gpu)
     dense = pl.concat([found["kernels"].head(1)] * 100).with_columns(
         start_ns=T0 + 200 + pl.int_range(pl.len()), end_ns=T0 + 201 + pl.int_range(pl.len())
     )
@@ -164,10 +164,10 @@ def test_timeline_merges_within_a_pixel(gpu):
 
 def test_cpu_trace():
     events = kineto.read(DATA / "kineto-cpu-r0.json.gz").events
-    found = analysed(events)
+    found = analyse(events)
     counted = found["windows"].filter("counted")
     assert counted.height == 2 and found["windows"].height == 3
-    data = trace.spans(trace.phases(events).filter(pl.col("name") == "data"))
+    data = selection.covered_time(selection.phase_ranges(events).filter(pl.col("name") == "data"))
     for step, start, end, first, last in counted.select(
         "step", "start_ns", "end_ns", "host_start_ns", "host_end_ns"
     ).iter_rows():
@@ -179,7 +179,7 @@ def test_cpu_trace():
 @pytest.mark.parametrize("path", [None, *sorted(REAL.glob("*.sqlite"))], ids=lambda p: p.name if p else "empty")
 def test_traces_without_steps(path: Path | None):
     events = nsys.read(path).events if path else {kind: column.empty(columns) for kind, columns in EVENTS.items()}
-    found = analysed(events)
+    found = analyse(events)
     rows = activities.rows(found, found["windows"])
     counted = rows.filter(pl.col("category").is_in(["compute", "communication"]))
     if set(found["windows"]["source"]) <= {"none"}:

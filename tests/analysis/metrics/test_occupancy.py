@@ -26,10 +26,10 @@ DEVICE = {
 }
 
 
-def device(capability="9.0", **told):
+def device(capability="9.0", **more):
     warps, blocks, shared = DEVICE[capability]
     limits = {"warps_per_sm": warps, "blocks_per_sm": blocks, "shared_bytes_per_sm": shared, "registers_per_sm": 65_536}
-    row = {"rank": 0, "device": 0, "sm_count": 132, "compute_capability": capability, **limits, **told}
+    row = {"rank": 0, "device": 0, "sm_count": 132, "compute_capability": capability, **limits, **more}
     return pl.DataFrame([row], schema={name: column.dtype for name, column in DEVICES.items()})
 
 
@@ -95,7 +95,7 @@ def test_null_in_null_out():
     assert unknown["theoretical_occupancy"].to_list() == [None]
 
 
-def test_device_that_the_trace_does_not_tell():
+def test_a_device_that_the_trace_does_not_describe():
     found = occupancy(kernels((66, 128, 32, 0)), device(device=1))
     assert found.select(COLUMNS).row(0) == (None, None, None, None)
 
@@ -137,19 +137,19 @@ KINETO = [
 ]
 
 
-def estimated(rows):
+def estimate(rows):
     """Percent, rounded as Kineto does."""
     found = occupancy(kernels(*((prod(g), prod(b), r, s) for g, b, r, s, _ in rows)), device(blocks_per_sm=None))
     return [int(100 * share + 0.5) for share in found["est_achieved_occupancy"]]
 
 
 def test_kinetos_numbers():
-    assert estimated(KINETO) == [row[-1] for row in KINETO]
+    assert estimate(KINETO) == [row[-1] for row in KINETO]
 
 
 def test_kineto_writes_0_above_48_kib():
     """A GEMM of one block of 12 warps an SM, which Kineto has as 0 %."""
-    assert estimated([((132, 1, 1), (384, 1, 1), 168, 231424, 0)]) == [round(100 * 12 / 64)]
+    assert estimate([((132, 1, 1), (384, 1, 1), 168, 231424, 0)]) == [round(100 * 12 / 64)]
 
 
 @pytest.mark.skipif(not TRACES, reason="TRACELENS_TRACES names no folder of traces")
@@ -160,4 +160,4 @@ def test_kinetos_numbers_on_whole_traces(path):
     keys = ("grid", "block", "registers per thread", "shared memory", "est. achieved occupancy %")
     rows = [tuple(args[key] for key in keys) for args in found if args["shared memory"] <= 48 * 1024]
     assert len(rows) > 100
-    assert estimated(rows) == [row[-1] for row in rows]
+    assert estimate(rows) == [row[-1] for row in rows]

@@ -1,4 +1,4 @@
-"""Who others waited for and what it did instead, on timelines that are known; and ranks read side by side."""
+"""The rank that others waited for and what it did in that time, on known timelines; and ranks read in parallel."""
 
 import functools
 
@@ -7,30 +7,30 @@ import polars as pl
 import pytest
 
 from analysis.metrics import intervals
-from analysis.metrics.ranks import collectives, side_by_side, straggler
+from analysis.metrics.ranks import collectives, pool, straggler
 from analysis.metrics.steps import detection, layers
 from analysis.tables import column, traces
-from tests.fakes.ranks import Timeline, read, unpacked
+from tests.fakes.ranks import Timeline, read_events, unpack
 
 
-def late_rank(launch=1900, start=2000, **more):
+def three_ranks(launch=1900, start=2000, **more):
     """Rank 1 of three; the others come at 900 and 1000."""
-    ranks_ = [Timeline(0, process=20), Timeline(1, process=21), Timeline(2, process=22)]
-    for timeline, begins in zip(ranks_, (900, start, 1000), strict=True):
+    ranks = [Timeline(0, process=20), Timeline(1, process=21), Timeline(2, process=22)]
+    for timeline, begins in zip(ranks, (900, start, 1000), strict=True):
         timeline.collective("all_reduce", begins, 2100, at=launch - 2 if begins == start else None, **more)
-    return ranks_
+    return ranks
 
 
-def instead(ranks_, late=1):
-    table = collectives.across([collectives.of_rank(t.events()) for t in ranks_])
-    frame = straggler.instead(ranks_[late].events(), table, late)
-    assert frame.schema == column.schema(traces.INSTEAD)
+def straggler_times(ranks, late=1):
+    table = collectives.match_ranks([collectives.rank_collectives(t.events()) for t in ranks])
+    frame = straggler.straggler_rows(ranks[late].events(), table, late)
+    assert frame.schema == column.schema(traces.STRAGGLERS)
     return {(c, n): d for c, n, d in frame.select("instead", "name", "duration_ns").rows()}
 
 
 def test_each_part_of_the_stretch_has_its_cause():
-    ranks_ = late_rank()
-    late = ranks_[1]
+    ranks = three_ranks()
+    late = ranks[1]
     late.add("runtime", "cudaMalloc", 0, 2)  # the trace begins before the stretch
     late.launch(0, "gemm", 950, 1100)
     late.launch(10, "gemm", 1050, 1150)
@@ -44,7 +44,7 @@ def test_each_part_of_the_stretch_has_its_cause():
     late.add("nvtx", "data", 1350, 1450)
     late.add("nvtx", "h2d", 1400, 1420)
     late.add("nvtx", "backward", 1480, 1600, thread=2)
-    assert instead(ranks_) == {
+    assert straggler_times(ranks) == {
         ("compute", "gemm"): 150,
         ("copy", "HtoD"): 50,
         ("communication", "ncclDevKernel_Broadcast_RING_LL(x)"): 10,
@@ -61,10 +61,10 @@ def test_each_part_of_the_stretch_has_its_cause():
 
 
 def test_before_its_trace_began_nothing_is_known_of_a_rank():
-    ranks_ = late_rank()
-    ranks_[1].add("nvtx", "step 3", 0, 3000)
-    ranks_[1].add("runtime", "cudaEventRecord", 1400, 1500)
-    assert instead(ranks_) == {
+    ranks = three_ranks()
+    ranks[1].add("nvtx", "step 3", 0, 3000)
+    ranks[1].add("runtime", "cudaEventRecord", 1400, 1500)
+    assert straggler_times(ranks) == {
         ("unrecorded", None): 400,
         ("call", "cudaEventRecord"): 100,
         ("range", "step 3"): 400,
@@ -73,10 +73,10 @@ def test_before_its_trace_began_nothing_is_known_of_a_rank():
 
 
 def test_without_the_launch_the_thread_is_not_known():
-    ranks_ = late_rank(communicator=None)
-    ranks_[1].launch(0, "gemm", 900, 1300)
-    ranks_[1].rows["runtime"].pop(0)
-    assert instead(ranks_) == {("compute", "gemm"): 300, ("unknown", None): 700}
+    ranks = three_ranks(communicator=None)
+    ranks[1].launch(0, "gemm", 900, 1300)
+    ranks[1].rows["runtime"].pop(0)
+    assert straggler_times(ranks) == {("compute", "gemm"): 300, ("unknown", None): 700}
 
 
 def test_who_waits_for_nobody_is_not_waited_for():
@@ -84,24 +84,24 @@ def test_who_waits_for_nobody_is_not_waited_for():
     root.collective("broadcast", 1000, 1200)
     late.launch(0, "gemm", 900, 1150)
     late.collective("broadcast", 2000, 2100)
-    assert instead([root, late]) == {("compute", "gemm"): 150, ("nothing", None): 50}
+    assert straggler_times([root, late]) == {("compute", "gemm"): 150, ("nothing", None): 50}
 
 
 def test_a_rank_that_was_never_last_has_no_rows():
-    assert instead(late_rank(), late=2) == {}
+    assert straggler_times(three_ranks(), late=2) == {}
 
 
 def test_others_waiting_is_counted_by_step_and_in_all():
-    ranks_ = [Timeline(rank, process=20 + rank) for rank in range(3)]
+    ranks = [Timeline(rank, process=20 + rank) for rank in range(3)]
     for number, starts in enumerate([(1000, 1400, 1100), (1000, 1500, 1500), (1900, 1000, 1000)]):
-        for timeline, start in zip(ranks_, starts, strict=True):
+        for timeline, start in zip(ranks, starts, strict=True):
             at = 10_000 * number
             timeline.add("nvtx", f"step {number // 2}", at, at + 9000)
             timeline.collective("all_reduce", at + start, at + 2000)
     steps = pl.DataFrame({"step": [0, 1], "start_ns": [0, 20_000], "end_ns": [19_000, 29_000]})
-    calls = [collectives.of_rank(t.events()) for t in ranks_]
-    table = collectives.across([own.with_columns(detection.of_times(steps, own["launch_ns"])) for own in calls])
-    assert straggler.waited_for(table).rows() == [
+    calls = [collectives.rank_collectives(t.events()) for t in ranks]
+    table = collectives.match_ranks([own.with_columns(detection.steps_at(steps, own["launch_ns"])) for own in calls])
+    assert straggler.waits_by_rank(table).rows() == [
         (0, None, 1800, 1),
         (1, None, 700, 1),
         (2, None, 500, 1),
@@ -112,9 +112,9 @@ def test_others_waiting_is_counted_by_step_and_in_all():
 
 
 def test_no_collectives_wait_for_nobody():
-    table = column.empty(traces.ACROSS)
-    assert straggler.waited_for(table).is_empty()
-    assert straggler.instead(Timeline().events(), table, 0).is_empty()
+    table = column.empty(traces.COLLECTIVES)
+    assert straggler.waits_by_rank(table).is_empty()
+    assert straggler.straggler_rows(Timeline().events(), table, 0).is_empty()
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -125,8 +125,8 @@ def test_parts_add_up_and_agree_with_brute_force(seed):
         starts = rng.permutation(60)[:8]  # two that begin at once have no order
         frame = pl.DataFrame({"start_ns": starts, "end_ns": starts + rng.integers(0, 25, 8)})
         frames.append((category, frame.with_columns(name=pl.format("n{}", pl.int_range(pl.len())))))
-    found = layers.of(frames, intervals.union([[0, 100]]))
-    got = {t: label for start, end, label in found.within(10, 50) for t in range(start, end)}
+    found = layers.overlay(frames, intervals.union([[0, 100]]))
+    got = {t: label for start, end, label in found.clip(10, 50) for t in range(start, end)}
     want = {}
     for t in range(10, 50):
         for category, frame in frames:
@@ -139,27 +139,27 @@ def test_parts_add_up_and_agree_with_brute_force(seed):
 
 def test_layers_hold_no_more_than_what_is_near():
     frame = pl.DataFrame({"start_ns": [0, 10, 20, 35], "end_ns": [10, 21, 30, 40], "name": ["w", "x", "y", "z"]})
-    found = layers.of([("a", frame)], np.array([[10, 12], [22, 30]]))
+    found = layers.overlay([("a", frame)], np.array([[10, 12], [22, 30]]))
     assert [name for _, name in found.labels] == ["x", "y"]
-    assert not list(found.within(12, 12)) and not list(found.within(50, 60))
+    assert not list(found.clip(12, 12)) and not list(found.clip(50, 60))
 
 
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ddp")
-    return [unpacked(f"ddp-r{rank}", folder) for rank in (0, 1)]
+    return [unpack(f"ddp-r{rank}", folder) for rank in (0, 1)]
 
 
 def collectives_of(path, read_):
-    return collectives.of_rank(read_(path))
+    return collectives.rank_collectives(read_(path))
 
 
-def test_real_ranks_in_parallel_give_what_one_after_the_other_gives(ddp):
-    give = functools.partial(collectives_of, read_=read)
-    alone, together = (side_by_side.each(ddp, give, workers) for workers in (1, 2))
+def test_real_ranks_in_parallel_give_the_same_as_in_turn(ddp):
+    give = functools.partial(collectives_of, read_=read_events)
+    alone, together = (pool.map_in_processes(ddp, give, workers) for workers in (1, 2))
     assert [a.equals(b) for a, b in zip(alone, together, strict=True)] == [True, True]
     with pytest.raises(FileNotFoundError):
-        side_by_side.each([*ddp, ddp[0].with_name("none")], _size, 2)
+        pool.map_in_processes([*ddp, ddp[0].with_name("none")], _size, 2)
 
 
 def _size(path):
@@ -167,13 +167,13 @@ def _size(path):
 
 
 def test_real_late_ranks(ddp):
-    events = [read(path) for path in ddp]
-    table = collectives.across([collectives.of_rank(e) for e in events])
-    total = straggler.waited_for(table).filter(pl.col("step").is_null())
+    events = [read_events(path) for path in ddp]
+    table = collectives.match_ranks([collectives.rank_collectives(e) for e in events])
+    total = straggler.waits_by_rank(table).filter(pl.col("step").is_null())
     others = table.filter(pl.col("rank") != pl.col("late_rank"))
     assert total["late_ns"].sum() == others["wait_ns"].sum() and total["collectives"].to_list() == [1, 8]
     for rank in (0, 1):
-        frame = straggler.instead(events[rank], table, rank)
+        frame = straggler.straggler_rows(events[rank], table, rank)
         own = table.filter(pl.col("rank") == rank, pl.col("late_rank") == rank)
         assert (
             frame["duration_ns"].sum()
@@ -183,8 +183,8 @@ def test_real_late_ranks(ddp):
         )
         assert frame.group_by("step").agg(pl.col("late_ns").first() - pl.col("duration_ns").sum())["late_ns"].sum() == 0
     # Rank 0 was last once: its profiler began 35 ms after rank 1's.
-    first = straggler.instead(events[0], table, 0)
+    first = straggler.straggler_rows(events[0], table, 0)
     assert first["instead"][0] == "unrecorded" and 35e6 < first["duration_ns"][0] < 36e6
     # Rank 1 was last in all that follows: most of it in the backward pass, on the host.
-    second = straggler.instead(events[1], table, 1).group_by("instead").agg(pl.col("duration_ns").sum())
+    second = straggler.straggler_rows(events[1], table, 1).group_by("instead").agg(pl.col("duration_ns").sum())
     assert second.sort("duration_ns")["instead"][-1] == "elsewhere"

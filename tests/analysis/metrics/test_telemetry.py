@@ -44,8 +44,8 @@ def tables(two_nodes, tmp_path_factory):
 
 
 def collective_ends(point, rank):
-    (found,) = engine.analysed(point / f"traced/trace-r{rank}.sqlite", f"trace-r{rank}.sqlite")
-    return clock.collectives(found)
+    (found,) = engine.analyse(point / f"traced/trace-r{rank}.sqlite", f"trace-r{rank}.sqlite")
+    return clock.collective_ends(found)
 
 
 def clocks_of(tables, between):
@@ -53,9 +53,9 @@ def clocks_of(tables, between):
 
 
 def test_the_trace_and_the_step_loop_agree_to_microseconds(tables):
-    told = clocks_of(tables, "trace-steps")
-    assert told["rank"].to_list() == [0, 1] and told["events"].min() == 5
-    assert told["offset_us"].abs().max() < 5 and told["residual_us"].max() < 1
+    rows = clocks_of(tables, "trace-steps")
+    assert rows["rank"].to_list() == [0, 1] and rows["events"].min() == 5
+    assert rows["offset_us"].abs().max() < 5 and rows["residual_us"].max() < 1
 
 
 def test_ends_of_collectives_show_that_the_nodes_have_one_clock(tables):
@@ -64,20 +64,20 @@ def test_ends_of_collectives_show_that_the_nodes_have_one_clock(tables):
     assert abs(row["offset_us"]) < 5 and row["residual_us"] < 100
 
 
-def test_a_node_whose_clock_is_a_second_ahead_is_set_right(two_nodes, tables):
+def test_the_clock_of_a_node_a_second_ahead_is_corrected(two_nodes, tables):
     ends = {rank: collective_ends(two_nodes, rank) for rank in (0, 1)}
     ends[1] = ends[1].with_columns(pl.col("end_ns") + 10**9)
-    rows = clock.between_ranks(ends)
+    rows = clock.rank_rows(ends)
     assert rows[0]["offset_us"] == pytest.approx(1e6, abs=5)
-    offsets = clock.of_hosts(rows, {0: "n1", 1: "n2"})
+    offsets = clock.host_offsets(rows, {0: "n1", 1: "n2"})
     assert offsets == {"n2": round(rows[0]["offset_us"] * 1e3)}
-    assert clock.of_hosts(rows, {0: "n1", 1: "n1"}) == {}  # one host has one clock, whatever its ranks do
+    assert clock.host_offsets(rows, {0: "n1", 1: "n1"}) == {}  # one host has one clock, whatever its ranks do
 
 
 def test_all_times_of_a_node_move_to_the_first_one_s_clock(two_nodes, tables, tmp_path, monkeypatch):
     """The second node's clock, made to be a second ahead in all that it wrote, leaves the tables as they were."""
     point = shutil.copytree(two_nodes, tmp_path / "ahead")
-    ahead(point)
+    set_ahead(point)
     moved = point_tables.ingest(point, tmp_path / "tables")
     (row,) = clocks_of(moved, "ranks").to_dicts()
     assert row["offset_us"] == pytest.approx(1e6, abs=5)
@@ -88,7 +88,7 @@ def test_all_times_of_a_node_move_to_the_first_one_s_clock(two_nodes, tables, tm
         assert moved["points"][name][0] == pytest.approx(tables["points"][name][0], rel=1e-9)
 
 
-def ahead(point, by_ns=10**9):
+def set_ahead(point, by_ns=10**9):
     """Set the second node's UTC forward in its steps, results, samples and trace."""
     for look in ("timed", "traced"):
         path = point / look / "steps-r1.jsonl"
@@ -98,7 +98,7 @@ def ahead(point, by_ns=10**9):
         result = json.loads((point / look / "rank1.result.json").read_text())
         result["window"] = {name: at + by_ns for name, at in result["window"].items()}
         (point / look / "rank1.result.json").write_text(json.dumps(result))
-        samples = gpu_log.one(point / look / "nvml-n2.arrow")
+        samples = gpu_log.read_log(point / look / "nvml-n2.arrow")
         sink = log.Log(point / look / "nvml-n2.arrow", {"host": "n2"})
         for row in samples.to_dicts():
             values = {k: v for k, v in row.items() if k not in ("t_ns", "mono_ns", "gpu", "uuid")}
@@ -110,7 +110,7 @@ def ahead(point, by_ns=10**9):
 
 def test_ranks_that_did_different_collectives_are_not_compared(two_nodes):
     ends = collective_ends(two_nodes, 0)
-    (row,) = clock.between_ranks({0: ends, 1: ends.head(-1)})
+    (row,) = clock.rank_rows({0: ends, 1: ends.head(-1)})
     assert row["events"] == 0 and row["offset_us"] is None
 
 
@@ -119,11 +119,11 @@ def test_a_step_of_utc_during_the_run_is_seen(two_nodes, tmp_path):
     for line in lines[20:]:
         line["start_ns"] += 3_000_000
     (tmp_path / "steps-r0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert clock.utc_against_monotonic(tmp_path, 0)["residual_max_us"] == pytest.approx(3000, rel=0.01)
-    assert clock.utc_against_monotonic(two_nodes / "timed", 0)["residual_max_us"] < 10
+    assert clock.utc_row(tmp_path, 0)["residual_max_us"] == pytest.approx(3000, rel=0.01)
+    assert clock.utc_row(two_nodes / "timed", 0)["residual_max_us"] < 10
 
 
-def test_age_of_the_counters_is_told_from_the_end_of_the_window(tables):
+def test_age_of_the_counters_is_measured_from_the_end_of_the_window(tables):
     ages = clocks_of(tables, "counters")["offset_us"] / 1e3
     assert len(ages) == 2 and ages.min() > 0 and ages.max() < 150
 
@@ -169,14 +169,14 @@ def test_known_loads_are_shown_as_they_are(calibrated):
 
 
 def test_a_burst_stands_where_the_trace_has_it(calibrated):
-    told = calibration.read(calibrated)["clock"]
-    assert told["bursts"] == 20 and told["range_residual_us"] < 20
-    assert 0 < told["counters_age_ms"] < 110 and told["counters_rms_percent"] < 5
+    clocks = calibration.read(calibrated)["clock"]
+    assert clocks["bursts"] == 20 and clocks["range_residual_us"] < 20
+    assert 0 < clocks["counters_age_ms"] < 110 and clocks["counters_rms_percent"] < 5
 
 
 def test_the_age_is_found_whatever_it_is(calibrated):
     events = nsys.read(calibrated / "bursts/trace-r0.sqlite").events
-    busy = calibration.trace.spans(events["kernels"])
+    busy = calibration.selection.covered_time(events["kernels"])
     samples = calibration.log_of(calibrated / "bursts").drop_nulls(["gpm_span_ns", "sm_active_percent"])
     samples = samples.filter(pl.col("gpu") == 0)
     age = calibration.age_of_counters(busy, samples)[0]
@@ -185,8 +185,10 @@ def test_the_age_is_found_whatever_it_is(calibrated):
 
 
 def test_sampler_kept_its_rate(calibrated):
-    told = calibration.read(calibrated)["sampler"]
-    assert told["gpus"] == 2 and told["reached_hz"] == pytest.approx(10, rel=0.02) and told["jitter_ms_p99"] < 2
+    sampler = calibration.read(calibrated)["sampler"]
+    assert (
+        sampler["gpus"] == 2 and sampler["reached_hz"] == pytest.approx(10, rel=0.02) and sampler["jitter_ms_p99"] < 2
+    )
 
 
 def test_calibration_fits_eighty_columns(calibrated):
@@ -204,10 +206,10 @@ def test_cost_of_sampler_and_tracer_on_a_compute_bound_point(tmp_path):
     tables = point_tables.ingest(point, tmp_path / "tables")
     found = cost.summary(tables["cost"])
     assert set(found["point_id"]) == set(tables["energy"]["point_id"]) == set(tables["points"]["point_id"])
-    told = {row["condition"]: row for row in found.to_dicts()}
-    assert told["sampler"]["pairs"] == 16 and told["sampler"]["tool"] == "10 Hz" and told["idle"]["pairs"] == 2
-    assert told["sampler"]["ratio"] == pytest.approx(1, abs=0.005) and told["sampler"]["error"] < 0.003
-    assert told["idle"]["ratio"] == pytest.approx(1, abs=0.02) and 1 < told["capturing"]["ratio"] < 1.06
+    costs = {row["condition"]: row for row in found.to_dicts()}
+    assert costs["sampler"]["pairs"] == 16 and costs["sampler"]["tool"] == "10 Hz" and costs["idle"]["pairs"] == 2
+    assert costs["sampler"]["ratio"] == pytest.approx(1, abs=0.005) and costs["sampler"]["error"] < 0.003
+    assert costs["idle"]["ratio"] == pytest.approx(1, abs=0.02) and 1 < costs["capturing"]["ratio"] < 1.06
 
 
 def test_cost_ratio_is_that_of_the_blocks(tmp_path):
@@ -245,7 +247,7 @@ def test_a_killed_job_keeps_its_log_and_its_events(tmp_path):
     point = unpacked("killed", tmp_path)
     frames = point_tables.ingest(point, tmp_path / "tables")
     assert frames["points"]["status"].to_list() == ["failed"]
-    samples = gpu_log.one(point / "timed/nvml-vm.arrow")
+    samples = gpu_log.read_log(point / "timed/nvml-vm.arrow")
     assert samples.height == 660 and log.header_of(point / "timed/nvml-vm.arrow")["hz"] == 10
     assert frames["gpu_events"]["kind"].to_list() == ["low_gpu", "low_gpu", "foreign_process"]
     assert samples["foreign_processes"].max() == 1

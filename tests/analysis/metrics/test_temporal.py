@@ -40,7 +40,7 @@ def test_numbers_are_those_of_hta(path):
     assert overlap_percent(events) == (None if overlap is None else pytest.approx(overlap, abs=0.005))
 
 
-def made(kernels, copies=()):
+def make_events(kernels, copies=()):
     def frame(kind, rows):
         made = pl.DataFrame(rows, schema=["name", "start_ns", "end_ns"], orient="row")
         return column.conform(made, EVENTS[kind]).collect()
@@ -50,7 +50,7 @@ def made(kernels, copies=()):
 
 def test_by_hand():
     kernels = [("gemm", 10, 30), ("gemm", 20, 40), ("ncclDevKernel_AllReduce", 35, 60), ("MemcpyKernel", 80, 90)]
-    events = made(kernels, [("Memcpy HtoD", 5, 12), ("Memcpy DtoD", 95, 100)])
+    events = make_events(kernels, [("Memcpy HtoD", 5, 12), ("Memcpy DtoD", 95, 100)])
     assert temporal_breakdown(events) == {"span": 95, "idle": 25, "compute": 30, "non_compute": 40}
     assert overlap_percent(events) == pytest.approx(100 * 5 / 25)
 

@@ -9,7 +9,7 @@ import polars as pl
 from analysis.sweep import dataset
 from analysis.tables import column
 from analysis.tables import points as schemas
-from analysis.tables.parts import GROUPS
+from analysis.tables.part_names import GROUPS
 from jobs.point.point import complete
 from jobs.sweep.sweep import load
 

@@ -155,7 +155,7 @@ def test_nights_lie_between_pauses():
         ("d", "2026-01-01T21:00:00Z", 1.0),
     ]
     points = pl.DataFrame(rows, schema=["point_id", "started_at", "wall_s"], orient="row")
-    found = nights.numbered(points.filter(pl.col("point_id") != "a"), points)
+    found = nights.add_nights(points.filter(pl.col("point_id") != "a"), points)
     assert found.select("point_id", "night").rows() == [("c", 1), ("b", 0), ("e", None), ("d", 0)]
 
 

@@ -61,7 +61,9 @@ def test_families_left_out_are_named_and_the_other_is_written(sweep, tmp_path, c
 
 def test_figures_show_points_that_differ_in_their_own_settings_alone(sweep):
     shown = precision.points_shown(sweep)
-    same = [name for name in dataset.SETTINGS if name not in (*blocks.SAME, "precision", "image_size", *dataset.SHAPE)]
+    same = [
+        name for name in dataset.SETTINGS if name not in (*blocks.NEUTRAL, "precision", "image_size", *dataset.SHAPE)
+    ]
     assert all(shown[name].n_unique() == 1 for name in same)
     assert set(shown["precision"]) == {"fp64", "fp32", "tf32", "fp16"}
     assert set(shown["image_size"]) == {100, 300, 500}
@@ -129,8 +131,8 @@ def test_runs_of_a_night_without_the_base_are_not_compared():
     points = pl.DataFrame(rows, schema=["point_id", "world", "night", "rate"], orient="row").with_columns(
         of=pl.lit("x")
     )
-    assert nights.shared(points, ["of"], "world")["point_id"].to_list() == ["a", "b", "c", "d", "e"]
-    found = nights.relative(points, "rate", ["of"], ["world"], pl.DataFrame({"of": ["x"], "world": [1]}))
+    assert nights.select_shared_nights(points, ["of"], "world")["point_id"].to_list() == ["a", "b", "c", "d", "e"]
+    found = nights.ratios(points, "rate", ["of"], ["world"], pl.DataFrame({"of": ["x"], "world": [1]}))
     assert found.select("world", "n").rows() == [(1, 2), (2, 3)]
     assert found["ratio"].to_list() == pytest.approx(
         [1, np.exp(np.average(np.log([1.9, 2.1]), weights=[1 / 2, 2 / 3]))]

@@ -22,12 +22,12 @@ MEMORY = {"Bytes": -512, "Device Id": 0, "Device Type": 1, "Total Allocated": 20
 
 
 def event(cat, name, ts, dur="1", pid=77, tid=78, **args):
-    """An event as Kineto writes it, with its times as told."""
-    told = json.dumps({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "args": args})
-    return told[:-1] + f', "ts": {ts}, "dur": {dur}}}'
+    """An event as Kineto writes it, with its times as given."""
+    text = json.dumps({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "args": args})
+    return text[:-1] + f', "ts": {ts}, "dur": {dur}}}'
 
 
-def on_gpu(cat, name, ts, dur="1", correlation=1, stream=7, **args):
+def gpu_event(cat, name, ts, dur="1", correlation=1, stream=7, **args):
     return event(cat, name, ts, dur, pid=0, tid=stream, device=0, stream=stream, correlation=correlation, **args)
 
 
@@ -55,8 +55,8 @@ def test_kernels_with_their_launch_shape_and_the_callers_process(read):
     shape = {"grid": [3, 2, 2], "block": [128, 2, 1], "registers per thread": 40, "shared memory": 1024}
     launch = event("cuda_runtime", "cudaLaunchKernel", 1, correlation=5)
     kernels = [
-        on_gpu("kernel", "gemm", 2.5, correlation=5, **shape, **{"graph id": 0, "graph node id": 0}),
-        on_gpu("kernel", "gemm", 4, correlation=6, **{"graph id": 3, "graph node id": 9}),
+        gpu_event("kernel", "gemm", 2.5, correlation=5, **shape, **{"graph id": 0, "graph node id": 0}),
+        gpu_event("kernel", "gemm", 4, correlation=6, **{"graph id": 3, "graph node id": 9}),
     ]
     rows = read([*kernels, launch], head='"distributedInfo": {"rank": 3}').events["kernels"].rows(named=True)
     assert rows[0] == {
@@ -79,18 +79,18 @@ def test_kernels_with_their_launch_shape_and_the_callers_process(read):
     ],
 )
 def test_a_copys_memories_come_from_its_name(read, name, direction, source, target):
-    row = read([on_gpu("gpu_memcpy", name, 1, bytes=64)]).events["copies"].row(0, named=True)
+    row = read([gpu_event("gpu_memcpy", name, 1, bytes=64)]).events["copies"].row(0, named=True)
     assert (row["direction"], row["source"], row["target"], row["bytes"]) == (direction, source, target, 64)
 
 
 def test_the_other_tables(read):
     instant = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 77, "tid": 78, "ts": 6}
     events = [
-        on_gpu("gpu_memset", "Memset (Device)", 1, bytes=16),
-        on_gpu("cuda_sync", "Context Synchronize", 2, stream=-1, correlation=4),
+        gpu_event("gpu_memset", "Memset (Device)", 1, bytes=16),
+        gpu_event("cuda_sync", "Context Synchronize", 2, stream=-1, correlation=4),
         event("cuda_driver", "cuLaunchKernel", 3, correlation=1),
         event("user_annotation", "step 4", 4),
-        on_gpu("gpu_user_annotation", "step 4", 4),
+        gpu_event("gpu_user_annotation", "step 4", 4),
         event("cpu_op", "aten::add", 5),
         event("python_function", "train.py(3): main", 5),
         json.dumps(instant | {"args": MEMORY}),
@@ -113,9 +113,9 @@ def test_the_other_tables(read):
     assert trace.absent == set() and trace.problems == ()
 
 
-def test_a_collective_is_told_by_its_kernel_or_by_its_operator(read):
+def test_a_collective_is_described_by_its_kernel_or_its_operator(read):
     def kernel(number, **args):
-        return on_gpu("kernel", "ncclDevKernel_ReduceScatter", 9 * number, correlation=number, **args)
+        return gpu_event("kernel", "ncclDevKernel_ReduceScatter", 9 * number, correlation=number, **args)
 
     events = [
         event("cpu_op", "record_param_comms", 1, dur=2, **COLLECTIVE, **{"External id": 11}),
@@ -135,8 +135,8 @@ def test_a_collective_is_told_by_its_kernel_or_by_its_operator(read):
 
 
 def test_times_keep_every_nanosecond(read):
-    told = ["4412645799615.694", "1724000000000000.123", '"1724000000000000.457"', "1.5e3", "7"]
-    trace = read([event("cpu_op", "aten::add", ts, dur="0.001") for ts in told], tail='"traceName": ""')
+    times = ["4412645799615.694", "1724000000000000.123", '"1724000000000000.457"', "1.5e3", "7"]
+    trace = read([event("cpu_op", "aten::add", ts, dur="0.001") for ts in times], tail='"traceName": ""')
     starts = [4412645799615694, 1724000000000000123, 1724000000000000457, 1500000, 7000]
     assert trace.events["operators"]["start_ns"].to_list() == starts
     assert trace.events["operators"]["end_ns"].to_list() == [start + 1 for start in starts]
@@ -166,7 +166,7 @@ def test_devices_and_facts(read):
     }  # fmt: skip
     assert (second["warps_per_sm"], second["shared_bytes_per_sm"], second["sm_count"]) == (32, 65536, None)
     facts = {"schemaVersion": "1", "cupti_version": "130001", "world_size": "2", "nccl_version": "2.28.9"}
-    assert trace.about == {"format": "kineto"} | facts
+    assert trace.facts == {"format": "kineto"} | facts
 
 
 def test_facts_that_make_no_sense_are_null(read):
@@ -180,7 +180,7 @@ def test_threads_by_address_and_absurd_shapes(read):
     """Ids too large for their column stay apart from each other; numbers that cannot be are null."""
     tids = (140_737_353_930_560, 140_737_353_930_561, 17)
     calls = [event("cuda_runtime", "cudaLaunchKernel", t, tid=tid, correlation=t) for t, tid in enumerate(tids)]
-    trace = read([*calls, on_gpu("kernel", "gemm", 9, block=[2**20, 2**12, 1], grid=[1, 1, 1])])
+    trace = read([*calls, gpu_event("kernel", "gemm", 9, block=[2**20, 2**12, 1], grid=[1, 1, 1])])
     threads = trace.events["runtime"]["thread"].to_list()
     assert len(set(threads)) == 3 and threads[2] == 17
     assert trace.events["kernels"]["threads"].to_list() == [None] and trace.events["kernels"]["blocks"].to_list() == [1]
@@ -198,7 +198,7 @@ def test_rocm_launches_by_threads_are_counted_in_blocks(read):
         for i, name in enumerate(["hipLaunchKernel", "hipExtModuleLaunchKernel"])
     ]
     shape = {"grid": [512, 1, 1], "block": [256, 1, 1], "kind": "Dispatch Kernel"}
-    kernels = [on_gpu("kernel", "k", 2, correlation=i, **shape) for i in range(2)]
+    kernels = [gpu_event("kernel", "k", 2, correlation=i, **shape) for i in range(2)]
     assert read([*launches, *kernels]).events["kernels"]["blocks"].to_list() == [512, 2]
 
 
@@ -227,11 +227,11 @@ def test_two_ranks_of_h200():
 @pytest.mark.parametrize("name", [p.name for p in sorted(REAL.glob("*.json.gz"))])
 def test_every_event_of_a_public_trace_is_there(name):
     trace = kineto.read(REAL / name)
-    told = json.loads(gzip.decompress((REAL / name).read_bytes()))["traceEvents"]
-    counts = pl.Series([e.get("cat") for e in told if e["ph"] == "X"]).value_counts()
+    written = json.loads(gzip.decompress((REAL / name).read_bytes()))["traceEvents"]
+    counts = pl.Series([e.get("cat") for e in written if e["ph"] == "X"]).value_counts()
     count = dict(counts.iter_rows())
     for cat, kind in {"kernel": "kernels", "gpu_memset": "memsets", "cpu_op": "operators"}.items():
         assert trace.events[kind].height == count[cat]
-    memory = [e for e in told if e.get("name") == "[memory]"]
+    memory = [e for e in written if e.get("name") == "[memory]"]
     assert trace.events["allocations"]["bytes"].to_list() == [e["args"]["Bytes"] for e in memory]
     assert trace.problems == () and "allocations" not in trace.absent

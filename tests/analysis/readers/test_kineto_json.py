@@ -1,4 +1,4 @@
-"""Kineto traces that are cut, broken or large: what can be read is read, the rest is told, and memory stays small."""
+"""Kineto traces that are cut, broken or large: all that is readable is read, and memory stays small."""
 
 import gzip
 import json
@@ -46,7 +46,7 @@ def test_a_cut_or_damaged_gzip_gives_what_is_before_it(path):
     assert len(names(kineto.read(path))) == 5000
 
 
-def test_gzip_is_told_by_its_content(path):
+def test_gzip_is_recognised_by_its_content(path):
     content = write(path, operators(3)).read_bytes()
     path.write_bytes(gzip.compress(content))
     plain = path.with_suffix(".json.gz")
@@ -73,7 +73,7 @@ def test_what_is_no_trace_says_why_in_one_line(path, content, why):
     with pytest.raises(ValueError) as error:
         kineto.read(path)
     assert str(error.value).startswith(f"{path}: not a Kineto trace: {why}") and "\n" not in str(error.value)
-    assert str(error.value).endswith("expected is a JSON object with a list traceEvents")
+    assert str(error.value).endswith("a JSON object with a list traceEvents was expected")
 
 
 def test_a_file_that_is_not_there(path):
@@ -119,14 +119,14 @@ def test_names_may_look_like_json_and_be_broken_utf8(path):
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
 def test_blocks_of_any_size_give_the_same_events(path, monkeypatch, block, separators):
     nested = {"a": [{"b": 1}, {"c": [{}, {}]}], "s": '}, {"', "correlation": 4}
-    told = [json.loads(event("cuda_runtime", f"call {i}", i, **nested)) for i in range(300)]
+    calls = [json.loads(event("cuda_runtime", f"call {i}", i, **nested)) for i in range(300)]
     groups = [{"pg_name": str(i)} for i in range(500)]
-    trace = {"traceEvents": told, "distributedInfo": {"rank": 5, "pg_config": groups}, "baseTimeNanoseconds": 0}
+    trace = {"traceEvents": calls, "distributedInfo": {"rank": 5, "pg_config": groups}, "baseTimeNanoseconds": 0}
     path.write_text(json.dumps(trace, separators=separators))
     for name, value in {"_PIECE": block, "_BLOCK": block, "_STEP": block // 4, "_LONGEST": 2000}.items():
         monkeypatch.setattr(stream, name, value)
     found = kineto.read(path)
-    assert found.problems == () and found.events["runtime"]["name"].to_list() == [e["name"] for e in told]
+    assert found.problems == () and found.events["runtime"]["name"].to_list() == [e["name"] for e in calls]
     assert found.events["runtime"]["rank"].unique().to_list() == [5]
 
 
@@ -150,8 +150,8 @@ def test_memory_does_not_grow_with_what_is_not_read(path):
         write(path, [*operators(10), *[unread] * count])
         code = f"""
 import pathlib
-from analysis.readers import kineto
-kineto.read(pathlib.Path({str(path)!r}))
+from analysis.readers.kineto import reader
+reader.read(pathlib.Path({str(path)!r}))
 print(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import pytest
 from analysis.readers.nsys import payloads
 from analysis.tables import column
 from analysis.tables.events import EVENTS
-from tests.fakes.ranks import payload_tables, unpacked
+from tests.fakes.ranks import payload_tables, unpack
 
 PARAMETERS = 918_656  # of llama-nano
 DOMAIN, THREAD = 4, (77 << 24) | 78
@@ -16,7 +16,7 @@ DOMAIN, THREAD = 4, (77 << 24) | 78
 
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory):
-    return list(payload_tables(unpacked("ddp-r0", tmp_path_factory.mktemp("ddp"))))
+    return list(payload_tables(unpack("ddp-r0", tmp_path_factory.mktemp("ddp"))))
 
 
 def test_ddp_reduces_each_parameter_once_a_step(ddp):
@@ -29,13 +29,13 @@ def test_ddp_reduces_each_parameter_once_a_step(ddp):
 
 
 def test_both_ranks_have_one_communicator_and_the_same_sizes(ddp, tmp_path):
-    mine, other = (payloads.calls(*t) for t in (ddp, payload_tables(unpacked("ddp-r1", tmp_path))))
+    mine, other = (payloads.calls(*t) for t in (ddp, payload_tables(unpack("ddp-r1", tmp_path))))
     same = ("name", "bytes", "communicator")
     assert mine.select(same).equals(other.select(same)) and set(mine["process"]) != set(other["process"])
 
 
 def test_zero3_scatters_half_of_the_gradients_to_each_of_two_ranks(tmp_path):
-    calls = payloads.calls(*payload_tables(unpacked("zero3-r0", tmp_path)))
+    calls = payloads.calls(*payload_tables(unpack("zero3-r0", tmp_path)))
     scattered = calls.filter(pl.col("name") == "ncclReduceScatter")
     assert set(scattered["bytes"]) == {2 * PARAMETERS // 2}  # bf16
     assert set(calls["name"]) == {"ncclReduceScatter", "ncclAllReduce", "ncclAllGather"}
@@ -63,15 +63,15 @@ def tables_of(*ranges, entries=None, domains=((DOMAIN, "NCCL"),)):
     return pl.DataFrame(rows, schema=schema, orient="row"), strings, pl.DataFrame(entries, schema=types, orient="row")
 
 
-def test_a_communicator_made_in_the_capture_tells_its_ranks():
+def test_a_communicator_made_in_the_capture_has_its_ranks():
     made = container(2, struct.pack("<Qiii", 255, 16, 3, 3))
     sent = container(1, struct.pack("<QQ", 255, 2**40))
     calls = payloads.calls(*tables_of(("ncclCommInitRank", made), ("ncclAllGather", sent)))
     assert column.schema(EVENTS["nccl_calls"]) == calls.schema
     (row,) = calls.iter_rows(named=True)
     assert row | {"correlation": None, "rank": None} == row
-    told = {"name": "ncclAllGather", "start_ns": 10, "end_ns": 15, "process": 77, "thread": 78}
-    assert row | told | {"bytes": 2**40, "communicator": "00000000000000ff", "ranks": 16} == row
+    known = {"name": "ncclAllGather", "start_ns": 10, "end_ns": 15, "process": 77, "thread": 78}
+    assert row | known | {"bytes": 2**40, "communicator": "00000000000000ff", "ranks": 16} == row
 
 
 def test_older_nccl_tells_bytes_alone():

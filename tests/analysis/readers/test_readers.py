@@ -1,6 +1,7 @@
 """Readers of traces: a tiny export made here, a real Kineto trace of a CPU, and real traces where they lie about."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -65,11 +66,11 @@ def assert_contract(events):
         assert frame.schema == column.schema(EVENTS[kind]), kind
 
 
-def by_sqlite(monkeypatch):
+def refuse_pages(monkeypatch):
     """From here on no table is read from the pages of its file."""
 
     def refuse(path):
-        raise source.Unusual("a test")
+        raise source.UnsupportedLayout("a test")
 
     monkeypatch.setattr(source, "Pages", refuse)
 
@@ -77,7 +78,7 @@ def by_sqlite(monkeypatch):
 @pytest.fixture(params=["pages", "SQLite"])
 def export(request, tmp_path, monkeypatch):
     if request.param == "SQLite":
-        by_sqlite(monkeypatch)
+        refuse_pages(monkeypatch)
     return make_nsys(tmp_path / "trace-r0.sqlite")
 
 
@@ -126,6 +127,27 @@ def test_nsys_numbers_of_unusual_size(export):
     assert kernels["device"].to_list() == [0, 0, device] and kernels["stream"].to_list() == [7, 7, 7]
     assert calls.filter(pl.col("correlation") == 9).select(pl.col("end_ns") - pl.col("start_ns")).item() == -5
     assert copies["stream"].to_list() == [7, None, 7] and copies["correlation"].to_list() == [4, None, 6]
+
+
+def test_nsys_rows_in_a_write_ahead_log(export):
+    with closing(sqlite3.connect(export)) as db:  # whose end moves them to the file itself
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 555 WHERE start = 250")
+        db.execute(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (600, 666, 0, 7, 9, {GLOBAL}, 0, NULL)")
+        db.commit()
+        kernels = nsys.read(export).events["kernels"]
+    assert kernels["end_ns"].to_list() == [1_000_180, 1_000_190, 1_000_555, 1_000_666]
+
+
+def test_nsys_row_ids_far_apart(export):
+    ids = (2**33, 2**40, 2**63 - 1)
+    columns = "rowid, start, end, deviceId, streamId, correlationId, globalPid, demangledName"
+    with closing(sqlite3.connect(export)) as db:
+        rows = [(number, 600 + place, 700, 0, 7, 9, GLOBAL, 0) for place, number in enumerate(ids)]
+        db.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL ({columns}) VALUES ({', '.join('?' * 8)})", rows)
+        db.commit()
+    starts = nsys.read(export).events["kernels"]["start_ns"].to_list()
+    assert starts == [1_000_150, 1_000_170, 1_000_250, 1_000_600, 1_000_601, 1_000_602]
 
 
 def test_nsys_text_after_many_ids(export):

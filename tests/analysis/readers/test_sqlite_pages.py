@@ -1,4 +1,4 @@
-"""Columns from the pages of an SQLite file: what SQLite itself says, or Unusual, whatever the file holds."""
+"""Columns from the pages of an SQLite file: those that SQLite returns, or an error, whatever the file holds."""
 
 import random
 import sqlite3
@@ -10,9 +10,9 @@ from polars.testing import assert_frame_equal
 
 from analysis.readers.nsys import reader as nsys
 from analysis.readers.nsys import source
-from analysis.readers.nsys.sqlite_pages import Pages, Unusual
-from tests.analysis.readers.test_readers import by_sqlite as only_by_sqlite
-from tests.fakes.ranks import unpacked
+from analysis.readers.nsys.sqlite_pages import Pages, UnsupportedLayout
+from tests.analysis.readers.test_readers import refuse_pages
+from tests.fakes.ranks import unpack
 
 EDGES = sorted({sign * 2**bits + by for bits in (0, 7, 8, 15, 23, 31, 47, 62) for by in (-1, 0, 1) for sign in (1, -1)})
 NUMBERS = [None, 0, 1, *EDGES, 2**63 - 1, -(2**63)]
@@ -30,7 +30,7 @@ def make(path, statements, rows=(), size=4096):
     return path
 
 
-def by_sqlite(path, *columns):
+def query_columns(path, *columns):
     with closing(sqlite3.connect(path)) as db:
         rows = db.execute(f"SELECT {', '.join(columns)} FROM x ORDER BY rowid").fetchall()
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns]
@@ -41,7 +41,7 @@ def root(path):
         return db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'x'").fetchone()[0]
 
 
-def by_pages(path, wanted, step=7, at=None):
+def read_columns(path, wanted, step=7, at=None):
     """Columns, read some pages at a time."""
     pages = Pages(path)
     leaves = pages.leaves(at or root(path))
@@ -69,8 +69,8 @@ def rows(chance, count, most):
 def test_values_are_those_that_sqlite_gives(tmp_path, size, count):
     path = make(tmp_path / "x", f"CREATE TABLE x ({COLUMNS})", rows(random.Random(count), count, 110), size)
     wanted = {0: False, 1: True, 2: False, 3: True, 5: False, 9: False}
-    assert by_pages(path, wanted) == by_sqlite(path, "a", "t", "b", "u", "d", "h")
-    assert by_pages(path, {2: False}, 1000) == by_sqlite(path, "b")
+    assert read_columns(path, wanted) == query_columns(path, "a", "t", "b", "u", "d", "h")
+    assert read_columns(path, {2: False}, 1000) == query_columns(path, "b")
 
 
 @pytest.mark.parametrize("number", [1, 2**20, 2**34, 2**62])
@@ -81,16 +81,16 @@ def test_rows_have_numbers_of_any_length_with_gaps(tmp_path, number):
             db.execute("INSERT INTO x (rowid, a, t) VALUES (?, ?, ?)", (number + row * 3, row, f"row {row}"))
         db.execute("DELETE FROM x WHERE a % 5 = 0 OR a BETWEEN 300 AND 500")
         db.commit()
-    assert by_pages(path, {0: False, 1: True}) == by_sqlite(path, "a", "t")
+    assert read_columns(path, {0: False, 1: True}) == query_columns(path, "a", "t")
 
 
 def test_a_value_beyond_what_is_wanted_may_go_on_on_other_pages(tmp_path):
     chance = random.Random(5)
     made = [(number, "name", chance.choice(["", "x" * 470, "y" * 5000])) for number in range(500)]
     path = make(tmp_path / "x", "CREATE TABLE x (a INTEGER, t TEXT, u TEXT)", made, 512)
-    assert by_pages(path, {0: False, 1: True}) == by_sqlite(path, "a", "t")
-    with pytest.raises(Unusual, match="beyond its page"):
-        by_pages(path, {2: True})
+    assert read_columns(path, {0: False, 1: True}) == query_columns(path, "a", "t")
+    with pytest.raises(UnsupportedLayout, match="beyond its page"):
+        read_columns(path, {2: True})
 
 
 ODD = {
@@ -115,27 +115,27 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_what_is_not_as_exports_are_is_told(tmp_path, odd):
+def test_what_exports_do_not_have_is_refused(tmp_path, odd):
     statements, made, wanted = ODD[odd]
     path = make(tmp_path / "x", statements, made)
-    with pytest.raises(Unusual):
-        by_pages(path, wanted)
+    with pytest.raises(UnsupportedLayout):
+        read_columns(path, wanted)
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(84), b"x" * 5000])
-def test_a_file_that_is_none_is_told(tmp_path, content):
+def test_a_file_that_is_no_database_is_refused(tmp_path, content):
     path = tmp_path / "x"
     path.write_bytes(content)
-    with pytest.raises(Unusual):
+    with pytest.raises(UnsupportedLayout):
         Pages(path)
 
 
 @pytest.mark.parametrize("size", [512, 4096])
-def test_a_damaged_file_gives_columns_or_is_told(tmp_path, size):
+def test_a_damaged_file_gives_columns_or_is_refused(tmp_path, size):
     chance = random.Random(size)
     whole = make(tmp_path / "whole", f"CREATE TABLE x ({COLUMNS})", rows(chance, 600, 60), size)
     first, content, broken = root(whole), whole.read_bytes(), tmp_path / "broken"
-    wanted, told = {0: False, 1: True, 3: True, 9: False}, 0
+    wanted, refused = {0: False, 1: True, 3: True, 9: False}, 0
     for _ in range(400):
         damaged = bytearray(content)
         for _ in range(chance.choice([1, 5, 50])):
@@ -146,13 +146,13 @@ def test_a_damaged_file_gives_columns_or_is_told(tmp_path, size):
             del damaged[chance.randrange(len(damaged)) :]
         broken.write_bytes(damaged)
         try:
-            columns = by_pages(broken, wanted, at=first)
-        except Unusual as error:
+            columns = read_columns(broken, wanted, at=first)
+        except UnsupportedLayout as error:
             assert "\n" not in str(error)
-            told += 1
+            refused += 1
         else:
             assert len({len(column) for column in columns}) == 1
-    assert 100 < told < 400  # else the damage is of no use
+    assert 100 < refused < 400  # else the damage is of no use
 
 
 def test_pages_that_lead_to_themselves_end(tmp_path):
@@ -166,18 +166,20 @@ def test_pages_that_lead_to_themselves_end(tmp_path):
         content[begin + cell : begin + cell + 4] = at.to_bytes(4, "big")
     assert count > 1
     path.write_bytes(content)
-    with pytest.raises(Unusual, match="lead nowhere"):
+    with pytest.raises(UnsupportedLayout, match="lead nowhere"):
         Pages(Path(path)).leaves(at)
 
 
 @pytest.mark.parametrize("name", ["ddp-r0", "zero3-r1"])
 def test_events_of_an_export_are_read_from_its_pages_and_are_those_of_sqlite(name, tmp_path, monkeypatch):
-    path, asked = unpacked(name, tmp_path), []
-    ask = source.SQLite._by_sql
-    monkeypatch.setattr(source.SQLite, "_by_sql", lambda self, table, *a: asked.append(table) or ask(self, table, *a))
+    path, asked = unpack(name, tmp_path), []
+    ask = source.SQLite._query_chunks
+    monkeypatch.setattr(
+        source.SQLite, "_query_chunks", lambda self, table, *a: asked.append(table) or ask(self, table, *a)
+    )
     by_pages = nsys.read(path)
     assert asked == ["StringIds"]  # which has a key
-    only_by_sqlite(monkeypatch)
+    refuse_pages(monkeypatch)
     other = nsys.read(path)
     assert {"NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"} < set(asked)
     for kind, frame in by_pages.events.items():

@@ -12,7 +12,7 @@ from analysis.ingest import point_tables
 from analysis.tools import cli
 from analysis.tools.export.perfetto import Lane
 from tests.analysis.h200 import unpacked as point_of
-from tests.fakes.ranks import unpacked
+from tests.fakes.ranks import unpack
 
 
 def run(*arguments):
@@ -22,7 +22,7 @@ def run(*arguments):
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
-    return [unpacked(f"ddp-r{rank}", folder) for rank in (0, 1)]
+    return [unpack(f"ddp-r{rank}", folder) for rank in (0, 1)]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """A point in one row: the table POINTS.
 
-The numbers of the timed window are given only where that look ran to its end: the steps of a half window are those
-before things went wrong, and would stand in figures next to whole ones.
+The numbers of the timed window are given only where that run ended well: the steps of half a window come from before
+something went wrong, and figures would show them beside those of whole windows.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     """The point's row, from its record and its tables."""
     record = record_of(point)
     base = point_files.point_row(record)
-    if not measured(record):
+    if not is_measured(record):
         return base
     results = results_of(point)
     timed = tables["steps"].filter(pl.col("phase") == "timed")
-    numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, seconds(results, timed))
+    numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, window_seconds(results, timed))
     if numbers["steps_per_epoch"] is not None and numbers.get("step_ms_mean") is not None:
         numbers["epoch_s"] = numbers["steps_per_epoch"] * numbers["step_ms_mean"] / 1e3
     if numbers.get("step_ms_mean") is not None:
         world = record.world_size or len(results)
-        numbers |= efficiency.of_point(results, record.settings, world, numbers["step_ms_mean"])
+        numbers |= efficiency.utilisation(results, record.settings, world, numbers["step_ms_mean"])
     memory = "peak_allocated_bytes" if record.device == "cuda" else "peak_rss_bytes"
     peak = tables["ranks"][memory].max()
     return base | numbers | {"peak_memory_bytes": peak} | _energy(tables["energy"], timed)
 
 
-def measured(record: Record) -> bool:
+def is_measured(record: Record) -> bool:
     """Whether the timed run ended well."""
     return record.runs.timed.status == "ok"
 
@@ -78,7 +78,7 @@ def _rates(timed: pl.DataFrame, length_s: float | None) -> _Json:
     return {"samples_per_s": float(timed["samples"].sum()) / length_s, "tokens_per_s": tokens}
 
 
-def seconds(results: Sequence[RankResult], timed: pl.DataFrame) -> float | None:
+def window_seconds(results: Sequence[RankResult], timed: pl.DataFrame) -> float | None:
     """Length of the timed window, by the rank that took longest: they begin together, but hosts' clocks may differ."""
     lengths = [(r.window.end_ns - r.window.start_ns) / 1e9 for r in results if r.window]
     if lengths:
@@ -88,7 +88,7 @@ def seconds(results: Sequence[RankResult], timed: pl.DataFrame) -> float | None:
 
 
 def _energy(energy: pl.DataFrame, timed: pl.DataFrame) -> _Json:
-    """Sums over the GPUs; null where any of them is unknown, or the window too short for the sensor."""
+    """Sums over the GPUs; null where one of them is unknown, or the window is too short for the sensor."""
     long = energy["window_s"].min()
 
     def total(name: str) -> float | None:

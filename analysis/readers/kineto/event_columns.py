@@ -1,4 +1,4 @@
-"""Events of a Kineto trace as columns, block by block: no event stays a Python object for longer than its block.
+"""Events of a Kineto trace as columns, block by block: no event stays a Python object longer than its block.
 
 Numbers come as JSON numbers or as text ("12"), and any field may be missing: what cannot be understood is null.
 """
@@ -16,9 +16,9 @@ import polars as pl
 from analysis.readers.kineto.stream import Event
 
 ALLOCATOR = ("Total Allocated", "Total Reserved")
-"""What PyTorch's allocator tells with each allocation, as counters."""
+"""What PyTorch's allocator records with each allocation, as counters."""
 COMMUNICATION = "record_param_comms"
-"""The operator whose args tell a collective's size."""
+"""The operator whose args hold a collective's size."""
 _KINDS = {
     "kernel": "kernels",
     "gpu_memcpy": "copies",
@@ -38,7 +38,7 @@ _KINDS = {
 
 
 class Args(msgspec.Struct, gc=False):
-    """What is read of events' args."""
+    """The args of events that are read."""
 
     correlation: Any = None
     device: Any = None
@@ -74,14 +74,14 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "collectives": _COLLECTIVE,
     "allocations": ("allocated", "device_id", "device_type"),
 }
-"""What each table has from args; collectives are the operators that tell of one."""
+"""The columns of each table that come from args; collectives are the operators that describe one."""
 _TEXT = ("collective", "dtype", "group")
 _ALL_ARGS = msgspec.json.Decoder(list[Args | None])
 _NO_ARGS = Args()
 
 
-class Columns:
-    """Events by table, as columns."""
+class EventColumns:
+    """The events of a trace by table, as columns; they are added block by block."""
 
     def __init__(self) -> None:
         self._frames: dict[str, list[pl.DataFrame]] = {k: [_frame(k, [])] for k in _COLUMNS} | {
@@ -89,7 +89,7 @@ class Columns:
         }
 
     def add(self, block: Iterable[Event]) -> None:
-        """Takes over what is read of a block."""
+        """Add the events of a block."""
         chosen: dict[str, list[Event]] = defaultdict(list)
         for event in block:
             if event.ph == "X":
@@ -106,7 +106,7 @@ class Columns:
             self._frames[kind].append(_counters(events) if kind == "counters" else _frame(kind, events))
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Every table with start_ns (on the trace's clock), duration_ns and name; a null where that is not told."""
+        """Every table, with start_ns (on the trace's clock), duration_ns and name; null where the trace has none."""
         return {kind: pl.concat(frames) for kind, frames in self._frames.items()}
 
 
@@ -130,10 +130,10 @@ def _common(events: list[Event]) -> dict[str, pl.Series]:
 
 
 def _counters(events: list[Event]) -> pl.DataFrame:
-    """One row a value. An allocation on a device tells its allocator's; a counter has each of its args for one."""
+    """One row a value: those of the allocator of an allocation on a device, and each of a counter's args."""
     rows: list[tuple[Event, str, Any, Any]] = []
     for event in events:
-        args = _any_args(event.args)
+        args = _all_args(event.args)
         names = args if event.ph == "C" else [n for n in ALLOCATOR if n in args and args.get("Device Type")]
         title = f"{event.name}: " if event.ph == "C" else ""
         rows += [(event, f"{title}{name}", args.get("Device Id"), args[name]) for name in names]
@@ -145,7 +145,7 @@ def _counters(events: list[Event]) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def _any_args(text: msgspec.Raw) -> dict[str, Any]:
+def _all_args(text: msgspec.Raw) -> dict[str, Any]:
     try:
         args = msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError):
@@ -170,9 +170,9 @@ def _one_args(text: bytes) -> Args | None:
 
 
 def _nanoseconds(texts: list[msgspec.Raw]) -> pl.Series:
-    """Times told in us, as decimals: exactly, whatever their size."""
-    told = pl.Series([str(t, "latin-1") for t in texts], dtype=pl.String).str.strip_chars('"')
-    return told.cast(pl.Decimal(38, 3), strict=False).to_physical().cast(pl.Int64, strict=False)
+    """Times in us, which are decimals of any size, as exact ns."""
+    decimals = pl.Series([str(t, "latin-1") for t in texts], dtype=pl.String).str.strip_chars('"')
+    return decimals.cast(pl.Decimal(38, 3), strict=False).to_physical().cast(pl.Int64, strict=False)
 
 
 def _series(values: list[Any], dtype: type[pl.DataType]) -> pl.Series:

@@ -1,4 +1,4 @@
-"""Writes the tables of traces, one Parquet file each."""
+"""Parquet files of trace tables, one a table."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SLICE_ROWS = 1_000_000
+"""Rows converted to Arrow at a time."""
 
 
 class Writer:
-    """OUT/NAME.parquet for each table, to which frames are added rank by rank:
+    """Writes OUT/NAME.parquet for each table, to which frames are added rank by rank:
 
-        with Writer(out) as files:
-            for frames in engine.analysed(path, name):
-                files.add(frames)
+        with Writer(out) as writer:
+            for frames in engine.analyse(path, name):
+                writer.add(frames)
 
-    Frames are written while the next ones are made, and only one set waits. Files get their names at a good end.
+    Frames are written while the next ones are made, and only one set waits. Files get their names at the end, and only
+    if there was no error.
     """
 
     def __init__(self, out: Path) -> None:
@@ -33,16 +35,18 @@ class Writer:
         self._writing: list[Future[None]] = []
 
     def add(self, frames: dict[str, pl.DataFrame]) -> None:
-        """Append these frames to their tables, which have the same columns each time. They are taken out of `frames`,
-        so that each one's memory is free once it is written."""
+        """Append these frames to their tables, which have the same columns each time.
+
+        They are taken out of `frames`, so that each one's memory is free once it is written.
+        """
         self._wait()
         for name in sorted(frames, key=lambda name: -frames[name].height):
             file = self._files.setdefault(name, File(self.out / f"{name}.parquet"))
             self._writing.append(self._pool.submit(file.append, frames.pop(name)))
 
     def _wait(self) -> None:
-        for each in self._writing:
-            each.result()
+        for future in self._writing:
+            future.result()
         self._writing.clear()
 
     def __enter__(self) -> Writer:
@@ -57,10 +61,10 @@ class Writer:
 
 
 class File:
-    """One table's file. Times and ids of calls grow little from row to row, and are small as differences; text is a
-    dictionary already.
+    """One table's file, written piece by piece.
 
-    Without Arrow's schema in the file, categorical columns come back as what they stand for: text.
+    Times and ids of calls grow little from row to row, so they are stored as differences; text is stored as a
+    dictionary. Without Arrow's schema in the file, categorical columns are read back as text.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,14 +73,14 @@ class File:
         self.writer: pq.ParquetWriter | None = None
 
     def append(self, frame: pl.DataFrame) -> None:
-        """Add rows, a part at a time: what is converted at once is held twice."""
-        for part in frame.iter_slices(SLICE_ROWS) if frame.height else [frame]:
-            table = part.to_arrow(compat_level=pl.CompatLevel.oldest())
+        """Add rows, a slice at a time: what is converted at once is held twice."""
+        for rows in frame.iter_slices(SLICE_ROWS) if frame.height else [frame]:
+            table = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
             if self.writer is None:
-                self.writer = self._opened(frame, table.schema)
+                self.writer = self._open(frame, table.schema)
             self.writer.write_table(table.cast(self.writer.schema))
 
-    def _opened(self, frame: pl.DataFrame, schema: pa.Schema) -> pq.ParquetWriter:
+    def _open(self, frame: pl.DataFrame, schema: pa.Schema) -> pq.ParquetWriter:
         grow = [n for n, kind in frame.schema.items() if kind == pl.Int64 and (n.endswith("_ns") or n == "correlation")]
         return pq.ParquetWriter(
             self.scratch,
@@ -90,7 +94,7 @@ class File:
         )
 
     def close(self, keep: bool) -> None:
-        """End the file; without `keep` there is none."""
+        """End the file; without `keep` it is removed."""
         if self.writer is not None:
             self.writer.close()
             if keep:
@@ -100,13 +104,13 @@ class File:
 
 
 def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
-    """OUT/NAME.parquet for each table."""
+    """Write OUT/NAME.parquet for each table."""
     with Writer(out) as files:
         files.add(dict(frames))
 
 
 def sink(frame: pl.LazyFrame, path: Path) -> None:
-    """A table that may be larger than memory."""
+    """Write a table that may be larger than memory."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     frame.sink_parquet(scratch, compression="zstd", compression_level=1)
     scratch.replace(path)

@@ -1,7 +1,7 @@
 """NVTX ranges as a tree: which range each one lies in, its nvtx_path, and the innermost range at a time on a thread.
 
-A range lies in the last one to start on its thread that contains it whole. Threads are told apart by one number that
-holds thread and time together, so that every search runs over all threads at once.
+A range lies in the last one to start on its thread that contains it whole. Thread and time are held in one number, so
+that each search runs over all threads at once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ Depths = npt.NDArray[np.uint16]
 SEPARATOR = "/"
 """Between the names of an nvtx_path, outermost first."""
 PIECE = 1 << 16
+"""Ranges in a piece: its arrays fit in the cache of a processor."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -27,10 +28,10 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 class Tree:
     """Ranges in the order of thread, start and (outer first) end; all arrays are in that order.
 
-    `row`: place in the frame they came from; `begin`, `end`: thread and time in one number; `parent`: place of the
-    range that it lies in, -1 for none; `depth`: how many it lies in. `threads`: the key of each thread, sorted;
-    `base`: what to take off a time; `span`: the room of a thread; `crossed`: places of the ranges that end while one
-    runs that began in them, so that not all that lies in them is theirs by parents.
+    `row`: place in the frame that they came from; `begin`, `end`: thread and time in one number (`key`); `parent`:
+    place of the range that it lies in, -1 for none; `depth`: how many it lies in. `threads`: ids of the threads,
+    sorted; `base`: the earliest time, subtracted from all; `span`: the distance between two threads' keys; `crossed`:
+    places of the ranges that end during one that began in them, so that parents do not lead to all that they contain.
     """
 
     row: Ints
@@ -43,8 +44,8 @@ class Tree:
     span: int
     crossed: Ints
 
-    def at(self, thread: Ints, time_ns: Ints) -> Ints:
-        """Thread and time in one number; -1 where the thread has no ranges."""
+    def key(self, thread: Ints, time_ns: Ints) -> Ints:
+        """Thread and time in one number for each; -1 where the thread has no ranges."""
         place = np.searchsorted(self.threads, thread)
         known = np.append(self.threads, -1)[place] == thread
         return np.where(known, place * self.span + np.clip(time_ns - self.base + 1, 0, self.span - 1), -1)
@@ -53,7 +54,7 @@ class Tree:
         """Place of the innermost range that contains each stretch of time on its thread; -1 for none."""
         if not len(self.begin):
             return np.full(len(thread), -1, dtype=np.int64)
-        begin, end = self.at(thread, start_ns), self.at(thread, end_ns)
+        begin, end = self.key(thread, start_ns), self.key(thread, end_ns)
         found = np.searchsorted(self.begin, begin, side="right") - 1
         # The last range to start before may be one of another thread.
         found[(found < 0) | (begin < 0) | (self.begin[found] // self.span != begin // self.span)] = -1
@@ -65,8 +66,8 @@ class Tree:
         return found
 
 
-def tree(thread: Ints, start_ns: Ints, end_ns: Ints) -> Tree:
-    """The tree of ranges. `thread`: any number that tells threads apart."""
+def build(thread: Ints, start_ns: Ints, end_ns: Ints) -> Tree:
+    """The tree of these ranges: arrays of shape (n,), one entry a range. `thread`: any number that identifies it."""
     threads = pl.Series(thread).unique().sort().to_numpy()
     base, last = (int(start_ns.min()), int(end_ns.max())) if len(start_ns) else (0, 0)
     span = last - base + 3  # times before and after all ranges keep a place of their own
@@ -75,14 +76,14 @@ def tree(thread: Ints, start_ns: Ints, end_ns: Ints) -> Tree:
     if len(threads) > 1:
         begin += code * span
         end += code * span
-    row, begin, end = _ordered(code, begin, end)
-    parent, depth, crossing = _nested(begin, end)
-    crossed = _crossed(begin, end) if crossing else np.empty(0, dtype=np.int64)
+    row, begin, end = _sort(code, begin, end)
+    parent, depth, crossing = _nest(begin, end)
+    crossed = _crossed_places(begin, end) if crossing else np.empty(0, dtype=np.int64)
     return Tree(row, begin, end, parent, depth, threads, base, span, crossed)
 
 
-def _ordered(code: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """Order by thread, start and, outer first, end; and the bounds in it. Exports are mostly sorted by start."""
+def _sort(code: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """The order by thread, start and, outer first, end; and the bounds in that order. Exports are mostly sorted."""
     # numpy sorts 16-bit numbers by radix, in linear time.
     most = int(code.max(initial=0))
     row, first, last = np.arange(len(code)), begin, end
@@ -95,18 +96,21 @@ def _ordered(code: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return row, begin[row], end[row]
 
 
-def _nested(begin: Ints, end: Ints) -> tuple[Ints, Depths, bool]:
-    """Parents and depths, and whether any two cross: in pieces that a processor's cache holds, on all cores. A piece
-    ends where all ranges before have ended, so that none has its parent in another."""
+def _nest(begin: Ints, end: Ints) -> tuple[Ints, Depths, bool]:
+    """Parents and depths, and whether any two ranges cross.
+
+    Pieces are computed on all cores; each ends where all ranges before have ended, so that none has its parent in
+    another.
+    """
     parent, depth = np.empty(len(begin), dtype=np.int64), np.empty(len(begin), dtype=np.uint16)
     over = np.flatnonzero(begin[1:] >= np.maximum.accumulate(end)[:-1]) + 1
     near = np.searchsorted(over, np.arange(PIECE, len(begin), PIECE))
     edges = np.unique(np.concatenate(([0], over[near[near < len(over)]], [len(begin)]))).tolist()
 
     def nest(low: int, high: int) -> bool:
-        own, crossing = _parents(begin[low:high], end[low:high])
-        depth[low:high] = _depth(own)
-        parent[low:high] = np.where(own >= 0, own + low, -1)
+        inner, crossing = _parents(begin[low:high], end[low:high])
+        depth[low:high] = _depths(inner)
+        parent[low:high] = np.where(inner >= 0, inner + low, -1)
         return crossing
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -115,11 +119,11 @@ def _nested(begin: Ints, end: Ints) -> tuple[Ints, Depths, bool]:
 
 
 def _parents(begin: Ints, end: Ints) -> tuple[Ints, bool]:
-    """Place of the last range before each one that ends when it does or later; and whether any two cross, so that
-    neither is in the other.
+    """Place of the last range before each one that ends when it does or later; and whether any two ranges cross.
 
-    Every range looks at the one before it, and as long as that ends too early, at the one before which that one looks
-    at: all between end earlier still. Looks are passed over twice as many at a time as in the round before."""
+    By pointer doubling: the candidate of each range is the one before it. Where that ends too early, its own candidate
+    is next, since all ranges between the two end earlier still. Each round skips twice as many as the one before.
+    """
     parent = np.arange(-1, len(begin) - 1)
     reach = np.append(np.where(begin < end, end, -1), np.iinfo(np.int64).max)  # at -1: none contains all
     need = end + (begin == end)  # one without length is not in what ended just then
@@ -132,12 +136,12 @@ def _parents(begin: Ints, end: Ints) -> tuple[Ints, bool]:
         parent[wrong] = short
         reached = reach[short]
         left = reached < need
-        wrong, short, start, need, reached = (each[left] for each in (wrong, short, start, need, reached))
+        wrong, short, start, need, reached = (array[left] for array in (wrong, short, start, need, reached))
     return parent, crossing
 
 
-def _crossed(begin: Ints, end: Ints) -> Ints:
-    """Places of the ranges that end while one runs that began in them."""
+def _crossed_places(begin: Ints, end: Ints) -> Ints:
+    """Places of the ranges that end during one that began in them."""
     count = len(begin)
     later = np.arange(1, count + 1)  # the next one that ends later, found as in _parents
     reach = np.append(end, np.iinfo(np.int64).max)
@@ -148,26 +152,26 @@ def _crossed(begin: Ints, end: Ints) -> Ints:
     return np.flatnonzero(np.append(begin, np.iinfo(np.int64).max)[later] < end)
 
 
-def _depth(parent: Ints) -> Depths:
+def _depths(parent: Ints) -> Depths:
     """How many ranges each one lies in, all the way up."""
     depth = np.zeros(len(parent), dtype=np.int64)
-    own = np.flatnonzero(parent >= 0)
-    above = parent[own]
-    while len(own):
-        depth[own] += 1
+    nested = np.flatnonzero(parent >= 0)
+    above = parent[nested]
+    while len(nested):
+        depth[nested] += 1
         above = parent[above]
-        own, above = own[above >= 0], above[above >= 0]
+        nested, above = nested[above >= 0], above[above >= 0]
     return np.minimum(depth, 2**16 - 1).astype(np.uint16)
 
 
 def paths(ranges: Tree, names: pl.Series) -> tuple[pl.Series, Ints]:
-    """The distinct nvtx_paths, and the place in them of each range of the tree.
+    """The distinct nvtx_paths, and for each range of the tree the place of its path among them.
 
     `names`: those of the frame that the tree was made of, categorical.
     """
     name = names.to_physical().fill_null(2**32 - 1).to_numpy().astype(np.uint64)[ranges.row]
-    key = _hashed(ranges, name)
-    _, path = coded(key)
+    key = _path_hashes(ranges, name)
+    _, path = encode(key)
     first = np.full(int(path.max(initial=-1)) + 1, -1, dtype=np.int64)
     first[path[::-1]] = np.arange(len(path) - 1, -1, -1)  # a holder stands before what it holds
     words = names.gather(ranges.row[first]).cast(pl.String).fill_null("?").to_list()
@@ -178,25 +182,27 @@ def paths(ranges: Tree, names: pl.Series) -> tuple[pl.Series, Ints]:
     return pl.Series("nvtx_path", texts, dtype=pl.String), path
 
 
-def _hashed(ranges: Tree, name: npt.NDArray[np.uint64]) -> Ints:
-    """A number for each range that is the same where all names from the root down are (64 bits: of a million different
-    paths two agree by chance once in forty million times)."""
-    key = _mixed(name + np.uint64(1))
+def _path_hashes(ranges: Tree, name: npt.NDArray[np.uint64]) -> Ints:
+    """A number for each range that is the same where all names from the root down are.
+
+    It has 64 bits: of a million different paths two agree by chance once in forty million times.
+    """
+    key = _mix(name + np.uint64(1))
     for level in range(1, int(ranges.depth.max(initial=0)) + 1):
         own = np.flatnonzero(ranges.depth == level)
-        key[own] = _mixed(key[own] ^ (key[ranges.parent[own]] * _MIX))
+        key[own] = _mix(key[own] ^ (key[ranges.parent[own]] * _MIX))
     return key.view(np.int64)
 
 
-def _mixed(key: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(key: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """splitmix64's finaliser: every bit of the input changes half of the output's."""
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return key ^ (key >> np.uint64(31))
 
 
-def coded(values: Ints) -> tuple[Ints, Ints]:
-    """Distinct numbers, and the place in them of each."""
+def encode(values: Ints) -> tuple[Ints, Ints]:
+    """The distinct numbers, and for each value its place among them."""
     column = pl.Series("key", values, dtype=pl.Int64)
     words = column.unique()
     places = pl.DataFrame({"key": words, "place": np.arange(len(words))})

@@ -1,4 +1,4 @@
-"""What is read of each table of an Nsight Systems export, by field."""
+"""The fields that are read of each table of an Nsight Systems export."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 
 @dataclass(frozen=True)
 class Number:
-    """Whole numbers, or whether something is so: a column, or what is computed from the columns `needs`."""
+    """A field of whole numbers or truth values: a column, or what is computed from the columns `needs`."""
 
     name: str
     dtype: pl.DataType = field(default_factory=pl.Int32)
@@ -20,38 +20,39 @@ class Number:
 
 @dataclass(frozen=True)
 class Text:
-    """A column of text with few distinct values, read as categorical."""
+    """A field of text with few distinct values, read as categorical."""
 
     name: str
 
 
 Field = str | Number | Text
-"""What to read: a column of 64-bit numbers where it is given by its name alone."""
+"""A field to read; a name alone is a column of 64-bit numbers."""
 
 
 def name_of(field: Field) -> str:
+    """The name of a field."""
     return field if isinstance(field, str) else field.name
 
 
 def columns_of(field: Field) -> tuple[str, ...]:
-    """The columns that it is read from."""
+    """The columns that a field is read from."""
     return field.needs if isinstance(field, Number) and field.needs else (name_of(field),)
 
 
-def readable(fields: Sequence[Field], columns: Collection[str]) -> list[Field]:
-    """Fields whose columns are there."""
+def readable_fields(fields: Sequence[Field], columns: Collection[str]) -> list[Field]:
+    """The fields whose columns are all among these."""
     return [field for field in fields if all(name in columns for name in columns_of(field))]
 
 
-def values(fields: Sequence[Field], columns: Collection[str]) -> list[pl.Expr]:
-    """All fields, in order, from these columns: null where the export has no such column."""
-    have = readable(fields, columns)
+def expressions(fields: Sequence[Field], columns: Collection[str]) -> list[pl.Expr]:
+    """The expressions of all fields, in order; null where the export does not have their columns."""
+    have = readable_fields(fields, columns)
     return [_value(field, field in have) for field in fields]
 
 
-def completed(frame: pl.DataFrame, fields: Sequence[Field]) -> pl.DataFrame:
-    """All fields, in order, of the frame's columns; no rows of a frame without columns."""
-    return frame.select(values(fields, frame.columns)).filter(pl.lit(bool(frame.columns)))
+def complete(frame: pl.DataFrame, fields: Sequence[Field]) -> pl.DataFrame:
+    """All fields, in order, from the frame's columns; no rows of a frame without columns."""
+    return frame.select(expressions(fields, frame.columns)).filter(pl.lit(bool(frame.columns)))
 
 
 def _value(field: Field, there: bool) -> pl.Expr:

@@ -1,4 +1,4 @@
-"""What the metrics of a trace share: which events count as what, and the time that they cover."""
+"""Selections of a trace's events, by kind of work or by name, and the time that they cover."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ SPAN = ("name", "start_ns", "end_ns")
 _CPU_COMMUNICATION = r"^(gloo:|c10d::|nccl:)"
 
 
-def lanes(events: Events) -> dict[str, pl.DataFrame]:
-    """What ran, as name, start_ns, end_ns, by lane: compute, communication, copy. `events`: of one rank, kernels with
-    their category. A trace that saw no activity of a GPU is read as one of a CPU."""
+def split_by_kind(events: Events) -> dict[str, pl.DataFrame]:
+    """The device's work as name, start_ns and end_ns, by kind: compute, communication, copy.
+
+    A trace without activities of a GPU is read as one of a CPU. `events`: of one rank, kernels with their category.
+    """
     if all(events[kind].is_empty() for kind in ("kernels", "graphs", "copies", "memsets")):
-        return cpu_lanes(events)
+        return split_cpu_by_kind(events)
     kernels = events["kernels"].with_columns(pl.col("name").cast(pl.String).fill_null("?"))
     exchange = pl.col("category").cast(pl.String) == "communication"
     copies = events["copies"].with_columns(name=pl.col("direction"))
@@ -33,10 +35,10 @@ def lanes(events: Events) -> dict[str, pl.DataFrame]:
     }
 
 
-def cpu_lanes(events: Events) -> dict[str, pl.DataFrame]:
-    """The same of a CPU: PyTorch's operators, and those of the process group."""
+def split_cpu_by_kind(events: Events) -> dict[str, pl.DataFrame]:
+    """The work of a CPU by the same kinds: PyTorch's operators, and those of the process group."""
     operators = events["operators"].select(SPAN)
-    marked = pl.concat([operators, texts(events["nvtx"]).select(SPAN)])
+    marked = pl.concat([operators, names_as_text(events["nvtx"]).select(SPAN)])
     return {
         "compute": operators.filter(pl.col("name").str.starts_with("aten::")),
         "communication": marked.filter(pl.col("name").str.contains(_CPU_COMMUNICATION)),
@@ -44,23 +46,23 @@ def cpu_lanes(events: Events) -> dict[str, pl.DataFrame]:
     }
 
 
-def spans(frame: pl.DataFrame) -> Intervals:
-    """The time that events cover."""
+def covered_time(frame: pl.DataFrame) -> Intervals:
+    """The time that these events cover."""
     return intervals.union(np.column_stack((frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())))
 
 
-def named(frame: pl.DataFrame, pattern: str, others: bool = False) -> pl.DataFrame:
-    """Events whose name has the pattern, or with `others` those that have a name without it."""
+def filter_by_name(frame: pl.DataFrame, pattern: str, others: bool = False) -> pl.DataFrame:
+    """Events whose name matches the pattern, or with `others` those that have a name that does not."""
     names = frame["name"].drop_nulls().unique()  # few, where there are many events
     wanted = names.filter(names.cast(pl.String).str.contains(pattern) ^ others)
     return frame.filter(pl.col("name").is_in(wanted.implode()))
 
 
-def phases(events: Events) -> pl.DataFrame:
-    """Host ranges of the step loop's phases: name, start_ns, end_ns."""
-    return texts(events["nvtx"]).filter(pl.col("name").is_in(PHASES)).select(SPAN)
+def phase_ranges(events: Events) -> pl.DataFrame:
+    """The step loop's PHASES on the host: name, start_ns, end_ns."""
+    return names_as_text(events["nvtx"]).filter(pl.col("name").is_in(PHASES)).select(SPAN)
 
 
-def texts(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Ranges with their names as text."""
+def names_as_text(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Ranges with their names as text, not categorical."""
     return ranges.with_columns(pl.col("name").cast(pl.String))

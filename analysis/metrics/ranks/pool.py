@@ -1,0 +1,30 @@
+"""A pool of processes that read several traces at the same time, and of each return only what is needed.
+
+    frames = pool.map_in_processes(paths, functools.partial(collectives_of, ...), workers=4)
+
+A worker holds one trace at a time, so memory is that of the largest trace times the workers, however many the ranks.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+def map_in_processes(items: Sequence[_In], work: Callable[[_In], _Out], workers: int) -> list[_Out]:
+    """`work` of each item, in their order; an error in any of them is raised.
+
+    With several workers each item has a separate process, so `work` must be a function of a module (or a
+    functools.partial of one), and its results small.
+    """
+    if workers < 2 or len(items) < 2:
+        return [work(item) for item in items]
+    # Polars has threads, which a fork would lose with their locks held.
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(min(workers, len(items)), context, max_tasks_per_child=1) as pool:
+        return list(pool.map(work, items))
