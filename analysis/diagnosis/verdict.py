@@ -12,7 +12,7 @@ from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.thresholds import limit
 from analysis.tables.part_names import BUSY, PARTS
 
-REMARKS = ("memory_headroom", "memory_pressure", "numa_far", "missing_trace", "missing_counters")
+REMARKS = frozenset(rule.kind for rule in RULES if rule.remark)
 """Kinds that are reported even where their share is 0."""
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from analysis.diagnosis.cause import Cause, Fact, found
+from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals as remedies
@@ -263,4 +264,9 @@ def _instead(e: Evidence, rank: int | None) -> list[tuple[str, float]]:
     return [(what, ns / max(len(steps), 1)) for what, ns in total.head(3).iter_rows()]
 
 
-RULES = (exposed_communication, small_messages, slow_interconnect, straggler)
+RULES = (
+    Rule(CAUSE, exposed_communication),
+    Rule(CAUSE, small_messages),
+    Rule(CAUSE, slow_interconnect),
+    Rule(CAUSE, straggler),
+)

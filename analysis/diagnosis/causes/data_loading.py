@@ -12,6 +12,7 @@ import polars as pl
 from analysis.diagnosis.cause import Cause, Fact, Share, found
 from analysis.diagnosis.causes import memory_management
 from analysis.diagnosis.causes.insufficient_parallelism import waits_of
+from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.thresholds import limit
@@ -207,4 +208,9 @@ def pinned(e: Evidence) -> float:
     return max(bandwidth(e, "pinned"), limit("pinned_bytes_per_s")) if sum(large) else limit("pinned_bytes_per_s")
 
 
-RULES = (loader_wait, cpu_preprocessing, h2d_pageable, h2d_exposed)
+RULES = (
+    Rule(CAUSE, loader_wait, traced=False),
+    Rule(CAUSE, cpu_preprocessing, traced=False),
+    Rule(CAUSE, h2d_pageable),
+    Rule(CAUSE, h2d_exposed),
+)

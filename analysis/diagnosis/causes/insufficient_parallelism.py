@@ -6,6 +6,7 @@ import polars as pl
 
 from analysis.diagnosis.cause import Cause, Fact, Share, found
 from analysis.diagnosis.causes import communication, memory_management
+from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.evidence.lane import Lane
@@ -153,4 +154,9 @@ def pipeline_bubble(e: Evidence) -> list[Cause]:
     )
 
 
-RULES = (launch_bound, small_batch, host_sync, pipeline_bubble)
+RULES = (
+    Rule(CAUSE, launch_bound),
+    Rule(CAUSE, small_batch),
+    Rule(CAUSE, host_sync),
+    Rule(CAUSE, pipeline_bubble),
+)

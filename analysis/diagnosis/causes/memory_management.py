@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
@@ -127,4 +128,8 @@ def memory_headroom(e: Evidence) -> list[Cause]:
     )
 
 
-RULES = (allocator_churn, memory_headroom, memory_pressure)
+RULES = (
+    Rule(CAUSE, allocator_churn),
+    Rule(CAUSE, memory_headroom, traced=False, remark=True),
+    Rule(CAUSE, memory_pressure, traced=False, remark=True),
+)

@@ -6,6 +6,7 @@ import polars as pl
 
 from analysis.diagnosis.cause import Cause, Fact, found
 from analysis.diagnosis.causes import insufficient_parallelism as parallelism
+from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import batch, kernel_savings
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
@@ -145,4 +146,9 @@ def _short() -> pl.Expr:
     return bare.str.extract(r"^([^<(]*)").str.extract(r"([^:]*)$").alias("name")
 
 
-RULES = (tensor_cores_unused, low_occupancy, layout_transposes, recompute_or_unfused)
+RULES = (
+    Rule(CAUSE, tensor_cores_unused),
+    Rule(CAUSE, low_occupancy),
+    Rule(CAUSE, layout_transposes),
+    Rule(CAUSE, recompute_or_unfused),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence.evidence import Evidence
 
 CAUSE = "monitoring"
@@ -42,4 +43,7 @@ def _missing(e: Evidence, kind: str, source: tuple[str, str, str], advice: str, 
     return found(CAUSE, kind, Share(0.0), "none", method=method, advice=advice, remedy=remedy, evidence=facts)
 
 
-RULES = (missing_trace, missing_counters)
+RULES = (
+    Rule(CAUSE, missing_trace, traced=False, remark=True),
+    Rule(CAUSE, missing_counters, traced=False, remark=True),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import samples
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals
@@ -92,4 +93,8 @@ def numa_far(e: Evidence) -> list[Cause]:
     )
 
 
-RULES = (gpu_shared, throttled, numa_far)
+RULES = (
+    Rule(CAUSE, gpu_shared, traced=False),
+    Rule(CAUSE, throttled, traced=False),
+    Rule(CAUSE, numa_far, traced=False, remark=True),
+)
