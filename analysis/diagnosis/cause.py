@@ -30,7 +30,7 @@ class Share:
     high: float | None = None
 
     def times(self, least: float, most: float = 1.0, value: float | None = None) -> Share:
-        """The share where only a part of it can be won back: `value` of it (`most`, if not given), at least `least` and
+        """The share where only a part of it can be gained: `value` of it (`most`, if not given), at least `least` and
         at most `most`."""
         low, high = (self.value if edge is None else edge for edge in (self.low, self.high))
         return Share(self.value * (most if value is None else value), low * least, min(1.0, high * most))

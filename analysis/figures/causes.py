@@ -1,4 +1,4 @@
-"""What takes the time of a step, by cause: the shares that remedies could give back, over the sweep."""
+"""What takes the time of a step, by cause: the shares that remedies could gain, over the sweep."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> N
     axes.set_xlim(0, 135)  # room for a word beside the longest bar
     axes.set_xticks(range(0, 101, 20))
     axes.grid(axis="x")
-    axes.set_xlabel("Of a step, to be won back (%)")
+    axes.set_xlabel("Possible gain (% of a step)")
     more = f" (the {len(bars)} that lose most of {count})" if count > len(bars) else ""
     axes.set_title(f"{workload}{more}", loc="left")
 

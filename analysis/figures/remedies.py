@@ -1,4 +1,4 @@
-"""The remedy that gave back most and the one that gave back least: a few steps before and after each."""
+"""The remedy that gained most and the one that gained least: a few steps before and after each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def title(trial: dict[str, Any], after: bool) -> str:
     """What one of the two timelines shows."""
     if not after:
         return f"{trial['point_id']}, {trial['kind']}: {trial['before_ms']:.3g} ms a sample"
-    gained = f"foretold {percent(trial['predicted'])}, gave back {percent(trial['gain'])}"
+    gained = f"predicted {percent(trial['predicted'])}, gain {percent(trial['gain'])}"
     return f"with {change(trial['remedy'])}: {trial['after_ms']:.3g} ms a sample; {gained}"
 
 
@@ -68,7 +68,7 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 
 FAMILY = Family(
     "Before and after remedies",
-    "The remedies that gave back most and least, of those that were tried: the first traced rank before and "
+    "The remedies that gained most and least, of those that were tried: the first traced rank before and "
     "after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed look.",
     "No remedy was tried on points with traces (target remedies), so there is nothing to compare.",
     lambda tables: with_ids(tables, [t[n] for t in chosen(tables) for n in SIDES]),

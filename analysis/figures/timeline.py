@@ -26,7 +26,7 @@ FEWEST = 3
 
 
 def chosen(tables: dataset.Tables) -> dict[str, Any] | None:
-    """The point that is shown: ok, with a timeline, of the most ranks; among these the one with most to win back
+    """The point that is shown: ok, with a timeline, of the most ranks; among these the one with most to gain
     (`kind`, `share`: its largest finding above the noise, else null), then the first in order."""
     has = tables["timeline"]["point_id"].unique().to_list()
     points = dataset.ok_points(tables).filter(pl.col("point_id").is_in(has))
@@ -177,7 +177,7 @@ def numbers(points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 
 FAMILY = Family(
     "Timeline",
-    "A few steps of one point in the traced look: of those on most ranks, the one with most to win back. Phases"
+    "A few steps of one point in the traced look: of those on most ranks, the one with most to gain. Phases"
     " are those of the launching thread; events closer than a pixel are merged; arrows are the longest times in"
     " which nothing runs on a rank's device. Samples are on the host's clock; that of SMs is a mean over the "
     "time before it (docs/telemetry.md).",

@@ -1,4 +1,4 @@
-"""The part of the report that says why points are slow, what the remedies gave back, and what that is worth.
+"""The part of the report that says why points are slow, what the remedies gained, and what that is worth.
 
 GPU-hours are of the timed steps (gpu_s of the tables): what a point's longer run would lose is in proportion.
 """
@@ -108,7 +108,7 @@ def lost(tables: dataset.Tables) -> _Rows:
 
 
 def changes(tables: dataset.Tables) -> _Rows:
-    """The changes of settings that are worth most: GPU-hours of the timed steps that they gave back, where they were
+    """The changes of settings that are worth most: GPU-hours of the timed steps that they gained, where they were
     tried, else would by the diagnosis."""
     own = tables.own()["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= limit("noise"))
     tried = tables["remedies"].select("point_id", "kind", "remedy", "gain", "verdict")
@@ -116,9 +116,9 @@ def changes(tables: dataset.Tables) -> _Rows:
     measured = pl.col("gain").is_not_null()
     rows = joined.group_by("kind", "remedy").agg(
         points=pl.len(),
-        foretold_s=(pl.col("share") * pl.col("gpu_s")).sum(),
+        predicted_s=(pl.col("share") * pl.col("gpu_s")).sum(),
         tried=measured.sum(),
-        foretold_tried_s=(pl.col("share") * pl.col("gpu_s")).filter(measured).sum(),
+        predicted_tried_s=(pl.col("share") * pl.col("gpu_s")).filter(measured).sum(),
         gained_s=(pl.col("gain") * pl.col("gpu_s")).sum(),
         helped=(pl.col("verdict") == "helped").sum(),
         worth_s=(pl.coalesce("gain", "share") * pl.col("gpu_s")).sum(),
@@ -128,8 +128,8 @@ def changes(tables: dataset.Tables) -> _Rows:
         row
         | {
             "change": change(row["remedy"]),
-            "foretold": _hours(row["foretold_s"]),
-            "foretold_tried": _hours(row["foretold_tried_s"]) if row["tried"] else "",
+            "predicted": _hours(row["predicted_s"]),
+            "predicted_tried": _hours(row["predicted_tried_s"]) if row["tried"] else "",
             "gained": _hours(row["gained_s"]) if row["tried"] else "",
             "outcome": f"{row['helped']} of {row['tried']} helped" if row["tried"] else "not tried",
         }
@@ -138,14 +138,14 @@ def changes(tables: dataset.Tables) -> _Rows:
 
 
 def trials(tables: dataset.Tables) -> _Rows:
-    """Every remedy that was tried: what was foretold and what was measured, round by round."""
+    """Every remedy that was tried: what was predicted and what was measured, round by round."""
     named = labels(tables)
     return [
         row
         | {
             "config": named.get(row["point_id"], ""),
             "change": change(row["remedy"]),
-            "foretold": interval(row["predicted"], row["predicted_low"], row["predicted_high"]),
+            "predicted": interval(row["predicted"], row["predicted_low"], row["predicted_high"]),
             "measured": interval(row["gain"], row["gain_low"], row["gain_high"]),
             "said": VERDICTS[row["verdict"]],
         }

@@ -104,7 +104,7 @@ def parts(tables: dataset.Tables) -> dict[str, Any]:
 
 
 def causes(tables: dataset.Tables, texts: Texts) -> dict[str, list[list[Any]]]:
-    """By point: (kind and cause, share, advice, remedy, method, gave back, verdict) in order of their place."""
+    """By point: (kind and cause, share, advice, remedy, method, gain, verdict) in order of their place."""
     tried = {(r["point_id"], r["kind"]): r for r in tables["remedies"].to_dicts()}
     by_point: dict[str, list[list[Any]]] = {}
     for row in tables["diagnoses"].sort("point_id", "place").to_dicts():

@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     retry_.add_argument("--preset", metavar="P", help="preset of the file to lay over it")
     retry_.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)")
     retry_.set_defaults(run=retry)
-    watch_ = commands.add_parser("watch", help="look at a sweep while it runs: points, GPUs, what needs a person")
+    watch_ = commands.add_parser("watch", help="look at a sweep while it runs: points, GPUs, what needs attention")
     watch_.add_argument("results", type=Path, metavar="RESULTS", help="results folder, or results/SWEEP")
     watch_.add_argument("--once", action="store_true", help="look once, and end")
     watch_.add_argument("--json", action="store_true", help="print JSON: a document, or one a line without --once")

@@ -1,5 +1,5 @@
 """`nightsweep diagnose PATH...`: why a GPU is idle or slow, by cause, with the share of the step that each fix could
-give back."""
+gain."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def late(e: Evidence, lane: Lane) -> Intervals:
 def launch_bound(e: Evidence) -> list[Cause]:
     """The GPU is idle because the launching thread has not launched yet: it dispatches, launches, or does other work in
     a step. All such idle time that no wait (`host_sync`, `h2d_*`, `allocator_churn`) led to. CUDA graphs or a compiler
-    can give back nearly all of what is dispatch; at least half is taken for the interval's lower end."""
+    can gain nearly all of what is dispatch; at least half is taken for the interval's lower end."""
     amount = e.length(lambda lane: late(e, lane))
     known = any(lane.launches_known for lane in e.lanes)
     share = e.share(amount, host=True).times(0.5 if known else 0.0, value=1.0)

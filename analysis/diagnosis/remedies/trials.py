@@ -1,4 +1,4 @@
-"""Remedies tried: which one is next for a point, and what one gave back, measured.
+"""Remedies tried: which one is next for a point, and what one gained, measured.
 
 A trial is a point, one cause of its diagnosis, and the point with that cause's remedy. Of each point the remedy of the
 largest cause is tried first. Where it helped, the next round goes on from the remedied point; where it did not, it

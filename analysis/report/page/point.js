@@ -103,7 +103,7 @@
     if (!own) return null;
     const rows = own.map((row) => row.map((place) => data.texts[place])).map(([kind, share, advice, remedy, method, gain, verdict]) =>
       [kind, share, element("span", {}, advice, element("br", {}), element("span", { class: "soft" }, method)), remedy, gain, verdict]);
-    return section("Causes", grid(["cause", "share of the step", "advice and how the share was computed", "remedy", "gave back", "tried"], rows, []));
+    return section("Causes", grid(["cause", "share of the step", "advice and how the share was computed", "remedy", "gain", "tried"], rows, []));
   }
   function trouble(id) {
     const own = document.getElementById(`trouble-${id}`);

@@ -2,7 +2,7 @@
 
 A line a sweep; for each point that runs its id, look, step of the slowest rank, time of a step, last sign of life and
 the settings that vary; a line a GPU (`SM`: share of time with a busy SM; `util`: NVML's utilisation, where that is all
-there is); the newest events. At a terminal it redraws itself, what needs a person first. state.py describes the JSON.
+there is); the newest events. At a terminal it redraws itself, what needs attention first. state.py describes the JSON.
 """
 
 from __future__ import annotations

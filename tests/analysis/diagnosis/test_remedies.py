@@ -1,4 +1,4 @@
-"""The loop: a diagnosis' remedies are run as points like any other, once, and the tables say what they gave back."""
+"""The loop: a diagnosis' remedies are run as points like any other, once, and the tables say what they gain."""
 
 import json
 import os
@@ -246,7 +246,7 @@ def test_the_report_sums_up_causes_and_changes(tmp_path):
         ("straggler", "0.1", "5.0 %"),
     ]
     (change,) = why.changes(shown)
-    assert (change["change"], change["foretold"], change["gained"]) == ("1 loader worker", "0.4", "0.3")
+    assert (change["change"], change["predicted"], change["gained"]) == ("1 loader worker", "0.4", "0.3")
     (ill, well), unseen = why.lines(shown)
     assert ill["gain"].startswith("30.0 %") and ill["verdict"] == "helped" and well["cause"].startswith("healthy")
     assert unseen == []

@@ -298,7 +298,7 @@ def test_remedies_are_shown_before_and_after_to_the_same_scale(sweep):
     figure = FAMILIES["remedies"].draw(sweep)
     assert len(figure.axes) == 4
     said = texts(figure)
-    assert "with bf16: 3.6 ms a sample; foretold 35.0 %, gave back 40.0 %" in said and "gave back -5.0 %" in said
+    assert "with bf16: 3.6 ms a sample; predicted 35.0 %, gain 40.0 %" in said and "gain -5.0 %" in said
     for before, after in (figure.axes[:2], figure.axes[2:]):
         assert before.get_xlim() == after.get_xlim()
     assert "n = 1" in captions.caption(FAMILIES["remedies"], sweep)
