@@ -53,7 +53,7 @@ def train(point, steps):
     from jobs.workloads import compute
     from jobs.workloads import make as workloads
 
-    device = pick_device(point)
+    device = pick_device(point, int(os.environ["LOCAL_RANK"]))
     set_precision(point)
     compute.set_kernels(point)
     work = workloads.build(point)
@@ -102,7 +102,7 @@ def rank(number, points, folder, steps):
     gc.disable()  # a start is short, and what libraries make lasts
     warnings.simplefilter("ignore")
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(number)
-    join_group(pick_device(next(iter(points.values()))), stall_s=0)
+    join_group(pick_device(next(iter(points.values())), number), stall_s=0)
     found = {name: attempt(point, steps) for name, point in points.items()}
     (folder / f"rank{number}.json").write_text(json.dumps(found))
     dist.barrier()
