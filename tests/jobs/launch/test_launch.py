@@ -66,7 +66,7 @@ def test_a_failure_is_told_with_its_rank_and_tracebacks(tmp_path, fault, reason,
 
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_ended_after_the_set_time_with_everyones_stacks(tmp_path):
-    record, folder = launch(tmp_path, "--stall-s", "30", fault="hang@rank1:step2")
+    record, folder = launch(tmp_path, "--stall-s", "75", fault="hang@rank1:step2")
     assert record["reason"] == "stalled"
     assert "drill" in (folder / "timed/rank1.stacks.txt").read_text()
 
