@@ -14,57 +14,36 @@ import gzip
 import json
 import lzma
 import shutil
-import sqlite3
 import sys
 import tempfile
-from contextlib import closing
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 
 from analysis.ingest import engine
-from analysis.readers.nsys.export_fields import SOURCES
-from analysis.tools.publish import leaks
-from analysis.tools.publish.scrub import Scrubber, nsys_copy
+from analysis.tools.publish.allowed import RECORD, Kind
+from analysis.tools.publish.anonymizer import Anonymizer
+from analysis.tools.publish.identity import Identity
+from analysis.tools.publish.traces import copy_nsys
 from jobs.telemetry.gpu import log
 
-KEPT = {table for table, _ in SOURCES.values()} | {
-    "StringIds", "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE",
-    "TARGET_INFO_GPU_METRICS", "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES",
+KINDS = RECORD | {
+    "phase": Kind.FACT, "host": Kind.HOST, "uuid": Kind.GPU, "kind": Kind.FACT, "device_name": Kind.FACT,
+    "gpus.uuid": Kind.GPU,
 }  # fmt: skip
+"""Keys of text in records, and in the lines and the results that ranks and samplers write."""
 BEFORE_NS, AFTER_NS = 10**9, 10**8
 """Samples are kept from so long before a window to so long after it; then the next run may be on the GPU."""
 REMEDIED = ".remedied"
-
-
-def export(source: Path, target: Path, scrubber: Scrubber) -> None:
-    """The export at `target`, without tables that are not read, but with NCCL's payloads, which are numbers."""
-    nsys_copy(source, target, scrubber)
-    with closing(sqlite3.connect(target, isolation_level=None)) as db:
-        names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        for name in names:
-            if name not in KEPT:
-                db.execute(f'DROP TABLE "{name}"')
-        columns = [row[1] for row in db.execute("PRAGMA table_info(NVTX_EVENTS)")]
-        if "binaryData" in columns:
-            db.execute("ATTACH ? AS source", (f"{source}",))
-            told = db.execute(
-                "SELECT n.place, n.binaryData FROM (SELECT row_number() OVER (ORDER BY rowid) AS place, binaryData, "
-                "text, textId FROM source.NVTX_EVENTS) n LEFT JOIN source.StringIds s ON s.id = n.textId "
-                "WHERE coalesce(n.text, s.value) LIKE 'nccl%' AND n.binaryData IS NOT NULL"
-            ).fetchall()
-            db.executemany("UPDATE main.NVTX_EVENTS SET binaryData = ?2 WHERE rowid = ?1", told)
-            db.execute("DETACH source")
-        db.execute("VACUUM")
 
 
 def plain(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
-def differing(source: Path, kept: Path, scrubber: Scrubber) -> list[str]:
-    """Tables of the engine that are not the same of both exports, but for what was scrubbed."""
+def differing(source: Path, kept: Path, anonymizer: Anonymizer) -> list[str]:
+    """Tables of the engine that are not the same of both exports, but for pseudonyms."""
     name = source.name
     both = zip(engine.analyse(source, name), engine.analyse(kept, name), strict=True)
     found = set()
@@ -72,7 +51,7 @@ def differing(source: Path, kept: Path, scrubber: Scrubber) -> list[str]:
         for table in whole.keys() | small.keys():
             before = plain(whole[table])
             if "uuid" in before.columns:
-                before = before.with_columns(scrubber.column(before["uuid"], table))
+                before = before.with_columns(anonymizer.column(before["uuid"], Kind.GPU))
             if not before.equals(plain(small[table])):
                 found.add(table)
     return sorted(found)
@@ -89,7 +68,7 @@ def write_xz(content: bytes, target: Path) -> None:
     target.with_name(f"{target.name}.xz").write_bytes(lzma.compress(content, preset=9))
 
 
-def samples(source: Path, target: Path, window: tuple[int, int], scrubber: Scrubber) -> None:
+def samples(source: Path, target: Path, window: tuple[int, int], anonymizer: Anonymizer) -> None:
     """The NVML log around the window."""
     read = list(log.batches(source))
     if not read:
@@ -97,9 +76,9 @@ def samples(source: Path, target: Path, window: tuple[int, int], scrubber: Scrub
     table = pa.Table.from_batches(read)
     times = table["t_ns"].to_numpy()
     table = table.filter(pa.array((times >= window[0] - BEFORE_NS) & (times <= window[1] + AFTER_NS)))
-    uuids = [scrubber.text(uuid) for uuid in table["uuid"].to_pylist()]
+    uuids = [anonymizer.text(Kind.GPU, uuid) for uuid in table["uuid"].to_pylist()]
     table = table.set_column(table.schema.get_field_index("uuid"), "uuid", pa.array(uuids, pa.string()))
-    header = json.dumps(scrubber.tree(log.header_of(source))).encode()
+    header = json.dumps(anonymizer.tree(log.header_of(source), KINDS)).encode()
     table = table.replace_schema_metadata({log.KEY: header})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
@@ -114,48 +93,57 @@ def window_of(look: Path) -> tuple[int, int]:
     return min(row["start_ns"] for row in rows), max(row["end_ns"] for row in rows)
 
 
-def scrubbed_lines(source: Path, scrubber: Scrubber) -> bytes:
-    rows = [scrubber.tree(json.loads(line)) for line in source.read_text().splitlines()]
+def anonymous_lines(source: Path, anonymizer: Anonymizer) -> bytes:
+    rows = [anonymizer.tree(json.loads(line), KINDS) for line in source.read_text().splitlines()]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def look(source: Path, target: Path, scrubber: Scrubber) -> None:
+def anonymous_name(name: str, anonymizer: Anonymizer) -> str:
+    """A sampler's file is named after its host."""
+    kind, _, rest = name.partition("-")
+    host, dot, suffix = rest.rpartition(".")
+    return f"{kind}-{anonymizer.text(Kind.HOST, host)}{dot}{suffix}" if kind in ("nvml", "host", "events") else name
+
+
+def look(source: Path, target: Path, anonymizer: Anonymizer) -> None:
     """A look, but for its exports."""
     window = window_of(source)
     for path in sorted(source.iterdir()):
-        goal = target / scrubber.text(path.name)
+        goal = target / anonymous_name(path.name, anonymizer)
         if path.match("nvml-*.arrow"):
-            samples(path, goal, window, scrubber)
+            samples(path, goal, window, anonymizer)
         elif path.match("steps-r*.jsonl") or path.match("host-*.jsonl") or path.match("events-*.jsonl"):
-            write_gz(scrubbed_lines(path, scrubber), goal)
+            write_gz(anonymous_lines(path, anonymizer), goal)
         elif path.match("rank*.result.json"):
             goal.parent.mkdir(parents=True, exist_ok=True)
-            goal.write_text(json.dumps(scrubber.tree(json.loads(path.read_text())), indent=1) + "\n")
+            goal.write_text(json.dumps(anonymizer.tree(json.loads(path.read_text()), KINDS), indent=1) + "\n")
 
 
-def point(source: Path, target: Path, scrubber: Scrubber) -> list[str]:
+def point(source: Path, target: Path, anonymizer: Anonymizer) -> list[str]:
     """One point's folder; the tables in which an export changed."""
     target.mkdir(parents=True)
-    for name in ("record.json", "point.json", "label.json"):
+    shutil.copy(source / "label.json", target)
+    for name in ("record.json", "point.json"):
         content = json.loads((source / name).read_text())
-        (target / name).write_text(json.dumps(scrubber.tree(content), indent=1) + "\n")
+        (target / name).write_text(json.dumps(anonymizer.tree(content, KINDS), indent=1) + "\n")
     looks = json.loads((source / "record.json").read_text())["looks"]
     for kind in ("timed", "traced"):
         if looks[kind]["status"] == "ok":
-            look(source / kind, target / kind, scrubber)
+            look(source / kind, target / kind, anonymizer)
     wrong = []
     for path in sorted(source.glob("traced/trace-r*.sqlite")):
         with tempfile.TemporaryDirectory() as scratch:
             kept = Path(scratch, path.name)
-            export(path, kept, scrubber)
-            wrong += [f"{path.name} {table}" for table in differing(path, kept, scrubber)]
+            copy_nsys(path, kept, anonymizer)
+            wrong += [f"{path.name} {table}" for table in differing(path, kept, anonymizer)]
             write_xz(kept.read_bytes(), target / "traced" / path.name)
     return wrong
 
 
 def store(out: Path, target: Path) -> int:
     """All points that went well; 1 where one could not be kept."""
-    scrubber = Scrubber(leaks.collect(out))
+    identity = Identity.of_sweep(out)
+    anonymizer = Anonymizer(identity.hosts, identity.uuids)
     bad = total = 0
     for source in sorted((out / "points").iterdir()):
         name, _, fixed = source.name.partition(REMEDIED[0])
@@ -165,7 +153,7 @@ def store(out: Path, target: Path) -> int:
             continue
         goal = target / name / fixed if fixed else target / name
         shutil.rmtree(goal, ignore_errors=True)
-        wrong = point(source, goal, scrubber)
+        wrong = point(source, goal, anonymizer)
         if wrong:
             shutil.rmtree(goal)
             print(f"{source.name}: not kept: the export reads differently in {', '.join(wrong)}", file=sys.stderr)

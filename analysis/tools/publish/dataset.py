@@ -10,7 +10,7 @@ its id stands for its settings: it is never there twice. Points without a record
 
 and so is README.md above the line that says where the generated part begins. Pseudonyms go on from those of earlier
 sweeps, so one of a host never stands for two; a machine that measured twice may have two. Nothing changes in DIR until
-all of the new set has been searched for what was replaced (analysis/tools/publish/publish.py).
+all of the new set has been searched for names (analysis/tools/publish/identity.py).
 
     python -m analysis.tools.publish.dataset data/h200-2026-11-21    # README.md and manifest.json again
 """
@@ -32,9 +32,13 @@ from analysis.sweep.labels import counted
 from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tools import docs
-from analysis.tools.publish import leaks, publish
+from analysis.tools.publish import publish
+from analysis.tools.publish.anonymizer import Anonymizer
+from analysis.tools.publish.identity import Identity
 from analysis.tools.publish.publish import PublishError
-from analysis.tools.publish.scrub import Scrubber
+from jobs.host.facts import Host
+from jobs.record.json_files import read_json
+from jobs.record.record import Record
 
 MARK = "<!-- Generated from here on by `nightsweep publish --into`; what is above is kept. -->"
 RECORDS = ("point.json", "record.json")
@@ -58,8 +62,8 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     """The manifest of a set; of a new one, an empty one."""
     path = folder / "manifest.json"
     if path.is_file():
-        manifest = leaks.load(path)
-        if isinstance(manifest, dict) and isinstance(manifest.get("pseudonyms"), dict):
+        manifest = read_json(path, dict[str, Any])
+        if manifest is not None and isinstance(manifest.get("pseudonyms"), dict):
             return manifest
     elif not (folder / "tables").exists():
         return {}
@@ -73,7 +77,7 @@ def rows_of(path: Path, name: str) -> pl.DataFrame:
     return column.conform(pl.scan_parquet(path), tables.TABLES[name]).collect()
 
 
-def merge(sweep: Path, out: Path, scrubber: Scrubber) -> tuple[int, int]:
+def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
     """Add the sweep's new points to the set's tables and records; returns how many are new, and how many there are."""
     omitted = left_out(out).keys()
     have = set(rows_of(out / "tables/points.parquet", "points")["point_id"])
@@ -83,12 +87,12 @@ def merge(sweep: Path, out: Path, scrubber: Scrubber) -> tuple[int, int]:
     (out / "tables").mkdir(exist_ok=True)
     for name in tables.TABLES:
         old, more = (rows_of(folder / f"tables/{name}.parquet", name) for folder in (out, sweep))
-        frames = [of(old, kept), scrubber.table(of(more, new, kept | new), name)]
+        frames = [of(old, kept), anonymizer.table(of(more, new, kept | new))]
         # Pages follow chunks, whose number changes from run to run: the same rows are to be the same bytes.
         finished(name, pl.concat(frames)).rechunk().write_parquet(
             out / f"tables/{name}.parquet", compression="zstd", compression_level=12, statistics=False
         )
-    publish.copy_json(sweep, out, scrubber, [f"points/{point}/{name}" for point in sorted(new) for name in RECORDS])
+    publish.copy_json(sweep, out, anonymizer, [f"points/{point}/{name}" for point in sorted(new) for name in RECORDS])
     for point in have & omitted:
         shutil.rmtree(out / "points" / point, ignore_errors=True)
     return len(new), len(kept | new)
@@ -107,7 +111,8 @@ def readme(folder: Path) -> str:
     path = folder / "README.md"
     own = path.read_text().partition(MARK)[0] if path.is_file() else f"# {folder.name}\n\n"
     frames = {name: rows_of(folder / f"tables/{name}.parquet", name) for name in tables.TABLES}
-    records = [leaks.load(file) for file in sorted(folder.glob("points/*/record.json"))]
+    files = sorted(folder.glob("points/*/record.json"))
+    records = [record for file in files if (record := read_json(file, Record))]
     lines = [MARK, "", "## Points", "", *points_lines(frames["points"]), "", *facts(records), ""]
     omitted = left_out(folder)
     if omitted:
@@ -135,20 +140,19 @@ def points_lines(points: pl.DataFrame) -> list[str]:
     return rows + ["| " + " | ".join("" if v is None else str(v) for v in row) + " |" for row in frame.iter_rows()]
 
 
-def facts(records: list[dict[str, Any]]) -> list[str]:
+def facts(records: list[Record]) -> list[str]:
     """When and with what the points were measured, each value with the number of points that have it."""
-    days = sorted(record["started_at"][:10] for record in records if record.get("started_at"))
+    days = sorted(record.started_at[:10] for record in records if record.started_at)
     versions: dict[str, Counter[str]] = {}
     for record in records:
-        software = record.get("software") or {}
-        packages: dict[str, Any] = software.get("packages") or {}
-        host: dict[str, Any] = next(iter(record.get("hosts") or []), {})
-        named = {"Python": software.get("python"), "PyTorch": packages.get("torch"), "CUDA": software.get("cuda")}
-        named |= {"NCCL": software.get("nccl"), "driver": host.get("driver"), "CPU": host.get("cpu_model")}
-        named |= {"Nightsweep at commit": (software.get("git_commit") or "")[:12]}
+        software, packages = record.software, record.software.packages
+        host = record.hosts[0] if record.hosts else Host()
+        named = {"Python": software.python, "PyTorch": packages.get("torch"), "CUDA": software.cuda}
+        named |= {"NCCL": software.nccl, "driver": host.driver, "CPU": host.cpu_model}
+        named |= {"Nightsweep at commit": (software.git_commit or "")[:12]}
         for name, value in named.items():
             if value:
-                versions.setdefault(name, Counter())[str(value)] += 1
+                versions.setdefault(name, Counter())[value] += 1
     lines = [f"Measured {days[0]} to {days[-1]}."] if days else []
     for name, values in versions.items():
         some = ", ".join(f"{v} ({n})" if len(values) > 1 else v for v, n in sorted(values.items()))
@@ -171,13 +175,13 @@ def grow(sweep: Path, out: Path) -> int:
         left_out(out)
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.copytree(out, scratch / out.name) if out.exists() else (scratch / out.name).mkdir(parents=True)
-        secrets = leaks.collect(sweep)
-        scrubber = Scrubber(secrets, known.get("pseudonyms"))
-        new, total = merge(sweep, scratch / out.name, scrubber)
-        replaced = Counter(known.get("replaced")) + Counter(publish.replaced(scrubber))
-        used = scrubber.used() if new else known.get("pseudonyms", {})
+        identity = Identity.of_sweep(sweep)
+        anonymizer = Anonymizer(identity.hosts, identity.uuids, known.get("pseudonyms"))
+        new, total = merge(sweep, scratch / out.name, anonymizer)
+        replaced = Counter(known.get("replaced")) + anonymizer.replaced
+        used = anonymizer.used if new else known.get("pseudonyms", {})
         finish(scratch / out.name, {"pseudonyms": used, "replaced": dict(sorted(replaced.items()))})
-        clean = publish.is_clean(scratch / out.name, out, secrets)
+        clean = publish.is_clean(scratch / out.name, out, identity)
         if clean:
             if out.exists():
                 out.rename(before)

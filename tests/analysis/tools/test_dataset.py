@@ -17,7 +17,7 @@ from analysis.tables import points as tables
 from analysis.tools import draw
 from analysis.tools.cli import main
 from analysis.tools.publish import dataset
-from analysis.tools.publish.scrub import Scrubber
+from analysis.tools.publish.anonymizer import Anonymizer
 from tests.analysis.tools.secret_results import HOSTS, POINT, SECRETS, make_results
 
 PUBLISHED = Path(__file__).parents[3] / "data"
@@ -95,9 +95,9 @@ def test_a_set_tells_no_secret_and_its_search_fires(sweep, tmp_path, monkeypatch
     good = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     (out / "README.md").write_text(f"Measured on {HOSTS[0]}.\n{dataset.MARK}\n")
     assert main(["publish", str(sweep), "--into", str(out)]) == 1
-    assert "README.md: it still holds a secret (host); nothing is published" in capsys.readouterr().err
+    assert "README.md: it still holds a name (host); nothing is published" in capsys.readouterr().err
     assert {path for path in out.rglob("*") if path.is_file()} == good.keys()
-    monkeypatch.setattr(Scrubber, "tree", lambda self, value: value)
+    monkeypatch.setattr(Anonymizer, "tree", lambda self, value, kinds: value)
     assert main(["publish", str(sweep), "--into", str(tmp_path / "other")]) == 1
     assert not (tmp_path / "other").exists()
 
