@@ -41,10 +41,10 @@ class Diagnosis:
         }
 
 
-def judged(e: Evidence) -> Diagnosis:
+def judge(e: Evidence) -> Diagnosis:
     """The verdict on a run."""
     causes = [cause for rule in RULES if e.lanes or not rule.traced for cause in rule.find(e)]
-    kept = [c for c in capped(e, causes) if c.kind in REMARKS or c.share >= limit("noise")]
+    kept = [c for c in cap_shares(e, causes) if c.kind in REMARKS or c.share >= limit("noise")]
     ranked = tuple(sorted(kept, key=lambda c: -c.share))
     traced = bool(e.periods.size)
     timed = None if e.timed_ns is None else e.timed_ns / 1e6
@@ -54,7 +54,7 @@ def judged(e: Evidence) -> Diagnosis:
     return Diagnosis(e, step, e.parts, well if traced else None, ranked)
 
 
-def capped(e: Evidence, causes: list[Cause]) -> list[Cause]:
+def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
     """The causes with shares cut so that those of a pool add up to no more than the pool, the largest served first."""
     if not e.periods.size:
         return causes

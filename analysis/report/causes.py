@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.known import seen
+from analysis.diagnosis.known_losses import known_points
 from analysis.diagnosis.thresholds import limit
 from analysis.figures.remedies import change
 from analysis.sweep import dataset
@@ -90,10 +90,10 @@ def _line(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[st
     }
 
 
-def lost(tables: dataset.Tables) -> _Rows:
+def lost_hours(tables: dataset.Tables) -> _Rows:
     """GPU-hours of the timed steps that each kind of cause took, over the sweep's own points; share of those of the
     points of which something is known."""
-    known = seen(tables)
+    known = known_points(tables)
     own = known.filter(pl.col("share") >= limit("noise"))
     whole = known.unique("point_id")["gpu_s"].sum()
     rows = (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, found
+from analysis.diagnosis.cause import Cause, Fact, list_cause
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.evidence.lane import Lane
@@ -51,7 +51,7 @@ def calls(lane: Lane) -> pl.DataFrame:
     return own.with_columns(on_bus=bus)
 
 
-def reachable(e: Evidence) -> float:
+def reachable_rate(e: Evidence) -> float:
     """Bus bandwidth that large messages reach: the best of the run, or what the link allows, bytes/s."""
     rates = [_rate(calls(lane).filter(pl.col("bytes") >= limit("large_message"))) for lane in e.lanes]
     return max([limit("reachable_link") * link(e)[0], *rates])
@@ -68,7 +68,7 @@ def small_saving(e: Evidence, lane: Lane) -> Floats:
     saved = np.zeros(lane.steps.height)
     for part in own.partition_by("collective"):
         whole, steps = float(part["transfer_ns"].sum()), lane.steps.height
-        merged = steps * float(part["transfer_ns"].min()) + float(part["on_bus"].sum()) * 1e9 / reachable(e)  # type: ignore[arg-type]
+        merged = steps * float(part["transfer_ns"].min()) + float(part["on_bus"].sum()) * 1e9 / reachable_rate(e)  # type: ignore[arg-type]
         if part.height >= 2 * steps and whole > merged:
             saved += lane.summed(part["start_ns"], part["exposed_ns"].to_numpy() * (1 - merged / whole))
     return saved
@@ -117,14 +117,14 @@ def small_messages(e: Evidence) -> list[Cause]:
     steps = sum(lane.steps.height for lane in e.lanes)
     frame = pl.concat(small)
     proposals: list[dict[str, Any]] = [{"ddp_bucket_mb": 25}, {"local_steps": 8}]
-    return found(
+    return list_cause(
         CAUSE,
         "small_messages",
         e.share(e.of_lanes(lambda lane: small_saving(e, lane) + small_launching(lane) * e.host_scale)),
         "none",
         method="exposed transfer of small messages x (1 - time as one / time of all), and idle time till their launch",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
-        remedy=remedies.chosen(e.point, *proposals) if e.point else {},
+        remedy=remedies.choose(e.point, *proposals) if e.point else {},
         evidence=[
             Fact("small collectives", frame.height / steps, "a step", "collectives"),
             Fact("their mean size", float(frame["bytes"].mean() or 0) / 1e3, "kB", "collectives"),  # type: ignore[arg-type]
@@ -140,14 +140,14 @@ def slow_interconnect(e: Evidence) -> list[Cause]:
     rate = max((_rate(calls(lane).filter(pl.col("bytes") >= limit("large_message"))) for lane in e.lanes), default=0.0)
     bandwidth, name = link(e)
     proposals: list[dict[str, Any]] = [{"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}]
-    return found(
+    return list_cause(
         CAUSE,
         "slow_interconnect",
         e.share(e.of_lanes(lambda lane: slow_saving(e, lane))),
         "communication",
         method="exposed transfer of large messages x (1 - bus bandwidth / reachable bandwidth)",
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
-        remedy=remedies.chosen(e.point, *proposals) if e.point else {},
+        remedy=remedies.choose(e.point, *proposals) if e.point else {},
         evidence=[
             Fact("bus bandwidth of large messages", rate / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),
@@ -175,14 +175,14 @@ def exposed_communication(e: Evidence) -> list[Cause]:
     if not any(lane.exposed.matched for lane in e.lanes):
         facts.append(Fact("ranks that tell of it", 1, "", "reports"))
         share = share.times(0.0, value=1.0)  # some or all of it may be waiting for ranks without a trace
-    return found(
+    return list_cause(
         CAUSE,
         "exposed_communication",
         share.__class__(share.value, share.low, whole.high if share.high is not None else None),
         "communication",
         method="exposed transfer, as far as compute can hide it, and half of the rest",
         advice="overlap communication with the backward pass, send less, or send less often",
-        remedy=remedies.chosen(e.point, *_less(e)) if e.point else {},
+        remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
         evidence=facts,
     )
 
@@ -226,7 +226,7 @@ def straggler(e: Evidence) -> list[Cause]:
     instead = _instead(e, rank)
     facts = [Fact(f"instead: {what}", ns / 1e6, "ms a step", "stragglers") for what, ns in instead]
     loading = bool(instead) and instead[0][0] == "range data"
-    return found(
+    return list_cause(
         CAUSE,
         "straggler",
         share,
@@ -237,7 +237,7 @@ def straggler(e: Evidence) -> list[Cause]:
             if rank is None
             else f"rank {rank} is late: look at what it does instead"
         ),
-        remedy=remedies.chosen(e.point, {"loader_workers": 4}) if loading and e.point else {},
+        remedy=remedies.choose(e.point, {"loader_workers": 4}) if loading and e.point else {},
         evidence=facts,
         rank=rank,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes import memory_management
 from analysis.diagnosis.causes.insufficient_parallelism import waits_of
 from analysis.diagnosis.causes.rule import Rule
@@ -71,14 +71,14 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
         facts.append(
             Fact("of it before a batch's copy, in no range", float(unmarked.mean()) / 1e6, "ms a step", "copies")
         )
-    return found(
+    return list_cause(
         CAUSE,
         kind,
         share,
         "idle",
         method=method,
         advice=advice,
-        remedy=remedies.chosen(e.point, *proposals),
+        remedy=remedies.choose(e.point, *proposals),
         evidence=facts,
     )
 
@@ -168,14 +168,14 @@ def _copied(e: Evidence, kind: str, amount: Floats, memory: str, change: dict[st
     )
     if not e.lanes or not moved.sum():
         return []
-    return found(
+    return list_cause(
         CAUSE,
         kind,
         e.share(amount),
         "none",
         method="exposed copies to the device, and idle time after the host's waits for them",
         advice="page-locked memory and non-blocking copies" if memory == "pageable" else "copy the next batch ahead",
-        remedy=remedies.chosen(e.point, change, {"pixels": "uint8"}),
+        remedy=remedies.choose(e.point, change, {"pixels": "uint8"}),
         evidence=[
             Fact("copied to the device", float(moved[e.judged].mean()) / 1e6, "MB a step", "copies"),
             Fact(f"bandwidth from {memory} memory", bandwidth(e, memory) / 1e9, "GB/s", "copies"),

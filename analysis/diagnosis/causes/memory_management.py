@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence
@@ -47,8 +47,8 @@ def allocator_churn(e: Evidence) -> list[Cause]:
     Idle time in these calls, and what waiting for the device in them led to."""
     if e.retries:
         return []
-    change = remedies.chosen(e.point, {"empty_cache": False}, {"allocator": "expandable"})
-    return found(
+    change = remedies.choose(e.point, {"empty_cache": False}, {"allocator": "expandable"})
+    return list_cause(
         CAUSE,
         "allocator_churn",
         e.share(e.length(lambda lane: lane.churn), host=True),
@@ -92,7 +92,7 @@ def memory_pressure(e: Evidence) -> list[Cause]:
         return []
     half = [{"micro_batch": e.point.micro_batch // 2}] if e.point and e.point.micro_batch > 1 else []
     proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, *half]
-    return found(
+    return list_cause(
         CAUSE,
         "memory_pressure",
         e.share(np.sum(amounts, axis=0)) if amounts else Share(0.0),
@@ -101,7 +101,7 @@ def memory_pressure(e: Evidence) -> list[Cause]:
         advice="keep on the GPU what fits there"
         if offloads(e)
         else "leave memory room: sizes that repeat, a smaller batch",
-        remedy=remedies.chosen(e.point, *proposals) if e.retries or offloads(e) else {},
+        remedy=remedies.choose(e.point, *proposals) if e.retries or offloads(e) else {},
         evidence=facts,
     )
 
@@ -113,14 +113,14 @@ def memory_headroom(e: Evidence) -> list[Cause]:
     if e.memory is None or e.growth < 2:
         return []
     share = e.share(batch.optimizer_saving(e)) if e.lanes and not batch.is_small(e) else Share(0.0)
-    return found(
+    return list_cause(
         CAUSE,
         "memory_headroom",
         share,
         "compute",
         method=f"time of optimizer kernels x (1 - 1/{e.growth}), of the time a sample",
         advice="enlarge the batch: more samples share one optimizer step",
-        remedy=remedies.chosen(e.point, *remedies.larger_batch(e.point, e.growth)),
+        remedy=remedies.choose(e.point, *remedies.larger_batch(e.point, e.growth)),
         evidence=[
             Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"),
             Fact("room for a batch larger by", e.growth, "times", "ranks"),

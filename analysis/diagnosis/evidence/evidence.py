@@ -201,7 +201,7 @@ class Evidence:
     def kernels(self) -> dict[str, Floats]:
         """What kernels could save (analysis/diagnosis/evidence/kernel_savings.py), by kind (lanes, steps), ns."""
         found = {
-            id(lane): kernel_savings.of_lane(lane, self.device_name(lane), self.passes, self.compiled)
+            id(lane): kernel_savings.lane_savings(lane, self.device_name(lane), self.passes, self.compiled)
             for lane in self.lanes
         }
         return {kind: self.of_lanes(lambda lane, k=kind: found[id(lane)][k]) for kind in kernel_savings.KINDS}  # type: ignore[misc]

@@ -46,7 +46,7 @@ LONGEST_CHAIN = 8
 KINDS = ("layout_transposes", "tensor_cores_unused", "recompute_or_unfused", "underfilled")
 
 
-def of_lane(lane: Lane, device: str | None, passes: int, compiled: bool) -> Mapping[str, Floats]:
+def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) -> Mapping[str, Floats]:
     """What the kernels of each step could save, ns, by kind. `passes`: forward passes of a step."""
     begins, ends = int(lane.steps["start_ns"].min()), int(lane.steps["end_ns"].max())  # type: ignore[arg-type]
     own = lane.own["kernels"].filter(
@@ -70,7 +70,7 @@ def savings(
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
     left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)
     found = {}
-    layout = _of_layout(kernels)
+    layout = _layout_savings(kernels)
     rules = (
         lambda: layout,
         lambda: _without_tensor_cores(kernels, device),
@@ -83,7 +83,7 @@ def savings(
     return found
 
 
-def _of_layout(kernels: pl.DataFrame) -> Floats:
+def _layout_savings(kernels: pl.DataFrame) -> Floats:
     turned = _named(kernels, TRANSPOSE)
     if not turned.any():
         return turned

@@ -29,14 +29,14 @@ def diagnosed(name):
         point, tables = kept.unpacked(name, Path(folder)), Path(folder) / "tables"
         made = point_tables.ingest(point, tables)
         point_tables.write(made, tables)
-        e = sources.of_point(point, tables)
+        e = sources.from_point(point, tables)
         seen = Counter()
         for lane in e.lanes:
             for part in PARTS:
                 for step, length in zip(lane.steps["step"], lane.lengths(lane.sets[part]).tolist(), strict=True):
                     seen[lane.rank, step, GROUP[part]] += length
         shown = {row[:3]: row[3] for row in made["breakdown"].select("rank", "step", "part", "duration_ns").iter_rows()}
-        return verdict.judged(e).as_json() | {"seen": dict(seen), "shown": shown}
+        return verdict.judge(e).as_json() | {"seen": dict(seen), "shown": shown}
 
 
 @pytest.fixture(scope="module")

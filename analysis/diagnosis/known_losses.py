@@ -8,7 +8,7 @@ from analysis.diagnosis.thresholds import limit
 from analysis.sweep import dataset
 
 
-def seen(tables: dataset.Tables) -> pl.DataFrame:
+def known_points(tables: dataset.Tables) -> pl.DataFrame:
     """Rows of `diagnoses` of the sweep's own points of which something is known: there is a trace, or a loss that shows
     without one."""
     has_trace = (pl.col("kind") != "missing_trace").all().over("point_id")
