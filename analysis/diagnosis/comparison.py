@@ -20,7 +20,7 @@ import polars as pl
 
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import NOISE
 from analysis.sweep.interval import half_interval
 from analysis.tables.part_names import PARTS
 
@@ -68,7 +68,7 @@ class Comparison:
 
     @property
     def noise_ms(self) -> float:
-        return limit("noise") * self.step.a
+        return NOISE.value * self.step.a
 
     @property
     def verdict(self) -> str:
@@ -159,7 +159,7 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
     step = found.step
     noise = max(found.noise_ms, step.half or 0.0)
     counts = f"{found.steps[0]} and {found.steps[1]} {look} steps"
-    level = f" (noise level {noise / step.a:.1%}: 95 % of Welch's t over steps, at least {limit('noise'):.0%})"
+    level = f" (noise level {noise / step.a:.1%}: 95 % of Welch's t over steps, at least {NOISE.value:.0%})"
     means = f"{found.of} A {step.a * scale:.3f} {unit}, B {step.b * scale:.3f} {unit}"
     lines = [
         f"A {names[0]}",

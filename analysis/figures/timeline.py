@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import NOISE
 from analysis.figures import panels, style
 from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
@@ -30,7 +30,7 @@ def choose_point(tables: dataset.Tables) -> dict[str, Any] | None:
     (`kind`, `share`: its largest finding above the noise, else null), then the first in order."""
     has = tables["timeline"]["point_id"].unique().to_list()
     points = dataset.ok_points(tables).filter(pl.col("point_id").is_in(has))
-    above = pl.col("share") >= limit("noise")
+    above = pl.col("share") >= NOISE.value
     first = tables["diagnoses"].filter(pl.col("place") == 1, above).select("point_id", "kind", "share")
     points = points.join(first, on="point_id", how="left", maintain_order="left")
     order = ["world_size", "share"]

@@ -11,7 +11,7 @@ from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import BATCH_GROWTH, PAUSE
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 
@@ -61,7 +61,7 @@ def launch_bound(e: Evidence) -> list[Cause]:
 
 
 def _long(idle: Intervals) -> Intervals:
-    return idle[idle[:, 1] - idle[:, 0] >= limit("pause")]
+    return idle[idle[:, 1] - idle[:, 0] >= PAUSE.value]
 
 
 def _launches(lane: Lane) -> pl.Series:
@@ -103,7 +103,7 @@ def small_batch(e: Evidence) -> list[Cause]:
     if not batch.is_small(e):
         return []
     between = e.part("idle_between")
-    gaps = between * (1 - 1 / limit("batch_growth"))
+    gaps = between * (1 - 1 / BATCH_GROWTH.value)
     share = e.share(e.kernels["underfilled"] + gaps + batch.optimizer_saving(e)).times(0.5)
     facts = [*fill(e), Fact("between kernels launched in time", float(between.mean()) / 1e6, "ms a step", "breakdown")]
     if e.point is not None:

@@ -11,7 +11,7 @@ from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals as remedies
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import parts
@@ -23,6 +23,22 @@ TO_HOST = tuple(part for part in COPIES if part.startswith("copy_dtoh"))
 FROM_HOST = tuple(part for part in COPIES if part.startswith("copy_htod"))
 
 
+OFFLOAD_COPIES = Threshold(
+    16,
+    "copies",
+    "Copies of 1 MiB and more from the host in a step; more are weights or states, not a batch.",
+    "a batch is one to four tensors for each micro-batch",
+)
+
+
+OFFLOAD_EXPOSED = Threshold(
+    0.5,
+    "share",
+    "Likewise, where the steps are not known: of the trace, exposed copies from the host.",
+    "assumed: batches that take longer to copy than to compute are rare",
+)
+
+
 def offloads(e: Evidence) -> bool:
     """Whether weights or states live on the host: as the point says, else by the number of large copies from there."""
     if e.point is not None:
@@ -31,10 +47,10 @@ def offloads(e: Evidence) -> bool:
         return False
     large = pl.col("direction") == "HtoD", pl.col("bytes") >= LARGE_BYTES
     copies = e.of_lanes(lambda lane: lane.summed(lane.own["copies"].filter(*large)["start_ns"]))
-    many = float(copies.mean()) > limit("offload_copies")
+    many = float(copies.mean()) > OFFLOAD_COPIES.value
     if e.lanes[0].source != "none":
         return many
-    return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > limit("offload_exposed")
+    return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > OFFLOAD_EXPOSED.value
 
 
 def offloaded_idle(e: Evidence, lane: Lane) -> Intervals:
@@ -66,6 +82,14 @@ def _calls(e: Evidence) -> Fact:
     return Fact("calls of the driver's allocator", float(count[e.judged].mean()), "a step", "runtime")
 
 
+MEMORY_FULL = Threshold(
+    0.90,
+    "share",
+    "Reserved memory over the device's from which it is near its limit.",
+    "PyTorch's profiler for TensorBoard warned at 90 %",
+)
+
+
 def memory_pressure(e: Evidence) -> list[Cause]:
     """Memory is too tight: the allocator tries again after giving its cache back, or weights and optimizer live on the
     host. Idle time in and after these calls; copies of what is offloaded that nothing hides, and the idle time of the
@@ -85,7 +109,7 @@ def memory_pressure(e: Evidence) -> list[Cause]:
                 "copies from and to the host that nothing hides", float(np.mean(copies)) / 1e6, "ms a step", "breakdown"
             )
         )
-    full = e.memory is not None and e.memory[0] > limit("memory_full") * e.memory[1]
+    full = e.memory is not None and e.memory[0] > MEMORY_FULL.value * e.memory[1]
     if full and e.memory is not None:
         facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
     if not facts:

@@ -65,7 +65,10 @@ def layout_transposes(e: Evidence) -> list[Cause]:
         advice="keep images and weights in NHWC (channels_last)",
         remedy=remedies.choose(e.point, {"layout": "nhwc"}),
         evidence=_longest(
-            e, pl.col("name").cast(pl.String).str.contains(f"{kernel_savings.TRANSPOSE}|{kernel_savings.NCHW_NORM}")
+            e,
+            pl.col("name")
+            .cast(pl.String)
+            .str.contains(f"{kernel_savings.TRANSPOSE}|{kernel_savings.NCHW_NORM_KERNELS}"),
         ),
     )
 

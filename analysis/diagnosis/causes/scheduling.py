@@ -7,7 +7,7 @@ from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import samples
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import Threshold
 
 CAUSE = "scheduling"
 
@@ -47,6 +47,14 @@ def gpu_shared(e: Evidence) -> list[Cause]:
     )
 
 
+THROTTLED_SAMPLES = Threshold(
+    0.05,
+    "share",
+    "Of the samples, those with a reason to throttle from which it counts.",
+    "assumed",
+)
+
+
 def throttled(e: Evidence) -> list[Cause]:
     """Clocks are held down by heat, the board's power brake, or fixed clocks; or by the power cap far below where dense
     products run into it. Compute time x share of such samples x (1 - their SM clock / the highest sampled)."""
@@ -56,7 +64,7 @@ def throttled(e: Evidence) -> list[Cause]:
     for rank, own in e.samples.items():
         held = samples.throttled_samples(own)
         part = held.height / own.height
-        if part < limit("throttled_samples"):
+        if part < THROTTLED_SAMPLES.value:
             continue
         clock = float((held["sm_clock_mhz"] / held["top_clock_mhz"]).mean())  # type: ignore[arg-type]
         worst = max(worst, part * (1 - clock))

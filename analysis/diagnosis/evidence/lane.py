@@ -12,7 +12,7 @@ import polars as pl
 
 from analysis.diagnosis.evidence import exposed, waits
 from analysis.diagnosis.evidence.exposed import Exposed
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import PAUSE
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import parts, selection
@@ -69,7 +69,7 @@ class Lane:
         if self.source != "nvtx":
             return np.full(self.steps.height, np.nan)
         launching = pl.concat([frame["thread"] for frame in self.own.values()]).drop_nulls().unique()
-        long = pl.col("end_ns") - pl.col("start_ns") >= limit("pause")
+        long = pl.col("end_ns") - pl.col("start_ns") >= PAUSE.value
         still = selection.covered_time(self.events["runtime"].filter(pl.col("thread").is_in(launching.implode()), long))
         begin, end = self.steps["host_start_ns"].to_numpy(), self.steps["host_end_ns"].to_numpy()
         return np.asarray(end - begin - parts.lengths_inside(still, begin, end), dtype=np.float64)

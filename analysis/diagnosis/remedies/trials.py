@@ -18,7 +18,7 @@ import polars as pl
 
 from analysis.diagnosis import comparison
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import NOISE
 from jobs.point.point import Point, complete
 
 VERDICTS = ("helped", "within_noise", "did_not_help", "failed", "cannot_tell", "not_run")
@@ -78,7 +78,7 @@ def apply_remedy(point: Point, remedy: Mapping[str, Any]) -> Point:
 def _next(point: Point, causes: Sequence[Mapping[str, Any]], tried: set[tuple[str, str]]) -> Trial | None:
     """The first cause above noise with a remedy that was not tried on this point."""
     for cause in causes:
-        if not cause["remedy"] or cause["share"] < limit("noise"):
+        if not cause["remedy"] or cause["share"] < NOISE.value:
             continue
         other = apply_remedy(point, cause["remedy"]).id
         if (point.id, other) not in tried:
@@ -122,7 +122,7 @@ def gain(before: pl.DataFrame, after: pl.DataFrame, statuses: tuple[str | None, 
     a, b = Evidence(steps=before), Evidence(steps=after)
     samples = [comparison.samples_of(e) or 1 for e in (a, b)]
     step = comparison.difference(*(comparison.timed_steps(e) / n for e, n in zip((a, b), samples, strict=True)))
-    beyond = step.beyond(limit("noise") * step.a)
+    beyond = step.beyond(NOISE.value * step.a)
     verdict = "cannot_tell" if beyond is None else "within_noise" if not beyond else _side(step.by)
     value = -step.by / step.a
     half = None if step.half is None else step.half / step.a

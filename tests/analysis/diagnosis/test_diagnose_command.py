@@ -7,9 +7,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from analysis.diagnosis import thresholds, verdict
+from analysis.diagnosis import verdict
 from analysis.diagnosis.cause import CAUSES
-from analysis.diagnosis.causes.rules import RULES
+from analysis.diagnosis.causes.rules import RULES, list_thresholds
 from analysis.diagnosis.evidence import sources
 from analysis.tools import cli
 from tests.analysis.diagnosis.diagnosed import H200, MS, US, Run, written
@@ -185,6 +185,4 @@ def test_every_kind_of_the_task_has_a_rule():
 
 def test_every_threshold_is_used():
     code = "".join(path.read_text() for path in (ROOT / "analysis/diagnosis").rglob("*.py"))
-    assert [
-        name for name in thresholds.TABLE if f'limit("{name}")' not in code and f"limit('{name}')" not in code
-    ] == []
+    assert [name for name in list_thresholds() if f"{name.upper()}.value" not in code] == []
