@@ -94,7 +94,7 @@ class Cause:
         }
 
 
-def found(
+def list_cause(
     cause: str,
     kind: str,
     share: Share,

@@ -20,7 +20,7 @@ import polars as pl
 
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import NOISE
 from analysis.sweep.interval import half_interval
 from analysis.tables.part_names import PARTS
 
@@ -57,7 +57,7 @@ class Difference:
 @dataclass(frozen=True)
 class Comparison:
     """`step`: of steps, or of samples where the two have batches of different sizes (`of`). `steps`: how many there
-    were. `timed`: whether they are those of the timed look. `settings`: those that differ, (A, B)."""
+    were. `timed`: whether they are those of the timed run. `settings`: those that differ, (A, B)."""
 
     of: str
     step: Difference
@@ -68,7 +68,7 @@ class Comparison:
 
     @property
     def noise_ms(self) -> float:
-        return limit("noise") * self.step.a
+        return NOISE.value * self.step.a
 
     @property
     def verdict(self) -> str:
@@ -93,7 +93,7 @@ class Comparison:
         }
 
 
-def compared(a: Evidence, b: Evidence) -> Comparison:
+def compare_runs(a: Evidence, b: Evidence) -> Comparison:
     """What changed from A to B. Raises SourceError where one of them has no step."""
     timed = a.timed_ns is not None and b.timed_ns is not None
     times = [timed_steps(e) if timed else traced_steps(e) for e in (a, b)]
@@ -110,7 +110,7 @@ def compared(a: Evidence, b: Evidence) -> Comparison:
         (len(times[0]), len(times[1])),
         timed,
         parts,
-        changed(a, b),
+        setting_changes(a, b),
     )
 
 
@@ -143,7 +143,7 @@ def difference(a: Floats, b: Floats) -> Difference:
     return Difference(float(a.mean()), float(b.mean()), half)
 
 
-def changed(a: Evidence, b: Evidence) -> dict[str, tuple[Any, Any]]:
+def setting_changes(a: Evidence, b: Evidence) -> dict[str, tuple[Any, Any]]:
     """Settings that differ between two points."""
     if a.point is None or b.point is None:
         return {}
@@ -159,7 +159,7 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
     step = found.step
     noise = max(found.noise_ms, step.half or 0.0)
     counts = f"{found.steps[0]} and {found.steps[1]} {look} steps"
-    level = f" (noise level {noise / step.a:.1%}: 95 % of Welch's t over steps, at least {limit('noise'):.0%})"
+    level = f" (noise level {noise / step.a:.1%}: 95 % of Welch's t over steps, at least {NOISE.value:.0%})"
     means = f"{found.of} A {step.a * scale:.3f} {unit}, B {step.b * scale:.3f} {unit}"
     lines = [
         f"A {names[0]}",
@@ -183,7 +183,7 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
 def compare(a: Path, b: Path, as_json: bool) -> int:
     """Print the comparison; the exit status."""
     try:
-        found = compared(sources.gathered([a]), sources.gathered([b]))
+        found = compare_runs(sources.gather([a]), sources.gather([b]))
     except sources.SourceError as error:
         print(f"nightsweep compare: {error}", file=sys.stderr)
         return EXIT_WRONG

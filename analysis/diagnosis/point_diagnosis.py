@@ -2,7 +2,7 @@
 
     python -m analysis.diagnosis.point_diagnosis POINT_DIR --tables DIR --out FILE
 
-Of a point that is not ok nothing is said. Where its trace cannot be used, the timed look is diagnosed alone: one broken
+Of a point that is not ok nothing is said. Where its trace cannot be used, the timed run is diagnosed alone: one broken
 trace must not keep a sweep from its report.
 """
 
@@ -23,18 +23,18 @@ from analysis.diagnosis.verdict import Diagnosis
 from jobs.record.point_folder import record_of
 
 
-def of_point(folder: Path, tables: Path) -> dict[str, Any]:
+def diagnose_point(folder: Path, tables: Path) -> dict[str, Any]:
     """What schema.json describes, from a point's folder and the folder of its tables. A trace that cannot be used is
     missing, and says so on stderr."""
     if record_of(folder).status != "ok":
         return Diagnosis(Evidence(), None, {}, None, ()).as_json()
     try:
-        return verdict.judged(sources.of_point(folder, tables)).as_json()
+        return verdict.judge(sources.from_point(folder, tables)).as_json()
     except Exception as error:  # whatever a broken trace leads to
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         print(f"{folder}: diagnosed without its trace: {why}", file=sys.stderr)
-    timed = sources.of_point(folder, tables, with_traces=False)
-    return verdict.judged(dataclasses.replace(timed, absent={**timed.absent, "trace": why})).as_json()
+    timed = sources.from_point(folder, tables, with_traces=False)
+    return verdict.judge(dataclasses.replace(timed, absent={**timed.absent, "trace": why})).as_json()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args(argv)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(of_point(args.point, args.tables), indent=1) + "\n")
+    args.out.write_text(json.dumps(diagnose_point(args.point, args.tables), indent=1) + "\n")
     return 0
 
 

@@ -6,7 +6,7 @@ import json
 import textwrap
 
 from analysis.diagnosis.cause import Cause
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import HEALTHY, NOISE
 from analysis.diagnosis.verdict import Diagnosis
 from analysis.sweep.labels import counted
 
@@ -18,8 +18,8 @@ LEAST_PART = 0.005
 def screen(found: Diagnosis) -> str:
     """The verdict, the parts of the step, and the causes."""
     lines = [*_head(found), "", *_parts(found)]
-    losses = [cause for cause in found.causes if cause.share >= limit("noise")]
-    remarks = [cause for cause in found.causes if cause.share < limit("noise")]
+    losses = [cause for cause in found.causes if cause.share >= NOISE.value]
+    remarks = [cause for cause in found.causes if cause.share < NOISE.value]
     for place, cause in enumerate(losses, 1):
         lines += ["", *_cause(place, cause)]
     if remarks:
@@ -41,7 +41,7 @@ def _head(found: Diagnosis) -> list[str]:
         f"mean of {counted(steps, 'traced step')} of {counted(ranks, 'rank')}" if steps else "median of the timed steps"
     )
     verdict = {
-        True: f"healthy: no cause takes {limit('healthy'):.0%} of the step",
+        True: f"healthy: no cause takes {HEALTHY.value:.0%} of the step",
         False: "time to gain: see the causes, the largest first",
         None: "without a trace of a GPU it is not known whether this is healthy",
     }[found.healthy]

@@ -9,7 +9,7 @@ from typing import Any
 from analysis.diagnosis.cause import Cause
 from analysis.diagnosis.causes.rules import RULES
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import HEALTHY, HEALTHY_SUM, NOISE
 from analysis.tables.part_names import BUSY, PARTS
 
 REMARKS = frozenset(rule.kind for rule in RULES if rule.remark)
@@ -41,20 +41,20 @@ class Diagnosis:
         }
 
 
-def judged(e: Evidence) -> Diagnosis:
+def judge(e: Evidence) -> Diagnosis:
     """The verdict on a run."""
     causes = [cause for rule in RULES if e.lanes or not rule.traced for cause in rule.find(e)]
-    kept = [c for c in capped(e, causes) if c.kind in REMARKS or c.share >= limit("noise")]
+    kept = [c for c in cap_shares(e, causes) if c.kind in REMARKS or c.share >= NOISE.value]
     ranked = tuple(sorted(kept, key=lambda c: -c.share))
     traced = bool(e.periods.size)
     timed = None if e.timed_ns is None else e.timed_ns / 1e6
     step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed
     total = sum(c.share for c in ranked)
-    well = all(c.share < limit("healthy") for c in ranked) and total < limit("healthy_sum")
+    well = all(c.share < HEALTHY.value for c in ranked) and total < HEALTHY_SUM.value
     return Diagnosis(e, step, e.parts, well if traced else None, ranked)
 
 
-def capped(e: Evidence, causes: list[Cause]) -> list[Cause]:
+def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
     """The causes with shares cut so that those of a pool add up to no more than the pool, the largest served first."""
     if not e.periods.size:
         return causes

@@ -40,7 +40,7 @@ def hardware(points: pl.DataFrame) -> str:
     return f"Hardware: {_join(models)}{word}, {hosts} host{'s' * (hosts != 1)}."
 
 
-def fixed(points: pl.DataFrame) -> str:
+def shared_settings(points: pl.DataFrame) -> str:
     """The settings that all points of a workload share, exactly."""
     sentences = []
     for workload, part in dataset.per_workload(points.sort("workload")):
@@ -49,7 +49,7 @@ def fixed(points: pl.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def usual(points: pl.DataFrame, drawn: pl.DataFrame) -> str:
+def usual_settings(points: pl.DataFrame, drawn: pl.DataFrame) -> str:
     """The settings that labels leave unsaid, where they name differences from the most common ones of all points; of
     the models that are drawn."""
     sentences = []
@@ -74,8 +74,8 @@ def caption(family: Family, tables: dataset.Tables) -> str:
         counts(points, family.aside),
         spread_in_time(points, tables),
         hardware(points),
-        fixed(points),
+        shared_settings(points),
         # Labels that leave settings unsaid are made among all points.
-        usual(tables["points"], points) if family.usual else "",
+        usual_settings(tables["points"], points) if family.usual else "",
     ]
     return " ".join(text for text in parts if text)

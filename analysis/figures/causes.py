@@ -6,7 +6,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.diagnosis.known import seen
+from analysis.diagnosis.known_losses import known_points
 from analysis.figures import panels, style
 from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
@@ -29,8 +29,8 @@ def shares(tables: dataset.Tables) -> pl.DataFrame:
     """Per configuration of which something is known, and cause: the sum of the shares of its kinds, mean over `n`
     points; `kind`: the configuration's largest. A time that two causes share may count for both."""
     points = dataset.ok_points(tables).select("point_id", *BAR)
-    found = seen(tables).join(points, on="point_id").filter(pl.col("cause").is_in(list(COLOURS)))
-    count = points.filter(pl.col("point_id").is_in(seen(tables)["point_id"].unique().implode()))
+    found = known_points(tables).join(points, on="point_id").filter(pl.col("cause").is_in(list(COLOURS)))
+    count = points.filter(pl.col("point_id").is_in(known_points(tables)["point_id"].unique().implode()))
     of_each = found.group_by(*BAR, "cause", "kind").agg(pl.col("share").sum())
     n = count.group_by(BAR).agg(n=pl.len())
     kinds = n.join(of_each, on=BAR, how="left").with_columns(share=pl.col("share").fill_null(0.0) / pl.col("n"))
@@ -74,7 +74,7 @@ FAMILY = Family(
     "end is the kind of the largest share. Of points with a trace, and of those with a loss that shows without "
     "one. A time that two causes share may count for both.",
     "Of no point it is known what takes its time.",
-    lambda tables: with_ids(tables, seen(tables)["point_id"]),
+    lambda tables: with_ids(tables, known_points(tables)["point_id"]),
     paint,
     numbers=lambda _points, tables: shares(tables),
 )

@@ -19,7 +19,7 @@ UNITS = {"image": ("sample", "samples_per_s", "sample_j"), "llm": ("token", "tok
 """By workload: what energy is counted by, the column of its rate, and that of its energy."""
 
 
-def placed(tables: dataset.Tables) -> pl.DataFrame:
+def energy_points(tables: dataset.Tables) -> pl.DataFrame:
     """Points with the energy of their GPUs: `unit` (sample, token), `gpu_ms` and `energy_mj` of one; gpu_ms is the time
     of all of the point's GPUs together."""
     points = dataset.ok_points(tables).filter(pl.col("energy_j").is_not_null())
@@ -34,7 +34,7 @@ def placed(tables: dataset.Tables) -> pl.DataFrame:
 
 def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """One panel a workload."""
-    points = placed(tables)
+    points = energy_points(tables)
     parts = dataset.per_workload(points)
     made, panels = style.facets(len(parts), 3.0)
     for axes, (workload, part) in zip(panels, parts, strict=True):
@@ -84,7 +84,7 @@ FAMILY = Family(
     "Energy of a sample (image) or token (llm) by the GPUs' own counters over the timed window, against the "
     "time that it takes of all GPUs together; a dot is a point. Dotted: a GPU's mean power.",
     "No point has the energy of its GPUs.",
-    placed,
+    energy_points,
     paint,
     numbers=results("unit", "gpu_ms", "energy_mj"),
 )

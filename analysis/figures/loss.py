@@ -34,7 +34,7 @@ def curves(tables: dataset.Tables) -> pl.DataFrame:
 def _panel(axes: Axes, workload: str, frame: pl.DataFrame, beside: bool) -> None:
     shown, more = dataset.leading(frame, MOST)
     for index, curve in enumerate(shown.partition_by("config_order", maintain_order=True)):
-        look = panels.look(index, curve, shown)
+        look = panels.line_style(index, curve, shown)
         name = f"{panels.brief(curve['config'][0])}, n = {max(curve['n'])}"
         every = max(1, curve.height // 8)
         axes.plot(curve["step"], curve["mean"], label=name, markevery=(index % every, every), **look)

@@ -40,7 +40,7 @@ _ORDERED = ("#00224E", "#35456C", "#666970", "#948E77", "#C8B866")
 HATCHES = ("", "////", "\\\\\\\\", "....", "xxxx", "----", "||||")
 
 
-def look(name: str, value: Any, levels: list[Any]) -> tuple[str, str]:
+def fill_style(name: str, value: Any, levels: list[Any]) -> tuple[str, str]:
     """Colour and hatch of a value. `levels`: all values that the figure shows, which place a number."""
     known = COLOURS.get(name)
     if known is None:

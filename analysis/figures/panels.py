@@ -32,7 +32,7 @@ def colour_of(points: pl.DataFrame) -> tuple[str, dict[str, str]]:
     return "workload", style.WORKLOAD_COLOURS
 
 
-def look(index: int, curve: pl.DataFrame, among: pl.DataFrame) -> dict[str, Any]:
+def line_style(index: int, curve: pl.DataFrame, among: pl.DataFrame) -> dict[str, Any]:
     """The line of a configuration: the colour of its strategy or precision where that varies in its workload."""
     by, colours = colour_of(among.filter(pl.col("workload") == curve["workload"][0]))
     return style.line(index, None if by == "workload" else colours.get(str(curve[by][0])))
@@ -66,7 +66,7 @@ def column(axes: Axes, x: float, values: np.ndarray, colour: str, hatch: str, wi
     axes.plot(x + spread, values, "o", color="white", markeredgecolor="black", markeredgewidth=0.7, markersize=3)
 
 
-def lying(axes: Axes, y: float, values: np.ndarray, colour: str, hatch: str) -> None:
+def bar(axes: Axes, y: float, values: np.ndarray, colour: str, hatch: str) -> None:
     """The same as `column`, from left to right."""
     median, height = float(np.median(values)), 0.72
     axes.barh(y, median, height=height, color=colour, alpha=0.35, edgecolor="none")
@@ -85,7 +85,7 @@ def dots(axes: Axes, points: pl.DataFrame, value: str, title: str, scale: float,
     stand = len(groups) <= UPRIGHT
     for place, group in enumerate(groups):
         kind, values = str(group[by][0]), group[value].to_numpy() * scale
-        (column if stand else lying)(axes, place, values, colours.get(kind, style.GREY), hatches.get(kind, ""))
+        (column if stand else bar)(axes, place, values, colours.get(kind, style.GREY), hatches.get(kind, ""))
     labels, counts = [group["config"][0] for group in groups], [group.height for group in groups]
     if stand:
         _ticks(axes, labels, counts)

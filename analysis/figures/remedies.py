@@ -17,7 +17,7 @@ SIDES = ("point_id", "remedied_id")
 """Columns of `remedies` with the point before and after."""
 
 
-def chosen(tables: dataset.Tables) -> list[dict[str, Any]]:
+def choose_trials(tables: dataset.Tables) -> list[dict[str, Any]]:
     """The trials that are shown, the best first: of those measured, with a timeline of both points."""
     traced = tables["timeline"]["point_id"].unique().implode()
     both = pl.col("point_id").is_in(traced) & pl.col("remedied_id").is_in(traced)
@@ -39,7 +39,7 @@ def events_of(tables: dataset.Tables, point_id: str) -> pl.DataFrame:
 
 def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """Two timelines a trial, to the same scale."""
-    trials = chosen(tables)
+    trials = choose_trials(tables)
     sides = [(trial, name, events_of(tables, trial[name])) for trial in trials for name in SIDES]
     heights = [0.22 * len(timeline.rows_of(events)) + 0.55 for _, _, events in sides]
     made = style.figure(height_in=sum(heights) + 0.4)
@@ -63,7 +63,7 @@ def title(trial: dict[str, Any], after: bool) -> str:
 
 def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
     """The bars of all sides."""
-    return pl.concat([events_of(tables, trial[side]) for trial in chosen(tables) for side in SIDES])
+    return pl.concat([events_of(tables, trial[side]) for trial in choose_trials(tables) for side in SIDES])
 
 
 FAMILY = Family(
@@ -71,7 +71,7 @@ FAMILY = Family(
     "The remedies that gained most and least, of those that were tried: the first traced rank before and "
     "after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed look.",
     "No remedy was tried on points with traces (target remedies), so there is nothing to compare.",
-    lambda tables: with_ids(tables, [t[n] for t in chosen(tables) for n in SIDES]),
+    lambda tables: with_ids(tables, [t[n] for t in choose_trials(tables) for n in SIDES]),
     paint,
     numbers=numbers,
     usual=False,

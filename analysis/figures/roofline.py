@@ -21,7 +21,7 @@ from analysis.metrics.points import peaks
 from analysis.sweep import dataset
 
 
-def placed(tables: dataset.Tables) -> list[dict[str, Any]]:
+def roofline_points(tables: dataset.Tables) -> list[dict[str, Any]]:
     """Points with all that it takes, each with intensity (FLOP/byte) and flops_per_s (of one GPU)."""
     measured = dataset.ok_points(tables).filter(pl.col("mfu_percent").is_not_null())
     busy = memory_busy(tables)
@@ -46,7 +46,7 @@ def memory_busy(tables: dataset.Tables) -> dict[str, float]:
 
 def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """One roofline a model of GPU."""
-    rows = placed(tables)
+    rows = roofline_points(tables)
     models = sorted({row["accelerator"] for row in rows})
     made, panels = style.facets(len(models), 3.0)
     for axes, model in zip(panels, models, strict=True):
@@ -91,7 +91,7 @@ def _panel(axes: Axes, rows: list[dict[str, Any]]) -> None:
 def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
     """Where each point stands."""
     names = ("point_id", "config", "precision", "accelerator", "intensity", "flops_per_s", "peak_flops_per_s")
-    return pl.DataFrame(placed(tables), infer_schema_length=None).select(names)
+    return pl.DataFrame(roofline_points(tables), infer_schema_length=None).select(names)
 
 
 FAMILY = Family(
@@ -100,7 +100,7 @@ FAMILY = Family(
     "bandwidth and the peak of its precision, as the maker states them. Bytes are those that the memory "
     "interface moved, by the GPU's own counters (GPM).",
     "No point has both an MFU and counters of its GPU's memory, so there is no roofline.",
-    lambda tables: with_ids(tables, [row["point_id"] for row in placed(tables)]),
+    lambda tables: with_ids(tables, [row["point_id"] for row in roofline_points(tables)]),
     paint,
     numbers=numbers,
 )

@@ -39,7 +39,7 @@ SHARING = (
 any point on one rank that is alike in all other settings is its base."""
 
 
-def compared(tables: dataset.Tables) -> pl.DataFrame:
+def scaling_points(tables: dataset.Tables) -> pl.DataFrame:
     """The points of nights in which their group ran on several numbers of ranks (`world`) or of nodes (`shape` tells
     both). One that is the base of several groups is there for each."""
     ranks = pl.coalesce("world_size", pl.col("nodes") * pl.col("ranks_per_node"))
@@ -68,7 +68,7 @@ def speed_ups(tables: dataset.Tables) -> pl.DataFrame:
 
     Where the fewest ranks come in two shapes (1 x 2, 2 x 1), the one on fewer nodes is the base.
     """
-    points = compared(tables)
+    points = scaling_points(tables)
     bases = points.sort(*SHAPE).group_by(GROUP, maintain_order=True).agg(pl.col(SHAPE).first())
     found = nights.ratios(points, "samples_per_s", GROUP, SHAPE, bases)
     names = {"ratio": "median_up", "least": "least_up", "most": "most_up"}
@@ -81,13 +81,13 @@ def speed_ups(tables: dataset.Tables) -> pl.DataFrame:
 
 def losses(tables: dataset.Tables) -> pl.DataFrame:
     """Per group, numbers of ranks and nodes, and part: by how much of the step on the fewest ranks the part is longer
-    than there (`share`; shorter: below 0), mean over ranks, in the traced looks of the same nights; `n`, the points on
+    than there (`share`; shorter: below 0), mean over ranks, in the traced runs of the same nights; `n`, the points on
     so many."""
     bars = breakdown.mean_parts(tables, by="point_id").pivot("part", index=["point_id", "rank"], values="mean_ms")
     parts = list(GROUPS)
     bars = bars.with_columns(pl.lit(0.0).alias(part) for part in parts if part not in bars.columns)
     means = bars.group_by("point_id").agg(pl.col(part).fill_null(0).mean() for part in parts)
-    traced = nights.select_shared_nights(compared(tables).join(means, on="point_id"), GROUP, "shape")
+    traced = nights.select_shared_nights(scaling_points(tables).join(means, on="point_id"), GROUP, "shape")
     cells = traced.group_by(*GROUP, "night", "world", "nodes").agg(pl.col(*parts).mean(), n=pl.len())
     cells = cells.sort("night", "world", "nodes")
     base = cells.unique([*GROUP, "night"], keep="first", maintain_order=True)
@@ -164,7 +164,7 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
     groups = shapes.partition_by("workload", "config_order", maintain_order=True)
     more = f", the first {MOST} of {len(groups)} groups" if len(groups) > MOST else ""
     groups = groups[:MOST]
-    looks = [panels.look(index, group, shapes) for index, group in enumerate(groups)]
+    looks = [panels.line_style(index, group, shapes) for index, group in enumerate(groups)]
     lost = losses(tables).partition_by(*GROUP, "world", "nodes", maintain_order=True)[:MOST_LOST]
     heights = [0.17 * len(groups) + 0.75, 0.17 * max(len(lost), len(GROUPS)) + 0.75][: 1 + bool(lost)]
     made = style.figure(height_in=sum(heights) + 0.3)
@@ -196,7 +196,7 @@ FAMILY = Family(
     "with any that did and is alike in all else. Below, of traced points of one night: by how much each part of"
     " a step is longer than on the fewest ranks, mean over ranks.",
     "No two points differ only in their number of ranks or nodes.",
-    lambda tables: compared(tables).unique("point_id", maintain_order=True),
+    lambda tables: scaling_points(tables).unique("point_id", maintain_order=True),
     paint,
     numbers=lambda _points, tables: speed_ups(tables),
     note=note,

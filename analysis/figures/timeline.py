@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import NOISE
 from analysis.figures import panels, style
 from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
@@ -25,12 +25,12 @@ AROUND_S = 2.0
 FEWEST = 3
 
 
-def chosen(tables: dataset.Tables) -> dict[str, Any] | None:
+def choose_point(tables: dataset.Tables) -> dict[str, Any] | None:
     """The point that is shown: ok, with a timeline, of the most ranks; among these the one with most to gain
     (`kind`, `share`: its largest finding above the noise, else null), then the first in order."""
     has = tables["timeline"]["point_id"].unique().to_list()
     points = dataset.ok_points(tables).filter(pl.col("point_id").is_in(has))
-    above = pl.col("share") >= limit("noise")
+    above = pl.col("share") >= NOISE.value
     first = tables["diagnoses"].filter(pl.col("place") == 1, above).select("point_id", "kind", "share")
     points = points.join(first, on="point_id", how="left", maintain_order="left")
     order = ["world_size", "share"]
@@ -137,7 +137,7 @@ def legend(made: Figure, events: pl.DataFrame) -> None:
 
 def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
     """Lanes of each rank, and rows of samples."""
-    point = chosen(tables)
+    point = choose_point(tables)
     assert point is not None  # as there are points
     events = tables["timeline"].filter(pl.col("point_id") == point["point_id"])
     frame, columns = samples(tables, point["point_id"])
@@ -182,7 +182,7 @@ FAMILY = Family(
     " which nothing runs on a rank's device. Samples are on the host's clock; that of SMs is a mean over the "
     "time before it (docs/telemetry.md).",
     "No point has a trace, so there is no timeline.",
-    lambda tables: with_ids(tables, [point["point_id"]] if (point := chosen(tables)) else []),
+    lambda tables: with_ids(tables, [point["point_id"]] if (point := choose_point(tables)) else []),
     paint,
     numbers=numbers,
     usual=False,

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.known import seen
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.known_losses import known_points
+from analysis.diagnosis.thresholds import NOISE
 from analysis.figures.remedies import change
 from analysis.sweep import dataset
 from analysis.sweep.labels import percent
@@ -56,7 +56,7 @@ def lines(tables: dataset.Tables) -> tuple[_Rows, _Rows]:
     blind: list[dict[str, str]] = []
     for i, text in named.items():
         causes = found[(i,)].sort("place").to_dicts() if (i,) in found else []
-        lossy = [cause for cause in causes if cause["share"] >= limit("noise")]
+        lossy = [cause for cause in causes if cause["share"] >= NOISE.value]
         own = {"point_id": i, "config": text}
         if not lossy and any(cause["kind"] == "missing_trace" for cause in causes):
             blind.append(own)
@@ -90,11 +90,11 @@ def _line(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[st
     }
 
 
-def lost(tables: dataset.Tables) -> _Rows:
+def lost_hours(tables: dataset.Tables) -> _Rows:
     """GPU-hours of the timed steps that each kind of cause took, over the sweep's own points; share of those of the
     points of which something is known."""
-    known = seen(tables)
-    own = known.filter(pl.col("share") >= limit("noise"))
+    known = known_points(tables)
+    own = known.filter(pl.col("share") >= NOISE.value)
     whole = known.unique("point_id")["gpu_s"].sum()
     rows = (
         own.group_by("cause", "kind")
@@ -110,7 +110,7 @@ def lost(tables: dataset.Tables) -> _Rows:
 def changes(tables: dataset.Tables) -> _Rows:
     """The changes of settings that are worth most: GPU-hours of the timed steps that they gained, where they were
     tried, else would by the diagnosis."""
-    own = tables.own()["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= limit("noise"))
+    own = tables.own()["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= NOISE.value)
     tried = tables["remedies"].select("point_id", "kind", "remedy", "gain", "verdict")
     joined = own.join(tried, on=["point_id", "kind", "remedy"], how="left", maintain_order="left")
     measured = pl.col("gain").is_not_null()

@@ -15,7 +15,7 @@ _SIZES = ((1000, 8), (1000, 2), (500, 2), (500, 1), (250, 1))
 """(units of the width, ranks) that are tried, until a point is within its share of BYTES; the last one is taken."""
 
 
-def of_points(events: pl.DataFrame) -> dict[str, Any]:
+def point_lanes(events: pl.DataFrame) -> dict[str, Any]:
     """By point: {"end_ms", "units", "ranks": in all, "steps": where they start, "lanes": rows of (rank, lane, what,
     [gap, length, gap, length, ...])}, in units of the width."""
     own = events.sort("point_id", "rank", "start_ns").partition_by("point_id", as_dict=True, maintain_order=True)

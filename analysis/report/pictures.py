@@ -29,7 +29,7 @@ def figures(tables: dataset.Tables, folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def left_out(folder: Path) -> list[str]:
+def missing_figures(folder: Path) -> list[str]:
     """A line for each figure that the tables have nothing to show of, or whose drawing failed."""
     path = folder / style.LEFT_OUT
     return path.read_text().splitlines() if path.exists() else []

@@ -49,7 +49,7 @@ def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log]
         "vary": {workload: dataset.varying(part, but=()) for workload, part in dataset.per_workload(points)},
         "results": _results(points),
         "parts": parts(tables),
-        "lanes": lanes.of_points(tables["timeline"]),
+        "lanes": lanes.point_lanes(tables["timeline"]),
         "causes": causes(tables, texts),
         "facts": facts(found, texts),
         "logs": {point: [log.file, log.text] for point, log in logs.items()},

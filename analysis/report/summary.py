@@ -80,7 +80,7 @@ def _pair(group: pl.DataFrame, work: str, measure: str) -> dict[str, Any]:
     ordered = each.sort("value", "point_id", descending=[True, False])
     best, worst = ordered.row(0, named=True), ordered.row(-1, named=True)
     sides = {
-        side: {"id": row["point_id"], "n": row["n"], "value": _short(row["value"]), "config": _told(row, other)}
+        side: {"id": row["point_id"], "n": row["n"], "value": _short(row["value"]), "config": _sentence(row, other)}
         for side, row, other in (("best", best, worst), ("worst", worst, best))
     }
     return {"work": work, "measure": measure, "configurations": each.height, **sides} | {
@@ -88,7 +88,7 @@ def _pair(group: pl.DataFrame, work: str, measure: str) -> dict[str, Any]:
     }
 
 
-def _told(row: dict[str, Any], other: dict[str, Any]) -> str:
+def _sentence(row: dict[str, Any], other: dict[str, Any]) -> str:
     """What sets a configuration apart from the other one; of another workload, from all of its own."""
     if row["workload"] != other["workload"]:
         return f"{row['workload']}: {row['config']}"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import jinja2
 
-from analysis.diagnosis.known import seen
+from analysis.diagnosis.known_losses import known_points
 from analysis.figures import captions, style
 from analysis.paper.claims.claim import NOT
 from analysis.paper.claims.claims import CLAIMS
@@ -52,17 +52,17 @@ def render(
         reasons=summary.reasons(points),
         extremes=summary.extremes(tables),
         figures=pictures.figures(tables, figure_folder),
-        left_out=(left_out := pictures.left_out(figure_folder)),
+        left_out=(left_out := pictures.missing_figures(figure_folder)),
         failed=any(style.FAILED in line for line in left_out),
         claims=verdicts if any(verdict.points for verdict in verdicts) else [],
         where={v.claim.id: where_time_goes(v, tables) if v.status == NOT else {} for v in verdicts},
         fewest=FEWEST,
         points=table.point_table(points),
         most_settings=MOST_SETTINGS,
-        fixed=captions.fixed(points) if points.height else "",
+        fixed=captions.shared_settings(points) if points.height else "",
         troubles=summary.troubles(tables),
-        why={"lines": known, "blind": blind, "lost": causes.lost(tables), "changes": causes.changes(tables)}
-        | {"trials": causes.trials(tables), "seen": seen(tables)["point_id"].n_unique()},
+        why={"lines": known, "blind": blind, "lost": causes.lost_hours(tables), "changes": causes.changes(tables)}
+        | {"trials": causes.trials(tables), "seen": known_points(tables)["point_id"].n_unique()},
         costs=trust.costs(tables),
         clocks=trust.clocks(tables),
         events=trust.events(tables),

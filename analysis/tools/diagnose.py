@@ -17,7 +17,7 @@ EXIT_WRONG = 2
 def diagnose(paths: Sequence[Path], log_of_gpus: Path | None, as_json: bool) -> int:
     """Print the diagnosis of a run; the exit status."""
     try:
-        found = verdict.judged(sources.gathered(paths, log_of_gpus))
+        found = verdict.judge(sources.gather(paths, log_of_gpus))
     except sources.SourceError as error:
         print(f"nightsweep diagnose: {error}", file=sys.stderr)
         return EXIT_WRONG

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from analysis.diagnosis import thresholds
-from analysis.diagnosis.causes.rules import RULES
+from analysis.diagnosis.causes.rules import RULES, list_thresholds
 from analysis.tables.column import Column
 from analysis.tables.points import TABLES
 from analysis.tables.traces import TRACE_TABLES
@@ -87,7 +87,7 @@ def diagnosis() -> str:
     """docs/diagnosis.md: how a diagnosis is read, every kind of cause and every threshold."""
     kinds = [f"| `{rule.kind}` | {rule.cause} | {rule.text} |" for rule in RULES]
     limits = [
-        f"| `{name}` | {t.value:.12g} | {t.unit} | {t.text} | {t.source} |" for name, t in thresholds.TABLE.items()
+        f"| `{name}` | {t.value:.12g} | {t.unit} | {t.text} | {t.source} |" for name, t in list_thresholds().items()
     ]
     head = Path(thresholds.__file__).with_name("diagnosis.head.md").read_text()
     return "\n".join(

@@ -45,7 +45,7 @@ def exports(folder: Path) -> list[Path]:
 
 def ours(folder: Path) -> str:
     """The material causes, the largest first."""
-    found = verdict.judged(sources.gathered([folder])).as_json()
+    found = verdict.judge(sources.gather([folder])).as_json()
     causes = [c for c in found["causes"] if c["share"] >= 0.005][:SHOWN]
     told = [_cause(c) for c in causes]
     remarks = [c["kind"] for c in found["causes"] if c["kind"].startswith("missing_")]

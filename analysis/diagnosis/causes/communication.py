@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, found
+from analysis.diagnosis.cause import Cause, Fact, list_cause
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals as remedies
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import selection
@@ -31,13 +31,21 @@ def communicates(e: Evidence) -> bool:
     return any(lane.exposed.calls.height for lane in e.lanes)
 
 
+NETWORK_BYTES_PER_S = Threshold(
+    12.5e9,
+    "bytes/s",
+    "Link of a rank between hosts, and where nothing tells of the link.",
+    "100 Gbit/s; a GPU of a DGX H100 has 400",
+)
+
+
 def link(e: Evidence) -> tuple[float, str]:
     """Bandwidth between ranks in one direction, bytes/s, and what that is taken from."""
     hosts = e.record.hosts
     if len(hosts) == 1 and len(hosts[0].gpus) > 1 and hosts[0].topology:
         links = [int(n) for n in re.findall(r"\bNV(\d+)\b", hosts[0].topology)]
         return (min(links) * NVLINK_BYTES_PER_S, f"NV{min(links)}") if links else (PCIE_BYTES_PER_S, "PCIe")
-    return limit("network_bytes_per_s"), "a network" if len(hosts) > 1 else "an unknown link"
+    return NETWORK_BYTES_PER_S.value, "a network" if len(hosts) > 1 else "an unknown link"
 
 
 def calls(lane: Lane) -> pl.DataFrame:
@@ -51,10 +59,26 @@ def calls(lane: Lane) -> pl.DataFrame:
     return own.with_columns(on_bus=bus)
 
 
-def reachable(e: Evidence) -> float:
+LARGE_MESSAGE = Threshold(
+    16 << 20,
+    "bytes",
+    "From this size on the link, not the start of a message, decides.",
+    "two H200s (tests/data/labelled, half tune): 0.35 to 0.58 of NVLink's rate from here on, 0.2 at 1 MiB",
+)
+
+
+REACHABLE_LINK = Threshold(
+    0.55,
+    "share",
+    "Of the link's bandwidth, what large messages reach.",
+    "two H200s: messages of 109 MB at 248 of 450 GB/s; of 64 and 128 MiB at 244 and 240 (launch_bound_fsdp2)",
+)
+
+
+def reachable_rate(e: Evidence) -> float:
     """Bus bandwidth that large messages reach: the best of the run, or what the link allows, bytes/s."""
-    rates = [_rate(calls(lane).filter(pl.col("bytes") >= limit("large_message"))) for lane in e.lanes]
-    return max([limit("reachable_link") * link(e)[0], *rates])
+    rates = [_rate(calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)) for lane in e.lanes]
+    return max([REACHABLE_LINK.value * link(e)[0], *rates])
 
 
 def _rate(own: pl.DataFrame) -> float:
@@ -62,13 +86,21 @@ def _rate(own: pl.DataFrame) -> float:
     return float(known["on_bus"].sum()) * 1e9 / max(float(known["transfer_ns"].sum()), 1.0)
 
 
+SMALL_MESSAGE = Threshold(
+    4 << 20,
+    "bytes",
+    "Collectives of smaller messages would gain from being one.",
+    "two H200s (tests/data/h200-ranks): 3.8 us for 256 bytes, 5 us for 128 KiB; 0.19 of NVLink's rate at 2 MiB",
+)
+
+
 def small_saving(e: Evidence, lane: Lane) -> Floats:
     """Exposed transfer, ns a step, that small messages of a kind would save as one."""
-    own = calls(lane).filter(pl.col("bytes") < limit("small_message")).drop_nulls(["transfer_ns", "on_bus"])
+    own = calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value).drop_nulls(["transfer_ns", "on_bus"])
     saved = np.zeros(lane.steps.height)
     for part in own.partition_by("collective"):
         whole, steps = float(part["transfer_ns"].sum()), lane.steps.height
-        merged = steps * float(part["transfer_ns"].min()) + float(part["on_bus"].sum()) * 1e9 / reachable(e)  # type: ignore[arg-type]
+        merged = steps * float(part["transfer_ns"].min()) + float(part["on_bus"].sum()) * 1e9 / reachable_rate(e)  # type: ignore[arg-type]
         if part.height >= 2 * steps and whole > merged:
             saved += lane.summed(part["start_ns"], part["exposed_ns"].to_numpy() * (1 - merged / whole))
     return saved
@@ -77,7 +109,7 @@ def small_saving(e: Evidence, lane: Lane) -> Floats:
 def small_starts(lane: Lane) -> pl.DataFrame:
     """Small collectives of kinds of which a step has several: start_ns, and `saved`, the share of them that one in each
     step would make needless."""
-    own = calls(lane).filter(pl.col("bytes") < limit("small_message"))
+    own = calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value)
     kept = 1 / (pl.len().over("collective") / lane.steps.height)
     return own.select("start_ns", saved=1 - kept).filter(pl.col("saved") > 0)
 
@@ -95,15 +127,21 @@ def small_launching(lane: Lane) -> Floats:
     return lane.summed(idle[:, 0], (idle[:, 1] - idle[:, 0]) * saved)
 
 
+SLOW_LINK = Threshold(
+    0.25,
+    "share",
+    "Bus bandwidth of large messages over the link's; less is slow.",
+    "two H200s (tests/data/labelled): 0.35 to 0.55 over NVLink, 0.05 where NCCL goes through the host's memory",
+)
+
+
 def slow_saving(e: Evidence, lane: Lane) -> Floats:
     """Exposed transfer, ns a step, that a link as fast as it could be would save."""
-    own = calls(lane).filter(pl.col("bytes") >= limit("large_message"))
+    own = calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)
     rate = _rate(own)
-    if not own.height or rate >= limit("slow_link") * link(e)[0]:
+    if not own.height or rate >= SLOW_LINK.value * link(e)[0]:
         return np.zeros(lane.steps.height)
-    return lane.summed(
-        own["start_ns"], own["exposed_ns"].to_numpy() * (1 - rate / (limit("reachable_link") * link(e)[0]))
-    )
+    return lane.summed(own["start_ns"], own["exposed_ns"].to_numpy() * (1 - rate / (REACHABLE_LINK.value * link(e)[0])))
 
 
 def small_messages(e: Evidence) -> list[Cause]:
@@ -113,18 +151,18 @@ def small_messages(e: Evidence) -> list[Cause]:
     collective x (1 - 1/their number in a step)."""
     if not communicates(e):
         return []
-    small = [calls(lane).filter(pl.col("bytes") < limit("small_message")) for lane in e.lanes]
+    small = [calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value) for lane in e.lanes]
     steps = sum(lane.steps.height for lane in e.lanes)
     frame = pl.concat(small)
     proposals: list[dict[str, Any]] = [{"ddp_bucket_mb": 25}, {"local_steps": 8}]
-    return found(
+    return list_cause(
         CAUSE,
         "small_messages",
         e.share(e.of_lanes(lambda lane: small_saving(e, lane) + small_launching(lane) * e.host_scale)),
         "none",
         method="exposed transfer of small messages x (1 - time as one / time of all), and idle time till their launch",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
-        remedy=remedies.chosen(e.point, *proposals) if e.point else {},
+        remedy=remedies.choose(e.point, *proposals) if e.point else {},
         evidence=[
             Fact("small collectives", frame.height / steps, "a step", "collectives"),
             Fact("their mean size", float(frame["bytes"].mean() or 0) / 1e3, "kB", "collectives"),  # type: ignore[arg-type]
@@ -137,17 +175,17 @@ def slow_interconnect(e: Evidence) -> list[Cause]:
     bandwidth / what the link lets them reach)."""
     if not communicates(e):
         return []
-    rate = max((_rate(calls(lane).filter(pl.col("bytes") >= limit("large_message"))) for lane in e.lanes), default=0.0)
+    rate = max((_rate(calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)) for lane in e.lanes), default=0.0)
     bandwidth, name = link(e)
     proposals: list[dict[str, Any]] = [{"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}]
-    return found(
+    return list_cause(
         CAUSE,
         "slow_interconnect",
         e.share(e.of_lanes(lambda lane: slow_saving(e, lane))),
         "communication",
         method="exposed transfer of large messages x (1 - bus bandwidth / reachable bandwidth)",
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
-        remedy=remedies.chosen(e.point, *proposals) if e.point else {},
+        remedy=remedies.choose(e.point, *proposals) if e.point else {},
         evidence=[
             Fact("bus bandwidth of large messages", rate / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),
@@ -175,14 +213,14 @@ def exposed_communication(e: Evidence) -> list[Cause]:
     if not any(lane.exposed.matched for lane in e.lanes):
         facts.append(Fact("ranks that tell of it", 1, "", "reports"))
         share = share.times(0.0, value=1.0)  # some or all of it may be waiting for ranks without a trace
-    return found(
+    return list_cause(
         CAUSE,
         "exposed_communication",
         share.__class__(share.value, share.low, whole.high if share.high is not None else None),
         "communication",
         method="exposed transfer, as far as compute can hide it, and half of the rest",
         advice="overlap communication with the backward pass, send less, or send less often",
-        remedy=remedies.chosen(e.point, *_less(e)) if e.point else {},
+        remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
         evidence=facts,
     )
 
@@ -226,7 +264,7 @@ def straggler(e: Evidence) -> list[Cause]:
     instead = _instead(e, rank)
     facts = [Fact(f"instead: {what}", ns / 1e6, "ms a step", "stragglers") for what, ns in instead]
     loading = bool(instead) and instead[0][0] == "range data"
-    return found(
+    return list_cause(
         CAUSE,
         "straggler",
         share,
@@ -237,7 +275,7 @@ def straggler(e: Evidence) -> list[Cause]:
             if rank is None
             else f"rank {rank} is late: look at what it does instead"
         ),
-        remedy=remedies.chosen(e.point, {"loader_workers": 4}) if loading and e.point else {},
+        remedy=remedies.choose(e.point, {"loader_workers": 4}) if loading and e.point else {},
         evidence=facts,
         rank=rank,
     )

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes import memory_management
 from analysis.diagnosis.causes.insufficient_parallelism import waits_of
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.remedies import proposals as remedies
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import Threshold
 
 CAUSE = "data_loading"
 LARGE_BYTES = 1 << 20
@@ -71,14 +71,14 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
         facts.append(
             Fact("of it before a batch's copy, in no range", float(unmarked.mean()) / 1e6, "ms a step", "copies")
         )
-    return found(
+    return list_cause(
         CAUSE,
         kind,
         share,
         "idle",
         method=method,
         advice=advice,
-        remedy=remedies.chosen(e.point, *proposals),
+        remedy=remedies.choose(e.point, *proposals),
         evidence=facts,
     )
 
@@ -110,9 +110,17 @@ def workers_busy(e: Evidence) -> float | None:
     return max(0.0, (float(percent) / 100 - own) / (ranks * workers)) if isinstance(percent, float) else None
 
 
+CPU_BUSY = Threshold(
+    0.70,
+    "share",
+    "Loader workers that compute for so much of their time prepare samples, and wait for none.",
+    "workers that only copy (tests/data/labelled, h2d_pageable_resnet50): 0.52",
+)
+
+
 def preparing(e: Evidence) -> bool:
     busy = workers_busy(e)
-    return busy is not None and busy >= limit("cpu_busy")
+    return busy is not None and busy >= CPU_BUSY.value
 
 
 def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
@@ -168,14 +176,14 @@ def _copied(e: Evidence, kind: str, amount: Floats, memory: str, change: dict[st
     )
     if not e.lanes or not moved.sum():
         return []
-    return found(
+    return list_cause(
         CAUSE,
         kind,
         e.share(amount),
         "none",
         method="exposed copies to the device, and idle time after the host's waits for them",
         advice="page-locked memory and non-blocking copies" if memory == "pageable" else "copy the next batch ahead",
-        remedy=remedies.chosen(e.point, change, {"pixels": "uint8"}),
+        remedy=remedies.choose(e.point, change, {"pixels": "uint8"}),
         evidence=[
             Fact("copied to the device", float(moved[e.judged].mean()) / 1e6, "MB a step", "copies"),
             Fact(f"bandwidth from {memory} memory", bandwidth(e, memory) / 1e9, "GB/s", "copies"),
@@ -202,10 +210,18 @@ def bandwidth(e: Evidence, memory: str) -> float:
     return float(used["bytes"].sum()) * 1e9 / max(float((used["end_ns"] - used["start_ns"]).sum()), 1.0)
 
 
+PINNED_BYTES_PER_S = Threshold(
+    25e9,
+    "bytes/s",
+    "What a copy from page-locked memory reaches, where the trace has no large one to compare.",
+    "80 % of PCIe 4.0 x16, 31.5 GB/s in one direction",
+)
+
+
 def pinned(e: Evidence) -> float:
     """What copies from page-locked memory reach here, bytes/s."""
     large = [_batches(lane.own["copies"], "pinned").filter(pl.col("bytes") >= LARGE_BYTES).height for lane in e.lanes]
-    return max(bandwidth(e, "pinned"), limit("pinned_bytes_per_s")) if sum(large) else limit("pinned_bytes_per_s")
+    return max(bandwidth(e, "pinned"), PINNED_BYTES_PER_S.value) if sum(large) else PINNED_BYTES_PER_S.value
 
 
 RULES = (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes import communication, memory_management
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import BATCH_GROWTH, PAUSE
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 
@@ -19,7 +19,7 @@ CAUSE = "insufficient_parallelism"
 GRAPHS = {"cuda_graph": True}
 
 
-def late(e: Evidence, lane: Lane) -> Intervals:
+def late_host(e: Evidence, lane: Lane) -> Intervals:
     """Idle time of a host that is too slow, and no other rule's."""
     taken = intervals.merge(memory_management.offloaded_idle(e, lane), communication.small_idle(lane))
     own = intervals.subtract(lane.dispatch, taken)
@@ -30,10 +30,10 @@ def launch_bound(e: Evidence) -> list[Cause]:
     """The GPU is idle because the launching thread has not launched yet: it dispatches, launches, or does other work in
     a step. All such idle time that no wait (`host_sync`, `h2d_*`, `allocator_churn`) led to. CUDA graphs or a compiler
     can gain nearly all of what is dispatch; at least half is taken for the interval's lower end."""
-    amount = e.length(lambda lane: late(e, lane))
+    amount = e.length(lambda lane: late_host(e, lane))
     known = any(lane.launches_known for lane in e.lanes)
     share = e.share(amount, host=True).times(0.5 if known else 0.0, value=1.0)
-    pauses = e.share(e.length(lambda lane: _long(late(e, lane))), host=True)
+    pauses = e.share(e.length(lambda lane: _long(late_host(e, lane))), host=True)
     launches = e.of_lanes(lambda lane: lane.summed(_launches(lane)))
     facts = [
         Fact("idle for want of launches", float(amount[e.judged].mean()) / 1e6, "ms a step", "breakdown"),
@@ -53,15 +53,15 @@ def launch_bound(e: Evidence) -> list[Cause]:
                 "launch less: CUDA graphs or a larger batch; and see whether the compiled model has breaks in its "
                 "graphs (TORCH_LOGS=graph_breaks)"
             )
-        change = proposals.chosen(e.point, GRAPHS, {"compile": "default"}, *proposals.larger_batch(e.point, e.growth))
+        change = proposals.choose(e.point, GRAPHS, {"compile": "default"}, *proposals.larger_batch(e.point, e.growth))
     method = "idle time of the device by what its launching thread did, less what waits for the device led to"
     if not known:
         method = "idle time of the device: the trace does not tell what its launching thread did"
-    return found(CAUSE, "launch_bound", share, "idle", method=method, advice=advice, remedy=change, evidence=facts)
+    return list_cause(CAUSE, "launch_bound", share, "idle", method=method, advice=advice, remedy=change, evidence=facts)
 
 
 def _long(idle: Intervals) -> Intervals:
-    return idle[idle[:, 1] - idle[:, 0] >= limit("pause")]
+    return idle[idle[:, 1] - idle[:, 0] >= PAUSE.value]
 
 
 def _launches(lane: Lane) -> pl.Series:
@@ -80,10 +80,10 @@ def host_sync(e: Evidence) -> list[Cause]:
         Fact("calls that waited for the device", float(count[e.judged].mean()), "a step", "runtime"),
         Fact("time in them", float(waited[e.judged].mean()) / 1e6, "ms a step", "runtime"),
     ]
-    change = proposals.chosen(e.point, {"precision": "bf16"}) if e.setting("precision") == "fp16" else {}
+    change = proposals.choose(e.point, {"precision": "bf16"}) if e.setting("precision") == "fp16" else {}
     advice = "do not read values of the GPU within a step: keep them there, and read them every so many steps"
     method = "idle time after waits for the device, at most as long as these"
-    return found(CAUSE, "host_sync", share, "idle", method=method, advice=advice, remedy=change, evidence=facts)
+    return list_cause(CAUSE, "host_sync", share, "idle", method=method, advice=advice, remedy=change, evidence=facts)
 
 
 def waits_of(e: Evidence, *why: str) -> tuple[Floats, Floats]:
@@ -103,16 +103,16 @@ def small_batch(e: Evidence) -> list[Cause]:
     if not batch.is_small(e):
         return []
     between = e.part("idle_between")
-    gaps = between * (1 - 1 / limit("batch_growth"))
+    gaps = between * (1 - 1 / BATCH_GROWTH.value)
     share = e.share(e.kernels["underfilled"] + gaps + batch.optimizer_saving(e)).times(0.5)
     facts = [*fill(e), Fact("between kernels launched in time", float(between.mean()) / 1e6, "ms a step", "breakdown")]
     if e.point is not None:
         facts.append(Fact("samples of a forward pass", e.point.micro_batch, "", "points"))
     if e.memory is not None:
         facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
-    change = proposals.chosen(e.point, *proposals.larger_batch(e.point, e.growth)) if e.point else {}
+    change = proposals.choose(e.point, *proposals.larger_batch(e.point, e.growth)) if e.point else {}
     method = "sum over kernels of time x (1 - blocks / SMs), gaps between them, and optimizer, of the time a sample"
-    return found(
+    return list_cause(
         CAUSE,
         "small_batch",
         share,
@@ -140,9 +140,9 @@ def pipeline_bubble(e: Evidence) -> list[Cause]:
         return []
     share = e.share(e.length(lambda lane: lane.exposed.waiting)).times(0.25, 1.0, 0.5)
     facts = [Fact("micro-batches of a step", e.point.grad_accum, "", "points")]
-    change = proposals.chosen(e.point, {"grad_accum": 2 * e.point.grad_accum})
+    change = proposals.choose(e.point, {"grad_accum": 2 * e.point.grad_accum})
     method = "half of the exposed waiting in collectives, of the time a sample"
-    return found(
+    return list_cause(
         CAUSE,
         "pipeline_bubble",
         share,

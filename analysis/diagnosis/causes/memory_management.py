@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals as remedies
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import parts
@@ -23,6 +23,22 @@ TO_HOST = tuple(part for part in COPIES if part.startswith("copy_dtoh"))
 FROM_HOST = tuple(part for part in COPIES if part.startswith("copy_htod"))
 
 
+OFFLOAD_COPIES = Threshold(
+    16,
+    "copies",
+    "Copies of 1 MiB and more from the host in a step; more are weights or states, not a batch.",
+    "a batch is one to four tensors for each micro-batch",
+)
+
+
+OFFLOAD_EXPOSED = Threshold(
+    0.5,
+    "share",
+    "Likewise, where the steps are not known: of the trace, exposed copies from the host.",
+    "assumed: batches that take longer to copy than to compute are rare",
+)
+
+
 def offloads(e: Evidence) -> bool:
     """Whether weights or states live on the host: as the point says, else by the number of large copies from there."""
     if e.point is not None:
@@ -31,10 +47,10 @@ def offloads(e: Evidence) -> bool:
         return False
     large = pl.col("direction") == "HtoD", pl.col("bytes") >= LARGE_BYTES
     copies = e.of_lanes(lambda lane: lane.summed(lane.own["copies"].filter(*large)["start_ns"]))
-    many = float(copies.mean()) > limit("offload_copies")
+    many = float(copies.mean()) > OFFLOAD_COPIES.value
     if e.lanes[0].source != "none":
         return many
-    return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > limit("offload_exposed")
+    return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > OFFLOAD_EXPOSED.value
 
 
 def offloaded_idle(e: Evidence, lane: Lane) -> Intervals:
@@ -47,8 +63,8 @@ def allocator_churn(e: Evidence) -> list[Cause]:
     Idle time in these calls, and what waiting for the device in them led to."""
     if e.retries:
         return []
-    change = remedies.chosen(e.point, {"empty_cache": False}, {"allocator": "expandable"})
-    return found(
+    change = remedies.choose(e.point, {"empty_cache": False}, {"allocator": "expandable"})
+    return list_cause(
         CAUSE,
         "allocator_churn",
         e.share(e.length(lambda lane: lane.churn), host=True),
@@ -64,6 +80,14 @@ def _calls(e: Evidence) -> Fact:
     names = pl.col("name").cast(pl.String).str.contains(parts.ALLOCATOR)
     count = e.of_lanes(lambda lane: lane.summed(lane.events["runtime"].filter(names)["start_ns"]))
     return Fact("calls of the driver's allocator", float(count[e.judged].mean()), "a step", "runtime")
+
+
+MEMORY_FULL = Threshold(
+    0.90,
+    "share",
+    "Reserved memory over the device's from which it is near its limit.",
+    "PyTorch's profiler for TensorBoard warned at 90 %",
+)
 
 
 def memory_pressure(e: Evidence) -> list[Cause]:
@@ -85,14 +109,14 @@ def memory_pressure(e: Evidence) -> list[Cause]:
                 "copies from and to the host that nothing hides", float(np.mean(copies)) / 1e6, "ms a step", "breakdown"
             )
         )
-    full = e.memory is not None and e.memory[0] > limit("memory_full") * e.memory[1]
+    full = e.memory is not None and e.memory[0] > MEMORY_FULL.value * e.memory[1]
     if full and e.memory is not None:
         facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
     if not facts:
         return []
     half = [{"micro_batch": e.point.micro_batch // 2}] if e.point and e.point.micro_batch > 1 else []
     proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, *half]
-    return found(
+    return list_cause(
         CAUSE,
         "memory_pressure",
         e.share(np.sum(amounts, axis=0)) if amounts else Share(0.0),
@@ -101,7 +125,7 @@ def memory_pressure(e: Evidence) -> list[Cause]:
         advice="keep on the GPU what fits there"
         if offloads(e)
         else "leave memory room: sizes that repeat, a smaller batch",
-        remedy=remedies.chosen(e.point, *proposals) if e.retries or offloads(e) else {},
+        remedy=remedies.choose(e.point, *proposals) if e.retries or offloads(e) else {},
         evidence=facts,
     )
 
@@ -113,14 +137,14 @@ def memory_headroom(e: Evidence) -> list[Cause]:
     if e.memory is None or e.growth < 2:
         return []
     share = e.share(batch.optimizer_saving(e)) if e.lanes and not batch.is_small(e) else Share(0.0)
-    return found(
+    return list_cause(
         CAUSE,
         "memory_headroom",
         share,
         "compute",
         method=f"time of optimizer kernels x (1 - 1/{e.growth}), of the time a sample",
         advice="enlarge the batch: more samples share one optimizer step",
-        remedy=remedies.chosen(e.point, *remedies.larger_batch(e.point, e.growth)),
+        remedy=remedies.choose(e.point, *remedies.larger_batch(e.point, e.growth)),
         evidence=[
             Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"),
             Fact("room for a batch larger by", e.growth, "times", "ranks"),

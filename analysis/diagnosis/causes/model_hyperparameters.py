@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, found
+from analysis.diagnosis.cause import Cause, Fact, list_cause
 from analysis.diagnosis.causes import insufficient_parallelism as parallelism
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import batch, kernel_savings
@@ -24,14 +24,14 @@ def tensor_cores_unused(e: Evidence) -> list[Cause]:
     half: tuple[remedies.Change, ...] = ({"attention": "flash"}, {"precision": "bf16_pure"})
     whole: tuple[remedies.Change, ...] = ({"precision": "tf32"}, {"precision": "bf16"})
     in_half = e.setting("precision") in ("bf16", "fp16")
-    return found(
+    return list_cause(
         CAUSE,
         "tensor_cores_unused",
         e.share(e.kernels["tensor_cores_unused"]).times(0.5),
         "compute",
         method="time of matrix kernels without tensor cores x (1 - fp32 peak / TF32 peak)",
         advice="let all of it be 16 bits, attention too" if in_half else "allow TF32, or train in bf16",
-        remedy=remedies.chosen(e.point, *(half if in_half else whole)),
+        remedy=remedies.choose(e.point, *(half if in_half else whole)),
         evidence=_longest(e, pl.col("tensor_cores").not_() & (pl.col("precision").cast(pl.String) == "fp32")),
     )
 
@@ -40,14 +40,14 @@ def low_occupancy(e: Evidence) -> list[Cause]:
     """Kernels have fewer blocks than the GPU has SMs, though the batch is not small. As in `small_batch`."""
     if batch.is_small(e):
         return []
-    return found(
+    return list_cause(
         CAUSE,
         "low_occupancy",
         parallelism.underfilled(e),
         "compute",
         method="sum over kernels of time x (1 - blocks / SMs)",
         advice="fuse these kernels, or give them more to do at once",
-        remedy=remedies.chosen(e.point, {"compile": "default"}) if e.point else {},
+        remedy=remedies.choose(e.point, {"compile": "default"}) if e.point else {},
         evidence=[*parallelism.fill(e), *_longest(e, pl.col("est_sm_efficiency") < 0.5)],
     )
 
@@ -56,16 +56,19 @@ def layout_transposes(e: Evidence) -> list[Cause]:
     """Kernels that only turn one memory layout into the other around convolutions: all of their time. With them, the
     SMs that batch norms in NCHW leave without a block (one block for each channel): their time x the share of these,
     and of PyTorch's own norms at least the share in the table; half is the interval's lower end."""
-    return found(
+    return list_cause(
         CAUSE,
         "layout_transposes",
         e.share(e.kernels["layout_transposes"]).times(0.5),
         "compute",
         method="time of kernels that turn NCHW into NHWC or back, and what batch norms in NCHW lose",
         advice="keep images and weights in NHWC (channels_last)",
-        remedy=remedies.chosen(e.point, {"layout": "nhwc"}),
+        remedy=remedies.choose(e.point, {"layout": "nhwc"}),
         evidence=_longest(
-            e, pl.col("name").cast(pl.String).str.contains(f"{kernel_savings.TRANSPOSE}|{kernel_savings.NCHW_NORM}")
+            e,
+            pl.col("name")
+            .cast(pl.String)
+            .str.contains(f"{kernel_savings.TRANSPOSE}|{kernel_savings.NCHW_NORM_KERNELS}"),
         ),
     )
 
@@ -78,14 +81,14 @@ def recompute_or_unfused(e: Evidence) -> list[Cause]:
     again = recomputed(e)
     if again is not None:
         share = e.share(e.part("compute") * again)
-        return found(
+        return list_cause(
             CAUSE,
             "recompute_or_unfused",
             share,
             "compute",
             method="compute time x recomputed share of hardware FLOPs",
             advice="memory has room: keep the activations, or checkpoint fewer layers",
-            remedy=remedies.chosen(e.point, {"activation_checkpointing": False}),
+            remedy=remedies.choose(e.point, {"activation_checkpointing": False}),
             evidence=[
                 Fact("FLOPs that are recomputed", again, "share", "rankR.result.json"),
                 Fact("peak of reserved memory", e.memory[0] / e.memory[1] if e.memory else 0.0, "share", "ranks"),
@@ -95,14 +98,14 @@ def recompute_or_unfused(e: Evidence) -> list[Cause]:
         return []
     written_out = e.setting("attention") in ("eager", "math")
     proposals = ({"attention": "auto"},) if written_out else ({"compile": "default"},)
-    return found(
+    return list_cause(
         CAUSE,
         "recompute_or_unfused",
         e.share(e.kernels["recompute_or_unfused"]).times(0.5, value=0.75),
         "compute",
         method="of neighbouring elementwise kernels, norms and reductions all but the longest; attention's softmax",
         advice="use fused attention" if written_out else "compile the model, or use fused kernels",
-        remedy=remedies.chosen(e.point, *proposals),
+        remedy=remedies.choose(e.point, *proposals),
         evidence=_longest(e, pl.col("category").cast(pl.String).is_in(kernel_savings.FUSIBLE)),
     )
 

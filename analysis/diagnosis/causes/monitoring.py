@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence.evidence import Evidence
 
@@ -40,7 +40,7 @@ def _missing(e: Evidence, kind: str, source: tuple[str, str, str], advice: str, 
     facts = [Fact(what, why, "", table) for what, why in e.absent.items() if what.startswith(begins)]
     if not facts:
         return []
-    return found(CAUSE, kind, Share(0.0), "none", method=method, advice=advice, remedy=remedy, evidence=facts)
+    return list_cause(CAUSE, kind, Share(0.0), "none", method=method, advice=advice, remedy=remedy, evidence=facts)
 
 
 RULES = (

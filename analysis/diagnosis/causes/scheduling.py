@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from analysis.diagnosis.cause import Cause, Fact, Share, found
+from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import samples
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import Threshold
 
 CAUSE = "scheduling"
 
@@ -35,16 +35,24 @@ def gpu_shared(e: Evidence) -> list[Cause]:
         facts.append(
             Fact("launched, and the GPU idle in this trace", float(queued.mean()) / 1e6, "ms a step", "breakdown")
         )
-    return found(
+    return list_cause(
         CAUSE,
         "gpu_shared",
         share,
         "none",
         method="time of this rank's work x (1 - 1/processes) x its share of the step",
         advice="give the job GPUs of its own",
-        remedy=proposals.chosen(e.point, {"tenants": 1}, {"mps": True}) if e.point and e.point.tenants > 1 else {},
+        remedy=proposals.choose(e.point, {"tenants": 1}, {"mps": True}) if e.point and e.point.tenants > 1 else {},
         evidence=facts,
     )
+
+
+THROTTLED_SAMPLES = Threshold(
+    0.05,
+    "share",
+    "Of the samples, those with a reason to throttle from which it counts.",
+    "assumed",
+)
 
 
 def throttled(e: Evidence) -> list[Cause]:
@@ -54,9 +62,9 @@ def throttled(e: Evidence) -> list[Cause]:
         return []
     worst, facts = 0.0, []
     for rank, own in e.samples.items():
-        held = samples.throttled(own)
+        held = samples.throttled_samples(own)
         part = held.height / own.height
-        if part < limit("throttled_samples"):
+        if part < THROTTLED_SAMPLES.value:
             continue
         clock = float((held["sm_clock_mhz"] / held["top_clock_mhz"]).mean())  # type: ignore[arg-type]
         worst = max(worst, part * (1 - clock))
@@ -65,7 +73,7 @@ def throttled(e: Evidence) -> list[Cause]:
     if not facts:
         return []
     share = e.share(e.part("compute")).times(0.0, worst) if e.lanes else Share(worst, 0.0, worst)
-    return found(
+    return list_cause(
         CAUSE,
         "throttled",
         share,
@@ -81,14 +89,14 @@ def numa_far(e: Evidence) -> list[Cause]:
     remark; it shows as slower copies (`h2d_exposed`) and launches (`launch_bound`)."""
     if e.setting("numa") != "far":
         return []
-    return found(
+    return list_cause(
         CAUSE,
         "numa_far",
         Share(0.0),
         "none",
         method="as the point was bound",
         advice="bind ranks to the CPUs near their GPUs",
-        remedy=proposals.chosen(e.point, {"numa": "near"}, {"numa": "none"}),
+        remedy=proposals.choose(e.point, {"numa": "near"}, {"numa": "none"}),
         evidence=[Fact("CPUs of the ranks", "far", "", "points")],
     )
 

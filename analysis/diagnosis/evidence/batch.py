@@ -6,7 +6,7 @@ import polars as pl
 
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import SMALL_FILL, SMALL_IMAGES, SMALL_TOKENS
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 
@@ -14,9 +14,9 @@ from analysis.metrics.intervals import Intervals
 def is_small(e: Evidence) -> bool:
     """Whether the batch is what keeps kernels small."""
     if e.point is None:
-        return mean_fill(e) < limit("small_fill")
+        return mean_fill(e) < SMALL_FILL.value
     tokens = e.point.seq_len and e.point.micro_batch * e.point.seq_len
-    few = tokens <= limit("small_tokens") if tokens else e.point.micro_batch <= limit("small_images")
+    few = tokens <= SMALL_TOKENS.value if tokens else e.point.micro_batch <= SMALL_IMAGES.value
     return few and (e.memory is None or e.growth > 1)
 
 

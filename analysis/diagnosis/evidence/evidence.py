@@ -19,7 +19,7 @@ import polars as pl
 from analysis.diagnosis.cause import Share
 from analysis.diagnosis.evidence import kernel_savings
 from analysis.diagnosis.evidence.lane import LATE, Lane
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, STRAGGLER
 from analysis.metrics.intervals import Intervals
 from analysis.sweep.interval import half_interval
 from analysis.tables.part_names import BUSY, PARTS
@@ -110,7 +110,7 @@ class Evidence:
             return None
         others = sum(lane.rank != self.last for lane in self.lanes)
         waited = self.waiting_for[self.last].sum() / max(others, 1)
-        return self.last if self.behind(self.last).sum() >= limit("straggler") * waited else None
+        return self.last if self.behind(self.last).sum() >= STRAGGLER.value * waited else None
 
     def behind(self, rank: int) -> Floats:
         """How much longer a rank takes for each step than the others' mean, by its host or its device, ns (steps). A
@@ -137,8 +137,8 @@ class Evidence:
         rank = max(total, key=lambda r: total[r])
         each = sum(amount.sum(axis=0) for amount in self.waiting_for.values())
         mostly = np.mean(self.waiting_for[rank].sum(axis=0) > 0.5 * each) > 0.5
-        material = whole / max(len(self.lanes) - 1, 1) > limit("noise") * self.periods.sum(axis=1).mean()
-        return rank if material and mostly and total[rank] >= limit("straggler") * whole else None
+        material = whole / max(len(self.lanes) - 1, 1) > NOISE.value * self.periods.sum(axis=1).mean()
+        return rank if material and mostly and total[rank] >= STRAGGLER.value * whole else None
 
     @functools.cached_property
     def step_ns(self) -> float:
@@ -161,7 +161,7 @@ class Evidence:
         longer = float(self.steps["step_ms"].drop_nulls().to_numpy().mean()) * 1e6 - traced
         waited = float(waits.mean() - before.mean())
         unseen = min(longer, waited)
-        if unseen < limit("noise") * traced:
+        if unseen < NOISE.value * traced:
             return Share(0.0, 0.0, 0.0)
         half = half_interval([(float(waits.var(ddof=1)) / len(waits), len(waits))]) if len(waits) > 1 else 0.0
         return Share(unseen, max(0.0, unseen - half), unseen + half)
@@ -201,7 +201,7 @@ class Evidence:
     def kernels(self) -> dict[str, Floats]:
         """What kernels could save (analysis/diagnosis/evidence/kernel_savings.py), by kind (lanes, steps), ns."""
         found = {
-            id(lane): kernel_savings.of_lane(lane, self.device_name(lane), self.passes, self.compiled)
+            id(lane): kernel_savings.lane_savings(lane, self.device_name(lane), self.passes, self.compiled)
             for lane in self.lanes
         }
         return {kind: self.of_lanes(lambda lane, k=kind: found[id(lane)][k]) for kind in kernel_savings.KINDS}  # type: ignore[misc]
@@ -221,7 +221,7 @@ class Evidence:
         """Whether others use the GPU; without counters, whether launched work stood still on an idle GPU."""
         if self.tenants > 1:
             return True
-        return not self.samples and self.share(self.part("idle_queued")).value > limit("noise")
+        return not self.samples and self.share(self.part("idle_queued")).value > NOISE.value
 
     @property
     def passes(self) -> int:
@@ -261,7 +261,7 @@ class Evidence:
         if self.memory is None or self.retries:
             return 1
         peak, whole = self.memory
-        times = min(limit("batch_growth"), limit("memory_room") * whole / peak)
+        times = min(BATCH_GROWTH.value, MEMORY_ROOM.value * whole / peak)
         return int(2 ** max(0, math.floor(math.log2(times))))
 
     @functools.cached_property

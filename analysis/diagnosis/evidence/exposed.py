@@ -32,7 +32,7 @@ class Exposed:
     matched: bool
 
 
-def divided(collectives: pl.DataFrame, exposed: Intervals) -> Exposed:
+def divide(collectives: pl.DataFrame, exposed: Intervals) -> Exposed:
     """`collectives`: of one rank and device, as ingest writes them; `exposed`: its communication without compute."""
     alike = pl.len().over("collective", "bytes") >= LEAST_ALIKE
     took = pl.col("end_ns") - pl.col("start_ns")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import polars as pl
 
 from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import ATTENTION_SOFTMAX, NCHW_NORM
 from analysis.metrics import intervals
 from analysis.metrics.kernels import kernel_class
 from analysis.metrics.points import peaks
@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 TRANSPOSE = r"(?i)nchwtonhwc|nhwctonchw|tensortransformgeneric|converttensor_kernel|batched_transpose"
 _TORCH_NORM = r"batch_norm_(collect_statistics|transform_input|backward)_kernel"
-NCHW_NORM = rf"{_TORCH_NORM}|\bbn_(fw|bw)_\w*1C11"
+NCHW_NORM_KERNELS = rf"{_TORCH_NORM}|\bbn_(fw|bw)_\w*1C11"
 """PyTorch's and cuDNN's (1C11: one mean a channel) batch norms in NCHW."""
 NOT_ELIGIBLE = (
     r"(?i)splitk_?reduce|gemv|gemmk1|depthwise|im2col|col2im|reduce|dot_do|dot_kernel|convert|preprocess|postprocess|"
@@ -46,7 +46,7 @@ LONGEST_CHAIN = 8
 KINDS = ("layout_transposes", "tensor_cores_unused", "recompute_or_unfused", "underfilled")
 
 
-def of_lane(lane: Lane, device: str | None, passes: int, compiled: bool) -> Mapping[str, Floats]:
+def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) -> Mapping[str, Floats]:
     """What the kernels of each step could save, ns, by kind. `passes`: forward passes of a step."""
     begins, ends = int(lane.steps["start_ns"].min()), int(lane.steps["end_ns"].max())  # type: ignore[arg-type]
     own = lane.own["kernels"].filter(
@@ -70,7 +70,7 @@ def savings(
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
     left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)
     found = {}
-    layout = _of_layout(kernels)
+    layout = _layout_savings(kernels)
     rules = (
         lambda: layout,
         lambda: _without_tensor_cores(kernels, device),
@@ -83,12 +83,12 @@ def savings(
     return found
 
 
-def _of_layout(kernels: pl.DataFrame) -> Floats:
+def _layout_savings(kernels: pl.DataFrame) -> Floats:
     turned = _named(kernels, TRANSPOSE)
     if not turned.any():
         return turned
     norms = np.maximum(
-        _named(kernels, NCHW_NORM) * _unfilled(kernels), _named(kernels, _TORCH_NORM) * limit("nchw_norm")
+        _named(kernels, NCHW_NORM_KERNELS) * _unfilled(kernels), _named(kernels, _TORCH_NORM) * NCHW_NORM.value
     )
     return np.maximum(turned, norms)
 
@@ -118,7 +118,7 @@ def _unfused(kernels: pl.DataFrame, took: Floats, passes: int) -> Floats:
     """The share of each kernel that fusing would save."""
     category = kernels["category"].cast(pl.String)
     softmax = (category == "softmax_loss").to_numpy()
-    of_attention = softmax & (softmax.sum() / max(passes, 1) >= limit("attention_softmax"))
+    of_attention = softmax & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value)
     path = kernels["nvtx_path"].cast(pl.String).fill_null("")
     excluded = (_named(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
     fusible = category.is_in(FUSIBLE).to_numpy() & ~excluded

@@ -12,7 +12,7 @@ import polars as pl
 
 from analysis.diagnosis.evidence import exposed, waits
 from analysis.diagnosis.evidence.exposed import Exposed
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import PAUSE
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import parts, selection
@@ -69,7 +69,7 @@ class Lane:
         if self.source != "nvtx":
             return np.full(self.steps.height, np.nan)
         launching = pl.concat([frame["thread"] for frame in self.own.values()]).drop_nulls().unique()
-        long = pl.col("end_ns") - pl.col("start_ns") >= limit("pause")
+        long = pl.col("end_ns") - pl.col("start_ns") >= PAUSE.value
         still = selection.covered_time(self.events["runtime"].filter(pl.col("thread").is_in(launching.implode()), long))
         begin, end = self.steps["host_start_ns"].to_numpy(), self.steps["host_end_ns"].to_numpy()
         return np.asarray(end - begin - parts.lengths_inside(still, begin, end), dtype=np.float64)
@@ -83,7 +83,7 @@ class Lane:
     @functools.cached_property
     def exposed(self) -> Exposed:
         here = pl.lit(True) if self.device is None else pl.col("device").eq_missing(self.device)
-        return exposed.divided(self.events["collectives"].filter(here), self.sets["communication"])
+        return exposed.divide(self.events["collectives"].filter(here), self.sets["communication"])
 
     @functools.cached_property
     def host_idle(self) -> Intervals:
@@ -99,7 +99,7 @@ class Lane:
     @functools.cached_property
     def lost(self) -> dict[str, Intervals]:
         """Idle time that waits for the device led to, by their reason."""
-        return waits.lost(self.waits, self.host_idle)
+        return waits.idle_of_waits(self.waits, self.host_idle)
 
     @functools.cached_property
     def unled(self) -> Intervals:
@@ -118,7 +118,9 @@ class Lane:
         return intervals.subtract(self.unled, self.churn)
 
 
-def of_device(events: Frames, windows: pl.DataFrame, spans: pl.DataFrame, rank: int, device: int | None) -> Lane | None:
+def device_lane(
+    events: Frames, windows: pl.DataFrame, spans: pl.DataFrame, rank: int, device: int | None
+) -> Lane | None:
     """The lane of a device; None where it did nothing in any step.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import POWER_CAPPED_CLOCK
 from jobs.record.launch_files import RankResult
 
 THROTTLES = {
@@ -35,7 +35,7 @@ class Span:
     look: str | None = None
 
 
-def timed(results: Sequence[RankResult], offsets: Mapping[str, int]) -> list[Span]:
+def timed_spans(results: Sequence[RankResult], offsets: Mapping[str, int]) -> list[Span]:
     """The timed windows that ranks left at their end. `offsets`: what was taken out of the times of hosts, ns."""
     spans = []
     for result in results:
@@ -72,11 +72,11 @@ def _between(column: str) -> pl.Expr:
     return pl.coalesce(read, pl.min_horizontal(read.forward_fill(), read.backward_fill())).alias(column)
 
 
-def throttled(samples: pl.DataFrame) -> pl.DataFrame:
+def throttled_samples(samples: pl.DataFrame) -> pl.DataFrame:
     """Those of the samples in which clocks were held down as nobody wants them."""
     known = samples.drop_nulls(["throttle_reasons", "sm_clock_mhz", "top_clock_mhz"])
     reasons = pl.col("throttle_reasons")
-    low = pl.col("sm_clock_mhz") < limit("power_capped_clock") * pl.col("top_clock_mhz")
+    low = pl.col("sm_clock_mhz") < POWER_CAPPED_CLOCK.value * pl.col("top_clock_mhz")
     return known.filter((reasons & sum(THROTTLES) != 0) | ((reasons & POWER_CAP != 0) & low))
 
 

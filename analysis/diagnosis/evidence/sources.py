@@ -42,7 +42,7 @@ class SourceError(ValueError):
     """What was named cannot be diagnosed; the text says why, in one line."""
 
 
-def gathered(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:
+def gather(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:
     """All that is known of a run. `paths`: traces of its ranks, or one folder: a point's, or one of tables.
     `log_of_gpus`: the samplers' log beside bare traces. Raises SourceError."""
     for path in paths:
@@ -52,8 +52,8 @@ def gathered(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence
     if folders and len(paths) > 1:
         raise SourceError(f"{folders[0]}: is a whole run; one run at a time was expected, or traces of its ranks")
     if not folders:
-        return with_log(of_traces(paths), log_of_gpus)
-    return with_log(of_tables(paths[0]) if is_tables(paths[0]) else of_folder(paths[0]), log_of_gpus)
+        return with_log(from_traces(paths), log_of_gpus)
+    return with_log(from_tables(paths[0]) if is_tables(paths[0]) else from_folder(paths[0]), log_of_gpus)
 
 
 def is_tables(path: Path) -> bool:
@@ -64,18 +64,18 @@ def is_point(path: Path) -> bool:
     return any((path / name).exists() for name in ("record.json", "point.json"))
 
 
-def of_traces(traces: Sequence[Path]) -> Evidence:
+def from_traces(traces: Sequence[Path]) -> Evidence:
     """Traces alone. Raises SourceError where none can be read."""
     with tempfile.TemporaryDirectory() as scratch:
         good, problems = trace_tables.write_all(traces, Path(scratch))
         if not good:
             raise SourceError("; ".join(problems))
-        found = of_tables(Path(scratch))
+        found = from_tables(Path(scratch))
     partial = {"trace, in part": "; ".join(problems)} if problems else {}
     return dataclasses.replace(found, absent={**found.absent, **partial})
 
 
-def of_tables(folder: Path) -> Evidence:
+def from_tables(folder: Path) -> Evidence:
     """A folder of trace tables."""
     windows, spans, reports, devices, late = (
         pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "parts", "reports", "devices", "stragglers")
@@ -86,9 +86,9 @@ def of_tables(folder: Path) -> Evidence:
         own = windows.filter(pl.col("rank") == rank)
         for (device,), steps in sorted(own.partition_by("device", as_dict=True).items(), key=str):
             here = spans.filter(pl.col("rank") == rank, pl.col("device").eq_missing(device))
-            made = lane.of_device(events, steps, here, rank, device)
+            made = lane.device_lane(events, steps, here, rank, device)
             lanes += [made] if made else []
-    absent = lacking(lanes) | {"counters": "no log of the GPUs' counters"}
+    absent = trace_gaps(lanes) | {"counters": "no log of the GPUs' counters"}
     parts = pl.read_parquet(folder / "step_parts.parquet").filter(pl.col("device").is_null(), pl.col("part") != HIDDEN)
     return Evidence(tuple(lanes), devices, reports, late, parts.clear() if lanes else parts, absent=absent)
 
@@ -100,7 +100,7 @@ def _events(folder: Path, kind: str, rank: int) -> pl.DataFrame:
     return own.with_columns(pl.col(names).cast(pl.Categorical())).collect()
 
 
-def lacking(lanes: Sequence[Lane]) -> dict[str, str]:
+def trace_gaps(lanes: Sequence[Lane]) -> dict[str, str]:
     """What traces do not tell, with the reason."""
     if not lanes:
         return {"trace": "no activity of a GPU in it"}
@@ -132,23 +132,23 @@ def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
     return found
 
 
-def of_folder(folder: Path, *, with_traces: bool = True) -> Evidence:
+def from_folder(folder: Path, *, with_traces: bool = True) -> Evidence:
     """A point's folder, as a launch leaves it; traces and logs may also lie in the folder itself."""
     with tempfile.TemporaryDirectory() as scratch:
         tables = Path(scratch)
         point_tables.write(point_tables.ingest(folder, tables), tables)
-        return of_point(folder, tables, with_traces=with_traces)
+        return from_point(folder, tables, with_traces=with_traces)
 
 
-def of_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evidence:
+def from_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evidence:
     """A point's folder, and the folder of its tables."""
     record = record_of(folder)
-    point = of_settings(record.settings)
+    point = point_of(record.settings)
     traces = tables / point_tables.TRACES
     has_traces = with_traces and (traces / "windows.parquet").is_file()
     unread = traces / f"{point_tables.UNREAD}.parquet"
     problems = "; ".join(pl.read_parquet(unread)["problem"]) if unread.is_file() else ""
-    found = of_tables(traces) if has_traces else Evidence(absent={})
+    found = from_tables(traces) if has_traces else Evidence(absent={})
     steps, gpus, hosts, clocks = (
         pl.read_parquet(tables / f"{name}.parquet") for name in ("steps", "gpu_samples", "host_samples", "clocks")
     )
@@ -167,18 +167,19 @@ def of_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evidenc
     offsets = clock.host_offsets(
         clocks.filter(pl.col("between") == "ranks").to_dicts(), {rank.rank: rank.host for rank in ranks}
     )
-    held = samples.within(gpus, samples.timed(ranks, offsets)) or samples.within(gpus, spans(found))
+    held = samples.within(gpus, samples.timed_spans(ranks, offsets)) or samples.within(gpus, spans(found))
     timed = steps.filter(pl.col("phase") == "timed")
     seen, look = (timed, "timed") if timed.height else (traced, "traced")
     window = pl.col("t_ns").is_between(seen["start_ns"].min(), seen["end_ns"].max())
     return dataclasses.replace(
         found, point=point, record=record, results=ranks, steps=timed, traced_steps=traced,
         hosts=hosts.filter((pl.col("look") == look) & window), samples=held,
-        absent={k: v for k, v in absent.items() if not k.startswith("counters")} | counted(held, record.nvml.reason),
+        absent={k: v for k, v in absent.items() if not k.startswith("counters")}
+        | counter_gaps(held, record.nvml.reason),
     )  # fmt: skip
 
 
-def counted(held: Mapping[int, pl.DataFrame], reason: str | None = None) -> dict[str, str]:
+def counter_gaps(held: Mapping[int, pl.DataFrame], reason: str | None = None) -> dict[str, str]:
     """What the counters do not tell. `reason`: why the GPUs could not be sampled."""
     if not held:
         return {"counters": str(reason or "no samples of the GPUs while steps ran")}
@@ -186,7 +187,7 @@ def counted(held: Mapping[int, pl.DataFrame], reason: str | None = None) -> dict
     return {"counters of GPM": f"none of rank {', '.join(map(str, silent))}"} if silent else {}
 
 
-def of_settings(settings: Mapping[str, Any]) -> Point | None:
+def point_of(settings: Mapping[str, Any]) -> Point | None:
     """The point of a record's settings; those that are no longer known are left out."""
     known = {name: value for name, value in settings.items() if name in FIELDS}
     return complete(known) if {"workload", "model"} <= known.keys() else None
@@ -213,4 +214,4 @@ def with_log(e: Evidence, path: Path | None) -> Evidence:
     held = samples.within(log, spans(e))
     why = {} if held else {"counters": f"{path}: no samples of these GPUs while the traces ran"}
     rest = {k: v for k, v in e.absent.items() if not k.startswith("counters")}
-    return dataclasses.replace(e, samples=held, absent=rest | (why or counted(held)))
+    return dataclasses.replace(e, samples=held, absent=rest | (why or counter_gaps(held)))

@@ -55,7 +55,7 @@ def calls(events: Mapping[str, pl.DataFrame], own: Mapping[str, pl.DataFrame], w
     return kept.select("start_ns", "end_ns", "why", "waited_ns").sort("end_ns")
 
 
-def lost(waited: pl.DataFrame, idle: Intervals) -> dict[str, Intervals]:
+def idle_of_waits(waited: pl.DataFrame, idle: Intervals) -> dict[str, Intervals]:
     """Of the idle time, what each of WAITS took: what follows a wait, at most as long as all waits before it were, less
     what they have taken already."""
     found: dict[str, list[Intervals]] = {why: [] for why in WAITS}

@@ -12,7 +12,7 @@ from jobs.point.point import Point, applicable
 Change = Mapping[str, Any]
 
 
-def chosen(point: Point | None, *proposals: Change) -> dict[str, Any]:
+def choose(point: Point | None, *proposals: Change) -> dict[str, Any]:
     """The settings to change; empty where none of the proposals can be. Without a point nothing is known against the
     first one."""
     if point is None:
@@ -20,12 +20,12 @@ def chosen(point: Point | None, *proposals: Change) -> dict[str, Any]:
     for proposal in proposals:
         known = {name: value for name, value in proposal.items() if name in applicable(point.workload)}
         change = {name: value for name, value in known.items() if getattr(point, name) != value}
-        if change and len(known) == len(proposal) and possible(point, change):
+        if change and len(known) == len(proposal) and is_possible(point, change):
             return change
     return {}
 
 
-def possible(point: Point, change: Change) -> bool:
+def is_possible(point: Point, change: Change) -> bool:
     """Whether a point with this change has nothing wrong with it that it has not now."""
     before = {reason.text for reason in constraints.reasons(point)}
     return not {r.text for r in constraints.reasons(dataclasses.replace(point, **change))} - before

@@ -24,21 +24,21 @@ from jobs.record.json_files import write_json
 from jobs.sweep import rounds
 
 
-def planned(results: Path, number: int) -> dict[str, Any]:
+def plan_round(results: Path, number: int) -> dict[str, Any]:
     """The content of a round's file."""
     sweep = json.loads((results / "sweep.json").read_text())
     earlier = [json.loads(rounds.file(results, n).read_text()) for n in range(1, number)]
     known = {p["point_id"]: complete(p["settings"]) for one in (sweep, *earlier) for p in one["points"]}
     points, steps = (concatenated(name, list(known), results / "derived") for name in ("points", "steps"))
-    before = [trial for _, trial in trials.planned_before(earlier)]
+    before = [trial for _, trial in trials.earlier_trials(earlier)]
     verdicts = [gain.verdict for gain in trials.gains(before, points, steps)]
-    now = trials.due(
+    now = trials.due_trials(
         {point["point_id"]: known[point["point_id"]] for point in sweep["points"]},
         set(points.filter(pl.col("status") == "ok")["point_id"]),
         {i: json.loads((results / f"diagnoses/{i}.json").read_text())["causes"] for i in known},
         list(zip(before, verdicts, strict=True)),
     )
-    new = {t.remedied_id: trials.remedied(known[t.point_id], t.remedy) for t in now if t.remedied_id not in known}
+    new = {t.remedied_id: trials.apply_remedy(known[t.point_id], t.remedy) for t in now if t.remedied_id not in known}
     return {
         "name": sweep["name"],
         "alert": sweep["alert"],
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, help="folder of the sweep's results")
     parser.add_argument("--round", type=int, required=True, help="number of the round, from 1")
     args = parser.parse_args(argv)
-    made = planned(args.results, args.round)
+    made = plan_round(args.results, args.round)
     path = rounds.file(args.results, args.round)
     path.parent.mkdir(exist_ok=True)
     write_json(path, made)

@@ -30,7 +30,7 @@ def diagnoses(points: pl.DataFrame, steps: pl.DataFrame, folder: Path | None) ->
 
 def trials(points: pl.DataFrame, steps: pl.DataFrame, rounds: Sequence[Mapping[str, Any]]) -> _Rows:
     """What came of each trial of these rounds."""
-    tried_before = tried.planned_before(rounds)
+    tried_before = tried.earlier_trials(rounds)
     gains = tried.gains([trial for _, trial in tried_before], points, steps)
     times = gpu_seconds(points, steps)
     return [
@@ -59,4 +59,4 @@ def trials(points: pl.DataFrame, steps: pl.DataFrame, rounds: Sequence[Mapping[s
 def gpu_seconds(points: pl.DataFrame, steps: pl.DataFrame) -> dict[str, float]:
     """GPU time of the timed steps of each point, s."""
     gpus = dict(points.select("point_id", "world_size").iter_rows())
-    return {i: tried.gpu_seconds(own, gpus[i]) for i, own in tried.of_points(steps).items() if gpus.get(i)}
+    return {i: tried.gpu_seconds(own, gpus[i]) for i, own in tried.timed_steps(steps).items() if gpus.get(i)}

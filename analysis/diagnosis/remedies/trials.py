@@ -4,7 +4,7 @@ A trial is a point, one cause of its diagnosis, and the point with that cause's 
 largest cause is tried first. Where it helped, the next round goes on from the remedied point; where it did not, it
 tries the point's next cause. It ends where no cause with a remedy is left above `noise`.
 
-The gain is 1 - (time a sample with the remedy) / (time a sample without it), from the timed looks of the two: what the
+The gain is 1 - (time a sample with the remedy) / (time a sample without it), from the timed runs of the two: what the
 cause's share said could be given back. Its 95 % interval and the noise level are those of `nightsweep compare`.
 """
 
@@ -18,7 +18,7 @@ import polars as pl
 
 from analysis.diagnosis import comparison
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import NOISE
 from jobs.point.point import Point, complete
 
 VERDICTS = ("helped", "within_noise", "did_not_help", "failed", "cannot_tell", "not_run")
@@ -53,7 +53,7 @@ class Gain:
     high: float | None = None
 
 
-def due(
+def due_trials(
     own: Mapping[str, Point],
     ok: Collection[str],
     causes: Mapping[str, Sequence[Mapping[str, Any]]],
@@ -64,30 +64,30 @@ def due(
     helped = [trial for trial, verdict in before if verdict == "helped"]
     found = dict(own)
     for one in helped:
-        found.setdefault(one.remedied_id, remedied(found[one.point_id], one.remedy))
+        found.setdefault(one.remedied_id, apply_remedy(found[one.point_id], one.remedy))
     better = {trial.point_id for trial in helped}
     tried = {(trial.point_id, trial.remedied_id) for trial, _ in before}
     heads = [i for i in found if i in ok and i not in better]
     return [trial for i in heads if (trial := _next(found[i], causes.get(i, ()), tried)) is not None]
 
 
-def remedied(point: Point, remedy: Mapping[str, Any]) -> Point:
+def apply_remedy(point: Point, remedy: Mapping[str, Any]) -> Point:
     return complete({**point.settings(), **remedy})
 
 
 def _next(point: Point, causes: Sequence[Mapping[str, Any]], tried: set[tuple[str, str]]) -> Trial | None:
     """The first cause above noise with a remedy that was not tried on this point."""
     for cause in causes:
-        if not cause["remedy"] or cause["share"] < limit("noise"):
+        if not cause["remedy"] or cause["share"] < NOISE.value:
             continue
-        other = remedied(point, cause["remedy"]).id
+        other = apply_remedy(point, cause["remedy"]).id
         if (point.id, other) not in tried:
             own = {name: cause[name] for name in ("cause", "kind", "remedy", "share", "share_low", "share_high")}
             return Trial(point.id, other, **own)
     return None
 
 
-def planned_before(rounds: Iterable[Mapping[str, Any]]) -> list[tuple[int, Trial]]:
+def earlier_trials(rounds: Iterable[Mapping[str, Any]]) -> list[tuple[int, Trial]]:
     """All trials of rounds (jobs/sweep/rounds.py has their format), with the round's number."""
     return [(one["round"], Trial(**trial)) for one in rounds for trial in one["trials"]]
 
@@ -95,7 +95,7 @@ def planned_before(rounds: Iterable[Mapping[str, Any]]) -> list[tuple[int, Trial
 def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> list[Gain]:
     """What came of each trial, from the tables `points` and `steps`."""
     status = dict(points.select("point_id", "status").iter_rows())
-    timed = of_points(steps)
+    timed = timed_steps(steps)
     none = steps.clear()
     return [
         gain(
@@ -107,7 +107,7 @@ def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> 
     ]
 
 
-def of_points(steps: pl.DataFrame) -> dict[str, pl.DataFrame]:
+def timed_steps(steps: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """The timed steps of each point."""
     parts = steps.filter(pl.col("phase") == "timed").partition_by("point_id", as_dict=True)
     return {str(key[0]): own for key, own in parts.items()}
@@ -122,7 +122,7 @@ def gain(before: pl.DataFrame, after: pl.DataFrame, statuses: tuple[str | None, 
     a, b = Evidence(steps=before), Evidence(steps=after)
     samples = [comparison.samples_of(e) or 1 for e in (a, b)]
     step = comparison.difference(*(comparison.timed_steps(e) / n for e, n in zip((a, b), samples, strict=True)))
-    beyond = step.beyond(limit("noise") * step.a)
+    beyond = step.beyond(NOISE.value * step.a)
     verdict = "cannot_tell" if beyond is None else "within_noise" if not beyond else _side(step.by)
     value = -step.by / step.a
     half = None if step.half is None else step.half / step.a

@@ -7,7 +7,7 @@ import polars as pl
 from analysis.paper.claims import effect
 from analysis.paper.claims.claim import Part
 from analysis.paper.figures import accuracy
-from analysis.paper.figures.family import measured
+from analysis.paper.figures.family import measured_points
 from analysis.sweep import dataset
 
 MODEL = "mobilenet_v2"
@@ -20,7 +20,7 @@ EPOCHS = 20
 
 def points_of(tables: dataset.Tables) -> pl.DataFrame:
     """Measured points of the paper's network, with `night`."""
-    return measured(tables, "image").filter(pl.col("model") == MODEL)
+    return measured_points(tables, "image").filter(pl.col("model") == MODEL)
 
 
 def extremes(points: pl.DataFrame) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import polars as pl
 from analysis.paper.claims import effect, image
 from analysis.paper.claims.claim import Part
 from analysis.paper.figures import calls
-from analysis.paper.figures.family import measured
+from analysis.paper.figures.family import measured_points
 from analysis.sweep import dataset
 
 MODEL = "llama-8b"
@@ -20,7 +20,7 @@ HIGH = 0.5
 
 def points_of(tables: dataset.Tables) -> pl.DataFrame:
     """Measured points of the paper's model, with `night`."""
-    return measured(tables, "llm").filter(pl.col("model") == MODEL)
+    return measured_points(tables, "llm").filter(pl.col("model") == MODEL)
 
 
 def _methods(tables: dataset.Tables, a: str, b: str, value: str, *, decides: bool = True) -> Part:
@@ -51,7 +51,7 @@ def qlora(tables: dataset.Tables) -> list[Part]:
 
 def launches(tables: dataset.Tables) -> list[Part]:
     """C9."""
-    points = calls.traced(tables, "llm").filter(pl.col("model") == MODEL)
+    points = calls.traced_points(tables, "llm").filter(pl.col("model") == MODEL)
     frame = calls.per_step(tables, points, calls.CALLS)
     own = ("launches", "synchronisation", "copies")
     sums = [pl.col("ms").filter(pl.col("kind") == kind).sum().alias(kind) for kind in own]

@@ -7,17 +7,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures import palette, style
-from analysis.paper.figures.family import family, measured
+from analysis.paper.figures.family import family, measured_points
 from analysis.sweep import blocks, dataset
 
 GOAL = (98, 99)
 """Accuracy in % that the paper aims at within 20 epochs."""
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Image points with accuracies that differ in precision alone; where none do, those of one set of settings."""
     have = tables["accuracy"]["point_id"].unique().to_list()
-    points = measured(tables, "image").filter(pl.col("point_id").is_in(have))
+    points = measured_points(tables, "image").filter(pl.col("point_id").is_in(have))
     found, _ = blocks.widest_block(points, "precision")
     if found.is_empty() and points.height:
         alone = blocks.add_blocks(points, ())
@@ -44,7 +44,7 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
     levels = blocks.levels(points, "precision")
     for index, level in enumerate(levels):
         own = frame.filter(pl.col("precision") == level)
-        look = style.line(index, palette.look("precision", level, levels)[0])
+        look = style.line(index, palette.fill_style("precision", level, levels)[0])
         axes.plot(own["epoch"], own["median"], label=level, **look)
         axes.fill_between(own["epoch"], own["least"], own["most"], color=look["color"], alpha=0.15, linewidth=0)
     axes.axhspan(*GOAL, color="0.85", zorder=0)
@@ -62,7 +62,7 @@ FAMILY = family(
     f"Lines are medians of repeats, bands run from the least to the most. Shaded: the {GOAL[0]} to {GOAL[1]} % that "
     "the paper aims at within 20 epochs.",
     "No image point has accuracies by epoch.",
-    points_shown,
+    select_points,
     paint,
     curves,
 )

@@ -43,7 +43,7 @@ def grid(count: int, width_in: float, panel_in: float = _PANEL_IN) -> tuple[Figu
 
 def legend(made: Figure, name: str, levels: list[Any]) -> None:
     """The colours of a setting's values, above the panels, in as many rows as the width asks for."""
-    looks = [palette.look(name, level, levels) for level in levels]
+    looks = [palette.fill_style(name, level, levels) for level in levels]
     handles = [
         Patch(facecolor=_pale(colour), edgecolor=colour, hatch=hatch, label=word(name, level))
         for level, (colour, hatch) in zip(levels, looks, strict=True)
@@ -77,7 +77,9 @@ def _each(
         for index, level in enumerate(levels):
             own = frame.filter(pl.col(x) == pl.lit(place), pl.col(series) == pl.lit(level))
             if own.height:
-                bars.append((at + (index - (len(levels) - 1) / 2) * width, own, *palette.look(series, level, levels)))
+                bars.append(
+                    (at + (index - (len(levels) - 1) / 2) * width, own, *palette.fill_style(series, level, levels))
+                )
     return bars
 
 
@@ -104,7 +106,7 @@ def ratio_columns(axes: Axes, frame: pl.DataFrame, x: str, series: str, levels: 
     axes.grid(axis="y")
 
 
-def panelled(
+def draw_panels(
     points: pl.DataFrame,
     by: list[str],
     series: str,
@@ -133,7 +135,7 @@ def step_times(points: pl.DataFrame, by: list[str], series: str, width_in: float
         columns(axes, own, "image_size", series, "step_ms_mean", levels)
         axes.set_ylabel("Step time (ms)")
 
-    return panelled(points, by, series, width_in, panel)
+    return draw_panels(points, by, series, width_in, panel)
 
 
 def by_kind(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from analysis.metrics.launches import sums
-from analysis.paper.figures.family import measured
+from analysis.paper.figures.family import measured_points
 from analysis.sweep import blocks, dataset
 
 _NAME = pl.col("name")
@@ -45,15 +45,15 @@ AUTHORS = {
 """The seven that the paper's authors chose. They are of three reports of nsys and overlap: never to be added up."""
 
 
-def traced(tables: dataset.Tables, workload: str) -> pl.DataFrame:
+def traced_points(tables: dataset.Tables, workload: str) -> pl.DataFrame:
     """Measured points of the workload that have counts of a trace by nsys: Kineto's API calls are not all of them."""
     have = tables["activities"]["point_id"].unique().to_list()
-    return measured(tables, workload).filter(pl.col("point_id").is_in(have), pl.col("tracer_used") == "nsys")
+    return measured_points(tables, workload).filter(pl.col("point_id").is_in(have), pl.col("tracer_used") == "nsys")
 
 
-def widest(tables: dataset.Tables, workload: str, factors: tuple[str, ...]) -> pl.DataFrame:
+def widest_block(tables: dataset.Tables, workload: str, factors: tuple[str, ...]) -> pl.DataFrame:
     """Traced points of the widest block in which the first of the factors that varies does, the others being free."""
-    points = traced(tables, workload)
+    points = traced_points(tables, workload)
     for factor in factors:
         found, _ = blocks.widest_block(points, factor, [name for name in factors if name != factor])
         if found.height:

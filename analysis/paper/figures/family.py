@@ -30,7 +30,7 @@ def family(
     return Family(title, text, missing, points, paint, numbers, aside=blocks.NEUTRAL, usual=False)
 
 
-def measured(tables: dataset.Tables, workload: str) -> pl.DataFrame:
+def measured_points(tables: dataset.Tables, workload: str) -> pl.DataFrame:
     """Points of a workload with step times, and their `night`. Where as many ranks of a model ran on several counts of
     nodes, those on the fewest, for these figures are over GPUs."""
     points = tables["points"].filter(pl.col("workload") == workload, pl.col("step_ms_mean").is_not_null())
@@ -49,6 +49,6 @@ def ratios(points: pl.DataFrame, factor: str, base: object, value: str, by: list
     return found.select(*by, factor, ratio=1 / pl.col("ratio"), least=1 / pl.col("most"), most=1 / pl.col("least"))
 
 
-def widest(tables: dataset.Tables, workload: str, factor: str, *along: str) -> pl.DataFrame:
+def widest_block(tables: dataset.Tables, workload: str, factor: str, *along: str) -> pl.DataFrame:
     """Points of the workload in the widest block of this factor."""
-    return blocks.widest_block(measured(tables, workload), factor, along)[0]
+    return blocks.widest_block(measured_points(tables, workload), factor, along)[0]

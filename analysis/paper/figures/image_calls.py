@@ -12,9 +12,9 @@ from analysis.sweep import dataset
 _FACTORS = ("precision", "pin_memory", "ranks_per_node")
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Traced image points that differ in precision, pinned memory and GPUs alone."""
-    return calls.widest(tables, "image", _FACTORS)
+    return calls.widest_block(tables, "image", _FACTORS)
 
 
 def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
@@ -31,7 +31,7 @@ FAMILY = family(
     "They overlap and must not be added up; each panel has its own scale, and one where all are 0 is left out. "
     f"{WHISKERS}",
     "No two image points with a trace of nsys differ in precision, pinned memory or GPUs alone.",
-    points_shown,
+    select_points,
     paint,
     calls.numbers,
 )

@@ -16,9 +16,9 @@ from analysis.paper.figures.family import family
 from analysis.sweep import blocks, dataset
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Traced points of a language model that differ in method alone."""
-    return llm_transfers.points_shown(tables)
+    return llm_transfers.select_points(tables)
 
 
 def _stack(axes: Axes, frame: pl.DataFrame, name: str, kinds: Mapping[str, pl.Expr], title: str) -> None:
@@ -28,7 +28,7 @@ def _stack(axes: Axes, frame: pl.DataFrame, name: str, kinds: Mapping[str, pl.Ex
     for kind in levels:
         own = frame.filter(pl.col("kind") == kind).group_by("method").agg(pl.col("ms").median())
         widths = [dict(own.iter_rows()).get(method, 0.0) for method in methods]
-        colour, hatch = palette.look(name, kind, levels)
+        colour, hatch = palette.fill_style(name, kind, levels)
         look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "#333333", "linewidth": 0.4}
         axes.barh(range(len(methods)), widths, left=left, height=0.7, **look)
         left = [start + width for start, width in zip(left, widths, strict=True)]
@@ -38,7 +38,7 @@ def _stack(axes: Axes, frame: pl.DataFrame, name: str, kinds: Mapping[str, pl.Ex
     axes.set_xlabel(title)
     handles = [
         Patch(facecolor=colour, hatch=hatch, edgecolor="#333333", label=kind)
-        for kind, (colour, hatch) in ((kind, palette.look(name, kind, levels)) for kind in levels)
+        for kind, (colour, hatch) in ((kind, palette.fill_style(name, kind, levels)) for kind in levels)
     ]
     axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
@@ -55,7 +55,7 @@ FAMILY = family(
     "Time of CUDA API calls on the host, by what they are for, and of work on the GPU, mean over ranks and median over "
     "repeats, in the traced look. A call that waits is as long as what it waits for, so the two must not be added up.",
     "No two points of a language model with a trace of nsys differ in method alone.",
-    points_shown,
+    select_points,
     paint,
     calls.numbers,
 )

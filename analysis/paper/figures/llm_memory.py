@@ -10,9 +10,9 @@ from analysis.paper.figures.family import WHISKERS, family
 from analysis.sweep import dataset
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Points that differ in method and GPUs alone, with a peak."""
-    return llm_time.points_shown(tables).filter(pl.col("peak_memory_bytes").is_not_null())
+    return llm_time.select_points(tables).filter(pl.col("peak_memory_bytes").is_not_null())
 
 
 def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Figure:
@@ -24,6 +24,6 @@ FAMILY = family(
     "Tuning methods: memory",
     f"Peak of the CUDA allocator (allocated), of the rank that needs most. {WHISKERS}",
     "No two points of a language model differ in method alone, with a peak of memory.",
-    points_shown,
+    select_points,
     paint,
 )

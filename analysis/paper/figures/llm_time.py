@@ -7,13 +7,13 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.paper.figures import bars
-from analysis.paper.figures.family import STEP, WHISKERS, family, widest
+from analysis.paper.figures.family import STEP, WHISKERS, family, widest_block
 from analysis.sweep import blocks, dataset
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Points that differ in method and GPUs alone."""
-    return widest(tables, "llm", "method", *dataset.SHAPE)
+    return widest_block(tables, "llm", "method", *dataset.SHAPE)
 
 
 def by_method(points: pl.DataFrame, value: str, title: str, width_in: float) -> Figure:
@@ -37,6 +37,6 @@ FAMILY = family(
     "The same micro_batch for all; a sample of DPO is a pair of texts, which is twice the tokens, and has passes of a "
     f"reference model besides. {STEP} {WHISKERS}",
     "No two points of a language model differ in method alone.",
-    points_shown,
+    select_points,
     paint,
 )

@@ -10,9 +10,9 @@ from analysis.paper.figures.family import WHISKERS, family
 from analysis.sweep import dataset
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Traced points of a language model that differ in method alone."""
-    return calls.widest(tables, "llm", ("method",))
+    return calls.widest_block(tables, "llm", ("method",))
 
 
 def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
@@ -32,7 +32,7 @@ FAMILY = family(
     "Copies on the GPU in the traced look, mean over ranks: HtoD to the GPU, DtoH from it, DtoD within it, PtoP "
     f"between GPUs outside NCCL. Methods without bars copy nothing. {WHISKERS}",
     "No two points of a language model with a trace of nsys differ in method alone.",
-    points_shown,
+    select_points,
     paint,
     calls.numbers,
 )

@@ -16,9 +16,9 @@ _KINDS = {
 }
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Traced image points that differ in loader and layout alone."""
-    return calls.widest(tables, "image", ("loader", "layout"))
+    return calls.widest_block(tables, "image", ("loader", "layout"))
 
 
 def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
@@ -30,7 +30,7 @@ FAMILY = family(
     "Time a step of copies on the GPU, and of API calls that wait for it, mean over ranks, in the traced look. Each "
     f"panel has its own scale. {WHISKERS}",
     "No two image points with a trace of nsys differ in loader or layout alone.",
-    points_shown,
+    select_points,
     paint,
     calls.numbers,
 )

@@ -6,13 +6,13 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.paper.figures import bars
-from analysis.paper.figures.family import STEP, WHISKERS, family, widest
+from analysis.paper.figures.family import STEP, WHISKERS, family, widest_block
 from analysis.sweep import dataset
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in loader, size, layout and GPUs alone."""
-    return widest(tables, "image", "loader", "image_size", "layout", *dataset.SHAPE)
+    return widest_block(tables, "image", "loader", "image_size", "layout", *dataset.SHAPE)
 
 
 def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Figure:
@@ -24,6 +24,6 @@ FAMILY = family(
     "torch: PyTorch's DataLoader, image by image; mmap: the same in bulk from one mapped array; dali: NVIDIA DALI. "
     f"{STEP} {WHISKERS}",
     "No two image points differ in loader alone.",
-    points_shown,
+    select_points,
     paint,
 )

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style
 from analysis.paper.figures import bars
-from analysis.paper.figures.family import RATIOS, STEP, family, ratios, widest
+from analysis.paper.figures.family import RATIOS, STEP, family, ratios, widest_block
 from analysis.sweep import dataset, nights
 
 _BY = ["world_size", "image_size", "precision"]
@@ -18,9 +18,9 @@ REPORTED = (16, 30)
 """Gain in % that the paper's sibling (arXiv 2503.15252) reports."""
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in pinned memory, precision, size and GPUs alone, of nights with both."""
-    found = widest(tables, "image", "pin_memory", "precision", "image_size", *dataset.SHAPE)
+    found = widest_block(tables, "image", "pin_memory", "precision", "image_size", *dataset.SHAPE)
     return nights.select_shared_nights(found, _BY, "pin_memory")
 
 
@@ -34,7 +34,7 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
         axes.axhline(0, color=style.BLACK, linewidth=0.8)
         axes.set_ylabel("Gain of pinned memory (%)")
 
-    return bars.panelled(frame, ["world_size"], "precision", width_in, panel)
+    return bars.draw_panels(frame, ["world_size"], "precision", width_in, panel)
 
 
 FAMILY = family(
@@ -42,6 +42,6 @@ FAMILY = family(
     "Step time from pageable memory over that from page-locked memory, less 1; above 0 pinning is faster. "
     f"Shaded: the {REPORTED[0]} to {REPORTED[1]} % of arXiv 2503.15252. {STEP} {RATIOS}",
     "No two image points of a night differ in pin_memory alone.",
-    points_shown,
+    select_points,
     paint,
 )

@@ -6,13 +6,13 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.paper.figures import bars
-from analysis.paper.figures.family import STEP, WHISKERS, family, widest
+from analysis.paper.figures.family import STEP, WHISKERS, family, widest_block
 from analysis.sweep import dataset
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in precision, size and GPUs alone."""
-    return widest(tables, "image", "precision", "image_size", *dataset.SHAPE)
+    return widest_block(tables, "image", "precision", "image_size", *dataset.SHAPE)
 
 
 def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Figure:
@@ -23,6 +23,6 @@ FAMILY = family(
     "Precision and image size",
     f"{STEP} {WHISKERS}",
     "No two image points differ in precision alone.",
-    points_shown,
+    select_points,
     paint,
 )

@@ -16,9 +16,9 @@ from analysis.sweep import dataset, nights
 _BY = ["world_size", "image_size"]
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in precision, size and GPUs alone, where fp64 is among those of the night."""
-    points = nights.select_shared_nights(precision.points_shown(tables), _BY, "precision")
+    points = nights.select_shared_nights(precision.select_points(tables), _BY, "precision")
     return points.filter((pl.col("precision") == "fp64").any().over(*_BY, "night"))
 
 
@@ -30,13 +30,13 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
         axes.axhline(1, color=style.BLACK, linewidth=0.8)
         axes.set_ylabel("Times as fast as FP64")
 
-    return bars.panelled(frame, ["world_size"], "precision", width_in, panel)
+    return bars.draw_panels(frame, ["world_size"], "precision", width_in, panel)
 
 
 FAMILY = family(
     "Gain over FP64",
     f"Step time in FP64 over that in another precision; above 1 is faster. {STEP} {RATIOS}",
     "No two image points of a night differ in precision alone, one of them fp64.",
-    points_shown,
+    select_points,
     paint,
 )

@@ -17,7 +17,7 @@ SAMPLES = 16
 MOST_RANKS = 8
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Points under ddp_ds of the largest number of ranks, no more than can be drawn."""
     world = pl.col("world_size")
     points = tables["points"].filter(
@@ -34,7 +34,7 @@ def shares(ranks: int, sampler: bool) -> list[list[int]]:
 def _panel(axes: Axes, ranks: int, sampler: bool) -> None:
     for rank, own in enumerate(shares(ranks, sampler)):
         for place, number in enumerate(own):
-            colour, hatch = palette.look("rank", number % ranks, list(range(ranks)))
+            colour, hatch = palette.fill_style("rank", number % ranks, list(range(ranks)))
             look: dict[str, Any] = {"facecolor": (colour, 0.35), "edgecolor": colour, "linewidth": 0.6, "hatch": hatch}
             axes.add_patch(Rectangle((place + 0.05, rank + 0.1), 0.9, 0.8, **look))
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
@@ -75,7 +75,7 @@ FAMILY = family(
     f"Scheme, not measured: {SAMPLES} samples, here in order and one a step, over the ranks of the points named below. "
     "Shades tell whose sample it is under the sampler; without it every rank trains on all of them.",
     "No point ran under ddp_ds on 2 to 8 ranks.",
-    points_shown,
+    select_points,
     paint,
     scheme,
 )

@@ -6,13 +6,13 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from analysis.figures import palette, style
-from analysis.paper.figures.family import family, measured
+from analysis.paper.figures.family import family, measured_points
 from analysis.sweep import blocks, dataset, nights
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Image points that differ in GPUs and size alone, of nights in which that size ran on several counts of GPUs."""
-    points = blocks.widest_block(measured(tables, "image"), "ranks_per_node", ("image_size", "nodes"))[0]
+    points = blocks.widest_block(measured_points(tables, "image"), "ranks_per_node", ("image_size", "nodes"))[0]
     return nights.select_shared_nights(points, ["image_size"], "world_size")
 
 
@@ -34,7 +34,7 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
         own = frame.filter(pl.col("image_size") == size)
         up = own["up"].to_numpy()
         around = [up - own["least"].to_numpy(), own["most"].to_numpy() - up]
-        line = style.line(index, palette.look("image_size", size, sizes)[0])
+        line = style.line(index, palette.fill_style("image_size", size, sizes)[0])
         axes.errorbar(own["world_size"], up, yerr=around, capsize=2, elinewidth=0.8, label=f"{size} px", **line)
     axes.set_xticks(worlds, [str(world) for world in worlds])
     axes.set_xlabel("GPUs")
@@ -51,6 +51,6 @@ FAMILY = family(
     "of medians of repeats of the same night, over several nights their geometric mean; whiskers run from the least to "
     "the most that two repeats of a night give.",
     "No two image points of a night differ in their number of GPUs alone.",
-    points_shown,
+    select_points,
     paint,
 )

@@ -41,7 +41,7 @@ def matrix(text: str) -> tuple[list[str], list[list[str]], list[str]]:
     return gpus, [cells[gpu][: len(gpus)] for gpu in gpus], cpus
 
 
-def points_shown(tables: dataset.Tables) -> pl.DataFrame:
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Ok points of the topology with most GPUs."""
     points = tables["points"].filter(pl.col("status") == "ok", pl.col("topology").is_not_null())
     sizes = points.with_columns(gpus=pl.col("topology").str.count_matches(r"(?m)^GPU\d+"))
@@ -87,7 +87,7 @@ FAMILY = family(
     "Topology of a node",
     "Links between the GPUs, and the CPUs near each, as nvidia-smi topo -m tells them.",
     "No point has a topology of several GPUs.",
-    points_shown,
+    select_points,
     paint,
     links,
 )

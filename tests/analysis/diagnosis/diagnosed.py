@@ -93,7 +93,7 @@ def written(runs, folder, device=H200):
 
 def evidence(runs, folder, device=H200, settings=None, **more):
     """What is known of these ranks; `settings` make a point, `more` are fields of Evidence."""
-    found = sources.of_tables(written(runs, folder, device))
+    found = sources.from_tables(written(runs, folder, device))
     point = complete(settings) if settings else None
     if "record" in more:
         more["record"] = convert({"status": "ok", **more["record"]}, Record)
@@ -104,7 +104,7 @@ def evidence(runs, folder, device=H200, settings=None, **more):
 
 def causes(e):
     """Causes by kind."""
-    return {cause.kind: cause for cause in verdict.judged(e).causes}
+    return {cause.kind: cause for cause in verdict.judge(e).causes}
 
 
 def steps_of(count, length, make, rank=0):

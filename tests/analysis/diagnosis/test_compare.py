@@ -49,14 +49,14 @@ def test_the_interval_is_welch_s():
     ("mean", "verdict"), [(9.0, "faster"), (11.0, "slower"), (10.05, "no difference beyond noise")]
 )
 def test_verdicts_on_timed_steps(mean, verdict):
-    found = comparison.compared(Evidence(steps=timed(10.0)), Evidence(steps=timed(mean, 1)))
+    found = comparison.compare_runs(Evidence(steps=timed(10.0)), Evidence(steps=timed(mean, 1)))
     assert found.verdict == verdict and found.timed and found.of == "step"
 
 
 def test_the_same_run_twice_is_no_difference():
     """Of 40 pairs of runs that are alike two would differ by the interval alone; the noise level leaves none."""
     verdicts = [
-        comparison.compared(
+        comparison.compare_runs(
             Evidence(steps=timed(10.0, 2 * n, spread=0.1)), Evidence(steps=timed(10.0, 2 * n + 1, spread=0.1))
         ).verdict
         for n in range(40)
@@ -67,7 +67,7 @@ def test_the_same_run_twice_is_no_difference():
 def test_batches_of_different_sizes_are_compared_by_the_sample():
     one = Evidence(steps=timed(10.0), point=complete(IMAGE))
     other = Evidence(steps=timed(15.0, samples=128), point=complete({**IMAGE, "micro_batch": 64}))
-    found = comparison.compared(one, other)
+    found = comparison.compare_runs(one, other)
     assert (
         found.of == "sample"
         and found.verdict == "faster"
@@ -92,7 +92,7 @@ def test_parts_that_changed(capsys, tmp_path):
 def test_one_step_cannot_tell(tmp_path):
     one = evidence(noisy(1, 6 * MS), tmp_path)
     short = dataclasses.replace(one.lanes[0], steps=one.lanes[0].steps.head(1))
-    assert comparison.compared(one, Evidence((short,))).verdict.startswith("cannot be said")
+    assert comparison.compare_runs(one, Evidence((short,))).verdict.startswith("cannot be said")
 
 
 def test_nothing_to_compare_is_one_line(capsys, tmp_path):

@@ -7,9 +7,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from analysis.diagnosis import thresholds, verdict
+from analysis.diagnosis import verdict
 from analysis.diagnosis.cause import CAUSES
-from analysis.diagnosis.causes.rules import RULES
+from analysis.diagnosis.causes.rules import RULES, list_thresholds
 from analysis.diagnosis.evidence import sources
 from analysis.tools import cli
 from tests.analysis.diagnosis.diagnosed import H200, MS, US, Run, written
@@ -68,8 +68,8 @@ def test_remedies_are_points(two_nodes):
     from jobs.point import check as constraints
     from jobs.point.point import complete
 
-    e = sources.gathered([two_nodes])
-    remedies = [cause.remedy for cause in verdict.judged(e).causes if cause.remedy]
+    e = sources.gather([two_nodes])
+    remedies = [cause.remedy for cause in verdict.judge(e).causes if cause.remedy]
     assert len(remedies) >= 3
     for remedy in remedies:
         assert constraints.reasons(complete({**e.point.settings(), **remedy})) == []
@@ -102,7 +102,7 @@ def test_kernels_in_a_row_without_ranges_or_counters_are_healthy(tmp_path):
     for number in range(400):
         run.kernel(number * 1010 * US + MS, number * 1010 * US + 2 * MS, "gemm", at=number * 1010 * US + MS - 3 * US)
     device = {"name": H200["name"]}
-    found = verdict.judged(sources.gathered([written([run], tmp_path, device)]))
+    found = verdict.judge(sources.gather([written([run], tmp_path, device)]))
     assert found.healthy is True and all(cause.share == 0 for cause in found.causes)
     assert {cause.cause for cause in found.causes} <= {"monitoring"}
 
@@ -185,6 +185,4 @@ def test_every_kind_of_the_task_has_a_rule():
 
 def test_every_threshold_is_used():
     code = "".join(path.read_text() for path in (ROOT / "analysis/diagnosis").rglob("*.py"))
-    assert [
-        name for name in thresholds.TABLE if f'limit("{name}")' not in code and f"limit('{name}')" not in code
-    ] == []
+    assert [name for name in list_thresholds() if f"{name.upper()}.value" not in code] == []

@@ -26,7 +26,7 @@ from tests.analysis.diagnosis.diagnosed import (
 
 
 def test_a_busy_gpu_is_healthy(tmp_path):
-    found = verdict.judged(of(tmp_path, busy))
+    found = verdict.judge(of(tmp_path, busy))
     assert found.healthy is True and [c for c in found.causes if c.share] == []
     assert found.step_ms == 10 and found.parts["compute"] == 10
 
@@ -230,7 +230,7 @@ def test_parts_add_up_and_no_time_counts_twice(tmp_path, seed):
             at += length + gap * int(rng.integers(0, 2))
 
     e = of(tmp_path, make)
-    found = verdict.judged(e)
+    found = verdict.judge(e)
     assert sum(found.parts.values()) == pytest.approx(found.step_ms, abs=1e-9)
     lane = e.lanes[0]
     whole = intervals.union(lane.steps.select("start_ns", "end_ns").to_numpy())
@@ -247,4 +247,4 @@ def test_a_loader_outside_of_the_steps_ranges_counts(tmp_path):
         busy(run, start, 4 * MS)
         run.range("dataloader", start + 4 * MS, start + STEP)
     e = evidence([run], tmp_path)
-    assert verdict.judged(e).step_ms == pytest.approx(10 * 4 / 4, rel=0.2) and shares(e)["loader_wait"] > 0.4
+    assert verdict.judge(e).step_ms == pytest.approx(10 * 4 / 4, rel=0.2) and shares(e)["loader_wait"] > 0.4

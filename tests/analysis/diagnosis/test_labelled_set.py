@@ -10,7 +10,7 @@ import pytest
 
 from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
-from analysis.diagnosis.thresholds import limit
+from analysis.diagnosis.thresholds import HEALTHY, NOISE
 from analysis.ingest import point_tables
 from analysis.tables.part_names import GROUP, PARTS
 from tests.labelled import kept
@@ -29,14 +29,14 @@ def diagnosed(name):
         point, tables = kept.unpacked(name, Path(folder)), Path(folder) / "tables"
         made = point_tables.ingest(point, tables)
         point_tables.write(made, tables)
-        e = sources.of_point(point, tables)
+        e = sources.from_point(point, tables)
         seen = Counter()
         for lane in e.lanes:
             for part in PARTS:
                 for step, length in zip(lane.steps["step"], lane.lengths(lane.sets[part]).tolist(), strict=True):
                     seen[lane.rank, step, GROUP[part]] += length
         shown = {row[:3]: row[3] for row in made["breakdown"].select("rank", "step", "part", "duration_ns").iter_rows()}
-        return verdict.judged(e).as_json() | {"seen": dict(seen), "shown": shown}
+        return verdict.judge(e).as_json() | {"seen": dict(seen), "shown": shown}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_the_table_and_the_diagnosis_of_a_trace_agree_to_the_nanosecond(found, n
 
 
 def material(one):
-    return [cause for cause in one["causes"] if cause["share"] >= limit("noise")]
+    return [cause for cause in one["causes"] if cause["share"] >= NOISE.value]
 
 
 @pytest.mark.parametrize("name", ILL)
@@ -76,7 +76,7 @@ def test_the_largest_cause_is_what_was_put_there(found, name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ILL])
 def test_of_a_healthy_run_no_cause_has_a_tenth(found, name):
     assert found[name]["healthy"] is True
-    assert all(cause["share"] < limit("healthy") for cause in found[name]["causes"])
+    assert all(cause["share"] < HEALTHY.value for cause in found[name]["causes"])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -55,7 +55,7 @@ def test_the_largest_cause_that_a_setting_mends_goes_first():
         cause("loader_wait", 0.2, loader_workers=1),
         cause("small_batch", 0.1, micro_batch=64),
     ]
-    (due,) = trials.due({point.id: point}, {point.id}, {point.id: causes}, [])
+    (due,) = trials.due_trials({point.id: point}, {point.id}, {point.id: causes}, [])
     assert due.kind == "loader_wait" and due.share_low == 0.1
     assert due.remedied_id == complete({**IMAGE, "loader_workers": 1}).id
 
@@ -63,9 +63,9 @@ def test_the_largest_cause_that_a_setting_mends_goes_first():
 def test_nothing_is_due_below_noise_or_of_a_failed_point():
     point = complete(IMAGE)
     small = {point.id: [cause("loader_wait", 0.009, loader_workers=1)]}
-    assert trials.due({point.id: point}, {point.id}, small, []) == []
+    assert trials.due_trials({point.id: point}, {point.id}, small, []) == []
     large = {point.id: [cause("loader_wait", 0.5, loader_workers=1)]}
-    assert trials.due({point.id: point}, set(), large, []) == []
+    assert trials.due_trials({point.id: point}, set(), large, []) == []
 
 
 def test_rounds_go_on_from_what_helped_and_end():
@@ -79,13 +79,13 @@ def test_rounds_go_on_from_what_helped_and_end():
         third.id: [],
     }
     one = trial(first.id, second.id, loader_workers=1)
-    (due,) = trials.due(own, ok, causes, [(one, "helped")])
+    (due,) = trials.due_trials(own, ok, causes, [(one, "helped")])
     assert (due.point_id, due.remedied_id) == (second.id, third.id)
-    (due,) = trials.due(own, ok, causes, [(one, "within_noise")])
+    (due,) = trials.due_trials(own, ok, causes, [(one, "within_noise")])
     assert (due.point_id, due.remedied_id) == (first.id, complete({**IMAGE, "micro_batch": 64}).id)
     two = trial(second.id, third.id, "small_batch", micro_batch=64)
-    assert trials.due(own, ok, causes, [(one, "helped"), (two, "did_not_help")]) == []
-    assert trials.due(own, ok, causes, [(one, "helped"), (two, "helped")]) == []
+    assert trials.due_trials(own, ok, causes, [(one, "helped"), (two, "did_not_help")]) == []
+    assert trials.due_trials(own, ok, causes, [(one, "helped"), (two, "helped")]) == []
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_a_broken_trace_leaves_the_timed_look(tmp_path, capsys):
     derived = tmp_path / "derived"
     write(ingest(tmp_path, derived), derived)
     assert "not an Nsight Systems export" in capsys.readouterr().err
-    found = point_diagnosis.of_point(tmp_path, derived)
+    found = point_diagnosis.diagnose_point(tmp_path, derived)
     (missing,) = [c for c in found["causes"] if c["kind"] == "missing_trace"]
     assert "not an Nsight Systems export" in missing["evidence"][0]["value"]
     (derived / "trace/windows.parquet").write_text("no table")
-    found = point_diagnosis.of_point(tmp_path, derived)
+    found = point_diagnosis.diagnose_point(tmp_path, derived)
     assert "missing_trace" in {c["kind"] for c in found["causes"]}
     assert "diagnosed without its trace" in capsys.readouterr().err
     (tmp_path / "record.json").write_text(json.dumps({"status": "failed"}))
-    assert point_diagnosis.of_point(tmp_path, derived)["causes"] == []
+    assert point_diagnosis.diagnose_point(tmp_path, derived)["causes"] == []
 
 
 def test_a_trace_of_ranks_on_cpus_says_nothing_of_a_gpu(tmp_path):
@@ -235,13 +235,13 @@ def test_points_of_which_nothing_is_known_lessen_no_share():
     points = [known["points"].head(1).with_columns(point_id=pl.lit(i)) for i in "cd"]
     added = finished("diagnoses", pl.DataFrame(more, infer_schema_length=None))
     both = {"points": pl.concat([known["points"], *points]), "diagnoses": pl.concat([known["diagnoses"], added])}
-    shares = {row["kind"]: row["share"] for row in why.lost(dataset.Tables(both))}
+    shares = {row["kind"]: row["share"] for row in why.lost_hours(dataset.Tables(both))}
     assert shares == {"cpu_preprocessing": "25.0 %", "loader_wait": "10.0 %", "straggler": "2.5 %"}
 
 
 def test_the_report_sums_up_causes_and_changes(tmp_path):
     shown = tables(("c", 0.3, "helped"))
-    assert [(row["kind"], row["hours"], row["share"]) for row in why.lost(shown)] == [
+    assert [(row["kind"], row["hours"], row["share"]) for row in why.lost_hours(shown)] == [
         ("loader_wait", "0.4", "20.0 %"),
         ("straggler", "0.1", "5.0 %"),
     ]
@@ -295,8 +295,8 @@ def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
     # Times of computing are what this machine makes of them; the wait for the loader is made to go away.
     waits = dict(shown["points"].select("point_id", "data_ms_median").iter_rows())
     assert waits[row["point_id"]] > 30 and waits[new] < 7.5
-    compared = comparison.compared(
-        *(sources.gathered([folder / f"points/{row[n]}"]) for n in ("point_id", "remedied_id"))
+    compared = comparison.compare_runs(
+        *(sources.gather([folder / f"points/{row[n]}"]) for n in ("point_id", "remedied_id"))
     )
     assert row["gain"] == pytest.approx(-compared.step.by / compared.step.a)
     verdicts = {"faster": "helped", "slower": "did_not_help", "no difference beyond noise": "within_noise"}

@@ -227,13 +227,13 @@ def test_energy_over_time_is_power(sweep):
     joules = pl.lit(300.0) * pl.col("world_size")
     rows = sweep["points"].with_columns(tokens_per_s=tokens, energy_j=joules, sample_j=joules / pl.col("samples_per_s"))
     measured = dataset.Tables({"points": rows.with_columns(token_j=joules / pl.col("tokens_per_s"))})
-    found = energy.placed(measured)
+    found = energy.energy_points(measured)
     assert found["unit"].unique().sort().to_list() == ["sample", "token"]
     assert (found["energy_mj"] / found["gpu_ms"]).to_list() == pytest.approx([300] * found.height)
     token = found.filter(pl.col("unit") == "token").row(0, named=True)
     assert token["gpu_ms"] == pytest.approx(token["step_ms_median"] / token["micro_batch"] / 128)
     assert "400 W" in texts(energy.FAMILY.draw(measured))
-    assert energy.placed(sweep).is_empty()
+    assert energy.energy_points(sweep).is_empty()
 
 
 def test_causes_add_up_their_kinds(sweep):
@@ -250,7 +250,7 @@ def test_causes_add_up_their_kinds(sweep):
 
 
 def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_it_waits(sweep):
-    point = timeline.chosen(sweep)
+    point = timeline.choose_point(sweep)
     assert (point["world_size"], point["precision"], point["kind"]) == (2, "fp32", "tensor_cores_unused")
     events = sweep["timeline"].filter(pl.col("point_id") == point["point_id"])
     # from the last kernel of a step's backward pass to the next step's copy: the optimizer, 2 ms, data
@@ -289,7 +289,7 @@ def test_the_roofline_is_of_what_memory_moved_while_timed_steps_ran():
     ]
     frames = {"points": [row], "steps": [step], "gpu_samples": samples}
     tables = dataset.Tables({name: pl.DataFrame(rows) for name, rows in frames.items()})
-    (placed,) = roofline.placed(tables)
+    (placed,) = roofline.roofline_points(tables)
     assert placed["flops_per_s"] == pytest.approx(200e12) and placed["intensity"] == pytest.approx(200 / 1.2)
     assert "bf16: llm" in texts(FAMILIES["roofline"].draw(tables))
 

@@ -30,7 +30,7 @@ def test_a_strategy_that_ran_on_no_one_rank_is_compared_with_another_that_did(sw
     found = scaling.speed_ups(tables).filter(pl.col("strategy") == "fsdp2").to_dicts()
     assert [row["world"] for row in found] == [1, 2]
     assert found[1]["efficiency"] == pytest.approx(1 / 1.15)
-    assert scaling.compared(tables).filter(pl.col("strategy") == "fsdp2", pl.col("world") == 1).height == 3
+    assert scaling.scaling_points(tables).filter(pl.col("strategy") == "fsdp2", pl.col("world") == 1).height == 3
     other = tables["points"].with_columns(
         micro_batch=pl.when(strategy="fsdp2").then(8).otherwise("micro_batch"),
     )

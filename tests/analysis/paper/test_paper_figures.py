@@ -60,7 +60,7 @@ def test_families_left_out_are_named_and_the_other_is_written(sweep, tmp_path, c
 
 
 def test_figures_show_points_that_differ_in_their_own_settings_alone(sweep):
-    shown = precision.points_shown(sweep)
+    shown = precision.select_points(sweep)
     same = [
         name for name in dataset.SETTINGS if name not in (*blocks.NEUTRAL, "precision", "image_size", *dataset.SHAPE)
     ]
@@ -70,7 +70,7 @@ def test_figures_show_points_that_differ_in_their_own_settings_alone(sweep):
 
 
 def test_gain_of_pinned_memory_is_the_one_put_in(sweep):
-    fp16 = pinned.points_shown(sweep).filter(pl.col("precision") == "fp16")
+    fp16 = pinned.select_points(sweep).filter(pl.col("precision") == "fp16")
     one = family.ratios(fp16, "pin_memory", False, "step_ms_mean", ["world_size", "image_size"])
     assert one.height == 9
     for row in one.iter_rows(named=True):
@@ -79,7 +79,7 @@ def test_gain_of_pinned_memory_is_the_one_put_in(sweep):
 
 
 def test_speed_up_is_over_the_fewest_gpus_of_its_size(sweep):
-    frame = size_scaling.speed_ups(size_scaling.points_shown(sweep))
+    frame = size_scaling.speed_ups(size_scaling.select_points(sweep))
     small = frame.filter(pl.col("image_size") == 100, pl.col("world_size") == 4)["up"].item()
     large = frame.filter(pl.col("image_size") == 500, pl.col("world_size") == 4)["up"].item()
     assert large / small == pytest.approx(EFFECTS["small_scaling"])
@@ -102,19 +102,19 @@ def of_two_nights(sweep):
 def test_ratios_are_of_one_night(sweep):
     two = of_two_nights(sweep)
     for tables in (sweep, two):
-        fp16 = pinned.points_shown(tables).filter(pl.col("precision") == "fp16")
+        fp16 = pinned.select_points(tables).filter(pl.col("precision") == "fp16")
         found = family.ratios(fp16, "pin_memory", False, "step_ms_mean", ["world_size", "image_size"])
         for row in found.iter_rows(named=True):
             assert row["ratio"] == pytest.approx(
                 1 / EFFECTS["pinned" if row["world_size"] == 1 else "pinned_many"], rel=0.05
             )
         up = (
-            size_scaling.speed_ups(size_scaling.points_shown(tables))
+            size_scaling.speed_ups(size_scaling.select_points(tables))
             .filter(pl.col("world_size") == 4)
             .sort("image_size")["up"]
         )
         assert up.to_list()[-1] / up.to_list()[0] == pytest.approx(EFFECTS["small_scaling"], rel=0.05)
-    assert pinned.points_shown(two).height < pinned.points_shown(sweep).height
+    assert pinned.select_points(two).height < pinned.select_points(sweep).height
     assert "Measured in 2 nights" in captions.caption(figures.FAMILIES["pinned"], two)
     assert "nights, between" not in captions.caption(figures.FAMILIES["pinned"], sweep)
 
@@ -146,11 +146,13 @@ def test_of_as_many_gpus_the_fewest_nodes_are_drawn(sweep):
     spread = sweep["points"].with_columns(nodes=pl.col("ranks_per_node"), ranks_per_node=pl.lit(1, pl.Int64))
     spread = spread.with_columns(point_id=pl.col("point_id") + "x").filter(pl.col("nodes") > 1)
     both = dataset.Tables({**sweep.frames, "points": pl.concat([sweep["points"], spread])})
-    assert set(family.measured(both, "image")["point_id"]) == set(family.measured(sweep, "image")["point_id"])
+    assert set(family.measured_points(both, "image")["point_id"]) == set(
+        family.measured_points(sweep, "image")["point_id"]
+    )
 
 
 def test_times_of_a_trace_are_per_step_and_mean_over_ranks(sweep):
-    points = calls.traced(sweep, "image").filter(pl.col("world_size") == 2)
+    points = calls.traced_points(sweep, "image").filter(pl.col("world_size") == 2)
     frame = calls.per_step(sweep, points, calls.DIRECTIONS | calls.KERNELS)
     point = points.row(0, named=True)
     own = {row["kind"]: row for row in frame.filter(point_id=point["point_id"]).iter_rows(named=True)}
@@ -162,7 +164,7 @@ def test_times_of_a_trace_are_per_step_and_mean_over_ranks(sweep):
 
 
 def test_calls_are_counted_once(sweep):
-    points = calls.traced(sweep, "llm")
+    points = calls.traced_points(sweep, "llm")
     total = calls.per_step(sweep, points, calls.CALLS)["ms"].sum()
     every = calls.per_step(sweep, points, {"all": pl.col("category").is_in(["runtime", "sync"])})["ms"].sum()
     assert total == pytest.approx(every)
