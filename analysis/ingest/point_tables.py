@@ -21,7 +21,7 @@ from analysis.metrics.steps import activities, parts, timeline
 from analysis.readers import gpu_log, point_files
 from analysis.tables import column, points
 from jobs.record.launch_files import RankResult
-from jobs.record.point_folder import ranked, record_of, results_of
+from jobs.record.point_folder import by_rank, record_of, results_of
 from jobs.telemetry.gpu import log
 
 KEYS: dict[str, list[str]] = {
@@ -173,7 +173,7 @@ def trace_events(folder: Path, rank: int) -> dict[str, pl.DataFrame]:
 def readable(point: Path) -> dict[int, Path]:
     """Each traced rank's file, of the traced run, or in the point's folder itself."""
     for folder in (point / "traced", point):
-        found = dict(ranked(folder, _KINETO)) | dict(ranked(folder, _NSYS))
+        found = dict(by_rank(folder, _KINETO)) | dict(by_rank(folder, _NSYS))
         if found:
             return found
     return {}

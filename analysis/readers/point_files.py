@@ -17,7 +17,7 @@ from analysis.tables import points
 from analysis.tables.column import Column
 from jobs.record.json_files import FormatError, load_json, read_lines
 from jobs.record.launch_files import EpochLine, Event, HostSample, StepLine
-from jobs.record.point_folder import ranked, record_of, results_of
+from jobs.record.point_folder import by_rank, record_of, results_of
 from jobs.record.record import Record
 
 _TAIL = 4000
@@ -104,7 +104,7 @@ def _frame(rows: list[_Row], columns: Mapping[str, Column]) -> pl.DataFrame:
 
 
 def _step_rows(folder: Path, identity: _Row) -> list[_Row]:
-    files = ranked(folder, r"steps-r(\d+)\.jsonl")
+    files = by_rank(folder, r"steps-r(\d+)\.jsonl")
     return [
         {**_step_row(line), "rank": rank, **identity} for rank, path in files for line in read_lines(path, StepLine)
     ]

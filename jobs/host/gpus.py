@@ -11,7 +11,7 @@ OF_RANKS_VARIABLE = "NIGHTSWEEP_GPUS"
 """CUDA_VISIBLE_DEVICES of a rank, whatever srun sets it to."""
 
 
-def by_index() -> bool:
+def are_named_by_index() -> bool:
     """Whether CUDA_VISIBLE_DEVICES names the job's GPUs by their indices."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return all(word.strip().isdigit() for word in visible.split(","))
@@ -40,7 +40,7 @@ def probe() -> tuple[bool, str]:
         return False, f"NVML: {error}"
     if not count:
         return False, "NVML: no GPU"
-    return (True, f"{count} GPUs") if of_job() else (False, f"NVML: none of {count} GPUs is this job's")
+    return (True, f"{count} GPUs") if job_gpus() else (False, f"NVML: none of {count} GPUs is this job's")
 
 
 def visible(index: int, uuid: str, *migs: str) -> bool:
@@ -61,7 +61,7 @@ def full_uuid(uuid: str) -> str:
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
-def of_job() -> list[Gpu]:
+def job_gpus() -> list[Gpu]:
     """The job's devices, in NVML's order: MIG devices in place of a GPU that is split into them. One that is lost, or
     that this process may not use, is left out."""
     import pynvml
@@ -77,12 +77,12 @@ def of_job() -> list[Gpu]:
         migs = list(_migs(handle, index))
         if not visible(index, uuid, *(mig.uuid for mig in migs)):
             continue
-        named = [mig for mig in migs if _named(mig.uuid)]
+        named = [mig for mig in migs if _is_named(mig.uuid)]
         found += named or migs or [Gpu(index, uuid, handle, handle)]
     return found
 
 
-def _named(uuid: str) -> bool:
+def _is_named(uuid: str) -> bool:
     return any(_begins(word, uuid) for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
 
 

@@ -19,7 +19,7 @@ def cpus_of_mask(words: Iterable[int]) -> set[int]:
     return {i * _BITS + bit for i, word in enumerate(words) for bit in range(_BITS) if word >> bit & 1}
 
 
-def chosen(near: set[int], allowed: set[int], want: str) -> set[int]:
+def choose_cpus(near: set[int], allowed: set[int], want: str) -> set[int]:
     """CPUs for `near` or `far` among those that this process may use. Raises Unsupported where there are none."""
     found = allowed & near if want == "near" else allowed - near
     if not found:
@@ -35,9 +35,9 @@ def bind(local_rank: int, want: str) -> list[int]:
     works, why = gpus.probe()
     if not works:
         raise Unsupported(f"numa {want}: {why}")
-    own = gpus.of_job()
+    own = gpus.job_gpus()
     words = -(-(os.cpu_count() or 1) // _BITS)
     near = cpus_of_mask(pynvml.nvmlDeviceGetCpuAffinity(own[local_rank].board, words))
-    cpus = chosen(near, os.sched_getaffinity(0), want)
+    cpus = choose_cpus(near, os.sched_getaffinity(0), want)
     os.sched_setaffinity(0, cpus)
     return sorted(cpus)

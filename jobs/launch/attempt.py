@@ -108,20 +108,20 @@ class Attempt:
             shutil.rmtree(run_folder.path, ignore_errors=True)
             run_folder.path.mkdir(parents=True)
             try:
-                limits = bounded(self.limits)
+                limits = bound_by_allocation(self.limits)
                 with tenants.beside(run_folder, order, limits, self.stopped) as variables:
                     outcome = watchdog.Ranks(run_folder, order, limits, variables).watch(self.stopped)
             except tenants.TenantError as error:
                 return error.outcome
             except OSError as error:
                 return watchdog.Outcome("launch_failed", str(error))
-            if pause is None or not passing(outcome, run_folder):
+            if pause is None or not is_passing(outcome, run_folder):
                 break
             time.sleep(pause)
         return outcome
 
 
-def bounded(limits: watchdog.Limits) -> watchdog.Limits:
+def bound_by_allocation(limits: watchdog.Limits) -> watchdog.Limits:
     """These limits, and in an allocation its end: Slurm would leave no time to write a record."""
     left = allocation.seconds_left() if allocation.inside() else None
     if left is None:
@@ -129,7 +129,7 @@ def bounded(limits: watchdog.Limits) -> watchdog.Limits:
     return watchdog.Limits(limits.stall_s, min(limits.timeout_s, max(left - allocation.MARGIN_S, left / 2)))
 
 
-def passing(outcome: watchdog.Outcome, run_folder: RunFolder) -> bool:
+def is_passing(outcome: watchdog.Outcome, run_folder: RunFolder) -> bool:
     """Whether the ranks never got under way: another process took their port, or Slurm's controller was away."""
     if outcome.reason == "launch_failed":
         return allocation.controller_was_away(run_folder.log)

@@ -92,7 +92,7 @@ def run_traced(attempt: Attempt, choice: Choice) -> tuple[RunEnd, Choice]:
     """The traced run. Where it fails under nsys, although the same ranks ran well without, Kineto gets a turn."""
     if choice.tracer is None:
         return SKIPPED, choice
-    blocks = plan.traced(attempt.point)
+    blocks = plan.traced_blocks(attempt.point)
     ended = attempt.run("traced", choice.tracer, blocks)
     if choice.tracer != "nsys" or ended.run.status == "ok" or ended.run.reason == "interrupted":
         return ended, choice
@@ -156,7 +156,7 @@ def run_all(attempt: Attempt) -> Measurement:
         except batch_search.SearchError as error:
             return Measurement({**ends, "timed": error.ended}, choice)
         attempt = batch_search.with_size(attempt, found)
-    ends["timed"] = attempt.run("timed", "none", plan.timed(point))
+    ends["timed"] = attempt.run("timed", "none", plan.timed_blocks(point))
     if ends["timed"].run.status != "ok":
         return Measurement(ends, choice, found)
     choice = choose_tracer(point, uses_cuda(point))

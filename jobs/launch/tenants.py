@@ -96,7 +96,7 @@ def service(point: Point) -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="nightsweep-mps-") as folder:
         variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         env = {**os.environ, **variables}
-        if gpus.by_index() and (uuids := ",".join(row[1] for row in facts.visible_gpus())):
+        if gpus.are_named_by_index() and (uuids := ",".join(row[1] for row in facts.visible_gpus())):
             env["CUDA_VISIBLE_DEVICES"] = variables[gpus.OF_RANKS_VARIABLE] = uuids
         started = subprocess.run([_CONTROL, "-d"], env=env, capture_output=True, text=True)
         if started.returncode:

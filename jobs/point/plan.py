@@ -34,11 +34,11 @@ class Block:
     captured: bool = False
 
 
-def timed(point: Point) -> list[Block]:
+def timed_blocks(point: Point) -> list[Block]:
     return [Block("timed", point.timed_steps)]
 
 
-def traced(point: Point) -> list[Block]:
+def traced_blocks(point: Point) -> list[Block]:
     return [Block("traced", point.traced_steps, captured=True)]
 
 

@@ -93,8 +93,8 @@ def train(loop: Loop, epoch: int) -> Trained:
     if not math.isfinite(mean):
         bad = next(n for n, loss in enumerate(losses) if not math.isfinite(loss))
         raise LossNotFinite(first + bad // point.grad_accum, float(losses[bad]))
-    total = summed(mean, loop.device)
-    return Trained(total / dist.get_world_size(), seconds, int(summed(torch.tensor(samples), loop.device)))
+    total = sum_over_ranks(mean, loop.device)
+    return Trained(total / dist.get_world_size(), seconds, int(sum_over_ranks(torch.tensor(samples), loop.device)))
 
 
 def held_back_loader(loop: Loop) -> Any:
@@ -137,10 +137,10 @@ def evaluate(loop: Loop, loader: Any) -> float:
             right += found
         seen += len(batch["label"])
     model.train()
-    return summed(right, loop.device) / held_back
+    return sum_over_ranks(right, loop.device) / held_back
 
 
-def summed(value: torch.Tensor, device: torch.device) -> float:
+def sum_over_ranks(value: torch.Tensor, device: torch.device) -> float:
     """The sum of a number over all ranks."""
     total = value.to(device, torch.float64).clone()
     dist.all_reduce(total)

@@ -34,7 +34,7 @@ class Feed:
         `tokens`: those of the batch that are not padding, where the work counts them."""
         self.waited_ns = 0
         if not self.point.device_prefetch:
-            batch, self.tokens = self.moved(self.asked())
+            batch, self.tokens = self.move(self.next_batch())
             return batch
         if self.ahead is None:
             self.fetch()
@@ -53,13 +53,13 @@ class Feed:
     def fetch(self) -> None:
         """Begin the copy of the next batch; none at the end."""
         try:
-            batch = self.asked()
+            batch = self.next_batch()
         except StopIteration:
             return
         with torch.cuda.stream(self.side):
-            self.ahead = self.moved(batch)
+            self.ahead = self.move(batch)
 
-    def asked(self) -> Batch:
+    def next_batch(self) -> Batch:
         """A batch of the loader."""
         with self.tracer.range("data"):
             began = time.perf_counter_ns()
@@ -68,7 +68,7 @@ class Feed:
             finally:
                 self.waited_ns += time.perf_counter_ns() - began
 
-    def moved(self, batch: Batch) -> tuple[Batch, int]:
+    def move(self, batch: Batch) -> tuple[Batch, int]:
         """The batch on the device, prepared, and its tokens."""
         tokens = self.work.tokens(batch) if self.work.tokens else 0
         with self.tracer.range("h2d"):

@@ -38,7 +38,7 @@ def count(point: Point) -> Flops:
     """FLOPs of one optimizer step of one rank; a `reason` alone where they cannot be counted."""
     try:
         point = by_its_products(point)
-        plain = without_recomputing(point)
+        plain = disable_recomputing(point)
         forward, backward = passes(plain)
         hardware = forward + backward if plain == point else sum(passes(point), Counter())
     except Exception as error:  # the count hangs on internals of torch and the models; a run must not fail of it
@@ -63,7 +63,7 @@ def by_its_products(point: Point) -> Point:
     return replace(point, method=same.get(point.method, point.method), float8="none", compile="none")
 
 
-def without_recomputing(point: Point) -> Point:
+def disable_recomputing(point: Point) -> Point:
     """The point that keeps all its backward pass needs. DPO's loss in parts takes the last layer's product again."""
     if point.workload != "llm":
         return point
@@ -76,10 +76,10 @@ def passes(point: Point) -> tuple[Counter[str], Counter[str]]:
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")
         model, batch = work.build_model(point)[0], work.blank(point)
-        return of_passes(lambda: work.loss(model, batch))
+        return count_passes(lambda: work.loss(model, batch))
 
 
-def of_passes(loss: Callable[[], torch.Tensor]) -> tuple[Counter[str], Counter[str]]:
+def count_passes(loss: Callable[[], torch.Tensor]) -> tuple[Counter[str], Counter[str]]:
     """FLOPs by operator of `loss` and of its backward pass."""
     counters = [FlopCounterMode(display=False, custom_mapping=FORMULAS) for _ in range(2)]
     # Fused attention is another operator on each device, some of them without a formula; its products have one.

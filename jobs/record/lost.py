@@ -43,7 +43,7 @@ SET_ASIDE: frozenset[Reason] = AGAIN | {"cancelled", "interrupted", "launch_fail
 """Reasons for which a person may well want the point measured again (`nightsweep retry`)."""
 
 
-def of_state(state: str, nodes: str) -> Loss | None:
+def loss_of_state(state: str, nodes: str) -> Loss | None:
     """What a final state of the scheduler means; None where it says nothing against the job's own result."""
     if state not in _ENDS:
         return None

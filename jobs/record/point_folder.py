@@ -26,11 +26,11 @@ def record_of(point: Path) -> Record:
 
 def results_of(point: Path, run: str = "timed") -> list[RankResult]:
     """rankR.result.json of a run, by rank."""
-    found = ((rank, read_json(path, RankResult)) for rank, path in ranked(point / run, r"rank(\d+)\.result\.json"))
+    found = ((rank, read_json(path, RankResult)) for rank, path in by_rank(point / run, r"rank(\d+)\.result\.json"))
     return [structs.replace(result, rank=rank) for rank, result in found if result is not None]
 
 
-def ranked(folder: Path, pattern: str) -> list[tuple[int, Path]]:
+def by_rank(folder: Path, pattern: str) -> list[tuple[int, Path]]:
     """Files (and folders) whose name is this pattern, with the rank that its first group gives, in order of rank."""
     if not folder.is_dir():
         return []

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import socket
-import subprocess
 import sys
 import time
 from datetime import datetime
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from jobs.point.point import Point
 from jobs.record.failures import Reason
+from jobs.slurm import query
 
 MARGIN_S = 60.0
 """Before the allocation ends, the launcher needs so long to stop its ranks and to write what happened."""
@@ -30,22 +30,15 @@ def inside() -> bool:
     return "SLURM_JOB_ID" in os.environ
 
 
-def _ask(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-
-
 def first_host() -> str:
     """Where rank 0 runs: the first node, under srun's block distribution."""
-    names = _ask("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
+    names = query.ask("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).out.split()
     return names[0] if names else socket.gethostname()
 
 
 def seconds_left() -> float | None:
     """Until Slurm ends this job, or None where that is not known or not limited."""
-    found = re.search(r"EndTime=(\d\S+)", _ask("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"]))
+    found = re.search(r"EndTime=(\d\S+)", query.ask("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"]).out)
     return datetime.fromisoformat(found[1]).timestamp() - time.time() if found else None
 
 

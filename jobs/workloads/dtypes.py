@@ -14,12 +14,12 @@ def compute(point: Point) -> torch.dtype:
     return _COMPUTE.get(point.precision, torch.float32)
 
 
-def trained(point: Point) -> torch.dtype:
+def weight_dtype(point: Point) -> torch.dtype:
     """The format of trained weights: fp32 in mixed precision."""
     return torch.float32 if point.precision in ("bf16", "fp16") else compute(point)
 
 
-def of_product(x: torch.Tensor) -> torch.dtype:
+def product_dtype(x: torch.Tensor) -> torch.dtype:
     """The format in which x is multiplied here and now: autocast's, where that is on."""
     kind = x.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):  # autocast does not know the meta device

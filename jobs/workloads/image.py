@@ -119,7 +119,7 @@ def images_layout(point: Point) -> torch.memory_format:
 
 def datasets(point: Point) -> tuple[Dataset[Batch], Dataset[Batch] | None]:
     """What is trained on, and what is held back from it, where accuracy is measured."""
-    on_disk = prepared.of_point(point)
+    on_disk = prepared.images_of_point(point)
     source = on_disk or load_digits(point.data)
     count = len(source.labels() if isinstance(source, prepared.Prepared) else source[1])
     if not point.epochs:

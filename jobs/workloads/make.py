@@ -16,7 +16,7 @@ def prepare_data(point: Point, heart: Heartbeat) -> None:
     if point.workload == "image":
         from jobs.workloads.images import prepared
 
-        prepared.of_point(point, heart.pulse)
+        prepared.images_of_point(point, heart.pulse)
 
 
 def build(point: Point, device: torch.device | None = None) -> Work:

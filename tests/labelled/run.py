@@ -77,9 +77,9 @@ def runs_of(job: Job, attempt: Attempt) -> launch.Measurement:
     choice = launch.choose_tracer(job.point, launch.uses_cuda(job.point))
     attempt = dataclasses.replace(attempt, gpu_metrics=choice.no_gpu_metrics is None)
     if job.timed:
-        ends["timed"] = attempt.run("timed", "none", plan.timed(job.point))
+        ends["timed"] = attempt.run("timed", "none", plan.timed_blocks(job.point))
     if job.traced and ends["timed"].run.status != "failed":
-        ends["traced"] = attempt.run("traced", choice.tracer or "none", plan.traced(job.point))
+        ends["traced"] = attempt.run("traced", choice.tracer or "none", plan.traced_blocks(job.point))
     return launch.Measurement(ends, choice)
 
 

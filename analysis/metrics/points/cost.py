@@ -15,7 +15,7 @@ from msgspec import structs
 
 from jobs.record.json_files import read_lines
 from jobs.record.launch_files import StepLine
-from jobs.record.point_folder import ranked
+from jobs.record.point_folder import by_rank
 from jobs.record.record import Record
 
 _Row = dict[str, Any]
@@ -25,7 +25,7 @@ def rows(point: Path, record: Record) -> list[_Row]:
     """Rows of COST, without the point's id."""
     found: list[_Row] = []
     turn = 0
-    for pair, folder in ranked(point, r"cost-plain-(\d+)"):
+    for pair, folder in by_rank(point, r"cost-plain-(\d+)"):
         plain = blocks(folder)
         for none, sampler in _neighbours(plain):
             name = f"{record.settings.get('nvml_hz')} Hz" if record.device == "cuda" else "host"
@@ -45,7 +45,7 @@ def blocks(folder: Path) -> pl.DataFrame:
     """Blocks of one start: block, phase, steps, total_ms."""
     lines = [
         {"rank": rank, **structs.asdict(line)}
-        for rank, path in ranked(folder, r"steps-r(\d+)\.jsonl")
+        for rank, path in by_rank(folder, r"steps-r(\d+)\.jsonl")
         for line in read_lines(path, StepLine)
         if line.phase != "warmup"
     ]

@@ -95,7 +95,7 @@ def _split(p: Point) -> tuple[str, ...]:
     return ("tensor_parallel",) if p.strategy == "fsdp2" and p.tensor_parallel > 1 else ()
 
 
-def _told(p: Point) -> str:
+def _splitter(p: Point) -> str:
     return p.strategy if p.strategy in ("tp", "pp") else f"tensor_parallel {p.tensor_parallel}"
 
 
@@ -112,7 +112,7 @@ def zero_precision(p: Point) -> Reason | None:
 
 def split_precision(p: Point) -> Reason | None:
     if _split(p) and p.precision == "fp16":
-        text = f"fp16 with {_told(p)}: gradients may overflow on some of the ranks that share a model, unseen by others"
+        text = f"fp16 with {_splitter(p)}: gradients may overflow on some ranks of a model, unseen by the others"
         return Reason((*_split(p), "precision"), text)
     return None
 
@@ -120,20 +120,20 @@ def split_precision(p: Point) -> Reason | None:
 def split_model(p: Point) -> Reason | None:
     if _split(p) and p.workload == "image" and (p.strategy != "pp" or p.model != "vit_s"):
         able = "llama models and vit_s" if p.strategy == "pp" else "llama models"
-        return Reason((*_split(p), "model"), f"{_told(p)} splits {able}, not {p.model}")
+        return Reason((*_split(p), "model"), f"{_splitter(p)} splits {able}, not {p.model}")
     return None
 
 
 def split_method(p: Point) -> Reason | None:
     if _split(p) and p.method not in (None, "full"):
-        return Reason((*_split(p), "method"), f"{_told(p)} splits whole models only; method is {p.method}")
+        return Reason((*_split(p), "method"), f"{_splitter(p)} splits whole models only; method is {p.method}")
     return None
 
 
 def split_llm(p: Point) -> Reason | None:
     given = [name for name, usual in (("float8", "none"), ("loss_chunks", 0)) if getattr(p, name) not in (None, usual)]
     if _split(p) and given:
-        text = f"{_told(p)} with {given[0]} {getattr(p, given[0])}: it has products of its own for split layers"
+        text = f"{_splitter(p)} with {given[0]} {getattr(p, given[0])}: it has products of its own for split layers"
         return Reason((given[0], *_split(p)), text)
     return None
 
@@ -188,7 +188,7 @@ def data_parallel(p: Point) -> Reason | None:
     return None
 
 
-def offloaded(p: Point) -> Reason | None:
+def offload_needs(p: Point) -> Reason | None:
     if p.strategy == "fsdp2" and p.offload == "optimizer":
         return Reason(("offload", "strategy"), "fsdp2 offloads the optimizer with the weights only (offload all)")
     if p.strategy in ("zero1", "zero2") and p.offload == "all":
@@ -226,7 +226,7 @@ CHECKS = (
     stages,
     stage_inputs,
     data_parallel,
-    offloaded,
+    offload_needs,
     static_graph,
     hook_of_bf16,
 )

@@ -11,7 +11,8 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jobs.slurm.doctor.findings import Answer, Finding, arguments, ask, fail, last_line, ok, warn
+from jobs.slurm.doctor.findings import Finding, arguments, fail, ok, warn
+from jobs.slurm.query import Answer, ask, has_accounting, last_line, parse_config, whole
 
 COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "sinfo")
 OLDEST = (20, 11)
@@ -65,10 +66,10 @@ def commands() -> list[Finding]:
         return [fail("slurm", "slurm: none of its commands is on the PATH; is this a login node of a Slurm cluster?")]
     if missing:
         return [fail("slurm", f"slurm: {', '.join(missing)} not on the PATH")]
-    return [version(ask("sbatch", "--version").out)]
+    return [judge_version(ask("sbatch", "--version").out)]
 
 
-def version(text: str) -> Finding:
+def judge_version(text: str) -> Finding:
     """Judge `sbatch --version`."""
     found = re.search(r"(\d+)\.(\d+)\S*", text)
     if not found:
@@ -80,10 +81,10 @@ def version(text: str) -> Finding:
 
 def controller() -> list[Finding]:
     """Whether the controller, or its backup, answers."""
-    return [controller_from(ask("scontrol", "ping"))]
+    return [judge_controller(ask("scontrol", "ping"))]
 
 
-def controller_from(answer: Answer) -> Finding:
+def judge_controller(answer: Answer) -> Finding:
     if re.search(r"\bis UP\b|/UP\b", answer.out):  # older versions print "are UP/DOWN", primary first
         return ok("controller", "controller answers")
     down = [line for line in answer.out.splitlines() if "DOWN" in line]
@@ -98,31 +99,12 @@ def settings() -> list[Finding]:
     config = parse_config(answer.out)
     accounts = has_accounting(config)
     sacct = ask("sacct", "-n", "-X", "-S", "now-1minutes") if accounts else None
-    return [accounting(config, sacct), *times(config), preemption(config)]
+    return [judge_accounting(config, sacct), *judge_times(config), judge_preemption(config)]
 
 
-def parse_config(text: str) -> dict[str, str]:
-    """`scontrol show config` as a mapping; a repeated key keeps its first value."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
-        if equals:
-            found.setdefault(key.strip(), value.strip())
-    return found
-
-
-def seconds(config: Mapping[str, str], key: str) -> int | None:
-    found = re.match(r"\d+", config.get(key, ""))
-    return int(found[0]) if found else None
-
-
-def has_accounting(config: Mapping[str, str]) -> bool:
-    return config.get("AccountingStorageType", "").endswith(("slurmdbd", "mysql"))
-
-
-def accounting(config: Mapping[str, str], sacct: Answer | None) -> Finding:
+def judge_accounting(config: Mapping[str, str], sacct: Answer | None) -> Finding:
     """Judge where the states of ended jobs can be read."""
-    age = seconds(config, "MinJobAge")
+    age = whole(config, "MinJobAge")
     instead = (
         f"states come from squeue, which forgets jobs after MinJobAge ({'unknown' if age is None else f'{age} s'})"
     )
@@ -133,10 +115,10 @@ def accounting(config: Mapping[str, str], sacct: Answer | None) -> Finding:
     return ok("accounting", "accounting: on, sacct answers")
 
 
-def times(config: Mapping[str, str]) -> list[Finding]:
+def judge_times(config: Mapping[str, str]) -> list[Finding]:
     """Judge MaxArraySize and KillWait."""
     findings = []
-    array, wait = seconds(config, "MaxArraySize"), seconds(config, "KillWait")
+    array, wait = whole(config, "MaxArraySize"), whole(config, "KillWait")
     if array is not None:
         text = f"MaxArraySize {array}"
         # An array of size n has the indices 0 to n-1, so 0 and 1 forbid arrays.
@@ -148,7 +130,7 @@ def times(config: Mapping[str, str]) -> list[Finding]:
     return findings
 
 
-def preemption(config: Mapping[str, str]) -> Finding:
+def judge_preemption(config: Mapping[str, str]) -> Finding:
     """Judge the cluster's PreemptMode; a partition may have its own."""
     mode_set = config.get("PreemptMode", "unknown")
     kind = config.get("PreemptType", "preempt/none")
@@ -164,10 +146,10 @@ def partition(asked: str | None) -> tuple[Partition | None, list[Finding]]:
     answer = ask(*SINFO)
     if answer.status:
         return None, [fail("partition", f"partitions unknown: {answer.complaint}")]
-    return partition_from(answer.out, asked)
+    return judge_partition(answer.out, asked)
 
 
-def partition_from(text: str, asked: str | None) -> tuple[Partition | None, list[Finding]]:
+def judge_partition(text: str, asked: str | None) -> tuple[Partition | None, list[Finding]]:
     """Judge the lines of SINFO."""
     table: dict[str, list[Node]] = {}
     default = None

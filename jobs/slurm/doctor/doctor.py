@@ -2,8 +2,8 @@
 
     nightsweep doctor --partition gpu --account me --nodes 2 --folder results
 
-Asks Slurm what it is (slurm.py), then sends a small probe to some nodes (nodes.py; probe.py runs there, judge.py judges
-its answers). Each finding is one line; the exit status is 1 when one of them is a FAIL. Nothing is left behind.
+Asks Slurm what it is (cluster.py), then sends a small probe to some nodes (nodes.py; probe.py runs there, visits.py
+judges its answers). Each finding is one line; the exit status is 1 when one of them is a FAIL. Nothing is left behind.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Wish:
 def examine(wish: Wish) -> Iterator[Finding]:
     """The findings, each as soon as it is known; a check whose ground is missing is left out."""
     yield from (findings := cluster.commands())
-    if failed(findings):
+    if has_failure(findings):
         return
     yield from executor()
     yield from inside(os.environ)
     yield from (findings := cluster.controller())
-    if failed(findings):
+    if has_failure(findings):
         return
     yield from cluster.settings()
     partition, findings = cluster.partition(wish.partition)
@@ -49,11 +49,11 @@ def examine(wish: Wish) -> Iterator[Finding]:
     if partition is None:
         return
     yield from (findings := cluster.rehearsal(partition, wish.account))
-    if not failed(findings):
+    if not has_failure(findings):
         yield from nodes.examine(partition, wish.account, wish.nodes, wish.folder)
 
 
-def failed(findings: list[Finding]) -> bool:
+def has_failure(findings: list[Finding]) -> bool:
     return any(finding.level == FAIL for finding in findings)
 
 
@@ -92,7 +92,7 @@ def report(wish: Wish, as_json: bool) -> int:
         return EXIT_INTERRUPTED
     if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=2))
-    return int(failed(found))
+    return int(has_failure(found))
 
 
 def default_folder() -> Path:

@@ -1,4 +1,4 @@
-"""Sends the probe (probe.py) to some nodes and keeps the shared files that it reads. judge.py judges what it prints."""
+"""Sends the probe (probe.py) to some nodes and keeps the shared files that it reads; visits.py judges its output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import IO
 
 from jobs.slurm.doctor.cluster import Partition
-from jobs.slurm.doctor.findings import Finding, arguments, environment, fail, warn
-from jobs.slurm.doctor.probed import QUEUE_S, SEEN_S, judge, parse
+from jobs.slurm.doctor.findings import Finding, arguments, fail, warn
+from jobs.slurm.doctor.visits import QUEUE_S, SEEN_S, judge, parse
+from jobs.slurm.query import environment
 
 LIMIT_MIN = 2
 DEADLINE_S = QUEUE_S + 60 * LIMIT_MIN + 60  # the controller looks at time limits every half minute

@@ -78,7 +78,7 @@ def nvml_part() -> dict[str, Any]:
     import pynvml
 
     driver = pynvml.nvmlSystemGetDriverVersion()
-    return {"answers": True, "text": text, "driver": driver, "gpm": not any(map(gpm.refusal, gpus.of_job()))}
+    return {"answers": True, "text": text, "driver": driver, "gpm": not any(map(gpm.refusal, gpus.job_gpus()))}
 
 
 def nsys_part() -> dict[str, Any]:

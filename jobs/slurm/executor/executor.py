@@ -18,12 +18,13 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
 from jobs.record.lost import Loss
-from jobs.slurm.executor import ending, points, request
-from jobs.slurm.executor.ending import Track
+from jobs.slurm.executor import job_end, points, request
+from jobs.slurm.executor.job_end import Track
 from jobs.slurm.executor.journal import Entry, Journal
 from jobs.slurm.executor.local import Local
 from jobs.slurm.executor.request import Request
-from jobs.slurm.executor.scheduler import Refused, Slurm, State, Unreachable, forget_allocation, masters
+from jobs.slurm.executor.scheduler import Refused, Slurm, State, forget_allocation, masters
+from jobs.slurm.query import Unreachable
 
 ROOT = Path(".snakemake/submitit")
 TICK_S = 2
@@ -38,7 +39,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.options = self.workflow.executor_settings
         self.backend: Slurm | Local = Local() if self.options.cluster == "local" else Slurm()
         self.journal = Journal(ROOT)
-        self.earlier = self.journal.unfinished()
+        self.earlier = self.journal.load_unfinished()
         self.submitting = threading.RLock()
         self.stopping = False
         # Snakemake's own list of active jobs is empty while they are being checked, so it cannot say what to cancel
@@ -56,7 +57,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         groups: dict[Request, list[SubmittedJobInfo]] = {}
         for job in jobs:
             self.run_job_pre(job)
-            info = self._prepared(job)
+            info = self._prepare(job)
             self.open[info.aux["track"].key] = info
             entry = self.earlier.pop(info.aux["track"].key, None)
             if entry is not None and self._adopt(info, entry):
@@ -71,15 +72,15 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def run_job(self, job: Any) -> None:
         self.run_jobs([job])
 
-    def _prepared(self, job: Any) -> SubmittedJobInfo:
-        asked = request.of(job.resources, job.threads, self.options)
+    def _prepare(self, job: Any) -> SubmittedJobInfo:
+        asked = request.from_job(job.resources, job.threads, self.options)
         key = "\n".join(sorted(map(str, job.output))) or f"job {job.jobid}"
         track = Track(key, asked, self.format_job_exec(job), self.journal.folder, "", (0, 1))
         return SubmittedJobInfo(job, external_jobid=None, aux={"track": track})
 
     def _adopt(self, info: SubmittedJobInfo, entry: Entry) -> bool:
         """Take over a job that an earlier driver submitted; False where none came of it, or someone wants it again."""
-        if self.options.cluster == "local" or ending.wanted_again(entry):
+        if self.options.cluster == "local" or job_end.is_wanted_again(entry):
             return False
         track = info.aux["track"]
         track.folder, track.name, track.place = entry.folder, entry.name, (entry.index, entry.size)
@@ -87,14 +88,14 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         info.external_jobid = entry.job_id
         if entry.job_id is None:
             try:
-                if not self._found(info):
+                if not self._look_up(info):
                     return False
             except Unreachable as error:
-                self._tell_outage(str(error))  # looked for again when the scheduler answers
+                self._report_outage(str(error))  # looked for again when the scheduler answers
         self.logger.info(f"{info.external_jobid} of an earlier run goes on: {track.key}")
         return True
 
-    def _found(self, info: SubmittedJobInfo) -> bool:
+    def _look_up(self, info: SubmittedJobInfo) -> bool:
         """Look for a job whose submission was not answered by the name of its array; one query an array."""
         track = info.aux["track"]
         if track.name not in self.arrays:
@@ -130,7 +131,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 self.options.array_parallelism,
             )
         except Unreachable as error:
-            self._tell_outage(str(error))
+            self._report_outage(str(error))
             return
         except (Refused, ValueError) as error:
             self.journal.refuse(name)
@@ -146,7 +147,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         """Send what an outage held back; first look whether the scheduler has it after all."""
         groups: dict[Request, list[SubmittedJobInfo]] = {}
         for info in infos:
-            if not self._found(info):
+            if not self._look_up(info):
                 groups.setdefault(info.aux["track"].request, []).append(info)
         for group in groups.values():
             self._submit(group)
@@ -155,14 +156,14 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
         states = self._query(active_jobs)  # may last until after cancel_jobs, whose doing is no end of a point
-        finished = ending.finished({info.aux["track"].folder for info in active_jobs})
+        finished = job_end.list_finished({info.aux["track"].folder for info in active_jobs})
         for info in active_jobs:
             track, job_id = info.aux["track"], info.external_jobid
-            code = ending.exit_code(track.folder, job_id) if job_id in finished else None
+            code = job_end.exit_code(track.folder, job_id) if job_id in finished else None
             if states is not None and job_id in states:
-                self._tell_waiting(track, states[job_id])
-            end = ending.end(track, job_id, code, points.record_of(info.job), states)
-            if end is None or (isinstance(end, Loss) and (self.stopping or self._sent_again(info, end))):
+                self._report_waiting(track, states[job_id])
+            end = job_end.judge_end(track, job_id, code, points.record_of(info.job), states)
+            if end is None or (isinstance(end, Loss) and (self.stopping or self._send_again(info, end))):
                 yield info
             else:
                 self.journal.end(track.key)
@@ -183,25 +184,25 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 self.logger.warning("the scheduler answers again")
                 self.outage = ""
         except Unreachable as error:
-            self._tell_outage(str(error))
+            self._report_outage(str(error))
             states = None
         self.interval = min(self.interval * 1.5, self.options.poll_s)
         self.next_query = time.monotonic() + self.interval
         return states
 
-    def _tell_outage(self, text: str) -> None:
+    def _report_outage(self, text: str) -> None:
         if not self.outage:
             self.logger.warning(f"the scheduler does not answer; jobs go on, and so does the watch: {text}")
         self.outage = text
 
-    def _tell_waiting(self, track: Track, state: State) -> None:
+    def _report_waiting(self, track: Track, state: State) -> None:
         """Say once when a job waits for something that time alone may not bring."""
         usual = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency")
         if state.name == "PENDING" and state.why not in usual and state.why != track.waits:
             track.waits = state.why
             self.logger.warning(f"{track.key.splitlines()[0]} waits in the queue: {state.why}")
 
-    def _sent_again(self, info: SubmittedJobInfo, loss: Loss) -> bool:
+    def _send_again(self, info: SubmittedJobInfo, loss: Loss) -> bool:
         """Submit a lost job again where that makes sense, away from nodes that are down."""
         track = info.aux["track"]
         if not loss.again or track.losses >= self.options.resubmissions:
@@ -215,7 +216,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if found and found[1] is not None:
             found[0].unlink()
         track.losses += 1
-        track.request = track.request.avoiding(bad)
+        track.request = track.request.avoid(bad)
         info.external_jobid, track.missing_since, track.waits, track.nodes = None, None, "", ""
         self._submit([info])
         return True
@@ -233,7 +234,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         """Jobs of earlier drivers that nobody asked for, their outputs being there, are no later driver's to look for:
         should someone remove a record, that point is to be run again."""
         for entry in self.earlier.values():
-            if entry.written():
+            if entry.is_written():
                 self.journal.end(entry.key)
         super().shutdown()
 
@@ -258,7 +259,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 self.backend.cancel(ids, unanswered)
                 break
             except Unreachable as error:
-                self._tell_outage(str(error))
+                self._report_outage(str(error))
                 time.sleep(3)
         else:
             self.logger.error(f"could not cancel; when the scheduler answers: scancel {' '.join(masters(ids))}")

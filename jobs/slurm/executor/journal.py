@@ -31,7 +31,7 @@ class Entry:
     job_id: str | None
     losses: int
 
-    def written(self) -> bool:
+    def is_written(self) -> bool:
         """Whether all its outputs are there."""
         return all(Path(output).exists() for output in self.key.splitlines())
 
@@ -61,7 +61,7 @@ class Journal:
         with (self.folder / "journal.jsonl").open("a") as sink:
             sink.write(json_line({"t_ns": time.time_ns(), **event}))
 
-    def unfinished(self) -> dict[str, Entry]:
+    def load_unfinished(self) -> dict[str, Entry]:
         """Jobs of earlier drivers whose end nobody saw, by key.
 
         Drivers take over jobs of one another, so their journals are read as one, in the order of time; and old ones

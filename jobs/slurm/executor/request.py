@@ -30,7 +30,7 @@ class Request:
     extra: tuple[tuple[str, str | bool], ...] = ()
     setup: tuple[str, ...] = ()
 
-    def avoiding(self, nodes: list[str]) -> Request:
+    def avoid(self, nodes: list[str]) -> Request:
         """The same, on other nodes."""
         return replace(self, exclude=",".join([*filter(None, [self.exclude]), *nodes]) or None)
 
@@ -59,7 +59,7 @@ class Request:
         return {k: v for k, v in given.items() if v is not None} | {"additional_parameters": additional}
 
 
-def words(options: str) -> tuple[tuple[str, str | bool], ...]:
+def parse_options(options: str) -> tuple[tuple[str, str | bool], ...]:
     """sbatch options as (name, value): `--exclusive --mail-type=END`. Raises ValueError for anything else."""
     found: list[tuple[str, str | bool]] = []
     for word in shlex.split(options):
@@ -70,7 +70,7 @@ def words(options: str) -> tuple[tuple[str, str | bool], ...]:
     return tuple(found)
 
 
-def of(resources: Mapping[str, Any], threads: int, settings: ExecutorSettings) -> Request:
+def from_job(resources: Mapping[str, Any], threads: int, settings: ExecutorSettings) -> Request:
     """The request of a job with these Snakemake resources: nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_mb,
     runtime (minutes), slurm_partition, slurm_account, qos, constraint, slurm_exclude and slurm_extra; what they do not
     say, the settings do."""
@@ -78,7 +78,7 @@ def of(resources: Mapping[str, Any], threads: int, settings: ExecutorSettings) -
     def text(name: str, default: str | None) -> str | None:
         return str(resources[name]) if resources.get(name) else default
 
-    extra = dict(words(settings.extra or "")) | dict(words(text("slurm_extra", None) or ""))
+    extra = dict(parse_options(settings.extra or "")) | dict(parse_options(text("slurm_extra", None) or ""))
     if settings.reservation:
         extra.setdefault("reservation", settings.reservation)
     setup = [line for line in (settings.setup or "").splitlines() if line.strip()]

@@ -16,10 +16,11 @@ from pathlib import Path
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+from jobs.slurm import query
 from jobs.slurm.executor import payload
 from jobs.slurm.executor.request import Request
+from jobs.slurm.query import Unreachable
 
-QUERY_TIMEOUT_S = 30
 ACTIVE = frozenset(
     {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"}
     | {"RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
@@ -35,10 +36,6 @@ _TRANSIENT = re.compile(
 
 class Refused(Exception):
     """The scheduler will not take the request."""
-
-
-class Unreachable(Exception):
-    """The scheduler does not answer."""
 
 
 @dataclass(frozen=True)
@@ -65,28 +62,15 @@ def forget_allocation() -> None:
             del os.environ[name]
 
 
-def ask(*command: str) -> str:
-    """A query's output; raises Unreachable when it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise Unreachable(f"{command[0]} did not answer in {QUERY_TIMEOUT_S} s") from None
-    if done.returncode != 0:
-        raise Unreachable(f"{command[0]}: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
-    return done.stdout
-
-
 class Slurm:
     """One Slurm cluster."""
 
     def __init__(self) -> None:
         if shutil.which("sbatch") is None:
             raise Refused("no sbatch on the PATH: is this a login node of a Slurm cluster?")
-        config = ask("scontrol", "show", "config")
-        kind = re.search(r"^AccountingStorageType\s*=\s*(\S+)", config, re.MULTILINE)
-        self.accounting = bool(kind and kind[1].endswith("slurmdbd"))
-        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
-        self.largest_array = max(1, int(size[1]) - 1) if size else 1000
+        config = query.read_config()
+        self.accounting = query.has_accounting(config)
+        self.largest_array = max(1, (query.whole(config, "MaxArraySize") or 1001) - 1)
         self.queries = 0
 
     def submit(self, folder: Path, name: str, request: Request, commands: list[str], parallel: int) -> list[str]:
@@ -106,9 +90,9 @@ class Slurm:
     def find(self, name: str, size: int) -> list[str] | None:
         """Ids of the jobs of an array that was submitted under this name; None when the scheduler knows none."""
         if self.accounting:
-            text = ask("sacct", "-X", "-n", "-P", "-S", "now-30days", "-o", "JobID", f"--name={name}")
+            text = query.read("sacct", "-X", "-n", "-P", "-S", "now-30days", "-o", "JobID", f"--name={name}")
         else:
-            text = ask("squeue", "-h", "-t", "all", "-o", "%i", f"--name={name}")
+            text = query.read("squeue", "-h", "-t", "all", "-o", "%i", f"--name={name}")
         found = re.search(r"^(\d+)", text, re.MULTILINE)
         if found is None:
             return None
@@ -119,23 +103,23 @@ class Slurm:
         self.queries += 1
         if self.accounting:
             asked = ",".join(masters(ids))
-            return parse(ask("sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList,Reason", "-j", asked))
-        return parse(ask("squeue", "-h", "-r", "-t", "all", "--me", "-o", "%i|%T|%N|%r"))
+            return parse(query.read("sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList,Reason", "-j", asked))
+        return parse(query.read("squeue", "-h", "-r", "-t", "all", "--me", "-o", "%i|%T|%N|%r"))
 
     def bad_nodes(self, nodes: str) -> list[str]:
         """Which of these nodes are down or not answering."""
         if not nodes or nodes.startswith("None"):
             return []
-        listed = ask("sinfo", "-h", "-N", "-n", nodes, "-o", "%N|%T").splitlines()
+        listed = query.read("sinfo", "-h", "-N", "-n", nodes, "-o", "%N|%T").splitlines()
         bad = ("down", "fail", "drain", "unk", "*")
         return sorted({line.split("|")[0] for line in listed if any(word in line.split("|")[1] for word in bad)})
 
     def cancel(self, ids: Iterable[str], names: Iterable[str]) -> None:
         """Cancel jobs: whole arrays, because their ended elements do not mind, and those known by name alone."""
         if found := masters(ids):
-            ask("scancel", *found)
+            query.read("scancel", *found)
         for name in names:
-            ask("scancel", f"--name={name}")
+            query.read("scancel", f"--name={name}")
 
 
 def masters(ids: Iterable[str]) -> list[str]:

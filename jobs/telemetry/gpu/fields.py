@@ -156,7 +156,7 @@ LASTING = ("NOT_SUPPORTED", "NO_PERMISSION", "INVALID_ARGUMENT", "FUNCTION_NOT_F
 """Errors after which asking again is no use."""
 
 
-def lasting(error: Any) -> bool:
+def is_lasting(error: Any) -> bool:
     import pynvml
 
     return error.value in {getattr(pynvml, f"NVML_ERROR_{name}") for name in LASTING}
@@ -181,9 +181,9 @@ class Reader:
                 self.lose(reading.names, MIG_REASON, for_good=True)
                 continue
             try:
-                found.update(_present(reading.names, reading.read(self.gpu)))
+                found.update(_select_present(reading.names, reading.read(self.gpu)))
             except pynvml.NVMLError as error:
-                self.lose(reading.names, str(error), for_good=lasting(error))
+                self.lose(reading.names, str(error), for_good=is_lasting(error))
             else:
                 for name in reading.names:
                     self.missing.pop(name, None)
@@ -196,5 +196,5 @@ class Reader:
             self.gone.update(names)
 
 
-def _present(names: tuple[str, ...], values: Values) -> Mapping[str, float | int]:
+def _select_present(names: tuple[str, ...], values: Values) -> Mapping[str, float | int]:
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from jobs.host.gpus import Gpu
-from jobs.telemetry.gpu.fields import lasting
+from jobs.telemetry.gpu.fields import is_lasting
 
 MIB = 1 << 20
 METRICS: dict[str, tuple[str, float]] = {
@@ -99,7 +99,7 @@ class GpmReader:
             now_ns = self._sample(1)
             values = self._metrics()
         except n.NVMLError as error:
-            self._lose(error, for_good=lasting(error))
+            self._lose(error, for_good=is_lasting(error))
             return {}
         self.missing.pop(NAMES[0], None)
         if CLOCK not in values and CLOCK not in self.gone:
@@ -124,7 +124,7 @@ class GpmReader:
             if metric.nvmlReturn != n.NVML_SUCCESS:
                 error = n.NVMLError(metric.nvmlReturn)
                 self.missing[name] = str(error)
-                if lasting(error):
+                if is_lasting(error):
                     self.gone.add(name)
                 continue
             self.missing.pop(name, None)

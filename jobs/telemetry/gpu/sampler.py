@@ -41,7 +41,7 @@ class Sampler:
     def __init__(self, run_folder: RunFolder, hz: float, alert: Alert | None) -> None:
         self.run_folder, self.hz, self.host = run_folder, hz, socket.gethostname()
         self.events = Events(run_folder.events(self.host), self.host)
-        self.gpus = gpus.of_job()
+        self.gpus = gpus.job_gpus()
         self.missing: dict[str, dict[str, str]] = {gpu.uuid: {} for gpu in self.gpus}
         self.readers = [fields.Reader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
         self.counters = [gpm.GpmReader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]

@@ -47,12 +47,12 @@ class Files(Dataset[Batch]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Batch:
-        image = torch.from_numpy(self.decoded(int(self.rows[index])))
+        image = torch.from_numpy(self.decode(int(self.rows[index])))
         if not self.as_bytes:
             image = from_bytes(image[None])[0].contiguous()
         return {"image": image, "label": torch.tensor(int(self.labels[index]))}
 
-    def decoded(self, number: int) -> np.ndarray:
+    def decode(self, number: int) -> np.ndarray:
         """Bytes (H, W, 3) of an image."""
         path = self.prepared.file(number)
         if self.prepared.form == "raw":
@@ -90,14 +90,14 @@ class Mapped(Dataset[Batch]):
         places = self.rows[indices]
         label = torch.from_numpy(self.labels[indices])
         if self.as_bytes and self.size is None:
-            return {"image": self.taken(places), "label": label}
+            return {"image": self.take(places), "label": label}
         image = from_bytes(torch.from_numpy(self.array[places]))
         if self.size is not None:
             image = enlarge(image, self.size)
         image = to_bytes(image).permute(0, 2, 3, 1) if self.as_bytes else image
         return {"image": image.contiguous(), "label": label}
 
-    def taken(self, places: np.ndarray) -> torch.Tensor:
+    def take(self, places: np.ndarray) -> torch.Tensor:
         """Bytes (N, H, W, 3) of these images; in a worker they are put straight into shared memory, which is how they
         get to the rank."""
         shape = (len(places), *self.array.shape[1:])

@@ -75,7 +75,7 @@ def form_of(point: Point) -> Form | None:
     return point.source if point.loader in ("torch", "dali") and point.source in ("jpeg", "raw") else None
 
 
-def of_point(point: Point, beat: Callable[[], None] = lambda: None) -> Prepared | None:
+def images_of_point(point: Point, beat: Callable[[], None] = lambda: None) -> Prepared | None:
     """The point's images on disk, made where they are not there; None where it needs none. `beat` is called while
     that lasts."""
     form = form_of(point)
@@ -92,7 +92,7 @@ def prepare(data: str, form: Form, size: int | None, beat: Callable[[], None] = 
         return made
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
-        while not _locked(lock.fileno()):
+        while not _try_lock(lock.fileno()):
             beat()
             time.sleep(POLL_S)
         if not folder.is_dir():
@@ -113,7 +113,7 @@ def key(data: str) -> str:
     return hashlib.sha256(repr(state).encode()).hexdigest()[:12]
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -158,7 +158,7 @@ def _chunks(images: np.ndarray, size: int | None, beat: Callable[[], None]) -> I
 
 def _write_files(chunks: Iterator[tuple[int, np.ndarray]], into: Prepared) -> None:
     def write(number: int, image: np.ndarray) -> None:
-        into.file(number).write_bytes(encoded(image) if into.form == "jpeg" else image.tobytes())
+        into.file(number).write_bytes(encode_jpeg(image) if into.form == "jpeg" else image.tobytes())
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for first, chunk in chunks:
@@ -167,7 +167,7 @@ def _write_files(chunks: Iterator[tuple[int, np.ndarray]], into: Prepared) -> No
             list(pool.map(write, range(first, first + len(chunk)), chunk))
 
 
-def encoded(image: np.ndarray) -> bytes:
+def encode_jpeg(image: np.ndarray) -> bytes:
     """JPEG of an image (H, W, 3) of bytes, with whole colour."""
     from PIL import Image
 

@@ -46,18 +46,18 @@ def preparation(point: Point) -> Callable[[Batch], Batch]:
     if point.sequences != "packed":
         return lambda batch: batch
     if point.attention != "eager":
-        return lambda batch: {**batch, "mask": documents_apart(batch["document"])}
+        return lambda batch: {**batch, "mask": separate_documents(batch["document"])}
     # written-out attention adds its mask to the scores
     dtype = dtypes.compute(point)
 
     def additive(batch: Batch) -> Batch:
-        seen = documents_apart(batch["document"])
+        seen = separate_documents(batch["document"])
         return {**batch, "mask": torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)}
 
     return additive
 
 
-def documents_apart(document: torch.Tensor) -> torch.Tensor:
+def separate_documents(document: torch.Tensor) -> torch.Tensor:
     """Which token (row) sees which (column), (N, 1, S, S) bool: those before it and itself, of its document (N, S)."""
     same = document[:, None, :, None] == document[:, None, None, :]
     return same.tril_()

@@ -43,7 +43,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, chunks: int, part: Part
     ) -> torch.Tensor:
-        dtype = dtypes.of_product(hidden)
+        dtype = dtypes.product_dtype(hidden)
         # unscaled until backward: in fp16 the mean over many tokens would underflow
         of_hidden = torch.empty_like(hidden, dtype=dtype) if ctx.needs_input_grad[0] else None
         of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None

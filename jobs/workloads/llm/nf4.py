@@ -62,7 +62,7 @@ class Nf4Linear(torch.nn.Linear):
         out: torch.Tensor = _Product.apply(x, self.weight, self.scales, self.factors, self.mean, self.pairs)
         return out
 
-    def dequantised(self) -> torch.Tensor:
+    def dequantise_all(self) -> torch.Tensor:
         """The weight (out, in) that the layer multiplies with."""
         return dequantise(self.weight, self.scales, self.factors, self.mean, self.pairs)
 
@@ -82,7 +82,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, *numbers: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*numbers)
-        dtype = dtypes.of_product(x)
+        dtype = dtypes.product_dtype(x)
         return F.linear(x.to(dtype), dequantise(*numbers).to(dtype))
 
     @staticmethod

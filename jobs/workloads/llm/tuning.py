@@ -77,7 +77,7 @@ def set_dtypes(point: Point, model: torch.nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(
-                dtypes.trained(point) if parameter.requires_grad else dtypes.compute(point)
+                dtypes.weight_dtype(point) if parameter.requires_grad else dtypes.compute(point)
             )
 
 

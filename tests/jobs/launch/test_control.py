@@ -44,8 +44,8 @@ def lines(path):
 
 
 def test_the_looks_are_one_block_each():
-    assert plan.timed(nano()) == [Block("timed", 4, sampled=True, captured=False)]
-    assert plan.traced(nano()) == [Block("traced", 2, sampled=True, captured=True)]
+    assert plan.timed_blocks(nano()) == [Block("timed", 4, sampled=True, captured=False)]
+    assert plan.traced_blocks(nano()) == [Block("traced", 2, sampled=True, captured=True)]
 
 
 def test_blocks_with_and_without_the_samplers_swap_their_turns():
@@ -86,7 +86,7 @@ def test_a_step_is_the_median_of_the_timed_ones_by_the_device_where_there_is_one
 
 
 def test_a_plan_is_the_same_on_the_other_side(tmp_path):
-    for blocks in (plan.timed(nano()), plan.control_plain(9), plan.control_tracer(nano(), 9, "nsys")):
+    for blocks in (plan.timed_blocks(nano()), plan.control_plain(9), plan.control_tracer(nano(), 9, "nsys")):
         order = Order(settings=nano().settings(), blocks=blocks)
         order.write(RunFolder(tmp_path))
         assert read_order(RunFolder(tmp_path)) == order

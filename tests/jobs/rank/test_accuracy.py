@@ -216,7 +216,7 @@ def test_every_held_back_image_counts_once(alone, monkeypatch, tmp_path, count, 
         return (batch["image"][:, 0, 0, 0] % 2 == 0).sum()
 
     sums = []
-    monkeypatch.setattr(epochs, "summed", lambda value, _: float(value))
+    monkeypatch.setattr(epochs, "sum_over_ranks", lambda value, _: float(value))
     for rank in range(ranks):
         monkeypatch.setattr(dist, "get_rank", lambda *_, rank=rank: rank)
         monkeypatch.setattr(dist, "get_world_size", lambda *_: ranks)

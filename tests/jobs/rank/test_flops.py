@@ -29,14 +29,14 @@ def test_a_linear_layer():
     layer = torch.nn.Linear(5, 3)
     for asks, products in ((False, 1), (True, 2)):
         x = torch.zeros(7, 5, requires_grad=asks)
-        forward, backward = flops.of_passes(lambda x=x: layer(x).sum())
+        forward, backward = flops.count_passes(lambda x=x: layer(x).sum())
         assert forward.total() == 2 * 7 * 5 * 3 and backward.total() == products * 2 * 7 * 5 * 3
 
 
 @pytest.mark.parametrize("groups", [1, 4, 8])
 def test_a_grouped_convolution_costs_the_same_for_each_gradient(groups):
     layer = torch.nn.Conv2d(8, 16, 3, groups=groups, bias=False)
-    forward, backward = flops.of_passes(lambda: layer(torch.zeros(2, 8, 10, 10, requires_grad=True)).sum())
+    forward, backward = flops.count_passes(lambda: layer(torch.zeros(2, 8, 10, 10, requires_grad=True)).sum())
     assert forward.total() == 2 * 2 * 16 * 8 * 8 * 9 * (8 // groups)
     assert backward.total() == 2 * forward.total()
 

@@ -10,8 +10,8 @@ import pytest
 
 from analysis.tools.cli import main
 from jobs.slurm.doctor import cluster as slurm
-from jobs.slurm.doctor import doctor, nodes, probe, probed
-from jobs.slurm.doctor.findings import Answer, ask, environment
+from jobs.slurm.doctor import doctor, nodes, probe, visits
+from jobs.slurm.query import Answer, ask, environment
 
 ROOT = Path(__file__).parents[3]
 GIB = 1 << 30
@@ -64,7 +64,7 @@ def text_of(findings, check):
     ],
 )
 def test_version(text, line):
-    assert str(slurm.version(text)) == line
+    assert str(slurm.judge_version(text)) == line
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_version(text, line):
     ],
 )
 def test_controller(out, level):
-    finding = slurm.controller_from(Answer(0, out, ""))
+    finding = slurm.judge_controller(Answer(0, out, ""))
     assert finding.level == level
     assert "RESTORE" not in finding.text
 
@@ -84,10 +84,10 @@ def test_controller(out, level):
 def test_settings_with_accounting():
     config = slurm.parse_config(CONFIG_WITH)
     assert slurm.has_accounting(config)
-    assert slurm.accounting(config, Answer(0, "", "")).level == "ok"
-    dead = slurm.accounting(config, Answer(1, "", "sacct: error: Connection refused\n"))
+    assert slurm.judge_accounting(config, Answer(0, "", "")).level == "ok"
+    dead = slurm.judge_accounting(config, Answer(1, "", "sacct: error: Connection refused\n"))
     assert (dead.level, "Connection refused" in dead.text) == ("warn", True)
-    assert levels([*slurm.times(config), slurm.preemption(config)]) == {
+    assert levels([*slurm.judge_times(config), slurm.judge_preemption(config)]) == {
         "array": "ok", "kill_wait": "ok", "preemption": "ok"
     }  # fmt: skip
 
@@ -96,8 +96,8 @@ def test_settings_without_accounting():
     config = slurm.parse_config(CONFIG_WITHOUT)
     assert not slurm.has_accounting(config)
     line = "warn  accounting: off; states come from squeue, which forgets jobs after MinJobAge (300 s)"
-    assert str(slurm.accounting(config, None)) == line
-    assert levels([*slurm.times(config), slurm.preemption(config)]) == {
+    assert str(slurm.judge_accounting(config, None)) == line
+    assert levels([*slurm.judge_times(config), slurm.judge_preemption(config)]) == {
         "array": "FAIL", "kill_wait": "warn", "preemption": "warn"
     }  # fmt: skip
 
@@ -120,23 +120,23 @@ def test_gres(gres, gpus):
 
 
 def test_partitions():
-    chosen, findings = slurm.partition_from(SINFO_MIXED, None)
+    chosen, findings = slurm.judge_partition(SINFO_MIXED, None)
     assert (chosen.name, [node.name for node in chosen.usable]) == ("cpu", ["c001"])
     assert levels(findings) == {"partition": "ok", "nodes": "warn", "gpus": "warn", "node_size": "ok"}
     assert text_of(findings, "partition") == "partition cpu: the default; others: gpu, old"
 
-    chosen, findings = slurm.partition_from(SINFO_MIXED, "gpu")
+    chosen, findings = slurm.judge_partition(SINFO_MIXED, "gpu")
     assert [node.name for node in chosen.usable] == ["g001", "g002"]  # a powered down node without a GPU is left out
     assert "1 nodes with 8 a100" in text_of(findings, "gpus")
 
-    _, findings = slurm.partition_from(SINFO_MIXED, "old")
+    _, findings = slurm.judge_partition(SINFO_MIXED, "old")
     assert levels(findings)["nodes"] == "FAIL"
 
 
 def test_partitions_that_are_not_there():
-    assert slurm.partition_from(SINFO_MIXED, "nope")[1][0].level == "FAIL"
-    assert "--partition" in slurm.partition_from(SINFO_MIXED.replace("*|", "|"), None)[1][0].text
-    assert slurm.partition_from("", None)[0] is None
+    assert slurm.judge_partition(SINFO_MIXED, "nope")[1][0].level == "FAIL"
+    assert "--partition" in slurm.judge_partition(SINFO_MIXED.replace("*|", "|"), None)[1][0].text
+    assert slurm.judge_partition("", None)[0] is None
 
 
 def printed(**changes):
@@ -161,7 +161,7 @@ def labelled(*texts):
 
 
 def judged(text, backs=None, count=1, gpus=True):
-    return probed.judge(text, {0: 8.0, 1: 8.0} if backs is None else backs, count, Path("/data"), gpus)
+    return visits.judge(text, {0: 8.0, 1: 8.0} if backs is None else backs, count, Path("/data"), gpus)
 
 
 def test_good_nodes_in_one_line_each():
@@ -226,9 +226,9 @@ def test_probe_and_login_node_through_a_real_folder(tmp_path):
     code = f"import sys, pathlib; from jobs.slurm.doctor.probe import *; {told}"
     shell = ["sh", "-c", '"$0" -c "$1" "$2" | sed "s/^/0: /"', sys.executable, code, str(tmp_path)]
     text, backs = nodes.send(shell, tmp_path)
-    part = probed.parse(text)[0].parts["files"]
+    part = visits.parse(text)[0].parts["files"]
     assert part["seen_s"] < 5
-    assert probed.clock(part, backs[0]).text.startswith("clock within")
+    assert visits.clock(part, backs[0]).text.startswith("clock within")
 
 
 def test_probe_in_a_folder_that_is_not_there(tmp_path):

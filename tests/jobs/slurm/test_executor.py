@@ -13,7 +13,7 @@ from jobs.record.json_files import write_json
 from jobs.record.launch_files import Job
 from jobs.record.record import Record
 from jobs.slurm import allocation
-from jobs.slurm.executor import ending, request
+from jobs.slurm.executor import job_end, request
 from jobs.slurm.executor.journal import Entry, Journal
 from jobs.slurm.executor.scheduler import _TRANSIENT, State, forget_allocation, parse
 from jobs.slurm.executor.settings import ExecutorSettings
@@ -21,8 +21,8 @@ from jobs.slurm.executor.settings import ExecutorSettings
 
 def test_a_rule_overrides_the_profile():
     settings = ExecutorSettings(partition="gpu", account="a", extra="--exclusive --mail-type=END", reservation="night")
-    asked = request.of({"nodes": 2, "gpus_per_node": 4, "slurm_partition": "big", "mem_mb": 100}, 3, settings)
-    assert asked == request.of(
+    asked = request.from_job({"nodes": 2, "gpus_per_node": 4, "slurm_partition": "big", "mem_mb": 100}, 3, settings)
+    assert asked == request.from_job(
         {"nodes": 2, "gpus_per_node": 4, "slurm_partition": "big", "mem_mb": 100}, 3, settings
     )  # so that such jobs share an array
     told = asked.parameters()
@@ -31,17 +31,17 @@ def test_a_rule_overrides_the_profile():
     assert told["additional_parameters"] == {
         "exclusive": True, "mail-type": "END", "reservation": "night", "no-requeue": True, "signal": "B:CONT@30"
     }  # fmt: skip
-    assert asked.avoiding(["n3"]).avoiding(["n5"]).exclude == "n3,n5"
+    assert asked.avoid(["n3"]).avoid(["n5"]).exclude == "n3,n5"
 
 
 def test_extra_that_is_no_option():
     with pytest.raises(ValueError, match=r"submitit-extra: 'exclusive' is not an option"):
-        request.words("exclusive")
+        request.parse_options("exclusive")
 
 
 def test_setup_and_python_reach_the_batch_script():
     settings = ExecutorSettings(setup="module load cuda\n\nexport A=1", python="apptainer exec x.sif python")
-    lines = request.of({}, 1, settings).setup
+    lines = request.from_job({}, 1, settings).setup
     assert lines == ("module load cuda", "export A=1", "export NIGHTSWEEP_PYTHON='apptainer exec x.sif python'")
 
 
@@ -62,12 +62,12 @@ def test_states_of_arrays():
      ("OUT_OF_MEMORY", "host_out_of_memory", False), ("CANCELLED", "cancelled", False)],
 )  # fmt: skip
 def test_what_a_final_state_means(state, reason, again):
-    loss = lost.of_state(state, "n1")
+    loss = lost.loss_of_state(state, "n1")
     assert (loss.reason, loss.again) == (reason, again) and "n1" in loss.message
 
 
 def test_states_that_say_nothing_against_a_result():
-    assert lost.of_state("COMPLETED", "n1") is None and lost.of_state("FAILED", "n1") is None
+    assert lost.loss_of_state("COMPLETED", "n1") is None and lost.loss_of_state("FAILED", "n1") is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_journal(tmp_path):
     first.refuse("z")
     with (first.folder / "journal.jsonl").open("a") as sink:
         sink.write('{"event": "en')  # killed while it wrote
-    found = Journal(tmp_path).unfinished()
+    found = Journal(tmp_path).load_unfinished()
     assert set(found) == {"b", "c"}
     assert (found["b"].job_id, found["b"].index, found["b"].size) == ("7_1", 1, 2)
     assert found["c"].job_id is None and found["c"].losses == 1 and found["c"].name == "y"
@@ -104,9 +104,9 @@ def test_an_end_that_a_later_driver_saw(tmp_path):
     first.intend("x", ["a", "b"], [0, 0])
     first.accept("x", ["7_0", "7_1"])
     second.end("a")
-    assert set(Journal(tmp_path).unfinished()) == {"b"}
+    assert set(Journal(tmp_path).load_unfinished()) == {"b"}
     second.intend("y", ["a"], [0])
-    assert Journal(tmp_path).unfinished()["a"].name == "y"
+    assert Journal(tmp_path).load_unfinished()["a"].name == "y"
 
 
 def test_a_record_that_someone_removed_is_told_from_one_that_is_late(tmp_path):
@@ -114,16 +114,16 @@ def test_a_record_that_someone_removed_is_told_from_one_that_is_late(tmp_path):
     result = tmp_path / "x/7_0_0_result.pkl"
     result.parent.mkdir()
     entry = Entry(str(tmp_path / "record.json"), "x", result.parent, 0, 1, "7_0", 0)
-    assert not ending.ended_well(entry)
+    assert not job_end.ended_well(entry)
     for outcome, well in ((("success", 1), False), (("error", "Traceback"), False), (("success", 0), True)):
         result.write_bytes(pickle.dumps(outcome))
         os.utime(result, (0, 0))
-        assert ending.ended_well(entry) == ending.wanted_again(entry) == well
+        assert job_end.ended_well(entry) == job_end.is_wanted_again(entry) == well
     os.utime(result)
-    assert not ending.wanted_again(entry)
+    assert not job_end.is_wanted_again(entry)
     os.utime(result, (0, 0))
     (tmp_path / "record.json").touch()
-    assert entry.written() and not ending.wanted_again(entry)
+    assert entry.is_written() and not job_end.is_wanted_again(entry)
 
 
 def test_old_journals_without_open_ends_are_removed(tmp_path):
@@ -132,7 +132,7 @@ def test_old_journals_without_open_ends_are_removed(tmp_path):
         journal.intend("x", ["a"], [0])
         journal.end("a")
     os.utime(first.folder / "journal.jsonl", (0, 0))
-    assert Journal(tmp_path).unfinished() == {}
+    assert Journal(tmp_path).load_unfinished() == {}
     assert not first.folder.exists() and second.folder.exists()
 
 
@@ -183,14 +183,14 @@ def test_record_of_a_lost_point():
 def test_cpus_near_and_far():
     near = numa.cpus_of_mask([0b1100, 1])
     assert near == {2, 3, 64}
-    assert numa.chosen(near, {0, 1, 2, 3}, "near") == {2, 3}
-    assert numa.chosen(near, {0, 1, 2, 3}, "far") == {0, 1}
+    assert numa.choose_cpus(near, {0, 1, 2, 3}, "near") == {2, 3}
+    assert numa.choose_cpus(near, {0, 1, 2, 3}, "far") == {0, 1}
     with pytest.raises(Unsupported, match="numa far: none of this job's 2 CPUs"):
-        numa.chosen(near, {2, 3}, "far")
+        numa.choose_cpus(near, {2, 3}, "far")
 
 
 def track(**more):
-    return ending.Track("k", request.Request(), "true", Path("x"), "n", (0, 1), **more)
+    return job_end.Track("k", request.Request(), "true", Path("x"), "n", (0, 1), **more)
 
 
 OK = Record(status="ok")
@@ -221,13 +221,13 @@ NODE = Record(status="failed", reason="node_failure", message="Node failure on n
 )
 def test_how_a_job_ended(code, record, state, expected):
     states = None if state is None else {"7": State(state, "n1")}
-    found = ending.end(track(), "7", code, (Path("r"), record), states)
+    found = job_end.judge_end(track(), "7", code, (Path("r"), record), states)
     assert (found.reason if isinstance(found, lost.Loss) else found) == expected
 
 
 def test_a_job_that_nobody_knows_is_lost_after_a_while():
     one = track()
-    assert ending.end(one, "7", None, None, {}) is None
-    one.missing_since -= ending.MISSING_S
-    assert ending.end(one, "7", None, None, {}).reason == "lost"
-    assert ending.end(track(refused="no such partition"), None, None, None, None).reason == "launch_failed"
+    assert job_end.judge_end(one, "7", None, None, {}) is None
+    one.missing_since -= job_end.MISSING_S
+    assert job_end.judge_end(one, "7", None, None, {}).reason == "lost"
+    assert job_end.judge_end(track(refused="no such partition"), None, None, None, None).reason == "launch_failed"

@@ -54,7 +54,7 @@ def processes():
 def watched(run_folder):
     """Readers of the processes on each GPU."""
     strangers = Strangers(run_folder, HOST, Events(run_folder.events(HOST), HOST))
-    readers = [fields.Reader(g, {}) for g in gpus.of_job()]
+    readers = [fields.Reader(g, {}) for g in gpus.job_gpus()]
     return lambda: [reader.read(strangers.reading) for reader in readers]
 
 
@@ -90,7 +90,7 @@ def test_ids_of_another_namespace_make_nobody_a_stranger(nvml, tmp_path, process
 def test_a_gpu_that_does_little_is_told_of_once_an_episode(nvml, tmp_path):
     nvml(gpu(0), gpu(1), gpu(2))
     run_folder = make_run_folder(tmp_path)
-    lows, (first, second, silent) = Lows(Alert(5.0, 10.0), Events(run_folder.events(HOST), HOST)), gpus.of_job()
+    lows, (first, second, silent) = Lows(Alert(5.0, 10.0), Events(run_folder.events(HOST), HOST)), gpus.job_gpus()
     for now, percent in enumerate([50, *[4] * 9, None, 4, 4, 4, 5, *[0] * 10, 90, *[1] * 30]):
         lows.see(first, percent, float(now))
         lows.see(second, 4 if now % 10 else 6, float(now))

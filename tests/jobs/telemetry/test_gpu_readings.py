@@ -33,7 +33,7 @@ def test_the_job_has_the_gpus_that_cuda_visible_devices_names(nvml, monkeypatch,
     nvml(gpu(0), gpu(1), gpu(2, **SPLIT))
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert [g.uuid for g in gpus.of_job()] == [gpu(w)["uuid"] if isinstance(w, int) else w for w in wanted]
+    assert [g.uuid for g in gpus.job_gpus()] == [gpu(w)["uuid"] if isinstance(w, int) else w for w in wanted]
     works, text = gpus.probe()
     assert works == bool(wanted)
     assert text == ("3 GPUs" if wanted else "NVML: none of 3 GPUs is this job's")
@@ -47,7 +47,7 @@ def test_a_uuid_is_made_whole_where_its_prefix_is_left_out(uuid):
 
 def test_a_gpu_that_cannot_be_reached_does_not_hide_the_others(nvml):
     nvml(gpu(0), gpu(1, errors={"handle": "GPU_IS_LOST"}), gpu(2))
-    assert [(g.index, g.uuid) for g in gpus.of_job()] == [(n, gpu(n)["uuid"]) for n in (0, 2)]
+    assert [(g.index, g.uuid) for g in gpus.job_gpus()] == [(n, gpu(n)["uuid"]) for n in (0, 2)]
 
 
 def test_a_mig_device_has_its_own_counters_and_nothing_of_the_whole_gpu(nvml, monkeypatch, tmp_path):
@@ -97,7 +97,7 @@ def test_a_missing_field_is_null_and_the_header_says_why(nvml, tmp_path):
 def test_a_field_that_fails_for_a_moment_comes_back(nvml):
     library = nvml(gpu(0, errors={"nvmlDeviceGetTemperature": ["UNKNOWN", 2]}))
     missing = {}
-    reader = fields.Reader(gpus.of_job()[0], missing)
+    reader = fields.Reader(gpus.job_gpus()[0], missing)
     for _ in range(2):
         assert "temperature_c" not in reader.read(*fields.EVERY_TICK)
         assert missing == {"temperature_c": "Unknown Error"}
@@ -109,7 +109,7 @@ def counters(library):
     """A reader of the first GPU's counters that has seen them move once, and the time that moves them, s."""
     clock, missing = [0.05], {}
     library.now = lambda: clock[0]
-    reader = gpm.GpmReader(gpus.of_job()[0], missing)
+    reader = gpm.GpmReader(gpus.job_gpus()[0], missing)
     clock[0] += 0.1
     assert reader.read() == {}  # not known since when
     return clock, reader, missing

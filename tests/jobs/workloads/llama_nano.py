@@ -43,7 +43,7 @@ def merged_state(model, scale, adapters=True):
     state = {}
     for name, module in model.named_modules():
         if isinstance(module, Nf4Linear):
-            state[name_in_llama(f"{name}.weight")] = module.dequantised()
+            state[name_in_llama(f"{name}.weight")] = module.dequantise_all()
         else:
             own = module.named_parameters(recurse=False)
             state |= {name_in_llama(f"{name}.{n}"): p.detach() for n, p in own if "lora_" not in name}

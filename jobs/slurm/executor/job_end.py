@@ -13,7 +13,7 @@ from pathlib import Path
 
 from submitit.core.utils import JobPaths, pickle_load
 
-from jobs.record.lost import AGAIN, DOUBTFUL, Loss, of_state
+from jobs.record.lost import AGAIN, DOUBTFUL, Loss, loss_of_state
 from jobs.record.record import Record
 from jobs.slurm.executor.journal import Entry
 from jobs.slurm.executor.request import Request
@@ -44,7 +44,7 @@ class Track:
     nodes: str = ""
 
 
-def finished(folders: Iterable[Path]) -> set[str]:
+def list_finished(folders: Iterable[Path]) -> set[str]:
     """Ids of jobs that left submitit's result: one listing for each array's folder."""
     names = [entry.name for folder in folders if folder.is_dir() for entry in os.scandir(folder)]
     return {name.removesuffix(_RESULT) for name in names if name.endswith(_RESULT)}
@@ -59,18 +59,18 @@ def exit_code(folder: Path, job_id: str) -> int:
 def ended_well(entry: Entry) -> bool:
     """Whether a job of an earlier driver ran to its end, whoever watched."""
     job_id = entry.job_id
-    return job_id is not None and job_id in finished({entry.folder}) and exit_code(entry.folder, job_id) == 0
+    return job_id is not None and job_id in list_finished({entry.folder}) and exit_code(entry.folder, job_id) == 0
 
 
-def wanted_again(entry: Entry) -> bool:
+def is_wanted_again(entry: Entry) -> bool:
     """Whether what such a job wrote was removed: it ended well, so long ago that its files would be seen by now."""
-    if not ended_well(entry) or entry.written():
+    if not ended_well(entry) or entry.is_written():
         return False
     result: Path = JobPaths(entry.folder, entry.job_id, 0).result_pickle
     return time.time() - result.stat().st_mtime > MISSING_S
 
 
-def end(
+def judge_end(
     track: Track, job_id: str | None, code: int | None, found: Found, states: Mapping[str, State] | None
 ) -> Loss | bool | None:
     """True: the job ended well, or its record says how. A Loss: it did not. None: that is open.
@@ -91,27 +91,27 @@ def end(
         return None
     state = states.get(job_id)
     if state is None:
-        return _missing(track, done)
+        return _judge_missing(track, done)
     track.nodes = state.nodes or track.nodes
     if state.active:
         track.missing_since = None
         return None
     if record is not None and record.status == "ok":
         return True
-    return of_state(state.name, state.nodes) or _ended(track, job_id, state, code, done)
+    return loss_of_state(state.name, state.nodes) or _judge_ended(track, job_id, state, code, done)
 
 
-def _ended(track: Track, job_id: str, state: State, code: int | None, done: bool) -> Loss | bool | None:
+def _judge_ended(track: Track, job_id: str, state: State, code: int | None, done: bool) -> Loss | bool | None:
     """The scheduler finds nothing wrong with the end of the job."""
     if done:
         return True
     if code in (None, 0) and state.name == "COMPLETED":
-        return _missing(track, done)
+        return _judge_missing(track, done)
     log = JobPaths(track.folder, job_id, 0).stdout
     return Loss("launch_failed", f"the job ended as {state.name}, code {code}, without a record; see {log}")
 
 
-def _missing(track: Track, done: bool) -> Loss | bool | None:
+def _judge_missing(track: Track, done: bool) -> Loss | bool | None:
     """The scheduler does not know the job, or its result is not to be seen, for now or for good."""
     if done:
         return True

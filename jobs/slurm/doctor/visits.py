@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.slurm.doctor.findings import FAIL, WARN, Finding, fail, last_line, ok, warn
+from jobs.slurm.doctor.findings import FAIL, WARN, Finding, fail, ok, warn
+from jobs.slurm.query import last_line
 
 QUEUE_S = 60
 SEEN_S = 60
@@ -146,17 +147,17 @@ def limits(part: Part, folder: Path) -> list[Finding]:
     python = f"Python {part['python']}"
     findings = [ok("python", python) if part["python"] == own else warn("python", f"{python}, {own} on the login node")]
     if part["free_bytes"] is not None:
-        findings.append(at_least("space", f"free in {folder}", part["free_bytes"], FREE_BYTES, "for traces"))
+        findings.append(judge_minimum("space", f"free in {folder}", part["free_bytes"], FREE_BYTES, "for traces"))
     temporary = f"free in {part['temporary']} (TMPDIR)"
-    findings.append(at_least("space", temporary, part["temporary_free_bytes"], TEMPORARY_BYTES, "for nsys"))
-    findings.append(at_least("shm", "in /dev/shm", part["shm_bytes"], SHM_BYTES, "for loader workers"))
+    findings.append(judge_minimum("space", temporary, part["temporary_free_bytes"], TEMPORARY_BYTES, "for nsys"))
+    findings.append(judge_minimum("shm", "in /dev/shm", part["shm_bytes"], SHM_BYTES, "for loader workers"))
     number = part["open_files"]
     text = "no limit of open files" if number < 0 else f"{number} open files at most (nofile)"
     few = 0 <= number < OPEN_FILES
     return [*findings, warn("open_files", f"{text}: few for loader workers") if few else ok("open_files", text)]
 
 
-def at_least(check: str, where: str, number: int, least: int, purpose: str) -> Finding:
+def judge_minimum(check: str, where: str, number: int, least: int, purpose: str) -> Finding:
     text = f"{number / GIB:.1f} GiB {where}"
     return ok(check, text) if number >= least else warn(check, f"{text}: little {purpose}")
 
