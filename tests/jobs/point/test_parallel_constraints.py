@@ -29,7 +29,7 @@ REFUSED = [
     ),
     (
         FSDP | {"tensor_parallel": 2, "precision": "fp16"},
-        "fp16 with tensor_parallel 2: gradients may overflow on some of the ranks that share a model, unseen by others",
+        "fp16 with tensor_parallel 2: gradients may overflow on some ranks of a model, unseen by the others",
     ),
     (VIT | TWO | {"strategy": "tp"}, "tp splits llama models, not vit_s"),
     (RESNET | TWO | {"strategy": "pp", "grad_accum": 2}, "pp splits llama models and vit_s, not resnet50"),
