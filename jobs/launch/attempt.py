@@ -17,6 +17,7 @@ from jobs.point import plan
 from jobs.point.point import Point
 from jobs.record.failures import Reason
 from jobs.record.folder import RunFolder
+from jobs.record.point_folder import count_attempts
 from jobs.record.record import Failure, Run, RunName, Tracebacks
 from jobs.slurm import allocation
 from jobs.sweep.alert import Alert
@@ -50,12 +51,6 @@ def clear(folder: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def attempts(folder: Path) -> int:
-    """How often the point was started."""
-    log = folder / "attempts.jsonl"
-    return len(log.read_text().splitlines()) if log.exists() else 0
-
-
 @dataclass(frozen=True)
 class Attempt:
     """A start of the point, and what its runs share. `gpu_metrics`: whether nsys can sample them."""
@@ -84,7 +79,7 @@ class Attempt:
         )
         started = time.time_ns()
         outcome = self.ranks(run_folder, order)
-        if attempts(self.folder) <= self.number:  # else a later attempt has taken over this point
+        if count_attempts(self.folder) <= self.number:  # else a later attempt has taken over this point
             run_folder = run_folder.settle()
         if outcome.reason is None and tracer == "nsys" and kind == "traced":
             ranks = [r for r in range(self.point.processes) if self.point.traces(r)]

@@ -2,7 +2,8 @@
 
     python -m jobs.launch.launch results/demo/points/<id> --sweep results/demo/sweep.json [--stall-s 300]
 
-Ends with 0 when a record was written, whatever the record says: a failed point is a result, and the sweep goes on.
+Ends with 0 when a record was written, whatever the record says: a failed point is a result, and the sweep goes on. Ends
+with 130 and without a record where somebody stopped it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ import msgspec
 
 from jobs.host import facts, gpus
 from jobs.launch import batch_search, control, watchdog
-from jobs.launch.attempt import SKIPPED, Attempt, RunEnd, attempts, clear
+from jobs.launch.attempt import SKIPPED, Attempt, RunEnd, clear
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.record.folder import RunFolder, utc_now
 from jobs.record.json_files import FormatError, json_line, load_json, read_json, read_lines, write_json
 from jobs.record.launch_files import Job, Start
+from jobs.record.point_folder import count_attempts
 from jobs.record.record import (
     NvmlUse,
     Record,
@@ -57,7 +59,7 @@ MOST_EVENTS = 200
 
 def next_attempt(folder: Path) -> int:
     """Number this start, and note it before anything else happens."""
-    number = attempts(folder) + 1
+    number = count_attempts(folder) + 1
     with (folder / "attempts.jsonl").open("a") as sink:
         sink.write(json_line(Start(attempt=number, started_at=utc_now(), host=socket.gethostname(), pid=os.getpid())))
     return number
@@ -239,8 +241,10 @@ def main() -> int:
             if record.status == "ok":
                 write_record(folder / MEASURED, record)
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-        # where the lock does not reach every node, a later attempt may be under way: its word counts
-        if record.status == "ok" or attempts(folder) <= (record.attempt or 0):
+        # What was stopped is no result: without a record, the same command runs the point again.
+        # Where the lock does not reach every node, a later attempt may be under way: its word counts.
+        latest = record.status == "ok" or count_attempts(folder) <= (record.attempt or 0)
+        if record.status != "cancelled" and latest:
             write_record(folder / "record.json", record)
     print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip())
     return 130 if record.status == "cancelled" else 0

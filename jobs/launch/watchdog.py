@@ -197,17 +197,20 @@ class Ranks:
         for process in self.processes:
             process.wait()
 
-    def ended_badly(self) -> Outcome | None:
-        """The outcome where a rank has failed."""
+    def ended_badly(self, stopped: Callable[[], bool]) -> Outcome | None:
+        """The outcome where a rank has failed, or was stopped by somebody who stops the job."""
         if not any(map(bad, exits(self.run_folder, self.point))):
             return None
         time.sleep(POLL_S)  # a rank that failed in the same moment may have been first
-        return blame(self.run_folder, first_failure(self.run_folder, exits(self.run_folder, self.point)))
+        ends = exits(self.run_folder, self.point)
+        if stopped() or any(end.stopped for end in ends) or allocation.is_ending():
+            return Outcome("interrupted", "the job was stopped from outside")
+        return blame(self.run_folder, first_failure(self.run_folder, ends))
 
     def watch(self, stopped: Callable[[], bool]) -> Outcome:
         """Until all ranks have ended well, or something is wrong."""
         while True:
-            outcome = self.ended_badly()
+            outcome = self.ended_badly(stopped)
             if outcome is None and len(exits(self.run_folder, self.point)) == self.point.processes:
                 for process in self.processes:
                     process.wait()

@@ -31,11 +31,20 @@ from jobs.telemetry.trace import nsys
 SLURM_NAMES = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
 
 
+STOP_SKEW_S = 0.3
+"""Slurm signals the processes of a step one after the other: a rank may die of it before its supervisor hears of it."""
+
+
 def adopt_slurm_names() -> None:
     """Under srun, torch's variables from Slurm's."""
     for name, slurm in SLURM_NAMES.items():
         if name not in os.environ:
             os.environ[name] = os.environ[slurm]
+
+
+def was_stopped(received: list[int]) -> bool:
+    """Whether one of these signals asks to stop."""
+    return signal.SIGTERM in received or signal.SIGINT in received
 
 
 def main() -> int:
@@ -73,6 +82,8 @@ def main() -> int:
         write_json(run_folder.host(host), facts.host())
     code = worker.wait()
     ended = time.time_ns()
+    if code and not was_stopped(received):
+        time.sleep(STOP_SKEW_S)
     signal_group(worker, signal.SIGKILL)  # loader workers, or what nsys left
     if under_nsys and (code or received):
         nsys.end(owner)
@@ -86,6 +97,7 @@ def main() -> int:
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             out_of_memory=code == -signal.SIGKILL and out_of_memory_kills() > kills,
+            stopped=was_stopped(received),
             ended_ns=ended,
         ),
     )

@@ -18,11 +18,11 @@ Reason = Literal[
     "time_limit",
     "unsupported_here",  # the device cannot do what the point asks
     "launch_failed",  # ranks could not be started, or the scheduler refused the job
-    "interrupted",  # a person or the scheduler stopped the launcher
+    "interrupted",  # somebody stopped a run; a point that was stopped has no record
     "node_failure",  # a node died, more often than the job may be submitted again
     "preempted",  # likewise, by jobs of higher priority
     "cancelled",  # a person cancelled the job
-    "lost",  # the scheduler forgot the job, and it left nothing
+    "lost",  # the job or its launcher is gone, more often than it may be submitted again, and left no record
 ]
 """Why a point or a run is not ok."""
 

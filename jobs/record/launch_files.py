@@ -71,6 +71,8 @@ class RankExit(Struct, frozen=True, kw_only=True):
     """The signal that it died of."""
     out_of_memory: bool = False
     """Whether the kernel killed it for memory."""
+    stopped: bool = False
+    """Whether its supervisor was asked to stop, and passed that on: somebody ended the job, not the rank itself."""
     ended_ns: int = 0
     """UTC, ns."""
 

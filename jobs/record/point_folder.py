@@ -24,6 +24,12 @@ def record_of(point: Path) -> Record:
     )
 
 
+def count_attempts(point: Path) -> int:
+    """How often the point was started."""
+    log = point / "attempts.jsonl"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
 def results_of(point: Path, run: str = "timed") -> list[RankResult]:
     """rankR.result.json of a run, by rank."""
     found = ((rank, read_json(path, RankResult)) for rank, path in by_rank(point / run, r"rank(\d+)\.result\.json"))

@@ -42,6 +42,15 @@ def seconds_left() -> float | None:
     return datetime.fromisoformat(found[1]).timestamp() - time.time() if found else None
 
 
+def is_ending() -> bool:
+    """Whether Slurm is ending this process's job: cancelled, preempted, out of time, or on a node that failed."""
+    if not inside():
+        return False
+    said = query.ask("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"]).out
+    state = re.search(r"JobState=(\w+)", said)
+    return state is not None and state[1] not in ("RUNNING", "SUSPENDED", "PENDING")
+
+
 def python() -> list[str]:
     """The command that starts Python for ranks: this Python, or the one that the executor's settings name."""
     return shlex.split(os.environ.get("NIGHTSWEEP_PYTHON", "")) or [sys.executable]

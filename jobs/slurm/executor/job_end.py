@@ -14,6 +14,7 @@ from pathlib import Path
 from submitit.core.utils import JobPaths, pickle_load
 
 from jobs.record.lost import AGAIN, DOUBTFUL, Loss, loss_of_state
+from jobs.record.point_folder import count_attempts
 from jobs.record.record import Record
 from jobs.slurm.executor.journal import Entry
 from jobs.slurm.executor.request import Request
@@ -98,17 +99,20 @@ def judge_end(
         return None
     if record is not None and record.status == "ok":
         return True
-    return loss_of_state(state.name, state.nodes) or _judge_ended(track, job_id, state, code, done)
-
-
-def _judge_ended(track: Track, job_id: str, state: State, code: int | None, done: bool) -> Loss | bool | None:
-    """The scheduler finds nothing wrong with the end of the job."""
     if done:
-        return True
+        return loss_of_state(state.name, state.nodes) or True
+    return loss_of_state(state.name, state.nodes) or _judge_unrecorded(track, job_id, code, found, state)
+
+
+def _judge_unrecorded(track: Track, job_id: str, code: int | None, found: Found, state: State) -> Loss | bool | None:
+    """The scheduler finds nothing wrong with a job that left no record."""
     if code in (None, 0) and state.name == "COMPLETED":
-        return _judge_missing(track, done)
+        return _judge_missing(track, done=False)
     log = JobPaths(track.folder, job_id, 0).stdout
-    return Loss("launch_failed", f"the job ended as {state.name}, code {code}, without a record; see {log}")
+    message = f"the job ended as {state.name}, code {code}, without a record; see {log}"
+    if found and count_attempts(found[0].parent):  # its launcher was killed
+        return Loss("lost", message, again=True)
+    return Loss("launch_failed", message)
 
 
 def _judge_missing(track: Track, done: bool) -> Loss | bool | None:
