@@ -1,4 +1,4 @@
-"""The size of a sweep before it runs, as `nightsweep check` tells it."""
+"""The size of a sweep before it runs, as `nightsweep check` and a dry run show it."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 
 from analysis.sweep.labels import counted, decimal
 from jobs.point.point import Point
-from jobs.sweep.estimate import NOTE, Estimate, estimate
+from jobs.sweep.estimate import NOTE, Estimate, Shape, estimate
 from jobs.sweep.sweep import Sweep
 
 
 def as_text(sweep: Sweep, points: bool) -> str:
     """The size in lines; a line for each point where asked for."""
-    return "\n".join(summary(sweep, estimate(sweep.points)) + (listing(sweep) if points else []))
-
-
-def summary(sweep: Sweep, cost: Estimate) -> list[str]:
-    """The size of a sweep in lines of text."""
     title = sweep.name + (f", preset {sweep.preset}" if sweep.preset else "")
-    largest = cost.shapes[0]
-    lines = [
-        f"{title}: {counted(len(sweep.points), 'point')}",
-        f"largest: {largest.nodes} x {largest.ranks_per_node} (nodes x ranks), {counted(largest.gpus, 'GPU')}",
-    ]
-    for s in cost.shapes:
-        lines.append(
-            f"  {s.nodes} x {s.ranks_per_node}: {counted(s.points, 'point')} of {counted(s.gpus, 'GPU')}, "
-            f"{counted(s.points * s.gpus, 'GPU')} in all, {s.gpu_hours:.3g} GPU-hours"
-        )
+    lines = [f"{title}: {counted(len(sweep.points), 'point')}", *cost_lines(estimate(sweep.points))]
+    return "\n".join(lines + (listing(sweep) if points else []))
+
+
+def cost_lines(cost: Estimate) -> list[str]:
+    """What points cost, shape by shape and in all."""
+    lines = [f"  {s.nodes} x {s.ranks_per_node} (nodes x ranks): {shape_text(s)}" for s in cost.shapes]
     lines.append(
         f"estimate: {cost.gpu_hours:.3g} GPU-hours, {cost.wall_hours:.3g} h one point after another, "
         f"{decimal(cost.disk_bytes)} of disk"
     )
     return [*lines, f"  ({NOTE})"]
+
+
+def shape_text(shape: Shape) -> str:
+    """The points of a shape and their GPUs."""
+    points = counted(shape.points, "point")
+    if not shape.gpus:
+        return f"{points} on the CPU"
+    return f"{points} of {counted(shape.gpus, 'GPU')}, {shape.gpu_hours:.3g} GPU-hours"
 
 
 def listing(sweep: Sweep) -> list[str]:
@@ -52,7 +52,7 @@ def _told(point: Point, names: Sequence[str]) -> str:
 def as_json(sweep: Sweep, points: bool) -> str:
     """The same as JSON; the points only where asked for."""
     cost = estimate(sweep.points)
-    shapes = [{**dataclasses.asdict(s), "gpus": s.gpus, "gpus_in_all": s.points * s.gpus} for s in cost.shapes]
+    shapes = [{**dataclasses.asdict(s), "gpus_in_all": s.points * s.gpus} for s in cost.shapes]
     content: dict[str, Any] = {
         "name": sweep.name,
         "preset": sweep.preset,

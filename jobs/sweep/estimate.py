@@ -47,13 +47,10 @@ class Shape:
 
     nodes: int
     ranks_per_node: int
+    gpus: int
+    """Of one point; 0 where ranks compute on the CPU."""
     points: int
     gpu_hours: float
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of one point."""
-        return self.nodes * self.ranks_per_node
 
 
 @dataclass(frozen=True)
@@ -111,10 +108,11 @@ def disk_bytes(point: Point) -> float:
 def estimate(points: Iterable[Point]) -> Estimate:
     """The cost of all points together."""
     points = list(points)
-    seconds: dict[tuple[int, int], list[float]] = {}
+    seconds: dict[tuple[int, int, int], list[float]] = {}
     for point in points:
-        seconds.setdefault((point.nodes, point.ranks_per_node), []).append(wall_s(point))
-    shapes = [Shape(n, r, len(s), n * r * sum(s) / 3600) for (n, r), s in seconds.items()]
+        shape = (point.nodes, point.ranks_per_node, point.nodes * point.gpus_per_node())
+        seconds.setdefault(shape, []).append(wall_s(point))
+    shapes = [Shape(*shape, len(s), shape[2] * sum(s) / 3600) for shape, s in seconds.items()]
     return Estimate(
         gpu_hours=sum(shape.gpu_hours for shape in shapes),
         wall_hours=sum(map(sum, seconds.values())) / 3600,

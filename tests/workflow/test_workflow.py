@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -24,10 +25,18 @@ include:
 """
 
 
-def start(folder, *targets):
-    command = ["snakemake", *targets, "-s", str(ROOT / "Snakefile"), "--directory", str(folder), "--profile"]
-    command += [str(ROOT / "profiles/local"), "--configfile", "sweep.yaml"]
-    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
+def start(folder, *targets, profile="local", **more):
+    command = [
+        str(Path(sys.executable).with_name("snakemake")),
+        *targets,
+        "-s",
+        str(ROOT / "Snakefile"),
+        "--directory",
+        str(folder),
+        "--profile",
+    ]
+    command += [str(ROOT / "profiles" / profile), "--configfile", "sweep.yaml"]
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True, **more)
 
 
 def finish(process):
@@ -44,7 +53,7 @@ def test_killed_half_way_and_run_again(tmp_path):
     deadline = time.monotonic() + 120
     while not list(records.glob("*/.measured.json")) and time.monotonic() < deadline:
         time.sleep(0.2)
-    finish(start(tmp_path, "-n"))
+    assert "to run" in finish(start(tmp_path, "-n"))
     second = start(tmp_path)
     assert "another Nightsweep is at work" in second.communicate(timeout=60)[1] and second.returncode != 0
     os.killpg(first.pid, signal.SIGKILL)
@@ -77,3 +86,29 @@ def test_a_broken_sweep_submits_nothing(tmp_path):
     assert process.returncode != 0
     assert "axes.seed[1]" in errors and "Traceback" not in errors
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("profile", ["local", "slurm"])
+def test_a_dry_run_says_what_would_run_and_what_it_costs(tmp_path, profile):
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("device: cpu", "device: cuda"))
+    said = finish(start(tmp_path, "-n", profile=profile))
+    assert "3 point, 3 ingest, 3 diagnosis, 1 tables" in said
+    assert "chain: 3 of 3 points to run" in said and "3 points of 1 GPU, 0.0" in said
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
+def test_nothing_depends_on_an_activated_environment(tmp_path):
+    """Only the path of snakemake names the environment."""
+    (tmp_path / "sweep.yaml").write_text(SWEEP.partition("include")[0].replace("[0, 1]", "[0]"))
+    bare = {"HOME": os.environ["HOME"], "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    assert "1 of 1 points ok" in finish(start(tmp_path, env=bare))
+    assert (tmp_path / "results/chain/report.html").exists()
+
+
+def test_the_last_line_of_a_failed_rules_log_is_on_the_screen(tmp_path):
+    rule = 'rule a:\n output: "a"\n log: "logs/a.log"\n shell: "(echo begun; echo the reason; echo) > {log}; exit 3"\n'
+    (tmp_path / "Snakefile").write_text(rule)
+    command = [Path(sys.executable).with_name("snakemake"), "--cores", "1", "--logger", "nightsweep"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "logs/a.log: the reason\n" in done.stderr

@@ -1,8 +1,10 @@
 # The sweep: read, checked and expanded before anything is planned.
+import shlex
 import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import DeploymentMethod
 
 sys.path.insert(0, workflow.basedir)
 
@@ -16,6 +18,11 @@ try:
     SWEEP = load(SWEEP_FILE, config.get("preset"))
 except SweepError as error:
     raise WorkflowError(str(error))
+
+# The Python that Snakemake runs under, so that nothing depends on what is first on the PATH; but the environment's own
+# where Snakemake makes one (--sdm conda).
+deployed = workflow.deployment_settings.deployment_method
+PYTHON = "python" if DeploymentMethod.CONDA in deployed else shlex.quote(sys.executable)
 
 ROOT = f"results/{SWEEP.name}"
 POINTS = {point.id: point for point in SWEEP.points}

@@ -21,7 +21,7 @@ rule figures:
     params:
         tables=subpath(input[0], parent=True),
     shell:
-        "python -m analysis.tools.draw --keep-going --tables {params.tables} --out {output.folder} --processes {threads}"
+        "{PYTHON} -m analysis.tools.draw --keep-going --tables {params.tables} --out {output.folder} --processes {threads}"
         " > {log} 2>&1"
 
 
@@ -43,5 +43,5 @@ rule report_page:
         tables=subpath(input[0], parent=True),
         records=f"{ROOT}/points",
     shell:
-        "python -m analysis.report --tables {params.tables} --figures {input.figures} --records {params.records}"
+        "{PYTHON} -m analysis.report --tables {params.tables} --figures {input.figures} --records {params.records}"
         " --out {output.page} > {log} 2>&1"

@@ -21,7 +21,7 @@ rule point:
         stall_s=SWEEP.resources.stall_s,
         timeout_s=SWEEP.resources.timeout_min * 60,
     shell:
-        "python -m jobs.launch.launch {params.folder} --sweep {params.listed_in} --stall-s {params.stall_s}"
+        "{PYTHON} -m jobs.launch.launch {params.folder} --sweep {params.listed_in} --stall-s {params.stall_s}"
         " --timeout-s {params.timeout_s} > {log} 2>&1"
 
 

@@ -22,7 +22,7 @@ checkpoint remedy_round:
     params:
         results=lambda wildcards: f"results/{wildcards.sweep}",
     shell:
-        "python -m analysis.diagnosis.remedies.round {params.results} --round {wildcards.round} > {log} 2>&1"
+        "{PYTHON} -m analysis.diagnosis.remedies.round {params.results} --round {wildcards.round} > {log} 2>&1"
 
 
 rule remedies:

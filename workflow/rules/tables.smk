@@ -17,7 +17,7 @@ rule ingest:
     params:
         folder=subpath(input.record, parent=True),
     shell:
-        "python -m analysis.ingest.point_tables {params.folder} --out {output.tables} > {log} 2>&1"
+        "{PYTHON} -m analysis.ingest.point_tables {params.folder} --out {output.tables} > {log} 2>&1"
 
 
 rule diagnosis:
@@ -33,7 +33,7 @@ rule diagnosis:
     params:
         folder=subpath(input.record, parent=True),
     shell:
-        "python -m analysis.diagnosis.point_diagnosis {params.folder} --tables {input.tables}"
+        "{PYTHON} -m analysis.diagnosis.point_diagnosis {params.folder} --tables {input.tables}"
         " --out {output.diagnosis} > {log} 2>&1"
 
 
@@ -56,5 +56,5 @@ rule tables:
         diagnoses="results/{sweep}/diagnoses",
         folder=subpath(output[0], parent=True),
     shell:
-        "python -m analysis.tools.collect {params.sweep_file} --rounds {params.rounds} --derived {params.derived}"
+        "{PYTHON} -m analysis.tools.collect {params.sweep_file} --rounds {params.rounds} --derived {params.derived}"
         " --diagnoses {params.diagnoses} --out {params.folder} > {log} 2>&1"

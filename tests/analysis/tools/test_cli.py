@@ -19,8 +19,7 @@ def test_check_tells_size_and_cost(capsys):
     assert main(["check", DEMO]) == 0
     out = capsys.readouterr().out
     assert "demo: 8 points" in out
-    assert "largest: 1 x 2 (nodes x ranks), 2 GPUs" in out
-    assert "6 points of 2 GPUs, 12 GPUs in all" in out
+    assert "1 x 2 (nodes x ranks): 6 points of 2 GPUs, " in out
     assert "GPU-hours" in out
     assert "coarse" in out
 

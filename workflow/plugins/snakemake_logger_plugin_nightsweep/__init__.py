@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import logging
 from logging import LogRecord
+from pathlib import Path
 
 from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from analysis.sweep.labels import counted
+from analysis.tools import size
 from jobs.sweep.driver import Run
+from jobs.sweep.estimate import estimate
 from jobs.sweep.progress import Progress
 
 POINT_RULE = "point"
+DRY_RUN_ENDS = "This was a dry-run"
+
+
+def plan_lines(run: Run, planned: list[str]) -> list[str]:
+    """How many points are to run, of how many, and what they cost."""
+    points = [run.point(point) for point in planned]
+    title = f"{run.sweep.name}: {len(points)} of {counted(len(run.own), 'point')} to run"
+    return [title, *(size.cost_lines(estimate(points)) if points else [])]
+
+
+def last_lines(record: LogRecord) -> list[str]:
+    """The last line of each log of a failed job."""
+    found = []
+    for path in map(Path, getattr(record, "log", None) or []):
+        lines = path.read_text(errors="replace").split("\n") if path.is_file() else []
+        said = [line.strip() for line in lines if line.strip()]
+        found += [f"{path}: {said[-1][:300]}"] if said else []
+    return found
 
 
 class LogHandler(LogHandlerBase):
@@ -20,10 +42,14 @@ class LogHandler(LogHandlerBase):
 
     def __post_init__(self) -> None:
         self.progress = Progress()
+        self.jobs: dict[str, int] = {}
+        self.planned: list[str] = []
 
     def emit(self, record: LogRecord) -> None:
         event = getattr(record, "event", None)
-        if event == LogEvent.RUN_INFO:
+        if self.common_settings.dryrun:
+            self.plan(record, event)
+        elif event == LogEvent.RUN_INFO:
             self.progress.total = getattr(record, "stats", {}).get(POINT_RULE, 0)
         elif event == LogEvent.JOB_INFO and record.rule_name == POINT_RULE:
             # not record.output, where Snakemake writes flags behind the names
@@ -38,6 +64,24 @@ class LogHandler(LogHandlerBase):
         elif record.getMessage() == NOTHING_TO_BE_DONE_MSG and Run.latest:
             Run.latest.summarize()  # Snakemake calls onsuccess only where something ran
         elif record.levelno >= logging.WARNING or event in (LogEvent.JOB_ERROR, LogEvent.ERROR):
+            self.progress.line(record.getMessage())
+            for line in last_lines(record):
+                self.progress.line(line)
+
+    def plan(self, record: LogRecord, event: LogEvent | None) -> None:
+        """Of a dry run: which jobs there would be, and what the points among them cost, at its end."""
+        if event == LogEvent.RUN_INFO:
+            self.jobs = {name: count for name, count in record.stats.items() if name != "total"}
+        elif event == LogEvent.JOB_INFO and record.rule_name == POINT_RULE:
+            self.planned.append(record.wildcards["point"])
+        elif record.getMessage() == NOTHING_TO_BE_DONE_MSG:
+            self.progress.line("dry run: nothing to be done")
+        elif record.getMessage().startswith(DRY_RUN_ENDS) and Run.latest:
+            jobs = ", ".join(f"{count} {name}" for name, count in self.jobs.items())
+            self.progress.line(f"dry run: nothing is started; a run would have these jobs: {jobs}")
+            for line in plan_lines(Run.latest, self.planned):
+                self.progress.line(line)
+        elif record.levelno >= logging.WARNING:
             self.progress.line(record.getMessage())
 
     @property
