@@ -77,7 +77,7 @@ class Run:
         bad = {point: record for point, record in records.items() if record is None or record.status != "ok"}
         print(f"{len(records) - len(bad)} of {len(records)} points ok", file=sys.stderr)
         for point, record in list(bad.items())[:20]:
-            print(f"  {point} {record.status if record else 'not_run'}: {record and record.message}", file=sys.stderr)
+            print(f"  {point} {f'{record.status}: {record.message}' if record else 'has no record'}", file=sys.stderr)
         page = self.folder / "report.html"
         if page.exists():
             print(f"report: {page.resolve()}", file=sys.stderr)
