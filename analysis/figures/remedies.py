@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import style, timeline
 from analysis.figures.family import Family, with_ids
-from analysis.sweep import dataset
+from analysis.sweep import dataset, labels
 from analysis.sweep.labels import percent
 
 SIDES = ("point_id", "remedied_id")
@@ -28,7 +28,7 @@ def choose_trials(tables: dataset.Tables) -> list[dict[str, Any]]:
 
 def change(remedy: str) -> str:
     """The settings of a remedy (JSON), in words."""
-    return ", ".join(dataset.word(name, value) for name, value in json.loads(remedy).items())
+    return ", ".join(labels.word(name, value) for name, value in json.loads(remedy).items())
 
 
 def events_of(tables: dataset.Tables, point_id: str) -> pl.DataFrame:

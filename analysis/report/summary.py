@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.sweep import dataset
+from analysis.sweep import dataset, labels
 
 _Rows = list[dict[str, Any]]
 
@@ -65,7 +65,7 @@ def extremes(tables: dataset.Tables) -> dict[str, Any]:
 
 def _work(group: pl.DataFrame) -> str:
     row = group.row(0, named=True)
-    return dataset.label(row, [name for name in WORK[1:] if row[name] is not None])
+    return labels.label(row, [name for name in WORK[1:] if row[name] is not None])
 
 
 def _measure(group: pl.DataFrame) -> str:
@@ -93,7 +93,7 @@ def _sentence(row: dict[str, Any], other: dict[str, Any]) -> str:
     if row["workload"] != other["workload"]:
         return f"{row['workload']}: {row['config']}"
     names = [name for name in dataset.SETTINGS if name not in dataset.ASIDE and row[name] != other[name]]
-    return dataset.label(row, [name for name in names if row[name] is not None])
+    return labels.label(row, [name for name in names if row[name] is not None])
 
 
 def _short(value: float) -> str:

@@ -21,7 +21,7 @@ from analysis.figures import captions, style
 from analysis.paper.claims.claim import NOT
 from analysis.paper.claims.claims import CLAIMS
 from analysis.paper.claims.effect import FEWEST
-from analysis.paper.claims.reason import where_time_goes
+from analysis.paper.claims.time_shares import where_time_goes
 from analysis.report import causes, pictures, point_pages, records, summary, table, trust
 from analysis.sweep import dataset
 from jobs.record.record import Record

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.sweep.labels import SPEAKING
+from analysis.sweep.labels import label
 from analysis.tables import column
 from analysis.tables import points as schemas
 from jobs.point import point as settings
@@ -26,14 +26,6 @@ MOST_NAMED = 6
 """Settings that a label names; where more vary, it names differences from the most common values."""
 SHAPE = ("nodes", "ranks_per_node")
 SETTINGS = tuple(settings.FIELDS)
-
-_SHORT = {
-    "ranks_per_node": "{} rank{s}/node",
-    "nodes": "{} node{s}",
-    "image_size": "{} px",
-    "loader_workers": "{} loader worker{s}",
-    "resize_on": "resize on {}",
-}
 
 
 @dataclass(frozen=True)
@@ -72,24 +64,6 @@ def fixed(points: pl.DataFrame) -> dict[str, Any]:
         return {}
     alike = [name for name in SETTINGS if points[name].n_unique() == 1]
     return {name: points[name][0] for name in alike if points[name][0] is not None}
-
-
-def word(name: str, value: Any) -> str:
-    """A setting's value as a label says it."""
-    if isinstance(value, bool):
-        return name if value else f"no {name}"
-    if value is None:
-        return f"no {name}"
-    if name in SPEAKING:
-        return str(value)
-    if name in _SHORT:
-        return _SHORT[name].format(value, s="" if value == 1 else "s")
-    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-
-
-def label(row: Mapping[str, Any], names: Iterable[str]) -> str:
-    """What sets a point apart; its model where nothing does."""
-    return ", ".join(word(name, row[name]) for name in names) or str(row["model"])
 
 
 def order(name: str, value: Any) -> tuple[bool, Any]:

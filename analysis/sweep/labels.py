@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 SPEAKING = ("workload", "model", "strategy", "precision", "optimizer", "layout", "method", "device", "tracer", "fault")
 """Settings whose values say by themselves which setting they belong to."""
+
+
+_SHORT = {
+    "ranks_per_node": "{} rank{s}/node",
+    "nodes": "{} node{s}",
+    "image_size": "{} px",
+    "loader_workers": "{} loader worker{s}",
+    "resize_on": "resize on {}",
+}
 
 
 def counted(number: int, noun: str) -> str:
@@ -22,3 +34,21 @@ def decimal(number: float) -> str:
 def percent(share: float) -> str:
     """A share between 0 and 1, or a loss below it."""
     return f"{100 * share:.1f} %"
+
+
+def word(name: str, value: Any) -> str:
+    """A setting's value as a label says it."""
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    if value is None:
+        return f"no {name}"
+    if name in SPEAKING:
+        return str(value)
+    if name in _SHORT:
+        return _SHORT[name].format(value, s="" if value == 1 else "s")
+    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def label(row: Mapping[str, Any], names: Iterable[str]) -> str:
+    """What sets a point apart; its model where nothing does."""
+    return ", ".join(word(name, row[name]) for name in names) or str(row.get("model", ""))

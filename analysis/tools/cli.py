@@ -125,14 +125,14 @@ def watch(arguments: argparse.Namespace) -> int:
 
 def publish(arguments: argparse.Namespace) -> int:
     """`nightsweep publish`."""
-    from analysis.tools.publish import dataset
     from analysis.tools.publish import publish as publishing
+    from analysis.tools.publish import published_set
 
     if arguments.into is not None:
         if arguments.traces:
             print("nightsweep publish: a data set holds no traces; expected --traces with --out alone", file=sys.stderr)
             return EXIT_WRONG
-        return dataset.grow(arguments.sweep, arguments.into)
+        return published_set.grow(arguments.sweep, arguments.into)
     return publishing.publish(arguments.sweep, arguments.out, arguments.traces)
 
 

@@ -25,7 +25,7 @@ from analysis.ingest import engine
 from analysis.tools.publish.allowed import RECORD, Kind
 from analysis.tools.publish.anonymizer import Anonymizer
 from analysis.tools.publish.identity import Identity
-from analysis.tools.publish.traces import copy_nsys
+from analysis.tools.publish.trace_copies import copy_nsys
 from jobs.telemetry.gpu import log
 
 KINDS = RECORD | {

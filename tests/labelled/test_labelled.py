@@ -17,7 +17,7 @@ import torch
 import jobs.rank.loop
 from analysis.ingest import engine
 from analysis.tools.publish.anonymizer import Anonymizer
-from analysis.tools.publish.traces import copy_nsys
+from analysis.tools.publish.trace_copies import copy_nsys
 from jobs.record.json_files import read_json
 from jobs.record.record import Record
 from jobs.workloads.base import Work

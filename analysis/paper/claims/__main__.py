@@ -14,7 +14,7 @@ import polars as pl
 from analysis.paper.claims.claim import NOT, Verdict
 from analysis.paper.claims.claims import CLAIMS
 from analysis.paper.claims.effect import FEWEST
-from analysis.paper.claims.reason import where_time_goes
+from analysis.paper.claims.time_shares import where_time_goes
 from analysis.sweep import dataset
 
 PAGE = Path(__file__).parents[3] / "docs/claims.md"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.figures import palette, panels, style
-from analysis.sweep import blocks, dataset
+from analysis.sweep import blocks, dataset, labels
 from analysis.sweep.labels import counted
 
 ROOM = 0.8
@@ -27,7 +27,7 @@ def word(name: str, value: Any) -> str:
         return counted(value, "GPU")
     if name == "pin_memory":
         return "pinned" if value else "pageable"
-    return dataset.word(name, value) if name in dataset.SETTINGS else str(value)
+    return labels.word(name, value) if name in dataset.SETTINGS else str(value)
 
 
 def grid(count: int, width_in: float, panel_in: float = _PANEL_IN) -> tuple[Figure, list[Axes]]:

@@ -35,7 +35,7 @@ from analysis.tools import draw as every
 from analysis.tools.publish import allowed
 from analysis.tools.publish.anonymizer import Anonymizer
 from analysis.tools.publish.identity import Identity
-from analysis.tools.publish.traces import copy_kineto, copy_nsys
+from analysis.tools.publish.trace_copies import copy_kineto, copy_nsys
 from jobs.host.facts import ROOT, output_of
 from jobs.record.json_files import read_json
 

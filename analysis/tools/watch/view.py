@@ -20,9 +20,8 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from analysis.sweep.labels import SPEAKING, counted
+from analysis.sweep.labels import counted, label
 from analysis.tools.watch.running import Event, Gpu
 from analysis.tools.watch.state import Reader, Running, State, SweepState
 from jobs.sweep.progress import duration
@@ -34,12 +33,8 @@ ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the alternate s
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 STYLES = {"": "", "bold": "\x1b[1m", "red": "\x1b[31m"}
 
+
 # Short names of settings where a line has little room.
-SHORT = {"ranks_per_node": "ranks", "micro_batch": "batch", "grad_accum": "accum", "learning_rate": "lr",
-         "loader_workers": "workers", "prefetch_factor": "prefetch", "image_size": "px", "seq_len": "seq",
-         "activation_checkpointing": "ckpt", "resize_on": "resize", "pin_memory": "pin"}  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Line:
     text: str
@@ -77,19 +72,6 @@ def pad(text: str, width: int) -> str:
     return short + " " * (width - columns(short))
 
 
-def label(settings: dict[str, Any]) -> str:
-    """Settings in few words; the workload is known from the model."""
-    words = []
-    for name, value in settings.items():
-        if isinstance(value, bool):
-            words.append(("" if value else "no ") + SHORT.get(name, name))
-        elif name in SPEAKING:
-            words += [str(value)] if value is not None and not (name == "workload" and "model" in settings) else []
-        else:
-            words.append(f"{SHORT.get(name, name)}={value}")
-    return " ".join(words)
-
-
 def point_line(point: Running) -> Line:
     step = "" if point.step is None or point.phase != "step" else f" {point.step}"
     look = "control" if point.look.startswith("cost-") else point.look
@@ -97,7 +79,9 @@ def point_line(point: Running) -> Line:
     ms = "" if point.step_ms is None else f"{point.step_ms:.{0 if point.step_ms >= 100 else 1}f} ms/step"
     age = duration(point.age_s)
     seen = f"silent {age}" if point.silent else f"{age} ago"
-    text = f"  {pad(point.point_id, 12)} {cut(what, 24):<18} {ms:>11} {seen:>8}  {label(point.settings)}"
+    text = (
+        f"  {pad(point.point_id, 12)} {cut(what, 24):<18} {ms:>11} {seen:>8}  {label(point.settings, point.settings)}"
+    )
     return Line(text.rstrip(), "red" if point.silent else "")
 
 

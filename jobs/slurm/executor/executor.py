@@ -18,7 +18,7 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
 from jobs.record.lost import Loss
-from jobs.slurm.executor import job_end, points, request
+from jobs.slurm.executor import job_end, point_job, request
 from jobs.slurm.executor.job_end import Track
 from jobs.slurm.executor.journal import Entry, Journal
 from jobs.slurm.executor.local import Local
@@ -162,7 +162,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             code = job_end.exit_code(track.folder, job_id) if job_id in finished else None
             if states is not None and job_id in states:
                 self._report_waiting(track, states[job_id])
-            end = job_end.judge_end(track, job_id, code, points.record_of(info.job), states)
+            end = job_end.judge_end(track, job_id, code, point_job.record_of(info.job), states)
             if end is None or (isinstance(end, Loss) and (self.stopping or self._send_again(info, end))):
                 yield info
             else:
@@ -212,7 +212,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         except Unreachable:
             bad = []
         self.logger.warning(f"{info.external_jobid} is lost ({loss.reason}: {loss.message}); submitted again")
-        found = points.record_of(info.job)
+        found = point_job.record_of(info.job)
         if found and found[1] is not None:
             found[0].unlink()
         track.losses += 1
@@ -223,7 +223,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def _report(self, info: SubmittedJobInfo, end: Loss | bool) -> None:
         if end is True or (
-            isinstance(end, Loss) and points.write_loss(info.job, end, info.aux["track"].losses, info.external_jobid)
+            isinstance(end, Loss) and point_job.write_loss(info.job, end, info.aux["track"].losses, info.external_jobid)
         ):
             self.report_job_success(info)
         else:

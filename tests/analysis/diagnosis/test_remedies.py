@@ -19,7 +19,7 @@ from analysis.report import sweep_page as report
 from analysis.sweep import dataset
 from jobs.point.point import complete
 from jobs.record.lost import Loss
-from jobs.slurm.executor import points as lost_points
+from jobs.slurm.executor import point_job as lost_points
 from jobs.sweep import rounds
 from tests.labelled import ahead, runs
 

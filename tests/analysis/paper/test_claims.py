@@ -12,7 +12,7 @@ from analysis.paper.claims.__main__ import main, page
 from analysis.paper.claims.claim import HOLDS, NOT, UNTESTABLE, Part, Verdict
 from analysis.paper.claims.claims import CLAIMS
 from analysis.paper.claims.effect import Effect
-from analysis.paper.claims.reason import where_time_goes
+from analysis.paper.claims.time_shares import where_time_goes
 from analysis.report import sweep_page as report
 from analysis.sweep import dataset, nights
 from analysis.sweep.interval import CONFIDENCE

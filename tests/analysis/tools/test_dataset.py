@@ -16,7 +16,7 @@ from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tools import draw
 from analysis.tools.cli import main
-from analysis.tools.publish import dataset
+from analysis.tools.publish import published_set
 from analysis.tools.publish.anonymizer import Anonymizer
 from tests.analysis.tools.secret_results import HOSTS, POINT, SECRETS, make_results
 
@@ -55,7 +55,7 @@ def test_a_set_grows_by_points_that_it_has_not(sweep, tmp_path, capsys):
     out = tmp_path / "set"
     assert main(["publish", str(part_of(sweep, tmp_path / "a", ids[:3])), "--into", str(out)]) == 0
     (out / "LICENSE").write_text("Some licence\n\nIts text\n")
-    (out / "README.md").write_text(f"# By hand\n\n{dataset.MARK}\n")
+    (out / "README.md").write_text(f"# By hand\n\n{published_set.MARK}\n")
     assert main(["publish", str(sweep), "--into", str(out)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].endswith("set: 3 new points, 3 points in all")
@@ -93,7 +93,7 @@ def test_a_set_tells_no_secret_and_its_search_fires(sweep, tmp_path, monkeypatch
         content += path.read_bytes() if path.is_file() else b""
         assert not [secret for secret in SECRETS if secret.encode() in content], path
     good = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    (out / "README.md").write_text(f"Measured on {HOSTS[0]}.\n{dataset.MARK}\n")
+    (out / "README.md").write_text(f"Measured on {HOSTS[0]}.\n{published_set.MARK}\n")
     assert main(["publish", str(sweep), "--into", str(out)]) == 1
     assert "README.md: it still holds a name (host); nothing is published" in capsys.readouterr().err
     assert {path for path in out.rglob("*") if path.is_file()} == good.keys()
@@ -162,7 +162,7 @@ def test_published_sets_are_whole(folder):
         frame = pl.read_parquet(folder / f"tables/{name}.parquet")
         assert frame["point_id"].is_in(points["point_id"].implode()).all()
         assert not frame.select(KEYS[name]).is_duplicated().any() or name in ("gpu_events", "activities", "timeline")
-    assert dataset.left_out(folder).keys().isdisjoint(points["point_id"])
+    assert published_set.left_out(folder).keys().isdisjoint(points["point_id"])
     if folder.name.startswith("h200-"):  # a set of one's own may have another licence
         assert (folder / "LICENSE").read_text().startswith("Creative Commons Attribution 4.0 International")
 

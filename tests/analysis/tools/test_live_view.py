@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.sweep import labels
 from analysis.tools.cli import main
 from analysis.tools.watch import view
 from analysis.tools.watch.state import Reader
@@ -89,9 +90,9 @@ def test_no_line_is_longer_than_the_terminal(tmp_path):
 
 
 def test_settings_that_vary_in_few_words():
-    settings = {"workload": "llm", "model": "llama-1b", "ranks_per_node": 2, "fault": None, "pin_memory": False}
-    assert view.label(settings) == "llama-1b ranks=2 no pin"
-    assert view.label({"workload": "llm", "learning_rate": 0.001}) == "llm lr=0.001"
+    settings = {"model": "llama-1b", "ranks_per_node": 2, "fault": None, "pin_memory": False, "learning_rate": 0.001}
+    expected = "llama-1b, 2 ranks/node, no fault, no pin_memory, learning_rate 0.001"
+    assert labels.label(settings, settings) == expected
 
 
 def test_fits_a_terminal_what_needs_a_person_first(tmp_path):

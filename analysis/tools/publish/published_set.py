@@ -12,7 +12,7 @@ and so is README.md above the line that says where the generated part begins. Ps
 sweeps, so one of a host never stands for two; a machine that measured twice may have two. Nothing changes in DIR until
 all of the new set has been searched for names (analysis/tools/publish/identity.py).
 
-    python -m analysis.tools.publish.dataset data/h200-2026-11-21    # README.md and manifest.json again
+    python -m analysis.tools.publish.published_set data/h200-2026-11-21    # README.md and manifest.json again
 """
 
 from __future__ import annotations
