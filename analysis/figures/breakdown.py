@@ -1,4 +1,4 @@
-"""Where the time of a step goes: mean time of each part, per rank and configuration, from the traced look."""
+"""Where the time of a step goes: mean time of each part, per rank and configuration, from the traced run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> N
     axes.set_yticks(range(len(bars)), names)
     axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.grid(axis="x")
-    axes.set_xlabel("Mean time in a step of the traced look (ms)")
+    axes.set_xlabel("Mean time in a step of the traced run (ms)")
     more = f" (the first {len(bars)} of {count} ranks)" if count > len(bars) else ""
     axes.set_title(f"{workload}{more}", loc="left")
 
@@ -54,8 +54,8 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
 
 FAMILY = Family(
     "Where the time goes",
-    "Mean time of each part of a step in the traced look, per rank, over traced steps and repeats; no spread is"
-    " shown. The parts of a step add up to it. A profiler ran: lengths are not those of the timed look.",
+    "Mean time of each part of a step in the traced run, per rank, over traced steps and repeats; no spread is"
+    " shown. The parts of a step add up to it. A profiler ran: lengths are not those of the timed run.",
     "No point has a trace, so there is no breakdown of its steps.",
     lambda tables: with_ids(tables, tables["breakdown"]["point_id"]),
     paint,

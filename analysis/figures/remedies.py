@@ -69,7 +69,7 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 FAMILY = Family(
     "Before and after remedies",
     "The remedies that gained most and least, of those that were tried: the first traced rank before and "
-    "after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed look.",
+    "after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed run.",
     "No remedy was tried on points with traces (target remedies), so there is nothing to compare.",
     lambda tables: with_ids(tables, [t[n] for t in choose_trials(tables) for n in SIDES]),
     paint,

@@ -96,7 +96,7 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 
 FAMILY = Family(
     "Roofline",
-    "Model FLOP/s of a GPU in the timed look by arithmetic intensity, below the lesser of its memory's "
+    "Model FLOP/s of a GPU in the timed run by arithmetic intensity, below the lesser of its memory's "
     "bandwidth and the peak of its precision, as the maker states them. Bytes are those that the memory "
     "interface moved, by the GPU's own counters (GPM).",
     "No point has both an MFU and counters of its GPU's memory, so there is no roofline.",

@@ -154,7 +154,7 @@ def _lost(axes: Axes, bars: list[pl.DataFrame]) -> None:
     _rows(
         axes, [f"{panels.brief(b['config'][0])}, {_ranks(b['world'][0], b['nodes'][0])}, n = {b['n'][0]}" for b in bars]
     )
-    axes.set_xlabel("Longer than the step on the fewest ranks by (% of it), traced look")
+    axes.set_xlabel("Longer than the step on the fewest ranks by (% of it), traced run")
     axes.legend(**_BESIDE)
 
 

@@ -48,7 +48,7 @@ def waits(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def samples(tables: dataset.Tables, point_id: str) -> tuple[pl.DataFrame, list[tuple[str, str]]]:
-    """Samples of the point's traced look (else of its timed one), and the columns of it to draw: GPUs before hosts."""
+    """Samples of the point's traced run (else of its timed one), and the columns of it to draw: GPUs before hosts."""
     gpu = [("power_instant_w", "GPU power (W)"), ("sm_active_percent", "SMs active (%)")]
     for name, columns in (("gpu_samples", gpu), ("host_samples", [("cpu_percent", "CPU (%)")])):
         frame = tables[name].filter(pl.col("point_id") == point_id)
@@ -165,7 +165,7 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
             axes.set_xlim(-AROUND_S, end_ns / 1e9 + AROUND_S)
             axes.set_xlabel("Time (s) from the start of the steps above, which are shaded")
         else:
-            axes.set_xlabel("Time (s) from the start of the steps above; the timed look, which was before them")
+            axes.set_xlabel("Time (s) from the start of the steps above; the timed run, which was before them")
     legend(made, events)
     return made
 
@@ -177,7 +177,7 @@ def numbers(points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 
 FAMILY = Family(
     "Timeline",
-    "A few steps of one point in the traced look: of those on most ranks, the one with most to gain. Phases"
+    "A few steps of one point in the traced run: of those on most ranks, the one with most to gain. Phases"
     " are those of the launching thread; events closer than a pixel are merged; arrows are the longest times in"
     " which nothing runs on a rank's device. Samples are on the host's clock; that of SMs is a mean over the "
     "time before it (docs/telemetry.md).",

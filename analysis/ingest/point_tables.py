@@ -101,7 +101,7 @@ def on_one_clock(found: Mapping[str, pl.DataFrame], offsets: Offsets) -> dict[st
 def clock_rows(
     point: Path, hosts: Mapping[int, str | None], results: Sequence[RankResult], samples: pl.DataFrame
 ) -> list[_Row]:
-    """Rows of CLOCKS of the timed look. `hosts`: by rank."""
+    """Rows of CLOCKS of the timed run. `hosts`: by rank."""
     rows = [clock.utc_row(point / "timed", rank) | {"look": "timed"} for rank in hosts]
     rows += clock.counter_rows(samples, results)
     return [{**row, "host": hosts.get(row["rank"])} for row in rows]

@@ -37,7 +37,7 @@ def read(folder: Path | None) -> list[Record]:
 
 
 def logs(folder: Path | None, found: list[Record]) -> dict[str, Log]:
-    """By point, the end of the log of the rank that failed first, else of rank 0's in the last look that was made."""
+    """By point, the end of the log of the rank that failed first, else of rank 0's in the last run that was made."""
     if folder is None or not found:
         return {}
     most = min(LOG_BYTES, LOGS_BYTES // len(found))

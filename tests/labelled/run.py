@@ -4,7 +4,7 @@ starts as far as it can (ahead.py); each has its share of the cores.
     python -m tests.labelled.run OUT [--names a,b] [--gpus 4] [--seconds 420] [--limit-s 180]
 
 Every run is a point of OUT/points/<name>, as the launcher leaves it, with label.json. A run that has a remedy, or asks
-for it, is timed without a profiler too; a remedied point is OUT/points/<name>.remedied. Other runs have the traced look
+for it, is timed without a profiler too; a remedied point is OUT/points/<name>.remedied. Other runs have the traced run
 alone. One that fails says so and the others go on; none is begun when the seconds are over. What OUT has already is not
 run again, so that a set may take several calls. Ends with 1 where one failed.
 """

@@ -19,9 +19,10 @@ rule figures:
         "../../envs/nightsweep.yaml"
     threads: 4
     params:
+        python=PYTHON,
         tables=subpath(input[0], parent=True),
     shell:
-        "{PYTHON} -m analysis.tools.draw --keep-going --tables {params.tables} --out {output.folder} --processes {threads}"
+        "{params.python} -m analysis.tools.draw --keep-going --tables {params.tables} --out {output.folder} --processes {threads}"
         " > {log} 2>&1"
 
 
@@ -40,8 +41,9 @@ rule report_page:
     conda:
         "../../envs/nightsweep.yaml"
     params:
+        python=PYTHON,
         tables=subpath(input[0], parent=True),
         records=f"{ROOT}/points",
     shell:
-        "{PYTHON} -m analysis.report --tables {params.tables} --figures {input.figures} --records {params.records}"
+        "{params.python} -m analysis.report --tables {params.tables} --figures {input.figures} --records {params.records}"
         " --out {output.page} > {log} 2>&1"

@@ -16,12 +16,13 @@ rule point:
         gpus_per_node=lambda wildcards: RUN.point(wildcards.point).gpus_per_node(),
         runtime=SWEEP.resources.timeout_min,
     params:
+        python=PYTHON,
         folder=subpath(output.record, parent=True),
         listed_in=lambda wildcards: RUN.holder(wildcards.point),
         stall_s=SWEEP.resources.stall_s,
         timeout_s=SWEEP.resources.timeout_min * 60,
     shell:
-        "{PYTHON} -m jobs.launch.launch {params.folder} --sweep {params.listed_in} --stall-s {params.stall_s}"
+        "{params.python} -m jobs.launch.launch {params.folder} --sweep {params.listed_in} --stall-s {params.stall_s}"
         " --timeout-s {params.timeout_s} > {log} 2>&1"
 
 

@@ -20,9 +20,10 @@ checkpoint remedy_round:
     conda:
         "../../envs/nightsweep.yaml"
     params:
+        python=PYTHON,
         results=lambda wildcards: f"results/{wildcards.sweep}",
     shell:
-        "{PYTHON} -m analysis.diagnosis.remedies.round {params.results} --round {wildcards.round} > {log} 2>&1"
+        "{params.python} -m analysis.diagnosis.remedies.round {params.results} --round {wildcards.round} > {log} 2>&1"
 
 
 rule remedies:

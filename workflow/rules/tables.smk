@@ -15,9 +15,10 @@ rule ingest:
     conda:
         "../../envs/nightsweep.yaml"
     params:
+        python=PYTHON,
         folder=subpath(input.record, parent=True),
     shell:
-        "{PYTHON} -m analysis.ingest.point_tables {params.folder} --out {output.tables} > {log} 2>&1"
+        "{params.python} -m analysis.ingest.point_tables {params.folder} --out {output.tables} > {log} 2>&1"
 
 
 rule diagnosis:
@@ -31,9 +32,10 @@ rule diagnosis:
     conda:
         "../../envs/nightsweep.yaml"
     params:
+        python=PYTHON,
         folder=subpath(input.record, parent=True),
     shell:
-        "{PYTHON} -m analysis.diagnosis.point_diagnosis {params.folder} --tables {input.tables}"
+        "{params.python} -m analysis.diagnosis.point_diagnosis {params.folder} --tables {input.tables}"
         " --out {output.diagnosis} > {log} 2>&1"
 
 
@@ -50,11 +52,12 @@ rule tables:
     conda:
         "../../envs/nightsweep.yaml"
     params:
+        python=PYTHON,
         sweep_file="results/{sweep}/sweep.json",
         rounds=lambda wildcards: rounds.files(Path(ROOT)),
         derived="results/{sweep}/derived",
         diagnoses="results/{sweep}/diagnoses",
         folder=subpath(output[0], parent=True),
     shell:
-        "{PYTHON} -m analysis.tools.collect {params.sweep_file} --rounds {params.rounds} --derived {params.derived}"
+        "{params.python} -m analysis.tools.collect {params.sweep_file} --rounds {params.rounds} --derived {params.derived}"
         " --diagnoses {params.diagnoses} --out {params.folder} > {log} 2>&1"

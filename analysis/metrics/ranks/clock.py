@@ -124,7 +124,7 @@ def counter_age(samples: pl.DataFrame, uuid: str, end_ns: int) -> float | None:
 
 
 def counter_rows(samples: pl.DataFrame, results: Sequence[RankResult]) -> list[_Row]:
-    """Rows of CLOCKS for the counters of the timed look; one a rank with a GPU."""
+    """Rows of CLOCKS for the counters of the timed run; one a rank with a GPU."""
     timed = samples.filter(pl.col("look") == "timed")
     rows = []
     for result in results:

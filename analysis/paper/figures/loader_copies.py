@@ -27,7 +27,7 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
 
 FAMILY = family(
     "Copies and synchronisation by loader and layout",
-    "Time a step of copies on the GPU, and of API calls that wait for it, mean over ranks, in the traced look. Each "
+    "Time a step of copies on the GPU, and of API calls that wait for it, mean over ranks, in the traced run. Each "
     f"panel has its own scale. {WHISKERS}",
     "No two image points with a trace of nsys differ in loader or layout alone.",
     select_points,

@@ -94,7 +94,7 @@
     const shares = [...rows].map(([name, lanes]) => `${name} ${Math.round(100 * busy(lanes) / own.units)} %`).join(", ");
     const key = [...new Set(own.lanes.map(([, , what]) => what))].map((what) => element("li", {}, swatch(what), what));
     return section("Timeline",
-      soft(`${own.steps.length} steps of the traced look, ${said(own.end_ms)} ms from left to right; upright lines: a step starts. Events closer than a ${own.units}th of the width are merged.${more}`),
+      soft(`${own.steps.length} steps of the traced run, ${said(own.end_ms)} ms from left to right; upright lines: a step starts. Events closer than a ${own.units}th of the width are merged.${more}`),
       element("ul", { class: "key" }, ...key),
       element("div", { class: "lanes", role: "img", "aria-label": `Share of the window in which each lane is busy: ${shares}` }, ...cells));
   }

@@ -63,7 +63,7 @@ def to_perfetto(
                 found = point_tables.readable(paths[0])
                 traces = [found[rank] for rank in sorted(found)]
                 if not traces:
-                    raise ExportError(f"{paths[0]}: no trace of a rank; expected a point with a traced look")
+                    raise ExportError(f"{paths[0]}: no trace of a rank; expected a point with a traced run")
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             good, problems = trace_tables.write_all(traces, folder)
             for problem in problems:
@@ -83,7 +83,7 @@ def to_perfetto(
 
 
 def samples_of(point: Path) -> dict[str, pl.DataFrame]:
-    """The samples of a point's traced look."""
+    """The samples of a point's traced run."""
     found = point_files.read(point)
     return {name: found[name].filter(pl.col("look") == "traced") for name in ("gpu_samples", "host_samples")}
 

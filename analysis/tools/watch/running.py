@@ -1,4 +1,4 @@
-"""What the files of a look under way tell: heartbeats of its ranks, live files and events of its nodes.
+"""What the files of a run under way hold: heartbeats of its ranks, live files and events of its nodes.
 
     seen = read(Path("results/demo/points/<id>/timed.1"), now=time.time())
 
@@ -68,7 +68,7 @@ class Beat:
 
 @dataclass(frozen=True)
 class Seen:
-    """A look under way. slowest: of the ranks; sign_s: when one of them gave the last sign of life."""
+    """A run under way. slowest: of the ranks; sign_s: when one of them gave the last sign of life."""
 
     slowest: Beat
     step_ms: float | None
@@ -159,7 +159,7 @@ def events(text: str) -> Iterator[Event]:
 
 
 def read(folder: Path, now: float) -> Seen:
-    """A look folder. Raises OSError where there is none any more."""
+    """A folder of a run. Raises OSError where there is none any more."""
     names = sorted(path.name for path in folder.iterdir())
 
     def files(prefix: str, suffix: str) -> list[tuple[str, float]]:

@@ -14,7 +14,7 @@ costs one stat; a finished one nothing, but that it is looked at once a minute (
        {"point_id", "settings": {those that vary in the sweep}, "attempt",
         "look": "timed" | "traced" | "cost-..." (of the control),
         "phase": null | "start" | "group" | "model" | "steps" | "step" | "trace" | "end" (of the slowest rank),
-        "step": null | from 0 (of that rank), "steps": null | steps of the look, "step_ms": null | median over ranks,
+        "step": null | from 0 (of that rank), "steps": null | steps of the run, "step_ms": null | median over ranks,
         "age_s": since any rank gave a sign of life, "silent": whether that is more than 120 s,
         "gpus": [{"host", "gpu", "uuid", "sm_active_percent", "utilization_percent", "power_w", "memory_used_bytes",
                   "memory_total_bytes", "low_s" (null where not known), "low": under the alert's threshold for as long
@@ -112,7 +112,7 @@ def varying(points: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def steps_of(settings: dict[str, Any], look: str) -> int | None:
-    """Steps of a look, its warm-up included."""
+    """Steps of a run, its warm-up included."""
     warmup, window = whole(settings.get("warmup_steps")), whole(settings.get(f"{look}_steps"))
     return None if warmup is None or window is None else warmup + window
 

@@ -95,7 +95,7 @@ def fault_rank(p: Point) -> Reason | None:
 
 
 def fault_step(p: Point) -> Reason | None:
-    # The traced look starts anew at step 0, so the longer of the two looks is the limit.
+    # The traced run starts anew at step 0, so the longer of the two looks is the limit.
     steps = p.warmup_steps + max(p.timed_steps, p.traced_steps)
     if p.fault and (step := _fault(p.fault)[1]) >= steps:
         text = f"step {step} never comes: steps go from 0 to {steps - 1}"
