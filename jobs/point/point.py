@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jobs.point.settings.compute import Compute
-from jobs.point.settings.field import Workload
 from jobs.point.settings.image import Image
 from jobs.point.settings.job import Job
 from jobs.point.settings.llm import Llm
@@ -90,13 +89,13 @@ _FLOATS = {name for name, kind in _TYPES.items() if float in (kind, *typing.get_
 
 
 @functools.cache
-def applicable(workload: Workload) -> tuple[str, ...]:
+def applicable(workload: str) -> tuple[str, ...]:
     """Names of the settings that a point of this workload has."""
     return tuple(name for name, f in FIELDS.items() if f.metadata["only"] in (None, workload))
 
 
 @functools.cache
-def defaults(workload: Workload) -> dict[str, Any]:
+def defaults(workload: str) -> dict[str, Any]:
     """Each applicable setting's default; settings without one (workload, model) are absent."""
     own = {name: FIELDS[name].metadata["default"] for name in applicable(workload)}
     return {name: value for name, value in own.items() if value is not dataclasses.MISSING}

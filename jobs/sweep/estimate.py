@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from jobs.point import plan
 from jobs.point.point import Point
+from jobs.point.workloads import WORKLOADS
 
 NOTE = "coarse: H100-class GPUs at a fixed share of peak, nothing fails; right to a factor of a few"
 
@@ -30,7 +31,6 @@ PARAMETERS = {
 MULTIPLY_ADDS = {"mobilenet_v2": 0.3e9, "resnet50": 4.1e9, "vit_s": 4.6e9}
 PEAK_FLOPS = {"fp64": 67e12, "fp32": 67e12, "tf32": 495e12, "bf16": 989e12, "fp16": 989e12, "bf16_pure": 989e12}
 FLOAT8_GAIN = 1.25
-SHARE_OF_PEAK = {"llm": 0.3, "image": 0.1}
 FLOOR_STEP_S = 0.020
 START_S = 40.0
 RECORD_BYTES = 1e6
@@ -74,12 +74,12 @@ def step_flops(point: Point) -> float:
         tokens = samples * (point.seq_len or 0) * (2 if preference else 1)
         return (passes + recomputed) * PARAMETERS[point.model] * tokens
     scale = ((point.image_size or 0) / REFERENCE_PX) ** 2
-    return 3 * 2 * MULTIPLY_ADDS[point.model] * scale * samples
+    return 3 * 2 * MULTIPLY_ADDS.get(point.model, 0.0) * scale * samples
 
 
 def step_s(point: Point) -> float:
     """Seconds of one optimizer step."""
-    rate = PEAK_FLOPS[point.precision] * SHARE_OF_PEAK[point.workload]
+    rate = PEAK_FLOPS[point.precision] * WORKLOADS[point.workload].share_of_peak
     if point.float8 not in (None, "none"):
         rate *= FLOAT8_GAIN
     return max(FLOOR_STEP_S, step_flops(point) / rate)

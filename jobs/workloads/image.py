@@ -76,6 +76,11 @@ def blank(point: Point) -> Batch:
     return {"image": image, "label": torch.zeros(point.micro_batch, dtype=torch.int64)}
 
 
+def prepare_data(point: Point, beat: Callable[[], None]) -> None:
+    """Make on disk what images are read from, where the point reads any."""
+    prepared.images_of_point(point, beat)
+
+
 def build(point: Point) -> Work:
     size = point.image_size
     assert size is not None

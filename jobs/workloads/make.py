@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
 
 from jobs.point.point import Point
+from jobs.point.workloads import WORKLOADS
 from jobs.record.heartbeat import Heartbeat
 from jobs.workloads.base import Work
 
 
 def prepare_data(point: Point, heart: Heartbeat) -> None:
     """Make on disk what the data set is read from; may take minutes, in which the heart beats."""
-    if point.workload == "image":
-        from jobs.workloads.images import prepared
-
-        prepared.images_of_point(point, heart.pulse)
+    if prepare := getattr(module(point), "prepare_data", None):
+        prepare(point, heart.pulse)
 
 
 def build(point: Point, device: torch.device | None = None) -> Work:
     """The point's workload. Weights follow the seed alone, so that every rank and strategy starts from the same. A
     language model is made on `device` (None: the CPU), where 8B weights take seconds and not minutes."""
     torch.manual_seed(point.seed + point.repeat)
-    with torch.device(device if device and point.workload == "llm" else "cpu"):
+    with torch.device(device if device and WORKLOADS[point.workload].on_device else "cpu"):
         work: Work = module(point).build(point)
     return work
 
 
 def module(point: Point) -> Any:
-    """The module of the point's workload: `build_model`, `build`, `loss`, and `blank`, a micro-batch of zeros."""
-    if point.workload == "image":
-        from jobs.workloads import image
-
-        return image
-    from jobs.workloads.llm import workload
-
-    return workload
+    """The module of the point's workload (`jobs.point.workloads.Workload.module`)."""
+    return importlib.import_module(f"jobs.workloads.{WORKLOADS[point.workload].module}")

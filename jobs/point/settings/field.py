@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-Workload = Literal["image", "llm"]
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ def setting(
     text: str,
     default: Any = dataclasses.MISSING,
     *,
-    only: Workload | None = None,
+    only: str | None = None,
     needs: Sequence[Needs] = (),
     **schema: Any,
 ) -> Any:

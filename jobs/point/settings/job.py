@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jobs.point.reason import Reason
-from jobs.point.settings.field import Workload, setting
+from jobs.point.settings.field import setting
+from jobs.point.workloads import MODELS, WORKLOADS
 
 if TYPE_CHECKING:
     from jobs.point.point import Point
 
-IMAGE_MODELS = ("mobilenet_v2", "resnet50", "vit_s")
-LLM_MODELS = ("llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b")
-Model = Literal["mobilenet_v2", "resnet50", "vit_s", "llama-nano", "llama-160m", "llama-1b", "llama-3b", "llama-8b"]
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "bf16_pure"]
 
 
@@ -21,8 +19,8 @@ Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "bf16_pure"]
 class Job:
     """Settings of the training job itself."""
 
-    workload: Workload = setting("What is trained.")
-    model: Model = setting("The network; see docs/workloads.md for sizes.")
+    workload: str = setting("What is trained.", enum=list(WORKLOADS))
+    model: str = setting("The network; see docs/workloads.md for sizes.", enum=list(MODELS))
     repeat: int = setting("Number of this repetition, from 0. Moves the seed.", 0, minimum=0)
 
     nodes: int = setting("Nodes of the job. More than one needs Slurm.", 1, minimum=1)
@@ -45,7 +43,7 @@ class Job:
 
 
 def model_of_workload(p: Point) -> Reason | None:
-    models = IMAGE_MODELS if p.workload == "image" else LLM_MODELS
+    models = WORKLOADS[p.workload].models
     if p.model in models:
         return None
     return Reason(("model", "workload"), f"{p.model!r} is no {p.workload} model (there are {', '.join(models)})")
