@@ -19,6 +19,7 @@ Exit status: 0 done, 1 the doctor found what will not work, or publish a secret,
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
 def parser() -> argparse.ArgumentParser:
     """The command line. A subcommand is a function `(arguments) -> exit status` set as `run`."""
     top = argparse.ArgumentParser(prog="nightsweep", description="Sweeps of multi-GPU training jobs.")
+    version = importlib.metadata.version("nightsweep")
+    top.add_argument("--version", action="version", version=f"%(prog)s {version}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     check_ = commands.add_parser("check", help="check a sweep and tell its size, before anything runs")
     check_.add_argument("config", type=Path, metavar="CONFIG", help="sweep file, such as config/demo.yaml")
@@ -192,12 +195,15 @@ def retry(arguments: argparse.Namespace) -> int:
     except SweepError as error:
         return refuse(arguments.config, error)
     results = arguments.results / sweep.name
-    points = [point.id for point in sweep.points] + rounds.added(results)
-    reasons = {point: lost.set_aside(results / "points" / point) for point in dict.fromkeys(points)}
+    if not results.is_dir():
+        print(f"nightsweep retry: {results}: no such folder; expected results of this sweep", file=sys.stderr)
+        return EXIT_WRONG
+    points = rounds.all_ids(results, (point.id for point in sweep.points))
+    reasons = {point: lost.set_aside(results / "points" / point) for point in points}
     found = {point: reason for point, reason in reasons.items() if reason}
     for point, reason in found.items():
         print(f"{point} {reason}")
-    print(f"{counted(len(found), 'point')} set aside; run the sweep again to measure")
+    print(f"{len(found)} of {counted(len(points), 'point')} set aside" + ("; run the sweep again" if found else ""))
     return 0
 
 

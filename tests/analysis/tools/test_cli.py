@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,26 @@ def test_retry_sets_lost_points_aside(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[0] == f"{ids[0]} node_failure"
     left = [(Path("results/s/points") / point / "record.json").exists() for point in ids]
     assert left == [False, True, True]
+
+
+def test_retry_without_results(tmp_path, capsys):
+    assert main(["retry", DEMO, "--results", str(tmp_path / "nowhere")]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and len(said.err.splitlines()) == 1 and "nowhere/demo: no such folder" in said.err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert re.fullmatch(r"nightsweep \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_a_wrong_value_is_answered_by_the_nearest_one(tmp_path, capsys):
+    file = tmp_path / "s.yaml"
+    file.write_text("name: s\nbase: {workload: image, model: resnet5O, layout: sideways}\n")
+    assert main(["check", str(file)]) == 2
+    near, far = sorted(capsys.readouterr().err.splitlines(), key=lambda line: "layout" in line)
+    assert near.endswith("(did you mean 'resnet50'?)") and "did you mean" not in far
 
 
 def test_retry_of_a_broken_sweep(tmp_path, capsys):
