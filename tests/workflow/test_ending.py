@@ -60,6 +60,11 @@ def test_all_count_the_same_points_and_the_exit_status_says_whether_all_are_ok(t
     assert counts(capsys, "retry", "sweep.yaml") == "0 of 3 points set aside\n"
     table = pl.read_parquet("results/ending/tables/points.parquet")
     assert sorted(table["status"]) == ["failed", "ok", "ok"]
+    said = counts(capsys, "diagnose", "results/ending")
+    shown = [line.split()[:2] for line in said.splitlines() if line[:12] in set(table["point_id"])]
+    assert len(shown) == 3 and next(line for line in shown if len(line) == 2)[1] == "failed:"
+    ok = table.filter(table["status"] == "ok")["point_id"]
+    assert json.loads(counts(capsys, "diagnose", "results/ending", "--json")).keys() == set(ok)
 
 
 @pytest.mark.slow
