@@ -45,7 +45,7 @@ onstart:
 
 
 onsuccess:
-    RUN.summarize()
+    RUN.conclude()
 
 
 onerror:

@@ -19,6 +19,7 @@ Exit status: 0 done, 1 the doctor found what will not work, or publish a secret,
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
 def parser() -> argparse.ArgumentParser:
     """The command line. A subcommand is a function `(arguments) -> exit status` set as `run`."""
     top = argparse.ArgumentParser(prog="nightsweep", description="Sweeps of multi-GPU training jobs.")
+    version = importlib.metadata.version("nightsweep")
+    top.add_argument("--version", action="version", version=f"%(prog)s {version}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     check_ = commands.add_parser("check", help="check a sweep and tell its size, before anything runs")
     check_.add_argument("config", type=Path, metavar="CONFIG", help="sweep file, such as config/demo.yaml")
@@ -56,6 +59,13 @@ def parser() -> argparse.ArgumentParser:
     retry_.add_argument("--preset", metavar="P", help="preset of the file to lay over it")
     retry_.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)")
     retry_.set_defaults(run=retry)
+    orphans_ = commands.add_parser("orphans", help="list measured points that the sweep file no longer has")
+    orphans_.add_argument("config", type=Path, metavar="CONFIG", help="sweep file; points of its presets are kept, too")
+    orphans_.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)"
+    )
+    orphans_.add_argument("--remove", action="store_true", help="delete them: raw data, tables, diagnoses and logs")
+    orphans_.set_defaults(run=orphans)
     watch_ = commands.add_parser("watch", help="look at a sweep while it runs: points, GPUs, what needs attention")
     watch_.add_argument("results", type=Path, metavar="RESULTS", help="results folder, or results/SWEEP")
     watch_.add_argument("--once", action="store_true", help="look once, and end")
@@ -91,7 +101,9 @@ def parser() -> argparse.ArgumentParser:
     ingest_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the tables to")
     ingest_.set_defaults(run=ingest)
     diagnose_ = commands.add_parser("diagnose", help="why a GPU is idle or slow: causes, shares, remedies")
-    diagnose_.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="traces of a run's ranks, or its folder")
+    diagnose_.add_argument(
+        "paths", type=Path, nargs="+", metavar="PATH", help="traces of a run's ranks, its folder, or results/SWEEP"
+    )
     diagnose_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters (nvml-HOST.arrow)")
     diagnose_.add_argument("--json", action="store_true", help="print JSON")
     diagnose_.set_defaults(run=diagnose)
@@ -192,12 +204,40 @@ def retry(arguments: argparse.Namespace) -> int:
     except SweepError as error:
         return refuse(arguments.config, error)
     results = arguments.results / sweep.name
-    points = [point.id for point in sweep.points] + rounds.added(results)
-    reasons = {point: lost.set_aside(results / "points" / point) for point in dict.fromkeys(points)}
+    if not results.is_dir():
+        print(f"nightsweep retry: {results}: no such folder; expected results of this sweep", file=sys.stderr)
+        return EXIT_WRONG
+    points = rounds.all_ids(results, (point.id for point in sweep.points))
+    reasons = {point: lost.set_aside(results / "points" / point) for point in points}
     found = {point: reason for point, reason in reasons.items() if reason}
     for point, reason in found.items():
         print(f"{point} {reason}")
-    print(f"{counted(len(found), 'point')} set aside; run the sweep again to measure")
+    print(f"{len(found)} of {counted(len(points), 'point')} set aside" + ("; run the sweep again" if found else ""))
+    return 0
+
+
+def orphans(arguments: argparse.Namespace) -> int:
+    """`nightsweep orphans`: list points that an edited sweep file no longer has; delete them where asked."""
+    from analysis.tools.orphans import AtWorkError, find_orphans, remove_points
+    from jobs.sweep.sweep import SweepError, load
+
+    try:
+        results = arguments.results / load(arguments.config).name
+        found = find_orphans(arguments.config, results)
+    except SweepError as error:
+        return refuse(arguments.config, error)
+    if not results.is_dir():
+        print(f"nightsweep orphans: {results}: no such folder; expected results of this sweep", file=sys.stderr)
+        return EXIT_WRONG
+    try:
+        if arguments.remove:
+            remove_points(results, found)
+    except AtWorkError as error:
+        print(f"nightsweep orphans: {error}", file=sys.stderr)
+        return EXIT_WRONG
+    print("".join(f"{point}\n" for point in found), end="")
+    hint = " removed" if arguments.remove else "; --remove deletes them" if found else ""
+    print(f"{counted(len(found), 'point')} of {results} not in the sweep{hint}")
     return 0
 
 
@@ -210,12 +250,17 @@ def refuse(config: Path, error: SweepError) -> int:
 def check(arguments: argparse.Namespace) -> int:
     """`nightsweep check`."""
     from analysis.tools import size
+    from jobs.sweep.data_folders import missing_folders
     from jobs.sweep.sweep import SweepError, load
 
     try:
         sweep = load(arguments.config, arguments.preset)
     except SweepError as error:
         return refuse(arguments.config, error)
+    if missing := missing_folders(sweep.points):
+        for data, number in missing.items():
+            print(f"{arguments.config}: data: {data}: no such folder ({counted(number, 'point')})", file=sys.stderr)
+        return EXIT_WRONG
     print(size.as_json(sweep, arguments.list) if arguments.json else size.as_text(sweep, arguments.list))
     return 0
 

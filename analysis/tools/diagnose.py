@@ -1,5 +1,5 @@
 """`nightsweep diagnose PATH...`: why a GPU is idle or slow, by cause, with the share of the step that each fix could
-gain."""
+gain. Of results/SWEEP: of each of its points."""
 
 from __future__ import annotations
 
@@ -10,16 +10,47 @@ from pathlib import Path
 
 from analysis.diagnosis import screen, verdict
 from analysis.diagnosis.evidence import sources
+from analysis.diagnosis.verdict import Diagnosis
+from jobs.record.json_files import read_json
+from jobs.record.record import Record, ending
+from jobs.sweep import rounds
 
 EXIT_WRONG = 2
 
 
 def diagnose(paths: Sequence[Path], log_of_gpus: Path | None, as_json: bool) -> int:
-    """Print the diagnosis of a run; the exit status."""
-    try:
-        found = verdict.judge(sources.gather(paths, log_of_gpus))
-    except sources.SourceError as error:
-        print(f"nightsweep diagnose: {error}", file=sys.stderr)
+    """Print the diagnosis of a run, or of each point of results/SWEEP; the exit status."""
+    if len(paths) == 1 and log_of_gpus is None and (paths[0] / "sweep.json").is_file():
+        return diagnose_sweep(paths[0], as_json)
+    found = judge_run(paths, log_of_gpus)
+    if found is None:
         return EXIT_WRONG
     print(json.dumps(found.as_json(), indent=2) if as_json else screen.screen(found), end="\n" if as_json else "")
     return 0
+
+
+def judge_run(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Diagnosis | None:
+    """The diagnosis of a run; None, with a line on stderr, where there is nothing that can be diagnosed."""
+    try:
+        return verdict.judge(sources.gather(paths, log_of_gpus))
+    except sources.SourceError as error:
+        print(f"nightsweep diagnose: {error}", file=sys.stderr)
+        return None
+
+
+def diagnose_sweep(results: Path, as_json: bool) -> int:
+    """Print the diagnosis of each point that is ok, and how the others ended; the exit status: 2 where none is ok.
+    JSON: an object from the id of each point that is ok to its diagnosis. `results`: results/SWEEP."""
+    documents = {}
+    for point in rounds.all_ids(results, rounds.ids(results / "sweep.json")):
+        folder = results / "points" / point
+        record = read_json(folder / "record.json", Record)
+        if record is None or record.status != "ok":
+            print(f"{point} {ending(record)}", file=sys.stderr if as_json else sys.stdout)
+        elif found := judge_run([folder]):
+            documents[point] = found.as_json()
+            if not as_json:
+                print(f"{point}\n{screen.screen(found)}")
+    if as_json:
+        print(json.dumps(documents, indent=2))
+    return 0 if documents else EXIT_WRONG

@@ -10,7 +10,7 @@ from jobs.record.failures import Reason
 from jobs.record.folder import utc_now
 from jobs.record.json_files import read_json
 from jobs.record.launch_files import Job
-from jobs.record.record import NvmlUse, Record, Status, TracerUse
+from jobs.record.record import NvmlUse, Record, TracerUse
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,12 @@ def loss_of_state(state: str, nodes: str) -> Loss | None:
 def lost_record(job: Job, loss: Loss, attempt: int, slurm_id: str | None) -> Record:
     """The record of a point that was lost."""
     unmeasured = "the point was not measured"
-    statuses: dict[Reason, Status] = {"cancelled": "cancelled", "launch_failed": "not_run"}
     point = job.point()
     return Record(
         point_id=job.point_id,
         sweep=job.sweep,
         settings=point.settings(),
-        status=statuses.get(loss.reason, "failed"),
+        status="cancelled" if loss.reason == "cancelled" else "failed",
         reason=loss.reason,
         message=loss.message,
         attempt=attempt,

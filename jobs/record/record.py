@@ -20,7 +20,7 @@ from jobs.record.launch_files import Event, Value
 SCHEMA = 1
 
 Status = Literal["ok", "failed", "cancelled", "not_run"]
-"""Of a point. not_run: no rank was ever started, for the scheduler refused the job."""
+"""Of a point. not_run: it has no record, so no record says this of itself."""
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
@@ -136,7 +136,7 @@ class Record(Struct, frozen=True, kw_only=True):
     settings: dict[str, Value] = field(default_factory=dict)
     """All settings that the point's workload has (docs/settings.md)."""
     status: Status
-    """How the point ended. `not_run`: the scheduler refused the job."""
+    """How the point ended. A point that was not run has no record."""
     reason: Reason | None = None
     """Why it is not ok."""
     message: str | None = None
@@ -175,6 +175,14 @@ class Record(Struct, frozen=True, kw_only=True):
     """Versions of what ran."""
     slurm: SlurmJob | None = None
     """Null outside of Slurm."""
+
+
+def ending(record: Record | None) -> str:
+    """How a point ended, for the screen: status and reason, and the message where there is one. None: no record."""
+    if record is None:
+        return "not_run: it has no record yet"
+    why = ", ".join(text for text in (record.reason, record.message) if text)
+    return f"{record.status}: {why}" if why else record.status
 
 
 def write_record(path: Path, record: Record) -> None:

@@ -12,9 +12,12 @@ from typing import IO, ClassVar
 
 from jobs.point.point import Point
 from jobs.record.json_files import read_json, write_json
-from jobs.record.record import Record
+from jobs.record.record import Record, ending
 from jobs.sweep import rounds
 from jobs.sweep.sweep import Sweep
+
+MOST_LINES = 20
+"""Points that are not ok which the summary names: a screen. The report names all."""
 
 
 @dataclass
@@ -24,6 +27,8 @@ class Run:
     folder: Path
     sweep: Sweep
     lock: IO[str] | None = field(default=None, init=False)
+    all_ok: bool = field(default=True, init=False)
+    """As the last summary found it."""
     latest: ClassVar[Run | None] = None
 
     def __post_init__(self) -> None:
@@ -70,14 +75,23 @@ class Run:
         ids = [i for i in rounds.added(self.folder, upto) if i not in self.own]
         return ids if upto is not None else [i for i in ids if (self.folder / f"points/{i}/record.json").exists()]
 
+    def conclude(self) -> None:
+        """After the last job. Raises SystemExit, so that Snakemake ends with status 1, where a point is not ok."""
+        self.summarize()
+        if not self.all_ok:
+            raise SystemExit(1)
+
     def summarize(self) -> None:
-        """How the points ended, what failed, where the report is."""
-        points = [*self.own, *self.remedied()]
+        """Print how the points ended, what failed, where the report is."""
+        points = rounds.all_ids(self.folder, self.own)
         records = {point: read_json(self.folder / "points" / point / "record.json", Record) for point in points}
         bad = {point: record for point, record in records.items() if record is None or record.status != "ok"}
+        self.all_ok = not bad
         print(f"{len(records) - len(bad)} of {len(records)} points ok", file=sys.stderr)
-        for point, record in list(bad.items())[:20]:
-            print(f"  {point} {f'{record.status}: {record.message}' if record else 'has no record'}", file=sys.stderr)
+        for point, record in list(bad.items())[:MOST_LINES]:
+            print(f"  {point} {ending(record)}", file=sys.stderr)
+        if len(bad) > MOST_LINES:
+            print(f"  and {len(bad) - MOST_LINES} more", file=sys.stderr)
         page = self.folder / "report.html"
         if page.exists():
             print(f"report: {page.resolve()}", file=sys.stderr)

@@ -191,7 +191,9 @@ def _what(error: ValidationError, limit: Any) -> str:
     value = shown(error.instance)
     match error.validator:
         case "enum":
-            return f"{value} is not one of {', '.join(map(str, limit))}"
+            close = difflib.get_close_matches(str(error.instance), [str(one) for one in limit], 1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            return f"{value} is not one of {', '.join(map(str, limit))}{hint}"
         case "type":
             return f"{value} is not {KINDS[limit]}"
         case "maximum":

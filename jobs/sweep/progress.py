@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from jobs.record.json_files import read_json
-from jobs.record.record import Record
+from jobs.record.record import Record, ending
 
 
 def duration(seconds: float) -> str:
@@ -49,7 +49,7 @@ class Progress:
         good = record is not None and record.status == "ok"
         self.done, self.failed = self.done + 1, self.failed + (not good)
         if record is None or record.status != "ok":
-            self.line(f"point {point} {f'{record.status}: {record.message}' if record else 'has no record'}")
+            self.line(f"point {point} {ending(record)}")
         elif not self.sink.isatty():
             self.line(f"point {point} ok in {duration(record.wall_s or 0)}")
         self.show()

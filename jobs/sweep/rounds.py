@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -63,6 +64,12 @@ def ids(path: Path) -> list[str]:
 def job_of(results: Path, point_id: str) -> Job:
     """A point of a sweep or of its rounds. Raises LookupError."""
     return load_json(holder(results, point_id), PointList).job(point_id)
+
+
+def all_ids(results: Path, own: Iterable[str]) -> list[str]:
+    """Ids of the points of a sweep: its own, then those of all rounds, each once. What the driver, `nightsweep watch`,
+    `nightsweep retry` and the report count."""
+    return list(dict.fromkeys([*own, *added(results)]))
 
 
 def added(results: Path, upto: int | None = None) -> list[str]:

@@ -1,7 +1,9 @@
 """The command nightsweep: what it prints and its exit status."""
 
+import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +113,61 @@ def test_retry_sets_lost_points_aside(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[0] == f"{ids[0]} node_failure"
     left = [(Path("results/s/points") / point / "record.json").exists() for point in ids]
     assert left == [False, True, True]
+
+
+def test_retry_without_results(tmp_path, capsys):
+    assert main(["retry", DEMO, "--results", str(tmp_path / "nowhere")]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and len(said.err.splitlines()) == 1 and "nowhere/demo: no such folder" in said.err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert re.fullmatch(r"nightsweep \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_a_wrong_value_is_answered_by_the_nearest_one(tmp_path, capsys):
+    file = tmp_path / "s.yaml"
+    file.write_text("name: s\nbase: {workload: image, model: resnet5O, layout: sideways}\n")
+    assert main(["check", str(file)]) == 2
+    near, far = sorted(capsys.readouterr().err.splitlines(), key=lambda line: "layout" in line)
+    assert near.endswith("(did you mean 'resnet50'?)") and "did you mean" not in far
+
+
+def test_missing_data_folders_are_found(tmp_path, capsys):
+    file = tmp_path / "s.yaml"
+    text = f"name: s\nbase: {{workload: image, model: resnet50, data: {tmp_path}/mnist}}\naxes: {{seed: [0, 1]}}\n"
+    file.write_text(text)
+    assert main(["check", str(file)]) == 2
+    assert capsys.readouterr().err == f"{file}: data: {tmp_path}/mnist: no such folder (2 points)\n"
+    (tmp_path / "mnist").mkdir()
+    assert main(["check", str(file)]) == 0
+
+
+def test_orphans_are_listed_and_removed_only_where_asked(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file, results = Path("s.yaml"), Path("results/s")
+    text = "name: s\nbase: {workload: image, model: resnet50}\naxes: {seed: [0]}\n"
+    file.write_text(text + "presets: {more: {axes: {seed: [1]}}}\n")
+    (own,), (preset,) = load(file).points, load(file, "more").points
+    old = "0123456789ab"
+    for point in (own.id, preset.id, old):
+        for folder in ("points", "derived"):
+            (results / folder / point).mkdir(parents=True)
+    (results / "diagnoses").mkdir()
+    (results / "diagnoses" / f"{old}.json").touch()
+    before = sorted(results.rglob("*"))
+    assert main(["orphans", "s.yaml"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == old and sorted(results.rglob("*")) == before
+    with (results / ".driver").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(["orphans", "s.yaml", "--remove"]) == 2
+        assert "at work" in capsys.readouterr().err and (results / "points" / old).exists()
+    assert main(["orphans", "s.yaml", "--remove"]) == 0
+    assert not list(results.rglob(f"{old}*"))
+    assert all((results / "points" / point).exists() for point in (own.id, preset.id))
+    assert main(["orphans", "s.yaml", "--results", "nowhere"]) == 2
 
 
 def test_retry_of_a_broken_sweep(tmp_path, capsys):

@@ -175,7 +175,7 @@ def test_records_that_are_set_aside(tmp_path):
 def test_record_of_a_lost_point():
     job = Job(sweep="s", point_id="p", settings={"workload": "image", "model": "mobilenet_v2", "nodes": 2})
     record = lost.lost_record(job, lost.Loss("launch_failed", "no such partition"), 1, None)
-    assert (record.status, record.reason, record.world_size) == ("not_run", "launch_failed", 2)
+    assert (record.status, record.reason, record.world_size) == ("failed", "launch_failed", 2)
     assert lost.lost_record(job, lost.Loss("cancelled", "by a person"), 1, "7").status == "cancelled"
     assert lost.lost_record(job, lost.Loss("node_failure", "n1"), 1, "7").status == "failed"
 

@@ -160,7 +160,7 @@ def test_refused_by_the_scheduler(cluster, tmp_path, option, text):
     said = driver.finish()
     assert text in said and "Traceback" not in said
     for n in range(3):
-        assert driver.record(n)["status"] == "not_run" and driver.record(n)["reason"] == "launch_failed"
+        assert driver.record(n)["status"] == "failed" and driver.record(n)["reason"] == "launch_failed"
         assert text in driver.record(n)["message"]
 
 

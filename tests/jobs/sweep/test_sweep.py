@@ -29,7 +29,7 @@ def errors(tmp_path, text, preset=None):
 BROKEN = [
     (
         BASE + "axes: {precision: [fp32, bf16, fp12]}",
-        "axes.precision[2]: 'fp12' is not one of fp64, fp32, tf32, bf16, fp16, bf16_pure",
+        "axes.precision[2]: 'fp12' is not one of fp64, fp32, tf32, bf16, fp16, bf16_pure (did you mean 'fp32'?)",
     ),
     (BASE + "axes: {precison: [fp32]}", "axes.precison: unknown setting (did you mean 'precision'?)"),
     (BASE + "axis: {precision: [fp32]}", "axis: unknown key (did you mean 'axes'?)"),

@@ -1,0 +1,52 @@
+"""`nightsweep orphans CONFIG`: points under results/SWEEP that an edited sweep file no longer has."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from jobs.sweep import rounds
+from jobs.sweep.file import read
+from jobs.sweep.sweep import load
+
+POINT_ID = re.compile(r"[0-9a-f]{12}")
+PLACES = (
+    "points/{}",
+    "derived/{}",
+    "diagnoses/{}.json",
+    "logs/points/{}.log",
+    "logs/ingest/{}.log",
+    "logs/diagnosis/{}.log",
+)
+"""What a point has under results/SWEEP."""
+
+
+class AtWorkError(Exception):
+    """A run is under way on these results; the text says where, in one line."""
+
+
+def find_orphans(config: Path, results: Path) -> list[str]:
+    """Ids of the points under results/SWEEP that neither the file, nor any preset of it, nor a round of remedies has.
+    Raises SweepError."""
+    known = set(rounds.added(results))
+    for preset in (None, *read(config).get("presets", {})):
+        known |= {point.id for point in load(config, preset).points}
+    folders = (results / "points").glob("*")
+    return sorted(path.name for path in folders if POINT_ID.fullmatch(path.name) and path.name not in known)
+
+
+def remove_points(results: Path, ids: Sequence[str]) -> None:
+    """Delete what these points have under results/SWEEP. Raises AtWorkError while a run is under way there."""
+    with (results / ".driver").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AtWorkError(f"{results}: Nightsweep is at work on these results; nothing is removed") from None
+        for path in (results / place.format(point) for point in ids for place in PLACES):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
