@@ -8,7 +8,7 @@ import textwrap
 from analysis.diagnosis.cause import Cause
 from analysis.diagnosis.thresholds import HEALTHY, NOISE
 from analysis.diagnosis.verdict import Diagnosis
-from analysis.sweep.labels import counted
+from analysis.sweep.labels import plural
 
 WIDTH = 100
 LEAST_PART = 0.005
@@ -38,7 +38,7 @@ def _head(found: Diagnosis) -> list[str]:
         return ["no step could be timed: nothing can be said of it"]
     ranks, steps = len(e.traced_ranks), e.traced_count
     where = (
-        f"mean of {counted(steps, 'traced step')} of {counted(ranks, 'rank')}" if steps else "median of the timed steps"
+        f"mean of {plural(steps, 'traced step')} of {plural(ranks, 'rank')}" if steps else "median of the timed steps"
     )
     verdict = {
         True: f"healthy: no cause takes {HEALTHY.value:.0%} of the step",

@@ -44,7 +44,7 @@ def shared_settings(points: pl.DataFrame) -> str:
     """The settings that all points of a workload share, exactly."""
     sentences = []
     for workload, part in dataset.per_workload(points.sort("workload")):
-        same = {k: v for k, v in dataset.fixed(part).items() if k not in ("workload", *dataset.ASIDE)}
+        same = {k: v for k, v in dataset.fixed_settings(part).items() if k not in ("workload", *dataset.ASIDE)}
         sentences.append(f"Fixed ({workload}): " + ", ".join(f"{k} {v}" for k, v in same.items()) + ".")
     return " ".join(sentences)
 

@@ -83,8 +83,8 @@ def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
     found["points"] = point_files.points_frame([point_row.row(point, found)])
     named = on_one_clock(found, offsets)
     identity = pl.lit(record.point_id)
-    return {name: finished(name, f.with_columns(point_id=identity)) for name, f in named.items()} | {
-        name: finished(name, None) for name in points.TABLES if name not in named and name not in points.SWEEP_TABLES
+    return {name: as_table(name, f.with_columns(point_id=identity)) for name, f in named.items()} | {
+        name: as_table(name, None) for name in points.TABLES if name not in named and name not in points.SWEEP_TABLES
     }
 
 
@@ -128,10 +128,10 @@ def from_traces(
     made: dict[str, list[pl.DataFrame]] = {"activities": [], "timeline": []}
     for rank in ranks:  # one at a time: a trace can take gigabytes
         events, windows = trace_events(out, rank), rank_table(out, "windows", rank)
-        against = clock.trace_row(_shifted(windows, -taken_out.get(rank, 0)), point / "traced", rank)
+        against = clock.trace_row(_shift(windows, -taken_out.get(rank, 0)), point / "traced", rank)
         rows += [against, clock.utc_row(point / "traced", rank)]
         late[rank] = round((against["offset_us"] or 0.0) * 1e3)
-        ends[rank] = _shifted(clock.collective_ends(events), late[rank] - taken_out.get(rank, 0))
+        ends[rank] = _shift(clock.collective_ends(events), late[rank] - taken_out.get(rank, 0))
         for name, frame in (
             ("activities", activities.rows(events, windows)),
             ("timeline", timeline.rows(events, windows)),
@@ -155,7 +155,7 @@ def from_traces(
     return tables, rows, Offsets(of_host, of_rank)
 
 
-def _shifted(frame: pl.DataFrame, by: int) -> pl.DataFrame:
+def _shift(frame: pl.DataFrame, by: int) -> pl.DataFrame:
     """The frame with an offset (ns) taken out of its times."""
     return frame.with_columns(pl.col(name) - by for name in frame.columns if name.endswith("_ns"))
 
@@ -185,7 +185,7 @@ def gpu_log_samples(path: Path) -> pl.DataFrame:
     return gpu_log.read_log(path)
 
 
-def finished(name: str, frame: pl.DataFrame | None) -> pl.DataFrame:
+def as_table(name: str, frame: pl.DataFrame | None) -> pl.DataFrame:
     """The table as its schema says, sorted."""
     if frame is None:
         return column.empty(points.TABLES[name])
@@ -199,13 +199,13 @@ def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
         frame.write_parquet(out / f"{name}.parquet")
 
 
-def concatenated(name: str, ids: Sequence[str], derived: Path) -> pl.DataFrame:
+def concatenate(name: str, ids: Sequence[str], derived: Path) -> pl.DataFrame:
     """A table of these points."""
     files = [path for i in sorted(set(ids)) if (path := derived / i / f"{name}.parquet").is_file()]
     if not files:
-        return finished(name, None)
+        return as_table(name, None)
     columns = points.TABLES[name]
-    return finished(name, pl.concat([column.conform(pl.scan_parquet(f), columns) for f in files]).collect())
+    return as_table(name, pl.concat([column.conform(pl.scan_parquet(f), columns) for f in files]).collect())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ import polars as pl
 
 from analysis.ingest import engine
 from analysis.metrics.ranks import all_ranks, pool
-from analysis.sweep.labels import counted
+from analysis.sweep.labels import plural
 from analysis.tables import trace_files
 from analysis.tables.traces import TRACE_TABLES
 from jobs.telemetry.trace.nsys import BLOBS
@@ -72,7 +72,7 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
     if not good:
         return EXIT_WRONG
     count = sum(len(file.ranks) for file in good)
-    print(f"{out}: {counted(len(TRACE_TABLES), 'table')} of {counted(count, 'rank')}")
+    print(f"{out}: {plural(len(TRACE_TABLES), 'table')} of {plural(count, 'rank')}")
     return EXIT_PARTIAL if lines else 0
 
 

@@ -33,7 +33,7 @@ _PLAIN_H = 1e-4
 
 def labels(tables: dataset.Tables) -> dict[str, str]:
     """What each point is called: its configuration; a remedied one, that of the point it comes from and the change."""
-    own = dataset.configured(tables.own()["points"])
+    own = dataset.with_config(tables.own()["points"])
     named = {r["point_id"]: f"{r['workload']}: {r['config']}" for r in own.to_dicts()}
     for row in tables["remedies"].sort("round", maintain_order=True).to_dicts():
         base = named.get(row["point_id"], row["point_id"])

@@ -14,11 +14,11 @@ def frame(family: Family, tables: dataset.Tables) -> pl.DataFrame | None:
     points = family.points(tables)
     if points.is_empty():
         return None
-    found = rounded(family.numbers(points, tables))
+    found = round_columns(family.numbers(points, tables))
     return found if found.height else None
 
 
-def rounded(rows: pl.DataFrame) -> pl.DataFrame:
+def round_columns(rows: pl.DataFrame) -> pl.DataFrame:
     """Without the columns that tell nothing, and to seven digits: more are not measured, and a mean's last ones hang on
     the order in which it was summed up."""
     return rows.select(column for column in rows.get_columns() if column.null_count() < rows.height).with_columns(

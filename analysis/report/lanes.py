@@ -20,10 +20,10 @@ def point_lanes(events: pl.DataFrame) -> dict[str, Any]:
     [gap, length, gap, length, ...])}, in units of the width."""
     own = events.sort("point_id", "rank", "start_ns").partition_by("point_id", as_dict=True, maintain_order=True)
     most = BYTES // max(1, len(own))
-    return {str(key[0]): _within(part, most) for key, part in own.items()}
+    return {str(key[0]): _clip(part, most) for key, part in own.items()}
 
 
-def _within(events: pl.DataFrame, most: int) -> dict[str, Any]:
+def _clip(events: pl.DataFrame, most: int) -> dict[str, Any]:
     for units, ranks in _SIZES:
         encoded = _lanes(events, units, ranks)
         if len(json.dumps(encoded, separators=(",", ":"))) <= most:

@@ -40,7 +40,7 @@ class Texts:
 
 def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log]) -> str:
     """JSON that may stand within a script element."""
-    points = dataset.configured(tables["points"])
+    points = dataset.with_config(tables["points"])
     texts = Texts()
     content = {
         "ids": points["point_id"].to_list(),

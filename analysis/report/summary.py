@@ -40,7 +40,7 @@ def reasons(points: pl.DataFrame) -> _Rows:
 
 def troubles(tables: dataset.Tables) -> _Rows:
     """Points that failed or were cancelled, with label and tracebacks."""
-    points = dataset.configured(tables["points"]).select("point_id", "workload", "config", "config_order", "repeat")
+    points = dataset.with_config(tables["points"]).select("point_id", "workload", "config", "config_order", "repeat")
     rows = tables["failures"].join(points, on="point_id", how="left", maintain_order="left")
     return rows.sort("workload", "config_order", "repeat", "point_id", nulls_last=True).to_dicts()
 

@@ -38,7 +38,7 @@ def point_table(points: pl.DataFrame) -> dict[str, Any]:
     """Head and rows: id, status, workload, configuration, the results that some point has, and last the settings that
     vary within a workload. `numbers`: places of the first and last result, from 1; `settings`: of the first setting.
     """
-    ordered = dataset.configured(points)
+    ordered = dataset.with_config(points)
     vary = {name for _, part in dataset.per_workload(ordered) for name in dataset.varying(part, but=())}
     names = [name for name in dataset.SETTINGS if name in vary]
     aside = ["round"] if ordered["round"].null_count() < ordered.height else []
@@ -55,5 +55,5 @@ def point_table(points: pl.DataFrame) -> dict[str, Any]:
         "numbers": (len(FIRST) + 1, len(FIRST) + len(results)),
         "settings": len(FIRST) + len(results) + len(aside) + 1,
         "rows": rows,
-        "csv": figure_data.link(figure_data.rounded(whole)),
+        "csv": figure_data.link(figure_data.round_columns(whole)),
     }

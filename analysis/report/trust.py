@@ -27,7 +27,7 @@ MOST_EVENTS = 50
 
 def labels(tables: dataset.Tables) -> pl.DataFrame:
     """point_id, workload, config."""
-    return dataset.configured(tables["points"]).select("point_id", "workload", "config")
+    return dataset.with_config(tables["points"]).select("point_id", "workload", "config")
 
 
 def costs(tables: dataset.Tables) -> _Rows:

@@ -58,7 +58,7 @@ def varying(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> list[str]:
     return [name for name in SETTINGS if name not in skip and points[name].n_unique() > 1]
 
 
-def fixed(points: pl.DataFrame) -> dict[str, Any]:
+def fixed_settings(points: pl.DataFrame) -> dict[str, Any]:
     """Settings with one value among these points, and that value; settings of the other workload are absent."""
     if points.is_empty():
         return {}
@@ -89,33 +89,33 @@ def _commonest(name: str, values: list[Any]) -> Any:
     return min(count, key=lambda value: (-count[value], order(name, value)))
 
 
-def _named(row: Mapping[str, Any], names: list[str], usual: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _names(row: Mapping[str, Any], names: list[str], usual: Mapping[str, Mapping[str, Any]]) -> list[str]:
     known = usual.get(row["model"])
     return names if known is None else [name for name in names if name == "model" or row[name] != known[name]]
 
 
-def _labelled(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
+def _add_labels(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
     names, usual = varying(points, but), common(points, but)
     rows = points.select(SETTINGS).to_dicts()
     keys = [tuple(order(name, row[name]) for name in names) for row in rows]
     rank = {key: index for index, key in enumerate(sorted(set(keys)))}
     return points.with_columns(
-        pl.Series("config", [label(row, _named(row, names, usual)) for row in rows], pl.String),
+        pl.Series("config", [label(row, _names(row, names, usual)) for row in rows], pl.String),
         pl.Series("config_order", [rank[key] for key in keys], pl.Int64),
     )
 
 
-def configured(points: pl.DataFrame, but: tuple[str, ...] = ASIDE) -> pl.DataFrame:
+def with_config(points: pl.DataFrame, but: tuple[str, ...] = ASIDE) -> pl.DataFrame:
     """Points with `config`, their configuration's label, and `config_order`, its place within the workload."""
     if points.is_empty():
         return points.with_columns(config=pl.lit("", pl.String), config_order=pl.lit(0, pl.Int64))
     parts = points.sort("workload", "point_id").partition_by("workload", maintain_order=True)
-    return pl.concat([_labelled(part, but) for part in parts]).sort("workload", "config_order", "repeat", "point_id")
+    return pl.concat([_add_labels(part, but) for part in parts]).sort("workload", "config_order", "repeat", "point_id")
 
 
 def ok_points(tables: Tables, but: tuple[str, ...] = ASIDE) -> pl.DataFrame:
     """Points that are ok. Labels are made among all points, so that they are the same in every figure."""
-    return configured(tables["points"], but).filter(pl.col("status") == "ok")
+    return with_config(tables["points"], but).filter(pl.col("status") == "ok")
 
 
 def per_workload(points: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:

@@ -18,7 +18,7 @@ _SHORT = {
 }
 
 
-def counted(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 

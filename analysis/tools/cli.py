@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.sweep.labels import counted
+from analysis.sweep.labels import plural
 
 if TYPE_CHECKING:
     from jobs.sweep.sweep import SweepError
@@ -212,7 +212,7 @@ def retry(arguments: argparse.Namespace) -> int:
     found = {point: reason for point, reason in reasons.items() if reason}
     for point, reason in found.items():
         print(f"{point} {reason}")
-    print(f"{len(found)} of {counted(len(points), 'point')} set aside" + ("; run the sweep again" if found else ""))
+    print(f"{len(found)} of {plural(len(points), 'point')} set aside" + ("; run the sweep again" if found else ""))
     return 0
 
 
@@ -237,7 +237,7 @@ def orphans(arguments: argparse.Namespace) -> int:
         return EXIT_WRONG
     print("".join(f"{point}\n" for point in found), end="")
     hint = " removed" if arguments.remove else "; --remove deletes them" if found else ""
-    print(f"{counted(len(found), 'point')} of {results} not in the sweep{hint}")
+    print(f"{plural(len(found), 'point')} of {results} not in the sweep{hint}")
     return 0
 
 
@@ -259,7 +259,7 @@ def check(arguments: argparse.Namespace) -> int:
         return refuse(arguments.config, error)
     if missing := missing_folders(sweep.points):
         for data, number in missing.items():
-            print(f"{arguments.config}: data: {data}: no such folder ({counted(number, 'point')})", file=sys.stderr)
+            print(f"{arguments.config}: data: {data}: no such folder ({plural(number, 'point')})", file=sys.stderr)
         return EXIT_WRONG
     print(size.as_json(sweep, arguments.list) if arguments.json else size.as_text(sweep, arguments.list))
     return 0

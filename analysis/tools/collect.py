@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from analysis.diagnosis.remedies import rows as remedies
-from analysis.ingest.point_tables import concatenated, finished, write
+from analysis.ingest.point_tables import as_table, concatenate, write
 from analysis.readers import point_files
 from analysis.tables import points as tables
 from jobs.record.record import Record
@@ -33,7 +33,7 @@ def collect(
         for point in one["points"]:
             listed.setdefault(point["point_id"], (point, one["round"]))
     ids = list(listed)
-    frames = {name: concatenated(name, ids, derived) for name in tables.TABLES if name not in tables.SWEEP_TABLES}
+    frames = {name: concatenate(name, ids, derived) for name in tables.TABLES if name not in tables.SWEEP_TABLES}
     have = set(frames["points"]["point_id"])
     absent = [_not_run(point) for point, _ in listed.values() if point["point_id"] not in have]
     points = pl.concat([frames["points"], point_files.points_frame(absent)])
@@ -49,7 +49,7 @@ def collect(
         "diagnoses": point_files.frame(remedies.diagnoses(points, frames["steps"], diagnoses), "diagnoses"),
         "remedies": point_files.frame(remedies.trials(points, frames["steps"], rounds), "remedies"),
     }
-    return frames | {name: finished(name, frame) for name, frame in made.items()}
+    return frames | {name: as_table(name, frame) for name, frame in made.items()}
 
 
 def _not_run(point: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class AtWorkError(Exception):
 def find_orphans(config: Path, results: Path) -> list[str]:
     """Ids of the points under results/SWEEP that neither the file, nor any preset of it, nor a round of remedies has.
     Raises SweepError."""
-    known = set(rounds.added(results))
+    known = set(rounds.added_ids(results))
     for preset in (None, *read(config).get("presets", {})):
         known |= {point.id for point in load(config, preset).points}
     folders = (results / "points").glob("*")

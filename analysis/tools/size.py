@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.sweep.labels import counted, decimal
+from analysis.sweep.labels import decimal, plural
 from jobs.point.point import Point
 from jobs.sweep.estimate import NOTE, Estimate, Shape, estimate
 from jobs.sweep.sweep import Sweep
@@ -16,7 +16,7 @@ from jobs.sweep.sweep import Sweep
 def as_text(sweep: Sweep, points: bool) -> str:
     """The size in lines; a line for each point where asked for."""
     title = sweep.name + (f", preset {sweep.preset}" if sweep.preset else "")
-    lines = [f"{title}: {counted(len(sweep.points), 'point')}", *cost_lines(estimate(sweep.points))]
+    lines = [f"{title}: {plural(len(sweep.points), 'point')}", *cost_lines(estimate(sweep.points))]
     return "\n".join(lines + (listing(sweep) if points else []))
 
 
@@ -32,19 +32,19 @@ def cost_lines(cost: Estimate) -> list[str]:
 
 def shape_text(shape: Shape) -> str:
     """The points of a shape and their GPUs."""
-    points = counted(shape.points, "point")
+    points = plural(shape.points, "point")
     if not shape.gpus:
         return f"{points} on the CPU"
-    return f"{points} of {counted(shape.gpus, 'GPU')}, {shape.gpu_hours:.3g} GPU-hours"
+    return f"{points} of {plural(shape.gpus, 'GPU')}, {shape.gpu_hours:.3g} GPU-hours"
 
 
 def listing(sweep: Sweep) -> list[str]:
     """One line for each point: id and the settings that vary."""
     names = sweep.varying()
-    return ["", *(f"{point.id}  {_told(point, names)}".rstrip() for point in sweep.points)]
+    return ["", *(f"{point.id}  {_describe(point, names)}".rstrip() for point in sweep.points)]
 
 
-def _told(point: Point, names: Sequence[str]) -> str:
+def _describe(point: Point, names: Sequence[str]) -> str:
     settings = point.settings()
     return " ".join(f"{name}={settings[name]}" for name in names if name in settings)
 

@@ -46,13 +46,13 @@ def page(points: pl.DataFrame, pairs: Sequence[Pair]) -> str:
 
 def row(pair: Pair, points: pl.DataFrame) -> str:
     """One technique's line."""
-    switch = ", ".join(f"`{name}: {_shown(value)}`" for name, value in pair.having.items())
+    switch = ", ".join(f"`{name}: {_format(value)}`" for name, value in pair.having.items())
     if not pair.having:
-        switch = ", ".join(f"not `{name}: {_shown(value)}`" for name, value in pair.without.items())
+        switch = ", ".join(f"not `{name}: {_format(value)}`" for name, value in pair.without.items())
     against = ", ".join(pair.against)
     if pair.not_shown is not None:
         return f"| {pair.name} | {against} | {switch} |  |  | - | - | - | not shown: {pair.not_shown} |"
-    without, with_it = (measured(point, points) for point in pair.points())
+    without, with_it = (measured_effects(point, points) for point in pair.points())
     effects = [ratio(with_it.get(name), without.get(name), inverse=name == "time") for name in _MEASURES]
     failed = "; ".join(text for text in (without.get("failed"), with_it.get("failed")) if text)
     cells = [shown_by(pair), f"{without['runs']}, {with_it['runs']}", *effects, failed]
@@ -66,7 +66,7 @@ def shown_by(pair: Pair) -> str:
     return f"{point.model}, batch {point.micro_batch}{ranks} (`{point.id}`)"
 
 
-def measured(point: Point, points: pl.DataFrame) -> dict[str, Any]:
+def measured_effects(point: Point, points: pl.DataFrame) -> dict[str, Any]:
     """Medians over the point's good `runs`, by name of _MEASURES; `failed`: why there are none."""
     ids = [dataclasses.replace(point, repeat=number).id for number in range(MOST_REPEATS)]
     own = points.filter(pl.col("point_id").is_in(ids), pl.col("status") != "not_run")
@@ -83,7 +83,7 @@ def ratio(after: float | None, before: float | None, *, inverse: bool) -> str:
     return f"{before / after if inverse else after / before:.2f}"
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -72,7 +72,7 @@ class Run:
     def remedied(self, upto: int | None = None) -> list[str]:
         """Ids of the points that rounds of remedies add to the sweep. Without `upto`, of all rounds so far: those that
         were measured."""
-        ids = [i for i in rounds.added(self.folder, upto) if i not in self.own]
+        ids = [i for i in rounds.added_ids(self.folder, upto) if i not in self.own]
         return ids if upto is not None else [i for i in ids if (self.folder / f"points/{i}/record.json").exists()]
 
     def conclude(self) -> None:

@@ -68,7 +68,7 @@ def read(path: Path) -> dict[str, Any]:
     if content is None:
         raise SweepError(["file: is empty"])
     if not isinstance(content, dict):
-        raise SweepError([f"file: {shown(content)} is not a map with name, base, axes, ..."])
+        raise SweepError([f"file: {show_value(content)} is not a map with name, base, axes, ..."])
     errors = [line for error in _validator().iter_errors(content) for line in _lines(error)]
     if errors:
         raise SweepError(dict.fromkeys(errors))
@@ -188,7 +188,7 @@ def _unknown(key: Any, known: dict[str, Any]) -> str:
 
 
 def _what(error: ValidationError, limit: Any) -> str:
-    value = shown(error.instance)
+    value = show_value(error.instance)
     match error.validator:
         case "enum":
             close = difflib.get_close_matches(str(error.instance), [str(one) for one in limit], 1)
@@ -218,7 +218,7 @@ def _path(parts: Iterable[Any]) -> str:
     return one_line(text.lstrip(".")) or "file"
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value as the YAML file may have it, on one line and not too long."""
     words = {True: "true", False: "false", None: "null"}
     text = words[value] if value is None or isinstance(value, bool) else repr(value)

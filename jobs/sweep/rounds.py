@@ -69,9 +69,9 @@ def job_of(results: Path, point_id: str) -> Job:
 def all_ids(results: Path, own: Iterable[str]) -> list[str]:
     """Ids of the points of a sweep: its own, then those of all rounds, each once. What the driver, `nightsweep watch`,
     `nightsweep retry` and the report count."""
-    return list(dict.fromkeys([*own, *added(results)]))
+    return list(dict.fromkeys([*own, *added_ids(results)]))
 
 
-def added(results: Path, upto: int | None = None) -> list[str]:
+def added_ids(results: Path, upto: int | None = None) -> list[str]:
     """Ids of the points of all rounds, or of the first ones."""
     return [point_id for path in files(results)[:upto] for point_id in ids(path)]

@@ -109,7 +109,7 @@ def load(path: Path, preset: str | None = None) -> Sweep:
     repeats = config.value("repeats", 1)
     _refuse_too_many(parts, repeats)
 
-    errors = [error for part in parts for error in _misplaced(part)]
+    errors = [error for part in parts for error in _find_misplaced(part)]
     if errors:
         raise SweepError(errors)
     points, errors = _exclude(_points(parts, repeats), config)
@@ -159,7 +159,7 @@ def _refuse_too_many(parts: list[_Part], repeats: int) -> None:
         raise SweepError([f"file: {total} points are more than {MAX_POINTS}"])
 
 
-def _misplaced(part: _Part) -> Iterator[str]:
+def _find_misplaced(part: _Part) -> Iterator[str]:
     """Settings that a part lacks, or that it gives for the wrong workload."""
     given = part.base | part.source.choices
     missing = [name for name in ("workload", "model") if name not in given]

@@ -140,9 +140,9 @@ def h2d_pageable(e: Evidence) -> list[Cause]:
     page-locked memory), and the idle time after the host's waits for them, which non-blocking copies do away with."""
     if memory_management.offloads(e):
         return []
-    slow = 1 - min(1.0, bandwidth(e, "pageable") / pinned(e))
+    slow = 1 - min(1.0, bandwidth(e, "pageable") / pinned_bandwidth(e))
     copies, lost = e.part("copy_htod_pageable"), e.length(lambda lane: lane.lost["copy_pageable"])
-    return _copied(
+    return _copy_causes(
         e, "h2d_pageable", copies * slow + lost * e.host_scale, "pageable", {"pin_memory": True, "non_blocking": True}
     )
 
@@ -153,12 +153,12 @@ def h2d_exposed(e: Evidence) -> list[Cause]:
     to hide them; of the rest half, for bytes can be fewer. All of it is the interval's upper end."""
     if memory_management.offloads(e):
         return []
-    fast = min(1.0, bandwidth(e, "pageable") / pinned(e))
+    fast = min(1.0, bandwidth(e, "pageable") / pinned_bandwidth(e))
     rest = e.part("copy_htod_pageable") * fast + e.part("copy_htod_pinned") + e.part("copy_htod")
     lost = e.length(lambda lane: lane.lost["copy_pinned"])
     hidden = np.minimum(rest, e.part("compute"))
     change = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}
-    causes = _copied(e, "h2d_exposed", hidden + (rest - hidden) / 2 + lost * e.host_scale, "pinned", change)
+    causes = _copy_causes(e, "h2d_exposed", hidden + (rest - hidden) / 2 + lost * e.host_scale, "pinned", change)
     whole = e.share(rest + lost * e.host_scale)
     return [_with_high(cause, whole.high) for cause in causes]
 
@@ -167,7 +167,7 @@ def _with_high(cause: Cause, high: float | None) -> Cause:
     return dataclasses.replace(cause, high=high if cause.high is None or high is None else max(high, cause.high))
 
 
-def _copied(e: Evidence, kind: str, amount: Floats, memory: str, change: dict[str, Any]) -> list[Cause]:
+def _copy_causes(e: Evidence, kind: str, amount: Floats, memory: str, change: dict[str, Any]) -> list[Cause]:
     count, waited = waits_of(e, f"copy_{memory}")
     moved = e.of_lanes(
         lambda lane: lane.summed(
@@ -218,7 +218,7 @@ PINNED_BYTES_PER_S = Threshold(
 )
 
 
-def pinned(e: Evidence) -> float:
+def pinned_bandwidth(e: Evidence) -> float:
     """What copies from page-locked memory reach here, bytes/s."""
     large = [_batches(lane.own["copies"], "pinned").filter(pl.col("bytes") >= LARGE_BYTES).height for lane in e.lanes]
     return max(bandwidth(e, "pinned"), PINNED_BYTES_PER_S.value) if sum(large) else PINNED_BYTES_PER_S.value

@@ -124,7 +124,7 @@ def small_batch(e: Evidence) -> list[Cause]:
     )
 
 
-def underfilled(e: Evidence) -> Share:
+def underfilled_share(e: Evidence) -> Share:
     """Time of kernels without blocks for all SMs, times the share of SMs without one."""
     return e.share(e.kernels["underfilled"]).times(0.5)
 

@@ -43,7 +43,7 @@ def low_occupancy(e: Evidence) -> list[Cause]:
     return list_cause(
         CAUSE,
         "low_occupancy",
-        parallelism.underfilled(e),
+        parallelism.underfilled_share(e),
         "compute",
         method="sum over kernels of time x (1 - blocks / SMs)",
         advice="fuse these kernels, or give them more to do at once",
@@ -78,7 +78,7 @@ def recompute_or_unfused(e: Evidence) -> list[Cause]:
     hardware FLOPs, of the compute time. Kernels that a compiler would fuse: of neighbours all but the longest, and all
     next to a softmax of attention that is not fused (analysis/diagnosis/evidence/kernel_savings.py), three quarters of
     that; half is the interval's lower end."""
-    again = recomputed(e)
+    again = recomputed_share(e)
     if again is not None:
         share = e.share(e.part("compute") * again)
         return list_cause(
@@ -110,7 +110,7 @@ def recompute_or_unfused(e: Evidence) -> list[Cause]:
     )
 
 
-def recomputed(e: Evidence) -> float | None:
+def recomputed_share(e: Evidence) -> float | None:
     """Share of the hardware FLOPs that activation checkpointing adds; None without it, or where memory needs it."""
     counts = [(r.flops.step or 0, r.flops.hardware_step) for r in e.results if r.flops and r.flops.hardware_step]
     if not e.setting("activation_checkpointing") or not counts or e.memory is None:

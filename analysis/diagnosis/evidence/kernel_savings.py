@@ -74,8 +74,8 @@ def savings(
     rules = (
         lambda: layout,
         lambda: _without_tensor_cores(kernels, device),
-        lambda: np.zeros(len(took)) if compiled else _unfused(kernels, took, passes),
-        lambda: np.where(layout > 0, 0.0, _unfilled(kernels)),
+        lambda: np.zeros(len(took)) if compiled else _unfused_share(kernels, took, passes),
+        lambda: np.where(layout > 0, 0.0, _unfilled_share(kernels)),
     )
     for kind, rule in zip(KINDS, rules, strict=True):
         found[kind] = left * rule()
@@ -84,20 +84,21 @@ def savings(
 
 
 def _layout_savings(kernels: pl.DataFrame) -> Floats:
-    turned = _named(kernels, TRANSPOSE)
+    turned = _is(kernels, TRANSPOSE)
     if not turned.any():
         return turned
     norms = np.maximum(
-        _named(kernels, NCHW_NORM_KERNELS) * _unfilled(kernels), _named(kernels, _TORCH_NORM) * NCHW_NORM.value
+        _is(kernels, NCHW_NORM_KERNELS) * _unfilled_share(kernels),
+        _is(kernels, _TORCH_NORM) * NCHW_NORM.value,
     )
     return np.maximum(turned, norms)
 
 
-def _unfilled(kernels: pl.DataFrame) -> Floats:
+def _unfilled_share(kernels: pl.DataFrame) -> Floats:
     return (1 - kernels["est_sm_efficiency"].fill_null(1.0)).to_numpy()
 
 
-def _named(kernels: pl.DataFrame, pattern: str) -> Floats:
+def _is(kernels: pl.DataFrame, pattern: str) -> Floats:
     names = kernels["name"].unique().cast(pl.String)
     wanted = names.filter(names.str.contains(pattern))
     return kernels["name"].cast(pl.String).is_in(wanted.implode()).to_numpy().astype(np.float64)
@@ -107,20 +108,20 @@ def _without_tensor_cores(kernels: pl.DataFrame, device: str | None) -> Floats:
     peak = peaks.peak_of(device)
     text = kernels.select(pl.col("category", "precision").cast(pl.String), "tensor_cores")
     matrix = text["category"].is_in(sorted(kernel_class.MATRIX)).to_numpy()
-    plain = (~text["tensor_cores"].fill_null(True)).to_numpy() & matrix & (_named(kernels, NOT_ELIGIBLE) == 0)
+    plain = (~text["tensor_cores"].fill_null(True)).to_numpy() & matrix & (_is(kernels, NOT_ELIGIBLE) == 0)
     stated = peak.flops_per_s if peak else {"fp32": 1.0, "tf32": 8.0}  # 7.4 to 16 on all that is stated
     gain = {kind: 1 - stated["fp32"] / stated["tf32"] for kind in ("fp32",) if {"fp32", "tf32"} <= stated.keys()}
     precision = text["precision"].fill_null("")
     return np.where(plain, [gain.get(each, 0.0) for each in precision], 0.0)
 
 
-def _unfused(kernels: pl.DataFrame, took: Floats, passes: int) -> Floats:
+def _unfused_share(kernels: pl.DataFrame, took: Floats, passes: int) -> Floats:
     """The share of each kernel that fusing would save."""
     category = kernels["category"].cast(pl.String)
     softmax = (category == "softmax_loss").to_numpy()
     of_attention = softmax & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value)
     path = kernels["nvtx_path"].cast(pl.String).fill_null("")
-    excluded = (_named(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
+    excluded = (_is(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
     fusible = category.is_in(FUSIBLE).to_numpy() & ~excluded
     out = np.where(of_attention & ~excluded, 1.0, 0.0)
     order = np.lexsort((kernels["start_ns"].to_numpy(), kernels["stream"].fill_null(-1).to_numpy()))

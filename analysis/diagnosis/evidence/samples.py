@@ -46,7 +46,7 @@ def timed_spans(results: Sequence[RankResult], offsets: Mapping[str, int]) -> li
     return spans
 
 
-def within(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.DataFrame]:
+def select_spans(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.DataFrame]:
     """The samples that tell of each rank's span, where there are any, with top_clock_mhz, the GPU's highest in the log.
     A sample tells of the time since the one before (utilisation, GPM), so the first one after a span does too.
     Processes are counted once a second, which a span of a few steps may miss: see `_between`."""

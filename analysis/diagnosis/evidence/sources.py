@@ -167,7 +167,7 @@ def from_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evide
     offsets = clock.host_offsets(
         clocks.filter(pl.col("between") == "ranks").to_dicts(), {rank.rank: rank.host for rank in ranks}
     )
-    held = samples.within(gpus, samples.timed_spans(ranks, offsets)) or samples.within(gpus, spans(found))
+    held = samples.select_spans(gpus, samples.timed_spans(ranks, offsets)) or samples.select_spans(gpus, spans(found))
     timed = steps.filter(pl.col("phase") == "timed")
     seen, look = (timed, "timed") if timed.height else (traced, "traced")
     window = pl.col("t_ns").is_between(seen["start_ns"].min(), seen["end_ns"].max())
@@ -211,7 +211,7 @@ def with_log(e: Evidence, path: Path | None) -> Evidence:
         log = point_tables.gpu_log_samples(path)
     except (ValueError, OSError) as error:
         raise SourceError(" ".join(str(error).split())) from error
-    held = samples.within(log, spans(e))
+    held = samples.select_spans(log, spans(e))
     why = {} if held else {"counters": f"{path}: no samples of these GPUs while the traces ran"}
     rest = {k: v for k, v in e.absent.items() if not k.startswith("counters")}
     return dataclasses.replace(e, samples=held, absent=rest | (why or counter_gaps(held)))

@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from analysis.diagnosis.remedies import trials
-from analysis.ingest.point_tables import concatenated
+from analysis.ingest.point_tables import concatenate
 from jobs.point.point import complete
 from jobs.record.json_files import write_json
 from jobs.sweep import rounds
@@ -29,7 +29,7 @@ def plan_round(results: Path, number: int) -> dict[str, Any]:
     sweep = json.loads((results / "sweep.json").read_text())
     earlier = [json.loads(rounds.file(results, n).read_text()) for n in range(1, number)]
     known = {p["point_id"]: complete(p["settings"]) for one in (sweep, *earlier) for p in one["points"]}
-    points, steps = (concatenated(name, list(known), results / "derived") for name in ("points", "steps"))
+    points, steps = (concatenate(name, list(known), results / "derived") for name in ("points", "steps"))
     before = [trial for _, trial in trials.earlier_trials(earlier)]
     verdicts = [gain.verdict for gain in trials.gains(before, points, steps)]
     now = trials.due_trials(

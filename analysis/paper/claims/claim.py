@@ -56,7 +56,7 @@ class Part:
         if self.effect is None:
             return f"{self.what}: no two points to tell it from"
         e = self.effect
-        shown = [_shown(x, self.percent) for x in (e.value, e.low, e.high)]
+        shown = [_format(x, self.percent) for x in (e.value, e.low, e.high)]
         interval = "" if math.isnan(e.low) else f" ({shown[1]} to {shown[2]})"
         return f"{self.what}: {shown[0]}{interval}"
 
@@ -68,14 +68,14 @@ class Part:
         repeats = f"{e.n} repeat{'s' * (e.n != 1)} a side"
         agree = f", {self.agreeing()} of them as claimed" if self.decides and e.settings > 1 else ""
         span = (
-            f" from {_shown(min(e.each), self.percent)} to {_shown(max(e.each), self.percent)}"
+            f" from {_format(min(e.each), self.percent)} to {_format(max(e.each), self.percent)}"
             if e.settings > 1
             else ""
         )
         return f"{self.number()}, {repeats}, {e.settings} setting{'s' * (e.settings != 1)}{span}{agree}"
 
 
-def _shown(value: float, percent: bool) -> str:
+def _format(value: float, percent: bool) -> str:
     return f"{value * 100:.1f} %" if percent else f"{value:.3f}"
 
 
@@ -118,7 +118,7 @@ class Verdict:
         absent = [part.what for part in short if part.effect is None]
         few = [
             f"{part.what}: {part.effect.n} repeat{'s' * (part.effect.n != 1)} a side; "
-            f"effect seen {_shown(part.effect.value, part.percent)}"
+            f"effect seen {_format(part.effect.value, part.percent)}"
             for part in short
             if part.effect
         ]

@@ -41,13 +41,13 @@ class Side:
     freedom: int
 
     @classmethod
-    def of_runs(cls, runs: pl.DataFrame, value: str) -> Side:
+    def from_runs(cls, runs: pl.DataFrame, value: str) -> Side:
         """A repeat that ran twice, with and without a trace after it, is one value: the mean."""
         values = runs.group_by("repeat", maintain_order=True).agg(pl.col(value).mean())[value].to_list()
-        return cls.of(values, runs["point_id"].to_list())
+        return cls.from_values(values, runs["point_id"].to_list())
 
     @classmethod
-    def of(cls, values: Sequence[float], points: Iterable[str]) -> Side:
+    def from_values(cls, values: Sequence[float], points: Iterable[str]) -> Side:
         mean = sum(values) / len(values)
         spread = sum((value - mean) ** 2 for value in values)
         variance = spread / (len(values) - 1) / len(values) if len(values) > 1 else 0.0
@@ -151,7 +151,7 @@ def pairs(points: pl.DataFrame, factor: str, a: object, b: object, value: str, *
     for part in found.partition_by("block", maintain_order=True):
         own = [part.filter(pl.col(factor) == pl.lit(level)) for level in (a, b)]
         if value not in NIGHTLY:
-            sides = [(sign, Side.of_runs(runs, value)) for sign, runs in zip((1, -1), own, strict=True)]
+            sides = [(sign, Side.from_runs(runs, value)) for sign, runs in zip((1, -1), own, strict=True)]
         else:
             between = Side.between(own[0], own[1], value)
             sides = [(1, between)] if between else []
@@ -192,4 +192,4 @@ def level(points: pl.DataFrame, value: str) -> Effect | None:
     """The mean of a value over repeats, and over sets of settings."""
     rows = blocks.add_blocks(points.filter(pl.col(value).is_not_null()), ()).sort("block", "point_id")
     parts = rows.partition_by("block", maintain_order=True)
-    return mean([Contrast(((1, Side.of_runs(p, value)),)) for p in parts])
+    return mean([Contrast(((1, Side.from_runs(p, value)),)) for p in parts])

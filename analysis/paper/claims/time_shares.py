@@ -8,7 +8,7 @@ import polars as pl
 
 from analysis.paper.claims.claim import Verdict
 from analysis.sweep import dataset
-from analysis.sweep.labels import counted, percent
+from analysis.sweep.labels import percent, plural
 from analysis.tables.part_names import GROUPS
 
 
@@ -39,4 +39,4 @@ def _side(rows: pl.DataFrame, tables: dataset.Tables) -> str:
     if launched.height:
         a_step = statistics.fmean(launched["count"] / launched["traced_steps"])
         words.append(f"{a_step:.0f} kernels a step")
-    return f"{', '.join(words)} ({counted(len(points), 'point')})"
+    return f"{', '.join(words)} ({plural(len(points), 'point')})"

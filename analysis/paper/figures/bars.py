@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.figures import palette, panels, style
 from analysis.sweep import blocks, dataset, labels
-from analysis.sweep.labels import counted
+from analysis.sweep.labels import plural
 
 ROOM = 0.8
 """Share of a place that its bars fill together."""
@@ -24,7 +24,7 @@ _BESIDE = 3
 def word(name: str, value: Any) -> str:
     """A value as axes, legends and titles say it."""
     if name == "world_size":
-        return counted(value, "GPU")
+        return plural(value, "GPU")
     if name == "pin_memory":
         return "pinned" if value else "pageable"
     return labels.word(name, value) if name in dataset.SETTINGS else str(value)
@@ -67,7 +67,7 @@ def places(axes: Axes, levels: list[Any], name: str) -> None:
     axes.set_xlabel({"image_size": "Image size (px)", "world_size": "GPUs"}.get(name, ""))
 
 
-def _each(
+def _list_bars(
     frame: pl.DataFrame, x: str, series: str, places_of: list[Any], levels: list[Any]
 ) -> list[tuple[float, pl.DataFrame, str, str]]:
     """(place, rows, colour, hatch) of every bar."""
@@ -86,7 +86,7 @@ def _each(
 def columns(axes: Axes, frame: pl.DataFrame, x: str, series: str, value: str, levels: list[Any]) -> None:
     """Bars at medians of repeats, with the repeats."""
     places_of = blocks.levels(frame, x)
-    for at, own, colour, hatch in _each(frame, x, series, places_of, levels):
+    for at, own, colour, hatch in _list_bars(frame, x, series, places_of, levels):
         panels.column(axes, at, own[value].to_numpy(), colour, hatch, ROOM / len(levels) * 0.92)
     places(axes, places_of, x)
     style.from_zero(axes)
@@ -97,7 +97,7 @@ def ratio_columns(axes: Axes, frame: pl.DataFrame, x: str, series: str, levels: 
     """Bars of `ratio` with whiskers from `least` to `most`."""
     places_of = blocks.levels(frame, x)
     width = ROOM / len(levels) * 0.92
-    for at, own, colour, hatch in _each(frame, x, series, places_of, levels):
+    for at, own, colour, hatch in _list_bars(frame, x, series, places_of, levels):
         low, middle, high = own["least"][0], own["ratio"][0], own["most"][0]
         axes.bar(at, middle, width, color=colour, alpha=0.35, edgecolor="none")
         axes.bar(at, middle, width, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)

@@ -13,7 +13,7 @@ import polars as pl
 from analysis.diagnosis.evidence.sources import is_point, is_tables
 from analysis.ingest import point_tables, trace_tables
 from analysis.readers import gpu_log, point_files
-from analysis.sweep.labels import counted
+from analysis.sweep.labels import plural
 from analysis.tables import column, points
 from analysis.tools.export import perfetto
 from jobs.telemetry.gpu import log
@@ -41,7 +41,7 @@ def to_csv(path: Path, out: Path) -> str:
         frame = pl.scan_parquet(file)
         lists = [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.List)]
         frame.with_columns(pl.col(lists).list.join(";")).sink_csv(out / f"{file.stem}.csv")
-    return f"{out}: {counted(len(files), 'table')}"
+    return f"{out}: {plural(len(files), 'table')}"
 
 
 def to_perfetto(
@@ -79,7 +79,7 @@ def to_perfetto(
         out.parent.mkdir(parents=True, exist_ok=True)
         count = perfetto.write(folder, out, window, samples)
     length = (window.end_ns - window.start_ns) / 1e6
-    return f"{out}: {counted(count, 'event')} of {length:.3f} ms; open it at https://ui.perfetto.dev"
+    return f"{out}: {plural(count, 'event')} of {length:.3f} ms; open it at https://ui.perfetto.dev"
 
 
 def samples_of(point: Path) -> dict[str, pl.DataFrame]:

@@ -60,7 +60,7 @@ class Identity:
     def search(self, folder: Path) -> list[tuple[str, str]]:
         """(file, kind) of each name that is left in a folder, also in the names of its files."""
         names = {name.encode(): kind for name, kind in self.names().items()}
-        sought = re.compile(b"|".join(map(_bounded, sorted(names, key=len, reverse=True))) or b"(?!)")
+        sought = re.compile(b"|".join(map(_whole_word, sorted(names, key=len, reverse=True))) or b"(?!)")
         found: set[tuple[str, str]] = set()
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             file = str(path.relative_to(folder))
@@ -103,7 +103,7 @@ def _texts(path: Path) -> Iterator[bytes | mmap]:
             yield content
 
 
-def _bounded(text: bytes) -> bytes:
+def _whole_word(text: bytes) -> bytes:
     """A pattern of this text where it is not part of a longer word or number. `_` and `-` end a word."""
     left = rb"(?<![A-Za-z0-9])" if text[:1].isalnum() else b""
     return left + re.escape(text) + (rb"(?![A-Za-z0-9])" if text[-1:].isalnum() else b"")

@@ -27,8 +27,8 @@ from typing import Any
 
 import polars as pl
 
-from analysis.ingest.point_tables import finished
-from analysis.sweep.labels import counted
+from analysis.ingest.point_tables import as_table
+from analysis.sweep.labels import plural
 from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tools import docs
@@ -87,9 +87,9 @@ def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
     (out / "tables").mkdir(exist_ok=True)
     for name in tables.TABLES:
         old, more = (rows_of(folder / f"tables/{name}.parquet", name) for folder in (out, sweep))
-        frames = [of(old, kept), anonymizer.table(of(more, new, kept | new))]
+        frames = [select_points(old, kept), anonymizer.table(select_points(more, new, kept | new))]
         # Pages follow chunks, whose number changes from run to run: the same rows are to be the same bytes.
-        finished(name, pl.concat(frames)).rechunk().write_parquet(
+        as_table(name, pl.concat(frames)).rechunk().write_parquet(
             out / f"tables/{name}.parquet", compression="zstd", compression_level=12, statistics=False
         )
     publish.copy_json(sweep, out, anonymizer, [f"points/{point}/{name}" for point in sorted(new) for name in RECORDS])
@@ -98,7 +98,7 @@ def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
     return len(new), len(kept | new)
 
 
-def of(frame: pl.DataFrame, points: Iterable[str], partners: Iterable[str] | None = None) -> pl.DataFrame:
+def select_points(frame: pl.DataFrame, points: Iterable[str], partners: Iterable[str] | None = None) -> pl.DataFrame:
     """The rows of these points; a trial of a remedy (its row has two points) is the remedied one's, and needs both."""
     ids, others = list(points), list(points if partners is None else partners)
     if "remedied_id" in frame.columns:
@@ -116,7 +116,7 @@ def readme(folder: Path) -> str:
     lines = [MARK, "", "## Points", "", *points_lines(frames["points"]), "", *facts(records), ""]
     omitted = left_out(folder)
     if omitted:
-        lines += [f"{counted(len(omitted), 'point')} measured and left out (`{LEFT_OUT}` lists them):", ""]
+        lines += [f"{plural(len(omitted), 'point')} measured and left out (`{LEFT_OUT}` lists them):", ""]
         lines += [f"- {number}: {reason}" for reason, number in sorted(Counter(omitted.values()).items())] + [""]
     licence = folder / "LICENSE"
     if licence.is_file():
@@ -128,7 +128,7 @@ def readme(folder: Path) -> str:
         "Parquet, in `tables/`; `point_id` joins them, and names the folder of a point's record.",
     ]
     for name, frame in frames.items():
-        lines += ["", f"### {name} ({counted(frame.height, 'row')})", "", *docs.columns(tables.TABLES[name])]
+        lines += ["", f"### {name} ({plural(frame.height, 'row')})", "", *docs.columns(tables.TABLES[name])]
     return own + "\n".join(lines) + "\n"
 
 
@@ -187,7 +187,7 @@ def grow(sweep: Path, out: Path) -> int:
                 out.rename(before)
             (scratch / out.name).rename(out)
             shutil.rmtree(before, ignore_errors=True)
-            print(f"{out}: {counted(new, 'new point')}, {counted(total, 'point')} in all")
+            print(f"{out}: {plural(new, 'new point')}, {plural(total, 'point')} in all")
     except (PublishError, OSError) as error:
         print(f"nightsweep publish: {error}", file=sys.stderr)
         return publish.WRONG

@@ -47,7 +47,7 @@ def copy_nsys(source: Path, target: Path, anonymizer: Anonymizer) -> None:
 
 
 def _copy_table(db: sqlite3.Connection, table: str, fields: list[tuple[str, str]]) -> None:
-    db.execute(f'CREATE TABLE "{table}" ({", ".join(f"{_quoted(name)} {kind}" for name, kind in fields)})')
+    db.execute(f'CREATE TABLE "{table}" ({", ".join(f"{_quote(name)} {kind}" for name, kind in fields)})')
     cells = ", ".join(_cell_of(table, name) for name, _ in fields)
     rows = allowed.EXPORT_ROWS.get(table, "true")
     db.execute(f'INSERT INTO main."{table}" SELECT {cells} FROM source."{table}" WHERE {rows}')
@@ -55,7 +55,7 @@ def _copy_table(db: sqlite3.Connection, table: str, fields: list[tuple[str, str]
 
 def _cell_of(table: str, name: str) -> str:
     """A number as it is, whatever the column's declared type says; a text by its kind."""
-    column = _quoted(name)
+    column = _quote(name)
     if name == "binaryData":  # NCCL's messages, which are numbers
         named = "coalesce(text, (SELECT value FROM source.StringIds WHERE id = textId))"
         return f"CASE WHEN {named} LIKE 'nccl%' THEN {column} END"
@@ -77,7 +77,7 @@ def _copy_strings(db: sqlite3.Connection, columns: dict[str, list[tuple[str, str
                 )
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 

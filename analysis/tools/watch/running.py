@@ -90,7 +90,7 @@ def content(path: Path, tail: int | None = None) -> tuple[str, float] | None:
         return None
 
 
-def parsed(text: str) -> dict[str, Any]:
+def parse(text: str) -> dict[str, Any]:
     """A JSON object; empty where the text is half written or something else."""
     return parse_json(text, dict) or {}
 
@@ -110,7 +110,7 @@ def beat(text: str) -> Beat | None:
     """A heartbeat; None where it is just being written."""
     first, _, rest = text.partition("\n")
     phase, _, step = first.strip().partition(" ")
-    entry = parsed(rest)
+    entry = parse(rest)
     said = int(step) if step.isdecimal() else whole(entry.get("step"))
     return Beat(phase, said, whole(entry.get("steps")), number(entry.get("step_ms"))) if phase else None
 
@@ -141,7 +141,7 @@ def _gpu(host: str, entry: dict[str, Any], limit: float | None, age: float) -> G
 
 def gpus(text: str, age: float) -> Iterator[Gpu]:
     """The GPUs of a live file that was written `age` seconds ago."""
-    live = parsed(text)
+    live = parse(text)
     alert, entries = live.get("alert"), live.get("gpus")
     limit = number(alert.get("for_s")) if isinstance(alert, dict) else None
     for entry in entries if isinstance(entries, list) else []:

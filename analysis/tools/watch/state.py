@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.tools.watch import running as live_look
-from analysis.tools.watch.running import Event, Gpu, content, parsed, whole
+from analysis.tools.watch.running import Event, Gpu, content, parse, whole
 from jobs.record.json_files import parse_json
 from jobs.record.record import Record
 from jobs.sweep import rounds
@@ -135,7 +135,7 @@ class SweepReader:
             if [file.stat().st_mtime for file in files] == self.changed_s:
                 return
             texts, changed = zip(*(content(file) or ("", -1.0) for file in files), strict=True)
-            lists = [parsed(text) for text in texts]
+            lists = [parse(text) for text in texts]
             points = {str(each["point_id"]): dict(each["settings"]) for listed in lists for each in listed["points"]}
         except (OSError, LookupError, TypeError, ValueError):
             if self.points:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.sweep.labels import counted, label
+from analysis.sweep.labels import label, plural
 from analysis.tools.watch.running import Event, Gpu
 from analysis.tools.watch.state import Reader, Running, State, SweepState
 from jobs.sweep.progress import duration
@@ -85,17 +85,17 @@ def point_line(point: Running) -> Line:
     return Line(text.rstrip(), "red" if point.silent else "")
 
 
-def shown(value: float | None, form: str, scale: float = 1.0) -> str:
+def show_text(value: float | None, form: str, scale: float = 1.0) -> str:
     return "-" if value is None else format(value / scale, form)
 
 
 def gpu_line(gpu: Gpu, host_width: int) -> Line:
     sm, util = gpu.sm_active_percent, gpu.utilization_percent
     kind, busy = ("SM", sm) if sm is not None else ("util", util)
-    memory = f"{shown(gpu.memory_used_bytes, '.1f', 2**30)}/{shown(gpu.memory_total_bytes, '.1f', 2**30)} GiB"
+    memory = f"{show_text(gpu.memory_used_bytes, '.1f', 2**30)}/{show_text(gpu.memory_total_bytes, '.1f', 2**30)} GiB"
     flag = f"LOW {duration(gpu.low_s or 0)}" if gpu.low else f"stale {duration(gpu.age_s)}" if gpu.stale else ""
-    text = f"    {pad(gpu.host, host_width)} gpu {shown(gpu.gpu, '.0f'):<2} {kind:>4} {shown(busy, '.1f'):>5} %"
-    return Line(f"{text} {shown(gpu.power_w, '.0f'):>4} W  {memory:>15}  {flag}".rstrip(), "red" if gpu.low else "")
+    text = f"    {pad(gpu.host, host_width)} gpu {show_text(gpu.gpu, '.0f'):<2} {kind:>4} {show_text(busy, '.1f'):>5} %"
+    return Line(f"{text} {show_text(gpu.power_w, '.0f'):>4} W  {memory:>15}  {flag}".rstrip(), "red" if gpu.low else "")
 
 
 def event_line(event: Event, now_ns: int) -> Line:
@@ -145,10 +145,10 @@ def page(state: State, width: int, height: int | None = None) -> list[Line]:
     if height is not None and len(heads) + sum(len(lines) for _, lines in blocks) > height:
         heads = heads[: max(1, height // 2)]
         hidden = len(sweeps) - len(heads)
-        rest = [Line(f"... and {counted(hidden, 'more sweep')}")] if hidden else []
+        rest = [Line(f"... and {plural(hidden, 'more sweep')}")] if hidden else []
         blocks = fit([each for each in blocks if each[0] < len(heads)], height - len(heads) - len(rest) - 1)
         more = len(ranked) - len(blocks)
-        rest += [Line(f"... and {counted(more, 'more running point')}")] if more else []
+        rest += [Line(f"... and {plural(more, 'more running point')}")] if more else []
     lines = []
     for number, first in enumerate(heads):
         lines += [first, *(line for mine, block in blocks if mine == number for line in block)]
@@ -159,7 +159,7 @@ def at_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def rendered(state: State, as_json: bool, once: bool) -> list[str]:
+def render(state: State, as_json: bool, once: bool) -> list[str]:
     """A state as it is printed."""
     if as_json:
         return [json.dumps(dataclasses.asdict(state), indent=2 if once else None)]
@@ -200,12 +200,12 @@ def follow(results: Path, once: bool, as_json: bool, interval: float) -> int:
         state = reader.read()
         with screen() if drawn and not once and not state.finished else contextlib.nullcontext():
             while not (once or state.finished):
-                lines = rendered(state, as_json, once)
+                lines = render(state, as_json, once)
                 sys.stdout.write(frame(lines) if drawn else "\n".join(lines) + ("\n" if as_json else "\n\n"))
                 sys.stdout.flush()
                 time.sleep(interval)
                 state = reader.read()
-        print("\n".join(rendered(state, as_json, once)))
+        print("\n".join(render(state, as_json, once)))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED if once else 0
     return 0

@@ -185,7 +185,7 @@ def test_processes_are_counted_seldom(before, after, seen):
         {"t_ns": [n * MS for n in range(11)], "processes": counts, "uuid": "GPU-0", "sm_clock_mhz": 1900}
     )
     log = column.conform(log, points.TABLES["gpu_samples"]).collect()
-    found = window.within(log, [window.Span(0, "GPU-0", 4 * MS, 6 * MS)])[0]
+    found = window.select_spans(log, [window.Span(0, "GPU-0", 4 * MS, 6 * MS)])[0]
     assert found["processes"].to_list() == [seen] * found.height and found.height == 4
 
 

@@ -13,7 +13,7 @@ from analysis.diagnosis import comparison, point_diagnosis
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.remedies import round, trials
 from analysis.diagnosis.remedies.trials import Gain, Trial
-from analysis.ingest.point_tables import finished, ingest, write
+from analysis.ingest.point_tables import as_table, ingest, write
 from analysis.report import causes as why
 from analysis.report import sweep_page as report
 from analysis.sweep import dataset
@@ -41,7 +41,7 @@ def timed(mean, seed=0, count=30, samples=4, point_id="p"):
     """Timed steps of about so many ms."""
     steps = np.random.default_rng(seed).normal(mean, mean / 100, count)
     columns = {"point_id": point_id, "rank": 0, "step": range(count), "phase": "timed"}
-    return finished("steps", pl.DataFrame({**columns, "step_ms": steps, "samples": samples}))
+    return as_table("steps", pl.DataFrame({**columns, "step_ms": steps, "samples": samples}))
 
 
 def trial(point, other, kind="loader_wait", **remedy):
@@ -118,7 +118,8 @@ def results_of(folder, settings, causes):
     for point in points:
         row = pl.DataFrame({"point_id": [point.id], "status": "ok"})
         write(
-            {"points": finished("points", row), "steps": timed(10.0, point_id=point.id)}, folder / f"derived/{point.id}"
+            {"points": as_table("points", row), "steps": timed(10.0, point_id=point.id)},
+            folder / f"derived/{point.id}",
         )
         (folder / f"diagnoses/{point.id}.json").write_text(json.dumps({"causes": causes}))
     return [point.id for point in points]
@@ -146,7 +147,7 @@ def test_a_lost_point_of_a_round_gets_its_record(tmp_path):
     """What the executor writes where the node of a remedied point died."""
     (own,) = results_of(tmp_path / "loop", [IMAGE], [cause("loader_wait", 0.3, loader_workers=1)])
     round.main([str(tmp_path / "loop"), "--round", "1"])
-    new = rounds.added(tmp_path / "loop")[0]
+    new = rounds.added_ids(tmp_path / "loop")[0]
     record = tmp_path / f"loop/points/{new}/record.json"
 
     class Job:
@@ -209,7 +210,7 @@ def tables(*tried, status="ok"):
             for i, gain, verdict in tried
         ],
     }
-    return dataset.Tables({n: finished(n, pl.DataFrame(r, infer_schema_length=None)) for n, r in rows.items() if r})
+    return dataset.Tables({n: as_table(n, pl.DataFrame(r, infer_schema_length=None)) for n, r in rows.items() if r})
 
 
 def test_the_report_has_what_was_tried_before_larger_shares_and_those_unseen_apart(tmp_path):
@@ -233,7 +234,7 @@ def test_points_of_which_nothing_is_known_lessen_no_share():
         {**row, "point_id": "d", "kind": "cpu_preprocessing", "share": 0.5}
     ]
     points = [known["points"].head(1).with_columns(point_id=pl.lit(i)) for i in "cd"]
-    added = finished("diagnoses", pl.DataFrame(more, infer_schema_length=None))
+    added = as_table("diagnoses", pl.DataFrame(more, infer_schema_length=None))
     both = {"points": pl.concat([known["points"], *points]), "diagnoses": pl.concat([known["diagnoses"], added])}
     shares = {row["kind"]: row["share"] for row in why.lost_hours(dataset.Tables(both))}
     assert shares == {"cpu_preprocessing": "25.0 %", "loader_wait": "10.0 %", "straggler": "2.5 %"}

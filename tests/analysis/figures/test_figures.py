@@ -211,14 +211,14 @@ def test_empty_tables_give_one_sentence(family, tmp_path):
 
 
 def test_labels_name_only_what_varies(sweep):
-    labels = set(dataset.configured(sweep["points"])["config"])
+    labels = set(dataset.with_config(sweep["points"])["config"])
     assert "1 rank/node, bf16" in labels
     assert "2 ranks/node, zero2" in labels
     assert not any("micro_batch" in label for label in labels)
 
 
 def test_precisions_stand_in_their_own_order(sweep):
-    image = dataset.configured(sweep["points"]).filter(pl.col("workload") == "image")
+    image = dataset.with_config(sweep["points"]).filter(pl.col("workload") == "image")
     assert image.unique("config_order").sort("config_order")["precision"].to_list() == ["fp32", "bf16"] * 2
 
 

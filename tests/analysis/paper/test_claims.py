@@ -97,7 +97,7 @@ def test_interval_is_that_of_welch():
     from scipy import stats
 
     a, b = [1.0, 1.2, 1.4, 1.1], [0.8, 0.9, 0.7]
-    sides = (1, effect.Side.of(a, "abcd")), (-1, effect.Side.of(b, "efg"))
+    sides = (1, effect.Side.from_values(a, "abcd")), (-1, effect.Side.from_values(b, "efg"))
     found = effect.mean([effect.Contrast(sides)])
     theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))

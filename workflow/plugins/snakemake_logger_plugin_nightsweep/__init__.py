@@ -11,7 +11,7 @@ from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from analysis.sweep.labels import counted
+from analysis.sweep.labels import plural
 from analysis.tools import size
 from jobs.sweep.driver import Run
 from jobs.sweep.estimate import estimate
@@ -25,7 +25,7 @@ NO_FORMER_RECORD = re.compile(r"Cannot restore .*record\.json: no backup found\.
 def plan_lines(run: Run, planned: list[str]) -> list[str]:
     """How many points are to run, of how many, and what they cost."""
     points = [run.point(point) for point in planned]
-    title = f"{run.sweep.name}: {len(points)} of {counted(len(run.own), 'point')} to run"
+    title = f"{run.sweep.name}: {len(points)} of {plural(len(run.own), 'point')} to run"
     return [title, *(size.cost_lines(estimate(points)) if points else [])]
 
 
