@@ -28,6 +28,7 @@ class Run:
     sweep: Sweep
     lock: IO[str] | None = field(default=None, init=False)
     all_ok: bool = field(default=True, init=False)
+    ended: bool = field(default=False, init=False)
     """As the last summary found it."""
     latest: ClassVar[Run | None] = None
 
@@ -78,7 +79,12 @@ class Run:
     def conclude(self) -> None:
         """After the last job. Raises SystemExit, so that Snakemake ends with status 1, where a point is not ok."""
         self.summarize()
-        if not self.all_ok:
+        self.end()
+
+    def end(self) -> None:
+        """Raise SystemExit, once, where a point is not ok."""
+        if not self.all_ok and not self.ended:
+            self.ended = True
             raise SystemExit(1)
 
     def summarize(self) -> None:

@@ -127,7 +127,7 @@ def test_controller_is_away_when_ranks_should_start(cluster, tmp_path):
 def test_the_launcher_stops_before_slurm_would(cluster, tmp_path):
     """So that the record tells where the ranks stood, which Slurm's own end would not leave time for."""
     hang = LONG.replace("traced_steps: 0", 'traced_steps: 0, fault: "hang@rank0:step1"').replace("long", "limit")
-    finish(start(cluster, tmp_path, hang, "points", "--set-resources", "point:runtime=1"))
+    finish(start(cluster, tmp_path, hang, "points", "--set-resources", "point:runtime=1"), 1)
     (path,) = tmp_path.glob("results/limit/points/*/record.json")
     record = json.loads(path.read_text())
     assert (record["status"], record["reason"]) == ("failed", "time_limit")
@@ -137,8 +137,8 @@ def test_the_launcher_stops_before_slurm_would(cluster, tmp_path):
 
 STOPPED = f"""
 name: stopped
-base: {{{BASE}, timed_steps: 150, traced_steps: 2, ranks_per_node: 2}}
-axes: {{seed: [1, 2, 3, 4, 5, 6]}}
+base: {{{BASE}, timed_steps: 100, traced_steps: 0, ranks_per_node: 2}}
+axes: {{seed: [1, 2, 3]}}
 resources: {{timeout_min: 10}}
 """
 
@@ -151,7 +151,7 @@ def test_stopped_at_any_moment_and_resumed(cluster, tmp_path):
     """Ctrl-C, again and again: no point gets a false result, none is measured twice, all are there in the end."""
     chance = random.Random(int(os.environ.get("NIGHTSWEEP_SEED", "1")))
     measured = {}
-    for _ in range(int(os.environ.get("NIGHTSWEEP_STOPS", "3"))):
+    for _ in range(int(os.environ.get("NIGHTSWEEP_STOPS", "2"))):
         driver = start(cluster, tmp_path, STOPPED, "points")
         with suppress(subprocess.TimeoutExpired):
             driver.wait(chance.uniform(3, 25))
@@ -162,8 +162,8 @@ def test_stopped_at_any_moment_and_resumed(cluster, tmp_path):
         assert {record["status"] for record in found.values()} <= {"ok"}, found
         assert found.items() >= measured.items()
         measured = found
-    assert "6 of 6 points ok" in finish(start(cluster, tmp_path, STOPPED, "points"))
-    assert len(records(tmp_path)) == 6 and records(tmp_path).items() >= measured.items()
+    assert "3 of 3 points ok" in finish(start(cluster, tmp_path, STOPPED, "points"))
+    assert len(records(tmp_path)) == 3 and records(tmp_path).items() >= measured.items()
 
 
 def wait_for_no_jobs(cluster):
@@ -173,17 +173,16 @@ def wait_for_no_jobs(cluster):
         time.sleep(0.5)
 
 
-@pytest.mark.parametrize("victim", ["launcher", "rank", "sampler", "slurmstepd"])
+@pytest.mark.parametrize("victim", ["launcher", "rank", "slurmstepd"])
 def test_a_process_is_killed(cluster, tmp_path, victim):
     """What was killed decides: a rank is the point's failure, a launcher or Slurm's own process starts it again."""
-    sweep = STOPPED.replace("[1, 2, 3, 4, 5, 6]", "[1]").replace("150", "400").replace("stopped", victim)
+    sweep = STOPPED.replace("[1, 2, 3]", "[1]").replace("100", "250").replace("stopped", victim)
     driver = start(cluster, tmp_path, sweep, "points")
     wait_for_a_step(tmp_path, driver)
     supervisor = running(tmp_path, "jobs.rank.supervisor")
     {
         "launcher": lambda: running(tmp_path, "jobs.launch.launch"),
         "rank": lambda: running(tmp_path, "jobs.rank.worker"),
-        "sampler": lambda: running(tmp_path, "jobs.telemetry.host_sampler"),
         "slurmstepd": supervisor.parent,
     }[victim]().kill()
     said = finish(driver) if victim != "rank" else driver.communicate(timeout=300)[1]
@@ -191,8 +190,7 @@ def test_a_process_is_killed(cluster, tmp_path, victim):
     if victim == "rank":
         assert (record["status"], record["reason"]) == ("failed", "rank_killed"), said
     else:
-        assert record["status"] == "ok", said
-        assert record["attempt"] == (1 if victim == "sampler" else 2)
+        assert (record["status"], record["attempt"]) == ("ok", 2), said
 
 
 def running(folder, module):
