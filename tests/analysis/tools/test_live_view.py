@@ -55,14 +55,14 @@ def test_text_of_a_point_with_gpus(tmp_path, monkeypatch):
     aged(look / "events-n1.jsonl", event("GPU 1: under 5 % for 60 s") + event("XID 79", 5, kind="xid") + '{"t_ns": 17')
     assert text(tmp_path) == [
         "s: 1/3 points done, 1 failed, 2 left (2 running)",
-        "  000000000000 timed step 17/25   811 ms/step  1 s ago  batch=0",
+        "  000000000000 timed step 17/25   811 ms/step  1 s ago  micro_batch 0",
         "    5 s ago, n1 gpu 1: xid: XID 79",
         "    12 s ago, n1: low_gpu: GPU 1: under 5 % for 60 s",
         "    n1 gpu 1    SM   1.2 %  412 W   61.0/140.0 GiB  LOW 75 s",
         "    n1 gpu 0    SM  83.1 %  412 W   61.0/140.0 GiB",
         "    n2 gpu 0  util  97.0 %    - W   61.0/140.0 GiB  stale 35 s",
         "    n2 gpu 1    SM   2.0 %  412 W      -/140.0 GiB  stale 35 s",
-        "  000000000001 timed model                     0 s ago  batch=1",
+        "  000000000001 timed model                     0 s ago  micro_batch 1",
     ]
     assert [line.style for line in view.page(Reader(tmp_path).read(), 80)].count("red") == 1
 
