@@ -156,7 +156,7 @@ def test_stopped_at_any_moment_and_resumed(cluster, tmp_path):
         with suppress(subprocess.TimeoutExpired):
             driver.wait(chance.uniform(3, 25))
         driver.send_signal(chance.choice((signal.SIGINT, signal.SIGTERM)))
-        driver.communicate(timeout=90)
+        driver.communicate(timeout=200)
         wait_for_no_jobs(cluster)
         found = records(tmp_path)
         assert {record["status"] for record in found.values()} <= {"ok"}, found
@@ -167,7 +167,7 @@ def test_stopped_at_any_moment_and_resumed(cluster, tmp_path):
 
 
 def wait_for_no_jobs(cluster):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while [row for row in cluster.jobs() if row["state"] in ("RUNNING", "PENDING", "COMPLETING")]:
         assert time.monotonic() < deadline
         time.sleep(0.5)
