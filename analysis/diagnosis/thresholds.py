@@ -37,13 +37,13 @@ PAUSE = Threshold(
 SMALL_IMAGES = Threshold(
     16,
     "samples",
-    "Up to so many images are a small batch, if memory has room for twice of it.",
+    "At most this many images are a small batch, if memory has room for twice as many.",
     "the smallest batch of a GPU in MLPerf v4.0 ResNet-50: 40,448 over 2,528 GPUs",
 )
 SMALL_TOKENS = Threshold(
     2048,
     "tokens",
-    "Likewise of text.",
+    "Likewise for text.",
     "2048 rows and columns are 256 tiles of 128 x 128, two for each of an H100's 132 SMs",
 )
 SMALL_FILL = Threshold(
@@ -65,11 +65,17 @@ MEMORY_ROOM = Threshold(
     "Of the device's memory, what a grown batch may take.",
     "assumed: the rest is for the allocator's cache, CUDA's context and NCCL's buffers",
 )
+NETWORK_BYTES_PER_S = Threshold(
+    12.5e9,
+    "bytes/s",
+    "Link of a rank between hosts, and where nothing tells of the link.",
+    "100 Gbit/s; a GPU of a DGX H100 has 400",
+)
 STRAGGLER = Threshold(
     0.60,
     "share",
     "Of all waiting in collectives, what one rank must cause, and be slower by, to be named.",
-    "of two equal ranks each causes half; of two that began 50 ms apart none is slower (tests/data/labelled)",
+    "of two equal ranks each causes half; of two that began 50 ms apart one is no slower (tests/data/labelled)",
 )
 ATTENTION_SOFTMAX = Threshold(
     4,

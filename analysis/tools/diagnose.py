@@ -29,9 +29,12 @@ def diagnose(paths: Sequence[Path], log_of_gpus: Path | None, as_json: bool) -> 
     return 0
 
 
-def judge_run(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Diagnosis | None:
-    """The diagnosis of a run; None, with a line on stderr, where there is nothing that can be diagnosed."""
+def judge_run(paths: Sequence[Path], log_of_gpus: Path | None = None, tables: Path | None = None) -> Diagnosis | None:
+    """The diagnosis of a run; None, with a line on stderr, where nothing can be diagnosed. `tables`: where a point's
+    may have been made already; its trace is not read again then."""
     try:
+        if tables is not None and tables.is_dir():
+            return verdict.judge(sources.from_point(paths[0], tables))
         return verdict.judge(sources.gather(paths, log_of_gpus))
     except sources.SourceError as error:
         print(f"nightsweep diagnose: {error}", file=sys.stderr)
@@ -47,7 +50,7 @@ def diagnose_sweep(results: Path, as_json: bool) -> int:
         record = read_json(folder / "record.json", Record)
         if record is None or record.status != "ok":
             print(f"{point} {ending(record)}", file=sys.stderr if as_json else sys.stdout)
-        elif found := judge_run([folder]):
+        elif found := judge_run([folder], tables=results / "derived" / point):
             documents[point] = found.as_json()
             if not as_json:
                 print(f"{point}\n{screen.screen(found)}")

@@ -36,9 +36,14 @@ def first_host() -> str:
     return names[0] if names else socket.gethostname()
 
 
+def _job() -> str:
+    """What Slurm says of this process's job; empty where it does not answer."""
+    return query.ask("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"]).out
+
+
 def seconds_left() -> float | None:
     """Until Slurm ends this job, or None where that is not known or not limited."""
-    found = re.search(r"EndTime=(\d\S+)", query.ask("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"]).out)
+    found = re.search(r"EndTime=(\d\S+)", _job())
     return datetime.fromisoformat(found[1]).timestamp() - time.time() if found else None
 
 
@@ -46,8 +51,7 @@ def is_ending() -> bool:
     """Whether Slurm is ending this process's job: cancelled, preempted, out of time, or on a node that failed."""
     if not inside():
         return False
-    said = query.ask("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"]).out
-    state = re.search(r"JobState=(\w+)", said)
+    state = re.search(r"JobState=(\w+)", _job())
     return state is not None and state[1] not in ("RUNNING", "SUSPENDED", "PENDING")
 
 

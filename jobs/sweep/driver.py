@@ -28,8 +28,9 @@ class Run:
     sweep: Sweep
     lock: IO[str] | None = field(default=None, init=False)
     all_ok: bool = field(default=True, init=False)
-    ended: bool = field(default=False, init=False)
     """As the last summary found it."""
+    ended: bool = field(default=False, init=False)
+    """Whether the exit status was set: Snakemake, and then logging, close the logger that sets it."""
     latest: ClassVar[Run | None] = None
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 Time of a step is its floating-point work over a share of an H100's peak, and never under a floor that stands for
 launching kernels and talking between ranks. Starting up is a constant for each run. It ignores memory, network,
 data loading and failed attempts, so it tells an evening from a week and no more; it holds for GPUs, not for CPU ranks.
+For a model that is not listed here a step takes the floor.
 
     work of a step   llm    6 * parameters * tokens (with adapters 4: frozen weights get no gradient; DPO 2 more for
                             the reference model, and of both texts of a pair)

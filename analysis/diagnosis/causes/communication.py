@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from analysis.diagnosis.cause import Cause, Fact, list_cause
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics import intervals
@@ -19,33 +19,12 @@ from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import selection
 
 CAUSE = "communication"
-NVLINK_BYTES_PER_S = 25e9
-"""One NVLink 3 or 4 in one direction (NVIDIA A100 and H100 white papers); nvidia-smi counts links as NV18."""
-PCIE_BYTES_PER_S = 31.5e9
-"""PCIe 4.0 x16 in one direction: what GPUs without NVLink have at least."""
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
 """Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""
 
 
 def communicates(e: Evidence) -> bool:
     return any(lane.exposed.calls.height for lane in e.lanes)
-
-
-NETWORK_BYTES_PER_S = Threshold(
-    12.5e9,
-    "bytes/s",
-    "Link of a rank between hosts, and where nothing tells of the link.",
-    "100 Gbit/s; a GPU of a DGX H100 has 400",
-)
-
-
-def link(e: Evidence) -> tuple[float, str]:
-    """Bandwidth between ranks in one direction, bytes/s, and what that is taken from."""
-    hosts = e.record.hosts
-    if len(hosts) == 1 and len(hosts[0].gpus) > 1 and hosts[0].topology:
-        links = [int(n) for n in re.findall(r"\bNV(\d+)\b", hosts[0].topology)]
-        return (min(links) * NVLINK_BYTES_PER_S, f"NV{min(links)}") if links else (PCIE_BYTES_PER_S, "PCIe")
-    return NETWORK_BYTES_PER_S.value, "a network" if len(hosts) > 1 else "an unknown link"
 
 
 def calls(lane: Lane) -> pl.DataFrame:
@@ -78,7 +57,7 @@ REACHABLE_LINK = Threshold(
 def reachable_rate(e: Evidence) -> float:
     """Bus bandwidth that large messages reach: the best of the run, or what the link allows, bytes/s."""
     rates = [_rate(calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)) for lane in e.lanes]
-    return max([REACHABLE_LINK.value * link(e)[0], *rates])
+    return max([REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], *rates])
 
 
 def _rate(own: pl.DataFrame) -> float:
@@ -139,9 +118,12 @@ def slow_saving(e: Evidence, lane: Lane) -> Floats:
     """Exposed transfer, ns a step, that a link as fast as it could be would save."""
     own = calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)
     rate = _rate(own)
-    if not own.height or rate >= SLOW_LINK.value * link(e)[0]:
+    if not own.height or rate >= SLOW_LINK.value * bandwidth_between_ranks(e)[0]:
         return np.zeros(lane.steps.height)
-    return lane.summed(own["start_ns"], own["exposed_ns"].to_numpy() * (1 - rate / (REACHABLE_LINK.value * link(e)[0])))
+    return lane.summed(
+        own["start_ns"],
+        own["exposed_ns"].to_numpy() * (1 - rate / (REACHABLE_LINK.value * bandwidth_between_ranks(e)[0])),
+    )
 
 
 def small_messages(e: Evidence) -> list[Cause]:
@@ -176,7 +158,7 @@ def slow_interconnect(e: Evidence) -> list[Cause]:
     if not communicates(e):
         return []
     rate = max((_rate(calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)) for lane in e.lanes), default=0.0)
-    bandwidth, name = link(e)
+    bandwidth, name = bandwidth_between_ranks(e)
     proposals: list[dict[str, Any]] = [{"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}]
     return list_cause(
         CAUSE,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from analysis.diagnosis import thresholds
 from analysis.diagnosis.causes import (
     communication,
@@ -15,23 +13,23 @@ from analysis.diagnosis.causes import (
     scheduling,
 )
 
-RULES = (
-    *insufficient_parallelism.RULES,
-    *data_loading.RULES,
-    *model_hyperparameters.RULES,
-    *memory_management.RULES,
-    *communication.RULES,
-    *scheduling.RULES,
-    *monitoring.RULES,
+CATEGORIES = (
+    insufficient_parallelism,
+    data_loading,
+    model_hyperparameters,
+    memory_management,
+    communication,
+    scheduling,
+    monitoring,
 )
+RULES = tuple(rule for category in CATEGORIES for rule in category.RULES)
 
 
 def list_thresholds() -> dict[str, thresholds.Threshold]:
     """Every threshold by its name in lower case: the shared ones, then those beside the causes."""
-    modules = [thresholds, *(sys.modules[rule.find.__module__] for rule in RULES)]
     return {
         name.lower(): value
-        for module in modules
+        for module in (thresholds, *CATEGORIES)
         for name, value in vars(module).items()
         if isinstance(value, thresholds.Threshold)
     }

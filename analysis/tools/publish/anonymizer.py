@@ -45,7 +45,7 @@ def is_plain(text: str) -> bool:
     """Whether it is a number, or consists of words of our own. Letters with digits count as one word."""
     if _NUMBER.fullmatch(text) or _PUBLIC.fullmatch(text):
         return True
-    # Four numbers joined by dots may be an address, or a version.
+    # Numbers alone that are no number (above) may be an address.
     words = [word for word in _SPLIT.split(text.lower()) if word]
     return not all(map(str.isdigit, words)) and all(word in vocabulary() for word in words if not _is_count(word, text))
 
@@ -76,7 +76,7 @@ class Anonymizer:
     def __init__(self, hosts: Iterable[str], uuids: Iterable[str], used: Mapping[str, int] | None = None) -> None:
         self.used = Counter({"host": 0, "gpu": 0} | dict(used or {}))
         self.replaced: Counter[str] = Counter()
-        self._names: dict[tuple[str, str], str] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
         short = sorted({short_name(host) for host in hosts}, key=_natural)
         # Where a host is really called node2, another one must not be published under this name.
         words = ("node", "host", "machine", "computer")
@@ -142,7 +142,7 @@ class Anonymizer:
                 word = "sweep" if name == "name" else name
                 return value if is_plain(value) else f"{word}{self._number(word, value)}"
             case Kind.SYMBOL:
-                return self._words(value) if _PATHS.search(value) or UUID.search(value) else _without_address(value)
+                return self._words(value) if _PATHS.search(value) or UUID.search(value) else ADDRESS.sub(HIDDEN, value)
             case Kind.WORDS:
                 return self._words(value)
             case Kind.OUT:
@@ -150,10 +150,10 @@ class Anonymizer:
 
     def _number(self, word: str, name: str) -> int:
         """The number of a pseudonym: that which the name has, or the next one."""
-        if (word, name) not in self._names:
+        if (word, name) not in self._numbers:
             self.used[word] += 1
-            self._names[word, name] = str(self.used[word])
-        return int(self._names[word, name])
+            self._numbers[word, name] = self.used[word]
+        return self._numbers[word, name]
 
     def _words(self, value: str) -> str:
         """Word by word; what is between the words stays."""
@@ -164,10 +164,6 @@ class Anonymizer:
 
 def _bare(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-")
-
-
-def _without_address(value: str) -> str:
-    return ADDRESS.sub(HIDDEN, value)
 
 
 def _atom(text: str) -> str:

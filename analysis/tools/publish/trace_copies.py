@@ -103,10 +103,8 @@ def _event(event: dict[str, Any], anonymizer: Anonymizer) -> dict[str, Any]:
     kinds |= {f"args.{name}": kind for name, kind in allowed.KINETO_ARGS.items()}
     if event.get("cat") in allowed.SYMBOL_CATEGORIES:
         kinds["name"] = Kind.SYMBOL
-    known: dict[str, Any] = {
-        key: event[key] for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "id", "bp") if key in event
-    }
+    known: dict[str, Any] = {key: value for key, value in event.items() if key in KNOWN_KEYS}
     if isinstance(event.get("args"), dict):
-        numbers = event["ph"] == "C" if "ph" in event else False
-        known["args"] = {key: value for key, value in event["args"].items() if key in KNOWN_ARGS or numbers}
+        is_counter = event.get("ph") == "C"  # whose args are its values, by names of their own
+        known["args"] = {key: value for key, value in event["args"].items() if key in KNOWN_ARGS or is_counter}
     return anonymizer.tree(known, kinds)  # type: ignore[no-any-return]

@@ -133,7 +133,7 @@ def split_method(p: Point) -> Reason | None:
 def split_llm(p: Point) -> Reason | None:
     given = [name for name, usual in (("float8", "none"), ("loss_chunks", 0)) if getattr(p, name) not in (None, usual)]
     if _split(p) and given:
-        text = f"{_splitter(p)} with {given[0]} {getattr(p, given[0])}: it has products of its own for split layers"
+        text = f"{_splitter(p)} with {given[0]} {getattr(p, given[0])}: split layers use their own matrix products"
         return Reason((given[0], *_split(p)), text)
     return None
 

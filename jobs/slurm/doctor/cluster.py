@@ -11,8 +11,8 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jobs.slurm.doctor.findings import Finding, arguments, fail, ok, warn
-from jobs.slurm.query import Answer, ask, has_accounting, last_line, parse_config, whole
+from jobs.slurm.doctor.findings import Finding, arguments, ask, fail, ok, warn
+from jobs.slurm.query import Answer, has_accounting, last_line, parse_config, whole
 
 COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "sinfo")
 OLDEST = (20, 11)

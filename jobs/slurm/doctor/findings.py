@@ -1,11 +1,16 @@
-"""What the doctor says: findings."""
+"""What the doctor says, and for how long it waits for an answer."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
+from jobs.slurm import query
+
 OK, WARN, FAIL = "ok", "warn", "FAIL"
+ask = functools.partial(query.ask, timeout_s=10.0)
+"""Sooner than where jobs depend on the answer: a person waits."""
 
 
 @dataclasses.dataclass(frozen=True)

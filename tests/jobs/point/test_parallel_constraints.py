@@ -36,8 +36,8 @@ REFUSED = [
     (VIT | TWO | {"strategy": "fsdp2", "tensor_parallel": 2}, "tensor_parallel 2 splits llama models, not vit_s"),
     (TP | {"method": "lora"}, "tp splits whole models only; method is lora"),
     (PP | {"method": "dpo"}, "pp splits whole models only; method is dpo"),
-    (TP | {"float8": "rowwise"}, "tp with float8 rowwise: it has products of its own for split layers"),
-    (PP | {"loss_chunks": 4}, "pp with loss_chunks 4: it has products of its own for split layers"),
+    (TP | {"float8": "rowwise"}, "tp with float8 rowwise: split layers use their own matrix products"),
+    (PP | {"loss_chunks": 4}, "pp with loss_chunks 4: split layers use their own matrix products"),
     (TP | {"ranks_per_node": 3}, "3 ranks cannot share the 8 key/value heads of llama-1b evenly"),
     (
         NANO | {"strategy": "fsdp2", "ranks_per_node": 4, "tensor_parallel": 4},

@@ -1,25 +1,16 @@
 """Real ranks on a real Slurm: the whole chain over one and two nodes, failures of ranks, and a node that is lost."""
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
 import time
-from contextlib import suppress
-from pathlib import Path
 
 import polars as pl
-import psutil
 import pytest
 
 from analysis.figures.families import FAMILIES
 from tests.cluster.slurm import Cluster, Shape, available
+from tests.jobs.slurm.sweep_run import BASE, finish, start
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[3]
-BASE = "workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1"
 CHAIN = f"""
 name: chain
 base: {{{BASE}, timed_steps: 3, traced_steps: 1}}
@@ -42,28 +33,6 @@ def cluster(tmp_path_factory):
         pytest.skip(why)
     with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=3)) as started:
         yield started
-
-
-def start(cluster, folder, sweep, *more):
-    (folder / "sweep.yaml").write_text(sweep)
-    command = ["snakemake", *more, "-s", str(ROOT / "Snakefile"), "--directory", str(folder), "--profile"]
-    command += [str(ROOT / "profiles/slurm"), "--configfile", "sweep.yaml", "--latency-wait", "10"]
-    command += ["--default-resources", "mem_mb=1000", "cpus_per_task=1", "gpus_per_node=1", "--submitit-poll-s", "5"]
-    environment = cluster.environment | {"PATH": f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"}
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-def finish(process, status=0):
-    """What it says. `status`: 1 where a point is not ok."""
-    try:
-        _, errors = process.communicate(timeout=300)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        pytest.fail(process.communicate()[1])
-    assert process.returncode == status, errors
-    return errors
 
 
 def test_chain(cluster, tmp_path):
@@ -133,77 +102,3 @@ def test_the_launcher_stops_before_slurm_would(cluster, tmp_path):
     assert (record["status"], record["reason"]) == ("failed", "time_limit")
     assert record["message"].startswith("still running after") and record["looks"]["timed"]["wall_s"] < 60
     assert (path.parent / "timed/rank0.stacks.txt").stat().st_size
-
-
-STOPPED = f"""
-name: stopped
-base: {{{BASE}, timed_steps: 100, traced_steps: 0, ranks_per_node: 2}}
-axes: {{seed: [1, 2, 3]}}
-resources: {{timeout_min: 10}}
-"""
-
-
-def records(folder):
-    return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("results/*/points/*/record.json")}
-
-
-def test_stopped_at_any_moment_and_resumed(cluster, tmp_path):
-    """Ctrl-C, again and again: no point gets a false result, none is measured twice, all are there in the end."""
-    chance = random.Random(int(os.environ.get("NIGHTSWEEP_SEED", "1")))
-    measured = {}
-    for _ in range(int(os.environ.get("NIGHTSWEEP_STOPS", "2"))):
-        driver = start(cluster, tmp_path, STOPPED, "points")
-        with suppress(subprocess.TimeoutExpired):
-            driver.wait(chance.uniform(3, 25))
-        driver.send_signal(chance.choice((signal.SIGINT, signal.SIGTERM)))
-        driver.communicate(timeout=200)
-        wait_for_no_jobs(cluster)
-        found = records(tmp_path)
-        assert {record["status"] for record in found.values()} <= {"ok"}, found
-        assert found.items() >= measured.items()
-        measured = found
-    assert "3 of 3 points ok" in finish(start(cluster, tmp_path, STOPPED, "points"))
-    assert len(records(tmp_path)) == 3 and records(tmp_path).items() >= measured.items()
-
-
-def wait_for_no_jobs(cluster):
-    deadline = time.monotonic() + 200
-    while [row for row in cluster.jobs() if row["state"] in ("RUNNING", "PENDING", "COMPLETING")]:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-
-
-@pytest.mark.parametrize("victim", ["launcher", "rank", "slurmstepd"])
-def test_a_process_is_killed(cluster, tmp_path, victim):
-    """What was killed decides: a rank is the point's failure, a launcher or Slurm's own process starts it again."""
-    sweep = STOPPED.replace("[1, 2, 3]", "[1]").replace("100", "250").replace("stopped", victim)
-    driver = start(cluster, tmp_path, sweep, "points")
-    wait_for_a_step(tmp_path, driver)
-    supervisor = running(tmp_path, "jobs.rank.supervisor")
-    {
-        "launcher": lambda: running(tmp_path, "jobs.launch.launch"),
-        "rank": lambda: running(tmp_path, "jobs.rank.worker"),
-        "slurmstepd": supervisor.parent,
-    }[victim]().kill()
-    said = finish(driver) if victim != "rank" else driver.communicate(timeout=300)[1]
-    (record,) = records(tmp_path).values()
-    if victim == "rank":
-        assert (record["status"], record["reason"]) == ("failed", "rank_killed"), said
-    else:
-        assert (record["status"], record["attempt"]) == ("ok", 2), said
-
-
-def running(folder, module):
-    """A process of this module itself, not of a shell around it, that works in the folder."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.cwd() == str(folder) and process.cmdline()[1:3] == ["-m", module]:
-                return process
-    raise LookupError(module)
-
-
-def wait_for_a_step(folder, driver):
-    deadline = time.monotonic() + 180
-    while not any("step" in beat.read_text() for beat in folder.glob("results/*/points/*/timed.*/rank0.heartbeat")):
-        assert time.monotonic() < deadline and driver.poll() is None
-        time.sleep(0.2)

@@ -1,0 +1,34 @@
+"""A sweep of real points through Snakemake on a Slurm of the tests."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+BASE = "workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1"
+
+
+def start(cluster, folder, sweep, *more):
+    (folder / "sweep.yaml").write_text(sweep)
+    command = ["snakemake", *more, "-s", str(ROOT / "Snakefile"), "--directory", str(folder), "--profile"]
+    command += [str(ROOT / "profiles/slurm"), "--configfile", "sweep.yaml", "--latency-wait", "10"]
+    command += ["--default-resources", "mem_mb=1000", "cpus_per_task=1", "gpus_per_node=1", "--submitit-poll-s", "5"]
+    environment = cluster.environment | {"PATH": f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def finish(process, status=0):
+    """What it says. `status`: 1 where a point is not ok."""
+    try:
+        _, errors = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail(process.communicate()[1])
+    assert process.returncode == status, errors
+    return errors
