@@ -21,6 +21,7 @@ from jobs.record.json_files import read_json
 from jobs.record.launch_files import RankError, RankExit
 from jobs.record.record import Failure
 from jobs.slurm import allocation
+from jobs.slurm.query import last_line
 from jobs.sweep.order import Order
 from jobs.workloads import compute
 
@@ -241,5 +242,6 @@ class Ranks:
         if now - max(self.started, last_move(self.run_folder)) > self.limits.stall_s:
             return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s: {self.places()}")
         if not self.alive() and len(exits(self.run_folder, self.point)) < self.point.processes:
-            return Outcome("launch_failed", "ranks ended without saying how; see the log")
+            said = last_line(self.run_folder.log.read_text(errors="replace"))
+            return Outcome("launch_failed", f"ranks ended without saying how; the last line of their log: {said}")
         return Outcome()

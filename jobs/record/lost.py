@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,10 @@ class Loss:
     reason: Reason
     message: str
     again: bool = False
+
+    def named_nodes(self) -> list[str]:
+        """Nodes that the message names: Slurm may take minutes to notice that they are gone."""
+        return re.findall(r"(?:Node failure on|on node) ([\w.-]*\w)", self.message)
 
 
 # How Slurm says that a job ended (man squeue, JOB STATE CODES), as a reason of jobs/record/failures.py.

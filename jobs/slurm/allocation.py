@@ -20,7 +20,8 @@ MARGIN_S = 60.0
 
 # What srun and slurmstepd print when it is not the ranks' own fault.
 _BLAMES: tuple[tuple[re.Pattern[str], Reason], ...] = (
-    (re.compile(r"node failure on (\S+)|due to node failure", re.IGNORECASE), "node_failure"),
+    (re.compile(r"node failure on |due to node failure", re.IGNORECASE), "node_failure"),
+    (re.compile(r"task launch for \S+ failed on node |required node not available", re.IGNORECASE), "node_failure"),
     (re.compile(r"due to preemption", re.IGNORECASE), "preempted"),
     (re.compile(r"due to time limit", re.IGNORECASE), "time_limit"),
 )

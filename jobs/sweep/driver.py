@@ -92,13 +92,16 @@ class Run:
         """Print how the points ended, what failed, where the report is."""
         points = rounds.all_ids(self.folder, self.own)
         records = {point: read_json(self.folder / "points" / point / "record.json", Record) for point in points}
-        bad = {point: record for point, record in records.items() if record is None or record.status != "ok"}
-        self.all_ok = not bad
-        print(f"{len(records) - len(bad)} of {len(records)} points ok", file=sys.stderr)
+        bad = {point: record for point, record in records.items() if record and record.status != "ok"}
+        unrun = sum(record is None for record in records.values())
+        self.all_ok = not bad and not unrun
+        print(f"{len(records) - len(bad) - unrun} of {len(records)} points ok", file=sys.stderr)
         for point, record in list(bad.items())[:MOST_LINES]:
             print(f"  {point} {ending(record)}", file=sys.stderr)
         if len(bad) > MOST_LINES:
             print(f"  and {len(bad) - MOST_LINES} more", file=sys.stderr)
+        if unrun:
+            print(f"  {unrun} not run; the same command runs them", file=sys.stderr)
         page = self.folder / "report.html"
         if page.exists():
             print(f"report: {page.resolve()}", file=sys.stderr)

@@ -1,11 +1,14 @@
 """The executor: takes all jobs that are ready, submits them as arrays, watches them with one query, brings them home.
 
-A job's end is seen by the file that submitit leaves in the batch step; the scheduler is asked every `poll_s` at most,
-for all jobs at once, and tells about those that can leave nothing: node failures, preemption, cancelled jobs.
+A job without an id and a name is yet to be sent: new, lost and to be started again, or held back because the scheduler
+takes no more for now. One with a name alone was sent when the scheduler did not answer. A job's end is seen by the file
+that submitit leaves in the batch step; the scheduler is asked every `poll_s` at most, for all jobs at once, and tells
+about those that can leave nothing: node failures, preemption, cancelled jobs.
 """
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import time
@@ -14,21 +17,27 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
 from jobs.record.lost import Loss
-from jobs.slurm.executor import job_end, point_job, request
+from jobs.slurm.executor import job_end, point_job, refusal, request, waiting
 from jobs.slurm.executor.job_end import Track
-from jobs.slurm.executor.journal import Entry, Journal
+from jobs.slurm.executor.journal import Journal
 from jobs.slurm.executor.local import Local
+from jobs.slurm.executor.refusal import Refused, TooMany
 from jobs.slurm.executor.request import Request
-from jobs.slurm.executor.scheduler import Refused, Slurm, State, forget_allocation, masters
+from jobs.slurm.executor.scheduler import Slurm, State, forget_allocation, masters
 from jobs.slurm.query import Unreachable
 
 ROOT = Path(".snakemake/submitit")
 TICK_S = 2
 FIRST_QUERY_S = 5.0
+FEW = 3
+"""So many jobs that could not start their command, and none that could, stop the run."""
+TOLD = {"progress": True}
+"""Marks a line for the screen that is no warning."""
 
 
 class Executor(RemoteExecutor):  # type: ignore[misc]
@@ -37,7 +46,10 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def __post_init__(self) -> None:
         forget_allocation()
         self.options = self.workflow.executor_settings
-        self.backend: Slurm | Local = Local() if self.options.cluster == "local" else Slurm()
+        try:
+            self.backend: Slurm | Local = Local() if self.options.cluster == "local" else Slurm()
+        except (Refused, Unreachable) as error:
+            raise WorkflowError(str(error)) from None
         self.journal = Journal(ROOT)
         self.earlier = self.journal.load_unfinished()
         self.submitting = threading.RLock()
@@ -45,6 +57,11 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         # Snakemake's own list of active jobs is empty while they are being checked, so it cannot say what to cancel
         self.open: dict[str, SubmittedJobInfo] = {}
         self.arrays: dict[str, list[str] | None] = {}
+        self.largest = min(self.options.array_size, self.backend.largest_array)
+        self.room: dict[Request, int] = {}
+        self.held = 0
+        self.passed = False
+        self.waiting = waiting.Waiting()
         self.interval = FIRST_QUERY_S
         self.next_query = 0.0
         self.next_seconds_between_status_checks = TICK_S
@@ -54,46 +71,65 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def run_jobs(self, jobs: list[Any]) -> None:
         self._heed_signals()
-        groups: dict[Request, list[SubmittedJobInfo]] = {}
+        infos = []
         for job in jobs:
             self.run_job_pre(job)
             info = self._prepare(job)
             self.open[info.aux["track"].key] = info
-            entry = self.earlier.pop(info.aux["track"].key, None)
-            if entry is not None and self._adopt(info, entry):
-                self.report_job_submission(info)
-            else:
-                groups.setdefault(info.aux["track"].request, []).append(info)
-        for infos in groups.values():
-            self._submit(infos)
-            for info in infos:
-                self.report_job_submission(info)
+            infos.append(info)
+        adopted = [info.external_jobid or "?" for info in infos if self._adopt(info)]
+        if adopted:
+            self._tell(f"{waiting.count(len(adopted))} of an earlier run go on: {waiting.arrays(adopted)}")
+        self._send(infos)
+        for info in infos:
+            self.report_job_submission(info)
+        self._stop_where_nothing_passes()
 
     def run_job(self, job: Any) -> None:
         self.run_jobs([job])
 
+    def _tell(self, line: str) -> None:
+        self.logger.info(line, extra=TOLD)
+
     def _prepare(self, job: Any) -> SubmittedJobInfo:
         asked = request.from_job(job.resources, job.threads, self.options)
         key = "\n".join(sorted(map(str, job.output))) or f"job {job.jobid}"
-        track = Track(key, asked, self.format_job_exec(job), self.journal.folder, "", (0, 1))
+        track = Track(key, asked, self.format_job_exec(job))
         return SubmittedJobInfo(job, external_jobid=None, aux={"track": track})
 
-    def _adopt(self, info: SubmittedJobInfo, entry: Entry) -> bool:
+    def _adopt(self, info: SubmittedJobInfo) -> bool:
         """Take over a job that an earlier driver submitted; False where none came of it, or someone wants it again."""
-        if self.options.cluster == "local" or job_end.is_wanted_again(entry):
-            return False
         track = info.aux["track"]
+        entry = self.earlier.pop(track.key, None)
+        if entry is None or self.options.cluster == "local" or job_end.is_wanted_again(entry):
+            return False
         track.folder, track.name, track.place = entry.folder, entry.name, (entry.index, entry.size)
         track.losses = entry.losses
         info.external_jobid = entry.job_id
-        if entry.job_id is None:
-            try:
-                if not self._look_up(info):
-                    return False
-            except Unreachable as error:
-                self._report_outage(str(error))  # looked for again when the scheduler answers
-        self.logger.info(f"{info.external_jobid} of an earlier run goes on: {track.key}")
         return True
+
+    def _send(self, infos: list[SubmittedJobInfo]) -> None:
+        """Submit those that are yet to be sent, by request; after an outage, look first whether the scheduler has them
+        after all."""
+        held, sent = 0, []
+        try:
+            groups: dict[Request, list[SubmittedJobInfo]] = {}
+            for info in infos:
+                track = info.aux["track"]
+                if info.external_jobid is None and not track.refused and not (track.name and self._look_up(info)):
+                    groups.setdefault(track.request, []).append(info)
+            for asked, group in groups.items():
+                held += len(self._submit(asked, group))
+                sent += [info.external_jobid for info in group if info.external_jobid]
+        except Unreachable as error:
+            self._report_outage(str(error))
+        if sent:
+            self._tell(f"submitted {waiting.count(len(sent))}: {waiting.arrays(sent)}")
+            self.interval = FIRST_QUERY_S
+            self.next_query = time.monotonic() + self.interval
+        if held and not self.held:
+            self._tell(f"{waiting.count(held)} are kept here until the scheduler takes more")
+        self.held = held
 
     def _look_up(self, info: SubmittedJobInfo) -> bool:
         """Look for a job whose submission was not answered by the name of its array; one query an array."""
@@ -105,16 +141,34 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             info.external_jobid = ids[track.place[0]]
         return ids is not None
 
-    def _submit(self, infos: list[SubmittedJobInfo]) -> None:
-        """Send jobs of one request, as arrays; those that cannot be sent now keep no id and are sent later."""
-        size = min(self.options.array_size, self.backend.largest_array)
-        for first in range(0, len(infos), size):
-            with self.submitting:
-                self._submit_array(infos[first : first + size])
-        self.interval = FIRST_QUERY_S
-        self.next_query = time.monotonic() + self.interval
+    def _submit(self, asked: Request, infos: list[SubmittedJobInfo]) -> list[SubmittedJobInfo]:
+        """Send jobs of one request as arrays; those for which there is no room. Raises Unreachable.
+
+        Where the scheduler takes no more, the array is halved until it does. Later, as many are offered as jobs have
+        ended since, and at least one: the limit may be shared with others.
+        """
+        size = max(1, min(self.room.get(asked, self.largest), self.largest))
+        while infos and size and not self.stopping:
+            part = infos[:size]
+            try:
+                with self.submitting:
+                    self._submit_array(part)
+            except TooMany as error:
+                if len(part) == 1 and error.doubtful and not any(i.external_jobid for i in self.open.values()):
+                    part[0].aux["track"].refused = str(error)  # none of ours is in its way
+                    return infos[1:]
+                if not self.held and asked not in self.room:
+                    self.logger.warning(f"the scheduler does not take {waiting.count(len(part))} at once: {error}")
+                size = len(part) // 2
+                self.room[asked] = 0
+            else:
+                infos = infos[len(part) :]
+        if not infos:
+            self.room.pop(asked, None)
+        return infos
 
     def _submit_array(self, infos: list[SubmittedJobInfo]) -> None:
+        """Send one array. Raises TooMany and Unreachable; after the latter the scheduler may have it."""
         if self.stopping:
             return
         tracks = [info.aux["track"] for info in infos]
@@ -122,72 +176,90 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.journal.intend(name, [t.key for t in tracks], [t.losses for t in tracks])
         for place, track in enumerate(tracks):
             track.folder, track.name, track.place = self.journal.folder / name, name, (place, len(tracks))
+        commands = [t.command for t in tracks]
         try:
             ids = self.backend.submit(
-                self.journal.folder / name,
-                name,
-                tracks[0].request,
-                [t.command for t in tracks],
-                self.options.array_parallelism,
+                tracks[0].folder, name, tracks[0].request, commands, self.options.array_parallelism
             )
-        except Unreachable as error:
-            self._report_outage(str(error))
-            return
-        except (Refused, ValueError) as error:
+        except (Refused, TooMany, ValueError) as error:
             self.journal.refuse(name)
-            self.logger.error(f"the scheduler refuses {len(tracks)} jobs: {error}")
+            shutil.rmtree(tracks[0].folder, ignore_errors=True)
             for track in tracks:
-                track.refused = str(error)
+                track.name = ""
+            if isinstance(error, TooMany):
+                raise
+            for track in tracks:
+                track.refused = refusal.advised(str(error))
             return
         self.journal.accept(name, ids)
         for info, job_id in zip(infos, ids, strict=True):
             info.external_jobid = job_id
 
-    def _submit_waiting(self, infos: list[SubmittedJobInfo]) -> None:
-        """Send what an outage held back; first look whether the scheduler has it after all."""
-        groups: dict[Request, list[SubmittedJobInfo]] = {}
-        for info in infos:
-            if not self._look_up(info):
-                groups.setdefault(info.aux["track"].request, []).append(info)
-        for group in groups.values():
-            self._submit(group)
+    def _stop_where_nothing_passes(self) -> None:
+        """End the run where the scheduler takes none of its jobs, or none can start its command: the same reason would
+        otherwise become the result of every point."""
+        tracks = [info.aux["track"] for info in self.open.values()]
+        refused = [track for track in tracks if track.refused]
+        unstarted = sum(track.name != "" for track in refused)
+        if self.stopping or self.passed or not refused or (len(refused) < len(tracks) and unstarted < FEW):
+            return
+        reasons = list(dict.fromkeys(f"  {track.refused}" for track in refused))[:FEW]
+        title = f"none of {waiting.count(len(tracks))} can run, so the run ends here; no point has got a result:"
+        self._cancel_all()
+        self.workflow.scheduler.executor_error_callback(WorkflowError("\n".join([title, *reasons])))
 
     # ---- home -----------------------------------------------------------------------------------------------------
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
         states = self._query(active_jobs)  # may last until after cancel_jobs, whose doing is no end of a point
-        finished = job_end.list_finished({info.aux["track"].folder for info in active_jobs})
+        finished = job_end.list_finished({i.aux["track"].folder for i in active_jobs if i.aux["track"].name})
         for info in active_jobs:
             track, job_id = info.aux["track"], info.external_jobid
+            if job_end.is_open(track, job_id, finished, states):
+                yield info
+                continue
             code = job_end.exit_code(track.folder, job_id) if job_id in finished else None
-            if states is not None and job_id in states:
-                self._report_waiting(track, states[job_id])
-            end = job_end.judge_end(track, job_id, code, point_job.record_of(info.job), states)
-            if end is None or (isinstance(end, Loss) and (self.stopping or self._send_again(info, end))):
+            found = point_job.record_of(info.job)
+            end = job_end.judge_end(track, job_id, code, found, states)
+            if end is None or self._is_kept(info, end, found is not None):
                 yield info
             else:
                 self.journal.end(track.key)
                 self.open.pop(track.key, None)
+                self.room = {asked: room + 1 for asked, room in self.room.items()}
                 self._report(info, end)
+        self._stop_where_nothing_passes()
+
+    def _is_kept(self, info: SubmittedJobInfo, end: Loss | bool, is_point: bool) -> bool:
+        """Whether a job goes on in spite of its end: it is sent again, or the same end may await all jobs."""
+        track = info.aux["track"]
+        if isinstance(end, Loss) and self.stopping:
+            return True
+        if isinstance(end, Loss) and end.reason == "launch_failed" and (is_point or track.refused):
+            track.refused = end.message
+            return not self.passed
+        self.passed = True
+        return isinstance(end, Loss) and self._sends_again(info, end)
 
     def _query(self, infos: list[SubmittedJobInfo]) -> dict[str, State] | None:
-        """States of all jobs when it is time to ask, else None; also sends what an outage held back."""
+        """States of all jobs when it is time to ask, else None; also sends what is yet to be sent."""
         if not infos or time.monotonic() < self.next_query:
             return None
-        try:
-            unsent = [i for i in infos if i.external_jobid is None and not i.aux["track"].refused]
-            if unsent and not self.stopping:
-                self._submit_waiting(unsent)
-            ids = [info.external_jobid for info in infos if info.external_jobid]
-            states = self.backend.states(ids) if ids else {}
-            if self.outage:
-                self.logger.warning("the scheduler answers again")
-                self.outage = ""
-        except Unreachable as error:
-            self._report_outage(str(error))
-            states = None
         self.interval = min(self.interval * 1.5, self.options.poll_s)
         self.next_query = time.monotonic() + self.interval
+        if not self.stopping:
+            self._send(infos)
+        ids = [info.external_jobid for info in infos if info.external_jobid]
+        try:
+            states = self.backend.states(ids) if ids else {}
+            if not self.stopping:
+                self._look_at_queue(infos, states)
+        except Unreachable as error:
+            self._report_outage(str(error))
+            return None
+        if self.outage:
+            self.logger.warning("the scheduler answers again")
+            self.outage = ""
         return states
 
     def _report_outage(self, text: str) -> None:
@@ -195,15 +267,20 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self.logger.warning(f"the scheduler does not answer; jobs go on, and so does the watch: {text}")
         self.outage = text
 
-    def _report_waiting(self, track: Track, state: State) -> None:
-        """Say once when a job waits for something that time alone may not bring."""
-        usual = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency")
-        if state.name == "PENDING" and state.why not in usual and state.why != track.waits:
-            track.waits = state.why
-            self.logger.warning(f"{track.key.splitlines()[0]} waits in the queue: {state.why}")
+    def _look_at_queue(self, infos: list[SubmittedJobInfo], states: dict[str, State]) -> None:
+        """Say what jobs wait for, and give up on those that would wait for ever."""
+        pending = [(i, states[i.external_jobid]) for i in infos if states.get(i.external_jobid, State("")).pending]
+        for line in self.waiting.lines(state.why for _, state in pending):
+            self._tell(line)
+        never = [(info, state.why) for info, state in pending if refusal.never_passes(state.why)]
+        if never:
+            self.backend.cancel([info.external_jobid for info, _ in never], [])
+        for info, why in never:
+            info.external_jobid, info.aux["track"].name = None, ""
+            info.aux["track"].refused = refusal.advised(f"Slurm would let it wait for ever: {why}")
 
-    def _send_again(self, info: SubmittedJobInfo, loss: Loss) -> bool:
-        """Submit a lost job again where that makes sense, away from nodes that are down."""
+    def _sends_again(self, info: SubmittedJobInfo, loss: Loss) -> bool:
+        """Make a lost job one that is yet to be sent, where that makes sense, away from nodes that are down."""
         track = info.aux["track"]
         if not loss.again or track.losses >= self.options.resubmissions:
             return False
@@ -216,9 +293,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if found and found[1] is not None:
             found[0].unlink()
         track.losses += 1
-        track.request = track.request.avoid(bad)
-        info.external_jobid, track.missing_since, track.waits, track.nodes = None, None, "", ""
-        self._submit([info])
+        track.request = track.request.avoid(sorted({*bad, *loss.named_nodes()}))
+        info.external_jobid, track.missing_since, track.name, track.nodes = None, None, "", ""
+        self.next_query = 0.0
         return True
 
     def _report(self, info: SubmittedJobInfo, end: Loss | bool) -> None:
@@ -249,6 +326,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Cancel everything; keeps trying for a while when the scheduler does not answer."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._cancel_all()
+
+    def _cancel_all(self) -> None:
         self.stopping = True
         with self.submitting:
             infos = list(self.open.values())

@@ -19,6 +19,7 @@ from jobs.record.record import Record
 from jobs.slurm.executor.journal import Entry
 from jobs.slurm.executor.request import Request
 from jobs.slurm.executor.scheduler import State
+from jobs.slurm.query import last_line
 
 MISSING_S = 120.0
 """A job that the scheduler has not known for so long is lost; shorter gaps are its own delays, or the file system's."""
@@ -35,13 +36,12 @@ class Track:
     key: str
     request: Request
     command: str
-    folder: Path
-    name: str
-    place: tuple[int, int]
+    folder: Path = Path()
+    name: str = ""
+    place: tuple[int, int] = (0, 1)
     losses: int = 0
     missing_since: float | None = None
     refused: str | None = None
-    waits: str = ""
     nodes: str = ""
 
 
@@ -49,6 +49,18 @@ def list_finished(folders: Iterable[Path]) -> set[str]:
     """Ids of jobs that left submitit's result: one listing for each array's folder."""
     names = [entry.name for folder in folders if folder.is_dir() for entry in os.scandir(folder)]
     return {name.removesuffix(_RESULT) for name in names if name.endswith(_RESULT)}
+
+
+def is_open(track: Track, job_id: str | None, finished: set[str], states: Mapping[str, State] | None) -> bool:
+    """Whether nothing was heard that could be the job's end, so that its record need not be read."""
+    if track.refused or job_id in finished:
+        return False
+    if states is None or job_id is None:
+        return True
+    if job_id in states and states[job_id].active:
+        track.missing_since, track.nodes = None, states[job_id].nodes
+        return True
+    return False
 
 
 def exit_code(folder: Path, job_id: str) -> int:
@@ -78,10 +90,8 @@ def judge_end(
 
     code: of the job's command, where it ended; states: what the scheduler said, where it was asked just now.
     """
-    if track.refused:
-        return Loss("launch_failed", f"not submitted: {track.refused}")
-    if job_id is None:
-        return None
+    if track.refused or job_id is None:
+        return Loss("launch_failed", track.refused or "not submitted")
     record = found[1] if found else None
     done = code == 0 and (found is None or record is not None)
     if done and record is not None and record.reason in AGAIN:
@@ -94,7 +104,7 @@ def judge_end(
     if state is None:
         return _judge_missing(track, done)
     track.nodes = state.nodes or track.nodes
-    if state.active:
+    if state.active:  # its batch step has ended, and Slurm is not yet done with it
         track.missing_since = None
         return None
     if record is not None and record.status == "ok":
@@ -109,7 +119,8 @@ def _judge_unrecorded(track: Track, job_id: str, code: int | None, found: Found,
     if code in (None, 0) and state.name == "COMPLETED":
         return _judge_missing(track, done=False)
     log = JobPaths(track.folder, job_id, 0).stdout
-    message = f"the job ended as {state.name}, code {code}, without a record; see {log}"
+    said = last_line(log.read_text(errors="replace")) if log.exists() else ""
+    message = f"the job ended as {state.name}, code {code}, without a record: {said or 'not a word'} ({log})"
     if found and count_attempts(found[0].parent):  # its launcher was killed
         return Loss("lost", message, again=True)
     return Loss("launch_failed", message)

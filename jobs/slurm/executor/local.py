@@ -8,8 +8,9 @@ from pathlib import Path
 import submitit
 
 from jobs.slurm.executor import payload
+from jobs.slurm.executor.refusal import Refused
 from jobs.slurm.executor.request import Request
-from jobs.slurm.executor.scheduler import Refused, State
+from jobs.slurm.executor.scheduler import State
 
 
 class Local:

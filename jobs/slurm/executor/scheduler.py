@@ -5,6 +5,8 @@ submitit's own waiting is not used: without accounting it never ends, and with i
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -18,24 +20,13 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from jobs.slurm import query
 from jobs.slurm.executor import payload
+from jobs.slurm.executor.refusal import Refused, error_of
 from jobs.slurm.executor.request import Request
-from jobs.slurm.query import Unreachable
 
 ACTIVE = frozenset(
     {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"}
     | {"RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
-# What sbatch says when the controller, not the request, is at fault. The job may still have been accepted.
-_TRANSIENT = re.compile(
-    r"unable to contact slurm controller|socket timed out|temporarily unable|connection (refused|timed out)|"
-    r"backup controller|slurm_receive_msg|zero bytes were transmitted|submit limit|"
-    r"slurmdbd|transport endpoint|protocol authentication|munge encode failed|try again",
-    re.IGNORECASE,
-)
-
-
-class Refused(Exception):
-    """The scheduler will not take the request."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +36,10 @@ class State:
     name: str
     nodes: str = ""
     why: str = ""
+
+    @property
+    def pending(self) -> bool:
+        return self.name == "PENDING"
 
     @property
     def active(self) -> bool:
@@ -74,17 +69,16 @@ class Slurm:
         self.queries = 0
 
     def submit(self, folder: Path, name: str, request: Request, commands: list[str], parallel: int) -> list[str]:
-        """Send the commands as one array; their job ids. Raises Refused or Unreachable."""
+        """Send the commands as one array; their job ids. Raises Refused, TooMany or Unreachable."""
         executor = submitit.SlurmExecutor(folder=folder)
         executor.update_parameters(
             job_name=name, array_parallelism=parallel, use_srun=False, stderr_to_stdout=True, **request.parameters()
         )
         try:
-            jobs = executor.map_array(payload.run, commands, [str(Path.cwd())] * len(commands))
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the error says
+                jobs = executor.map_array(payload.run, commands, [str(Path.cwd())] * len(commands))
         except (FailedJobError, FailedSubmissionError, subprocess.SubprocessError, OSError) as error:
-            lines = [line for line in str(error).splitlines() if "error" in line.lower()] or [str(error)]
-            text = " ".join(line.strip() for line in lines)[:300]
-            raise (Unreachable if _TRANSIENT.search(text) else Refused)(text) from None
+            raise error_of(str(error)) from None
         return [job.job_id for job in jobs]
 
     def find(self, name: str, size: int) -> list[str] | None:
@@ -99,12 +93,20 @@ class Slurm:
         return [found[1]] if size == 1 else [f"{found[1]}_{i}" for i in range(size)]
 
     def states(self, ids: Iterable[str]) -> dict[str, State]:
-        """States of these jobs by one query; those that the scheduler does not know are absent. Raises Unreachable."""
+        """States of these jobs; those that the scheduler does not know are absent. Raises Unreachable.
+
+        One query for all; with accounting, which does not say what pending jobs wait for, a second one where any does.
+        """
+        queue = ("squeue", "-h", "-r", "--me", "-o", "%i|%T|%N|%r")
         self.queries += 1
-        if self.accounting:
-            asked = ",".join(masters(ids))
-            return parse(query.read("sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList,Reason", "-j", asked))
-        return parse(query.read("squeue", "-h", "-r", "-t", "all", "--me", "-o", "%i|%T|%N|%r"))
+        if not self.accounting:
+            return parse(query.read(*queue, "-t", "all"))
+        asked = ",".join(masters(ids))
+        found = parse(query.read("sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList", "-j", asked))
+        if any(state.pending for state in found.values()):
+            waiting = parse(query.read(*queue, "-t", "pending"))
+            found |= {i: state for i, state in waiting.items() if i in found and found[i].pending}
+        return found
 
     def bad_nodes(self, nodes: str) -> list[str]:
         """Which of these nodes are down or not answering."""

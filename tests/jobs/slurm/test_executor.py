@@ -13,10 +13,11 @@ from jobs.record.json_files import write_json
 from jobs.record.launch_files import Job
 from jobs.record.record import Record
 from jobs.slurm import allocation
-from jobs.slurm.executor import job_end, request
+from jobs.slurm.executor import job_end, refusal, request, waiting
 from jobs.slurm.executor.journal import Entry, Journal
-from jobs.slurm.executor.scheduler import _TRANSIENT, State, forget_allocation, parse
+from jobs.slurm.executor.scheduler import State, forget_allocation, parse
 from jobs.slurm.executor.settings import ExecutorSettings
+from jobs.slurm.query import Unreachable
 
 
 def test_a_rule_overrides_the_profile():
@@ -70,17 +71,55 @@ def test_states_that_say_nothing_against_a_result():
     assert lost.loss_of_state("COMPLETED", "n1") is None and lost.loss_of_state("FAILED", "n1") is None
 
 
+POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+
 @pytest.mark.parametrize(
-    ("text", "transient"),
-    [("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", True),
-     ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", True),
-     ("sbatch: error: QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy (job submit limit, ...)", True),
-     ("sbatch: error: invalid partition specified: none", False),
-     ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", False),
-     ("sbatch: error: Batch job submission failed: Invalid generic resource (gres) specification", False)],
+    ("text", "kind", "key"),
+    [("Unable to contact slurm controller (connect failure)", Unreachable, ""),
+     ("Socket timed out on send/recv operation", Unreachable, ""),
+     (f"QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: {POLICY}", refusal.TooMany, ""),
+     (f"AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: {POLICY}", refusal.TooMany, ""),
+     (POLICY, refusal.TooMany, ""),
+     ("Slurm temporarily unable to accept job, sleeping and retrying", refusal.TooMany, ""),
+     ("Batch job submission failed: Invalid job array specification", refusal.TooMany, ""),
+     (f"QOSMaxWallDurationPerJobLimit\nsbatch: error: {POLICY}", refusal.Refused, "timeout_min"),
+     ("invalid partition specified: none", refusal.Refused, "submitit-partition"),
+     ("Invalid account or account/partition combination specified", refusal.Refused, "submitit-account"),
+     ("Invalid generic resource (gres) specification", refusal.Refused, "ranks_per_node"),
+     ("Memory specification can not be satisfied\nsbatch: error: Requested node configuration is not available",
+      refusal.Refused, "mem_mb_per_gpu"),
+     ("Invalid feature specification", refusal.Refused, "submitit-constraint")],
 )  # fmt: skip
-def test_outages_are_told_from_refusals(text, transient):
-    assert bool(_TRANSIENT.search(text)) == transient
+def test_what_sbatch_says(text, kind, key):
+    error = refusal.error_of(f"sbatch: error: {text}")
+    assert type(error) is kind and "sbatch" not in str(error) and "\n" not in str(error)
+    if kind is refusal.Refused:
+        assert key in refusal.change(str(error))
+    elif kind is refusal.TooMany:
+        assert error.doubtful == (text == POLICY)
+
+
+@pytest.mark.parametrize(
+    ("reason", "never"),
+    [("PartitionTimeLimit", True), ("QOSMaxWallDurationPerJobLimit", True), ("AssocMaxNodePerJobLimit", True),
+     ("QOSMinGRES", True), ("QOSGrpCpuLimit", False), ("QOSMaxJobsPerUserLimit", False), ("Priority", False),
+     ("Resources", False), ("ReqNodeNotAvail, UnavailableNodes:n1", False), ("JobHeldUser", False)],
+)  # fmt: skip
+def test_what_waits_for_ever(reason, never):
+    assert refusal.never_passes(reason) == never
+
+
+def test_one_line_for_many_jobs():
+    ids = [*(f"7_{i}" for i in range(64)), "9", *(f"8_{i}" for i in (0, 2))]
+    assert waiting.arrays(ids) == "7_[0-63], 9, 8_[0,2]"
+    assert waiting.arrays(f"{i}_0" for i in range(7)).endswith("4_0 and 2 more arrays")
+    queue = waiting.Waiting()
+    first = queue.lines(["Priority"] * 40 + ["None", "ReqNodeNotAvail, UnavailableNodes:n1"])
+    assert first[0] == "40 jobs in the queue: Priority, other jobs go first"
+    assert first[1].startswith("1 job in the queue: ReqNodeNotAvail, their nodes are down")
+    assert not queue.lines(["Priority"] * 30) and queue.lines(["Resources"]) and not queue.lines(["Priority"])
+    assert queue.lines(["ReqNodeNotAvail"]), "it had gone and is back"
 
 
 def test_journal(tmp_path):
@@ -158,6 +197,11 @@ def test_slurm_is_blamed_where_it_says_so(tmp_path):
     assert allocation.blame(log) is None
     log.write_text("srun: error: Node failure on n2\n")
     assert allocation.blame(log) == ("node_failure", "srun: error: Node failure on n2")
+    said = "srun: error: Task launch for StepId=1.0 failed on node n2: Communication connection failure"
+    log.write_text(f"{said}\nsrun: error: Application launch failed: Communication connection failure\n")
+    assert allocation.blame(log) == ("node_failure", said)
+    assert lost.Loss("node_failure", said).named_nodes() == ["n2"]
+    assert lost.loss_of_state("NODE_FAIL", "n[1-2]").named_nodes() == []
     log.write_text("slurmstepd: error: *** STEP 3.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***\n")
     assert allocation.blame(log)[0] == "preempted"
 
@@ -231,3 +275,12 @@ def test_a_job_that_nobody_knows_is_lost_after_a_while():
     one.missing_since -= job_end.MISSING_S
     assert job_end.judge_end(one, "7", None, None, {}).reason == "lost"
     assert job_end.judge_end(track(refused="no such partition"), None, None, None, None).reason == "launch_failed"
+
+
+def test_records_are_read_only_of_jobs_that_may_have_ended():
+    states = {"7": State("RUNNING", "n1"), "8": State("COMPLETED", "n1")}
+    assert job_end.is_open(track(), "7", set(), None) and job_end.is_open(track(), "7", set(), states)
+    assert job_end.is_open(track(), None, set(), states), "yet to be sent"
+    assert not job_end.is_open(track(), "7", {"7"}, None) and not job_end.is_open(track(), "8", set(), states)
+    assert not job_end.is_open(track(), "9", set(), states), "nobody knows it"
+    assert not job_end.is_open(track(refused="no"), None, set(), None)

@@ -1,25 +1,18 @@
 """The executor on a real Slurm: every way in which a job can be lost, and a driver that is killed or told to stop."""
 
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from tests.cluster.slurm import Cluster, Shape, available
+from tests.jobs.slurm.sleep_run import Driver
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[3]
-SWEEP = {"name": "sleep", "points": []}
-
-
 BOTH = pytest.mark.parametrize("cluster", [False, True], ids=["squeue", "sacct"], indirect=True)
 """With and without accounting, where the two ways to ask for states could differ."""
 
@@ -41,62 +34,6 @@ def over_the_limit(tmp_path_factory):
         return
     with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=1, gpus=0)) as started:
         yield Driver(started, tmp_path_factory.mktemp("limit"), 1, 300, 1, 1)
-
-
-class Driver:
-    """One run of Snakemake on points that sleep."""
-
-    def __init__(self, cluster, folder, points, seconds=0, nodes=1, runtime=5, *more):
-        self.cluster, self.folder, self.points = cluster, folder, [f"{number:012x}" for number in range(points)]
-        results = folder / "results/sleep"
-        results.mkdir(parents=True, exist_ok=True)
-        settings = {"workload": "image", "model": "mobilenet_v2"}
-        listed = [{"point_id": point, "settings": settings} for point in self.points]
-        (results / "sweep.json").write_text(json.dumps({"name": "sleep", "points": listed}))
-        command = ["snakemake", "-s", str(ROOT / "tests/cluster/Snakefile"), "--directory", str(folder)]
-        command += ["--profile", str(ROOT / "profiles/slurm"), "--logger", "nightsweep"]
-        command += ["--default-resources", "mem_mb=100", "cpus_per_task=1", "--latency-wait", "5"]
-        command += ["--submitit-poll-s", "5", *more]
-        command += ["--config", f"points={points}", f"seconds={seconds}", f"nodes={nodes}", f"runtime={runtime}"]
-        self.log = folder / "driver.log"
-        path = f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"
-        with self.log.open("a") as sink:
-            self.process = subprocess.Popen(
-                command, env=cluster.environment | {"PATH": path}, stdout=sink, stderr=sink, start_new_session=True
-            )
-
-    def point(self, number):
-        return self.folder / "results/sleep/points" / self.points[number]
-
-    def record(self, number):
-        path = self.point(number) / "record.json"
-        return json.loads(path.read_text()) if path.exists() else None
-
-    def notes(self, number, word):
-        path = self.point(number) / "notes"
-        return (
-            [line.split()[1] for line in path.read_text().splitlines() if line.startswith(word)]
-            if path.exists()
-            else []
-        )
-
-    def until(self, reached, timeout=180, fast=False):
-        end = time.monotonic() + timeout
-        while not reached():
-            assert time.monotonic() < end, self.log.read_text()
-            time.sleep(0.005 if fast else 0.2)
-
-    def running(self):
-        return [row for row in self.cluster.jobs() if row["state"] == "RUNNING"]
-
-    def finish(self, timeout=300):
-        try:
-            self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            pytest.fail(self.log.read_text())
-        assert self.process.returncode == 0, self.log.read_text()
-        return self.log.read_text()
 
 
 @BOTH
@@ -151,17 +88,35 @@ def real_id(cluster, job):
 
 
 @pytest.mark.parametrize(
-    ("option", "text"),
-    [("--submitit-partition=none", "invalid partition"), ("--submitit-extra=--gres=none:9", "(gres)"),
-     ("--submitit-constraint=none", "Invalid feature")],
+    ("option", "text", "key"),
+    [("--submitit-partition=none", "invalid partition", "submitit-partition"),
+     ("--submitit-extra=--gres=none:9", "(gres)", "ranks_per_node"),
+     ("--submitit-constraint=none", "Invalid feature", "submitit-constraint")],
 )  # fmt: skip
-def test_refused_by_the_scheduler(cluster, tmp_path, option, text):
+def test_refused_by_the_scheduler(cluster, tmp_path, option, text, key):
+    """What would be every point's end stops the run, before a point has a record."""
     driver = Driver(cluster, tmp_path, 3, 0, 1, 5, option)
+    said = driver.finish(status=1)
+    assert said.count(text) == 1 and key in said and "Traceback" not in said, said
+    assert not any(driver.record(n) for n in range(3))
+    assert not list(tmp_path.glob(".snakemake/submitit/*/*/*.pkl"))
+
+
+def test_one_of_many_is_refused(cluster, tmp_path):
+    """That point alone has got a result: it does not run here."""
+    driver = Driver(cluster, tmp_path, 3, 0, 1, 5, "odd=9")
     said = driver.finish()
-    assert text in said and "Traceback" not in said
-    for n in range(3):
-        assert driver.record(n)["status"] == "failed" and driver.record(n)["reason"] == "launch_failed"
-        assert text in driver.record(n)["message"]
+    assert [driver.record(n)["status"] for n in range(3)] == ["ok", "ok", "failed"], said
+    assert driver.record(2)["reason"] == "launch_failed"
+    assert "PartitionNodeLimit" in driver.record(2)["message"]
+
+
+def test_nothing_can_start(cluster, tmp_path):
+    """Jobs that end before their command has begun stop the run, too."""
+    driver = Driver(cluster, tmp_path, 20, 0, 1, 5, "--submitit-setup=module-is-not-here load x; exit 3")
+    said = driver.finish(status=1)
+    assert "module-is-not-here" in said and "Traceback" not in said, said
+    assert not any(driver.record(n) for n in range(20))
 
 
 def test_without_a_cluster_the_same_code_runs_here(tmp_path):

@@ -65,6 +65,8 @@ class LogHandler(LogHandlerBase):
             self.progress.finish(record.job_id)
         elif record.getMessage() == NOTHING_TO_BE_DONE_MSG and Run.latest:
             Run.latest.summarize()  # Snakemake calls onsuccess only where something ran
+        elif getattr(record, "progress", False):  # the executor's: what it submitted, what jobs wait for
+            self.progress.line(record.getMessage())
         elif record.levelno >= logging.WARNING or event in (LogEvent.JOB_ERROR, LogEvent.ERROR):
             self.progress.line(record.getMessage())
             for line in last_lines(record):

@@ -1,0 +1,83 @@
+"""What it means when Slurm does not take a job: come back later, send fewer at a time, or never; and what to change."""
+
+from __future__ import annotations
+
+import re
+
+from jobs.slurm.query import Unreachable
+
+
+class TooMany(Exception):
+    """Not so many at a time: a limit on how many jobs may be in the queue, or in one array. `doubtful`: Slurm does not
+    name the limit, which may be one of size or time, that no waiting changes."""
+
+    def __init__(self, text: str, doubtful: bool = False) -> None:
+        super().__init__(text)
+        self.doubtful = doubtful
+
+
+class Refused(Exception):
+    """The scheduler will not take the request, now or later."""
+
+
+# What sbatch says when the controller, not the request, is at fault. The job may still have been accepted.
+_TRANSIENT = re.compile(
+    r"unable to contact slurm controller|socket timed out|connection (refused|timed out)|backup controller|"
+    r"slurm_receive_msg|zero bytes were transmitted|slurmdbd|transport endpoint|protocol authentication|"
+    r"munge encode failed",
+    re.IGNORECASE,
+)
+# Slurm names the limit since version 20; older ones have one sentence for limits on numbers, sizes and times.
+_TOO_MANY = re.compile(
+    r"\b(QOS|Assoc)\w*Submit\w*|temporarily una\w+|job queue full|invalid job array spec", re.IGNORECASE
+)
+_UNNAMED = re.compile(r"^(?!.*\b(QOS|Assoc)[A-Z]).*violates accounting/QOS policy")
+_NEVER = re.compile(r"(QOS|Assoc)(Max\w+PerJob|Min)\w*|Partition(Time|Node)Limit|BadConstraints|Invalid(Account|QOS)")
+_CHANGE = (
+    (r"gres|gpu", "`ranks_per_node` of the sweep, or `submitit-partition`"),
+    (r"invalid account", "`submitit-account` in the profile"),
+    (r"invalid partition", "`submitit-partition` in the profile"),
+    (r"invalid qos", "`submitit-qos` in the profile"),
+    (r"feature|constraint", "`submitit-constraint` in the profile"),
+    (r"reservation", "`submitit-reservation` in the profile"),
+    (r"time.?limit|wall", "`resources: timeout_min` of the sweep"),
+    (r"memory|mem(per|limit)", "`default-resources: mem_mb_per_gpu` in the profile"),
+    (r"cpu", "`default-resources: cpus_per_task` in the profile, or `ranks_per_node` of the sweep"),
+    (r"nodelimit|nodeper", "`nodes` of the sweep, or `submitit-partition` in the profile"),
+    (
+        r"node (configuration|count)",
+        "`default-resources: mem_mb_per_gpu, cpus_per_task` or `submitit-partition` in the profile, `nodes` or "
+        "`ranks_per_node` of the sweep",
+    ),
+    (r"option|argument", "`submitit-extra` in the profile"),
+)
+
+
+def error_of(text: str) -> Unreachable | TooMany | Refused:
+    """What sbatch's complaint is, as the error to raise; its text is Slurm's own, in one line."""
+    lines = [
+        re.sub(r"^.*?\berror: (Batch job submission failed: )?", "", line).strip()
+        for line in text.splitlines()
+        if "error" in line.lower()
+    ]
+    said = "; ".join(dict.fromkeys(lines))[:300] or text.strip()[:300]
+    if _TOO_MANY.search(said):
+        return TooMany(said)
+    if _UNNAMED.search(said):
+        return TooMany(said, doubtful=True)
+    return (Unreachable if _TRANSIENT.search(said) else Refused)(said)
+
+
+def never_passes(reason: str) -> bool:
+    """Whether a job that waits for this reason (of squeue's) waits for ever."""
+    return bool(_NEVER.match(reason))
+
+
+def change(text: str) -> str:
+    """Which key to change where Slurm says this; empty where that is not known."""
+    return next((key for pattern, key in _CHANGE if re.search(pattern, text, re.IGNORECASE)), "")
+
+
+def advised(text: str) -> str:
+    """Slurm's words and what to change."""
+    return f"{text} (change {key})" if (key := change(text)) else text

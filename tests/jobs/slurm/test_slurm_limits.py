@@ -1,0 +1,62 @@
+"""Limits of a real Slurm: as many jobs go out as it takes, the rest later; what can never pass stops the run."""
+
+import pytest
+
+from tests.cluster.slurm import Cluster, Shape, available
+from tests.jobs.slurm.sleep_run import Driver
+
+pytestmark = pytest.mark.slow
+EXTRA = ("MaxArraySize=6", "AccountingStorageEnforce=limits,qos")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if why := available(accounting=True):
+        pytest.skip(why)
+    shape = Shape(nodes=2, gpus=0, accounting=True, extra=EXTRA)
+    with Cluster(tmp_path_factory.mktemp("cluster"), shape) as started:
+        yield started
+
+
+@pytest.fixture
+def qos(cluster):
+    """Sets limits of the quality of service, and takes them away again."""
+    used = {}
+
+    def limit(**limits):
+        used.update(limits)
+        cluster.run("sacctmgr", "-i", "modify", "qos", "normal", "set", *(f"{k}={v}" for k, v in limits.items()))
+
+    yield limit
+    limit(**dict.fromkeys(used, "-1"))
+
+
+def arrays(folder):
+    """Names and sizes of the arrays that were submitted, by what submitit left."""
+    return {
+        path.name: len(list(path.glob("*_submitted.pkl")))
+        for path in folder.glob(".snakemake/submitit/*/nightsweep-*")
+        if path.is_dir()
+    }
+
+
+def test_fewer_than_there_are_points(cluster, qos, tmp_path):
+    qos(MaxSubmitJobsPerUser=3)
+    driver = Driver(cluster, tmp_path, 11, 1, 1, 5, "--submitit-poll-s=2")
+    said = driver.finish()
+    assert all(driver.record(n)["status"] == "ok" and len(driver.notes(n, "start")) == 1 for n in range(11))
+    assert said.count("does not take 5 jobs at once: QOSMaxSubmitJobPerUserLimit") == 1, said  # arrays hold 5
+    assert "jobs are kept here" in said and "does not answer" not in said
+    found = arrays(tmp_path)
+    assert sum(found.values()) == 11 and all(found.values()), "what was refused leaves nothing"
+
+
+@pytest.mark.parametrize("flag", ["-1", "DenyOnLimit"], ids=["waits-for-ever", "refused"])
+def test_longer_than_allowed(cluster, qos, tmp_path, flag):
+    qos(MaxWall=2, Flags=flag)
+    driver = Driver(cluster, tmp_path, 4)
+    said = driver.finish(status=1)
+    assert said.count("QOSMaxWallDurationPerJobLimit") == 1 + (flag == "-1"), said  # also what jobs wait for
+    assert "timeout_min" in said and "Traceback" not in said, said
+    assert not any(driver.record(n) for n in range(4))
+    assert not [row for row in cluster.jobs() if row["state"] == "PENDING"]
