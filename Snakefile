@@ -20,24 +20,12 @@ include: "workflow/rules/remedies.smk"
 include: "workflow/rules/figures.smk"
 
 
-# Small work on tables stays where Snakemake runs; points alone go to a scheduler.
-localrules:
-    all,
-    points,
-    ingest,
-    diagnosis,
-    tables,
-    remedy_round,
-    remedies,
-    figures,
-    report_page,
-
-
 rule all:
     default_target: True
     input:
         rules.points.input,
         f"results/{SWEEP.name}/report.html",
+    localrule: True
 
 
 onstart:

@@ -1,7 +1,7 @@
 """The command `nightsweep`.
 
 nightsweep check config/demo.yaml --preset smoke --list
-nightsweep doctor --partition gpu --nodes 2
+nightsweep doctor --profile profiles/slurm --configfile config/demo.yaml
 nightsweep retry config/demo.yaml
 nightsweep watch results
 nightsweep publish results/demo --out demo-public
@@ -49,8 +49,11 @@ def parser() -> argparse.ArgumentParser:
     check_.set_defaults(run=check)
     doctor_ = commands.add_parser("doctor", help="check this Slurm cluster, before a sweep runs on it")
     doctor_.add_argument("--folder", type=Path, metavar="DIR", help="where results go (results, or this folder)")
-    doctor_.add_argument("--partition", metavar="NAME", help="partition of the jobs (the cluster's default)")
-    doctor_.add_argument("--account", metavar="NAME", help="account of the jobs")
+    doctor_.add_argument("--configfile", type=Path, metavar="CONFIG", help="sweep to compare with what is allowed here")
+    doctor_.add_argument("--preset", metavar="P", help="preset of the sweep")
+    doctor_.add_argument("--profile", type=Path, metavar="DIR", help="profile that it will run with (profiles/slurm)")
+    doctor_.add_argument("--partition", metavar="NAME", help="partition of the jobs (the profile's, or the default)")
+    doctor_.add_argument("--account", metavar="NAME", help="account of the jobs (the profile's)")
     doctor_.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to probe at most (2)")
     doctor_.add_argument("--json", action="store_true", help="print JSON")
     doctor_.set_defaults(run=examine)
@@ -268,10 +271,21 @@ def check(arguments: argparse.Namespace) -> int:
 def examine(arguments: argparse.Namespace) -> int:
     """`nightsweep doctor`."""
     from jobs.slurm.doctor import doctor
+    from jobs.slurm.executor import profile
+    from jobs.sweep.sweep import SweepError, load
 
-    folder = arguments.folder or doctor.default_folder()
-    wish = doctor.Wish(folder, arguments.partition, arguments.account, arguments.nodes)
-    return doctor.report(wish, arguments.json)
+    given = arguments
+    try:
+        settings = profile.read(given.profile) if given.profile else profile.Profile()
+        sweep = load(given.configfile, given.preset) if given.configfile else None
+    except profile.ProfileError as error:
+        print(f"nightsweep doctor: {error}", file=sys.stderr)
+        return EXIT_WRONG
+    except SweepError as error:
+        return refuse(given.configfile, error)
+    folder = given.folder or doctor.default_folder()
+    wish = doctor.Wish(folder, given.partition, given.account, given.nodes, settings, sweep)
+    return doctor.report(wish, given.json)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

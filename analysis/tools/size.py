@@ -25,7 +25,7 @@ def cost_lines(cost: Estimate) -> list[str]:
     lines = [f"  {s.nodes} x {s.ranks_per_node} (nodes x ranks): {shape_text(s)}" for s in cost.shapes]
     lines.append(
         f"estimate: {cost.gpu_hours:.3g} GPU-hours, {cost.wall_hours:.3g} h one point after another, "
-        f"{decimal(cost.disk_bytes)} of disk"
+        f"{decimal(cost.disk_bytes)} of disk in {cost.files:,} files"
     )
     return [*lines, f"  ({NOTE})"]
 
@@ -63,6 +63,7 @@ def as_json(sweep: Sweep, points: bool) -> str:
             "gpu_hours": cost.gpu_hours,
             "wall_hours": cost.wall_hours,
             "disk_bytes": cost.disk_bytes,
+            "files": cost.files,
             "note": NOTE,
         },
     }

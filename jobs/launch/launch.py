@@ -31,6 +31,7 @@ from jobs.launch import batch_search, control, watchdog
 from jobs.launch.attempt import SKIPPED, Attempt, RunEnd, clear
 from jobs.point import plan
 from jobs.point.point import Point
+from jobs.record.failures import is_disk_full
 from jobs.record.folder import RunFolder, utc_now
 from jobs.record.json_files import FormatError, json_line, load_json, read_json, read_lines, write_json
 from jobs.record.launch_files import Job, Start
@@ -230,14 +231,30 @@ def main() -> int:
     except (FormatError, LookupError) as error:
         print(f"{args.sweep}: {error}" if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
+    try:
+        record = measure(
+            folder, job, watchdog.Limits(args.stall_s, args.timeout_s), lambda: bool(signals), listed.alert
+        )
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        print(f"{folder}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip())
+    return 130 if record.status == "cancelled" else 0
+
+
+def measure(
+    folder: Path, job: Job, limits: watchdog.Limits, stopped: Callable[[], bool], alert: Alert | None
+) -> Record:
+    """The point's record, measured now unless it is already; written unless somebody stopped the point."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         # an orphan of a killed run may still be measuring this point: wait for it rather than disturb it
         fcntl.flock(lock, fcntl.LOCK_EX)
         record = read_json(folder / MEASURED, Record)
         if record is None:
-            limits = watchdog.Limits(args.stall_s, args.timeout_s)
-            record = launch(folder, job, limits, lambda: bool(signals), listed.alert)
+            record = launch(folder, job, limits, stopped, alert)
             if record.status == "ok":
                 write_record(folder / MEASURED, record)
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)
@@ -246,8 +263,7 @@ def main() -> int:
         latest = record.status == "ok" or count_attempts(folder) <= (record.attempt or 0)
         if record.status != "cancelled" and latest:
             write_record(folder / "record.json", record)
-    print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip())
-    return 130 if record.status == "cancelled" else 0
+    return record
 
 
 if __name__ == "__main__":

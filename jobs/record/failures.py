@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Literal, get_args
 
@@ -14,6 +15,7 @@ Reason = Literal[
     "loss_nan",  # the loss is not finite
     "gpu_out_of_memory",
     "host_out_of_memory",
+    "disk_full",  # no space, or no quota, is left where a rank writes
     "stalled",  # no rank moved for the set time
     "time_limit",
     "unsupported_here",  # the device cannot do what the point asks
@@ -46,6 +48,11 @@ class DrillError(Exception):
     """A failure made on purpose (the point's `fault`)."""
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an operation failed because no space, or no quota, is left."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def reason_of(error: BaseException) -> tuple[Reason, str]:
     """The reason and a one-line message for an exception that a rank raised."""
     message = f"{type(error).__name__}: {error}".splitlines()[0][:300]
@@ -53,6 +60,8 @@ def reason_of(error: BaseException) -> tuple[Reason, str]:
         return "unsupported_here", str(error)
     if isinstance(error, LossNotFinite):
         return "loss_nan", str(error)
+    if is_disk_full(error):
+        return "disk_full", message
     if isinstance(error, MemoryError):
         return "host_out_of_memory", message
     if type(error).__name__ == "OutOfMemoryError" or _OUT_OF_MEMORY.search(message):  # without importing torch here

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import functools
+import shutil
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +17,15 @@ from jobs.record.record import Record, ending
 from jobs.sweep import rounds
 from jobs.sweep.sweep import Sweep
 
+LEAST_BYTES = 1 << 20
 MOST_LINES = 20
 """Points that are not ok which the summary names: a screen. The report names all."""
+
+
+def tell_full_disk(folder: Path) -> str:
+    """A line where no space is left; empty otherwise. A log on that disk could not say it."""
+    full = folder.exists() and shutil.disk_usage(folder).free < LEAST_BYTES
+    return f"{folder.resolve()}: no space left on the disk" if full else ""
 
 
 @dataclass
@@ -39,9 +47,15 @@ class Run:
     def begin(self) -> None:
         """Before the first job: keep other drivers off these results, and write down the points.
 
-        Raises SystemExit with a line when another driver is at work. Unlike Snakemake's own lock, this one ends with
-        its driver, however that ends.
+        Raises SystemExit with a line when another driver is at work, or nothing can be written. Unlike Snakemake's own
+        lock, this one ends with its driver, however that ends.
         """
+        try:
+            self._begin()
+        except OSError as error:
+            raise SystemExit(tell_full_disk(self.folder) or f"{self.folder}: {error.strerror}") from None
+
+    def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = (self.folder / ".driver").open("w")
         try:
@@ -102,6 +116,8 @@ class Run:
             print(f"  and {len(bad) - MOST_LINES} more", file=sys.stderr)
         if unrun:
             print(f"  {unrun} not run; the same command runs them", file=sys.stderr)
+        if line := tell_full_disk(self.folder):
+            print(line, file=sys.stderr)
         page = self.folder / "report.html"
         if page.exists():
             print(f"report: {page.resolve()}", file=sys.stderr)

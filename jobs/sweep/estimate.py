@@ -9,6 +9,7 @@ For a model that is not listed here a step takes the floor.
                             the reference model, and of both texts of a pair)
                      image  3 * 2 * multiply-adds of a 224 px image * (size / 224)^2 * images
     disk of a point  1 MB + 1.5 MB for each rank and traced step
+    files of a point 5, logs and tables, and for each run (timed, traced) 2, 3 a node (5 with GPUs), 7 a rank (8 traced)
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ FLOOR_STEP_S = 0.020
 START_S = 40.0
 RECORD_BYTES = 1e6
 TRACE_BYTES = 1.5e6
+POINT_FILES = 5 + 3 + 15 + 1
+"""Of the point itself, logs, tables, diagnosis."""
+TRACE_TABLES = 32
 REFERENCE_PX = 224
 IMAGES = {"builtin": 1797}
 """Images of a data set; of any folder, as many as MNIST has."""
@@ -61,6 +65,7 @@ class Estimate:
     gpu_hours: float
     wall_hours: float
     disk_bytes: float
+    files: int
     shapes: tuple[Shape, ...]
 
 
@@ -106,6 +111,14 @@ def disk_bytes(point: Point) -> float:
     return RECORD_BYTES + TRACE_BYTES * point.world_size * point.traced_steps
 
 
+def count_files(point: Point) -> int:
+    """Files that a point leaves, with its logs, its tables and its diagnosis."""
+    runs = 1 + bool(point.traced_steps)
+    of_nodes = runs * (2 + point.nodes * (5 if point.gpus_per_node() else 3))
+    of_ranks = point.processes * (7 + (8 if point.traced_steps else 0))
+    return POINT_FILES + of_nodes + of_ranks + (TRACE_TABLES if point.traced_steps else 0)
+
+
 def estimate(points: Iterable[Point]) -> Estimate:
     """The cost of all points together."""
     points = list(points)
@@ -118,5 +131,6 @@ def estimate(points: Iterable[Point]) -> Estimate:
         gpu_hours=sum(shape.gpu_hours for shape in shapes),
         wall_hours=sum(map(sum, seconds.values())) / 3600,
         disk_bytes=sum(map(disk_bytes, points)),
+        files=sum(map(count_files, points)),
         shapes=tuple(sorted(shapes, key=lambda s: (-s.gpus, -s.nodes))),
     )

@@ -10,7 +10,7 @@ import difflib
 import functools
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +62,9 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The checked content of a sweep file."""
-    content = _parse(path)
+def read(source: Path | Mapping[str, Any]) -> dict[str, Any]:
+    """The checked content of a sweep: a file, or what one would hold."""
+    content = _parse(source) if isinstance(source, Path) else dict(source)
     if content is None:
         raise SweepError(["file: is empty"])
     if not isinstance(content, dict):

@@ -54,6 +54,10 @@ class Progress:
             self.line(f"point {point} ok in {duration(record.wall_s or 0)}")
         self.show()
 
+    def drop(self, job: int) -> None:
+        """A point whose job ended without a result: it is no longer under way, and still to be done."""
+        self.running.pop(job, None)
+
     def left(self) -> int:
         return self.total - self.done
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,9 +99,9 @@ class _Config:
         return (self._prefix if mine else "") + (key if entry is None else f"{key}.{entry}")
 
 
-def load(path: Path, preset: str | None = None) -> Sweep:
-    """The sweep of a file, or a SweepError with all that is wrong with it."""
-    content = read(path)
+def load(source: Path | Mapping[str, Any], preset: str | None = None) -> Sweep:
+    """The sweep of a file, or of what one would hold; a SweepError with all that is wrong with it."""
+    content = read(source)
     if wrong := pairing.errors(content):
         raise SweepError(wrong)
     config = _Config(content, preset)

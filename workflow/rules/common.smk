@@ -6,16 +6,21 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
-sys.path.insert(0, workflow.basedir)
+sys.path.insert(0, str(Path(workflow.current_basedir).parents[1]))
 
 from jobs.sweep import rounds
 from jobs.sweep.sweep import SweepError, load
 from jobs.sweep.driver import Run
 
-SWEEP_FILE = Path((workflow.configfiles or ["config/demo.yaml"])[-1])
+# A workflow that uses this one as a module gives it the sweep as its config; else the sweep is a file, whose errors have
+# lines.
+if __name__ is None:
+    SOURCE = Path((workflow.configfiles or ["config/demo.yaml"])[-1])
+else:
+    SOURCE = {key: value for key, value in config.items() if key != "preset"}
 
 try:
-    SWEEP = load(SWEEP_FILE, config.get("preset"))
+    SWEEP = load(SOURCE, config.get("preset"))
 except SweepError as error:
     raise WorkflowError(str(error))
 

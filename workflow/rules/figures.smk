@@ -15,6 +15,7 @@ rule figures:
         ),
     log:
         f"{ROOT}/logs/figures.log",
+    localrule: True
     conda:
         "../../envs/nightsweep.yaml"
     threads: 4
@@ -38,6 +39,7 @@ rule report_page:
         ),
     log:
         f"{ROOT}/logs/report.log",
+    localrule: True
     conda:
         "../../envs/nightsweep.yaml"
     params:

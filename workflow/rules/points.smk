@@ -1,4 +1,5 @@
-# Raw data: one launch a point. A point that fails is a result too: the launch writes its record and ends well.
+# Raw data: one launch a point, on the scheduler; all other rules do small work on tables where Snakemake runs.
+# A point that fails is a result too: the launch writes its record and ends well.
 # The record is flagged `update`, so that Snakemake, started again after a kill, does not delete what is measured.
 
 
@@ -29,3 +30,4 @@ rule point:
 rule points:
     input:
         expand(f"{ROOT}/points/{{point}}/record.json", point=POINTS),
+    localrule: True

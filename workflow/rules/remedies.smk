@@ -17,6 +17,7 @@ checkpoint remedy_round:
         "results/{sweep}/logs/remedies/round{round}.log",
     wildcard_constraints:
         round="[1-9][0-9]*",
+    localrule: True
     conda:
         "../../envs/nightsweep.yaml"
     params:
@@ -34,3 +35,4 @@ rule remedies:
             f"{ROOT}/remedies/round{{round}}.json",
             round=range(1, SWEEP.remedy_rounds + 1),
         ),
+    localrule: True

@@ -12,6 +12,7 @@ rule ingest:
         tables=directory("results/{sweep}/derived/{point}"),
     log:
         "results/{sweep}/logs/ingest/{point}.log",
+    localrule: True
     conda:
         "../../envs/nightsweep.yaml"
     params:
@@ -29,6 +30,7 @@ rule diagnosis:
         diagnosis="results/{sweep}/diagnoses/{point}.json",
     log:
         "results/{sweep}/logs/diagnosis/{point}.log",
+    localrule: True
     conda:
         "../../envs/nightsweep.yaml"
     params:
@@ -49,6 +51,7 @@ rule tables:
         tables=expand("results/{{sweep}}/tables/{table}.parquet", table=TABLES),
     log:
         "results/{sweep}/logs/tables.log",
+    localrule: True
     conda:
         "../../envs/nightsweep.yaml"
     params:

@@ -39,6 +39,10 @@ class Node:
     gpus: tuple[tuple[str, int], ...]
 
     @property
+    def gpu_count(self) -> int:
+        return sum(number for _, number in self.gpus)
+
+    @property
     def usable(self) -> bool:
         # A trailing "*" says that the node does not answer; other marks tell of power saving.
         return not self.state.endswith("*") and self.state.rstrip("~#!%$@^-+") in USABLE + POWER_SAVING

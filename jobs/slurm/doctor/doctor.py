@@ -1,9 +1,10 @@
 """Checks an unknown Slurm cluster from its login node before a sweep is run there.
 
-    nightsweep doctor --partition gpu --account me --nodes 2 --folder results
+    nightsweep doctor --profile profiles/slurm --configfile config/demo.yaml --nodes 2 --folder results
 
-Asks Slurm what it is (cluster.py), then sends a small probe to some nodes (nodes.py; probe.py runs there, visits.py
-judges its answers). Each finding is one line; the exit status is 1 when one of them is a FAIL. Nothing is left behind.
+Asks Slurm what it is (cluster.py), compares what a sweep will ask for with that (plan.py), then sends a small probe to
+some nodes (nodes.py; probe.py runs there, visits.py judges its answers). Each finding is one line; the exit status is 1
+when one of them is a FAIL. Nothing is left behind.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
 
-from jobs.slurm.doctor import cluster, nodes
+from jobs.slurm.doctor import cluster, nodes, plan
 from jobs.slurm.doctor.findings import FAIL, Finding, fail, ok, warn
+from jobs.slurm.executor.profile import Profile
+from jobs.sweep.sweep import Sweep
 
 EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT
 EXECUTOR = "snakemake_executor_plugin_submitit"
@@ -31,6 +35,8 @@ class Wish:
     partition: str | None = None
     account: str | None = None
     nodes: int = 2
+    profile: Profile = field(default_factory=Profile)
+    sweep: Sweep | None = None
 
 
 def examine(wish: Wish) -> Iterator[Finding]:
@@ -44,13 +50,16 @@ def examine(wish: Wish) -> Iterator[Finding]:
     if has_failure(findings):
         return
     yield from cluster.settings()
-    partition, findings = cluster.partition(wish.partition)
+    account = wish.account or wish.profile.settings.account
+    partition, findings = cluster.partition(wish.partition or wish.profile.settings.partition)
     yield from findings
     if partition is None:
         return
-    yield from (findings := cluster.rehearsal(partition, wish.account))
+    yield from (findings := cluster.rehearsal(partition, account))
+    if wish.sweep is not None:
+        yield from plan.examine(wish.sweep, wish.profile, partition)
     if not has_failure(findings):
-        yield from nodes.examine(partition, wish.account, wish.nodes, wish.folder)
+        yield from nodes.examine(partition, account, wish.nodes, wish.folder)
 
 
 def has_failure(findings: list[Finding]) -> bool:

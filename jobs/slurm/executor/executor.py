@@ -299,12 +299,17 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         return True
 
     def _report(self, info: SubmittedJobInfo, end: Loss | bool) -> None:
-        if end is True or (
-            isinstance(end, Loss) and point_job.write_loss(info.job, end, info.aux["track"].losses, info.external_jobid)
-        ):
+        if not isinstance(end, Loss):
+            self.report_job_success(info)
+            return
+        try:
+            recorded = point_job.write_loss(info.job, end, info.aux["track"].losses, info.external_jobid)
+        except OSError as error:  # the disk is full: the point has no result, and the same command runs it again
+            self.logger.error(f"{info.aux['track'].key}: {error.strerror}")
+            recorded = False
+        if recorded:
             self.report_job_success(info)
         else:
-            assert isinstance(end, Loss)
             self.report_job_error(info, msg=f"{end.reason}: {end.message}. ")
 
     def shutdown(self) -> None:

@@ -58,6 +58,21 @@ class Request:
         additional = {"no-requeue": True, "signal": "B:CONT@30", **dict(self.extra)}
         return {k: v for k, v in given.items() if v is not None} | {"additional_parameters": additional}
 
+    def options(self) -> list[str]:
+        """The same as sbatch's own options."""
+        given = self.parameters()
+        words = {**given, **given["additional_parameters"]}
+        del words["additional_parameters"]
+        words.pop("setup", None)
+        return [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in words.items()]
+
+    def __str__(self) -> str:
+        """Its size, for the screen."""
+        node = [f"{self.tasks_per_node * self.cpus_per_task} CPUs"]
+        node += [f"{self.gpus_per_node} GPU{'s' if self.gpus_per_node > 1 else ''}"] if self.gpus_per_node else []
+        node += [f"{self.mem_mb / 1000:g} GB"] if self.mem_mb else []
+        return f"{self.nodes} node{'s' if self.nodes > 1 else ''} with {', '.join(node)} for {self.runtime_min} min"
+
 
 def parse_options(options: str) -> tuple[tuple[str, str | bool], ...]:
     """sbatch options as (name, value): `--exclusive --mail-type=END`. Raises ValueError for anything else."""
@@ -71,9 +86,9 @@ def parse_options(options: str) -> tuple[tuple[str, str | bool], ...]:
 
 
 def from_job(resources: Mapping[str, Any], threads: int, settings: ExecutorSettings) -> Request:
-    """The request of a job with these Snakemake resources: nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_mb,
-    runtime (minutes), slurm_partition, slurm_account, qos, constraint, slurm_exclude and slurm_extra; what they do not
-    say, the settings do."""
+    """The request of a job with these Snakemake resources: nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_mb
+    (or mem_mb_per_gpu, times the GPUs of a node), runtime (minutes), slurm_partition, slurm_account, qos, constraint,
+    slurm_exclude and slurm_extra; what they do not say, the settings do."""
 
     def text(name: str, default: str | None) -> str | None:
         return str(resources[name]) if resources.get(name) else default
@@ -84,12 +99,14 @@ def from_job(resources: Mapping[str, Any], threads: int, settings: ExecutorSetti
     setup = [line for line in (settings.setup or "").splitlines() if line.strip()]
     if settings.python:
         setup.append(f"export {PYTHON_VARIABLE}={shlex.quote(settings.python)}")
+    gpus = int(resources.get("gpus_per_node", 0))
+    memory = int(resources.get("mem_mb") or int(resources.get("mem_mb_per_gpu", 0)) * gpus)
     return Request(
         nodes=int(resources.get("nodes", 1)),
         tasks_per_node=int(resources.get("tasks_per_node", 1)),
         cpus_per_task=int(resources.get("cpus_per_task", threads)),
-        gpus_per_node=int(resources.get("gpus_per_node", 0)),
-        mem_mb=int(resources["mem_mb"]) if resources.get("mem_mb") else None,
+        gpus_per_node=gpus,
+        mem_mb=memory or None,
         runtime_min=int(resources.get("runtime", 60)),
         partition=text("slurm_partition", settings.partition),
         account=text("slurm_account", settings.account),

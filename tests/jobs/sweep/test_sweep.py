@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 (a file and its one line stand as they are written)
 
+import json
 import time
 from pathlib import Path
 
@@ -224,6 +225,23 @@ def test_estimate_of_a_known_point(tmp_path):
     # 32 images * 3 * 2 * 4.1e9 / 6.7e12 per s = 0.117 s a step; 25 and 8 steps; 40 s for each look; 8 GPUs.
     assert cost.gpu_hours == pytest.approx(8 * (80 + 33 * 0.1175) / 3600, rel=1e-3)
     assert cost.disk_bytes == 1e6 + 1.5e6 * 8 * 3
+
+
+@pytest.mark.parametrize(
+    ("ranks", "traced", "files"),  # counted after runs on the CPU: raw, tables, logs, diagnosis
+    [(1, 0, 17 + 15 + 3 + 1), (3, 0, 31 + 15 + 3 + 1), (1, 2, 30 + 47 + 3 + 1), (2, 2, 45 + 47 + 3 + 1)],
+)
+def test_files_of_a_point(tmp_path, ranks, traced, files):
+    text = f"name: s\nbase: {{workload: llm, model: llama-nano, device: cpu, strategy: ddp, traced_steps: {traced}}}\n"
+    assert estimate(sweep(tmp_path, text + f"axes: {{ranks_per_node: [{ranks}]}}").points).files == files
+
+
+def test_a_sweep_without_a_file(tmp_path):
+    content = {"name": "s", "base": {"workload": "llm", "model": "llama-nano"}, "axes": {"seed": [1, 2]}}
+    (tmp_path / "s.yaml").write_text(json.dumps(content))
+    assert load(content) == load(tmp_path / "s.yaml")
+    with pytest.raises(SweepError, match=r"axes\.sed: unknown setting"):
+        load(content | {"axes": {"sed": [1]}})
 
 
 @pytest.mark.parametrize("file", sorted((Path(__file__).parents[3] / "config").glob("*.yaml")), ids=lambda f: f.name)

@@ -13,11 +13,12 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from analysis.sweep.labels import plural
 from analysis.tools import size
-from jobs.sweep.driver import Run
+from jobs.sweep.driver import Run, tell_full_disk
 from jobs.sweep.estimate import estimate
 from jobs.sweep.progress import Progress
 
-POINT_RULE = "point"
+POINT_RULE = re.compile(r"(.*_)?point")
+"""Its name may have a prefix, where another workflow uses this one as a module."""
 DRY_RUN_ENDS = "This was a dry-run"
 NO_FORMER_RECORD = re.compile(r"Cannot restore .*record\.json: no backup found\.")
 
@@ -52,8 +53,9 @@ class LogHandler(LogHandlerBase):
         if self.common_settings.dryrun:
             self.plan(record, event)
         elif event == LogEvent.RUN_INFO:
-            self.progress.total = getattr(record, "stats", {}).get(POINT_RULE, 0)
-        elif event == LogEvent.JOB_INFO and record.rule_name == POINT_RULE:
+            stats = getattr(record, "stats", {})
+            self.progress.total = sum(count for name, count in stats.items() if POINT_RULE.fullmatch(name))
+        elif event == LogEvent.JOB_INFO and POINT_RULE.fullmatch(record.rule_name):
             # not record.output, where Snakemake writes flags behind the names
             wildcards = record.wildcards
             self.progress.start(
@@ -63,20 +65,28 @@ class LogHandler(LogHandlerBase):
             )
         elif event == LogEvent.JOB_FINISHED:
             self.progress.finish(record.job_id)
+        elif event == LogEvent.JOB_ERROR:
+            self.progress.drop(record.jobid)
+            self.tell(record)
+            if full := tell_full_disk(Run.latest.folder) if Run.latest else "":
+                self.progress.line(full)
         elif record.getMessage() == NOTHING_TO_BE_DONE_MSG and Run.latest:
             Run.latest.summarize()  # Snakemake calls onsuccess only where something ran
         elif getattr(record, "progress", False):  # the executor's: what it submitted, what jobs wait for
             self.progress.line(record.getMessage())
-        elif record.levelno >= logging.WARNING or event in (LogEvent.JOB_ERROR, LogEvent.ERROR):
-            self.progress.line(record.getMessage())
-            for line in last_lines(record):
-                self.progress.line(line)
+        elif record.levelno >= logging.WARNING or event == LogEvent.ERROR:
+            self.tell(record)
+
+    def tell(self, record: LogRecord) -> None:
+        """What went wrong, and the last lines of the logs that say why."""
+        for line in (record.getMessage(), *last_lines(record)):
+            self.progress.line(line)
 
     def plan(self, record: LogRecord, event: LogEvent | None) -> None:
         """Of a dry run: which jobs there would be, and what the points among them cost, at its end."""
         if event == LogEvent.RUN_INFO:
             self.jobs = {name: count for name, count in record.stats.items() if name != "total"}
-        elif event == LogEvent.JOB_INFO and record.rule_name == POINT_RULE:
+        elif event == LogEvent.JOB_INFO and POINT_RULE.fullmatch(record.rule_name):
             self.planned.append(record.wildcards["point"])
         elif record.getMessage() == NOTHING_TO_BE_DONE_MSG:
             self.progress.line("dry run: nothing to be done")

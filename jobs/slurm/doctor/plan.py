@@ -1,0 +1,152 @@
+"""What the points of a sweep will ask for under a profile, compared with what this cluster gives."""
+
+from __future__ import annotations
+
+import getpass
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from jobs.slurm.doctor.cluster import Partition
+from jobs.slurm.doctor.findings import Finding, ask, fail, ok, warn
+from jobs.slurm.executor.profile import Profile
+from jobs.slurm.executor.refusal import TooMany, advised, change, error_of
+from jobs.slurm.executor.request import Request
+from jobs.slurm.query import last_line, parse_config, whole
+from jobs.sweep.sweep import Sweep
+
+QOS = ("Name", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmit", "MaxWall", "GrpWall")
+ASSOCIATION = ("Account", "Partition", "MaxSubmit", "GrpSubmit", "MaxWall", "DefaultQOS")
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of this user: rows of sacctmgr for the quality of service and for the associations."""
+
+    qos: tuple[Row, ...] = ()
+    associations: tuple[Row, ...] = ()
+
+    def of(self, request: Request) -> list[tuple[str, Row]]:
+        """Those that hold for a request, each with its name."""
+        own = [row for row in self.associations if request.account in (None, row["Account"])]
+        wanted = {request.qos} if request.qos else {row["DefaultQOS"] for row in own} - {""} or {"normal"}
+        return [(f"QOS {row['Name']}", row) for row in self.qos if row["Name"] in wanted] + [
+            (f"account {row['Account']}", row) for row in own
+        ]
+
+
+def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Finding]:
+    """One finding or more for each kind of point."""
+    try:
+        asked = Counter(profile.request(point, sweep.resources.timeout_min) for point in sweep.points)
+    except ValueError as error:
+        yield fail("plan", f"profile: {error}")
+        return
+    config = parse_config(ask("scontrol", "show", "config").out)
+    limits = read_limits() if config.get("AccountingStorageEnforce", "none") not in ("none", "(null)") else Limits()
+    for request, points in asked.items():
+        yield from judge_request(request, points, where)
+    yield from judge_walls(asked, limits)
+    yield from judge_numbers(asked, limits, config, profile.settings.array_size)
+
+
+def judge_request(request: Request, points: int, where: Partition) -> Iterator[Finding]:
+    """Whether sbatch takes these points, and whether the partition would run them."""
+    what = f"{_points(points)} of {request}"
+    answer = ask("sbatch", "--test-only", *request.options(), "--wrap", "true")
+    if answer.status:
+        error = error_of(answer.err or answer.out)
+        said = _too_large(request, where) or advised(str(error).removeprefix("allocation failure: "))
+        # How many jobs there may be at a time is judged below, and the queue may be full just now.
+        yield (warn if isinstance(error, TooMany) else fail)("plan", f"{what}: {said}")
+        return
+    yield ok("plan", f"{what}: {last_line(answer.err).removeprefix('sbatch: ')}")
+    shown = ask("scontrol", "-o", "show", "partition", request.partition or where.name).out
+    fields = dict(re.findall(r"(\w+)=(\S+)", shown))
+    longest, widest = minutes(fields.get("MaxTime", "")), whole(fields, "MaxNodes")
+    if longest is not None and request.runtime_min > longest:
+        yield fail("plan", f"{what}: the partition gives {longest:g} min at most (change {change('time limit')})")
+    if widest is not None and request.nodes > widest:
+        yield fail("plan", f"{what}: the partition gives {widest} nodes at most (change {change('nodelimit')})")
+
+
+def _too_large(request: Request, where: Partition) -> str:
+    """What no node has, and what to change; empty where that is not the reason."""
+    if where.name != (request.partition or where.name) or not where.usable:
+        return ""
+    cpus, tasks = request.cpus_per_task, request.tasks_per_node
+    sizes = (
+        (f"{tasks} x {cpus} CPUs", tasks * cpus, max(n.cpus for n in where.usable), "cpu"),
+        (f"{request.mem_mb} MB of memory", request.mem_mb or 0, max(n.memory_mb for n in where.usable), "memory"),
+        (f"{request.gpus_per_node} GPUs", request.gpus_per_node, max(n.gpu_count for n in where.usable), "gpu"),
+        (f"{request.nodes} nodes", request.nodes, len(where.usable), "nodelimit"),
+    )
+    return "; ".join(
+        f"{words} asked for, {there} there (change {change(key)})"
+        for words, asked, there, key in sizes
+        if asked > there
+    )
+
+
+def judge_walls(asked: Iterable[Request], limits: Limits) -> Iterator[Finding]:
+    """Whether a time limit is longer than this user may have; sbatch takes such jobs, and they wait for ever."""
+    found = {
+        (request.runtime_min, name, row.get("MaxWall", "")) for request in asked for name, row in limits.of(request)
+    }
+    for runtime_min, name, text in sorted(found):
+        longest = minutes(text)
+        if longest is not None and runtime_min > longest:
+            text = f"{runtime_min} min asked for, {name} gives {longest:g} at most (change {change('time limit')})"
+            yield fail("plan", text)
+
+
+def judge_numbers(
+    asked: Mapping[Request, int], limits: Limits, config: Mapping[str, str], array_size: int
+) -> Iterator[Finding]:
+    """How many of the points may be in the queue at a time."""
+    largest = max(1, min(array_size, (whole(config, "MaxArraySize") or 1001) - 1))
+    arrays = sum(math.ceil(points / largest) for points in asked.values())
+    yield ok("plan", f"{_points(sum(asked.values()))} in {arrays} array{'s' if arrays > 1 else ''}")
+    rest = "the others wait in the driver"
+    held = {
+        (name, key, int(row[key])): None
+        for request in asked
+        for name, row in limits.of(request)
+        for key in ("MaxSubmitJobsPU", "MaxSubmitJobsPA", "MaxSubmit", "GrpSubmit")
+        if row.get(key, "").isdigit()
+    }
+    least = min(held, key=lambda limit: limit[2], default=None)
+    if least and least[2] < sum(asked.values()):
+        name, key, number = least
+        yield warn("plan", f"{name} lets {number} jobs into the queue at a time ({key}); {rest}")
+    most = whole(config, "MaxJobCount")
+    if most is not None and sum(asked.values()) > most:
+        yield warn(
+            "plan", f"the controller holds {most} jobs of all users (MaxJobCount); the others wait in the driver"
+        )
+
+
+def read_limits() -> Limits:
+    """What sacctmgr says; nothing where it does not answer."""
+    return Limits(_rows(QOS, "qos"), _rows(ASSOCIATION, "associations", f"user={getpass.getuser()}"))
+
+
+def _rows(names: tuple[str, ...], what: str, *conditions: str) -> tuple[Row, ...]:
+    out = ask("sacctmgr", "-n", "-P", "show", what, *conditions, f"format={','.join(names)}").out
+    return tuple(dict(zip(names, line.split("|"), strict=False)) for line in out.splitlines() if line)
+
+
+def minutes(text: str) -> float | None:
+    """A time of Slurm's ([days-]hours:minutes:seconds) in minutes; None where it is unlimited or not given."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, mins, seconds = (int(part or 0) for part in found.groups())
+    return (days * 24 + hours) * 60 + mins + seconds / 60
+
+
+def _points(number: int) -> str:
+    return f"{number} point{'' if number == 1 else 's'}"
