@@ -83,12 +83,13 @@ def lost_record(job: Job, loss: Loss, attempt: int, slurm_id: str | None) -> Rec
     )
 
 
-def set_aside(folder: Path) -> Reason | None:
-    """Make a lost point unmeasured again by renaming its record; its reason, or None where the record stays."""
+def set_aside(folder: Path) -> str | None:
+    """Make a lost point unmeasured again by renaming its record; why (a reason, or `unreadable`), or None where the
+    record stays, or there is none."""
     path = folder / "record.json"
     record = read_json(path, Record)
-    if record is None or record.status == "ok" or record.reason not in SET_ASIDE:
+    if not path.exists() or (record is not None and (record.status == "ok" or record.reason not in SET_ASIDE)):
         return None
     number = len(list(folder.glob("record.aside-*.json"))) + 1
     path.rename(folder / f"record.aside-{number}.json")
-    return record.reason
+    return record.reason if record is not None else "unreadable"

@@ -89,7 +89,11 @@ class Run:
         """Ids of the points that rounds of remedies add to the sweep. Without `upto`, of all rounds so far: those that
         were measured."""
         ids = [i for i in rounds.added_ids(self.folder, upto) if i not in self.own]
-        return ids if upto is not None else [i for i in ids if (self.folder / f"points/{i}/record.json").exists()]
+        return ids if upto is not None else [i for i in ids if self.record_path(i).exists()]
+
+    def record_path(self, point_id: str) -> Path:
+        """Where a point's record is, or will be."""
+        return self.folder / "points" / point_id / "record.json"
 
     def conclude(self) -> None:
         """After the last job. Raises SystemExit, so that Snakemake ends with status 1, where a point is not ok."""
@@ -105,15 +109,22 @@ class Run:
     def summarize(self) -> None:
         """Print how the points ended, what failed, where the report is."""
         points = rounds.all_ids(self.folder, self.own)
-        records = {point: read_json(self.folder / "points" / point / "record.json", Record) for point in points}
+        records = {point: read_json(self.record_path(point), Record) for point in points}
         bad = {point: record for point, record in records.items() if record and record.status != "ok"}
-        unrun = sum(record is None for record in records.values())
-        self.all_ok = not bad and not unrun
-        print(f"{len(records) - len(bad) - unrun} of {len(records)} points ok", file=sys.stderr)
+        unread = [point for point, record in records.items() if not record and self.record_path(point).exists()]
+        unrun = sum(record is None for record in records.values()) - len(unread)
+        good = len(records) - len(bad) - len(unread) - unrun
+        self.all_ok = good == len(records)
+        print(f"{good} of {len(records)} points ok", file=sys.stderr)
         for point, record in list(bad.items())[:MOST_LINES]:
             print(f"  {point} {ending(record)}", file=sys.stderr)
         if len(bad) > MOST_LINES:
             print(f"  and {len(bad) - MOST_LINES} more", file=sys.stderr)
+        if unread:
+            print(
+                f"  {len(unread)} with a record.json that cannot be read; `nightsweep retry` sets it aside",
+                file=sys.stderr,
+            )
         if unrun:
             print(f"  {unrun} not run; the same command runs them", file=sys.stderr)
         if line := tell_full_disk(self.folder):

@@ -99,7 +99,7 @@ class Cluster:
             self._start_munge(places)
             if self.shape.accounting:
                 self._start_database(places)
-                self._start_slurmdbd(places)
+                self._set_up_accounting()
             self._start_controller("-c")
             for node in self.shape.names:
                 self.power_on(node)
@@ -152,9 +152,8 @@ class Cluster:
         )
         self._wait(places.database.exists, "mariadbd")
 
-    def _start_slurmdbd(self, places: Places) -> None:
-        self._spawn("slurmdbd", "slurmdbd", "-D", MYSQL_UNIX_PORT=str(places.database))
-        self._wait(lambda: _listens(places.dbd_port), "slurmdbd")
+    def _set_up_accounting(self) -> None:
+        self.start_slurmdbd()
         self.run("sacctmgr", "-i", "add", "cluster", "nightsweep")
 
     def _start_controller(self, *options: str) -> None:
@@ -287,12 +286,22 @@ class Cluster:
         """Tells the controller now what it would notice by itself after SlurmdTimeout."""
         self.run("scontrol", "update", f"nodename={node}", "state=down", f"reason={reason}")
 
-    def stop_controller(self) -> None:
-        self._end("slurmctld", signal.SIGTERM)
+    def stop_controller(self, number: int = signal.SIGTERM) -> None:
+        self._end("slurmctld", number)
 
     def start_controller(self) -> None:
         self._deadline = time.monotonic() + START_SECONDS
         self._start_controller()
+
+    def stop_slurmdbd(self) -> None:
+        self._end("slurmdbd", signal.SIGKILL)
+
+    def start_slurmdbd(self) -> None:
+        assert self._places
+        places = self._places
+        self._deadline = time.monotonic() + START_SECONDS
+        self._spawn("slurmdbd", "slurmdbd", "-D", MYSQL_UNIX_PORT=str(places.database))
+        self._wait(lambda: _listens(places.dbd_port), "slurmdbd")
 
 
 def _environment() -> dict[str, str]:

@@ -94,7 +94,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def _prepare(self, job: Any) -> SubmittedJobInfo:
         asked = request.from_job(job.resources, job.threads, self.options)
         key = "\n".join(sorted(map(str, job.output))) or f"job {job.jobid}"
-        track = Track(key, asked, self.format_job_exec(job))
+        track = Track(key, asked, self.format_job_exec(job), tuple(Path(str(log)) for log in job.log))
         return SubmittedJobInfo(job, external_jobid=None, aux={"track": track})
 
     def _adopt(self, info: SubmittedJobInfo) -> bool:
@@ -211,6 +211,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     # ---- home -----------------------------------------------------------------------------------------------------
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
+        if not active_jobs:
+            return  # Snakemake begins to ask before this object is made
         states = self._query(active_jobs)  # may last until after cancel_jobs, whose doing is no end of a point
         finished = job_end.list_finished({i.aux["track"].folder for i in active_jobs if i.aux["track"].name})
         for info in active_jobs:
@@ -243,7 +245,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def _query(self, infos: list[SubmittedJobInfo]) -> dict[str, State] | None:
         """States of all jobs when it is time to ask, else None; also sends what is yet to be sent."""
-        if not infos or time.monotonic() < self.next_query:
+        if time.monotonic() < self.next_query:
             return None
         self.interval = min(self.interval * 1.5, self.options.poll_s)
         self.next_query = time.monotonic() + self.interval

@@ -36,6 +36,7 @@ class Track:
     key: str
     request: Request
     command: str
+    logs: tuple[Path, ...] = ()
     folder: Path = Path()
     name: str = ""
     place: tuple[int, int] = (0, 1)
@@ -118,9 +119,11 @@ def _judge_unrecorded(track: Track, job_id: str, code: int | None, found: Found,
     """The scheduler finds nothing wrong with a job that left no record."""
     if code in (None, 0) and state.name == "COMPLETED":
         return _judge_missing(track, done=False)
-    log = JobPaths(track.folder, job_id, 0).stdout
-    said = last_line(log.read_text(errors="replace")) if log.exists() else ""
-    message = f"the job ended as {state.name}, code {code}, without a record: {said or 'not a word'} ({log})"
+    logs = [
+        log for log in (*track.logs, JobPaths(track.folder, job_id, 0).stdout) if log.exists() and log.stat().st_size
+    ]
+    said = f"{last_line(logs[0].read_text(errors='replace'))} ({logs[0]})" if logs else "it left no log"
+    message = f"the job ended as {state.name}, code {code}, without a record: {said}"
     if found and count_attempts(found[0].parent):  # its launcher was killed
         return Loss("lost", message, again=True)
     return Loss("launch_failed", message)

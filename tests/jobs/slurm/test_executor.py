@@ -207,13 +207,16 @@ def test_slurm_is_blamed_where_it_says_so(tmp_path):
 
 
 def test_records_that_are_set_aside(tmp_path):
-    for reason, goes in (("node_failure", True), ("cancelled", True), ("rank_exception", False)):
+    for reason, goes in (("node_failure", True), ("cancelled", True), ("disk_full", True), ("rank_exception", False)):
         folder = tmp_path / reason
         folder.mkdir()
         write_json(folder / "record.json", {"status": "failed", "reason": reason})
         assert (lost.set_aside(folder) == reason) == goes
         assert (folder / "record.json").exists() != goes
     assert lost.set_aside(tmp_path / "none") is None
+    (tmp_path / "cancelled/record.json").write_text("{half a rec")
+    assert lost.set_aside(tmp_path / "cancelled") == "unreadable"
+    assert not (tmp_path / "cancelled/record.json").exists()
 
 
 def test_record_of_a_lost_point():
@@ -234,7 +237,7 @@ def test_cpus_near_and_far():
 
 
 def track(**more):
-    return job_end.Track("k", request.Request(), "true", Path("x"), "n", (0, 1), **more)
+    return job_end.Track("k", request.Request(), "true", folder=Path("x"), name="n", **more)
 
 
 OK = Record(status="ok")

@@ -80,6 +80,28 @@ def test_slurmd_dies_and_its_ranks_run_on(cluster, tmp_path):
     assert "NODE_FAIL" in names and names.count("COMPLETED") >= 1
 
 
+def test_a_node_is_lost_as_ranks_start(cluster, tmp_path):
+    """srun finds it first; the controller, which would take its time to notice, is told nothing."""
+    sweep = LONG.replace("1500", "3").replace("long", "started").replace("axes: {", "axes: {nodes: [2], ")
+    driver = start(cluster, tmp_path, sweep, "points")
+    deadline = time.monotonic() + 180
+    while not list(tmp_path.glob("results/started/points/*/attempts.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    nodes = next(row["nodes"] for row in cluster.jobs() if row["state"] == "RUNNING")
+    lost = cluster.run("scontrol", "show", "hostnames", nodes).split()[-1]
+    cluster.power_off(lost)
+    try:
+        said = finish(driver)
+    finally:
+        cluster.power_on(lost)
+        cluster.wait_for(lost, "idle")
+    (record,) = tmp_path.glob("results/started/points/*/record.json")
+    found = json.loads(record.read_text())
+    assert (found["status"], found["attempt"]) == ("ok", 2), said
+    assert "(node_failure: srun: error: Task launch for StepId" in said and f"failed on node {lost}" in said, said
+    assert lost not in [host["hostname"] for host in found["hosts"]]
+
+
 def test_controller_is_away_when_ranks_should_start(cluster, tmp_path):
     driver = start(cluster, tmp_path, LONG.replace("1500", "3").replace("long", "away"), "points")
     deadline = time.monotonic() + 180

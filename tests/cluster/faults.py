@@ -1,0 +1,401 @@
+"""Faults of a night, each tried on a real Slurm: what is lost, measured twice, or given a wrong reason.
+
+    python -m tests.cluster.faults DIR --tries 5 [--only NAME ...]
+
+A fault takes a Try, does its harm at a random moment, and repeats the same command until it ends by itself; the result
+is what the points' records say then, against what they should. Points that only sleep note each start and end; real
+ones are two ranks of a small model, and a record that was once ok must never change.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.cluster.slurm import Cluster, Shape
+from tests.jobs.slurm.sleep_run import Driver
+from tests.jobs.slurm.sweep_run import BASE, ROOT, start
+
+POINTS = 8
+REAL = f"""
+name: night
+base: {{{BASE}, timed_steps: 100, traced_steps: 0, ranks_per_node: 2}}
+axes: {{seed: SEEDS}}
+resources: {{timeout_min: 10}}
+"""
+ACTIVE = ("RUNNING", "PENDING", "COMPLETING")
+
+
+@dataclass
+class Outcome:
+    """Points of a fault's tries that went wrong; `notes` say how."""
+
+    lost: int = 0
+    twice: int = 0
+    wrong: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def __add__(self, other):
+        sums = (self.lost + other.lost, self.twice + other.twice, self.wrong + other.wrong)
+        return Outcome(*sums, self.notes + other.notes)
+
+
+class Try:
+    """One try of a fault, in a folder of its own."""
+
+    def __init__(self, cluster, folder, chance, disk=None):
+        self.cluster, self.folder, self.chance, self.disk = cluster, folder, chance, disk
+        folder.mkdir(parents=True)
+
+    # Points that sleep, one a node at a time
+
+    def sleepers(self, seconds=4, *more, points=POINTS, runtime=5):
+        return Driver(
+            self.cluster, self.folder, points, seconds, 1, runtime, "--set-resources", "point:cpus_per_task=10", *more
+        )
+
+    def busy(self, driver):
+        """Until some run; then a moment more."""
+        driver.until(lambda: len(driver.running()) >= 2)
+        time.sleep(self.chance.uniform(0, 3))
+
+    def judge(self, driver, expected=()):
+        expected, found = dict(expected), Outcome()
+        for number in range(len(driver.points)):
+            record, ends = driver.record(number), len(driver.notes(number, "end"))
+            said = record and (record["reason"] or record["status"])
+            found.lost += record is None
+            found.twice += ends > 1
+            found.wrong += record is not None and said != expected.get(number, "ok")
+            if said != expected.get(number, "ok") or ends > 1:
+                found.notes.append(f"{self.folder}: point {number}: {said}, {ends} ends")
+        return found
+
+    # Real points
+
+    def sweep(self, seeds, steps=100):
+        return REAL.replace("SEEDS", str(list(range(seeds)))).replace("timed_steps: 100", f"timed_steps: {steps}")
+
+    def start(self, sweep, local=False):
+        if not local:
+            return start(self.cluster, self.folder, sweep, "points")
+        (self.folder / "sweep.yaml").write_text(sweep)
+        command = [str(Path(sys.executable).with_name("snakemake")), "points", "-s", str(ROOT / "Snakefile")]
+        command += ["--profile", str(ROOT / "profiles/local"), "--configfile", "sweep.yaml"]
+        own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+        return subprocess.Popen(
+            command, cwd=self.folder, env=own, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def records(self):
+        found = self.folder.glob("results/*/points/*/record.json")
+        return {path.parent.name: json.loads(path.read_text()) for path in found}
+
+    def judge_real(self, process, points, before=(), expected="ok"):
+        """After the last run ended by itself; `before`: records that were seen earlier."""
+        said = process.communicate(timeout=400)[1]
+        now = self.records()
+        found = Outcome(lost=points - len(now))
+        for point, record in now.items():
+            status = record["reason"] or record["status"]
+            found.wrong += status != expected
+            found.twice += dict(before).get(point, record) != record
+            if status != expected:
+                found.notes.append(f"{self.folder}: {point}: {status}: {record['message']}")
+        if len(now) < points:
+            found.notes.append(f"{self.folder}: {said[-1500:]}")
+        return found
+
+    def at_a_step(self, process):
+        """Until a rank trains."""
+        deadline = time.monotonic() + 180
+        while not any(
+            "step" in path.read_text() for path in self.folder.glob("results/*/points/*/timed.*/rank0.heartbeat")
+        ):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.1)
+        time.sleep(self.chance.uniform(0, 1))
+
+    def process(self, *modules):
+        """One of these modules itself, not a shell around it, at work in this folder."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if (
+                    process.cwd() == str(self.folder)
+                    and process.cmdline()[1:2] == ["-m"]
+                    and process.cmdline()[2] in modules
+                ):
+                    return process
+        raise LookupError(modules)
+
+    def no_jobs(self):
+        deadline = time.monotonic() + 200
+        while [row for row in self.cluster.jobs() if row["state"] in ACTIVE]:
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+
+
+def stopped_driver(number, group=False):
+    def fault(one):
+        driver = one.sleepers()
+        driver.until(lambda: "submitted" in driver.log.read_text())
+        time.sleep(one.chance.uniform(0, 12))
+        (os.killpg if group else os.kill)(driver.process.pid, number)
+        driver.process.wait(60)
+        again = one.sleepers()
+        again.finish()
+        return one.judge(again)
+
+    return fault
+
+
+def stopped_points(number, local):
+    """Ranks and launchers are stopped with the driver, wherever they are."""
+
+    def fault(one):
+        sweep, before = one.sweep(3), {}
+        for _ in range(2):
+            driver = one.start(sweep, local)
+            with suppress(subprocess.TimeoutExpired):
+                driver.wait(one.chance.uniform(3, 25))
+            if local:
+                os.killpg(driver.pid, number)  # as a terminal does
+            else:
+                driver.send_signal(number)
+            driver.communicate(timeout=200)
+            one.no_jobs()
+            for record in one.records().values():
+                if record["status"] != "ok":
+                    return Outcome(wrong=1, notes=[f"{one.folder}: {record['reason']} after a stop"])
+            before = one.records()
+        return one.judge_real(one.start(sweep, local), 3, before.items())
+
+    return fault
+
+
+def killed(*modules, expected="ok", local=False):
+    def fault(one):
+        sweep = one.sweep(1, 250)
+        driver = one.start(sweep, local)
+        one.at_a_step(driver)
+        one.process(*modules).kill()
+        if not local:
+            return one.judge_real(driver, 1, expected=expected)
+        driver.communicate(timeout=400)
+        return one.judge_real(one.start(sweep, local), 1, expected=expected)
+
+    return fault
+
+
+def killed_slurmstepd(one):
+    driver = one.start(one.sweep(1, 250))
+    one.at_a_step(driver)
+    one.process("jobs.rank.supervisor").parent().kill()
+    return one.judge_real(driver, 1)
+
+
+def killed_slurmd(one):
+    """The controller gives the node up while ranks run on as orphans."""
+    driver = one.start(one.sweep(1, 400))
+    one.at_a_step(driver)
+    node = next(row["nodes"] for row in one.cluster.jobs() if row["state"] == "RUNNING")
+    one.cluster.kill_slurmd(node)
+    one.cluster.down(node, "slurmd is gone")
+    try:
+        return one.judge_real(driver, 1)
+    finally:
+        bring_back(one.cluster, node)
+
+
+def bring_back(cluster, node):
+    cluster.power_off(node)
+    cluster.power_on(node)
+    cluster.wait_for(node, "idle")
+
+
+def node_off(when):
+    def fault(one):
+        node = one.chance.choice(one.cluster.shape.names)
+        if when == "starting":
+            one.cluster.power_off(node)  # Slurm still takes it for idle
+        if when == "queued":
+            one.cluster.power_off(node)
+            one.cluster.down(node, "power")
+        driver = one.sleepers()
+        if when == "running":
+            one.busy(driver)
+            one.cluster.power_off(node)
+        if when != "queued":
+            time.sleep(one.chance.uniform(0, 8))
+            one.cluster.down(node, "power")
+        try:
+            driver.finish()
+        finally:
+            bring_back(one.cluster, node)
+        return one.judge(driver)
+
+    return fault
+
+
+def controller_killed(one):
+    driver = one.sleepers()
+    time.sleep(one.chance.uniform(2, 10))
+    one.cluster.stop_controller(signal.SIGKILL)
+    time.sleep(one.chance.uniform(5, 20))
+    one.cluster.start_controller()
+    driver.finish()
+    return one.judge(driver)
+
+
+def slurmdbd_away(one):
+    driver = one.sleepers()
+    time.sleep(one.chance.uniform(2, 10))
+    one.cluster.stop_slurmdbd()
+    time.sleep(one.chance.uniform(5, 20))
+    one.cluster.start_slurmdbd()
+    driver.finish()
+    return one.judge(driver)
+
+
+def time_limit(one):
+    driver = one.sleepers(300, points=1, runtime=1)
+    driver.finish()
+    return one.judge(driver, {0: "time_limit"})
+
+
+def preempted(one):
+    driver = one.sleepers(8)
+    one.busy(driver)
+    node = one.chance.choice(driver.running())["nodes"]
+    options = ("--partition=urgent", f"--nodelist={node}", "--exclusive", "--output=/dev/null", "--wrap", "sleep 5")
+    one.cluster.run("sbatch", *options)
+    driver.finish()
+    return one.judge(driver)
+
+
+def scancelled(one):
+    """By a person: its record says so, and the others are not touched."""
+    driver = one.sleepers(8)
+    one.busy(driver)
+    job = one.chance.choice(driver.running())["id"]
+    one.cluster.run("scancel", job)
+    driver.finish()
+    cancelled = [n for n in range(POINTS) if driver.record(n)["reason"] == "cancelled"]
+    return one.judge(driver, dict.fromkeys(cancelled[:1], "cancelled"))
+
+
+def two_drivers(one):
+    first = one.start(one.sweep(3))
+    one.at_a_step(first)
+    second = one.start(one.sweep(3))
+    said = second.communicate(timeout=100)[1]
+    found = one.judge_real(first, 3)
+    if second.returncode == 0 or "another Nightsweep is at work" not in said:
+        found += Outcome(wrong=1, notes=[said])
+    return found
+
+
+def corrupt_record(one):
+    """Half a record is no result: the run says so, and retry has the point measured anew or its copy put back."""
+    one.start(one.sweep(2, 5)).communicate(timeout=400)
+    before = one.records()
+    path = one.folder / f"results/night/points/{one.chance.choice(list(before))}/record.json"
+    path.write_text(path.read_text()[:200])
+    said = one.start(one.sweep(2, 5)).communicate(timeout=400)[1]
+    command = [sys.executable, "-m", "analysis.tools.cli", "retry", "sweep.yaml"]
+    retried = subprocess.run(command, cwd=one.folder, capture_output=True, text=True)
+    found = one.judge_real(one.start(one.sweep(2, 5)), 2, before.items())
+    if "cannot be read" not in said or "1 of 2 points set aside" not in retried.stdout:
+        found += Outcome(wrong=1, notes=[said, retried.stdout + retried.stderr])
+    return found
+
+
+def full_disk(one):
+    (one.folder / "results").symlink_to(one.disk)
+    for old in one.disk.iterdir():
+        shutil.rmtree(old)
+    filler = one.disk / "filler"
+    filler.write_bytes(bytes(shutil.disk_usage(one.disk).free - one.chance.choice((0, 40_000, 60_000, 100_000))))
+    said = one.start(one.sweep(2, 5)).communicate(timeout=400)[1]
+    full = "no space left" in said.lower()
+    filler.unlink()
+    found = one.judge_real(one.start(one.sweep(2, 5)), 2)
+    return found + Outcome(wrong=not full, notes=[] if full else [said])
+
+
+@contextmanager
+def small_disk(disk):
+    """Mounted before the nodes, which see no later mount."""
+    disk.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+LAUNCHER, RANK = "jobs.launch.launch", "jobs.rank.worker"
+SAMPLERS = ("jobs.telemetry.gpu.sampler", "jobs.telemetry.host_sampler")
+FAULTS = {
+    "Ctrl-C, points asleep": stopped_driver(signal.SIGINT, group=True),
+    "SIGTERM, points asleep": stopped_driver(signal.SIGTERM),
+    "Ctrl-C twice, ranks at work": stopped_points(signal.SIGINT, local=False),
+    "SIGTERM twice, ranks at work": stopped_points(signal.SIGTERM, local=False),
+    "Ctrl-C twice, local profile": stopped_points(signal.SIGINT, local=True),
+    "SIGTERM twice, local profile": stopped_points(signal.SIGTERM, local=True),
+    "kill -9 of the driver": stopped_driver(signal.SIGKILL, group=True),
+    "kill -9 of the launcher": killed(LAUNCHER),
+    "kill -9 of the launcher, local profile": killed(LAUNCHER, local=True),
+    "kill -9 of a rank": killed(RANK, expected="rank_killed"),
+    "kill -9 of a rank, local profile": killed(RANK, expected="rank_killed", local=True),
+    "kill -9 of a sampler": killed(*SAMPLERS),
+    "kill -9 of slurmstepd": killed_slurmstepd,
+    "node off, jobs queued": node_off("queued"),
+    "node off, jobs starting": node_off("starting"),
+    "node off, jobs running": node_off("running"),
+    "slurmd killed": killed_slurmd,
+    "slurmctld killed": controller_killed,
+    "slurmdbd away": slurmdbd_away,
+    "time limit": time_limit,
+    "preemption": preempted,
+    "scancel": scancelled,
+    "two drivers": two_drivers,
+    "corrupt record": corrupt_record,
+    "disk full": full_disk,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--only", nargs="+", default=list(FAULTS), metavar="NAME")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    chance, folder = random.Random(args.seed), args.folder.resolve()
+    print("| fault | tries | lost | measured twice | wrong reason |\n|---|---|---|---|---|", flush=True)
+    notes = []
+    shape = Shape(nodes=4, gpus=4, accounting=True)
+    with small_disk(folder / "disk"), Cluster(folder / "cluster", shape) as cluster:
+        for number, name in enumerate(args.only):
+            total = Outcome()
+            for k in range(args.tries):
+                total += FAULTS[name](Try(cluster, folder / f"{number}.{k}", chance, folder / "disk"))
+            print(f"| {name} | {args.tries} | {total.lost} | {total.twice} | {total.wrong} |", flush=True)
+            notes += total.notes
+        print("\n".join(notes), flush=True)
+    os._exit(bool(notes))
+
+
+if __name__ == "__main__":
+    main()
