@@ -30,10 +30,16 @@ def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def out_of_memory_kills() -> int:
-    """How many processes the kernel has killed for memory in this process's cgroup (version 2); 0 where unknown."""
-    try:
-        own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-        events = Path("/sys/fs/cgroup", own.strip("/"), "memory.events").read_text()
-        return sum(int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill "))
-    except (OSError, StopIteration):
-        return 0
+    """How many processes the kernel has killed for memory in this process's cgroup; 0 where unknown."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, own = line.split(":", 2)
+            root, file = ("/sys/fs/cgroup", "memory.events")  # version 2
+            if "memory" in controllers.split(","):
+                root, file = ("/sys/fs/cgroup/memory", "memory.oom_control")
+            elif controllers:
+                continue
+            with contextlib.suppress(OSError):
+                events = Path(root, own.strip("/"), file).read_text()
+                return sum(int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill "))
+    return 0

@@ -86,13 +86,16 @@ class Try:
     def sweep(self, seeds, steps=100):
         return REAL.replace("SEEDS", str(list(range(seeds)))).replace("timed_steps: 100", f"timed_steps: {steps}")
 
-    def start(self, sweep, local=False):
+    def start(self, sweep, local=False, group=None):
+        """`group`: the memory cgroup to run in."""
         if not local:
             return start(self.cluster, self.folder, sweep, "points")
         (self.folder / "sweep.yaml").write_text(sweep)
         command = [str(Path(sys.executable).with_name("snakemake")), "points", "-s", str(ROOT / "Snakefile")]
         command += ["--profile", str(ROOT / "profiles/local"), "--configfile", "sweep.yaml"]
         own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+        if group is not None:
+            command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$0" "$@"', *command]
         return subprocess.Popen(
             command, cwd=self.folder, env=own, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -333,6 +336,20 @@ def full_disk(one):
     return found + Outcome(wrong=not full, notes=[] if full else [said])
 
 
+def out_of_memory(one):
+    """The kernel kills a rank that takes more than its cgroup may."""
+    group = Path("/sys/fs/cgroup/memory/nightsweep-faults")
+    group.mkdir(exist_ok=True)
+    (group / "memory.limit_in_bytes").write_text("1500M")
+    sweep = (
+        one.sweep(1).replace("ranks_per_node: 2", "ranks_per_node: 1").replace("micro_batch: 2", "micro_batch: 8192")
+    )
+    try:
+        return one.judge_real(one.start(sweep, True, group), 1, expected="host_out_of_memory")
+    finally:
+        group.rmdir()
+
+
 @contextmanager
 def small_disk(disk):
     """Mounted before the nodes, which see no later mount."""
@@ -372,6 +389,7 @@ FAULTS = {
     "two drivers": two_drivers,
     "corrupt record": corrupt_record,
     "disk full": full_disk,
+    "host out of memory (cgroup)": out_of_memory,
 }
 
 
