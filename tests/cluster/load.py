@@ -1,17 +1,20 @@
-"""What a thousand queued points cost: seconds to submit, calls of the scheduler a minute, memory of the driver.
+"""What thousands of queued points cost: seconds to submit, calls of the scheduler a minute, files opened a second (by
+strace, where there is one), memory of the driver.
 
-    python -m tests.cluster.load DIR --points 1000 --driver submitit     # ours
-    python -m tests.cluster.load DIR --points 1000 --driver slurm        # snakemake-executor-plugin-slurm
-    python -m tests.cluster.load DIR --points 50 --driver processes      # one waiting submitit process a point
+    python -m tests.cluster.load DIR --points 10000 --driver submitit     # ours
+    python -m tests.cluster.load DIR --points 10000 --driver slurm        # snakemake-executor-plugin-slurm
+    python -m tests.cluster.load DIR --points 10000 --driver slurm-array  # likewise, in its array mode
+    python -m tests.cluster.load DIR --points 50 --driver processes       # one waiting submitit process a point
 
-The cluster's partition is down, so that all points stay in the queue. Calls of Slurm's commands are counted by wrappers
-that stand before them on the PATH.
+The cluster's partition is down, so that all points stay in the queue; an array holds a thousand. Calls of Slurm's
+commands are counted by wrappers that stand before them on the PATH.
 """
 
 import argparse
 import collections
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +26,7 @@ import psutil
 from tests.cluster.slurm import Cluster, Shape
 
 ROOT = Path(__file__).parents[2]
+LIMITS = ("MaxArraySize=1001", "MaxJobCount=30000")
 COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "sinfo", "scancel", "sacctmgr")
 WAITER = """
 import submitit, sys
@@ -53,8 +57,19 @@ def drivers(kind, points, folder, environment):
             subprocess.Popen(command, env=environment, cwd=folder, stderr=subprocess.DEVNULL) for _ in range(points)
         ]
     command = ["snakemake", "-s", str(ROOT / "tests/cluster/Snakefile"), "--directory", str(folder)]
-    command += ["--executor", kind, "--jobs", "5000", "--nolock", "--quiet", "all", "--latency-wait", "5"]
-    command += ["--max-jobs-per-timespan", "5000/1s", "--default-resources", "mem_mb=100", "cpus_per_task=1"]
+    command += ["--executor", kind.split("-")[0], "--jobs", "unlimited", "--nolock", "--quiet", "all"]
+    command += [
+        "--latency-wait",
+        "5",
+        "--scheduler",
+        "greedy",
+        "--scheduler-subsample",
+        "1000",
+        "--max-jobs-per-timespan",
+        "100000/1s",
+    ]
+    command += ["--default-resources", "mem_mb=100", "cpus_per_task=1"]
+    command += ["--slurm-array-jobs=all"] if kind == "slurm-array" else []
     command += ["--config", f"points={points}"]
     with (folder / "driver.log").open("w") as log:
         return [subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)]
@@ -70,6 +85,16 @@ def memory_mb(processes):
     return sum(p.memory_info().rss for p in family) / 2**20
 
 
+def opens_a_second(process, seconds=20):
+    """Files that a process opens, while nothing happens in the queue; None without strace."""
+    if shutil.which("strace") is None:
+        return None
+    command = ["timeout", "-s", "INT", str(seconds), "strace", "-f", "-c", "-e", "trace=open,openat", "-p"]
+    told = subprocess.run([*command, str(process.pid)], capture_output=True, text=True).stderr
+    calls = re.findall(r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+).* open(?:at)?$", told, re.MULTILINE)
+    return round(sum(map(int, calls)) / seconds, 1)
+
+
 def rates(calls, since, until):
     """Calls a minute in a span of time, by command."""
     found = collections.Counter()
@@ -82,12 +107,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", type=int, default=1000)
-    parser.add_argument("--driver", choices=("submitit", "slurm", "processes"), default="submitit")
+    parser.add_argument("--driver", choices=("submitit", "slurm", "slurm-array", "processes"), default="submitit")
     parser.add_argument("--watch-s", type=float, default=180)
     parser.add_argument("--settle-s", type=float, default=90, help="seconds after the last submission, not counted")
     args = parser.parse_args()
     args.folder.mkdir(parents=True)
-    with Cluster(args.folder / "cluster", Shape(accounting=True)) as cluster:
+    with Cluster(args.folder / "cluster", Shape(accounting=True, extra=LIMITS)) as cluster:
         cluster.run("scontrol", "update", "partition=main", "state=down")
         environment, calls = counted(cluster, args.folder)
         began = time.time()
@@ -100,15 +125,16 @@ def main():
         since = time.time()
         time.sleep(args.watch_s)
         until, held = time.time(), memory_mb(processes)
+        opened = opens_a_second(processes[0])
         for process in processes:
             process.send_signal(signal.SIGINT)
         told = time.time()
-        while queued(cluster) and time.time() - told < 60:
+        while queued(cluster) and time.time() - told < 120:
             time.sleep(0.2)
+        quiet = f"calls a minute {rates(calls, since, until)}; {opened} files opened a second; {held:.0f} MiB"
         print(
             f"{args.driver}: {args.points} points in {submitted:.1f} s ({args.points / submitted:.0f} a second); "
-            f"calls a minute {rates(calls, since, until)}; {held:.0f} MiB; after Ctrl-C "
-            f"{queued(cluster)} queued {time.time() - told:.1f} s later",
+            f"{quiet}; after Ctrl-C {queued(cluster)} queued {time.time() - told:.1f} s later",
             flush=True,
         )
         for process in processes:
