@@ -1,18 +1,15 @@
-"""The executor: takes all jobs that are ready, submits them as arrays, watches them with one query, brings them home.
+"""The executor: takes all jobs that are ready, has them submitted (submission.py), watches them with one query, brings
+them home.
 
-A job without an id and a name is yet to be sent: new, lost and to be started again, or held back because the scheduler
-takes no more for now. One with a name alone was sent when the scheduler did not answer. A job's end is seen by the file
-that submitit leaves in the batch step; the scheduler is asked every `poll_s` at most, for all jobs at once, and tells
-about those that can leave nothing: node failures, preemption, cancelled jobs.
+A job's end is seen by the file that submitit leaves in the batch step; the scheduler is asked every `poll_s` at most,
+for all jobs at once, and tells about those that can leave nothing: node failures, preemption, cancelled jobs.
 """
 
 from __future__ import annotations
 
-import shutil
 import signal
 import threading
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -26,9 +23,9 @@ from jobs.slurm.executor import job_end, point_job, refusal, request, waiting
 from jobs.slurm.executor.job_end import Track
 from jobs.slurm.executor.journal import Journal
 from jobs.slurm.executor.local import Local
-from jobs.slurm.executor.refusal import Refused, TooMany
-from jobs.slurm.executor.request import Request
+from jobs.slurm.executor.refusal import Refused
 from jobs.slurm.executor.scheduler import Slurm, State, forget_allocation, masters
+from jobs.slurm.executor.submission import Submission
 from jobs.slurm.query import Unreachable
 
 ROOT = Path(".snakemake/submitit")
@@ -52,14 +49,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             raise WorkflowError(str(error)) from None
         self.journal = Journal(ROOT)
         self.earlier = self.journal.load_unfinished()
-        self.submitting = threading.RLock()
-        self.stopping = False
+        self.submission = Submission(self.backend, self.journal, self.options, self._tell)
         # Snakemake's own list of active jobs is empty while they are being checked, so it cannot say what to cancel
         self.open: dict[str, SubmittedJobInfo] = {}
-        self.arrays: dict[str, list[str] | None] = {}
-        self.largest = min(self.options.array_size, self.backend.largest_array)
-        self.room: dict[Request, int] = {}
-        self.held = 0
         self.passed = False
         self.waiting = waiting.Waiting()
         self.interval = FIRST_QUERY_S
@@ -109,99 +101,20 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         return True
 
     def _send(self, infos: list[SubmittedJobInfo]) -> None:
-        """Submit those that are yet to be sent, by request; after an outage, look first whether the scheduler has them
-        after all."""
-        held, sent = 0, []
         try:
-            groups: dict[Request, list[SubmittedJobInfo]] = {}
-            for info in infos:
-                track = info.aux["track"]
-                if info.external_jobid is None and not track.refused and not (track.name and self._look_up(info)):
-                    groups.setdefault(track.request, []).append(info)
-            for asked, group in groups.items():
-                held += len(self._submit(asked, group))
-                sent += [info.external_jobid for info in group if info.external_jobid]
+            if self.submission.send(infos, any(info.external_jobid for info in list(self.open.values()))):
+                self.interval = FIRST_QUERY_S
+                self.next_query = time.monotonic() + self.interval
         except Unreachable as error:
             self._report_outage(str(error))
-        if sent:
-            self._tell(f"submitted {waiting.count(len(sent))}: {waiting.arrays(sent)}")
-            self.interval = FIRST_QUERY_S
-            self.next_query = time.monotonic() + self.interval
-        if held and not self.held:
-            self._tell(f"{waiting.count(held)} are kept here until the scheduler takes more")
-        self.held = held
-
-    def _look_up(self, info: SubmittedJobInfo) -> bool:
-        """Look for a job whose submission was not answered by the name of its array; one query an array."""
-        track = info.aux["track"]
-        if track.name not in self.arrays:
-            self.arrays[track.name] = self.backend.find(track.name, track.place[1])
-        ids = self.arrays[track.name]
-        if ids is not None:
-            info.external_jobid = ids[track.place[0]]
-        return ids is not None
-
-    def _submit(self, asked: Request, infos: list[SubmittedJobInfo]) -> list[SubmittedJobInfo]:
-        """Send jobs of one request as arrays; those for which there is no room. Raises Unreachable.
-
-        Where the scheduler takes no more, the array is halved until it does. Later, as many are offered as jobs have
-        ended since, and at least one: the limit may be shared with others.
-        """
-        size = max(1, min(self.room.get(asked, self.largest), self.largest))
-        while infos and size and not self.stopping:
-            part = infos[:size]
-            try:
-                with self.submitting:
-                    self._submit_array(part)
-            except TooMany as error:
-                if len(part) == 1 and error.doubtful and not any(i.external_jobid for i in self.open.values()):
-                    part[0].aux["track"].refused = str(error)  # none of ours is in its way
-                    return infos[1:]
-                if not self.held and asked not in self.room:
-                    self.logger.warning(f"the scheduler does not take {waiting.count(len(part))} at once: {error}")
-                size = len(part) // 2
-                self.room[asked] = 0
-            else:
-                infos = infos[len(part) :]
-        if not infos:
-            self.room.pop(asked, None)
-        return infos
-
-    def _submit_array(self, infos: list[SubmittedJobInfo]) -> None:
-        """Send one array. Raises TooMany and Unreachable; after the latter the scheduler may have it."""
-        if self.stopping:
-            return
-        tracks = [info.aux["track"] for info in infos]
-        name = f"nightsweep-{uuid.uuid4().hex[:8]}"
-        self.journal.intend(name, [t.key for t in tracks], [t.losses for t in tracks])
-        for place, track in enumerate(tracks):
-            track.folder, track.name, track.place = self.journal.folder / name, name, (place, len(tracks))
-        commands = [t.command for t in tracks]
-        try:
-            ids = self.backend.submit(
-                tracks[0].folder, name, tracks[0].request, commands, self.options.array_parallelism
-            )
-        except (Refused, TooMany, ValueError) as error:
-            self.journal.refuse(name)
-            shutil.rmtree(tracks[0].folder, ignore_errors=True)
-            for track in tracks:
-                track.name = ""
-            if isinstance(error, TooMany):
-                raise
-            for track in tracks:
-                track.refused = refusal.advised(str(error))
-            return
-        self.journal.accept(name, ids)
-        for info, job_id in zip(infos, ids, strict=True):
-            info.external_jobid = job_id
 
     def _stop_where_nothing_passes(self) -> None:
         """End the run where the scheduler takes none of its jobs, or none can start its command: the same reason would
         otherwise become the result of every point."""
-        tracks = [info.aux["track"] for info in self.open.values()]
+        tracks = [info.aux["track"] for info in list(self.open.values())]  # the other thread may add some
         refused = [track for track in tracks if track.refused]
         unstarted = sum(track.name != "" for track in refused)
-        if self.stopping or self.passed or not refused or (len(refused) < len(tracks) and unstarted < FEW):
+        if self.submission.stopping or self.passed or not refused or (len(refused) < len(tracks) and unstarted < FEW):
             return
         reasons = list(dict.fromkeys(f"  {track.refused}" for track in refused))[:FEW]
         title = f"none of {waiting.count(len(tracks))} can run, so the run ends here; no point has got a result:"
@@ -228,14 +141,14 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             else:
                 self.journal.end(track.key)
                 self.open.pop(track.key, None)
-                self.room = {asked: room + 1 for asked, room in self.room.items()}
+                self.submission.note_end()
                 self._report(info, end)
         self._stop_where_nothing_passes()
 
     def _is_kept(self, info: SubmittedJobInfo, end: Loss | bool, is_point: bool) -> bool:
         """Whether a job goes on in spite of its end: it is sent again, or the same end may await all jobs."""
         track = info.aux["track"]
-        if isinstance(end, Loss) and self.stopping:
+        if isinstance(end, Loss) and self.submission.stopping:
             return True
         if isinstance(end, Loss) and end.reason == "launch_failed" and (is_point or track.refused):
             track.refused = end.message
@@ -249,12 +162,12 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             return None
         self.interval = min(self.interval * 1.5, self.options.poll_s)
         self.next_query = time.monotonic() + self.interval
-        if not self.stopping:
+        if not self.submission.stopping:
             self._send(infos)
         ids = [info.external_jobid for info in infos if info.external_jobid]
         try:
             states = self.backend.states(ids) if ids else {}
-            if not self.stopping:
+            if not self.submission.stopping:
                 self._look_at_queue(infos, states)
         except Unreachable as error:
             self._report_outage(str(error))
@@ -336,8 +249,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self._cancel_all()
 
     def _cancel_all(self) -> None:
-        self.stopping = True
-        with self.submitting:
+        self.submission.stopping = True
+        with self.submission.lock:
             infos = list(self.open.values())
         ids = [info.external_jobid for info in infos if info.external_jobid]
         unanswered = {info.aux["track"].name for info in infos if not info.external_jobid} - {""}

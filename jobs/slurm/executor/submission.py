@@ -1,0 +1,125 @@
+"""The way out: jobs become arrays, as large as the scheduler takes; the rest is kept until it takes more.
+
+A job without an id and a name is yet to be sent: new, lost and to be started again, or kept back. One with a name alone
+was sent when the scheduler did not answer.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import uuid
+from collections.abc import Callable
+
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+from jobs.slurm.executor import refusal, waiting
+from jobs.slurm.executor.journal import Journal
+from jobs.slurm.executor.local import Local
+from jobs.slurm.executor.refusal import Refused, TooMany
+from jobs.slurm.executor.request import Request
+from jobs.slurm.executor.scheduler import Slurm
+from jobs.slurm.executor.settings import ExecutorSettings
+
+
+class Submission:
+    """Sends jobs, by request. `tell`: for a line on the screen."""
+
+    def __init__(
+        self, backend: Slurm | Local, journal: Journal, options: ExecutorSettings, tell: Callable[[str], None]
+    ) -> None:
+        self.backend, self.journal, self.tell = backend, journal, tell
+        self.parallel = options.array_parallelism
+        self.largest = min(options.array_size, backend.largest_array)
+        self.lock = threading.RLock()
+        self.stopping = False
+        self.kept = 0
+        self.arrays: dict[str, list[str] | None] = {}
+        self.room: dict[Request, int] = {}
+        """Of a request of which jobs are kept: how many have ended since the scheduler took no more."""
+
+    def send(self, infos: list[SubmittedJobInfo], queued: bool) -> bool:
+        """Submit those that are yet to be sent; whether any was. After an outage, look first whether the scheduler has
+        them after all. `queued`: whether others of this run are in the queue. Raises Unreachable."""
+        kept: list[SubmittedJobInfo] = []
+        groups: dict[Request, list[SubmittedJobInfo]] = {}
+        for info in infos:
+            track = info.aux["track"]
+            if info.external_jobid is None and not track.refused and not (track.name and self._look_up(info)):
+                groups.setdefault(track.request, []).append(info)
+        try:
+            for asked, group in groups.items():
+                kept += self._submit(asked, group, queued)
+        finally:
+            sent = [info.external_jobid for group in groups.values() for info in group if info.external_jobid]
+            if sent:
+                self.tell(f"submitted {waiting.count(len(sent))}: {waiting.arrays(sent)}")
+            if kept and not self.kept:
+                self.tell(f"{waiting.count(len(kept))} are kept here until the scheduler takes more")
+            self.kept = len(kept)
+        return bool(sent)
+
+    def note_end(self) -> None:
+        """A job of the run has ended, and left room for another."""
+        self.room = {asked: room + 1 for asked, room in self.room.items()}
+
+    def _look_up(self, info: SubmittedJobInfo) -> bool:
+        """Look for a job whose submission was not answered by the name of its array; one query an array."""
+        track = info.aux["track"]
+        if track.name not in self.arrays:
+            self.arrays[track.name] = self.backend.find(track.name, track.place[1])
+        ids = self.arrays[track.name]
+        if ids is not None:
+            info.external_jobid = ids[track.place[0]]
+        return ids is not None
+
+    def _submit(self, asked: Request, infos: list[SubmittedJobInfo], queued: bool) -> list[SubmittedJobInfo]:
+        """Send jobs of one request as arrays; those for which there is no room. Raises Unreachable.
+
+        Where the scheduler takes no more, the array is halved until it does. Later, as many are offered as jobs have
+        ended since, and at least one: the limit may be shared with others.
+        """
+        size = max(1, min(self.room.get(asked, self.largest), self.largest))
+        while infos and size and not self.stopping:
+            part = infos[:size]
+            try:
+                self._submit_array(part)
+            except TooMany as error:
+                if len(part) == 1 and error.doubtful and not queued:
+                    part[0].aux["track"].refused = str(error)  # none of ours is in its way
+                    return infos[1:]
+                if not self.kept and asked not in self.room:
+                    self.tell(f"the scheduler does not take {waiting.count(len(part))} at once: {error}")
+                size = len(part) // 2
+                self.room[asked] = 0
+            else:
+                infos, queued = infos[len(part) :], True
+        if not infos:
+            self.room.pop(asked, None)
+        return infos
+
+    def _submit_array(self, infos: list[SubmittedJobInfo]) -> None:
+        """Send one array. Raises TooMany and Unreachable; after the latter the scheduler may have it."""
+        with self.lock:
+            if self.stopping:
+                return
+            tracks = [info.aux["track"] for info in infos]
+            name = f"nightsweep-{uuid.uuid4().hex[:8]}"
+            self.journal.intend(name, [t.key for t in tracks], [t.losses for t in tracks])
+            for place, track in enumerate(tracks):
+                track.folder, track.name, track.place = self.journal.folder / name, name, (place, len(tracks))
+            commands = [t.command for t in tracks]
+            try:
+                ids = self.backend.submit(tracks[0].folder, name, tracks[0].request, commands, self.parallel)
+            except (Refused, TooMany, ValueError) as error:
+                self.journal.refuse(name)
+                shutil.rmtree(tracks[0].folder, ignore_errors=True)
+                for track in tracks:
+                    track.name = ""
+                    track.refused = None if isinstance(error, TooMany) else refusal.advised(str(error))
+                if isinstance(error, TooMany):
+                    raise
+                return
+            self.journal.accept(name, ids)
+            for info, job_id in zip(infos, ids, strict=True):
+                info.external_jobid = job_id
