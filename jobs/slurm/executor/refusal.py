@@ -34,12 +34,12 @@ _TOO_MANY = re.compile(
 _UNNAMED = re.compile(r"^(?!.*\b(QOS|Assoc)[A-Z]).*violates accounting/QOS policy")
 _NEVER = re.compile(r"(QOS|Assoc)(Max\w+PerJob|Min)\w*|Partition(Time|Node)Limit|BadConstraints|Invalid(Account|QOS)")
 _CHANGE = (
-    (r"gres|gpu", "`ranks_per_node` of the sweep, or `submitit-partition`"),
     (r"invalid account", "`submitit-account` in the profile"),
     (r"invalid partition", "`submitit-partition` in the profile"),
     (r"invalid qos", "`submitit-qos` in the profile"),
     (r"feature|constraint", "`submitit-constraint` in the profile"),
     (r"reservation", "`submitit-reservation` in the profile"),
+    (r"gres|gpu", "`ranks_per_node` of the sweep, or `submitit-partition` in the profile"),
     (r"time.?limit|wall", "`resources: timeout_min` of the sweep"),
     (r"memory|mem(per|limit)", "`default-resources: mem_mb_per_gpu` in the profile"),
     (r"cpu", "`default-resources: cpus_per_task` in the profile, or `ranks_per_node` of the sweep"),

@@ -84,7 +84,7 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
      ("Slurm temporarily unable to accept job, sleeping and retrying", refusal.TooMany, ""),
      ("Batch job submission failed: Invalid job array specification", refusal.TooMany, ""),
      (f"QOSMaxWallDurationPerJobLimit\nsbatch: error: {POLICY}", refusal.Refused, "timeout_min"),
-     ("invalid partition specified: none", refusal.Refused, "submitit-partition"),
+     ("invalid partition specified: gpus", refusal.Refused, "submitit-partition"),
      ("Invalid account or account/partition combination specified", refusal.Refused, "submitit-account"),
      ("Invalid generic resource (gres) specification", refusal.Refused, "ranks_per_node"),
      ("Memory specification can not be satisfied\nsbatch: error: Requested node configuration is not available",
