@@ -26,7 +26,7 @@ import psutil
 from tests.cluster.slurm import Cluster, Shape
 
 ROOT = Path(__file__).parents[2]
-LIMITS = ("MaxArraySize=1001", "MaxJobCount=30000")
+LIMITS = ("MaxArraySize=1001", "MaxJobCount=30000", "AccountingStorageEnforce=limits,qos")
 COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "sinfo", "scancel", "sacctmgr")
 WAITER = """
 import submitit, sys
@@ -108,16 +108,20 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--points", type=int, default=1000)
     parser.add_argument("--driver", choices=("submitit", "slurm", "slurm-array", "processes"), default="submitit")
+    parser.add_argument("--limit", type=int, help="jobs that the QOS lets this user have in the queue")
     parser.add_argument("--watch-s", type=float, default=180)
     parser.add_argument("--settle-s", type=float, default=90, help="seconds after the last submission, not counted")
     args = parser.parse_args()
     args.folder.mkdir(parents=True)
     with Cluster(args.folder / "cluster", Shape(accounting=True, extra=LIMITS)) as cluster:
+        expected = min(args.points, args.limit or args.points)
+        if args.limit:
+            cluster.run("sacctmgr", "-i", "modify", "qos", "normal", "set", f"MaxSubmitJobsPerUser={args.limit}")
         cluster.run("scontrol", "update", "partition=main", "state=down")
         environment, calls = counted(cluster, args.folder)
         began = time.time()
         processes = drivers(args.driver, args.points, args.folder, environment)
-        while queued(cluster) < args.points:
+        while queued(cluster) < expected:
             assert any(p.poll() is None for p in processes), (args.folder / "driver.log").read_text()
             time.sleep(0.5)
         submitted = time.time() - began
@@ -132,8 +136,9 @@ def main():
         while queued(cluster) and time.time() - told < 120:
             time.sleep(0.2)
         quiet = f"calls a minute {rates(calls, since, until)}; {opened} files opened a second; {held:.0f} MiB"
+        rate = f"{submitted:.1f} s ({expected / submitted:.0f} a second)"
         print(
-            f"{args.driver}: {args.points} points in {submitted:.1f} s ({args.points / submitted:.0f} a second); "
+            f"{args.driver}: {expected} of {args.points} points in {rate}; "
             f"{quiet}; after Ctrl-C {queued(cluster)} queued {time.time() - told:.1f} s later",
             flush=True,
         )

@@ -187,12 +187,19 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         pending = [(i, states[i.external_jobid]) for i in infos if states.get(i.external_jobid, State("")).pending]
         for line in self.waiting.lines(state.why for _, state in pending):
             self._tell(line)
-        never = [(info, state.why) for info, state in pending if refusal.never_passes(state.why)]
+        never = [(i, state.why) for i, state in pending if self._never_passes(i.aux["track"], state.why)]
         if never:
             self.backend.cancel([info.external_jobid for info, _ in never], [])
         for info, why in never:
             info.external_jobid, info.aux["track"].name = None, ""
             info.aux["track"].refused = refusal.advised(f"Slurm would let it wait for ever: {why}")
+
+    def _never_passes(self, track: Track, why: str) -> bool:
+        """Whether a job waits for ever. Slurm may also say PartitionNodeLimit where nodes are down, for now."""
+        asked = track.request
+        return refusal.never_passes(why) and (
+            not why.startswith("PartitionNodeLimit") or asked.nodes > self.backend.most_nodes(asked.partition)
+        )
 
     def _sends_again(self, info: SubmittedJobInfo, loss: Loss) -> bool:
         """Make a lost job one that is yet to be sent, where that makes sense, away from nodes that are down."""

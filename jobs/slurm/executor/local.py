@@ -40,6 +40,9 @@ class Local:
         names = {"RUNNING": "RUNNING", "FINISHED": "COMPLETED"}
         return {i: State(names.get(self.jobs[i].state, "FAILED")) for i in ids if i in self.jobs}
 
+    def most_nodes(self, partition: str | None) -> int:
+        return 1
+
     def bad_nodes(self, nodes: str) -> list[str]:
         return []
 

@@ -32,7 +32,9 @@ _TOO_MANY = re.compile(
     r"\b(QOS|Assoc)\w*Submit\w*|temporarily una\w+|job queue full|invalid job array spec", re.IGNORECASE
 )
 _UNNAMED = re.compile(r"^(?!.*\b(QOS|Assoc)[A-Z]).*violates accounting/QOS policy")
-_NEVER = re.compile(r"(QOS|Assoc)(Max\w+PerJob|Min)\w*|Partition(Time|Node)Limit|BadConstraints|Invalid(Account|QOS)")
+_NEVER = re.compile(
+    r"(QOS|Assoc)(Max\w+PerJob|Min)\w*|Partition(Time|Node)Limit|MaxMemPerLimit|BadConstraints|Invalid(Account|QOS)"
+)
 _CHANGE = (
     (r"invalid account", "`submitit-account` in the profile"),
     (r"invalid partition", "`submitit-partition` in the profile"),

@@ -28,6 +28,8 @@ ACTIVE = frozenset(
     | {"RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
 
+PARTITIONS = ("scontrol", "-o", "show", "partition")
+
 
 @dataclass(frozen=True)
 class State:
@@ -107,6 +109,16 @@ class Slurm:
             waiting = parse(query.read(*queue, "-t", "pending"))
             found |= {i: state for i, state in waiting.items() if i in found and found[i].pending}
         return found
+
+    def most_nodes(self, partition: str | None) -> int:
+        """Nodes that a job in this partition (the default; the largest of several) can have, be they up or not."""
+        shown = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in query.read(*PARTITIONS).splitlines()]
+        names = (
+            partition.split(",") if partition else [one["PartitionName"] for one in shown if one["Default"] == "YES"]
+        )
+        own = [one for one in shown if one.get("PartitionName") in names]
+        sizes = [min(int(one[key]) for key in ("TotalNodes", "MaxNodes") if one[key].isdigit()) for one in own]
+        return max(sizes, default=0)
 
     def bad_nodes(self, nodes: str) -> list[str]:
         """Which of these nodes are down or not answering."""

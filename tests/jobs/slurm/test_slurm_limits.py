@@ -1,5 +1,7 @@
 """Limits of a real Slurm: as many jobs go out as it takes, the rest later; what can never pass stops the run."""
 
+import time
+
 import pytest
 
 from tests.cluster.slurm import Cluster, Shape, available
@@ -60,3 +62,16 @@ def test_longer_than_allowed(cluster, qos, tmp_path, flag):
     assert "timeout_min" in said and "Traceback" not in said, said
     assert not any(driver.record(n) for n in range(4))
     assert not [row for row in cluster.jobs() if row["state"] == "PENDING"]
+
+
+def test_nodes_that_are_drained_come_back(cluster, tmp_path):
+    """Jobs that wait for them are not given up."""
+    cluster.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    try:
+        driver = Driver(cluster, tmp_path, 2, 0, 2, 1, "--submitit-poll-s=2")
+        driver.until(lambda: "2 jobs in the queue: Nodes required for job are DOWN" in driver.log.read_text())
+        time.sleep(5)
+    finally:
+        cluster.run("scontrol", "update", "nodename=n2", "state=resume")
+    driver.finish()
+    assert all(driver.record(n)["status"] == "ok" for n in range(2))
