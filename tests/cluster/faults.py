@@ -200,6 +200,15 @@ def killed(*modules, expected="ok", local=False):
     return fault
 
 
+def killed_local_driver(one):
+    """Its launcher runs on, and the next one waits for it."""
+    driver = one.start(one.sweep(2, 250), local=True)
+    one.at_a_step(driver)
+    driver.kill()
+    driver.wait()
+    return one.judge_real(one.start(one.sweep(2, 250), local=True), 2)
+
+
 def killed_slurmstepd(one):
     driver = one.start(one.sweep(1, 250))
     one.at_a_step(driver)
@@ -371,6 +380,7 @@ FAULTS = {
     "Ctrl-C twice, local profile": stopped_points(signal.SIGINT, local=True),
     "SIGTERM twice, local profile": stopped_points(signal.SIGTERM, local=True),
     "kill -9 of the driver": stopped_driver(signal.SIGKILL, group=True),
+    "kill -9 of the driver, local profile": killed_local_driver,
     "kill -9 of the launcher": killed(LAUNCHER),
     "kill -9 of the launcher, local profile": killed(LAUNCHER, local=True),
     "kill -9 of a rank": killed(RANK, expected="rank_killed"),
