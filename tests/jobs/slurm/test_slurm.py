@@ -116,10 +116,10 @@ def test_one_of_many_is_refused(cluster, tmp_path):
 
 def test_nothing_can_start(cluster, tmp_path):
     """Jobs that end before their command has begun stop the run, too."""
-    driver = Driver(cluster, tmp_path, 20, 0, 1, 5, "--submitit-setup=module-is-not-here load x; exit 3")
+    driver = Driver(cluster, tmp_path, 5, 0, 1, 5, "--submitit-setup=module-is-not-here load x; exit 3")
     said = driver.finish(status=1)
     assert "module-is-not-here" in said and "Traceback" not in said, said
-    assert not any(driver.record(n) for n in range(20))
+    assert not any(driver.record(n) for n in range(5))
 
 
 def test_without_a_cluster_the_same_code_runs_here(tmp_path):

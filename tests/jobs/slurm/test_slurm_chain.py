@@ -31,7 +31,8 @@ resources: {{timeout_min: 10}}
 def cluster(tmp_path_factory):
     if why := available():
         pytest.skip(why)
-    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=3)) as started:
+    # So slow to notice that a node is gone that srun, which gives it half a minute, is first.
+    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=3, extra=("SlurmdTimeout=150",))) as started:
         yield started
 
 

@@ -44,13 +44,13 @@ def arrays(folder):
 
 def test_fewer_than_there_are_points(cluster, qos, tmp_path):
     qos(MaxSubmitJobsPerUser=3)
-    driver = Driver(cluster, tmp_path, 11, 1, 1, 5, "--submitit-poll-s=2")
+    driver = Driver(cluster, tmp_path, 7, 1, 1, 5, "--submitit-poll-s=2")
     said = driver.finish()
-    assert all(driver.record(n)["status"] == "ok" and len(driver.notes(n, "start")) == 1 for n in range(11))
+    assert all(driver.record(n)["status"] == "ok" and len(driver.notes(n, "start")) == 1 for n in range(7))
     assert said.count("does not take 5 jobs at once: QOSMaxSubmitJobPerUserLimit") == 1, said  # arrays hold 5
     assert "jobs are kept here" in said and "does not answer" not in said
     found = arrays(tmp_path)
-    assert sum(found.values()) == 11 and all(found.values()), "what was refused leaves nothing"
+    assert sum(found.values()) == 7 and all(found.values()), "what was refused leaves nothing"
 
 
 @pytest.mark.parametrize("flag", ["-1", "DenyOnLimit"], ids=["waits-for-ever", "refused"])
