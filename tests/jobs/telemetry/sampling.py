@@ -39,7 +39,8 @@ def make_run_folder(folder, hz=10, **more):
 def elsewhere(folder, *gpus_):
     """What other processes need in their environment to find such GPUs."""
     nvml.install(folder)
-    return {"PYTHONPATH": f"{folder}:{ROOT}", nvml.VARIABLE: json.dumps(gpus_)}
+    path = os.pathsep.join(filter(None, [str(folder), str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {"PYTHONPATH": path, nvml.VARIABLE: json.dumps(gpus_)}
 
 
 def start(run_folder, *gpus_):
