@@ -49,9 +49,13 @@ def parser() -> argparse.ArgumentParser:
     check_.set_defaults(run=check)
     doctor_ = commands.add_parser("doctor", help="check this Slurm cluster, before a sweep runs on it")
     doctor_.add_argument("--folder", type=Path, metavar="DIR", help="where results go (results, or this folder)")
-    doctor_.add_argument("--configfile", type=Path, metavar="CONFIG", help="sweep to compare with what is allowed here")
+    doctor_.add_argument(
+        "--configfile", type=Path, metavar="CONFIG", help="sweep to compare, under --profile, with what is allowed here"
+    )
     doctor_.add_argument("--preset", metavar="P", help="preset of the sweep")
-    doctor_.add_argument("--profile", type=Path, metavar="DIR", help="profile that it will run with (profiles/slurm)")
+    doctor_.add_argument(
+        "--profile", type=Path, metavar="DIR", help="profile that it will run with, such as profiles/slurm"
+    )
     doctor_.add_argument("--partition", metavar="NAME", help="partition of the jobs (the profile's, or the default)")
     doctor_.add_argument("--account", metavar="NAME", help="account of the jobs (the profile's)")
     doctor_.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to probe at most (2)")
@@ -275,6 +279,9 @@ def examine(arguments: argparse.Namespace) -> int:
     from jobs.sweep.sweep import SweepError, load
 
     given = arguments
+    if given.configfile and not given.profile:
+        print("nightsweep doctor: --configfile: expected the --profile that it will run with, too", file=sys.stderr)
+        return EXIT_WRONG
     try:
         settings = profile.read(given.profile) if given.profile else profile.Profile()
         sweep = load(given.configfile, given.preset) if given.configfile else None

@@ -2,13 +2,12 @@
 
     python -m tests.cluster.faults DIR --tries 5 [--only NAME ...]
 
-A fault takes a Try, does its harm at a random moment, and repeats the same command until it ends by itself; the result
-is what the points' records say then, against what they should. Points that only sleep note each start and end; real
-ones are two ranks of a small model, and a record that was once ok must never change.
+A fault takes a Trial, does its harm at a random moment, and repeats the same command until it ends by itself; the
+result is what the points' records say then, against what they should. Points that only sleep note each start and end;
+real ones are two ranks of a small model, and a record that was once ok must never change.
 """
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -16,136 +15,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from tests.cluster.slurm import Cluster, Shape
-from tests.jobs.slurm.sleep_run import Driver
-from tests.jobs.slurm.sweep_run import BASE, ROOT, start
-
-POINTS = 8
-REAL = f"""
-name: night
-base: {{{BASE}, timed_steps: 100, traced_steps: 0, ranks_per_node: 2}}
-axes: {{seed: SEEDS}}
-resources: {{timeout_min: 10}}
-"""
-ACTIVE = ("RUNNING", "PENDING", "COMPLETING")
-
-
-@dataclass
-class Outcome:
-    """Points of a fault's tries that went wrong; `notes` say how."""
-
-    lost: int = 0
-    twice: int = 0
-    wrong: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    def __add__(self, other):
-        sums = (self.lost + other.lost, self.twice + other.twice, self.wrong + other.wrong)
-        return Outcome(*sums, self.notes + other.notes)
-
-
-class Try:
-    """One try of a fault, in a folder of its own."""
-
-    def __init__(self, cluster, folder, chance, disk=None):
-        self.cluster, self.folder, self.chance, self.disk = cluster, folder, chance, disk
-        folder.mkdir(parents=True)
-
-    # Points that sleep, one a node at a time
-
-    def sleepers(self, seconds=4, *more, points=POINTS, runtime=5):
-        return Driver(
-            self.cluster, self.folder, points, seconds, 1, runtime, "--set-resources", "point:cpus_per_task=10", *more
-        )
-
-    def busy(self, driver):
-        """Until some run; then a moment more."""
-        driver.until(lambda: len(driver.running()) >= 2)
-        time.sleep(self.chance.uniform(0, 3))
-
-    def judge(self, driver, expected=()):
-        expected, found = dict(expected), Outcome()
-        for number in range(len(driver.points)):
-            record, ends = driver.record(number), len(driver.notes(number, "end"))
-            said = record and (record["reason"] or record["status"])
-            found.lost += record is None
-            found.twice += ends > 1
-            found.wrong += record is not None and said != expected.get(number, "ok")
-            if said != expected.get(number, "ok") or ends > 1:
-                found.notes.append(f"{self.folder}: point {number}: {said}, {ends} ends")
-        return found
-
-    # Real points
-
-    def sweep(self, seeds, steps=100):
-        return REAL.replace("SEEDS", str(list(range(seeds)))).replace("timed_steps: 100", f"timed_steps: {steps}")
-
-    def start(self, sweep, local=False, group=None):
-        """`group`: the memory cgroup to run in."""
-        if not local:
-            return start(self.cluster, self.folder, sweep, "points")
-        (self.folder / "sweep.yaml").write_text(sweep)
-        command = [str(Path(sys.executable).with_name("snakemake")), "points", "-s", str(ROOT / "Snakefile")]
-        command += ["--profile", str(ROOT / "profiles/local"), "--configfile", "sweep.yaml"]
-        own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-        if group is not None:
-            command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$0" "$@"', *command]
-        return subprocess.Popen(
-            command, cwd=self.folder, env=own, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-
-    def records(self):
-        found = self.folder.glob("results/*/points/*/record.json")
-        return {path.parent.name: json.loads(path.read_text()) for path in found}
-
-    def judge_real(self, process, points, before=(), expected="ok"):
-        """After the last run ended by itself; `before`: records that were seen earlier."""
-        said = process.communicate(timeout=400)[1]
-        now = self.records()
-        found = Outcome(lost=points - len(now))
-        for point, record in now.items():
-            status = record["reason"] or record["status"]
-            found.wrong += status != expected
-            found.twice += dict(before).get(point, record) != record
-            if status != expected:
-                found.notes.append(f"{self.folder}: {point}: {status}: {record['message']}")
-        if len(now) < points:
-            found.notes.append(f"{self.folder}: {said[-1500:]}")
-        return found
-
-    def at_a_step(self, process):
-        """Until a rank trains."""
-        deadline = time.monotonic() + 180
-        while not any(
-            "step" in path.read_text() for path in self.folder.glob("results/*/points/*/timed.*/rank0.heartbeat")
-        ):
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.1)
-        time.sleep(self.chance.uniform(0, 1))
-
-    def process(self, *modules):
-        """One of these modules itself, not a shell around it, at work in this folder."""
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if (
-                    process.cwd() == str(self.folder)
-                    and process.cmdline()[1:2] == ["-m"]
-                    and process.cmdline()[2] in modules
-                ):
-                    return process
-        raise LookupError(modules)
-
-    def no_jobs(self):
-        deadline = time.monotonic() + 200
-        while [row for row in self.cluster.jobs() if row["state"] in ACTIVE]:
-            assert time.monotonic() < deadline
-            time.sleep(0.3)
+from tests.cluster.trial import POINTS, Outcome, Trial, small_disk
 
 
 def stopped_driver(number, group=False):
@@ -180,22 +54,24 @@ def stopped_points(number, local):
             for record in one.records().values():
                 if record["status"] != "ok":
                     return Outcome(wrong=1, notes=[f"{one.folder}: {record['reason']} after a stop"])
+            if not one.records().items() >= before.items():
+                return Outcome(twice=1, notes=[f"{one.folder}: a good record changed"])
             before = one.records()
         return one.judge_real(one.start(sweep, local), 3, before.items())
 
     return fault
 
 
-def killed(*modules, expected="ok", local=False):
+def killed(*modules, expected="ok", attempts=1, local=False):
     def fault(one):
         sweep = one.sweep(1, 250)
         driver = one.start(sweep, local)
         one.at_a_step(driver)
         one.process(*modules).kill()
         if not local:
-            return one.judge_real(driver, 1, expected=expected)
+            return one.judge_real(driver, 1, expected=expected, attempts=attempts)
         driver.communicate(timeout=400)
-        return one.judge_real(one.start(sweep, local), 1, expected=expected)
+        return one.judge_real(one.start(sweep, local), 1, expected=expected, attempts=attempts)
 
     return fault
 
@@ -213,7 +89,7 @@ def killed_slurmstepd(one):
     driver = one.start(one.sweep(1, 250))
     one.at_a_step(driver)
     one.process("jobs.rank.supervisor").parent().kill()
-    return one.judge_real(driver, 1)
+    return one.judge_real(driver, 1, attempts=2)
 
 
 def killed_slurmd(one):
@@ -292,7 +168,8 @@ def preempted(one):
     options = ("--partition=urgent", f"--nodelist={node}", "--exclusive", "--output=/dev/null", "--wrap", "sleep 5")
     one.cluster.run("sbatch", *options)
     driver.finish()
-    return one.judge(driver)
+    again = any(len(driver.notes(n, "start")) == 2 for n in range(POINTS))
+    return one.judge(driver) + Outcome(wrong=not again)
 
 
 def scancelled(one):
@@ -303,7 +180,7 @@ def scancelled(one):
     one.cluster.run("scancel", job)
     driver.finish()
     cancelled = [n for n in range(POINTS) if driver.record(n)["reason"] == "cancelled"]
-    return one.judge(driver, dict.fromkeys(cancelled[:1], "cancelled"))
+    return one.judge(driver, dict.fromkeys(cancelled[:1], "cancelled")) + Outcome(wrong=not cancelled)
 
 
 def two_drivers(one):
@@ -359,17 +236,6 @@ def out_of_memory(one):
         group.rmdir()
 
 
-@contextmanager
-def small_disk(disk):
-    """Mounted before the nodes, which see no later mount."""
-    disk.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
 LAUNCHER, RANK = "jobs.launch.launch", "jobs.rank.worker"
 SAMPLERS = ("jobs.telemetry.gpu.sampler", "jobs.telemetry.host_sampler")
 FAULTS = {
@@ -381,8 +247,8 @@ FAULTS = {
     "SIGTERM twice, local profile": stopped_points(signal.SIGTERM, local=True),
     "kill -9 of the driver": stopped_driver(signal.SIGKILL, group=True),
     "kill -9 of the driver, local profile": killed_local_driver,
-    "kill -9 of the launcher": killed(LAUNCHER),
-    "kill -9 of the launcher, local profile": killed(LAUNCHER, local=True),
+    "kill -9 of the launcher": killed(LAUNCHER, attempts=2),
+    "kill -9 of the launcher, local profile": killed(LAUNCHER, attempts=2, local=True),
     "kill -9 of a rank": killed(RANK, expected="rank_killed"),
     "kill -9 of a rank, local profile": killed(RANK, expected="rank_killed", local=True),
     "kill -9 of a sampler": killed(*SAMPLERS),
@@ -418,7 +284,7 @@ def main():
         for number, name in enumerate(args.only):
             total = Outcome()
             for k in range(args.tries):
-                total += FAULTS[name](Try(cluster, folder / f"{number}.{k}", chance, folder / "disk"))
+                total += FAULTS[name](Trial(cluster, folder / f"{number}.{k}", chance, folder / "disk"))
             print(f"| {name} | {args.tries} | {total.lost} | {total.twice} | {total.wrong} |", flush=True)
             notes += total.notes
         print("\n".join(notes), flush=True)

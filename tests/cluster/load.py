@@ -58,16 +58,8 @@ def drivers(kind, points, folder, environment):
         ]
     command = ["snakemake", "-s", str(ROOT / "tests/cluster/Snakefile"), "--directory", str(folder)]
     command += ["--executor", kind.split("-")[0], "--jobs", "unlimited", "--nolock", "--quiet", "all"]
-    command += [
-        "--latency-wait",
-        "5",
-        "--scheduler",
-        "greedy",
-        "--scheduler-subsample",
-        "1000",
-        "--max-jobs-per-timespan",
-        "100000/1s",
-    ]
+    command += ["--latency-wait", "5", "--max-jobs-per-timespan", "100000/1s"]
+    command += ["--scheduler", "greedy", "--scheduler-subsample", "1000"]
     command += ["--default-resources", "mem_mb=100", "cpus_per_task=1"]
     command += ["--slurm-array-jobs=all"] if kind == "slurm-array" else []
     command += ["--config", f"points={points}"]

@@ -32,7 +32,7 @@ ROOT = Path(".snakemake/submitit")
 TICK_S = 2
 FIRST_QUERY_S = 5.0
 FEW = 3
-"""So many jobs that could not start their command, and none that could, stop the run."""
+"""The run stops once this many jobs could not start their command and none could."""
 TOLD = {"progress": True}
 """Marks a line for the screen that is no warning."""
 
@@ -117,7 +117,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if self.submission.stopping or self.passed or not refused or (len(refused) < len(tracks) and unstarted < FEW):
             return
         reasons = list(dict.fromkeys(f"  {track.refused}" for track in refused))[:FEW]
-        title = f"none of {waiting.count(len(tracks))} can run, so the run ends here; no point has got a result:"
+        title = f"none of {waiting.count(len(tracks))} can run, so the run ends here, and none gets a record:"
         self._cancel_all()
         self.workflow.scheduler.executor_error_callback(WorkflowError("\n".join([title, *reasons])))
 

@@ -8,8 +8,8 @@ from jobs.slurm.query import Unreachable
 
 
 class TooMany(Exception):
-    """Not so many at a time: a limit on how many jobs may be in the queue, or in one array. `doubtful`: Slurm does not
-    name the limit, which may be one of size or time, that no waiting changes."""
+    """A limit on the number of jobs in the queue, or in one array, is reached. `doubtful`: Slurm did not name the
+    limit, so it may be one of size or time, which waiting does not change."""
 
     def __init__(self, text: str, doubtful: bool = False) -> None:
         super().__init__(text)

@@ -1,5 +1,6 @@
 """Jobs that share a GPU (here: the CPU), and the search for the largest batch."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -172,3 +173,8 @@ def test_a_search_without_a_size_that_fits_says_why(tmp_path, monkeypatch):
 def test_memory_that_a_library_misses_is_memory():
     for text in ("CUDA error: out of memory", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"):
         assert reason_of(RuntimeError(text))[0] == "gpu_out_of_memory"
+
+
+def test_a_full_disk_or_quota_is_told_from_other_errors():
+    for number, reason in ((errno.ENOSPC, "disk_full"), (errno.EDQUOT, "disk_full"), (errno.EIO, "rank_exception")):
+        assert reason_of(OSError(number, "as it says"))[0] == reason

@@ -49,6 +49,7 @@ def test_arrays_of_one_and_two_nodes(cluster, tmp_path):
     assert len({driver.notes(n, "start")[0] for n in range(6)}) == 6
 
 
+@BOTH
 def test_lost_jobs(cluster, tmp_path):
     """A node loses its power, a person cancels, an urgent job preempts; two others are not touched."""
     driver = Driver(cluster, tmp_path, 5, 25, 1, 5, "--set-resources", "point:cpus_per_task=10")
@@ -150,6 +151,7 @@ def test_submitted_while_the_controller_is_away(cluster, tmp_path):
     assert all(driver.record(n)["status"] == "ok" and len(driver.notes(n, "end")) == 1 for n in range(2))
 
 
+@BOTH
 def test_driver_killed_and_started_again(cluster, tmp_path):
     first = Driver(cluster, tmp_path, 6, 12, 1, 5, "--set-resources", "point:cpus_per_task=10")
     first.until(lambda: len(first.running()) == 4)

@@ -8,8 +8,9 @@ import random
 
 import pytest
 
-from tests.cluster.faults import FAULTS, Outcome, Try
+from tests.cluster.faults import FAULTS
 from tests.cluster.slurm import Cluster, Shape, available
+from tests.cluster.trial import Outcome, Trial
 
 pytestmark = pytest.mark.slow
 HERE = (
@@ -39,5 +40,5 @@ def test_fault(cluster, tmp_path, name):
     if "cgroup" in name and not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.F_OK):
         pytest.skip("memory cgroups of version 1 are not here")
     chance = random.Random(int(os.environ.get("NIGHTSWEEP_SEED", "1")))
-    found = FAULTS[name](Try(cluster, tmp_path / "try", chance))
+    found = FAULTS[name](Trial(cluster, tmp_path / "try", chance))
     assert found == Outcome(), found

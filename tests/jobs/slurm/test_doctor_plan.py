@@ -1,0 +1,69 @@
+"""nightsweep doctor: a sweep under a profile, against the limits of a cluster."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.tools.cli import main
+from jobs.point.point import complete
+from jobs.slurm.doctor import plan
+from jobs.slurm.executor import profile
+from jobs.slurm.executor.request import Request
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("00:30:00", 30), ("7-00:00:00", 10080), ("UNLIMITED", None), ("", None), ("00:01:30", 1.5)]
+)
+def test_times_of_slurm(text, number):
+    assert plan.minutes(text) == number
+
+
+def test_what_a_profile_asks_for(tmp_path):
+    (tmp_path / "config.yaml").write_text(
+        "submitit-partition: gpu\nsubmitit-array-size: 10\ndefault-resources: [mem_mb_per_gpu=1000, cpus_per_task=3]\n"
+        "set-resources: ['point:slurm_account=me', 'other:slurm_account=you']\n"
+    )
+    found = profile.read(tmp_path)
+    point = complete({"workload": "llm", "model": "llama-nano", "nodes": 2, "ranks_per_node": 4})
+    asked = found.request(point, 20)
+    assert asked == Request(
+        nodes=2, tasks_per_node=4, cpus_per_task=3, gpus_per_node=4, mem_mb=4000, runtime_min=20, partition="gpu",
+        account="me",
+    )  # fmt: skip
+    assert str(asked) == "2 nodes with 12 CPUs, 4 GPUs, 4 GB for 20 min"
+    assert {"--nodes=2", "--mem=4000M", "--no-requeue", "--account=me"} <= set(asked.options())
+    assert found.settings.array_size == 10
+    shipped = profile.read(ROOT / "profiles/slurm").request(point, 20)
+    assert shipped.mem_mb == 4 * 32000 and shipped.cpus_per_task == 8
+
+
+def test_profiles_that_are_none(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("[")
+    for path in (tmp_path, tmp_path / "none"):
+        assert main(["doctor", "--profile", str(path)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and "a Snakemake profile was expected" in lines[0] and "No such file" in lines[1]
+
+
+def test_limits_of_numbers_and_times():
+    qos = ({"Name": "normal", "MaxSubmitJobsPU": "20", "MaxWall": "00:30:00"}, {"Name": "long", "MaxWall": ""})
+    own = ({"Account": "a", "DefaultQOS": "", "MaxSubmit": "90"}, {"Account": "b", "DefaultQOS": "", "MaxSubmit": "5"})
+    limits = plan.Limits(qos, own)
+    request = Request(account="a", runtime_min=45)
+    (wall,) = plan.judge_walls([request], limits)
+    assert wall.level == "FAIL" and "QOS normal gives 30 at most" in wall.text and "timeout_min" in wall.text
+    numbers = list(plan.judge_numbers({request: 50}, limits, {"MaxArraySize": "11", "MaxJobCount": "40"}, 1000))
+    assert [f.level for f in numbers] == ["ok", "warn", "warn"]
+    assert numbers[0].text == "50 points in 5 arrays"
+    assert numbers[1].text.startswith("QOS normal lets 20 jobs") and "holds 40 jobs" in numbers[2].text
+    free = Request(account="a", qos="long")
+    assert [f.level for f in plan.judge_numbers({free: 50}, limits, {}, 1000)] == ["ok"]
+    assert not list(plan.judge_walls([free], limits))
+
+
+def test_a_sweep_is_compared_under_a_profile(tmp_path, capsys):
+    """Without one its points would be judged by what no run asks for."""
+    assert main(["doctor", "--configfile", str(ROOT / "config/demo.yaml")]) == 2
+    assert "--profile" in capsys.readouterr().err
