@@ -114,6 +114,14 @@ def parser() -> argparse.ArgumentParser:
     diagnose_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters (nvml-HOST.arrow)")
     diagnose_.add_argument("--json", action="store_true", help="print JSON")
     diagnose_.set_defaults(run=diagnose)
+    wrap_ = commands.add_parser("wrap", help="run a training script once, measured, traced and diagnosed")
+    wrap_.add_argument("--steps", type=whole, default=20, metavar="N", help="steps to time, after 5 of warm-up (20)")
+    wrap_.add_argument("--traced-steps", type=whole, default=3, metavar="N", help="steps to trace; 0: no trace (3)")
+    wrap_.add_argument(
+        "--timeout-min", type=seconds, default=60.0, metavar="M", help="minutes for each of the runs (60)"
+    )
+    wrap_.add_argument("command", nargs="+", metavar="COMMAND", help="after --: torchrun ... train.py ..., or another")
+    wrap_.set_defaults(run=wrap)
     compare_ = commands.add_parser("compare", help="what changed between two points or traces, and if it is noise")
     compare_.add_argument("a", type=Path, metavar="A", help="a trace, a folder of tables, or a point's folder")
     compare_.add_argument("b", type=Path, metavar="B", help="the other one")
@@ -128,6 +136,22 @@ def seconds(text: str) -> float:
     if not 0.1 <= value <= 86_400:
         raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400")
     return value
+
+
+def whole(text: str) -> int:
+    """A number of steps, as the command line gives it."""
+    value = int(text)
+    if not 0 <= value <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1000000")
+    return value
+
+
+def wrap(arguments: argparse.Namespace) -> int:
+    """`nightsweep wrap`."""
+    from analysis.tools import wrap as command
+
+    given = arguments
+    return command.wrap(given.command, max(2, given.steps), given.traced_steps, 60 * given.timeout_min)
 
 
 def watch(arguments: argparse.Namespace) -> int:

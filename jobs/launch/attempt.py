@@ -71,6 +71,7 @@ class Attempt:
         order = Order(
             settings=self.point.settings(),
             tracer=tracer,
+            traced_ranks=[] if tracer == "none" else self.point.traced_ranks(),
             blocks=list(blocks),
             samplers=samplers,
             gpu_metrics=self.gpu_metrics,
@@ -82,8 +83,7 @@ class Attempt:
         if count_attempts(self.folder) <= self.number:  # else a later attempt has taken over this point
             run_folder = run_folder.settle()
         if outcome.reason is None and tracer == "nsys" and kind == "traced":
-            ranks = [r for r in range(self.point.processes) if self.point.traces(r)]
-            problem = nsys.export(run_folder, ranks, keep_report=self.point.keep_report)
+            problem = nsys.export(run_folder, order.traced_ranks, keep_report=self.point.keep_report)
             if problem:
                 outcome = watchdog.Outcome("rank_exit", problem)
         ended = time.time_ns()
@@ -127,8 +127,15 @@ def bound_by_allocation(limits: watchdog.Limits) -> watchdog.Limits:
 def is_passing(outcome: watchdog.Outcome, run_folder: RunFolder) -> bool:
     """Whether the ranks never got under way: another process took their port, or Slurm's controller was away."""
     if outcome.reason == "launch_failed":
-        return allocation.controller_was_away(run_folder.log)
+        return allocation.controller_was_away(run_folder.log) or "EADDRINUSE" in run_folder.log.read_text(
+            errors="replace"
+        )
     return "EADDRINUSE" in (outcome.message or "")
+
+
+def port_was_taken(log: Path) -> bool:
+    """Whether a launcher, which tells it in the run's log alone, found its port in use."""
+    return log.exists() and "EADDRINUSE" in log.read_text(errors="replace")
 
 
 def failure_from(run_folder: RunFolder, outcome: watchdog.Outcome) -> Failure:

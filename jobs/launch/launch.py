@@ -34,8 +34,8 @@ from jobs.point.point import Point
 from jobs.record.failures import is_disk_full
 from jobs.record.folder import RunFolder, utc_now
 from jobs.record.json_files import FormatError, json_line, load_json, read_json, read_lines, write_json
-from jobs.record.launch_files import Job, Start
-from jobs.record.point_folder import count_attempts
+from jobs.record.launch_files import WHOLE_RUN, Job, Start
+from jobs.record.point_folder import count_attempts, results_of
 from jobs.record.record import (
     NvmlUse,
     Record,
@@ -48,6 +48,7 @@ from jobs.record.record import (
     write_record,
 )
 from jobs.slurm import allocation
+from jobs.sweep import code
 from jobs.sweep.alert import Alert
 from jobs.sweep.rounds import PointList
 from jobs.telemetry.trace import nsys
@@ -84,6 +85,8 @@ def choose_tracer(point: Point, cuda: bool) -> Choice:
         return Choice("kineto", "the point asks for it")
     if not cuda:
         return Choice("kineto", "ranks compute on the CPU, where nsys would see no kernels")
+    if point.launcher == "none" and point.ranks_per_node > 1:
+        return Choice("kineto", "the script starts its ranks itself, which nsys would not tell apart")
     found = nsys.probe(point.trace_preset)
     if not found.works:
         return Choice("kineto", found.text)
@@ -145,6 +148,17 @@ class Measurement:
         return "ok" if timed.status == "ok" else "cancelled" if timed.reason == "interrupted" else "failed"
 
 
+def changed_code(point: Point) -> str | None:
+    """Why a script is no longer that of its point, in one line; None where it is."""
+    if point.workload != "command":
+        return None
+    try:
+        found = code.fingerprint(point)
+    except code.CodeError as error:
+        return f"{error.setting}: {error}"
+    return None if found == point.code else "the script, or a file that it reads, has changed since the sweep was read"
+
+
 def run_all(attempt: Attempt) -> Measurement:
     """All runs; one that has no ground to stand on is skipped."""
     point, found = attempt.point, None
@@ -153,6 +167,8 @@ def run_all(attempt: Attempt) -> Measurement:
     if point.nodes > 1 and not allocation.inside():
         message = f"the point asks for {point.nodes} nodes and this is not inside a Slurm allocation"
         return Measurement({**ends, "timed": RunEnd.not_started("launch_failed", message)}, choice)
+    if why := changed_code(point):
+        return Measurement({**ends, "timed": RunEnd.not_started("launch_failed", why)}, choice)
     if point.batch_search:
         try:
             found = batch_search.search(attempt)
@@ -163,6 +179,8 @@ def run_all(attempt: Attempt) -> Measurement:
     if ends["timed"].run.status != "ok":
         return Measurement(ends, choice, found)
     choice = choose_tracer(point, uses_cuda(point))
+    if any(result.step_source == WHOLE_RUN for result in results_of(attempt.folder)):
+        choice = Choice(None, "no steps were found in the script, so there is none to trace")
     attempt = replace(attempt, gpu_metrics=choice.no_gpu_metrics is None)
     ends["traced"], choice = run_traced(attempt, choice)
     traced = ends["traced"].run

@@ -48,7 +48,7 @@ def beside(
     with service(point) as variables, contextlib.ExitStack() as ends:
         own = structs.replace(order, tracer="none", samplers=False, blocks=[plan.Block("timed", _FOREVER)])
         others = []
-        for number in range(1, point.tenants):
+        for number in range(1, point.tenants or 1):
             folder = run_folder.path.with_name(f"tenant-{number}.{run_folder.path.name}")
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)

@@ -72,11 +72,12 @@ def threads(point: Point) -> int:
 def rank_environment(point: Point) -> dict[str, str]:
     """What every rank gets. CPU ranks share the cores, so that they do not fight for them."""
     address, port = master(point)
+    shared = {**allocation.environment(), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    if point.workload == "command":  # the rest is the script's own business, or its launcher's
+        return shared | {"WORLD_SIZE": str(point.processes)}
     return {
-        **allocation.environment(),
+        **shared,
         "WORLD_SIZE": str(point.processes),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads(point))),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
@@ -87,11 +88,13 @@ def rank_environment(point: Point) -> dict[str, str]:
 
 def commands(run_folder: RunFolder, point: Point, local: bool = False) -> list[tuple[list[str], dict[str, str]]]:
     """What to start, each with its own variables: one srun for all ranks in an allocation, else, or where they are to
-    be `local` all the same, a process a rank."""
-    rank = [*allocation.python(), "-m", "jobs.rank.supervisor", str(run_folder.path)]
+    be `local` all the same, a process a rank. Where a script's launcher starts the ranks, one a node."""
+    module = "jobs.rank.node_launcher" if point.has_node_launcher else "jobs.rank.supervisor"
+    started = [*allocation.python(), "-m", module, str(run_folder.path)]
     if allocation.inside() and not local:
-        return [(allocation.srun(point, rank), {})]
-    return [(rank, {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(point.processes)]
+        return [(allocation.srun(point, started), {})]
+    number = 1 if point.has_node_launcher else point.processes
+    return [(started, {"RANK": str(n), "LOCAL_RANK": str(n)}) for n in range(number)]
 
 
 def describe(run_folder: RunFolder, point: Point) -> str:
@@ -102,9 +105,10 @@ def describe(run_folder: RunFolder, point: Point) -> str:
 
 
 def last_move(run_folder: RunFolder) -> float:
-    """When a rank last gave a sign of life, by the file system's clock."""
-    times = [p.stat().st_mtime for p in run_folder.path.glob("rank*.heartbeat")]
-    return max(times, default=0.0)
+    """When a rank last gave a sign of life, by the file system's clock. What a script prints is one, too: before its
+    first step it may load and prepare for long."""
+    signs = [p for kind in ("heartbeat", "log") for p in run_folder.path.glob(f"rank*.{kind}")]
+    return max((p.stat().st_mtime for p in signs), default=0.0)
 
 
 def exits(run_folder: RunFolder, point: Point) -> list[RankExit]:
@@ -137,8 +141,8 @@ def first_failure(run_folder: RunFolder, ends: list[RankExit]) -> RankExit:
     return min((e for e in ends if bad(e)), key=innocence)
 
 
-def blame(run_folder: RunFolder, end: RankExit) -> Outcome:
-    """The outcome for a rank that ended badly."""
+def blame(run_folder: RunFolder, end: RankExit, *, script: bool = False) -> Outcome:
+    """The outcome for a rank that ended badly. `script`: it is somebody's own, whose last line may say why."""
     error = read_json(run_folder.rank_file(end.rank, "error.json"), RankError)
     heart = run_folder.rank_file(end.rank, "heartbeat")
     phase = (error and error.phase) or (place(heart.read_text()) if heart.exists() else None)
@@ -158,6 +162,9 @@ def blame(run_folder: RunFolder, end: RankExit) -> Outcome:
     if error:
         return Outcome(error.reason, f"rank {end.rank}: {error.message}", failure)
     message = f"rank {end.rank} ended with code {end.exit_code} {where}, without a traceback"
+    said = last_line(run_folder.rank_file(end.rank, "log").read_text(errors="replace")) if script else ""
+    if said:
+        message += f"; its last line: {said}"
     return Outcome("rank_exit", message, failure)
 
 
@@ -187,9 +194,10 @@ class Ranks:
                 process.send_signal(number)
 
     def end(self) -> None:
-        """Ask the ranks for their stacks, then end them."""
-        self.send(signal.SIGUSR1)
-        time.sleep(0.5)
+        """Ask the ranks for their stacks, then end them. Scripts write theirs by themselves (jobs/hook/install.py)."""
+        if self.point.workload != "command":
+            self.send(signal.SIGUSR1)
+            time.sleep(0.5)
         self.send(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         while self.alive() and time.monotonic() < deadline:
@@ -204,9 +212,13 @@ class Ranks:
             return None
         time.sleep(POLL_S)  # a rank that failed in the same moment may have been first
         ends = exits(self.run_folder, self.point)
-        if stopped() or any(end.stopped for end in ends) or allocation.is_ending():
+        # A launcher on the node stops the other ranks when one has failed.
+        failed = [end for end in ends if bad(end) and not end.stopped] if self.point.has_node_launcher else []
+        if stopped() or (any(end.stopped for end in ends) and not failed) or allocation.is_ending():
             return Outcome("interrupted", "the job was stopped from outside")
-        return blame(self.run_folder, first_failure(self.run_folder, ends))
+        return blame(
+            self.run_folder, first_failure(self.run_folder, failed or ends), script=self.point.workload == "command"
+        )
 
     def watch(self, stopped: Callable[[], bool]) -> Outcome:
         """Until all ranks have ended well, or something is wrong."""

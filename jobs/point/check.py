@@ -6,27 +6,41 @@ Each check is a small function of a point that gives a `Reason` or None, beside 
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from jobs.point.point import FIELDS, Point, defaults
+from jobs.point import template
+from jobs.point.point import FIELDS, Point, applicable, defaults
 from jobs.point.reason import Reason, Source
-from jobs.point.settings import compute, image, job, llm, measuring, parallel
+from jobs.point.settings import command, compute, image, job, llm, measuring, parallel
 
-CHECKS: tuple[Callable[[Point], Reason | None], ...] = (
-    *job.CHECKS,
-    *parallel.CHECKS,
-    *compute.CHECKS,
-    *image.CHECKS,
-    *llm.CHECKS,
-    *measuring.CHECKS,
-)
+Check = Callable[[Point], Reason | None]
+
+BUILT_IN: tuple[Check, ...] = (*job.CHECKS, *parallel.CHECKS, *compute.CHECKS, *image.CHECKS, *llm.CHECKS)
 
 
 def reasons(point: Point) -> list[Reason]:
     """All that is wrong with a point."""
-    return [reason for check in CHECKS if (reason := check(point)) is not None] + list(vain(point))
+    own = command.CHECKS if point.workload == "command" else BUILT_IN
+    found = [reason for check in (*own, *measuring.CHECKS) if (reason := check(point)) is not None]
+    return found + list(unknown(point)) + list(vain(point))
+
+
+def unknown(point: Point) -> Iterator[Reason]:
+    """Axes of the user's that nothing reads: they are slips of the pen, or settings of another workload."""
+    try:
+        read = set().union(*(template.fields(point.value(name) or "") for name in template.TEMPLATES))
+    except template.TemplateError:
+        return  # which is told as such
+    for name, _ in point.variables:
+        if name in read or name.startswith((template.ENVIRONMENT, template.CONFIG)):
+            continue
+        close = difflib.get_close_matches(name, applicable("command"), 1)
+        kind = "no setting of workload command" if name in FIELDS else "unknown setting"
+        hint = f"did you mean {close[0]!r}?" if close else f"the command has no {{{name}}}"
+        yield Reason((name,), f"{kind} ({hint})")
 
 
 def vain(point: Point) -> Iterator[Reason]:

@@ -29,8 +29,8 @@ class Source:
         """The path of the one value at fault; the values that vary where it takes several."""
         varying = [n for n in names if len(self.choices.get(n, ())) > 1]
         if len(varying) > 1:
-            return f"point({', '.join(f'{n}={getattr(point, n)}' for n in varying)})"
+            return f"point({', '.join(f'{n}={point.value(n)}' for n in varying)})"
         given = varying or [n for n in names if n in self.choices] or [n for n in names if n in self.paths]
         name = (given or list(names))[0]
-        index = f"[{self.choices[name].index(getattr(point, name))}]" if name in self.listed else ""
+        index = f"[{self.choices[name].index(point.value(name))}]" if name in self.listed else ""
         return self.paths.get(name, name) + index

@@ -28,7 +28,7 @@ from jobs.record.heartbeat import Heartbeat
 from jobs.record.json_files import json_line
 from jobs.record.launch_files import StepLine, Window
 from jobs.telemetry.allocator import Allocator
-from jobs.telemetry.samplers import Samplers
+from jobs.telemetry.sampler_hold import Samplers
 from jobs.telemetry.trace.tracers import Tracer
 
 

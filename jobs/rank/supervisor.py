@@ -10,6 +10,7 @@ The first rank of a node also starts the node's samplers, and notes what the nod
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,9 +22,10 @@ from typing import Any
 
 from jobs.host import facts, gpus
 from jobs.host.processes import die_with_parent, out_of_memory_kills, signal_group
+from jobs.rank import script
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import write_json
-from jobs.record.launch_files import RankExit, RankProcess
+from jobs.record.launch_files import RankError, RankExit, RankProcess, Window
 from jobs.sweep.order import read_order
 from jobs.telemetry.samplers import Started
 from jobs.telemetry.trace import nsys
@@ -31,14 +33,16 @@ from jobs.telemetry.trace import nsys
 SLURM_NAMES = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
 
 
+PATIENCE_S = 8
+"""How long a script may go on after it was asked to end: less than the launcher waits for its ranks."""
 STOP_SKEW_S = 0.3
 """Slurm signals the processes of a step one after the other: a rank may die of it before its supervisor hears of it."""
 
 
 def adopt_slurm_names() -> None:
-    """Under srun, torch's variables from Slurm's."""
+    """Under srun, torch's variables from Slurm's. A launcher that starts one rank alone says neither."""
     for name, slurm in SLURM_NAMES.items():
-        if name not in os.environ:
+        if name not in os.environ and slurm in os.environ:
             os.environ[name] = os.environ[slurm]
 
 
@@ -47,25 +51,53 @@ def was_stopped(received: list[int]) -> bool:
     return signal.SIGTERM in received or signal.SIGINT in received
 
 
+def refuse(run_folder: RunFolder, rank: int, why: str) -> int:
+    """The end of a rank whose script cannot be started."""
+    write_json(run_folder.rank_file(rank, "error.json"), RankError(reason="launch_failed", message=why))
+    write_json(
+        run_folder.rank_file(rank, "exit.json"),
+        RankExit(rank=rank, host=socket.gethostname(), exit_code=1, ended_ns=time.time_ns()),
+    )
+    return 1
+
+
 def main() -> int:
     die_with_parent(signal.SIGTERM)
     adopt_slurm_names()
-    run_folder, rank, host = RunFolder(Path(sys.argv[1])), int(os.environ["RANK"]), socket.gethostname()
+    run_folder, rank = RunFolder(Path(sys.argv[1]).absolute()), int(os.environ.get("RANK", "0"))
+    host, local_rank = socket.gethostname(), os.environ.get("LOCAL_RANK", "0")
     order = read_order(run_folder)
     point = order.point()
     command = [sys.executable, "-m", "jobs.rank.worker", str(run_folder.path)]
-    under_nsys = order.tracer == "nsys" and point.traces(rank)
+    env, workdir = dict(os.environ), None
+    own_script = point.workload == "command"
+    if own_script:
+        script.first_sign(run_folder, rank)
+        try:
+            start = script.prepare(run_folder, point, rank)
+        except script.ConfigError as error:
+            return refuse(run_folder, rank, str(error))
+        command, env, workdir = start.command, start.environment, start.workdir
+    under_nsys = order.tracer == "nsys" and rank in order.traced_ranks
     owner = uuid.uuid4().hex
     if under_nsys:
         command = nsys.profile_command(run_folder, rank, point, gpu_metrics=order.gpu_metrics) + command
-    first = os.environ["LOCAL_RANK"] == "0"
+    first = local_rank == "0"
     samplers = Started(run_folder, order) if first else None  # before the rank, whose control holds them still
     kills = out_of_memory_kills()
-    with run_folder.rank_file(rank, "log").open("ab") as log:
-        env = {**os.environ, nsys.OWNER_VARIABLE: owner}
-        if given := os.environ.get(gpus.OF_RANKS_VARIABLE):
-            env["CUDA_VISIBLE_DEVICES"] = given
-        worker = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    env[nsys.OWNER_VARIABLE] = owner
+    if given := os.environ.get(gpus.OF_RANKS_VARIABLE):
+        env["CUDA_VISIBLE_DEVICES"] = given
+    began = time.time_ns()
+    try:
+        with run_folder.rank_file(rank, "log").open("ab") as log:
+            worker = subprocess.Popen(
+                command, env=env, cwd=workdir, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+    except OSError as error:
+        if samplers is not None:
+            samplers.end()
+        return refuse(run_folder, rank, f"{error.filename}: {error.strerror}")
     received: list[int] = []
 
     def hand_on(number: int, _: Any) -> None:
@@ -74,7 +106,13 @@ def main() -> int:
             nsys.ask_for_stacks(owner)
         else:
             signal_group(worker, number)
+            if own_script and number == signal.SIGTERM:
+                signal.alarm(PATIENCE_S)  # a script may not heed it
 
+    def kill(*_: Any) -> None:
+        signal_group(worker, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, kill)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, hand_on)
     write_json(run_folder.rank_file(rank, "pid.json"), RankProcess(rank=rank, host=host, pid=worker.pid))
@@ -82,6 +120,7 @@ def main() -> int:
         write_json(run_folder.host(host), facts.host())
     code = worker.wait()
     ended = time.time_ns()
+    signal.alarm(0)
     if code and not was_stopped(received):
         time.sleep(STOP_SKEW_S)
     signal_group(worker, signal.SIGKILL)  # loader workers, or what nsys left
@@ -89,6 +128,9 @@ def main() -> int:
         nsys.end(owner)
     if code > 128 and under_nsys:  # as a shell says it
         code = 128 - code
+    if own_script:
+        script.conclude(run_folder, rank, code, Window(start_ns=began, end_ns=ended))
+        shutil.rmtree(start.out, ignore_errors=True)
     write_json(
         run_folder.rank_file(rank, "exit.json"),
         RankExit(

@@ -97,7 +97,7 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
     from jobs.rank.loader import make_loader
     from jobs.rank.loop import Loop
     from jobs.strategies.make import make_trainer
-    from jobs.telemetry.samplers import Samplers
+    from jobs.telemetry.sampler_hold import Samplers
     from jobs.telemetry.trace.tracers import make_tracer
     from jobs.workloads import compute
     from jobs.workloads import make as workloads
@@ -116,7 +116,8 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
     loader = make_loader(point, work.dataset, device)
     trainer = make_trainer(point, work, device)
     heart.beat("steps")
-    tracer = make_tracer(order.tracer, run_folder, rank, point)
+    traced = order.tracer if rank in order.traced_ranks else "none"
+    tracer = make_tracer(traced, run_folder, rank, deep=point.trace_preset == "deep")
     samplers = Samplers(run_folder, local_rank)
     gc.collect()  # from here on all that lasts counts as old
     gc.enable()
@@ -140,7 +141,7 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         dataset_samples=len(work.dataset),  # type: ignore[arg-type]
         steps_per_epoch=max(1, len(loader) // point.grad_accum),
         window=window,
-        **peaks,
+        **peaks,  # type: ignore[arg-type]
         **work.facts(),
         # Last of all, when nothing is left to disturb: the peak of the process's memory has been read.
         flops=flops.count(point) if run_folder.kind == "timed" else None,

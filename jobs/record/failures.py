@@ -55,15 +55,20 @@ def is_disk_full(error: BaseException) -> bool:
 
 def reason_of(error: BaseException) -> tuple[Reason, str]:
     """The reason and a one-line message for an exception that a rank raised."""
-    message = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     if isinstance(error, Unsupported):
         return "unsupported_here", str(error)
     if isinstance(error, LossNotFinite):
         return "loss_nan", str(error)
-    if is_disk_full(error):
+    return reason_of_text(type(error).__name__, str(error), error.errno if isinstance(error, OSError) else None)
+
+
+def reason_of_text(kind: str, text: str, number: int | None = None) -> tuple[Reason, str]:
+    """The same of an exception's class, its text and its errno: scripts have their own Python."""
+    message = f"{kind}: {text}".splitlines()[0][:300]
+    if number in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full", message
-    if isinstance(error, MemoryError):
+    if kind == "MemoryError":
         return "host_out_of_memory", message
-    if type(error).__name__ == "OutOfMemoryError" or _OUT_OF_MEMORY.search(message):  # without importing torch here
+    if kind == "OutOfMemoryError" or _OUT_OF_MEMORY.search(message):
         return "gpu_out_of_memory", message
     return "rank_exception", message

@@ -10,11 +10,11 @@ from typing import Literal
 from msgspec import Struct, field
 
 from jobs.point.plan import Phase
-from jobs.point.point import Point, complete
+from jobs.point.point import Point, Value, complete
 from jobs.record.failures import Reason
 
-Value = bool | int | float | str | None
-"""Of a setting."""
+WHOLE_RUN = "whole run"
+"""The step_source of a script in which no steps were found."""
 
 EventKind = Literal["xid", "ecc", "foreign_process", "low_gpu", "gpu_lost", "field_missing", "sampler_lost"]
 
@@ -150,6 +150,16 @@ class RankResult(Struct, frozen=True, kw_only=True):
     """With DPO: margin between the rewards of the last micro-batch."""
     reward_accuracy: float | None = None
     """With DPO: share of its pairs that are ranked rightly."""
+    step_source: str | None = None
+    """Of a script: where its steps come from: call (its own), profiler, range, engine, optimizer, or whole run."""
+    notes: list[str] = field(default_factory=list)
+    """Of a script: what is unusual about its steps, in lines."""
+    loader_workers: int | None = None
+    """Of a script: most workers of a DataLoader of it."""
+    passes: int | None = None
+    """Of a script: backward passes of a step."""
+    places: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Of a script: its lines that do what may cost time, by what they do, and how often they did."""
     flops: Flops | None = None
     """In the timed run alone. Those of a model that is split are divided by its ranks. They are counted on a model of
     shapes alone after the last step, when the rank's times and peaks have been read."""

@@ -13,9 +13,10 @@ from typing import Literal, get_args
 from msgspec import Struct, field
 
 from jobs.host.facts import Host, SlurmJob, Software
+from jobs.point.point import Value
 from jobs.record.failures import Reason
 from jobs.record.json_files import write_json
-from jobs.record.launch_files import Event, Value
+from jobs.record.launch_files import Event
 
 SCHEMA = 1
 

@@ -62,11 +62,13 @@ def python() -> list[str]:
 
 
 def srun(point: Point, command: list[str]) -> list[str]:
-    """srun over all ranks. Every number is given: what srun takes from the environment differs between versions."""
-    shape = [f"--nodes={point.nodes}", f"--ntasks={point.processes}", f"--ntasks-per-node={point.processes_per_node}"]
+    """srun over all ranks, or over their launchers. Every number is given: what srun takes from the environment differs
+    between versions."""
+    tasks = 1 if point.has_node_launcher else point.processes_per_node
+    shape = [f"--nodes={point.nodes}", f"--ntasks={point.nodes * tasks}", f"--ntasks-per-node={tasks}"]
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")
-    if cpus:
-        shape.append(f"--cpus-per-task={cpus}")  # not inherited since Slurm 22.05
+    if cpus:  # not inherited since Slurm 22.05; a launcher has those of all ranks that it starts
+        shape.append(f"--cpus-per-task={int(cpus) * point.tasks_per_node // tasks}")
     return ["srun", *shape, "--distribution=block", "--kill-on-bad-exit=0", "--export=ALL", *command]
 
 

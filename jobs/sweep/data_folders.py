@@ -14,5 +14,5 @@ BUILTIN = "builtin"
 
 def missing_folders(points: Iterable[Point]) -> dict[str, int]:
     """Data folders that do not exist as seen from here, each with the number of points that ask for it."""
-    asked = Counter(point.data for point in points if point.data != BUILTIN)
+    asked = Counter(point.data for point in points if point.data not in (BUILTIN, None))
     return {data: number for data, number in asked.items() if not Path(data).is_dir()}

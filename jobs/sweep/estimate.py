@@ -3,7 +3,8 @@
 Time of a step is its floating-point work over a share of an H100's peak, and never under a floor that stands for
 launching kernels and talking between ranks. Starting up is a constant for each run. It ignores memory, network,
 data loading and failed attempts, so it tells an evening from a week and no more; it holds for GPUs, not for CPU ranks.
-For a model that is not listed here a step takes the floor.
+For a model that is not listed here a step takes the floor; for
+somebody's own script, half a second.
 
     work of a step   llm    6 * parameters * tokens (with adapters 4: frozen weights get no gradient; DPO 2 more for
                             the reference model, and of both texts of a pair)
@@ -34,6 +35,8 @@ MULTIPLY_ADDS = {"mobilenet_v2": 0.3e9, "resnet50": 4.1e9, "vit_s": 4.6e9}
 PEAK_FLOPS = {"fp64": 67e12, "fp32": 67e12, "tf32": 495e12, "bf16": 989e12, "fp16": 989e12, "bf16_pure": 989e12}
 FLOAT8_GAIN = 1.25
 FLOOR_STEP_S = 0.020
+SCRIPT_STEP_S = 0.5
+"""Of a script of which nothing is known."""
 START_S = 40.0
 RECORD_BYTES = 1e6
 TRACE_BYTES = 1.5e6
@@ -85,6 +88,8 @@ def step_flops(point: Point) -> float:
 
 def step_s(point: Point) -> float:
     """Seconds of one optimizer step."""
+    if point.workload == "command":
+        return SCRIPT_STEP_S
     rate = PEAK_FLOPS[point.precision] * WORKLOADS[point.workload].share_of_peak
     if point.float8 not in (None, "none"):
         rate *= FLOAT8_GAIN
@@ -95,7 +100,7 @@ def wall_s(point: Point) -> float:
     """Seconds of a point: the timed run and all its epochs, the traced one and the control where there are any."""
     step = step_s(point)
     samples = IMAGES.get(point.data, MNIST_IMAGES) * (point.epochs or 0)
-    epochs = samples / (point.micro_batch * point.grad_accum * point.world_size)
+    epochs = samples / (point.micro_batch * point.grad_accum * point.world_size) if samples else 0.0
     runs = [point.timed_steps + epochs] + ([point.traced_steps] if point.traced_steps else [])
     if point.cost_pairs:
         block = plan.block_steps(point, step)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,9 @@ import jsonschema
 import yaml
 from jsonschema.exceptions import ValidationError
 
-from jobs.point.point import FIELDS, setting_schema
+from jobs.point import template
+from jobs.point.point import FIELDS, applicable, setting_schema
+from jobs.point.settings.command import SWITCHES
 from jobs.point.settings.measuring import TRACE_RANKS_PATTERN
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]*\Z"
@@ -29,6 +32,7 @@ KINDS = {
     "string": "a text",
     "array": "a list",
     "object": "a map",
+    "scalar": "a number, a text, true, false or null",
 }
 
 
@@ -69,10 +73,24 @@ def read(source: Path | Mapping[str, Any]) -> dict[str, Any]:
         raise SweepError(["file: is empty"])
     if not isinstance(content, dict):
         raise SweepError([f"file: {show_value(content)} is not a map with name, base, axes, ..."])
-    errors = [line for error in _validator().iter_errors(content) for line in _lines(error)]
+    errors = [line for error in _validator(runs_scripts(content)).iter_errors(content) for line in _lines(error)]
     if errors:
         raise SweepError(dict.fromkeys(errors))
-    return content
+    return _with_text(content)
+
+
+def runs_scripts(content: Mapping[str, Any]) -> bool:
+    """Whether the points of a sweep are scripts of the user's own. Its axes may then have any names."""
+    base = content.get("base")
+    return isinstance(base, dict) and base.get("workload") == "command"
+
+
+def _with_text(content: dict[str, Any]) -> dict[str, Any]:
+    """The same with a command that is a list of words as the text that divides into them."""
+    base = content.get("base", {})
+    if not isinstance(base.get("command"), list):
+        return content
+    return {**content, "base": {**base, "command": shlex.join(map(template.as_text, base["command"]))}}
 
 
 def _parse(path: Path) -> Any:
@@ -91,8 +109,8 @@ def _parse(path: Path) -> Any:
         raise SweepError(["file: bad YAML: nested too deep"]) from error
 
 
-def _map(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": False, "properties": properties, **more}
+def _map(properties: dict[str, Any], other: dict[str, Any] | bool = False, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": other, "properties": properties, **more}
 
 
 def _list(items: dict[str, Any]) -> dict[str, Any]:
@@ -104,18 +122,36 @@ def _one_or_many(spec: dict[str, Any]) -> dict[str, Any]:
     return {"if": {"type": "array"}, "then": _list(spec), "else": spec}
 
 
-@functools.cache
-def schema() -> dict[str, Any]:
-    """JSON schema of a sweep file, from the settings of a point."""
+def _settings(scripts: bool) -> dict[str, Any]:
+    """Schemas of the settings. `scripts`: of workload command, whose switches may be null."""
     every = {name: setting_schema(name) for name in FIELDS}
+    if not scripts:
+        return every
+    own = {name: every[name] for name in applicable("command")}
+    return own | {name: {"if": {"type": "null"}, "else": own[name]} for name in (*SWITCHES, "no_sync")}
+
+
+@functools.cache
+def schema(scripts: bool = False) -> dict[str, Any]:
+    """JSON schema of a sweep file, from the settings of a point. `scripts`: its points are scripts of the user's own,
+    with any axes."""
+    every = _settings(scripts)
+    scalar = {"type": "scalar"}
+    free, listed, one_or_many = (scalar, _list(scalar), _one_or_many(scalar)) if scripts else (False, False, False)
     # Repetitions are counted by `repeats`; two ways to say it would contradict each other.
     chosen = {name: spec for name, spec in every.items() if name != "repeat"}
+    base = chosen | ({"command": _one_or_many(chosen["command"])} if scripts else {})
     whole = {"type": "integer", "minimum": 1}
+
+    def many(specs: dict[str, Any]) -> dict[str, Any]:
+        items = {name: _one_or_many(spec) for name, spec in specs.items()}
+        return {"type": "array", "items": _map(items, one_or_many, minProperties=1)}
+
     overlay: dict[str, Any] = {
-        "base": _map(chosen),
-        "axes": _map({name: _list(spec) for name, spec in chosen.items()}),
-        "include": {"type": "array", "items": _map({n: _one_or_many(s) for n, s in chosen.items()}, minProperties=1)},
-        "exclude": {"type": "array", "items": _map({n: _one_or_many(s) for n, s in every.items()}, minProperties=1)},
+        "base": _map(base, free),
+        "axes": _map({name: _list(spec) for name, spec in chosen.items()}, listed),
+        "include": many(chosen),
+        "exclude": many(every),
         "repeats": whole,
         "remedy_rounds": whole,
         "resources": _map({"timeout_min": whole, "stall_s": whole}),
@@ -132,13 +168,13 @@ def schema() -> dict[str, Any]:
     pair = {
         "against": _list(text),
         "base": text,
-        "both": _map(chosen),
-        "without": _map(chosen),
-        "with": _map(chosen),
+        "both": _map(chosen, free),
+        "without": _map(chosen, free),
+        "with": _map(chosen, free),
         "not_shown": text,
     }
     pairs = {
-        "bases": {"type": "object", "propertyNames": name, "additionalProperties": _map(chosen)},
+        "bases": {"type": "object", "propertyNames": name, "additionalProperties": _map(chosen, free)},
         "pairs": {"type": "object", "propertyNames": text, "additionalProperties": _map(pair)},
     }
     presets = {"type": "object", "propertyNames": name, "additionalProperties": _map(overlay)}
@@ -146,18 +182,21 @@ def schema() -> dict[str, Any]:
 
 
 @functools.cache
-def _validator() -> Any:
+def _validator(scripts: bool) -> Any:
     # JSON schema takes 2.0 for an integer and .nan for a number; in a hashed setting either would be a trap.
     types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many(
         {
             "integer": lambda _, v: isinstance(v, int) and not isinstance(v, bool),
-            "number": lambda _, v: (
-                isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) <= sys.float_info.max
-            ),
+            "number": lambda _, v: _is_number(v),
+            "scalar": lambda _, v: v is None or isinstance(v, (bool, str)) or _is_number(v),
         }
     )
     extend: Any = jsonschema.validators.extend  # untyped in the stubs
-    return extend(jsonschema.Draft202012Validator, type_checker=types)(schema())
+    return extend(jsonschema.Draft202012Validator, type_checker=types)(schema(scripts))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _lines(error: ValidationError) -> Iterator[str]:

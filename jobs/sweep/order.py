@@ -7,10 +7,9 @@ from typing import Literal
 from msgspec import Struct, field
 
 from jobs.point.plan import Block
-from jobs.point.point import Point, complete
+from jobs.point.point import Point, Value, complete
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import load_json, write_json
-from jobs.record.launch_files import Value
 from jobs.sweep.alert import Alert
 
 TracerName = Literal["none", "nsys", "kineto"]
@@ -22,7 +21,9 @@ class Order(Struct, frozen=True, kw_only=True):
     settings: dict[str, Value]
     """Of the point, with the `micro_batch` that `batch_search` found."""
     tracer: TracerName = "none"
-    """Of the ranks that the point traces."""
+    """Of the ranks that are traced."""
+    traced_ranks: list[int] = field(default_factory=list)
+    """Global ranks."""
     blocks: list[Block] = field(default_factory=list)
     """The steps after the warm-up (jobs/point/plan.py)."""
     samplers: bool = True

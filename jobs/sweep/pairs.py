@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.point.point import Point, applicable, complete
+from jobs.sweep import code
 
 Settings = Mapping[str, Any]
 
@@ -35,8 +36,14 @@ class Pair:
         return _point({**self.base, **self.without}), _point({**self.base, **self.having})
 
 
+def select_settings(settings: Settings) -> dict[str, Any]:
+    """Those of the point's workload: a base may hold others', too. Scripts have any names."""
+    workload = settings["workload"]
+    return {name: settings[name] for name in settings if workload == "command" or name in applicable(workload)}
+
+
 def _point(settings: Settings) -> Point:
-    return complete({name: settings[name] for name in applicable(settings["workload"]) if name in settings})
+    return code.with_code(complete(select_settings(settings)))
 
 
 def pairs(content: Mapping[str, Any]) -> tuple[Pair, ...]:

@@ -8,6 +8,7 @@ Read and checked for shape by `jobs.sweep.file`; here it is merged with a preset
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from jobs.point import check as constraints
-from jobs.point.point import FIELDS, Point, applicable, complete, setting_schema
+from jobs.point.point import FIELDS, Point, complete, setting_schema
 from jobs.point.reason import Source
+from jobs.sweep import code
 from jobs.sweep import pairs as pairing
 from jobs.sweep.alert import Alert
 from jobs.sweep.file import SweepError, read
@@ -52,8 +54,10 @@ class Sweep:
 
     def varying(self) -> tuple[str, ...]:
         """Names of the settings that differ between points, or between points of a workload for its own settings."""
-        values = {name: {getattr(p, name) for p in self.points} for name in FIELDS}
-        return tuple(n for n, v in values.items() if len(v if FIELDS[n].metadata["only"] is None else v - {None}) > 1)
+        own = {name: None for point in self.points for name, _ in point.variables}
+        values = {name: {point.value(name) for point in self.points} for name in [*FIELDS, *own]}
+        shared = {name for name, setting in FIELDS.items() if setting.metadata["only"] is None} | own.keys()
+        return tuple(name for name, v in values.items() if len(v if name in shared else v - {None}) > 1)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ def load(source: Path | Mapping[str, Any], preset: str | None = None) -> Sweep:
     if errors:
         raise SweepError(errors)
     points, errors = _exclude(_points(parts, repeats), config)
-    errors += constraints.errors(points.values())
+    errors += _code_errors(points) or constraints.errors(points.values())
     if not points and not errors:
         errors = [f"{config.path('exclude')}: no point is left"]
     if errors:
@@ -162,13 +166,20 @@ def _refuse_too_many(parts: list[_Part], repeats: int) -> None:
 def _find_misplaced(part: _Part) -> Iterator[str]:
     """Settings that a part lacks, or that it gives for the wrong workload."""
     given = part.base | part.source.choices
-    missing = [name for name in ("workload", "model") if name not in given]
+    workloads = part.source.choices.get("workload", [part.base.get("workload")])
     where = part.path if part.path.endswith("]") or part.path.startswith("pairs.") else "base"
+    if "command" in (*workloads, part.base.get("workload")):
+        if "command" not in given:
+            yield f"{where}.command: is required: the script and its arguments"
+        if workloads != ["command"] or part.base.get("workload") != "command":
+            path = part.source.paths.get("workload", "base.workload")
+            yield f"{path}: command stands alone in a sweep, as base.workload"
+        return
+    missing = [name for name in ("workload", "model") if name not in given]
     for name in missing:
         yield f"{where}.{name}: is required (one of {', '.join(setting_schema(name)['enum'])})"
     if "workload" in missing:
         return
-    workloads = part.source.choices.get("workload", [part.base.get("workload")])
     for name in part.source.choices:
         only = FIELDS[name].metadata["only"]
         wrong = sorted({w for w in workloads if only not in (None, w)})
@@ -188,12 +199,25 @@ def _points(parts: list[_Part], repeats: int) -> dict[str, tuple[Point, Source]]
     found: dict[str, tuple[Point, Source]] = {}
     for part in parts:
         for settings in part.combinations():
-            # The base may hold both workloads' settings; each point takes its own.
-            own = {name: settings[name] for name in applicable(settings["workload"]) if name in settings}
+            own = pairing.select_settings(settings)
             for repeat in range(repeats):
                 point = complete(own | {"repeat": repeat})
+                with contextlib.suppress(code.CodeError, ValueError):  # it is told with its place in the file
+                    point = code.with_code(point)
                 found.setdefault(point.id, (point, part.source))
     return found
+
+
+def _code_errors(points: Mapping[str, tuple[Point, Source]]) -> list[str]:
+    """Scripts and files of commands that are not there, each once."""
+    found = []
+    for point, source in points.values():
+        try:
+            code.with_code(point)
+        except (code.CodeError, ValueError) as error:
+            if isinstance(error, code.CodeError):  # else the command is no text of words, which the checks tell
+                found.append(f"{source.locate((error.setting,), point)}: {error}")
+    return list(dict.fromkeys(found))
 
 
 def _exclude(
@@ -204,7 +228,7 @@ def _exclude(
     errors = []
     for number, entry in enumerate(config.value("exclude", [])):
         wanted = {name: value if isinstance(value, list) else [value] for name, value in entry.items()}
-        hits = {key for key, (p, _) in points.items() if all(getattr(p, n) in v for n, v in wanted.items())}
+        hits = {key for key, (p, _) in points.items() if all(p.value(n) in v for n, v in wanted.items())}
         if not hits:
             errors.append(f"{config.path('exclude')}[{number}]: matches no point")
         dropped |= hits

@@ -8,10 +8,11 @@ import torch
 
 
 class Allocator:
-    """Peaks of each step, and of the whole run. Gives None for a CPU."""
+    """Peaks of each step, and of the whole run. Gives None for a CPU. `resets`: whether peaks begin anew with each
+    step; else they are the process's so far, for a script may look at them, too."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, *, resets: bool = True) -> None:
+        self.device, self.resets = device, resets
         self.on = device.type == "cuda"
         self.peaks = {"peak_allocated_bytes": 0, "peak_reserved_bytes": 0}
         self.step()
@@ -25,7 +26,8 @@ class Allocator:
         if not self.on:
             return None
         stats: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(self.device)
-        torch.cuda.reset_peak_memory_stats(self.device)
+        if self.resets:
+            torch.cuda.reset_peak_memory_stats(self.device)
         if not stats:  # no context yet
             return None
         found = {

@@ -1,10 +1,9 @@
-"""The samplers of a node, as processes: started by the supervisor of its first rank, held still by that rank where a
-block of the control wants to be alone, ended with the rank.
+"""The samplers of a node, as processes: started by the supervisor of its first rank, held still by that rank
+(sampler_hold.py) where a block of the control wants to be alone, ended with the rank.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -13,7 +12,7 @@ import sys
 
 from jobs.host import gpus
 from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_json, write_json
+from jobs.record.json_files import write_json
 from jobs.record.launch_files import SamplerProcesses
 from jobs.sweep.order import Order
 from jobs.telemetry.gpu.events import Events
@@ -51,22 +50,3 @@ class Started:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-class Samplers:
-    """A rank's hand on the samplers of its node; only the node's first rank has one."""
-
-    def __init__(self, run_folder: RunFolder, local_rank: int) -> None:
-        self.run_folder, self.mine, self.running = run_folder, local_rank == 0, True
-
-    def set(self, running: bool) -> None:
-        """Let the samplers run, or stop them where they stand. They take up their rhythm again by themselves."""
-        if running == self.running:
-            return
-        self.running = running
-        if not self.mine:
-            return
-        found = read_json(self.run_folder.samplers(socket.gethostname()), SamplerProcesses) or SamplerProcesses()
-        for pid in found.pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT if running else signal.SIGSTOP)

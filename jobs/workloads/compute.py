@@ -19,7 +19,7 @@ def environment(point: Point) -> dict[str, str]:
     found = {}
     if point.cpu_threads:
         found["OMP_NUM_THREADS"] = str(point.cpu_threads)
-    if point.allocator != "default":
+    if point.allocator in _ALLOCATORS:
         # The old name, which comes first where both are set, and the new one.
         found |= dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), _ALLOCATORS[point.allocator])
     if point.cuda_graph:

@@ -24,7 +24,7 @@ $pip wheel --no-deps -w "$wheels" connection_pool
 platforms=$(printf -- '--platform manylinux%s_x86_64 ' _2_28 _2_27 _2_24 _2_17 2014 _2_5 1)
 other="--only-binary=:all: --python-version 3.12 --implementation cp $platforms --platform any --find-links $wheels"
 $pip download $other -c "$scratch/constraints" -d "$wheels" snakemake submitit snakemake-interface-logger-plugins msgspec \
-    jsonschema hjson msgpack py-cpuinfo einops pydantic pytest psutil nvidia-ml-py
+    jsonschema tomlkit hjson msgpack py-cpuinfo einops pydantic pytest psutil nvidia-ml-py
 $pip download $other -c "$scratch/constraints" --no-deps -d "$wheels" torchao
 (cd "$wheels" && ls | { grep -Ei "^($there)-" || true; } | xargs -r rm)
 $pip install $other --no-deps --no-compile --target "$scratch/site" "$wheels"/*.whl

@@ -13,7 +13,7 @@ rule point:
     resources:
         machine=1,
         nodes=lambda wildcards: RUN.point(wildcards.point).nodes,
-        tasks_per_node=lambda wildcards: RUN.point(wildcards.point).processes_per_node,
+        tasks_per_node=lambda wildcards: RUN.point(wildcards.point).tasks_per_node,
         gpus_per_node=lambda wildcards: RUN.point(wildcards.point).gpus_per_node(),
         runtime=SWEEP.resources.timeout_min,
     params:

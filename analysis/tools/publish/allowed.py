@@ -37,19 +37,25 @@ class Kind(Enum):
     """A kernel, operator or call: as it is, unless it holds a path, an address or a UUID."""
     WORDS = auto()
     """Word by word: those of our own source, numbers and pseudonyms of hosts; the others become <...>."""
+    AXES = auto()
+    """A map in JSON: names and texts by pseudonyms (axis1, value1) unless they are our own words."""
     OUT = auto()
     """Left out."""
 
 
 F, H, G, N, S, W, OUT = Kind.FACT, Kind.HOST, Kind.GPU, Kind.NAME, Kind.SYMBOL, Kind.WORDS, Kind.OUT
 
-SETTINGS = dict.fromkeys(point.FIELDS, F) | {"data": N, "weights": N}
+_OF_SCRIPTS = dict.fromkeys(("command", "launcher_options", "config_file", "files", "version"), N)
+_OF_SCRIPTS |= {"python": OUT, "workdir": OUT}
+
+SETTINGS = dict.fromkeys(point.FIELDS, F) | {"data": N, "weights": N} | _OF_SCRIPTS
 """Every other setting of text has one of a list of values, or a pattern (`fault`, `trace_ranks`)."""
 
 COLUMNS: dict[str, Kind] = SETTINGS | {
     "point_id": F, "remedied_id": F, "sweep": N, "status": F, "reason": F, "message": W, "device_used": F, "backend": F,
     "accelerator": F, "hosts": H, "host": H, "uuid": G, "topology": F, "started_at": F, "tracer_used": F,
-    "tracer_reason": W, "trace_status": F, "nvml_reason": W, "mfu_reason": W, "phase": F, "part": F, "category": F,
+    "tracer_reason": W, "trace_status": F, "nvml_reason": W, "mfu_reason": W, "model": N, "variables": Kind.AXES,
+    "step_source": F, "notes": W, "phase": F, "part": F, "category": F,
     "lane": F, "name": S, "look": F, "kind": F, "between": F, "condition": F, "tool": F, "traceback": W,
     "traceback_rank0": W, "cause": F, "advice": W, "remedy": F, "method": F, "verdict": F,
 }  # fmt: skip

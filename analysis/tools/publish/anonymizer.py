@@ -10,6 +10,7 @@ Nothing has to be known of a secret: what is not a word of Nightsweep's own sour
 from __future__ import annotations
 
 import builtins
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -145,8 +146,15 @@ class Anonymizer:
                 return self._words(value) if _PATHS.search(value) or UUID.search(value) else ADDRESS.sub(HIDDEN, value)
             case Kind.WORDS:
                 return self._words(value)
+            case Kind.AXES:
+                known = json.loads(value).items()
+                return json.dumps({self._plain("axis", key): self._plain("value", one) for key, one in known})
             case Kind.OUT:
                 return None
+
+    def _plain(self, word: str, value: Any) -> Any:
+        """A number, or words of our own, as they are; else a pseudonym."""
+        return f"{word}{self._number(word, value)}" if isinstance(value, str) and not is_plain(value) else value
 
     def _number(self, word: str, name: str) -> int:
         """The number of a pseudonym: that which the name has, or the next one."""

@@ -39,7 +39,7 @@ class Compute:
     cudnn_benchmark: bool = setting(
         "cuDNN tries its convolutions on the first batch and keeps the fastest.",
         False,
-        needs=[ON_GPU, only("workload", "image")],
+        needs=[ON_GPU, only("workload", "image", "command")],
     )
     cpu_threads: int = setting(
         "Threads of an operator on the CPU (OMP_NUM_THREADS); 0: the host's default.", 0, minimum=0

@@ -19,7 +19,9 @@ Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "bf16_pure"]
 class Job:
     """Settings of the training job itself."""
 
-    workload: str = setting("What is trained.", enum=list(WORKLOADS))
+    workload: str = setting(
+        "What is trained: a built-in workload, or command: a script of your own.", enum=[*WORKLOADS, "command"]
+    )
     model: str = setting("The network; see docs/workloads.md for sizes.", enum=list(MODELS))
     repeat: int = setting("Number of this repetition, from 0. Moves the seed.", 0, minimum=0)
 

@@ -32,7 +32,7 @@ class Profile:
         """What the point's job asks for. Raises ValueError where a resource is not what it should be."""
         own = {
             "nodes": point.nodes,
-            "tasks_per_node": point.processes_per_node,
+            "tasks_per_node": point.tasks_per_node,
             "gpus_per_node": point.gpus_per_node(),
             "runtime": timeout_min,
         }

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import shutil
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+from torch.profiler import profile  # by its name, which is another class's in a script that is watched
 
-from jobs.point.point import Point
-from jobs.record.folder import RunFolder
-from jobs.sweep.order import TracerName
+from ...record.folder import RunFolder
 
 
 class Tracer(Protocol):
-    """`range` marks a host range; `start` and `stop` enclose a captured block."""
+    """`range` marks a host range, `open` one that the function which it returns ends; `start` and `stop` enclose a
+    captured block."""
 
     def range(self, name: str) -> AbstractContextManager[Any]: ...
+
+    def open(self, name: str) -> Callable[[], Any]: ...
 
     def start(self) -> None: ...
 
@@ -30,6 +34,10 @@ class NoTracer:
 
     def range(self, name: str) -> AbstractContextManager[Any]:
         return torch.cuda.nvtx.range(name) if torch.cuda.is_available() else contextlib.nullcontext()
+
+    def open(self, name: str) -> Callable[[], Any]:
+        # Not pushed and popped: it may begin and end within a script's own ranges.
+        return functools.partial(torch.cuda.nvtx.range_end, torch.cuda.nvtx.range_start(name))
 
     def start(self) -> None:
         return
@@ -57,12 +65,17 @@ class KinetoTracer:
     def range(self, name: str) -> AbstractContextManager[Any]:
         return torch.profiler.record_function(name)
 
+    def open(self, name: str) -> Callable[[], Any]:
+        found = self.range(name)
+        found.__enter__()
+        return lambda: found.__exit__(None, None, None)
+
     def start(self) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         deep = self.deep
-        self.profiler = torch.profiler.profile(
+        self.profiler = profile(
             activities=activities, acc_events=True, profile_memory=deep, with_stack=deep, record_shapes=deep
         )
         self.profiler.start()
@@ -78,10 +91,8 @@ class KinetoTracer:
         plain.unlink()
 
 
-def make_tracer(kind: TracerName, run_folder: RunFolder, rank: int, point: Point) -> Tracer:
-    """The tracer of this name (none, nsys or kineto); none for a rank that is not to be traced."""
-    if not point.traces(rank):
-        return NoTracer()
+def make_tracer(kind: str, run_folder: RunFolder, rank: int, *, deep: bool) -> Tracer:
+    """The tracer of this name (none, nsys or kineto)."""
     if kind == "kineto":
-        return KinetoTracer(run_folder, rank, deep=point.trace_preset == "deep")
+        return KinetoTracer(run_folder, rank, deep=deep)
     return NsysTracer() if kind == "nsys" else NoTracer()

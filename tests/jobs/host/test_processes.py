@@ -30,7 +30,7 @@ def test_samples_of_ranks_that_share_them_count_once():
 def test_one_process_drives_all_gpus_of_dp(monkeypatch):
     point = complete(LLM | {"strategy": "dp", "nodes": 1})
     assert (point.processes, point.world_size, point.gpus_per_node()) == (1, 4, 4)
-    assert point.traces(0)
+    assert 0 in point.traced_ranks()
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     told = allocation.srun(point, ["x"])
     assert "--ntasks=1" in told and "--ntasks-per-node=1" in told

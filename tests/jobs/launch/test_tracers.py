@@ -52,7 +52,7 @@ def under_nsys(tmp_path, monkeypatch, point, profile):
     monkeypatch.setattr(launch, "choose_tracer", lambda *_: launch.Choice("nsys", "a stand-in", VERSION))
     calls = stand_in(tmp_path, monkeypatch, profile=profile).with_name("calls")
     record, folder = measure(tmp_path, point)
-    ranks = [rank for rank in range(point.world_size) if point.traces(rank)]
+    ranks = point.traced_ranks()
     assert calls.read_text().count("-m jobs.rank.worker") == len(ranks)
     assert sorted(path.name for path in folder.glob("traced/trace-*")) == [f"trace-r{r}.json.gz" for r in ranks]
     assert left_behind(tmp_path) == []

@@ -14,7 +14,7 @@ from tests.fakes.nsys import nano
 )
 def test_ranks_that_are_traced(asked, ranks):
     point = nano(nodes=2, ranks_per_node=3, trace_ranks=asked)
-    assert [rank for rank in range(6) if point.traces(rank)] == ranks
+    assert point.traced_ranks() == ranks
 
 
 BASE = "name: s\nbase: {workload: image, model: resnet50}\n"

@@ -70,7 +70,7 @@ def test_slurmd_dies_and_its_ranks_run_on(cluster, tmp_path):
     finally:
         cluster.power_off(node)
         cluster.power_on(node)
-        cluster.wait_for(node, "idle")
+        cluster.wait_for(node, "idle", 90)
     (folder,) = tmp_path.glob("results/long/points/*")
     record = json.loads((folder / "record.json").read_text())
     assert record["status"] == "ok" and record["attempt"] == len((folder / "attempts.jsonl").read_text().splitlines())

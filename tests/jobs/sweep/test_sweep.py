@@ -110,7 +110,7 @@ BROKEN = [
         "name: s\nbase: {workload: llm}",
         "base.model: is required (one of mobilenet_v2, resnet50, vit_s, llama-nano, llama-160m, llama-1b, llama-3b, llama-8b)",
     ),
-    ("name: s\nbase: {model: resnet50}", "base.workload: is required (one of image, llm)"),
+    ("name: s\nbase: {model: resnet50}", "base.workload: is required (one of image, llm, command)"),
     (
         "name: My Sweep\nbase: {workload: image, model: resnet50}",
         "name: 'My Sweep' is not made of a-z, 0-9, _ and -, starting with a letter or digit",

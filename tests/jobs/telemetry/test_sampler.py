@@ -18,7 +18,8 @@ from jobs.record.folder import RunFolder
 from jobs.record.json_files import read_json
 from jobs.telemetry import host_sampler, samplers
 from jobs.telemetry.gpu import fields, gpm, log
-from jobs.telemetry.samplers import Samplers, Started
+from jobs.telemetry.sampler_hold import Samplers
+from jobs.telemetry.samplers import Started
 from tests.fakes.nvml import gpu
 from tests.jobs.telemetry.sampling import (
     HOST,

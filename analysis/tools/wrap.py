@@ -1,0 +1,158 @@
+"""`nightsweep wrap -- torchrun ... train.py ...`: one run of a script on this machine, measured, traced and diagnosed
+like a point of a sweep; and the sweep that would try what the diagnosis advises.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis.diagnosis import screen
+from analysis.diagnosis.thresholds import NOISE
+from analysis.diagnosis.verdict import Diagnosis
+from analysis.tools.diagnose import judge_run
+from jobs.host.facts import ROOT
+from jobs.point.point import Point, complete, defaults
+from jobs.record.json_files import read_json, write_json
+from jobs.record.record import Record, ending
+from jobs.sweep import code
+
+EXIT_WRONG = 2
+RANKS = ("nproc_per_node", "num_gpus", "num_processes")
+"""Options of launchers that say how many ranks there are."""
+MEETING = (
+    *("nnodes", "node_rank", "num_nodes", "num_machines", "machine_rank", "hostfile", "master_addr", "master_port"),
+    *("main_process_ip", "main_process_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf"),
+)
+"""Options that say where ranks meet, which Nightsweep says itself."""
+FLAGS = ("standalone", "multi_gpu")
+"""Options without a value that Nightsweep gives itself, or has no use for."""
+
+
+class WrapError(Exception):
+    """A command that cannot be wrapped. The message is one line."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A command line taken apart: what starts the ranks, with which options, how many ranks, and the script's words."""
+
+    launcher: str
+    words: list[str]
+    ranks: int | None = None
+    options: tuple[str, ...] = ()
+
+
+def take_apart(words: Sequence[str]) -> Given:
+    """The launcher of a command line and what it launches. Raises WrapError."""
+    if not words:
+        raise WrapError("no command; expected one after --, such as: nightsweep wrap -- torchrun train.py")
+    first, rest = Path(words[0]).name, list(words[1:])
+    if first.startswith("python") and rest[:2] in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
+        first, rest = "torchrun", rest[2:]
+    if first == "accelerate" and rest[:1] == ["launch"]:
+        rest = rest[1:]
+    elif first not in ("torchrun", "deepspeed"):
+        return Given("none", list(words))
+    place = next((n for n, word in enumerate(rest) if word.endswith(".py") or word in ("-m", "--module")), None)
+    if place is None:
+        raise WrapError(f"{first} starts no Python script; expected a word that ends with .py, or -m MODULE")
+    script = ["-m", *rest[place + 1 :]] if rest[place] in ("-m", "--module") else rest[place:]
+    ranks, options = split_options(rest[:place])
+    return Given(first, script, ranks, tuple(options))
+
+
+def split_options(words: Sequence[str]) -> tuple[int | None, list[str]]:
+    """How many ranks options of a launcher ask for, and those that are to be handed on. Raises WrapError."""
+    ranks, kept, left = None, [], list(words)
+    while left:
+        word = left.pop(0)
+        name, _, value = word.partition("=")
+        plain = name.lstrip("-").replace("-", "_")
+        if plain in (*RANKS, *MEETING):
+            value = value or (left.pop(0) if left else "")
+        if plain in RANKS and value.isdigit():
+            ranks = int(value)
+        elif plain in ("nnodes", "num_nodes", "num_machines") and value not in ("1", "1:1"):
+            raise WrapError(f"{word}: one node is wrapped at a time; a sweep takes several")
+        elif plain not in (*RANKS, *MEETING, *FLAGS):
+            kept.append(word)
+    return ranks, kept
+
+
+def as_point(given: Given, timed_steps: int, traced_steps: int) -> Point:
+    """The point that runs the command in this folder. Raises WrapError."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    settings = {
+        "workload": "command",
+        "command": shlex.join(given.words).replace("{", "{{").replace("}", "}}"),
+        "launcher": given.launcher,
+        "launcher_options": shlex.join(given.options),
+        "ranks_per_node": given.ranks or max(1, gpus),
+        "workdir": str(Path.cwd()),
+        "timed_steps": timed_steps,
+        "traced_steps": traced_steps,
+    }
+    try:
+        return code.with_code(complete(settings))
+    except code.CodeError as error:
+        raise WrapError(str(error)) from error
+
+
+def sweep_of(point: Point, name: str, found: Diagnosis) -> dict[str, Any]:
+    """A sweep of the point as it is and with the remedy of each of its causes."""
+    known = defaults("command")
+    base = {n: v for n, v in point.settings().items() if n != "code" and (n not in known or v != known[n])}
+    remedies = [dict(cause.remedy) for cause in found.causes if cause.remedy and cause.share >= NOISE.value]
+    tried = [remedy for n, remedy in enumerate(remedies) if remedy not in remedies[:n]]
+    return {"name": name, "base": base, "include": [{"seed": point.seed}, *tried]}
+
+
+def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: float) -> int:
+    """Run the command, and print its diagnosis; the exit status: 1 where the script failed."""
+    try:
+        point = as_point(take_apart(words), timed_steps, traced_steps)
+    except WrapError as error:
+        print(f"nightsweep wrap: {error}", file=sys.stderr)
+        return EXIT_WRONG
+    name = re.sub(r"[^a-z0-9_-]", "-", Path(code.script(point) or words[0]).stem.lower()).strip("-_") or "script"
+    results = Path("results") / name
+    folder = results / "points" / point.id
+    results.mkdir(parents=True, exist_ok=True)
+    listed = results / "wrapped.json"
+    write_json(listed, {"name": name, "points": [{"point_id": point.id, "settings": point.settings()}]})
+    print(f"{shlex.join(words)}\n  timed, then traced, in {folder}", flush=True)
+    command = [sys.executable, "-m", "jobs.launch.launch", str(folder), "--sweep", str(listed)]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it, too, and ends its ranks
+    status = subprocess.run(
+        [*command, "--timeout-s", str(timeout_s)], stdout=subprocess.DEVNULL, check=False
+    ).returncode
+    signal.signal(signal.SIGINT, before)
+    record = read_json(folder / "record.json", Record)
+    if record is None or record.status != "ok":
+        print(ending(record) if record else "stopped: nothing is recorded", file=sys.stderr)
+        return status or 1
+    found = judge_run([folder])
+    if found is None:
+        return 1
+    print("\n" + screen.screen(found), end="")
+    path = Path(f"{name}.yaml")
+    number = 1
+    while path.exists():
+        number += 1
+        path = Path(f"{name}-{number}.yaml")
+    path.write_text(yaml.safe_dump(sweep_of(point, name, found), sort_keys=False, default_flow_style=None, width=110))
+    print(f"\n{path} tries these remedies:")
+    print(f"  snakemake -s {ROOT}/Snakefile --profile {ROOT}/profiles/local --configfile {path}")
+    return 0

@@ -1,0 +1,43 @@
+"""Calls a function as soon as a module has been imported."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+Callback = Callable[[ModuleType], None]
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules that are waited for as Python would, and calls their callbacks once they have been executed."""
+
+    def __init__(self, callbacks: dict[str, Callback]) -> None:
+        self.callbacks = callbacks
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self.callbacks:
+            return None
+        callback = self.callbacks.pop(name)  # so that the search below does not come here again
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                callback(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def after_import(callbacks: dict[str, Callback]) -> None:
+    """Call these when the modules of these names are imported; each once."""
+    sys.meta_path.insert(0, Finder(callbacks))

@@ -1,0 +1,232 @@
+"""Switches that are imposed on a script: settings of its libraries that its owner wants tried without editing it.
+
+A setting that is None leaves the script as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+from collections.abc import Callable
+from typing import Any
+
+from .watch import Watch
+
+Settings = dict[str, Any]
+
+
+def apply(watch: Watch, settings: Settings) -> None:
+    """Apply the switches, when torch has been imported and before the script uses it."""
+    import torch
+
+    random.seed(watch.seed)
+    torch.manual_seed(watch.seed)
+    if settings["precision"] == "tf32":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    if settings["cudnn_benchmark"] is not None:
+        torch.backends.cudnn.benchmark = settings["cudnn_benchmark"]
+    if settings["empty_cache"] is False:
+        torch.cuda.empty_cache = lambda: None
+    _switch_loader(settings)
+    _switch_copies(settings)
+    _switch_ddp(settings)
+    _switch_optimizer(settings)
+    _switch_model(settings)
+
+
+def _chosen(settings: Settings, names: dict[str, str]) -> Settings:
+    """Arguments of a library by the names of the settings that choose them."""
+    return {argument: settings[name] for name, argument in names.items() if settings[name] is not None}
+
+
+def _switch_loader(settings: Settings) -> None:
+    """Arguments of every DataLoader."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    names = {
+        "loader_workers": "num_workers",
+        "prefetch_factor": "prefetch_factor",
+        "persistent_workers": "persistent_workers",
+        "pin_memory": "pin_memory",
+    }
+    chosen = _chosen(settings, names)
+    if not torch.cuda.is_available():
+        chosen.pop("pin_memory", None)
+    if not chosen:
+        return
+    made: Any = DataLoader.__init__
+    signature = inspect.signature(made)
+
+    @functools.wraps(made)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs)
+        given.arguments |= chosen
+        if not given.arguments.get("num_workers"):
+            for name in ("prefetch_factor", "persistent_workers"):
+                given.arguments.pop(name, None)
+        made(*given.args, **given.kwargs)
+
+    DataLoader.__init__ = init  # type: ignore[method-assign]
+
+
+def _switch_copies(settings: Settings) -> None:
+    """Copies from page-locked memory to a GPU do not wait, where the script does not say whether they do. (The other
+    way the host would read what has not come yet.)"""
+    import torch
+
+    if not settings["non_blocking"]:
+        return
+    for name in ("to", "cuda"):
+        copy = getattr(torch.Tensor, name)
+
+        @functools.wraps(copy)
+        def copying(self: Any, *args: Any, _copy: Any = copy, **kwargs: Any) -> Any:
+            if self.device.type == "cpu" and "non_blocking" not in kwargs and self.is_pinned():
+                kwargs["non_blocking"] = True
+            return _copy(self, *args, **kwargs)
+
+        setattr(torch.Tensor, name, copying)
+
+
+def _switch_ddp(settings: Settings) -> None:
+    """Arguments of DistributedDataParallel, its hook, and when it averages."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel as Ddp
+
+    names = {
+        "ddp_bucket_mb": "bucket_cap_mb",
+        "ddp_bucket_view": "gradient_as_bucket_view",
+        "ddp_static_graph": "static_graph",
+    }
+    chosen, hook = _chosen(settings, names), settings["comm_hook"]
+    if chosen or hook:
+        made: Any = Ddp.__init__
+
+        @functools.wraps(made)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            made(self, *args, **{**kwargs, **chosen})
+            if hook == "powersgd":
+                from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+                self.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
+            elif hook:
+                from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+                self.register_comm_hook(None, getattr(default_hooks, f"{hook}_compress_hook"))
+
+        Ddp.__init__ = init  # type: ignore[method-assign]
+    if settings["no_sync"]:
+        _average_last(torch, Ddp)
+
+
+def _average_last(torch: Any, ddp: Any) -> None:
+    """Only the last backward pass of a step averages gradients: as many as the step before had."""
+    passes, usual = [0], [1]
+    backward, forward, wrap = torch.Tensor.backward, ddp.forward, torch.optim.Optimizer.profile_hook_step
+
+    @functools.wraps(backward)
+    def run_backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        passes[0] += 1
+        return backward(self, *args, **kwargs)
+
+    @functools.wraps(forward)
+    def run_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.require_backward_grad_sync = passes[0] + 1 >= usual[0]
+        return forward(self, *args, **kwargs)
+
+    def profile_hook_step(function: Callable[..., Any]) -> Any:
+        step = wrap(function)
+
+        @functools.wraps(step)
+        def stepping(*args: Any, **kwargs: Any) -> Any:
+            usual[0], passes[0] = max(1, passes[0]), 0
+            return step(*args, **kwargs)
+
+        return stepping
+
+    torch.Tensor.backward, ddp.forward = run_backward, run_forward
+    torch.optim.Optimizer.profile_hook_step = staticmethod(profile_hook_step)
+
+
+def _switch_optimizer(settings: Settings) -> None:
+    """How an optimizer runs its arithmetic."""
+    import torch
+
+    kernels = settings["optimizer_kernels"]
+    if kernels is None:
+        return
+    chosen: dict[str, Any] = {
+        "default": {"foreach": None, "fused": None},
+        "for-loop": {"foreach": False, "fused": False},
+        "foreach": {"foreach": True, "fused": False},
+        "fused": {"foreach": False, "fused": True},
+    }
+    own = chosen[kernels]
+    made: Any = torch.optim.Optimizer.__init__
+
+    @functools.wraps(made)
+    def init(self: Any, params: Any, defaults: Settings) -> None:
+        made(self, params, defaults | {name: value for name, value in own.items() if name in defaults})
+
+    torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
+
+
+def _switch_model(settings: Settings) -> None:
+    """What concerns the whole model: the outermost module that is called while it trains, with its first call."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    mode = settings["compile"]
+    wanted = [settings["layout"] == "nhwc", settings["precision"] == "bf16", mode not in (None, "none")]
+    if not any(wanted):
+        return
+
+    def found(module: Any, _: Any) -> None:
+        if not module.training or not any(p.requires_grad for p in module.parameters()):
+            return
+        handle.remove()
+        if wanted[0]:
+            _channels_last(module)
+        if wanted[1]:
+            _autocast(module)
+        if wanted[2]:
+            getattr(module, "module", module).compile(mode=None if mode == "default" else mode)
+
+    handle = register_module_forward_pre_hook(found)
+
+
+def _channels_last(module: Any) -> None:
+    import torch
+
+    module.to(memory_format=torch.channels_last)
+
+    def arrange(_: Any, args: Any) -> Any:
+        four = [isinstance(value, torch.Tensor) and value.dim() == 4 for value in args]
+        last = torch.channels_last
+        return tuple(v.contiguous(memory_format=last) if f else v for v, f in zip(args, four, strict=True))
+
+    module.register_forward_pre_hook(arrange)
+
+
+def _autocast(module: Any) -> None:
+    """Mixed precision of the forward pass; what comes out of it is in fp32, so that the script's loss is."""
+    import torch
+
+    forward = module.forward
+    kind = next(module.parameters()).device.type
+
+    def whole(value: Any) -> Any:
+        return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+    @functools.wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(kind, torch.bfloat16):
+            found = forward(*args, **kwargs)
+        if isinstance(found, dict):  # transformers' outputs are dictionaries of their own class
+            for name in list(found):
+                found[name] = whole(found[name])
+            return found
+        return type(found)(map(whole, found)) if type(found) in (tuple, list) else whole(found)
+
+    module.forward = run

@@ -1,0 +1,294 @@
+"""The steps of a script: where one ends and the next begins, and what is done at the ends of blocks of them.
+
+A mark ends a step and begins the next one, so that times have no gaps. Marks come from several sources at once, and the
+best one counts: the script's own calls, PyTorch's profiler, NVTX ranges named like steps, DeepSpeed's engine, and, in
+any script that trains with PyTorch, the optimizer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..record.folder import RunFolder
+from ..record.heartbeat import Heartbeat
+from . import probe
+from .outcome import write_outcome
+
+SOURCES = ("call", "profiler", "range", "engine", "optimizer")
+"""Where marks come from, the best first."""
+LEAST_TIMED = 2
+"""Steps without which a script that ended early has no times of steps."""
+PROBED = 2
+"""Steps left of the warm-up when one is looked at closely: another one comes before those that are measured."""
+OTHERS_S = 60.0
+"""How long a rank that is done waits for the others before it ends."""
+
+
+@dataclass
+class Step:
+    """One step of the script as the host saw it. `events`: on the device, at its ends. `losses`: what backward passes
+    began with, still on the device."""
+
+    number: int
+    phase: str
+    block: int
+    start_ns: int
+    mono_ns: int
+    end_ns: int = 0
+    data_ns: int = 0
+    samples: int = 0
+    tokens: int = 0
+    losses: list[Any] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
+    memory: dict[str, int] | None = None
+
+
+class Watch:
+    """Counts this process's steps, runs the blocks of the order and writes what came of it."""
+
+    def __init__(self, run_folder: RunFolder, order: dict[str, Any], rank: int) -> None:
+        self.run_folder, self.order, self.rank = run_folder, order, rank
+        self.settings = order["settings"]
+        self.seed = self.settings["seed"] + self.settings["repeat"]
+        self.pid = os.getpid()
+        warmup = {"phase": "warmup", "steps": self.settings["warmup_steps"], "sampled": True, "captured": False}
+        self.blocks: list[dict[str, Any]] = [warmup, *order["blocks"]]
+        self.block = 0
+        self.left = self.blocks[0]["steps"]
+        self.steps: list[Step] = []
+        self.current: Step | None = None
+        self.source: str | None = None
+        self.over = False
+        self.capturing = False
+        self.window: dict[str, int] | None = None
+        self.notes: list[str] = []
+        self.loader_workers: int | None = None
+        self.places: dict[str, dict[str, int]] = {}
+        self.trainable: dict[int, int] = {}
+        self.heart: Heartbeat | None = None
+        self.synchronize: Callable[..., None] = lambda _: None
+        self.rearm: Callable[[], None] = lambda: None
+        self.device: Any = None
+        self.allocator: Any = None
+        self.samplers: Any = None
+        self.tracer: Any = None
+        self.range: Any = None
+        self.probing: Callable[[], None] | None = None
+        atexit.register(self.at_exit)
+
+    @property
+    def number(self) -> int | None:
+        """The step that the script is in; None before the first one that is known."""
+        return self.current.number if self.current else None
+
+    @property
+    def bare(self) -> bool:
+        """Whether nothing but the ends of steps is to be looked at: the control asks what the rest costs."""
+        return bool(self.blocks[self.block]["phase"] == "none")
+
+    def is_own(self) -> bool:
+        """Whether this is the process that is watched, and not one that it forked."""
+        return not self.over and self.pid == os.getpid()
+
+    def beat(self, phase: str) -> None:
+        """The script has come to this place."""
+        if not self.is_own() or self.current is not None:
+            return
+        if self.heart is None:
+            self.heart = Heartbeat(self.run_folder.rank_file(self.rank, "heartbeat"))
+        self.heart.beat(phase)
+        self.rearm()
+
+    def mark(self, source: str) -> None:
+        """A step ends and the next one begins."""
+        if not self.is_own():
+            return
+        try:
+            self._mark(source)
+        except Exception as error:  # the script must go on
+            self.over = True
+            print(f"nightsweep: steps are no longer watched: {type(error).__name__}: {error}", file=sys.stderr)
+
+    def _mark(self, source: str) -> None:
+        if self.source is None:
+            self._begin()
+        if source != self.source:
+            known = self.source is not None
+            if known and (SOURCES.index(source) > SOURCES.index(str(self.source)) or self.block > 0):
+                return
+            # A better one; its warm-up begins anew.
+            self.source, self.current, self.steps = source, None, []
+            self.left = self.blocks[0]["steps"]
+        if self.current is not None:
+            self._close(self.current)
+        if self.left == 0:
+            self._next_block()
+            if self.over:
+                return
+        self._open()
+
+    def _begin(self) -> None:
+        """With the first mark: what this process is is known now."""
+        import torch
+
+        from ..telemetry.allocator import Allocator
+        from ..telemetry.sampler_hold import Samplers
+        from ..telemetry.trace.tracers import make_tracer
+
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.rank = torch.distributed.get_rank()
+        if self.heart is None or self.heart.path != self.run_folder.rank_file(self.rank, "heartbeat"):
+            self.heart = Heartbeat(self.run_folder.rank_file(self.rank, "heartbeat"))
+        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self.device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+        self.allocator = Allocator(self.device, resets=False)
+        self.samplers = Samplers(self.run_folder, int(os.environ.get("LOCAL_RANK", "0")))
+        traced = self.order["tracer"] if self.rank in self.order["traced_ranks"] else "none"
+        self.tracer = make_tracer(traced, self.run_folder, self.rank, deep=self.settings["trace_preset"] == "deep")
+
+    def _open(self) -> None:
+        number = len(self.steps)
+        if self.heart is not None:
+            beaten = self.heart.last
+            self.heart.step(number, sum(block["steps"] for block in self.blocks))
+            if self.heart.last != beaten:
+                self.rearm()
+        if self.capturing:
+            self.range = self.tracer.open(f"step {number}")
+        if self.device.type == "cuda" and self.block == 0 and self.left == PROBED:
+            self.probing = probe.begin(self)
+        phase = self.blocks[self.block]["phase"]
+        self.current = Step(number, phase, self.block, time.time_ns(), time.monotonic_ns())
+        self._event(self.current)
+
+    def _close(self, step: Step) -> None:
+        if self.probing is not None:
+            self.probing()
+            self.probing = None
+        self._event(step)
+        step.end_ns = time.time_ns()
+        if not self.bare:
+            step.memory = self.allocator.step()
+        if self.range is not None:
+            self.range()
+            self.range = None
+        self.steps.append(step)
+        self.left -= 1
+
+    def _event(self, step: Step) -> None:
+        if self.device.type == "cuda":
+            import torch
+
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            step.events.append(event)
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            self.synchronize(self.device)
+
+    def _next_block(self) -> None:
+        self._synchronize()
+        if self.block > 0 and self.window is not None:
+            self.window["end_ns"] = time.time_ns()
+        if self.capturing:
+            self.capturing = False
+            if self.heart is not None:
+                self.heart.beat("trace")
+            self.tracer.stop()
+        if self.block + 1 == len(self.blocks):
+            self.finish()
+            return
+        self.block += 1
+        block = self.blocks[self.block]
+        self.left = block["steps"]
+        self.samplers.set(block["sampled"])
+        if block["captured"]:
+            self.tracer.start()
+            self.capturing = True
+        self.window = {"start_ns": time.time_ns(), "end_ns": 0}
+
+    def finish(self) -> None:
+        """All blocks are done: write them, and end the script unless it is to run to its own end."""
+        self.over = True
+        write_outcome(self)
+        if self.settings["run_to_end"]:
+            return
+        if self.heart is not None:
+            self.heart.beat("end")
+        self._wait_for_others()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # No orderly end: a script's last lines would evaluate, save and talk to ranks that are gone.
+        os._exit(0)
+
+    def _wait_for_others(self) -> None:
+        """Until all ranks have come here: one that is gone would take the connections of the others with it."""
+        import torch
+
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        ranks = torch.distributed.get_world_size() if distributed else 1
+        deadline = time.monotonic() + OTHERS_S
+        missing = set(range(ranks))
+        while missing and time.monotonic() < deadline:
+            missing = {rank for rank in missing if not self.run_folder.rank_file(rank, "result.json").exists()}
+            time.sleep(0.01)
+
+    def at_exit(self) -> None:
+        """The script ended before all blocks were done: what there is of the timed one counts if it is enough."""
+        if not self.is_own() or self.source is None:
+            return
+        self.over = True
+        with contextlib.suppress(Exception):
+            if self.capturing:
+                self._synchronize()
+                self.tracer.stop()
+            block = self.blocks[self.block]
+            done = block["steps"] - self.left if self.block else 0
+            if self.block == len(self.blocks) - 1 and done >= LEAST_TIMED:
+                self.notes.append(f"the script ended after {done} of {block['steps']} steps")
+                if self.window is not None:
+                    self.window["end_ns"] = self.steps[-1].end_ns
+                write_outcome(self)
+            else:
+                found = {"steps": len(self.steps), "source": self.source}
+                self.run_folder.rank_file(self.rank, "few.json").write_text(json.dumps(found))
+
+    def spanned(self, name: str) -> AbstractContextManager[Any]:
+        """A range of the trace, while one is taken."""
+        return self.tracer.range(name) if self.capturing else contextlib.nullcontext()  # type: ignore[no-any-return]
+
+    def found_place(self, what: str) -> None:
+        """Count the line of the script that does this now."""
+        place = script_line()
+        if place:
+            found = self.places.setdefault(what, {})
+            found[place] = found.get(place, 0) + 1
+
+
+ROOT = f"{Path.cwd()}{os.sep}"
+"""The folder in which the script was started: its own code is there."""
+
+
+def script_line() -> str | None:
+    """The innermost line of the running stack that is the script's own: in its folder, and in no installed package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        own = name.removeprefix(ROOT)
+        if not (own.startswith((os.sep, "<")) or "site-packages" in own):
+            return f"{own}:{frame.f_lineno}"
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None

@@ -1,0 +1,184 @@
+"""Somebody's own training script, run as it is: the command, what starts its ranks, and what of it makes a point."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from jobs.point import template
+from jobs.point.reason import Reason
+from jobs.point.settings.field import ON_GPU, setting
+
+if TYPE_CHECKING:
+    from jobs.point.point import Point
+
+SWITCHES = (
+    "precision",
+    "layout",
+    "compile",
+    "optimizer_kernels",
+    "cudnn_benchmark",
+    "allocator",
+    "cpu_threads",
+    "empty_cache",
+    "loader_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory",
+    "non_blocking",
+    "ddp_bucket_mb",
+    "ddp_bucket_view",
+    "ddp_static_graph",
+    "comm_hook",
+)
+"""Settings of the built-in workloads that jobs/hook/switches.py can impose on a script. Of a point with workload
+command they are None as long as the script decides."""
+SHARED = ("workload", "repeat", "nodes", "ranks_per_node", "device", "seed")
+"""Settings of a job that mean the same to a script."""
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate")
+"""Launchers that start the ranks of a node themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Settings of workload command; None in others."""
+
+    command: str | None = setting(
+        "The script and its arguments, as a list or as one text that is divided into words as a shell would do it; no "
+        "shell runs it. {name} is the value of the axis, or of the setting, of that name; {out} a folder for what the "
+        "script writes, which is deleted after the run; {config_file} the edited copy. {{ and }} are braces.",
+        only="command",
+        minLength=1,
+    )
+    launcher: Literal["torchrun", "deepspeed", "accelerate", "srun", "none"] | None = setting(
+        "What starts the script's ranks: torchrun, DeepSpeed's or Accelerate's launcher on each node; srun: a process "
+        "a rank, started by srun or, outside of Slurm, directly; none: the command once a node, which starts its ranks "
+        "itself.",
+        "torchrun",
+        only="command",
+    )
+    launcher_options: str | None = setting(
+        "Further options of the launcher, divided into words like the command.", "", only="command"
+    )
+    python: str | None = setting(
+        "Command that starts the script's Python, such as /opt/env/bin/python; empty: the one that runs Nightsweep.",
+        "",
+        only="command",
+    )
+    workdir: str | None = setting(
+        "Folder that the script runs in, seen from where Snakemake is started.", ".", only="command", minLength=1
+    )
+    config_file: str | None = setting(
+        "A YAML, JSON or TOML file that the script reads, seen from workdir. Axes named config.KEY.KEY change it in a "
+        "copy, whose path is {config_file} in the command.",
+        "",
+        only="command",
+    )
+    files: str | None = setting(
+        "Files, seen from workdir, whose content makes another point beside the script's and config_file's: words such "
+        "as model.py and src/*.py.",
+        "",
+        only="command",
+    )
+    version: str | None = setting(
+        "What else makes another point: any text, such as a container's digest; git: the commit, and the changes "
+        "since, of the repository that holds workdir.",
+        "",
+        only="command",
+    )
+    code: str | None = setting(
+        "Hash of the script, of config_file, files and version; made when a sweep is read.", "", only="command"
+    )
+    run_to_end: bool | None = setting(
+        "Let the script run to its own end; else it is ended after its last measured step.", False, only="command"
+    )
+    no_sync: bool | None = setting(
+        "DDP averages gradients in the last of a step's backward passes alone. Null: as the script has it.",
+        None,
+        only="command",
+        needs=[ON_GPU],
+    )
+
+
+def _is_command(p: Point) -> bool:
+    return p.workload == "command"
+
+
+def words_of_command(p: Point) -> Reason | None:
+    for name in ("command", "launcher_options", "python", "files"):
+        try:
+            found = shlex.split(getattr(p, name))
+        except ValueError as error:
+            return Reason((name,), f"cannot be divided into words: {str(error).lower()}")
+        if name == "command" and not found:
+            return Reason((name,), "has no word")
+    return None
+
+
+def fields_of_command(p: Point) -> Reason | None:
+    known = template.names(p)
+    for name in template.TEMPLATES:
+        try:
+            unknown = sorted(template.fields(getattr(p, name)) - known)
+        except template.TemplateError as error:
+            return Reason((name,), str(error))
+        if unknown:
+            return Reason((name,), f"{{{unknown[0]}}} is neither an axis nor a setting (there are {_some(known)})")
+    return None
+
+
+def _some(names: set[str]) -> str:
+    own = sorted(names - set(SHARED))
+    return ", ".join(own[:12])
+
+
+def edited_file(p: Point) -> Reason | None:
+    edits = [name for name, _ in p.variables if name.startswith(template.CONFIG)]
+    if edits and not p.config_file:
+        return Reason((edits[0], "config_file"), "changes a file, and config_file names none")
+    if p.config_file and "config_file" not in template.fields_or_none(str(p.command)):
+        return Reason(("config_file", "command"), "is not read: the command has no {config_file}")
+    return None
+
+
+def launched_alone(p: Point) -> Reason | None:
+    if p.launcher in ("none", "srun") and p.launcher_options:
+        return Reason(("launcher_options", "launcher"), f"launcher {p.launcher} takes no options")
+    return None
+
+
+def switched_precision(p: Point) -> Reason | None:
+    if p.precision not in (None, "tf32", "bf16"):
+        return Reason(("precision",), f"a script can be switched to tf32 and bf16, not to {p.precision}")
+    return None
+
+
+def switched_layout(p: Point) -> Reason | None:
+    if p.layout not in (None, "nhwc"):
+        return Reason(("layout",), f"a script can be switched to nhwc, not to {p.layout}")
+    return None
+
+
+def switched_cache(p: Point) -> Reason | None:
+    if p.empty_cache:
+        return Reason(("empty_cache",), "a script can be kept from emptying the cache (false), not made to")
+    return None
+
+
+def switched_hook(p: Point) -> Reason | None:
+    if p.comm_hook == "none":
+        return Reason(("comm_hook",), "a script's own hook cannot be taken away")
+    return None
+
+
+CHECKS = (
+    words_of_command,
+    fields_of_command,
+    edited_file,
+    launched_alone,
+    switched_precision,
+    switched_layout,
+    switched_cache,
+    switched_hook,
+)

@@ -1,0 +1,180 @@
+"""A rank that is somebody's own script: its command and environment, and what its end says.
+
+jobs/hook, which Python loads into the script by itself, leaves steps and results; what it could not is made up for
+here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+import yaml
+from msgspec import Struct
+
+from jobs import hook
+from jobs.hook.install import RANK_VARIABLE, RUN_VARIABLE
+from jobs.point import template
+from jobs.point.point import Point
+from jobs.record.failures import reason_of_text
+from jobs.record.folder import RunFolder
+from jobs.record.heartbeat import Heartbeat, place
+from jobs.record.json_files import json_line, read_json, write_json
+from jobs.record.launch_files import WHOLE_RUN, RankError, RankResult, StepLine, Window
+from jobs.workloads import compute
+
+SITE = Path(hook.__file__).with_name("site")
+"""The folder that brings the hook into a Python which has it on its path."""
+
+
+class ConfigError(Exception):
+    """A config_file that cannot be edited as the point's axes say. The message is one line."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the script is started. `out`: the folder for what it writes."""
+
+    command: list[str]
+    environment: dict[str, str]
+    workdir: Path
+    out: Path
+
+
+def prepare(run_folder: RunFolder, point: Point, rank: int) -> Start:
+    """The start of this rank's script, from a run's folder with an absolute path. Raises ConfigError."""
+    out = run_folder.path / "out"
+    out.mkdir(exist_ok=True)
+    known = template.values(point) | {"out": out, "config_file": edit_config(run_folder, point, rank)}
+    own = template.words(str(point.command), known)
+    if point.launcher == "deepspeed" and "--no_local_rank" not in shlex.split(str(point.launcher_options)):
+        own.insert(2 if own[0] == "-m" else 1, f"--local_rank={os.environ['LOCAL_RANK']}")
+    if own[0].endswith(".py") or own[0] == "-m":
+        own = [*python(point), "-u", *own]
+    return Start(own, environment(run_folder, point, rank), Path(str(point.workdir)), out)
+
+
+def python(point: Point) -> list[str]:
+    """The command that starts the script's Python."""
+    return shlex.split(str(point.python)) or [sys.executable]
+
+
+def environment(run_folder: RunFolder, point: Point, rank: int) -> dict[str, str]:
+    """The script's variables: those of its launcher, the hook's, and what the point sets."""
+    own = dict(os.environ)
+    if point.launcher == "none":
+        # It starts its ranks itself, and would take these for one of them.
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            own.pop(name, None)
+    set_by_point = template.environment(point)
+    paths = [str(SITE), *filter(None, [set_by_point.pop("PYTHONPATH", None) or os.environ.get("PYTHONPATH")])]
+    return {
+        **own,
+        RUN_VARIABLE: str(run_folder.path),
+        RANK_VARIABLE: str(rank),
+        **({"CUDA_VISIBLE_DEVICES": ""} if point.device == "cpu" else {}),
+        **compute.environment(point),
+        **set_by_point,
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+def edit_config(run_folder: RunFolder, point: Point, rank: int) -> Path | None:
+    """A copy of the point's config_file with the values of its axes, for this rank; None where there is none. Raises
+    ConfigError."""
+    if not point.config_file:
+        return None
+    source = Path(str(point.workdir), point.config_file)
+    copy = run_folder.path / f"rank{rank}.{source.name}"
+    try:
+        copy.write_text(edited(source.read_text(), source.suffix, template.config_edits(point)))
+    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{source}: {' '.join(str(error).split())}") from error
+    return copy
+
+
+def edited(text: str, suffix: str, edits: dict[str, Any]) -> str:
+    """A text of YAML, JSON or TOML with other values at these keys. Raises LookupError where it has no such key."""
+    content: Any
+    match suffix:
+        case ".json":
+            content = json.loads(text)
+        case ".toml":
+            content = tomlkit.parse(text)
+        case ".yaml" | ".yml":
+            content = yaml.safe_load(text)
+        case _:
+            raise ValueError("is no .yaml, .json or .toml file")
+    for key, value in edits.items():
+        change(content, key, value)
+    match suffix:
+        case ".json":
+            return json.dumps(content, indent=1)
+        case ".toml":
+            return tomlkit.dumps(content)
+    return yaml.safe_dump(content, sort_keys=False)
+
+
+def change(content: Any, key: str, value: Any) -> None:
+    """Set the value at a key with dots; parts that are numbers are places in lists."""
+    *way, last = key.split(".")
+    for part in way:
+        content = content[int(part)] if isinstance(content, list) else _in(content, part, key)
+    if isinstance(content, list):
+        content[int(last)] = value
+    else:
+        _in(content, last, key)
+        content[last] = value
+
+
+def _in(content: Any, part: str, key: str) -> Any:
+    if not isinstance(content, dict) or part not in content:
+        raise LookupError(f"has no key {key}")
+    return content[part]
+
+
+class Few(Struct, frozen=True, kw_only=True):
+    """rankR.few.json: the steps that were found, of a script that ended before they were enough."""
+
+    steps: int = 0
+    source: str | None = None
+
+
+class Raised(Struct, frozen=True, kw_only=True):
+    """rankR.exception.json: what ended a script, by jobs/hook/install.py."""
+
+    kind: str
+    message: str = ""
+    errno: int | None = None
+    step: int | None = None
+
+
+def conclude(run_folder: RunFolder, rank: int, code: int, window: Window) -> None:
+    """After the script has ended: why it failed, or, where it was not possible to find its steps, the whole of it as
+    one."""
+    raised = read_json(run_folder.rank_file(rank, "exception.json"), Raised)
+    if code and raised is not None:
+        reason, message = reason_of_text(raised.kind, raised.message, raised.errno)
+        heart = run_folder.rank_file(rank, "heartbeat")
+        error = RankError(reason=reason, message=message, phase=place(heart.read_text()), step=raised.step)
+        write_json(run_folder.rank_file(rank, "error.json"), error)
+    if code == 0 and not any(run_folder.path.glob("rank*.result.json")):
+        few = read_json(run_folder.rank_file(rank, "few.json"), Few)
+        found = f"{few.steps} steps were too few" if few else "no steps were found"
+        end = {"end_ns": window.end_ns, "phase": "timed", "block": 1, "data_ns": 0, "samples": 0}
+        run_folder.steps(rank).write_text(json_line(StepLine(step=0, start_ns=window.start_ns, **end)))  # type: ignore[arg-type]
+        write_json(
+            run_folder.rank_file(rank, "result.json"),
+            RankResult(rank=rank, window=window, step_source=WHOLE_RUN, notes=[f"{found}: timed as a whole"]),
+        )
+
+
+def first_sign(run_folder: RunFolder, rank: int) -> None:
+    """The sign of life that stands until the hook gives one."""
+    Heartbeat(run_folder.rank_file(rank, "heartbeat")).beat("start")

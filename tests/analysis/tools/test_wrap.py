@@ -1,0 +1,62 @@
+"""`nightsweep wrap`: a command line taken apart, and the whole of it once."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.tools.wrap import Given, WrapError, take_apart
+from jobs.sweep.sweep import load
+from tests.jobs.hook.script_run import SCRIPTS
+
+LINES = {
+    "torchrun --standalone --nproc-per-node 4 train.py --lr 1": Given("torchrun", ["train.py", "--lr", "1"], 4),
+    "torchrun --nnodes=1 --nproc_per_node=2 --max-restarts=3 -m a.b --x": Given(
+        "torchrun", ["-m", "a.b", "--x"], 2, ("--max-restarts=3",)
+    ),
+    "/opt/bin/python3 -m torch.distributed.run --nproc-per-node gpu t.py": Given("torchrun", ["t.py"]),
+    "deepspeed --num_gpus 2 --master_port 9 t.py --deepspeed": Given("deepspeed", ["t.py", "--deepspeed"], 2),
+    "accelerate launch --multi_gpu --num_processes 2 --mixed_precision bf16 t.py": Given(
+        "accelerate", ["t.py"], 2, ("--mixed_precision", "bf16")
+    ),
+    "python train.py --a": Given("none", ["python", "train.py", "--a"]),
+    "./run.sh": Given("none", ["./run.sh"]),
+}
+
+
+@pytest.mark.parametrize(("line", "expected"), LINES.items())
+def test_command_lines_are_taken_apart(line, expected):
+    assert take_apart(line.split()) == expected
+
+
+@pytest.mark.parametrize("line", ["", "torchrun", "torchrun --nproc-per-node 2 train", "torchrun --nnodes 2 train.py"])
+def test_what_cannot_be_wrapped_is_said(line):
+    with pytest.raises(WrapError) as caught:
+        take_apart(line.split())
+    assert "\n" not in str(caught.value)
+
+
+def wrap(tmp_path, *words):
+    command = [Path(sys.executable).with_name("nightsweep"), "wrap", "--steps", "5", *words]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+
+
+@pytest.mark.slow
+def test_a_script_is_measured_diagnosed_and_made_a_sweep_of(tmp_path):
+    shutil.copy(SCRIPTS / "plain.py", tmp_path / "train.py")
+    line = [sys.executable, "train.py", "--batch", "16"]
+    done = wrap(tmp_path, "--traced-steps", "2", "--", *line)
+    assert done.returncode == 0, done.stderr
+    assert "timed, then traced, in results/train/points/" in done.stdout and "\nstep " in done.stdout
+    sweep = load(tmp_path / "train.yaml")
+    assert (sweep.name, sweep.points[0].launcher) == ("train", "none")
+    assert (tmp_path / "results/train/points" / sweep.points[0].id / "record.json").exists()
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_ends_with_its_reason(tmp_path):
+    (tmp_path / "bad.py").write_text("raise KeyError('lr')")
+    done = wrap(tmp_path, "--", sys.executable, "bad.py")
+    assert (done.returncode, done.stderr) == (1, "failed: rank_exception, rank 0: KeyError: 'lr'\n")

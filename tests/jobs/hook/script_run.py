@@ -1,0 +1,51 @@
+"""Runs a point with workload command, as a sweep does, and reads what it left."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from jobs.point.point import complete
+from jobs.sweep import code
+
+SCRIPTS = Path(__file__).with_name("scripts")
+QUICK = {"workload": "command", "device": "cpu", "warmup_steps": 3, "timed_steps": 10, "traced_steps": 0}
+
+
+def launch(tmp_path, *, stall_s=60, wait_s=240, **settings):
+    """The point's record and folder. `workdir` is the folder of the test scripts unless it is given."""
+    point = code.with_code(complete({"workdir": str(SCRIPTS)} | QUICK | settings))
+    sweep = tmp_path / "sweep.json"
+    sweep.write_text(json.dumps({"name": "t", "points": [{"point_id": point.id, "settings": point.settings()}]}))
+    folder = tmp_path / "points" / point.id
+    command = [sys.executable, "-m", "jobs.launch.launch", str(folder), "--sweep", str(sweep)]
+    command += ["--stall-s", str(stall_s), "--timeout-s", "200"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=wait_s)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "record.json").read_text()), folder
+
+
+def script(tmp_path, text):
+    """Settings of a point whose one process runs this text."""
+    (tmp_path / "script.py").write_text(text)
+    return {"command": "script.py", "launcher": "none", "workdir": str(tmp_path)}
+
+
+def result(folder, rank=0, run="timed"):
+    return json.loads((folder / run / f"rank{rank}.result.json").read_text())
+
+
+def steps(folder, rank=0):
+    """Lines of the timed steps."""
+    lines = map(json.loads, (folder / f"timed/steps-r{rank}.jsonl").read_text().splitlines())
+    return [line for line in lines if line["phase"] == "timed"]
+
+
+def own_times(folder, rank=0):
+    """When the script's steps ended by its own clock, ns: the last of the warm-up, then those of the timed window but
+    for the last one, which the script did not live to tell."""
+    window = result(folder, rank)["window"]
+    lines = (folder / f"timed/rank{rank}.log").read_text(errors="replace").splitlines()
+    ends = [int(line.removeprefix("own ")) for line in lines if re.fullmatch(r"own \d{19}", line)]
+    return [end for end in ends if window["start_ns"] < end <= window["end_ns"]]

@@ -1,0 +1,108 @@
+"""Scripts of others as points: plain loops, Trainer, Lightning and DeepSpeed, none of which knows of Nightsweep."""
+
+import json
+import sys
+from itertools import pairwise
+from statistics import median
+
+import pytest
+
+from analysis.diagnosis import verdict
+from analysis.diagnosis.evidence import sources
+from analysis.ingest import point_tables
+from tests.jobs.hook.script_run import launch, own_times, result, script, steps
+
+pytestmark = pytest.mark.slow
+
+CASES = {
+    "torchrun": ({"command": "plain.py", "launcher": "torchrun", "ranks_per_node": 2}, "optimizer", 32, 1),
+    "srun": ({"command": "plain.py --accumulate 2", "launcher": "srun", "ranks_per_node": 2}, "optimizer", 64, 2),
+    "accelerate": ({"command": "trainer.py {out}", "launcher": "accelerate"}, "optimizer", 8, 2),
+    "lightning": (
+        {"command": f"{sys.executable} lightning_.py", "launcher": "none", "ranks_per_node": 2},
+        "optimizer",
+        32,
+        1,
+    ),
+    "deepspeed": ({"command": "engine.py", "launcher": "deepspeed", "ranks_per_node": 2}, "engine", 32, 2),
+}
+
+
+@pytest.mark.parametrize(("settings", "source", "samples", "passes"), CASES.values(), ids=CASES)
+def test_steps_of_unchanged_scripts_are_found_and_timed(tmp_path, settings, source, samples, passes):
+    record, folder = launch(tmp_path, stall_s=150, **settings)  # DeepSpeed may compile
+    assert (record["status"], record["message"]) == ("ok", None)
+    for rank in range(settings.get("ranks_per_node", 1)):
+        found, lines = result(folder, rank), steps(folder, rank)
+        assert (found["step_source"], found["notes"], found["passes"], len(lines)) == (source, [], passes, 10)
+        assert all(line["samples"] == samples and 0 < line["loss"] < 10 for line in lines)
+        assert all(0 < line["data_ns"] < line["end_ns"] - line["start_ns"] for line in lines)
+        if settings["launcher"] != "none" or rank == 0:  # the script's second rank has no log of its own
+            own = own_times(folder, rank)
+            assert len(own) == 10
+            # The script tells of a step somewhat after its end: each before the next one ends, alike in length.
+            assert all(line["start_ns"] <= end < line["end_ns"] for line, end in zip(lines, own, strict=True))
+            lengths = [line["end_ns"] - line["start_ns"] for line in lines[:9]]
+            assert median(lengths) == pytest.approx(median(b - a for a, b in pairwise(own)), rel=0.01)
+
+
+def test_a_traced_script_is_diagnosed_with_its_own_lines(tmp_path):
+    """A loader that sleeps: the trace says so, and where the loader is made."""
+    text = """
+import time, torch
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100_000
+    def __getitem__(self, place):
+        time.sleep(0.002)
+        return torch.randn(64), place % 10
+model = torch.nn.Linear(64, 10)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in torch.utils.data.DataLoader(Slow(), batch_size=8):
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+    record, folder = launch(tmp_path, **script(tmp_path, text), traced_steps=3)
+    assert (record["status"], record["tracer"]["used"]) == ("ok", "kineto")
+    tables = tmp_path / "tables"
+    point_tables.write(point_tables.ingest(folder, tables), tables)
+    found = verdict.judge(sources.from_point(folder, tables))
+    first = found.causes[0]
+    assert (first.kind, first.share > 0.9, found.evidence.traced_count) == ("loader_wait", True, 2)
+    assert first.remedy["loader_workers"] >= 1
+    assert any(fact.what == "DataLoader: script.py:11" for fact in first.evidence)
+
+
+def test_the_control_compares_steps_with_and_without_the_hook(tmp_path):
+    """In blocks of the phase `none` it does nothing but see where steps end."""
+    record, folder = launch(tmp_path, command="plain.py --steps 100000", launcher="none", cost_pairs=1)
+    assert record["looks"]["control"]["status"] == "ok"
+    lines = [json.loads(line) for line in (folder / "cost-plain-0/steps-r0.jsonl").read_text().splitlines()]
+    seen = {phase: [line for line in lines if line["phase"] == phase] for phase in ("none", "sampler")}
+    assert len(seen["none"]) == len(seen["sampler"]) > 100
+    assert all(line["loss"] is None and line["data_ns"] == 0 for line in seen["none"])
+    assert all(line["loss"] > 0 and line["data_ns"] > 0 for line in seen["sampler"])
+
+
+def test_what_the_hook_costs_a_step(tmp_path):
+    """By a clock around each of its calls: less than 0.5 % of a step of 20 ms."""
+    text = """
+import sys, time, torch
+watch = sys.modules["nightsweep_jobs.hook.install"].WATCH
+mark, spent = watch.mark, []
+def timed(source):
+    began = time.perf_counter_ns()
+    mark(source)
+    spent.append(time.perf_counter_ns() - began)
+watch.mark = timed
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(500, 8))):
+    model(x).sum().backward()
+    optimizer.step()
+spent.sort()
+open("spent", "w").write(str(spent[len(spent) // 2]))
+"""
+    record, _ = launch(tmp_path, **script(tmp_path, text), timed_steps=400, run_to_end=True)
+    assert record["status"] == "ok"
+    assert int((tmp_path / "spent").read_text()) < 0.005 * 20e6

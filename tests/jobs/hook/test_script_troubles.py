@@ -1,0 +1,252 @@
+"""Scripts that are hard to watch: each has its record, and one clear line."""
+
+import json
+
+import pytest
+
+from jobs.sweep import code
+from tests.jobs.hook.script_run import launch, result, script, steps
+
+pytestmark = pytest.mark.slow
+
+LOOP = """
+import torch
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def step():
+    model(torch.randn(8, 16)).sum().backward()
+    optimizer.step()
+"""
+FAILURES = {
+    "raises": (
+        LOOP + "\nfor n in range(99):\n    step()\n    assert n < 5, 'too far'",
+        "rank_exception",
+        "rank 0: AssertionError: too far",
+    ),
+    "raises before torch": ("raise ValueError('bad\\nargument')", "rank_exception", "rank 0: ValueError: bad"),
+    "runs out of memory": (
+        "class OutOfMemoryError(Exception): pass\nraise OutOfMemoryError('CUDA out of memory')",
+        "gpu_out_of_memory",
+        "rank 0: OutOfMemoryError: CUDA out of memory",
+    ),
+    "exits": (
+        "import sys\nprint('no licence')\nsys.exit(3)",
+        "rank_exit",
+        "rank 0 ended with code 3 in start, without a traceback; its last line: no licence",
+    ),
+    "is killed": (
+        LOOP + "\nimport os\nfor n in range(9): step()\nos.kill(os.getpid(), 9)",
+        "rank_killed",
+        "rank 0 died of signal 9 (SIGKILL) in ",
+    ),
+    "is no Python": ("def", "rank_exception", "SyntaxError"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason", "words"), FAILURES.values(), ids=FAILURES)
+def test_a_script_that_fails_says_why(tmp_path, text, reason, words):
+    record, _ = launch(tmp_path, **script(tmp_path, text))
+    assert (record["status"], record["reason"]) == ("failed", reason)
+    assert words in record["message"] and "\n" not in record["message"]
+
+
+def test_a_rank_that_fails_under_torchrun_is_the_one_named(tmp_path):
+    text = LOOP + "\nimport os, time\nfor n in range(9): step()\nassert os.environ['RANK'] == '0'\ntime.sleep(60)"
+    settings = script(tmp_path, text) | {"launcher": "torchrun", "ranks_per_node": 2, "timed_steps": 90}
+    record, folder = launch(tmp_path, **settings)
+    assert (record["reason"], record["failure"]["rank"]) == ("rank_exception", 1)
+    assert record["message"] == "rank 1: AssertionError: "
+    assert "assert os.environ" in (folder / record["failure"]["tracebacks"]["first_failed"]).read_text()
+
+
+def test_a_script_that_hangs_is_ended_with_its_stacks_though_it_heeds_no_signal(tmp_path):
+    text = (
+        LOOP
+        + """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def wait_for_ever():
+    while True:
+        time.sleep(1)
+for n in range(9):
+    step()
+wait_for_ever()
+"""
+    )
+    record, folder = launch(tmp_path, **script(tmp_path, text), stall_s=30)
+    assert record["reason"] == "stalled" and "no rank moved for 30 s: " in record["message"]
+    assert "wait_for_ever" in (folder / "timed/rank0.stacks.txt").read_text()
+
+
+WHOLE = {
+    "has no steps": ("import time\ntime.sleep(0.5)", "no steps were found: timed as a whole"),
+    "has too few": (LOOP + "\nfor n in range(4): step()", "3 steps were too few: timed as a whole"),
+    "prints binary": ("import os\nos.write(1, bytes(range(256)))", "no steps were found: timed as a whole"),
+    "goes elsewhere": ("import os\nos.chdir('/')", "no steps were found: timed as a whole"),
+}
+
+
+@pytest.mark.parametrize(("text", "note"), WHOLE.values(), ids=WHOLE)
+def test_a_script_without_steps_is_timed_as_a_whole(tmp_path, text, note):
+    record, folder = launch(tmp_path, **script(tmp_path, text), traced_steps=2)
+    assert record["status"] == "ok"
+    found, lines = result(folder), steps(folder)
+    assert (found["step_source"], found["notes"], len(lines)) == ("whole run", [note], 1)
+    assert record["looks"]["traced"]["status"] == "skipped"
+    assert "no steps" in record["tracer"]["reason"]
+
+
+def test_a_script_that_ends_early_counts_as_far_as_it_came(tmp_path):
+    record, folder = launch(tmp_path, **script(tmp_path, LOOP + "\nfor n in range(9): step()"))
+    assert (record["status"], len(steps(folder))) == ("ok", 5)
+    assert result(folder)["notes"] == ["the script ended after 5 of 10 steps"]
+
+
+SOURCES = {
+    "its own calls": (LOOP + "\nimport nightsweep\nwhile True:\n    step()\n    step()\n    nightsweep.step()", "call"),
+    "its profiler": (
+        LOOP
+        + """
+from torch.profiler import profile, schedule
+with profile(schedule=schedule(wait=1, warmup=1, active=3)) as profiler:
+    for n in range(8):
+        step()
+        step()
+        profiler.step()
+    print(profiler.key_averages().table())
+    while True:
+        step()
+        step()
+        profiler.step()
+""",
+        "profiler",
+    ),
+    "its NVTX ranges": (
+        LOOP
+        + """
+import contextlib
+for n in range(99):
+    with contextlib.suppress(RuntimeError):  # where torch is built without CUDA
+        torch.cuda.nvtx.range_push(f"iteration {n}")
+    with contextlib.suppress(RuntimeError):
+        torch.cuda.nvtx.range_push("forward 1")
+    step()
+    step()
+""",
+        "range",
+    ),
+    "the first of two optimizers": (
+        LOOP + "\nother = torch.optim.SGD(model.parameters(), lr=0.1)\nwhile True:\n    step()\n    other.step()\n",
+        "optimizer",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "source"), SOURCES.values(), ids=SOURCES)
+def test_the_best_source_of_steps_counts(tmp_path, text, source):
+    record, folder = launch(tmp_path, **script(tmp_path, text))
+    assert record["status"] == "ok"
+    assert result(folder)["step_source"] == source
+    assert result(folder)["passes"] == (1 if source == "optimizer" else 2)
+
+
+def test_children_and_forks_of_a_script_are_not_its_steps(tmp_path):
+    text = (
+        LOOP
+        + """
+import os, subprocess, sys
+pid = os.fork()
+if pid == 0:
+    for n in range(5):
+        step()
+    os._exit(0)
+os.waitpid(pid, 0)
+subprocess.run([sys.executable, "-c", "import torch"], check=True)
+os.chdir("/")
+while True:
+    step()
+"""
+    )
+    record, folder = launch(tmp_path, **script(tmp_path, text))
+    assert (record["status"], len(steps(folder))) == ("ok", 10)
+
+
+def test_a_script_that_runs_to_its_end_may_write_where_it_is_told_to(tmp_path):
+    text = (
+        LOOP
+        + f"""
+import pathlib, sys
+for n in range(30): step()
+out = pathlib.Path(sys.argv[1])
+(out / "model").write_text("x")
+pathlib.Path("{tmp_path}/seen").write_text(str(out))
+"""
+    )
+    settings = script(tmp_path, text) | {"command": "script.py {out}", "run_to_end": True}
+    record, folder = launch(tmp_path, **settings)
+    assert (record["status"], len(steps(folder))) == ("ok", 10)
+    assert (tmp_path / "seen").read_text() == str(folder / "timed.1/out")
+    assert not (folder / "timed/out").exists()
+
+
+HOSTILE = """a b;touch /tmp/x|&$(id)`id`'"\\*?[]{}()<>!#~%\t$HOME"""
+
+
+def test_a_search_path_of_the_point_s_own_keeps_the_hook(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/mine.py").write_text("STEPS = 40")
+    more = script(tmp_path, "import mine\n" + LOOP + "\nfor n in range(mine.STEPS): step()")
+    record, folder = launch(tmp_path, **more, **{"env.PYTHONPATH": str(tmp_path / "own")})
+    assert record["status"] == "ok" and result(folder)["step_source"] == "optimizer" and len(steps(folder)) == 10
+
+
+def test_values_reach_the_script_as_they_are(tmp_path):
+    text = """
+import json, os, sys, yaml
+seen = {"argv": sys.argv[1:-1], "env": os.environ["VALUE"], "config": yaml.safe_load(open(sys.argv[-1]))}
+open("seen.json", "w").write(json.dumps(seen))
+"""
+    (tmp_path / "train.yaml").write_text("model: {size: 3, name: tiny}\nlist: [1, {deep: 2}]\n")
+    settings = script(tmp_path, text) | {
+        "command": "script.py --a '{hostile}' x{hostile}y {nothing} {empty} {truth} {{literal}} {config_file}",
+        "config_file": "train.yaml",
+        "hostile": HOSTILE,
+        "nothing": None,
+        "empty": "",
+        "truth": True,
+        "env.VALUE": HOSTILE,
+        "config.model.name": HOSTILE,
+        "config.list.1.deep": 0.5,
+    }
+    record, _ = launch(tmp_path, **settings)
+    assert record["status"] == "ok"
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert seen["argv"] == ["--a", HOSTILE, f"x{HOSTILE}y", "", "true", "{literal}"]
+    assert seen["env"] == HOSTILE
+    assert seen["config"] == {"model": {"size": 3, "name": HOSTILE}, "list": [1, {"deep": 0.5}]}
+    assert (tmp_path / "train.yaml").read_text().startswith("model: {size: 3, name: tiny}")
+
+
+REFUSED = {
+    "no such key": ({"config_file": "train.json", "config.size": 1}, "train.json: has no key size"),
+    "an option that torchrun does not know": (
+        {"launcher": "torchrun", "launcher_options": "--nowhere"},
+        "ranks ended without saying how; the last line of their log: ",
+    ),
+    "no such program": ({"command": "./nowhere {config_file}"}, "./nowhere: No such file or directory"),
+}
+
+
+@pytest.mark.parametrize(("more", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_script_that_cannot_be_started_says_why(tmp_path, more, words):
+    (tmp_path / "train.json").write_text('{"name": "x"}')
+    settings = script(tmp_path, "") | {"command": "script.py {config_file}", "config_file": "train.json"} | more
+    record, _ = launch(tmp_path, **settings)
+    assert (record["status"], record["reason"]) == ("failed", "launch_failed")
+    assert words in record["message"]
+
+
+def test_a_script_that_changed_since_the_sweep_was_read_is_not_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(code, "with_code", lambda point: point)
+    record, _ = launch(tmp_path, **script(tmp_path, "x = 1"), code="0" * 12)
+    assert record["reason"] == "launch_failed" and "has changed since the sweep was read" in record["message"]

@@ -1,0 +1,116 @@
+"""Switches that are imposed on a script: each has its effect, and the losses stay what they were."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.point.settings.command import SWITCHES
+from tests.jobs.hook.script_run import launch, script, steps
+
+pytestmark = pytest.mark.slow
+LOOP = """
+import json, os, sys, torch
+from torch.nn.parallel import DistributedDataParallel
+torch.distributed.init_process_group("gloo")
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10))
+model = DistributedDataParallel(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+data = torch.utils.data.TensorDataset(torch.randn(512, 3, 8, 8), torch.randint(0, 10, (512,)))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+syncs = []
+reduce = torch.distributed.all_reduce
+while True:
+    for n, (x, y) in enumerate(loader):
+        out = model(x)
+        syncs.append(model.require_backward_grad_sync)
+        torch.nn.functional.cross_entropy(out, y).backward()
+        if n % 2:
+            seen = {
+                "workers": loader.num_workers, "prefetch": loader.prefetch_factor,
+                "persistent": loader.persistent_workers, "fused": optimizer.param_groups[0]["fused"],
+                "bucket": model.bucket_bytes_cap // 2**20, "view": model.gradient_as_bucket_view, "syncs": syncs[-6:],
+                "last": net[0].weight.is_contiguous(memory_format=torch.channels_last), "dtype": str(out.dtype),
+                "compiled": net._compiled_call_impl is not None, "threads": os.environ.get("OMP_NUM_THREADS"),
+                "allocator": os.environ.get("PYTORCH_ALLOC_CONF"), "benchmark": torch.backends.cudnn.benchmark,
+                "tf32": torch.backends.cudnn.allow_tf32,
+            }
+            json.dump(seen, open(sys.argv[1], "w"))
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+ALL = {
+    "loader_workers": 1,
+    "prefetch_factor": 3,
+    "persistent_workers": True,
+    "pin_memory": True,
+    "non_blocking": True,
+    "optimizer_kernels": "fused",
+    "ddp_bucket_mb": 7,
+    "ddp_bucket_view": True,
+    "no_sync": True,
+    "layout": "nhwc",
+    "cpu_threads": 3,
+    "allocator": "expandable",
+    "cudnn_benchmark": True,
+    "empty_cache": False,
+}
+
+
+def run(tmp_path, name, **settings):
+    """What the script saw, and its losses."""
+    folder = tmp_path / name
+    folder.mkdir()
+    seen = tmp_path / f"{name}.json"
+    start = script(folder, LOOP) | {"command": f"script.py {seen}", "launcher": "torchrun", "ranks_per_node": 1}
+    record, found = launch(folder, **start, **settings, timed_steps=6)
+    assert record["status"] == "ok", record["message"]
+    return json.loads(seen.read_text()), [line["loss"] for line in steps(found)]
+
+
+def test_each_switch_has_its_effect_and_losses_stay(tmp_path):
+    plain, losses = run(tmp_path, "plain")
+    assert (plain["workers"], plain["fused"], plain["syncs"][-2:], plain["last"]) == (0, None, [True, True], False)
+    switched, same = run(tmp_path, "switched", **ALL)
+    expected = {"workers": 1, "prefetch": 3, "persistent": True, "fused": True, "bucket": 7, "view": True, "last": True,
+                "threads": "3", "allocator": "expandable_segments:True", "benchmark": True}  # fmt: skip
+    assert {name: switched[name] for name in expected} == expected
+    assert switched["syncs"][-4:] == [False, True, False, True]
+    assert same == pytest.approx(losses, rel=1e-4)
+    halved, near = run(tmp_path, "halved", precision="bf16")
+    assert halved["dtype"] == "torch.float32"  # the loss is as the script would have it
+    assert near != losses and near == pytest.approx(losses, rel=0.05)
+
+
+def test_compiled_from_outside_the_losses_stay(tmp_path):
+    _, losses = run(tmp_path, "plain")
+    compiled, same = run(tmp_path, "compiled", compile="default")
+    assert compiled["compiled"] and same == pytest.approx(losses, rel=1e-3)
+
+
+def test_every_switch_is_tried_here():
+    beyond_cpus = {"comm_hook", "ddp_static_graph", "compile", "precision"}
+    assert set(SWITCHES) == (ALL.keys() - {"no_sync"}) | beyond_cpus
+
+
+BARE = """
+import sys
+sys.path.insert(0, {site!r})
+import sitecustomize, nightsweep
+nightsweep.step()
+assert sys.modules["nightsweep_jobs.hook.install"].WATCH.rank == 3
+assert not any(name.split(".")[0] in ("jobs", "msgspec", "yaml", "torch") for name in sys.modules), sys.modules
+"""
+
+
+def test_the_hook_needs_nothing_but_python(tmp_path):
+    """Neither Nightsweep's packages nor torch, until the script imports it."""
+    site = Path(__file__).parents[3] / "jobs/hook/site"
+    settings = {"seed": 0, "repeat": 0, "warmup_steps": 1}
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings, "blocks": [], "stall_s": 60}))
+    environment = {"NIGHTSWEEP_RUN": str(tmp_path), "NIGHTSWEEP_RANK": "3"}
+    command = [sys.executable, "-I", "-S", "-c", BARE.format(site=str(site))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,55 @@
+"""A script of somebody's own on a real Slurm: torchrun on two nodes, ranks by srun, and a rank that fails."""
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+from tests.cluster.slurm import Cluster, Shape, available
+from tests.jobs.hook.script_run import SCRIPTS
+from tests.jobs.slurm.sweep_run import finish, start
+
+pytestmark = pytest.mark.slow
+SWEEP = """
+name: mine
+base: {workload: command, command: "train.py --batch {batch}", device: cpu, nodes: 2, warmup_steps: 2, timed_steps: 4,
+  traced_steps: 2, workdir: WORKDIR, launcher: torchrun, batch: 16}
+include:
+  - {launcher: [torchrun, srun]}
+  - {command: "bad.py {batch}"}
+resources: {timeout_min: 5, stall_s: 90}
+"""
+BAD = """
+import os, torch
+torch.distributed.init_process_group("gloo")
+torch.distributed.barrier()
+if torch.distributed.get_rank() == 1:
+    raise OSError("no such data set")
+torch.distributed.barrier()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if why := available():
+        pytest.skip(why)
+    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=2)) as started:
+        yield started
+
+
+def test_scripts_over_two_nodes(cluster, tmp_path):
+    shutil.copy(SCRIPTS / "plain.py", tmp_path / "train.py")
+    (tmp_path / "bad.py").write_text(BAD)
+    said = finish(start(cluster, tmp_path, SWEEP.replace("WORKDIR", str(tmp_path))), 1)
+    assert "2 of 3 points ok" in said
+    points = pl.read_parquet(tmp_path / "results/mine/tables/points.parquet")
+    found = {(row["launcher"], row["command"].split()[0]): row for row in points.to_dicts()}
+    for launcher in ("torchrun", "srun"):
+        row = found[launcher, "train.py"]
+        assert (row["status"], row["step_source"], len(row["hosts"])) == ("ok", "optimizer", 2)
+        assert (row["model"], json.loads(row["variables"]), row["samples_per_step"]) == ("train.py", {"batch": 16}, 32)
+        assert row["trace_status"] == "ok" and row["step_ms_median"] > 0
+    failed = found["torchrun", "bad.py"]
+    assert (failed["reason"], failed["message"]) == ("rank_exception", "rank 1: OSError: no such data set")
+    assert "bad.py" in (tmp_path / "results/mine/report.html").read_text()

@@ -1,0 +1,100 @@
+"""Sweeps of scripts: what a file may say, and what of the script's files makes another point."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from analysis.tools.size import as_text
+from jobs.sweep import code
+from jobs.sweep.sweep import SweepError, load
+
+BASE = {"workload": "command", "command": ["train.py", "--lr", "{lr}"]}
+
+
+def read(tmp_path, monkeypatch, **content):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("x = 1")
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump({"name": "s", "base": BASE} | content))
+    return load(path)
+
+
+def test_axes_have_any_names_and_switches_may_be_null(tmp_path, monkeypatch):
+    axes = {"lr": [0.1, "a b"], "env.X": [1, None], "compile": [None, "default"]}
+    sweep = read(tmp_path, monkeypatch, axes=axes, exclude=[{"lr": 0.1, "env.X": 1}])
+    assert len(sweep.points) == 6
+    assert sweep.varying() == ("compile", "env.X", "lr")
+    assert sweep.points[0].command == "train.py --lr '{lr}'"
+    assert "lr=a b" in as_text(sweep, True)
+
+
+def forget():
+    """Files are read once a process."""
+    code._fingerprint.cache_clear()
+
+
+def errors(tmp_path, monkeypatch, **content):
+    with pytest.raises(SweepError) as caught:
+        read(tmp_path, monkeypatch, **content)
+    return caught.value.errors
+
+
+BAD = {
+    "no command": ({"base": {"workload": "command"}}, "base.command: is required: the script and its arguments"),
+    "another workload beside it": (
+        {"axes": {"workload": ["image"], "lr": [1]}},
+        "axes.workload: command stands alone in a sweep, as base.workload",
+    ),
+    "no such script": (
+        {"base": BASE | {"command": "nowhere.py"}},
+        "base.command: nowhere.py: no such file",
+    ),
+    "no such folder": ({"base": BASE | {"workdir": "nowhere"}, "axes": {"lr": [1]}}, "base.workdir: nowhere: no such"),
+    "a value that is a list": ({"axes": {"lr": [[1]]}}, "axes.lr[0]: [1] is not a number, a text, true, false or null"),
+    "a slip of the pen": ({"axes": {"lr": [1], "reapeat": [2]}}, "axes.reapeat[0]: unknown setting (did you mean 'rep"),
+    "a bad switch": ({"axes": {"lr": [1], "compile": ["fast"]}}, "axes.compile[0]: 'fast' is not one of none, default"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), BAD.values(), ids=BAD)
+def test_what_is_wrong_is_said_in_one_line(tmp_path, monkeypatch, content, words):
+    found = errors(tmp_path, monkeypatch, **content)
+    assert any(line.startswith(words) for line in found), found
+    assert not any("\n" in line for line in found)
+
+
+def test_an_edited_script_is_another_point(tmp_path, monkeypatch):
+    (tmp_path / "model.py").write_text("1")
+    content = {"base": BASE | {"files": "*.py", "version": "v1"}, "axes": {"lr": [1]}}
+    ids = {read(tmp_path, monkeypatch, **content).points[0].id}
+    for name, text in (("model.py", "2"), ("other.py", "3")):
+        (tmp_path / name).write_text(text)
+        forget()
+        ids.add(read(tmp_path, monkeypatch, **content).points[0].id)
+    ids.add(read(tmp_path, monkeypatch, base=content["base"] | {"version": "v2"}, axes={"lr": [1]}).points[0].id)
+    assert len(ids) == 4
+
+
+def test_git_makes_points_of_commits_and_changes(tmp_path, monkeypatch):
+    content = {"base": BASE | {"version": "git"}, "axes": {"lr": [1]}}
+    (line,) = errors(tmp_path, monkeypatch, **content)
+    assert line.startswith("base.version: ") and "git cannot say which commit it is at" in line
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for command in (["init", "-q"], ["add", "train.py"], [*identity, "commit", "-qm", "x"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    first = read(tmp_path, monkeypatch, **content).points[0]
+    (tmp_path / "notes.txt").write_text("new, and not git's")
+    forget()
+    assert read(tmp_path, monkeypatch, **content).points[0].id == first.id
+    subprocess.run(["git", "add", "notes.txt"], cwd=tmp_path, check=True)
+    forget()
+    assert read(tmp_path, monkeypatch, **content).points[0].id != first.id
+
+
+def test_the_sweep_of_the_documentation_can_be_read(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[3] / "docs/scripts.md").read_text()
+    content = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
+    content["base"]["workdir"] = str(tmp_path)
+    assert len(read(tmp_path, monkeypatch, **content).points) == 32
