@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from analysis.diagnosis.replay.graph import Graph
 
 CAUSES = (
     "insufficient_parallelism",
@@ -17,7 +19,7 @@ CAUSES = (
 )
 """The seven causes. Each has a file of its name with its kinds."""
 
-POOLS = ("idle", "copies", "communication", "compute", "none")
+POOLS = ("communication", "compute", "none")
 """What a cause takes its time from. No nanosecond of a step counts for two causes of one pool."""
 
 
@@ -63,8 +65,8 @@ class Cause:
 
     `share`: of the step's time (of its time a sample, where the remedy changes the batch) that the remedy could give
     back, 0 to 1; 0 is a remark. `low` and `high`: where it may lie; None where one step alone tells nothing of that.
-    `rank`: the rank at fault where it is one. `remedy`: settings of the point to change, empty where no setting does
-    it. `method`: how the share was computed.
+    `rank`: the rank at fault where it is one. `change`: of the traced steps, of which the share is what it gives.
+    `remedy`: settings of the point to change, empty where no setting does it. `method`: how the share was computed.
     """
 
     cause: str
@@ -78,6 +80,7 @@ class Cause:
     remedy: Mapping[str, Any] = field(default_factory=dict)
     evidence: tuple[Fact, ...] = ()
     rank: int | None = None
+    change: Callable[[Graph], Graph] | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -105,6 +108,7 @@ def list_cause(
     remedy: Mapping[str, Any] | None = None,
     evidence: Sequence[Fact] = (),
     rank: int | None = None,
+    change: Callable[[Graph], Graph] | None = None,
 ) -> list[Cause]:
     """A rule's answer: this one cause."""
     return [
@@ -120,5 +124,6 @@ def list_cause(
             remedy=remedy or {},
             evidence=tuple(evidence),
             rank=rank,
+            change=change,
         )
     ]

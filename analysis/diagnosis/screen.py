@@ -11,6 +11,15 @@ from analysis.diagnosis.verdict import Diagnosis
 from analysis.sweep.labels import plural
 
 WIDTH = 100
+FASTER = (
+    "tensor_cores_unused",
+    "low_occupancy",
+    "layout_transposes",
+    "recompute_or_unfused",
+    "small_batch",
+    "memory_headroom",
+)
+"""Kinds that are estimates of what kernels could do, and not time in which nothing computes."""
 LEAST_PART = 0.005
 """Parts with a smaller share of the step are one line."""
 
@@ -20,8 +29,13 @@ def screen(found: Diagnosis) -> str:
     lines = [*_head(found), "", *_parts(found)]
     losses = [cause for cause in found.causes if cause.share >= NOISE.value]
     remarks = [cause for cause in found.causes if cause.share < NOISE.value]
-    for place, cause in enumerate(losses, 1):
-        lines += ["", *_cause(place, cause)]
+    place = 0
+    for title, faster in (("what holds the step up", False), ("what could be computed faster", True)):
+        chosen = [cause for cause in losses if (cause.kind in FASTER) == faster]
+        lines += ["", title] if chosen else []
+        for cause in chosen:
+            place += 1
+            lines += ["", *_cause(place, cause)]
     if remarks:
         lines += ["", "remarks"]
     for cause in remarks:
@@ -43,14 +57,21 @@ def _head(found: Diagnosis) -> list[str]:
     verdict = {
         True: f"healthy: no cause takes {HEALTHY.value:.0%} of the step",
         False: "time to gain: see the causes, the largest first",
-        None: "without a trace of a GPU it is not known whether this is healthy",
+        None: "what the trace lacks leaves open whether this is healthy: see missing_trace"
+        if e.lanes
+        else "without a trace of a GPU it is not known whether this is healthy",
     }[found.healthy]
     timed = []
     if steps and e.timed_ns and e.unseen_wait.value:
         timed = [f"{e.step_ns / 1e6:.3f} ms with the waits for batches of the timed steps; shares are of that"]
     elif steps and e.timed_ns:
         timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms, of which shares are where that is less"]
-    return [f"step {found.step_ms:.3f} ms ({where})", *timed, verdict]
+    unexplained = []
+    if e.lanes and e.unexplained >= NOISE.value:
+        unexplained = [
+            f"{e.unexplained:.0%} of the longest path through the steps is explained by nothing in the trace"
+        ]
+    return [f"step {found.step_ms:.3f} ms ({where})", *timed, *unexplained, verdict]
 
 
 def _parts(found: Diagnosis) -> list[str]:

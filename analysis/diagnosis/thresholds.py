@@ -28,11 +28,30 @@ HEALTHY = Threshold(
     "PyTorch's profiler for TensorBoard recommended from 5 % (loader) and 10 % (communication) of a step on",
 )
 HEALTHY_SUM = Threshold(0.15, "share", "nor all together this one.", "nsys-ai warns of idle time from 15 % on")
+LOSS_CHANGE = Threshold(
+    0.05,
+    "share",
+    "By more than this, and than chance, losses of a script's timed steps must not change where a switch is imposed on "
+    "it: it would no longer compute the same.",
+    "H100s: TF32 changes the mean loss of a Llama's fine-tuning by less than 0.01 %",
+)
 PAUSE = Threshold(
     1e6,
     "ns",
     "A thread that calls nothing of CUDA for so long does other work; a call as long stands still.",
     "ten times the pause that the breakdown takes for dispatch (analysis/metrics/steps/parts.py)",
+)
+REPLAY_ERROR = Threshold(
+    0.25,
+    "share",
+    "Of what a replay says a remedy gives back, and `noise` beside it: how far off it may be.",
+    "remedies of unchanged scripts on H100s that replace no kernels (docs/scripts.md): 0 to 4 points, at most a third",
+)
+TRACER = Threshold(
+    3_500,
+    "ns",
+    "What a tracer is taken to add to each call of CUDA, where no steps were timed without it.",
+    "five launch-bound jobs on H200s with and without nsys (tests/data/labelled): 3.0 to 5.6 us",
 )
 SMALL_IMAGES = Threshold(
     16,

@@ -9,11 +9,22 @@ from typing import Any
 from analysis.diagnosis.cause import Cause
 from analysis.diagnosis.causes.rules import RULES
 from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.replay.what_if import Change
+from analysis.diagnosis.script_lines import with_lines
 from analysis.diagnosis.thresholds import HEALTHY, HEALTHY_SUM, NOISE
-from analysis.tables.part_names import BUSY, PARTS
+from analysis.tables.part_names import PARTS
 
 REMARKS = frozenset(rule.kind for rule in RULES if rule.remark)
 """Kinds that are reported even where their share is 0."""
+
+
+PLACE = {
+    **dict.fromkeys(("loader_wait", "cpu_preprocessing", "host_sync", "h2d_pageable", "h2d_exposed"), 0),
+    **dict.fromkeys(("allocator_churn", "memory_pressure"), 0),
+    "launch_bound": 1,
+}
+"""What counts first where two causes give back the same time: what the host waits for, then that it launches slowly at
+all, then what the devices do; of each the largest."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,7 @@ class Diagnosis:
             "steps": self.evidence.traced_count,
             "ranks": self.evidence.traced_ranks,
             "parts": self.parts,
+            "unexplained": round(self.evidence.unexplained, 4) if self.evidence.lanes else None,
             "healthy": self.healthy,
             "causes": [cause.as_json() for cause in self.causes],
         }
@@ -45,29 +57,46 @@ def judge(e: Evidence) -> Diagnosis:
     """The verdict on a run."""
     causes = [cause for rule in RULES if e.lanes or not rule.traced for cause in rule.find(e)]
     kept = [c for c in cap_shares(e, causes) if c.kind in REMARKS or c.share >= NOISE.value]
-    ranked = tuple(sorted(kept, key=lambda c: -c.share))
+    ranked = tuple(with_lines(e, cause) for cause in sorted(kept, key=lambda c: -c.share))
     traced = bool(e.periods.size)
     timed = None if e.timed_ns is None else e.timed_ns / 1e6
     step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed
     total = sum(c.share for c in ranked)
     well = all(c.share < HEALTHY.value for c in ranked) and total < HEALTHY_SUM.value
-    return Diagnosis(e, step, e.parts, well if traced else None, ranked)
+    return Diagnosis(e, step, e.parts, None if not traced or (well and unclear(e)) else well, ranked)
+
+
+def unclear(e: Evidence) -> bool:
+    """Whether much of the step is idle or communication of which the traces do not tell the reason: they have no
+    launching calls, or not the other ranks'."""
+    idle = sum(e.share(e.part(part)).value for part in PARTS if part.startswith("idle"))
+    sent = e.share(e.part("communication")).value
+    unlaunched = not all(lane.launches_known for lane in e.lanes)
+    alone = any(lane.exposed.calls.height and not lane.exposed.matched for lane in e.lanes)
+    return unlaunched * idle + alone * sent >= HEALTHY.value
 
 
 def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
-    """The causes with shares cut so that those of a pool add up to no more than the pool, the largest served first."""
+    """The causes with shares cut so that no time counts twice, in the order of PLACE: what is replayed is replayed on
+    top of the causes before it, and the rest adds up to no more than its pool."""
     if not e.periods.size:
         return causes
-    left = {
-        "idle": sum(e.share(e.part(p)).value for p in PARTS if p.startswith("idle")) + e.unseen_wait.value / e.step_ns,
-        "copies": sum(e.share(e.part(p)).value for p in BUSY[2:]),
-        "communication": e.share(e.part("communication")).value,
-        "compute": e.share(e.part("compute")).value,
-    }
+    left = {"compute": e.share(e.part("compute")).value, "communication": e.share(e.part("communication")).value}
+    made: list[Change] = []
     out = []
-    for cause in sorted(causes, key=lambda c: -c.share):
+    for cause in sorted(causes, key=lambda c: (PLACE.get(c.kind, 2), -c.share)):
         share = min(cause.share, left[cause.pool]) if cause.pool in left else cause.share
+        if cause.change is not None and share >= NOISE.value:
+            share = min(share, e.gain(*made, then=cause.change).value + unseen(e, cause))
+            made.append(cause.change)
         if cause.pool in left:
             left[cause.pool] -= share
-        out.append(dataclasses.replace(cause, share=share))
+        less = cause.share - share
+        low, high = (None if edge is None else max(0.0, edge - less) for edge in (cause.low, cause.high))
+        out.append(dataclasses.replace(cause, share=share, low=low, high=high))
     return out
+
+
+def unseen(e: Evidence, cause: Cause) -> float:
+    """The share that the trace does not have in it: waits for batches of the timed steps."""
+    return e.unseen_wait.value / e.step_ns if cause.kind in ("loader_wait", "cpu_preprocessing") else 0.0

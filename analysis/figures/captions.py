@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from analysis.figures.family import Family
-from analysis.sweep import dataset, nights
+from analysis.sweep import dataset, labels, nights
 
 
 def _join(words: list[str]) -> str:
@@ -45,7 +45,11 @@ def shared_settings(points: pl.DataFrame) -> str:
     sentences = []
     for workload, part in dataset.per_workload(points.sort("workload")):
         same = {k: v for k, v in dataset.fixed_settings(part).items() if k not in ("workload", *dataset.ASIDE)}
-        sentences.append(f"Fixed ({workload}): " + ", ".join(f"{k} {v}" for k, v in same.items()) + ".")
+        sentences.append(
+            f"Fixed ({workload}): "
+            + ", ".join(labels.word(k, v) if k == dataset.VARIABLES else f"{k} {v}" for k, v in same.items())
+            + "."
+        )
     return " ".join(sentences)
 
 

@@ -16,7 +16,7 @@ from analysis.metrics.launches import sums
 from analysis.metrics.launches.attribution import ON_DEVICE, attribute
 from analysis.metrics.points import efficiency
 from analysis.metrics.ranks import collectives
-from analysis.metrics.steps import detection, parts, temporal
+from analysis.metrics.steps import detection, parts, selection, temporal
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
 from analysis.tables import column
@@ -189,9 +189,10 @@ def part_tables(events: Frames, host: pl.DataFrame, launched: pl.DataFrame, sour
         source: where the steps come from: nvtx, launches or none.
     """
     out: dict[str, list[pl.DataFrame]] = {"windows": [], "parts": [], "step_parts": []}
+    calls = selection.filter_by_name(events["runtime"].select("name", "start_ns"), parts.LAUNCH)["start_ns"]
     for device in launched["device"].unique().sort().to_list() or [None]:
         own = launched if device is None else launched.filter(pl.col("device") == device)
-        found = detection.windows(host, own) if source != "none" else whole_trace_window(own)
+        found = detection.windows(host, own, calls) if source != "none" else whole_trace_window(own)
         hosts = host if source != "none" else found.select("step", "start_ns", "end_ns")
         counted = found.filter("counted")
         sets, hidden = parts.part_sets(events, hosts, counted, device)

@@ -5,6 +5,7 @@ What is missing or broken is empty or null.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from msgspec import Struct, structs
 from analysis.readers import gpu_log
 from analysis.tables import points
 from analysis.tables.column import Column
+from jobs.point.point import Value, applicable, complete
 from jobs.record.json_files import FormatError, load_json, read_lines
 from jobs.record.launch_files import EpochLine, Event, HostSample, StepLine
 from jobs.record.point_folder import by_rank, record_of, results_of
@@ -63,7 +65,7 @@ def point_row(record: Record) -> _Row:
     gpu = gpus[0].name if gpus else None
     unwritten = record.status == "not_run" and record.reason is None
     return {
-        **record.settings,
+        **settings_columns(record.settings),
         "point_id": record.point_id,
         "sweep": record.sweep,
         "status": record.status,
@@ -83,6 +85,21 @@ def point_row(record: Record) -> _Row:
         "tracer_reason": record.tracer.reason,
         "trace_status": None if unwritten else record.runs.traced.status,
         "nvml_reason": record.nvml.reason,
+    }
+
+
+def settings_columns(settings: Mapping[str, Value]) -> _Row:
+    """The columns of a point's settings. A script's own axes, whatever their names, are one: `variables`; its `model`
+    is the script's name."""
+    if settings.get("workload") != "command":
+        return dict(settings)
+    point = complete(dict(settings))
+    known = set(applicable("command"))
+    script = next((word for word in str(point.command).split() if word.endswith(".py")), str(point.command).split()[0])
+    return {
+        **{name: value for name, value in settings.items() if name in known},
+        "model": Path(script).name,
+        "variables": json.dumps(dict(point.variables)),
     }
 
 

@@ -21,6 +21,7 @@ VERDICTS = {
     "helped": "helped",
     "within_noise": "within noise",
     "did_not_help": "did not help: slower",
+    "losses_changed": "no remedy: the losses changed",
     "failed": "did not help: it failed",
     "cannot_tell": "cannot be said of one step",
     "not_run": "not run",

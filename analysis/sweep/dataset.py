@@ -7,6 +7,7 @@ differs from that model's most common values (`common`), and is a key as well.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ ASIDE = ("repeat", "seed", "cost_pairs", "keep_report", "traced_steps", "tracer"
 MOST_NAMED = 6
 """Settings that a label names; where more vary, it names differences from the most common values."""
 SHAPE = ("nodes", "ranks_per_node")
-SETTINGS = tuple(settings.FIELDS)
+VARIABLES = "variables"
+"""The column of the axes that the user of a script named."""
+SETTINGS = (*settings.FIELDS, VARIABLES)
 
 
 @dataclass(frozen=True)
@@ -59,17 +62,39 @@ def varying(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> list[str]:
 
 
 def fixed_settings(points: pl.DataFrame) -> dict[str, Any]:
-    """Settings with one value among these points, and that value; settings of the other workload are absent."""
+    """Settings with one value among these points, and that value; those of other workloads, and texts that say nothing,
+    are absent."""
     if points.is_empty():
         return {}
     alike = [name for name in SETTINGS if points[name].n_unique() == 1]
-    return {name: points[name][0] for name in alike if points[name][0] is not None}
+    return {name: points[name][0] for name in alike if points[name][0] not in (None, "")}
 
 
 def order(name: str, value: Any) -> tuple[bool, Any]:
     """A sort key of a setting's values: those of a closed list as it has them (fp64, fp32, ...), not by alphabet."""
+    if name == VARIABLES:
+        return (value is not None, sorted_values(value or "{}"))
     choices = settings.setting_schema(name).get("enum")
     return (value is not None, choices.index(value) if choices and value in choices else value)
+
+
+def sorted_values(text: str) -> tuple[tuple[str, str, float, str], ...]:
+    """A sort key of the user's axes: by name, numbers before texts."""
+    known = sorted(json.loads(text).items())
+    number = [isinstance(value, (int, float)) for _, value in known]
+    return tuple(
+        (name, "" if is_number else "text", float(value) if is_number else 0.0, str(value))
+        for (name, value), is_number in zip(known, number, strict=True)
+    )
+
+
+def _only_varying(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with those of the user's axes that vary among them."""
+    known = [json.loads(row[VARIABLES] or "{}") for row in rows]
+    names = {name for own in known for name in own}
+    vary = {name for name in names if len({repr(own.get(name)) for own in known}) > 1}
+    kept = [{name: value for name, value in own.items() if name in vary} for own in known]
+    return [{**row, VARIABLES: json.dumps(own) if own else row[VARIABLES]} for row, own in zip(rows, kept, strict=True)]
 
 
 def common(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> dict[str, dict[str, Any]]:
@@ -96,7 +121,7 @@ def _names(row: Mapping[str, Any], names: list[str], usual: Mapping[str, Mapping
 
 def _add_labels(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
     names, usual = varying(points, but), common(points, but)
-    rows = points.select(SETTINGS).to_dicts()
+    rows = _only_varying(points.select(SETTINGS).to_dicts())
     keys = [tuple(order(name, row[name]) for name in names) for row in rows]
     rank = {key: index for index, key in enumerate(sorted(set(keys)))}
     return points.with_columns(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from jobs.point.settings.command import SWITCHES
+from jobs.point.template import as_text
 
 SPEAKING = ("workload", "model", "strategy", "precision", "optimizer", "layout", "method", "device", "tracer", "fault")
 """Settings whose values say by themselves which setting they belong to."""
@@ -38,10 +42,12 @@ def percent(share: float) -> str:
 
 def word(name: str, value: Any) -> str:
     """A setting's value as a label says it."""
+    if name == "variables":
+        return ", ".join(f"no {key}" if one is None else f"{key} {as_text(one)}" for key, one in _axes(value))
     if isinstance(value, bool):
         return name if value else f"no {name}"
     if value is None:
-        return f"no {name}"
+        return f"{name} as in the script" if name in SWITCHES else f"no {name}"
     if name in SPEAKING:
         return str(value)
     if name in _SHORT:
@@ -49,6 +55,12 @@ def word(name: str, value: Any) -> str:
     return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
 
 
+def _axes(value: str | None) -> Iterable[tuple[str, Any]]:
+    """The user's axes, without the prefixes that say what they change."""
+    known = json.loads(value or "{}")
+    return [(key.removeprefix("env.").removeprefix("config."), one) for key, one in known.items()]
+
+
 def label(row: Mapping[str, Any], names: Iterable[str]) -> str:
     """What sets a point apart; its model where nothing does."""
-    return ", ".join(word(name, row[name]) for name in names) or str(row.get("model", ""))
+    return ", ".join(filter(None, (word(name, row[name]) for name in names))) or str(row.get("model", ""))

@@ -52,8 +52,8 @@ REMEDIES: dict[str, Column] = {
     "gain_high": Column(pl.Float64, "Upper end.", "derived"),
     "verdict": Column(
         pl.String,
-        "helped, within_noise, did_not_help (slower), failed (the remedied point is not ok), cannot_tell (one step), "
-        "not_run.",
+        "helped, within_noise, did_not_help (slower), losses_changed (a switch made a script compute something else), "
+        "failed (the remedied point is not ok), cannot_tell (one step), not_run.",
         "derived",
     ),
     "gpu_s": Column(pl.Float64, _GPU_S + " Before the remedy.", "steps"),

@@ -40,6 +40,17 @@ POINTS: dict[str, Column] = {
         "remedies/roundN.json",
     ),
     **_settings_columns(),
+    "variables": Column(
+        pl.String,
+        "With workload command: the axes that the sweep's user named, and their values, as JSON.",
+        "point.json",
+    ),
+    "step_source": Column(
+        pl.String,
+        "With workload command: where steps come from: call, profiler, range, engine, optimizer; or whole run.",
+        "rankR.result.json",
+    ),
+    "notes": Column(pl.String, "With workload command: what is unusual about the steps.", "rankR.result.json"),
     "status": Column(pl.String, "One of " + ", ".join(STATUSES) + ".", "record.json"),
     "reason": Column(pl.String, "Why it is not ok: one of " + ", ".join(REASONS) + ".", "record.json"),
     "message": Column(pl.String, "The failure in one line.", "record.json"),

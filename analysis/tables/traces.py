@@ -200,7 +200,10 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
         "device": Column(pl.Int32(), "CUDA device; null in a trace of a CPU."),
         "start_ns": Column(pl.Int64(), "Start of its window (see analysis/metrics/steps/detection.py)."),
         "end_ns": Column(pl.Int64(), "End of its window, which is the start of the next one."),
-        "counted": Column(pl.Boolean(), "Whether the step counts: of several the first does not."),
+        "counted": Column(
+            pl.Boolean(),
+            "Whether the step counts: of several the first does not, nor a last one whose work is cut off.",
+        ),
         "host_start_ns": Column(pl.Int64(), "Start of its range on the host."),
         "host_end_ns": Column(pl.Int64(), "End of its range on the host."),
         "source": Column(pl.String(), "nvtx, launches (their period), or none: the whole trace as one step 0."),

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, list_cause
+from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes.rule import Rule
-from analysis.diagnosis.evidence.evidence import Evidence, Floats
+from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from analysis.diagnosis.remedies import proposals as remedies
+from analysis.diagnosis.replay import changes
+from analysis.diagnosis.replay.changes import compose
+from analysis.diagnosis.replay.measured import KEYS
+from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics import intervals
-from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import selection
+from analysis.tables.part_names import BUSY
 
 CAUSE = "communication"
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
@@ -73,37 +78,37 @@ SMALL_MESSAGE = Threshold(
 )
 
 
-def small_saving(e: Evidence, lane: Lane) -> Floats:
-    """Exposed transfer, ns a step, that small messages of a kind would save as one."""
-    own = calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value).drop_nulls(["transfer_ns", "on_bus"])
-    saved = np.zeros(lane.steps.height)
-    for part in own.partition_by("collective"):
-        whole, steps = float(part["transfer_ns"].sum()), lane.steps.height
-        merged = steps * float(part["transfer_ns"].min()) + float(part["on_bus"].sum()) * 1e9 / reachable_rate(e)  # type: ignore[arg-type]
-        if part.height >= 2 * steps and whole > merged:
-            saved += lane.summed(part["start_ns"], part["exposed_ns"].to_numpy() * (1 - merged / whole))
-    return saved
+def scaled(e: Evidence, alike: Callable[[Lane], pl.DataFrame]) -> Change:
+    """A change of collectives. `alike`: of a lane, rows of start_ns, device and stream with
+    `factor`, of the time that each of them takes, and `kept`, the share of them that is still launched."""
+    rows = [
+        alike(lane).select(
+            pl.lit(lane.rank, dtype=pl.Int64).alias("rank"),
+            *(pl.col(n).cast(pl.Int64) for n in KEYS[1:]),
+            "factor",
+            "kept",
+        )
+        for lane in e.lanes
+    ]
+    frame = e.what_if.graph.work.frame.select(KEYS)
+    found = frame.join(pl.concat(rows).unique(KEYS, keep="first"), on=KEYS, how="left", maintain_order="left")
+    factor, kept = (found[name].cast(pl.Float64).fill_null(1.0).to_numpy() for name in ("factor", "kept"))
+    return lambda graph: changes.with_messages(graph, factor, kept)
 
 
-def small_starts(lane: Lane) -> pl.DataFrame:
-    """Small collectives of kinds of which a step has several: start_ns, and `saved`, the share of them that one in each
-    step would make needless."""
+def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
+    """Small collectives of kinds of which a step has several, as one in each step: for `scaled`."""
     own = calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value)
-    kept = 1 / (pl.len().over("collective") / lane.steps.height)
-    return own.select("start_ns", saved=1 - kept).filter(pl.col("saved") > 0)
-
-
-def small_idle(lane: Lane) -> Intervals:
-    """Idle time of the host until it has launched a small collective."""
-    own = lane.dispatch
-    return own[np.isin(own[:, 1], small_starts(lane)["start_ns"].to_numpy())]
-
-
-def small_launching(lane: Lane) -> Floats:
-    """Of this idle time, what one collective a step in place of many would save, ns a step."""
-    idle, starts = small_idle(lane), small_starts(lane).sort("start_ns")
-    saved = starts["saved"].to_numpy()[np.searchsorted(starts["start_ns"].to_numpy(), idle[:, 1])]
-    return lane.summed(idle[:, 0], (idle[:, 1] - idle[:, 0]) * saved)
+    steps, found = lane.steps.height, [own.clear().with_columns(factor=pl.lit(1.0), kept=pl.lit(1.0))]
+    for part in own.partition_by("collective"):
+        known = part.drop_nulls(["transfer_ns", "on_bus"])
+        whole = float(known["transfer_ns"].sum())
+        least = float(known["transfer_ns"].min() or 0)  # type: ignore[arg-type]
+        merged = steps * least + float(known["on_bus"].sum()) * 1e9 / reachable_rate(e)
+        if part.height > steps:
+            factor = min(1.0, merged / whole) if whole else 1.0
+            found.append(part.with_columns(factor=pl.lit(factor), kept=pl.lit(steps / part.height)))
+    return pl.concat(found)
 
 
 SLOW_LINK = Threshold(
@@ -114,23 +119,26 @@ SLOW_LINK = Threshold(
 )
 
 
-def slow_saving(e: Evidence, lane: Lane) -> Floats:
-    """Exposed transfer, ns a step, that a link as fast as it could be would save."""
+def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
+    """Large collectives on a link as fast as it could be: for `scaled`."""
     own = calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)
-    rate = _rate(own)
-    if not own.height or rate >= SLOW_LINK.value * bandwidth_between_ranks(e)[0]:
-        return np.zeros(lane.steps.height)
-    return lane.summed(
-        own["start_ns"],
-        own["exposed_ns"].to_numpy() * (1 - rate / (REACHABLE_LINK.value * bandwidth_between_ranks(e)[0])),
-    )
+    rate, link = _rate(own), bandwidth_between_ranks(e)[0]
+    factor = rate / (REACHABLE_LINK.value * link) if rate < SLOW_LINK.value * link else 1.0
+    return own.with_columns(factor=pl.lit(min(1.0, factor)), kept=pl.lit(1.0))
+
+
+def _merged(e: Evidence) -> Change:
+    return scaled(e, lambda lane: small_messages_of(e, lane))
+
+
+def _on_fast_link(e: Evidence) -> Change:
+    return scaled(e, lambda lane: slow_messages_of(e, lane))
 
 
 def small_messages(e: Evidence) -> list[Cause]:
-    """Many small collectives, each of which takes about as long as an empty one. Exposed transfer of messages below
-    `small_message` x (1 - time as one message / time of all), by kind of collective; one message takes as long as the
-    shortest of them and its bytes at the bandwidth of large ones. And the idle time until the host has launched such a
-    collective x (1 - 1/their number in a step)."""
+    """Many small collectives, each of which takes about as long as an empty one. The steps again, with one message of
+    each kind below `small_message` in place of all: it takes as long as the shortest of them and its bytes at the
+    bandwidth of large ones, and is launched once."""
     if not communicates(e):
         return []
     small = [calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value) for lane in e.lanes]
@@ -140,21 +148,22 @@ def small_messages(e: Evidence) -> list[Cause]:
     return list_cause(
         CAUSE,
         "small_messages",
-        e.share(e.of_lanes(lambda lane: small_saving(e, lane) + small_launching(lane) * e.host_scale)),
+        e.gain(_merged(e)),
         "none",
-        method="exposed transfer of small messages x (1 - time as one / time of all), and idle time till their launch",
+        method="the steps replayed with one small message of a kind in place of many",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
         remedy=remedies.choose(e.point, *proposals) if e.point else {},
         evidence=[
             Fact("small collectives", frame.height / steps, "a step", "collectives"),
             Fact("their mean size", float(frame["bytes"].mean() or 0) / 1e3, "kB", "collectives"),  # type: ignore[arg-type]
         ],
+        change=_merged(e),
     )
 
 
 def slow_interconnect(e: Evidence) -> list[Cause]:
-    """Large messages are slow for their link: bus bandwidth below `slow_link` of it. Their exposed transfer x (1 - bus
-    bandwidth / what the link lets them reach)."""
+    """Large messages are slow for their link: bus bandwidth below `slow_link` of it. The steps again, with these
+    at what the link lets them reach."""
     if not communicates(e):
         return []
     rate = max((_rate(calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)) for lane in e.lanes), default=0.0)
@@ -163,31 +172,34 @@ def slow_interconnect(e: Evidence) -> list[Cause]:
     return list_cause(
         CAUSE,
         "slow_interconnect",
-        e.share(e.of_lanes(lambda lane: slow_saving(e, lane))),
-        "communication",
-        method="exposed transfer of large messages x (1 - bus bandwidth / reachable bandwidth)",
+        e.gain(_on_fast_link(e)),
+        "none",
+        method="the steps replayed with large messages at the reachable bandwidth",
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
         remedy=remedies.choose(e.point, *proposals) if e.point else {},
         evidence=[
             Fact("bus bandwidth of large messages", rate / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),
         ],
+        change=_on_fast_link(e),
     )
 
 
 def exposed_communication(e: Evidence) -> list[Cause]:
-    """Transfer, not waiting, beside which nothing computes, less `small_messages` and `slow_interconnect`. What the
-    compute time has room to hide, and half of the rest, for messages can be halved (bf16) or sent half as often; of
-    local SGD what averaging every eighth step (or half as often) leaves out. All of it is the interval's upper end."""
+    """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
+    without communication, but for waiting for ranks that are late: as far as compute could hide it, and half of the
+    rest, for messages can be halved (bf16) or sent half as often; of local SGD what averaging every eighth step (or
+    half as often) leaves out. All of it is the interval's upper end."""
     if not communicates(e):
         return []
+    first = (_merged(e), _on_fast_link(e))
+    whole = e.gain(*first, then=changes.without_communication).value
     transfer = e.length(lambda lane: lane.exposed.transfer)
-    left = np.maximum(0.0, transfer - e.of_lanes(lambda lane: small_saving(e, lane) + slow_saving(e, lane)))
     room = np.maximum(0.0, e.part("compute") - e.length(_hidden))
-    able = np.minimum(left, room)
+    hidden = float(np.minimum(transfer, room).sum() / max(float(transfer.sum()), 1.0))
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
-    value = left * (1 - periods / max(8, 2 * periods)) if periods else able + (left - able) / 2
-    share, whole = e.share(value), e.share(left)
+    value = whole * (1 - periods / max(8, 2 * periods) if periods else hidden + (1 - hidden) / 2)
+    share = Share(value, value / 2, whole)
     facts = [
         Fact("communication", float(e.length(_all).mean()) / 1e6, "ms a step", "collectives"),
         Fact("of it exposed transfer", float(transfer.mean()) / 1e6, "ms a step", "breakdown"),
@@ -198,12 +210,13 @@ def exposed_communication(e: Evidence) -> list[Cause]:
     return list_cause(
         CAUSE,
         "exposed_communication",
-        share.__class__(share.value, share.low, whole.high if share.high is not None else None),
-        "communication",
-        method="exposed transfer, as far as compute can hide it, and half of the rest",
+        share,
+        "none",
+        method="the steps replayed without communication, as far as compute can hide it, and half of the rest",
         advice="overlap communication with the backward pass, send less, or send less often",
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
         evidence=facts,
+        change=compose(*first, changes.without_communication),
     )
 
 
@@ -218,6 +231,10 @@ def _hidden(lane: Lane) -> intervals.Intervals:
 def _less(e: Evidence) -> list[remedies.Change]:
     if e.point is None:
         return []
+    if e.point.workload == "command":
+        if not any("DistributedDataParallel" in rank.places for rank in e.results):
+            return []
+        return [{"no_sync": True}, {"comm_hook": "bf16"}] if e.passes > 1 else [{"comm_hook": "bf16"}]
     return [
         {"local_steps": max(8, 2 * e.point.local_steps)},
         {"zero_communication": "overlapped"},
@@ -229,59 +246,34 @@ def _less(e: Evidence) -> list[remedies.Change]:
 
 
 def straggler(e: Evidence) -> list[Cause]:
-    """Ranks wait in collectives for one that comes late, while nothing computes. The exposed waiting of the others for
-    the rank that causes most of it, in most steps, as far as its own work, on the host or the device, takes longer than
-    theirs; what it does instead. Silent where it comes last but is not slower (captures begin at other moments): then
-    the other causes are looked for in this rank alone. Without such a rank all waiting, for ranks that take turns: half
-    of that is the interval's lower end."""
-    if not communicates(e) or e.setting("strategy") == "pp" or not e.waiting_for:
+    """The device of one rank has more to do than the others': kernels and copies take longer, or there are more. The
+    steps again, with as much as the others have in the mean. What a late rank's host does instead is a cause of its
+    own, which names the rank."""
+    ranks = sorted({lane.rank for lane in e.lanes})
+    if len(ranks) < 2 or e.setting("strategy") == "pp":
         return []
-    if e.last is not None and e.straggler is None:
-        return []
-    rank = e.straggler
-    if rank is None:
-        share = e.share(np.sum(list(e.waiting_for.values()), axis=0), host=True).times(0.5)
-    else:
-        share = e.share(np.minimum(e.waiting_for[rank], e.behind(rank)), host=True)
-    instead = _instead(e, rank)
-    facts = [Fact(f"instead: {what}", ns / 1e6, "ms a step", "stragglers") for what, ns in instead]
-    loading = bool(instead) and instead[0][0] == "range data"
+    gains = {rank: e.gain(_as_others(rank)) for rank in ranks}
+    rank = max(ranks, key=lambda each: gains[each].value)
+    work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0).mean(axis=1) / 1e6
+    own = [lane.rank == rank for lane in e.lanes]
     return list_cause(
         CAUSE,
         "straggler",
-        share,
-        "communication",
-        method="exposed waiting in collectives for the rank that comes last",
-        advice=(
-            "ranks take turns at being late: steady their hosts"
-            if rank is None
-            else f"rank {rank} is late: look at what it does instead"
-        ),
-        remedy=remedies.choose(e.point, {"loader_workers": 4}) if loading and e.point else {},
-        evidence=facts,
+        gains[rank],
+        "none",
+        method="the steps replayed with as much work for this rank's device as the others have",
+        advice=f"give rank {rank} as much to compute as the others have, and the same GPU",
+        evidence=[
+            Fact(f"kernels and copies of rank {rank}", float(work[own].mean()), "ms a step", "breakdown"),
+            Fact("of the others", float(work[np.logical_not(own)].mean()), "ms a step", "breakdown"),
+        ],
         rank=rank,
+        change=_as_others(rank),
     )
 
 
-def _instead(e: Evidence, rank: int | None) -> list[tuple[str, float]]:
-    """What late ranks did while only they were missing: the three longest, ns a step."""
-    if e.stragglers.is_empty():
-        return []
-    steps = {number for lane in e.lanes for number in lane.steps["step"]}
-    own = e.stragglers.filter(pl.col("step").is_in(sorted(steps)), pl.col("instead") != "unrecorded")
-    own = own if rank is None else own.filter(pl.col("rank") == rank)
-    compute = pl.col("instead") == "compute"
-    name = (
-        pl.when(compute)
-        .then(pl.lit("compute"))
-        .otherwise(pl.concat_str("instead", "name", separator=" ", ignore_nulls=True))
-    )
-    total = (
-        own.group_by(name.alias("what"))
-        .agg(pl.col("duration_ns").sum())
-        .sort("duration_ns", "what", descending=[True, False])
-    )
-    return [(what, ns / max(len(steps), 1)) for what, ns in total.head(3).iter_rows()]
+def _as_others(rank: int) -> Change:
+    return lambda graph: changes.with_device_of_others(graph, rank)
 
 
 RULES = (

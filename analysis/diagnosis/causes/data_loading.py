@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes import memory_management
-from analysis.diagnosis.causes.insufficient_parallelism import waits_of
 from analysis.diagnosis.causes.rule import Rule
-from analysis.diagnosis.evidence.evidence import Evidence, Floats
+from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals as remedies
+from analysis.diagnosis.replay import changes
+from analysis.diagnosis.replay.changes import compose
+from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import Threshold
 
 CAUSE = "data_loading"
@@ -22,10 +22,10 @@ LARGE_BYTES = 1 << 20
 
 
 def loader_wait(e: Evidence) -> list[Cause]:
-    """The launching thread waits for the next batch and the GPU is idle: in a range of the loader, or, where no range
-    marks one, before a batch's copy to the device (such idle time may have another reason: half is the interval's
-    lower end); and what timed steps wait longer than the trace's, which may live on batches loaded before. Without a
-    trace the host's wait, of which the GPU may have worked through any part."""
+    """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
+    batch's copy to the device (that may have another reason: half is the interval's lower end). The steps again, with
+    batches that are there; and what timed steps wait longer than the trace's, which may live on batches loaded before.
+    Without a trace the host's wait, of which the GPU may have worked through any part."""
     return [] if preparing(e) else _loading(e, "loader_wait", "let more workers load, further ahead", _more_workers(e))
 
 
@@ -47,10 +47,10 @@ def cpu_preprocessing(e: Evidence) -> list[Cause]:
 def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any], ...]) -> list[Cause]:
     marked, unmarked = (e.length(lambda lane, p=p: lane.sets[p]) for p in ("idle_data_wait", "idle_unmarked_data"))  # type: ignore[misc]
     if e.lanes:
-        share = e.share(marked + unmarked)
+        share = e.gain(changes.without_loading)
         share = share.times(0.5) if unmarked.sum() > marked.sum() else share
         share = share.plus(e.unseen_wait, e.step_ns)
-        method = "idle time of the device while its launching thread waits for a batch"
+        method = "the steps replayed with batches that are there"
         if e.unseen_wait.value:
             method += ", and what timed steps wait longer than traced ones"
     else:
@@ -62,8 +62,8 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
         if not e.steps.is_empty()
         else []
     )
-    if e.point is not None:
-        facts.append(Fact("loader workers of a rank", e.point.loader_workers, "", "points"))
+    if e.workers is not None:
+        facts.append(Fact("loader workers of a rank", e.workers, "", "points"))
     busy = workers_busy(e)
     if busy is not None:
         facts.append(Fact("CPU time of a loader worker", busy, "share of its time", "host_samples"))
@@ -75,11 +75,13 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
         CAUSE,
         kind,
         share,
-        "idle",
+        "none",
         method=method,
         advice=advice,
         remedy=remedies.choose(e.point, *proposals),
         evidence=facts,
+        rank=e.rank_of(changes.without_loading) if e.lanes else None,
+        change=changes.without_loading if e.lanes else None,
     )
 
 
@@ -95,17 +97,17 @@ def host_wait(e: Evidence) -> float:
 def cores(e: Evidence) -> int | None:
     """CPU cores for each rank of a host."""
     count = e.record.hosts[0].cpu_cores if e.record.hosts else None
-    return count // e.point.processes_per_node if count and e.point else None
+    return count // e.point.tasks_per_node if count and e.point else None
 
 
 def workers_busy(e: Evidence) -> float | None:
     """CPU time of the loader's workers over their time; null without workers or samples. The ranks' own threads, which
     compute unless they wait for the loader, are left out."""
-    workers = e.setting("loader_workers")
+    workers = e.workers
     if not workers or e.hosts.is_empty() or e.point is None:
         return None
     percent = e.hosts.group_by("host").agg(pl.col("cpu_percent").median())["cpu_percent"].mean()
-    ranks = e.point.processes_per_node
+    ranks = e.point.tasks_per_node
     own = ranks * (1 - host_wait(e))
     return max(0.0, (float(percent) / 100 - own) / (ranks * workers)) if isinstance(percent, float) else None
 
@@ -127,69 +129,67 @@ def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
     """Workers that would keep up with the rest of the step, as far as there are cores."""
     if e.point is None:
         return ({"loader_workers": 4},)
-    wait, have = host_wait(e), max(e.point.loader_workers, 1)
+    wait, have = host_wait(e), max(e.workers or 0, 1)
     enough = math.ceil(have / max(1 - wait, 1 / 16)) + 1
     workers = max(have, min(enough, max((cores(e) or enough) - 1, 1)))
     more: dict[str, Any] = {"loader_workers": workers}
-    ahead = {"prefetch_factor": 2 * e.point.prefetch_factor}
+    ahead = {"prefetch_factor": 2 * (e.point.prefetch_factor or 2)}
     return ({**more, "across_epochs": True}, more, {"across_epochs": True}, ahead)
 
 
 def h2d_pageable(e: Evidence) -> list[Cause]:
-    """Batches are copied from pageable memory. The exposed time of these copies x (1 - their bandwidth / that of
-    page-locked memory), and the idle time after the host's waits for them, which non-blocking copies do away with."""
-    if memory_management.offloads(e):
-        return []
-    slow = 1 - min(1.0, bandwidth(e, "pageable") / pinned_bandwidth(e))
-    copies, lost = e.part("copy_htod_pageable"), e.length(lambda lane: lane.lost["copy_pageable"])
-    return _copy_causes(
-        e, "h2d_pageable", copies * slow + lost * e.host_scale, "pageable", {"pin_memory": True, "non_blocking": True}
-    )
+    """Batches are copied from pageable memory. The steps again, with copies at the rate of page-locked memory for which
+    the host does not wait."""
+    change = {"pin_memory": True, "non_blocking": True}
+    return _copy_causes(e, "h2d_pageable", e.gain(_pinned(e)), "pageable", change, _pinned(e))
 
 
 def h2d_exposed(e: Evidence) -> list[Cause]:
-    """Copies of batches to the GPU beside which it does nothing, at the speed of page-locked memory, and the idle time
-    after the host's waits for these. Copied ahead on a stream of their own they are hidden, as far as there is compute
-    to hide them; of the rest half, for bytes can be fewer. All of it is the interval's upper end."""
-    if memory_management.offloads(e):
-        return []
-    fast = min(1.0, bandwidth(e, "pageable") / pinned_bandwidth(e))
-    rest = e.part("copy_htod_pageable") * fast + e.part("copy_htod_pinned") + e.part("copy_htod")
-    lost = e.length(lambda lane: lane.lost["copy_pinned"])
-    hidden = np.minimum(rest, e.part("compute"))
+    """Copies of batches to the GPU beside which it does nothing, at the rate of page-locked memory. The steps again,
+    with copies ahead on a stream of their own, which take as long as the link lets them; of what that leaves half, for
+    bytes can be fewer, and all of it is the interval's upper end."""
+    both = compose(_pinned(e), changes.with_batches_ahead)
+    gained = e.gain(_pinned(e), then=changes.with_batches_ahead).value
+    copying = changes.copying_ns(_pinned(e)(e.what_if.graph)) / e.step_ns
+    beyond = max(0.0, copying - (1 - e.gain(both).value))
+    hidden = max(0.0, gained - beyond)
     change = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}
-    causes = _copy_causes(e, "h2d_exposed", hidden + (rest - hidden) / 2 + lost * e.host_scale, "pinned", change)
-    whole = e.share(rest + lost * e.host_scale)
-    return [_with_high(cause, whole.high) for cause in causes]
+    share = Share(hidden + (gained - hidden) / 2, hidden, gained)
+    return _copy_causes(e, "h2d_exposed", share, "pinned", change, both)
 
 
-def _with_high(cause: Cause, high: float | None) -> Cause:
-    return dataclasses.replace(cause, high=high if cause.high is None or high is None else max(high, cause.high))
+def _pinned(e: Evidence) -> Change:
+    return lambda graph: changes.with_pinned_batches(graph, pinned_bandwidth(e))
 
 
-def _copy_causes(e: Evidence, kind: str, amount: Floats, memory: str, change: dict[str, Any]) -> list[Cause]:
-    count, waited = waits_of(e, f"copy_{memory}")
+def _copy_causes(
+    e: Evidence, kind: str, share: Share, memory: str, settings: dict[str, Any], change: Change
+) -> list[Cause]:
     moved = e.of_lanes(
         lambda lane: lane.summed(
             _batches(lane.own["copies"], None)["start_ns"], _batches(lane.own["copies"], None)["bytes"]
         )
     )
-    if not e.lanes or not moved.sum():
+    if memory_management.offloads(e) or not e.lanes or not moved.sum():
         return []
+    graph = e.what_if.graph
+    waiting = changes.waits_for_batches(graph, changes.of_batches(graph, memory)) & (graph.calls.waits_for >= 0)
+    count, waited = e.what_if.calls_a_step(waiting)
     return list_cause(
         CAUSE,
         kind,
-        e.share(amount),
+        share,
         "none",
-        method="exposed copies to the device, and idle time after the host's waits for them",
+        method="the steps replayed with faster copies to the device, or with copies ahead",
         advice="page-locked memory and non-blocking copies" if memory == "pageable" else "copy the next batch ahead",
-        remedy=remedies.choose(e.point, change, {"pixels": "uint8"}),
+        remedy=remedies.choose(e.point, settings, {"pixels": "uint8"}),
         evidence=[
-            Fact("copied to the device", float(moved[e.judged].mean()) / 1e6, "MB a step", "copies"),
+            Fact("copied to the device", float(moved.mean()) / 1e6, "MB a step", "copies"),
             Fact(f"bandwidth from {memory} memory", bandwidth(e, memory) / 1e9, "GB/s", "copies"),
-            Fact("waits of the host for these copies", float(waited[e.judged].mean()) / 1e6, "ms a step", "runtime"),
-            Fact("such waits", float(count[e.judged].mean()), "a step", "runtime"),
+            Fact("waits of the host for these copies", waited / 1e6, "ms a step", "runtime"),
+            Fact("such waits", count, "a step", "runtime"),
         ],
+        change=change,
     )
 
 

@@ -2,50 +2,42 @@
 
 from __future__ import annotations
 
-import polars as pl
-
-from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
-from analysis.diagnosis.causes import communication, memory_management
+from analysis.diagnosis.cause import Cause, Fact, list_cause
+from analysis.diagnosis.causes import memory_management
 from analysis.diagnosis.causes.rule import Rule
-from analysis.diagnosis.evidence import batch
-from analysis.diagnosis.evidence.evidence import Evidence, Floats
-from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.evidence import batch, pauses
+from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals
-from analysis.diagnosis.thresholds import BATCH_GROWTH, PAUSE
-from analysis.metrics import intervals
-from analysis.metrics.intervals import Intervals
+from analysis.diagnosis.replay import changes
+from analysis.diagnosis.replay.changes import compose
+from analysis.diagnosis.thresholds import BATCH_GROWTH
 
 CAUSE = "insufficient_parallelism"
 GRAPHS = {"cuda_graph": True}
 
 
-def late_host(e: Evidence, lane: Lane) -> Intervals:
-    """Idle time of a host that is too slow, and no other rule's."""
-    taken = intervals.merge(memory_management.offloaded_idle(e, lane), communication.small_idle(lane))
-    own = intervals.subtract(lane.dispatch, taken)
-    return own if e.shared else intervals.merge(own, lane.sets["idle_queued"])
-
-
 def launch_bound(e: Evidence) -> list[Cause]:
-    """The GPU is idle because the launching thread has not launched yet: it dispatches, launches, or does other work in
-    a step. All such idle time that no wait (`host_sync`, `h2d_*`, `allocator_churn`) led to. CUDA graphs or a compiler
-    can gain nearly all of what is dispatch; at least half is taken for the interval's lower end."""
-    amount = e.length(lambda lane: late_host(e, lane))
-    known = any(lane.launches_known for lane in e.lanes)
-    share = e.share(amount, host=True).times(0.5 if known else 0.0, value=1.0)
-    pauses = e.share(e.length(lambda lane: _long(late_host(e, lane))), host=True)
-    launches = e.of_lanes(lambda lane: lane.summed(_launches(lane)))
+    """The GPU is idle because the launching thread has not launched yet. The steps again, with launches as cheap as in
+    a captured CUDA graph, and without pauses in which the thread does other work: on top of what is gained where it
+    does not wait for batches, for the device or for memory. Of this a CUDA graph gains half at least, a compiler
+    perhaps nothing: the interval's lower end."""
+    change = compose(changes.without_launches, changes.without_pauses)
+    copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
+    first = (changes.without_loading, changes.without_waits, changes.without_allocations, copies)
+    share, works = e.gain(*first, then=change), e.gain(*first, then=changes.without_pauses)
+    rank = e.rank_of(change)
+    count, took = e.what_if.calls_a_step(e.what_if.launching)
     facts = [
-        Fact("idle for want of launches", float(amount[e.judged].mean()) / 1e6, "ms a step", "breakdown"),
-        Fact("kernels, copies and graphs launched", float(launches[e.judged].mean()), "a step", "kernels"),
-        Fact("of the idle time, in pauses of the host of 1 ms and more", pauses.value, "share of the step", "runtime"),
+        Fact("kernels, copies and graphs launched", count, "a step", "kernels"),
+        Fact("time in these calls", took / 1e6, "ms a step", "runtime"),
+        Fact("given back by pauses of the host of 1 ms and more", works.value, "share of the step", "runtime"),
+        *(Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)),
     ]
-    works = pauses.value > share.value / 2
-    if works:
+    if works.value > share.value / 2:
         advice = (
             "move what the launching thread does between launches to other processes, and give it a core of its own"
         )
-        change = {}
+        proposed = {}
     else:
         advice = "launch less: CUDA graphs, a compiler, or a larger batch"
         if e.compiled:  # and yet so many launches
@@ -53,45 +45,39 @@ def launch_bound(e: Evidence) -> list[Cause]:
                 "launch less: CUDA graphs or a larger batch; and see whether the compiled model has breaks in its "
                 "graphs (TORCH_LOGS=graph_breaks)"
             )
-        change = proposals.choose(e.point, GRAPHS, {"compile": "default"}, *proposals.larger_batch(e.point, e.growth))
-    method = "idle time of the device by what its launching thread did, less what waits for the device led to"
-    if not known:
-        method = "idle time of the device: the trace does not tell what its launching thread did"
-    return list_cause(CAUSE, "launch_bound", share, "idle", method=method, advice=advice, remedy=change, evidence=facts)
-
-
-def _long(idle: Intervals) -> Intervals:
-    return idle[idle[:, 1] - idle[:, 0] >= PAUSE.value]
-
-
-def _launches(lane: Lane) -> pl.Series:
-    """When what each launch began starts on the device."""
-    frames = [frame.select("launch_ns", "start_ns").unique("launch_ns") for frame in lane.own.values()]
-    return pl.concat(frames)["start_ns"]
+        proposed = proposals.choose(e.point, GRAPHS, {"compile": "default"}, *proposals.larger_batch(e.point, e.growth))
+    return list_cause(
+        CAUSE,
+        "launch_bound",
+        share.times(0.0 if "compile" in proposed else 0.5),
+        "none",
+        method="the steps replayed with launches that cost nothing",
+        advice=advice,
+        remedy=proposed,
+        evidence=facts,
+        rank=rank,
+        change=change,
+    )
 
 
 def host_sync(e: Evidence) -> list[Cause]:
     """The launching thread waits for the device in the middle of its work (`.item()`, a check of finiteness,
-    synchronize) and so gives up its lead. The idle time that follows, at most as much as was waited
-    (analysis/diagnosis/evidence/idle.py)."""
-    share = e.share(e.length(lambda lane: lane.lost["sync"]), host=True)
-    count, waited = waits_of(e, "sync")
-    facts = [
-        Fact("calls that waited for the device", float(count[e.judged].mean()), "a step", "runtime"),
-        Fact("time in them", float(waited[e.judged].mean()) / 1e6, "ms a step", "runtime"),
-    ]
-    change = proposals.choose(e.point, {"precision": "bf16"}) if e.setting("precision") == "fp16" else {}
-    advice = "do not read values of the GPU within a step: keep them there, and read them every so many steps"
-    method = "idle time after waits for the device, at most as long as these"
-    return list_cause(CAUSE, "host_sync", share, "idle", method=method, advice=advice, remedy=change, evidence=facts)
-
-
-def waits_of(e: Evidence, *why: str) -> tuple[Floats, Floats]:
-    """Calls that waited for the device for these reasons, and ns in them, of each lane and step."""
-    own = {id(lane): lane.waits.filter(pl.col("why").is_in(why)) for lane in e.lanes}
-    return (
-        e.of_lanes(lambda lane: lane.summed(own[id(lane)]["end_ns"])),
-        e.of_lanes(lambda lane: lane.summed(own[id(lane)]["end_ns"], own[id(lane)]["waited_ns"])),
+    synchronize) and so gives up its lead. The steps again, without these waits."""
+    count, waited = e.what_if.calls_a_step(changes.synchronizing(e.what_if.graph))
+    return list_cause(
+        CAUSE,
+        "host_sync",
+        e.gain(changes.without_waits),
+        "none",
+        method="the steps replayed without waits for the device",
+        advice="do not read values of the GPU within a step: keep them there, and read them every so many steps",
+        remedy=proposals.choose(e.point, {"precision": "bf16"}) if e.setting("precision") == "fp16" else {},
+        evidence=[
+            Fact("calls that wait for the device", count, "a step", "runtime"),
+            Fact("time in them", waited / 1e6, "ms a step", "runtime"),
+        ],
+        rank=e.rank_of(changes.without_waits),
+        change=changes.without_waits,
     )
 
 
@@ -106,8 +92,8 @@ def small_batch(e: Evidence) -> list[Cause]:
     gaps = between * (1 - 1 / BATCH_GROWTH.value)
     share = e.share(e.kernels["underfilled"] + gaps + batch.optimizer_saving(e)).times(0.5)
     facts = [*fill(e), Fact("between kernels launched in time", float(between.mean()) / 1e6, "ms a step", "breakdown")]
-    if e.point is not None:
-        facts.append(Fact("samples of a forward pass", e.point.micro_batch, "", "points"))
+    if e.setting("micro_batch") is not None:
+        facts.append(Fact("samples of a forward pass", e.setting("micro_batch"), "", "points"))
     if e.memory is not None:
         facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
     change = proposals.choose(e.point, *proposals.larger_batch(e.point, e.growth)) if e.point else {}
@@ -122,11 +108,6 @@ def small_batch(e: Evidence) -> list[Cause]:
         remedy=change,
         evidence=facts,
     )
-
-
-def underfilled_share(e: Evidence) -> Share:
-    """Time of kernels without blocks for all SMs, times the share of SMs without one."""
-    return e.share(e.kernels["underfilled"]).times(0.5)
 
 
 def fill(e: Evidence) -> list[Fact]:

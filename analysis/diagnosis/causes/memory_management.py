@@ -9,12 +9,9 @@ from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals as remedies
+from analysis.diagnosis.replay import changes
 from analysis.diagnosis.thresholds import Threshold
-from analysis.metrics import intervals
-from analysis.metrics.intervals import Intervals
-from analysis.metrics.steps import parts
 from analysis.tables.part_names import COPIES
 
 CAUSE = "memory_management"
@@ -41,8 +38,8 @@ OFFLOAD_EXPOSED = Threshold(
 
 def offloads(e: Evidence) -> bool:
     """Whether weights or states live on the host: as the point says, else by the number of large copies from there."""
-    if e.point is not None:
-        return e.point.offload != "none"
+    if e.setting("offload") is not None:
+        return bool(e.setting("offload") != "none")
     if not e.lanes:
         return False
     large = pl.col("direction") == "HtoD", pl.col("bytes") >= LARGE_BYTES
@@ -53,33 +50,29 @@ def offloads(e: Evidence) -> bool:
     return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > OFFLOAD_EXPOSED.value
 
 
-def offloaded_idle(e: Evidence, lane: Lane) -> Intervals:
-    """Idle while the host computes the optimizer's step."""
-    return intervals.intersect(lane.dispatch, lane.ranges("(?i)optimizer")) if offloads(e) else intervals.empty()
-
-
 def allocator_churn(e: Evidence) -> list[Cause]:
     """Memory is taken from the driver and given back in the middle of training (cudaMalloc, cudaFree, empty_cache).
-    Idle time in these calls, and what waiting for the device in them led to."""
+    The steps again, without these calls."""
     if e.retries:
         return []
     change = remedies.choose(e.point, {"empty_cache": False}, {"allocator": "expandable"})
     return list_cause(
         CAUSE,
         "allocator_churn",
-        e.share(e.length(lambda lane: lane.churn), host=True),
-        "idle",
-        method="idle time in calls of the allocator, and after their waits for the device",
+        e.gain(changes.without_allocations),
+        "none",
+        method="the steps replayed without calls of the driver's allocator",
         advice="let the caching allocator keep its memory: no empty_cache, sizes that repeat",
         remedy=change if e.point is None or e.point.empty_cache or e.point.allocator == "default" else {},
         evidence=[_calls(e)],
+        rank=e.rank_of(changes.without_allocations),
+        change=changes.without_allocations,
     )
 
 
 def _calls(e: Evidence) -> Fact:
-    names = pl.col("name").cast(pl.String).str.contains(parts.ALLOCATOR)
-    count = e.of_lanes(lambda lane: lane.summed(lane.events["runtime"].filter(names)["start_ns"]))
-    return Fact("calls of the driver's allocator", float(count[e.judged].mean()), "a step", "runtime")
+    count, _ = e.what_if.calls_a_step(e.what_if.graph.calls.allocates)
+    return Fact("calls of the driver's allocator", count, "a step", "runtime")
 
 
 MEMORY_FULL = Threshold(
@@ -92,18 +85,16 @@ MEMORY_FULL = Threshold(
 
 def memory_pressure(e: Evidence) -> list[Cause]:
     """Memory is too tight: the allocator tries again after giving its cache back, or weights and optimizer live on the
-    host. Idle time in and after these calls; copies of what is offloaded that nothing hides, and the idle time of the
-    host's optimizer. Reserved memory near the device's is a remark."""
-    facts, amounts = [], []
+    host. The steps again, without these calls; or without copies of what is offloaded and pauses of the host, which
+    computes the optimizer's step. Reserved memory near the device's is a remark."""
+    facts: list[Fact] = []
+    change = changes.without_offload if offloads(e) else changes.without_allocations
     if e.retries:
         facts.append(Fact("allocations tried again in the steps", e.retries, "", "steps"))
     if e.retries and e.lanes:
-        amounts.append(e.length(lambda lane: lane.churn) * e.host_scale)
         facts.append(_calls(e))
     if offloads(e) and e.lanes:
         copies = np.sum([e.part(part) for part in (*TO_HOST, *FROM_HOST)], axis=0)
-        waits = e.length(lambda lane: intervals.merge(lane.lost["copy_pageable"], lane.lost["copy_pinned"]))
-        amounts.append(np.asarray(copies + waits + e.length(lambda lane: offloaded_idle(e, lane))))
         facts.append(
             Fact(
                 "copies from and to the host that nothing hides", float(np.mean(copies)) / 1e6, "ms a step", "breakdown"
@@ -114,19 +105,21 @@ def memory_pressure(e: Evidence) -> list[Cause]:
         facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
     if not facts:
         return []
-    half = [{"micro_batch": e.point.micro_batch // 2}] if e.point and e.point.micro_batch > 1 else []
+    batch_size = e.setting("micro_batch") or 1
+    half = [{"micro_batch": batch_size // 2}] if batch_size > 1 else []
     proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, *half]
     return list_cause(
         CAUSE,
         "memory_pressure",
-        e.share(np.sum(amounts, axis=0)) if amounts else Share(0.0),
-        "idle" if e.retries else "none",
-        method="exposed copies of offloaded data, idle time of the host's optimizer and of the allocator's retries",
+        e.gain(change) if e.lanes and (e.retries or offloads(e)) else Share(0.0),
+        "none",
+        method="the steps replayed without offloading, or without the allocator's retries",
         advice="keep on the GPU what fits there"
         if offloads(e)
         else "leave memory room: sizes that repeat, a smaller batch",
         remedy=remedies.choose(e.point, *proposals) if e.retries or offloads(e) else {},
         evidence=facts,
+        change=change if e.lanes and (e.retries or offloads(e)) else None,
     )
 
 

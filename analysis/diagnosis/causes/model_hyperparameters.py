@@ -27,12 +27,13 @@ def tensor_cores_unused(e: Evidence) -> list[Cause]:
     return list_cause(
         CAUSE,
         "tensor_cores_unused",
-        e.share(e.kernels["tensor_cores_unused"]).times(0.5),
+        e.gain(e.faster("tensor_cores_unused")).times(0.5),
         "compute",
         method="time of matrix kernels without tensor cores x (1 - fp32 peak / TF32 peak)",
         advice="let all of it be 16 bits, attention too" if in_half else "allow TF32, or train in bf16",
         remedy=remedies.choose(e.point, *(half if in_half else whole)),
         evidence=_longest(e, pl.col("tensor_cores").not_() & (pl.col("precision").cast(pl.String) == "fp32")),
+        change=e.faster("tensor_cores_unused"),
     )
 
 
@@ -43,12 +44,13 @@ def low_occupancy(e: Evidence) -> list[Cause]:
     return list_cause(
         CAUSE,
         "low_occupancy",
-        parallelism.underfilled_share(e),
+        e.gain(e.faster("underfilled")).times(0.5),
         "compute",
         method="sum over kernels of time x (1 - blocks / SMs)",
         advice="fuse these kernels, or give them more to do at once",
         remedy=remedies.choose(e.point, {"compile": "default"}) if e.point else {},
         evidence=[*parallelism.fill(e), *_longest(e, pl.col("est_sm_efficiency") < 0.5)],
+        change=e.faster("underfilled"),
     )
 
 
@@ -59,7 +61,7 @@ def layout_transposes(e: Evidence) -> list[Cause]:
     return list_cause(
         CAUSE,
         "layout_transposes",
-        e.share(e.kernels["layout_transposes"]).times(0.5),
+        e.gain(e.faster("layout_transposes")).times(0.5),
         "compute",
         method="time of kernels that turn NCHW into NHWC or back, and what batch norms in NCHW lose",
         advice="keep images and weights in NHWC (channels_last)",
@@ -70,6 +72,7 @@ def layout_transposes(e: Evidence) -> list[Cause]:
             .cast(pl.String)
             .str.contains(f"{kernel_savings.TRANSPOSE}|{kernel_savings.NCHW_NORM_KERNELS}"),
         ),
+        change=e.faster("layout_transposes"),
     )
 
 
@@ -101,12 +104,13 @@ def recompute_or_unfused(e: Evidence) -> list[Cause]:
     return list_cause(
         CAUSE,
         "recompute_or_unfused",
-        e.share(e.kernels["recompute_or_unfused"]).times(0.5, value=0.75),
+        e.gain(e.faster("recompute_or_unfused")).times(0.5, value=0.75),
         "compute",
         method="of neighbouring elementwise kernels, norms and reductions all but the longest; attention's softmax",
         advice="use fused attention" if written_out else "compile the model, or use fused kernels",
         remedy=remedies.choose(e.point, *proposals),
         evidence=_longest(e, pl.col("category").cast(pl.String).is_in(kernel_savings.FUSIBLE)),
+        change=e.faster("recompute_or_unfused"),
     )
 
 
@@ -122,10 +126,10 @@ def recomputed_share(e: Evidence) -> float | None:
 
 def _longest(e: Evidence, which: pl.Expr) -> list[Fact]:
     """The three names with most time among these kernels, ms a step."""
-    own = [_totals(lane, which) for n, lane in enumerate(e.lanes) if n in e.judged]
+    own = [_totals(lane, which) for lane in e.lanes]
     if not own:
         return []
-    steps = sum(lane.steps.height for n, lane in enumerate(e.lanes) if n in e.judged)
+    steps = sum(lane.steps.height for lane in e.lanes)
     total = pl.concat(own).group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     return [Fact(name, ns / 1e6 / steps, "ms a step", "kernels") for name, ns in total.head(3).iter_rows()]
 

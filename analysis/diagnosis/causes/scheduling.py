@@ -25,7 +25,7 @@ def gpu_shared(e: Evidence) -> list[Cause]:
         share = alone
     else:
         held = e.part("compute") + queued
-        duty = min(1.0, float(held[e.judged].mean()) / e.step_ns) if held.size else 0.0
+        duty = min(1.0, float(held.mean()) / e.step_ns) if held.size else 0.0
         likely = e.share(held * (1 - 1 / count) * duty)
         low = None if alone.low is None else min(alone.low, likely.value)
         high = None if likely.high is None else min(1.0, likely.high / max(duty, 0.01))
@@ -42,7 +42,7 @@ def gpu_shared(e: Evidence) -> list[Cause]:
         "none",
         method="time of this rank's work x (1 - 1/processes) x its share of the step",
         advice="give the job GPUs of its own",
-        remedy=proposals.choose(e.point, {"tenants": 1}, {"mps": True}) if e.point and e.point.tenants > 1 else {},
+        remedy=proposals.choose(e.point, {"tenants": 1}, {"mps": True}) if (e.setting("tenants") or 1) > 1 else {},
         evidence=facts,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
@@ -13,7 +14,7 @@ from analysis.metrics.intervals import Intervals
 
 def is_small(e: Evidence) -> bool:
     """Whether the batch is what keeps kernels small."""
-    if e.point is None:
+    if e.point is None or e.setting("micro_batch") is None:
         return mean_fill(e) < SMALL_FILL.value
     tokens = e.point.seq_len and e.point.micro_batch * e.point.seq_len
     few = tokens <= SMALL_TOKENS.value if tokens else e.point.micro_batch <= SMALL_IMAGES.value
@@ -22,14 +23,14 @@ def is_small(e: Evidence) -> bool:
 
 def mean_fill(e: Evidence) -> float:
     """Mean over time of blocks over SMs, at most 1, of compute kernels; 1 where it is not known."""
-    compute = e.part("compute")[e.judged].sum()
-    return 1 - float(e.kernels["underfilled"][e.judged].sum() / compute) if compute else 1.0
+    compute = e.part("compute").sum()
+    return 1 - float(e.kernels["underfilled"].sum() / compute) if compute else 1.0
 
 
 def optimizer_saving(e: Evidence) -> Floats:
     """Time of the optimizer's kernels, ns, that the largest batch for which memory has room would save of a sample's
     time."""
-    return e.length(_optimizer) * (1 - 1 / e.growth)
+    return np.asarray(e.length(_optimizer).min(axis=0, keepdims=True) * (1 - 1 / e.growth))
 
 
 def _optimizer(lane: Lane) -> Intervals:

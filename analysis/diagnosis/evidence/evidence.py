@@ -18,11 +18,17 @@ import polars as pl
 
 from analysis.diagnosis.cause import Share
 from analysis.diagnosis.evidence import kernel_savings
-from analysis.diagnosis.evidence.lane import LATE, Lane
-from analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, STRAGGLER
+from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.replay.build import build
+from analysis.diagnosis.replay.changes import change_work, without_tracer
+from analysis.diagnosis.replay.measured import KEYS
+from analysis.diagnosis.replay.path import unexplained_share
+from analysis.diagnosis.replay.times import replay
+from analysis.diagnosis.replay.what_if import Change, WhatIf
+from analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, REPLAY_ERROR, STRAGGLER, TRACER
 from analysis.metrics.intervals import Intervals
 from analysis.sweep.interval import half_interval
-from analysis.tables.part_names import BUSY, PARTS
+from analysis.tables.part_names import PARTS
 from jobs.point.point import Point
 from jobs.record.launch_files import RankResult
 from jobs.record.record import Record
@@ -33,7 +39,7 @@ Floats = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Evidence:
     """`lanes`: one a device of each rank that was traced. `devices`: their table. `reports`: of the traces.
-    `stragglers`: what late ranks did instead. `cpu_parts`: the table step_parts of a trace that has no lanes. `steps`,
+    `cpu_parts`: the table step_parts of a trace that has no lanes. `steps`,
     `traced_steps`: of a point; `results`: what its ranks recorded at their end. `samples`: of each rank's GPU, in the
     timed window or while the trace ran. `hosts`: host_samples of the timed steps, else of the traced ones. `absent`:
     what is missing, with the reason."""
@@ -41,7 +47,6 @@ class Evidence:
     lanes: tuple[Lane, ...] = ()
     devices: pl.DataFrame = field(default_factory=pl.DataFrame)
     reports: pl.DataFrame = field(default_factory=pl.DataFrame)
-    stragglers: pl.DataFrame = field(default_factory=pl.DataFrame)
     cpu_parts: pl.DataFrame = field(default_factory=pl.DataFrame)
     point: Point | None = None
     record: Record = field(default_factory=lambda: Record(status="not_run"))
@@ -87,67 +92,48 @@ class Evidence:
         return self.of_lanes(lambda lane: lane.periods)
 
     @functools.cached_property
-    def judged(self) -> npt.NDArray[np.int64]:
-        """Places of the lanes that general causes are looked for in: all but those of a straggler, whose own causes are
-        what it does instead of coming; or those alone of a rank that comes last without being slower, for what holds
-        it back holds back the others too, and shows there as waiting."""
-        last = self.last
-        if last is not None and self.straggler is None and self.setting("strategy") != "pp":
-            return np.array([n for n, lane in enumerate(self.lanes) if lane.rank == last], dtype=np.int64)
-        return np.array([n for n, lane in enumerate(self.lanes) if lane.rank != last], dtype=np.int64)
+    def what_if(self) -> WhatIf:
+        """The traced steps, to be changed, without what the tracer adds: as long as steps are without it where that was
+        measured, else less `tracer` a call."""
+        traced = WhatIf(
+            build({lane.rank: lane.events for lane in self.lanes}, pl.concat([lane.windows for lane in self.lanes]))
+        )
+        if self.timed_ns is None:
+            return WhatIf(without_tracer(traced.graph, TRACER.value))
+        return traced.untraced(self.timed_ns)
 
     @functools.cached_property
-    def waiting_for(self) -> dict[int, Floats]:
-        """Exposed waiting for each late rank (lanes, steps), ns."""
-        ranks = sorted({rank for lane in self.lanes for rank in lane.exposed.waited_for})
-        empty = np.empty((0, 2), dtype=np.int64)
-        return {rank: self.length(lambda lane, r=rank: lane.exposed.waited_for.get(r, empty)) for rank in ranks}  # type: ignore[misc]
+    def unexplained(self) -> float:
+        """Of the traced steps' longest path, the share that nothing in the trace explains."""
+        graph = self.what_if.graph
+        return unexplained_share(graph, replay(graph))
 
-    @functools.cached_property
-    def straggler(self) -> int | None:
-        """The rank that comes last, if it is slower than the others by most of what they wait for it."""
-        if self.last is None:
+    def gain(self, *made: Change, then: Change | None = None) -> Share:
+        """The share of the step that these changes give back; with `then`, what that one gives on top of the rest. The
+        interval is the error of replaying (`replay_error`)."""
+        gained = self.what_if.gain(*made, then=then) * self.what_if.step_ns / self.step_ns if self.lanes else 0.0
+        if gained < NOISE.value:
+            return Share(gained, 0.0, gained)
+        off = REPLAY_ERROR.value * gained + NOISE.value
+        return Share(gained, max(0.0, gained - off), min(1.0, gained + off))
+
+    def rank_of(self, change: Change) -> int | None:
+        """The rank on which alone a change gives most of what it gives everywhere; None where that is none, or any."""
+        whole, ranks = self.gain(change).value, sorted({lane.rank for lane in self.lanes})
+        if whole < NOISE.value or len(ranks) < 2:
             return None
-        others = sum(lane.rank != self.last for lane in self.lanes)
-        waited = self.waiting_for[self.last].sum() / max(others, 1)
-        return self.last if self.behind(self.last).sum() >= STRAGGLER.value * waited else None
-
-    def behind(self, rank: int) -> Floats:
-        """How much longer a rank takes for each step than the others' mean, by its host or its device, ns (steps). A
-        rank that only began later, as captures do, is behind by nothing. Unknown without ranges of steps: infinite."""
-        own = np.array([lane.rank == rank for lane in self.lanes])
-        found = [amount[own].max(axis=0) - amount[~own].mean(axis=0) for amount in (self._device_work, self._host_work)]
-        return np.asarray(np.maximum(0.0, np.nan_to_num(np.maximum(*found), nan=np.inf)))
-
-    @property
-    def _device_work(self) -> Floats:
-        return np.asarray(np.sum([self.part(part) for part in BUSY if part != "communication"], axis=0))
-
-    @property
-    def _host_work(self) -> Floats:
-        return self.of_lanes(lambda lane: lane.host_work)
-
-    @functools.cached_property
-    def last(self) -> int | None:
-        """The rank that most of all waiting is for, in most of the steps; None where ranks take turns."""
-        total = {rank: amount.sum() for rank, amount in self.waiting_for.items()}
-        whole = sum(total.values())
-        if not whole or len({lane.rank for lane in self.lanes}) < 2:
-            return None
-        rank = max(total, key=lambda r: total[r])
-        each = sum(amount.sum(axis=0) for amount in self.waiting_for.values())
-        mostly = np.mean(self.waiting_for[rank].sum(axis=0) > 0.5 * each) > 0.5
-        material = whole / max(len(self.lanes) - 1, 1) > NOISE.value * self.periods.sum(axis=1).mean()
-        return rank if material and mostly and total[rank] >= STRAGGLER.value * whole else None
+        alone = {rank: self.gain(self.what_if.of_rank(change, rank)).value for rank in ranks}
+        most = max(ranks, key=lambda rank: alone[rank])
+        rest = max(alone[rank] for rank in ranks if rank != most)
+        return most if alone[most] >= STRAGGLER.value * whole and rest < alone[most] / 2 else None
 
     @functools.cached_property
     def step_ns(self) -> float:
         """The time that shares are of: of a step without the tracer where that was measured and is shorter, else of the
         trace's and what that did not see of waiting for batches."""
-        traced = float(self.periods.mean()) if self.periods.size else math.nan
+        traced = self.what_if.step_ns if self.lanes else math.nan
         timed = self.timed_ns
-        shorter = traced if timed is None else timed if math.isnan(traced) else min(traced, timed)
-        return shorter + self.unseen_wait.value
+        return (timed if timed is not None and math.isnan(traced) else traced) + self.unseen_wait.value
 
     @functools.cached_property
     def unseen_wait(self) -> Share:
@@ -174,23 +160,11 @@ class Evidence:
         slowest = self.steps.group_by("step").agg(pl.col("step_ms").max())["step_ms"].median()
         return float(slowest) * 1e6 if isinstance(slowest, float) else None
 
-    @functools.cached_property
-    def host_scale(self) -> float:
-        """What is left of the host's delays in the trace without what tracing itself adds to them: a traced step is
-        longer than a timed one by the tracer's work in each call, and no kernel takes longer for that."""
-        if self.timed_ns is None or not self.periods.size:
-            return 1.0
-        excess = float(self.periods.mean()) - self.timed_ns
-        late = sum(self.part(part) for part in LATE) + self.length(lambda lane: lane.exposed.waiting)
-        return 1 - min(1.0, max(0.0, excess) / float(late.mean())) if late.mean() > 0 else 1.0
-
-    def share(self, amount: Floats, *, host: bool = False) -> Share:
-        """The share of an amount (lanes, steps), over the lanes that are judged. `host`: it is a delay of the host,
-        which tracing lengthens."""
-        chosen = amount[self.judged]
-        if not chosen.size:
+    def share(self, amount: Floats) -> Share:
+        """The share of an amount (lanes, steps)."""
+        if not amount.size:
             return Share(0.0, None, None)
-        by_step = chosen.mean(axis=0) * (self.host_scale if host else 1.0) / self.step_ns
+        by_step = amount.mean(axis=0) / self.step_ns
         value, count = float(by_step.mean()), len(by_step)
         if count < 2:
             return Share(min(1.0, value), None, None)
@@ -198,13 +172,32 @@ class Evidence:
         return Share(min(1.0, value), max(0.0, value - half), min(1.0, value + half))
 
     @functools.cached_property
+    def _savings(self) -> list[pl.DataFrame]:
+        """What each kernel of each lane could save (analysis/diagnosis/evidence/kernel_savings.py)."""
+        return [
+            kernel_savings.lane_savings(lane, self.device_name(lane), self.passes, self.compiled) for lane in self.lanes
+        ]
+
+    @functools.cached_property
     def kernels(self) -> dict[str, Floats]:
-        """What kernels could save (analysis/diagnosis/evidence/kernel_savings.py), by kind (lanes, steps), ns."""
-        found = {
-            id(lane): kernel_savings.lane_savings(lane, self.device_name(lane), self.passes, self.compiled)
-            for lane in self.lanes
+        """What kernels could save, by kind (lanes, steps), ns."""
+        found = {id(lane): own for lane, own in zip(self.lanes, self._savings, strict=True)}
+        return {
+            kind: self.of_lanes(lambda lane, k=kind: lane.summed(found[id(lane)]["start_ns"], found[id(lane)][k]))  # type: ignore[misc]
+            for kind in kernel_savings.KINDS
         }
-        return {kind: self.of_lanes(lambda lane, k=kind: found[id(lane)][k]) for kind in kernel_savings.KINDS}  # type: ignore[misc]
+
+    def faster(self, kind: str) -> Change:
+        """Kernels take as long as without what they could save of this kind."""
+        frame = self.what_if.graph.work.frame
+        saved = pl.concat([own.select(*KEYS, saved=kind) for own in self._savings]).unique(KEYS, keep="first")
+        ns = (
+            frame.select(KEYS)
+            .join(saved, on=KEYS, how="left", maintain_order="left")["saved"]
+            .fill_null(0.0)
+            .to_numpy()
+        )
+        return lambda graph: change_work(graph, ns > 0, duration=np.maximum(0, graph.work.duration - ns))
 
     @functools.cached_property
     def tenants(self) -> int:
@@ -225,7 +218,15 @@ class Evidence:
 
     @property
     def passes(self) -> int:
-        return int(self.setting("grad_accum") or 1)
+        """Backward passes of a step: as the point says, or as a script had them."""
+        return int(self.setting("grad_accum") or max((r.passes or 1 for r in self.results), default=1))
+
+    @property
+    def workers(self) -> int | None:
+        """Loader workers of a rank: as the point says, or as a script has them; None where it is not known."""
+        set_by_point = self.setting("loader_workers")
+        known = [r.loader_workers for r in self.results if r.loader_workers is not None]
+        return int(set_by_point) if set_by_point is not None else max(known, default=None)
 
     @property
     def compiled(self) -> bool:

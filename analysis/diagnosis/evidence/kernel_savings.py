@@ -46,8 +46,9 @@ LONGEST_CHAIN = 8
 KINDS = ("layout_transposes", "tensor_cores_unused", "recompute_or_unfused", "underfilled")
 
 
-def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) -> Mapping[str, Floats]:
-    """What the kernels of each step could save, ns, by kind. `passes`: forward passes of a step."""
+def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) -> pl.DataFrame:
+    """What each kernel of the steps could save, ns, a column a kind, beside its rank, device, stream and start_ns.
+    `passes`: forward passes of a step."""
     begins, ends = int(lane.steps["start_ns"].min()), int(lane.steps["end_ns"].max())  # type: ignore[arg-type]
     own = lane.own["kernels"].filter(
         pl.col("category").cast(pl.String) != "communication",
@@ -55,8 +56,11 @@ def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) ->
     )
     compute = intervals.total(lane.sets["compute"])
     found = savings(own, compute, passes * lane.steps.height, device, compiled)
-    start = own["start_ns"].to_numpy()
-    return {kind: lane.summed(start, amount) for kind, amount in found.items()}
+    keys = own.select(
+        pl.lit(lane.rank, dtype=pl.Int64).alias("rank"),
+        *(pl.col(n).cast(pl.Int64) for n in ("device", "stream", "start_ns")),
+    )
+    return keys.with_columns(**{kind: pl.Series(amount) for kind, amount in found.items()})
 
 
 def savings(

@@ -20,19 +20,20 @@ from analysis.tables.part_names import HIDDEN
 from jobs.point.point import FIELDS, Point, complete
 from jobs.record.point_folder import record_of, results_of
 
-KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "nvtx", "collectives")
+KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "syncs", "nvtx", "collectives")
 COLUMNS = {
     "kernels": (
         "start_ns", "end_ns", "name", "device", "stream", "thread", "launch_ns", "launch_end_ns", "nvtx_path",
         "category", "precision", "tensor_cores", "est_sm_efficiency",
     ),
-    "graphs": ("start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns"),
+    "graphs": ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns"),
     "copies": (
-        "start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns", "bytes", "direction",
+        "start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns", "bytes", "direction",
         "source", "target",
     ),
-    "memsets": ("start_ns", "end_ns", "device", "thread", "launch_ns", "launch_end_ns"),
-    "runtime": ("start_ns", "end_ns", "name", "thread"),
+    "memsets": ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns"),
+    "runtime": ("start_ns", "end_ns", "name", "thread", "correlation"),
+    "syncs": ("correlation", "device", "stream"),
     "nvtx": ("start_ns", "end_ns", "name", "thread"),
 }  # fmt: skip
 """What rules read of the tables."""
@@ -77,8 +78,8 @@ def from_traces(traces: Sequence[Path]) -> Evidence:
 
 def from_tables(folder: Path) -> Evidence:
     """A folder of trace tables."""
-    windows, spans, reports, devices, late = (
-        pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "parts", "reports", "devices", "stragglers")
+    windows, spans, reports, devices = (
+        pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "parts", "reports", "devices")
     )
     lanes = []
     for rank in windows["rank"].unique().sort():
@@ -90,7 +91,7 @@ def from_tables(folder: Path) -> Evidence:
             lanes += [made] if made else []
     absent = trace_gaps(lanes) | {"counters": "no log of the GPUs' counters"}
     parts = pl.read_parquet(folder / "step_parts.parquet").filter(pl.col("device").is_null(), pl.col("part") != HIDDEN)
-    return Evidence(tuple(lanes), devices, reports, late, parts.clear() if lanes else parts, absent=absent)
+    return Evidence(tuple(lanes), devices, reports, parts.clear() if lanes else parts, absent=absent)
 
 
 def _events(folder: Path, kind: str, rank: int) -> pl.DataFrame:
@@ -189,6 +190,8 @@ def counter_gaps(held: Mapping[int, pl.DataFrame], reason: str | None = None) ->
 
 def point_of(settings: Mapping[str, Any]) -> Point | None:
     """The point of a record's settings; those that are no longer known are left out."""
+    if settings.get("workload") == "command":
+        return complete(dict(settings)) if "command" in settings else None
     known = {name: value for name, value in settings.items() if name in FIELDS}
     return complete(known) if {"workload", "model"} <= known.keys() else None
 

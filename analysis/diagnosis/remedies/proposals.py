@@ -33,4 +33,5 @@ def is_possible(point: Point, change: Change) -> bool:
 
 def larger_batch(point: Point | None, times: int) -> list[Change]:
     """The proposal of a batch so many times as large."""
-    return [{"micro_batch": point.micro_batch * times}] if point is not None and times > 1 else []
+    known = point is not None and point.workload != "command" and times > 1
+    return [{"micro_batch": point.micro_batch * times}] if point is not None and known else []

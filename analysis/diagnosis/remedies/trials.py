@@ -18,11 +18,12 @@ import polars as pl
 
 from analysis.diagnosis import comparison
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.thresholds import NOISE
+from analysis.diagnosis.thresholds import LOSS_CHANGE, NOISE
 from jobs.point.point import Point, complete
 
-VERDICTS = ("helped", "within_noise", "did_not_help", "failed", "cannot_tell", "not_run")
-"""What came of a remedy. did_not_help: the remedied point is slower; failed: it is not ok; cannot_tell: of one timed
+VERDICTS = ("helped", "within_noise", "did_not_help", "losses_changed", "failed", "cannot_tell", "not_run")
+"""What came of a remedy. did_not_help: the remedied point is slower; losses_changed: a script no longer computes the
+same with the switch that was imposed on it; failed: it is not ok; cannot_tell: of one timed
 step; not_run: it has not been measured yet, or its point no longer is ok."""
 
 
@@ -95,6 +96,7 @@ def earlier_trials(rounds: Iterable[Mapping[str, Any]]) -> list[tuple[int, Trial
 def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> list[Gain]:
     """What came of each trial, from the tables `points` and `steps`."""
     status = dict(points.select("point_id", "status").iter_rows())
+    scripts = set(points.filter(pl.col("workload") == "command")["point_id"])
     timed = timed_steps(steps)
     none = steps.clear()
     return [
@@ -102,6 +104,7 @@ def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> 
             timed.get(trial.point_id, none),
             timed.get(trial.remedied_id, none),
             (status.get(trial.point_id), status.get(trial.remedied_id)),
+            script=trial.point_id in scripts,
         )
         for trial in tried
     ]
@@ -113,8 +116,11 @@ def timed_steps(steps: pl.DataFrame) -> dict[str, pl.DataFrame]:
     return {str(key[0]): own for key, own in parts.items()}
 
 
-def gain(before: pl.DataFrame, after: pl.DataFrame, statuses: tuple[str | None, str | None]) -> Gain:
-    """What came of a trial. `before`, `after`: timed steps of the two points, `statuses`: theirs (None: no record)."""
+def gain(
+    before: pl.DataFrame, after: pl.DataFrame, statuses: tuple[str | None, str | None], *, script: bool = False
+) -> Gain:
+    """What came of a trial. `before`, `after`: timed steps of the two points, `statuses`: theirs (None: no record),
+    `script`: whether their losses must be the same, for the remedy is a switch imposed on somebody's script."""
     if statuses[0] != "ok" or statuses[1] in (None, "not_run"):
         return Gain("not_run")
     if statuses[1] != "ok":
@@ -124,10 +130,24 @@ def gain(before: pl.DataFrame, after: pl.DataFrame, statuses: tuple[str | None, 
     step = comparison.difference(*(comparison.timed_steps(e) / n for e, n in zip((a, b), samples, strict=True)))
     beyond = step.beyond(NOISE.value * step.a)
     verdict = "cannot_tell" if beyond is None else "within_noise" if not beyond else _side(step.by)
+    if script and losses_changed(before, after):
+        verdict = "losses_changed"
     value = -step.by / step.a
     half = None if step.half is None else step.half / step.a
     edges = (None, None) if half is None else (value - half, value + half)
     return Gain(verdict, step.a, step.b, value, *edges)
+
+
+def losses_changed(before: pl.DataFrame, after: pl.DataFrame) -> bool:
+    """Whether the mean loss of these steps differs by more than LOSS_CHANGE and than chance. Of a script whose losses
+    are not known nothing is known against it."""
+    losses = [
+        one.group_by("step").agg(pl.col("loss").mean()).drop_nulls()["loss"].to_numpy() for one in (before, after)
+    ]
+    if not all(map(len, losses)):
+        return False
+    change = comparison.difference(*losses)
+    return bool(change.beyond(LOSS_CHANGE.value * abs(change.a)))
 
 
 def _side(by: float) -> str:

@@ -48,9 +48,11 @@ def is_measured(record: Record) -> bool:
 
 def _results(results: Sequence[RankResult]) -> _Json:
     """What ranks agree on, or the largest where they do not."""
+    notes = list(dict.fromkeys(note for result in results for note in result.notes))
+    of_script = {"step_source": next((r.step_source for r in results), None), "notes": "; ".join(notes) or None}
     names = ("steps_per_epoch", "parameters", "trainable_parameters")
     known = {name: [value for r in results if (value := getattr(r, name)) is not None] for name in names}
-    return {name: max(values, default=None) for name, values in known.items()}
+    return of_script | {name: max(values, default=None) for name, values in known.items()}
 
 
 def _steps(steps: pl.DataFrame, timed: pl.DataFrame) -> _Json:

@@ -108,7 +108,7 @@ def steps_at(steps: pl.DataFrame, at: pl.Series) -> pl.Series:
     return pl.Series("step", np.where(inside, number[place], 0)).set(pl.Series(~inside), None)
 
 
-def windows(steps: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
+def windows(steps: pl.DataFrame, launched: pl.DataFrame, calls: pl.Series) -> pl.DataFrame:
     """The window of each step: the time that its parts add up to.
 
     The host may run ahead of the GPU, so the next step begins when the host range of this one and the last activity
@@ -117,11 +117,14 @@ def windows(steps: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
     or when work that was launched before it has ended.
 
     Of several steps the first is not `counted`: a capture begins in it, on each rank at another moment, and the first
-    step after a pause refills all queues. Only this function decides which steps count.
+    step after a pause refills all queues. Nor is the last of at least three, where a capture ended before the device
+    had done what that step launched: the work of its last calls is not there. Only this function decides which steps
+    count.
 
     Args:
         steps: of `find_steps`.
         launched: launch_ns, start_ns and end_ns of activities.
+        calls: starts of the calls that launch.
 
     Returns:
         step, start_ns, end_ns, counted.
@@ -136,5 +139,25 @@ def windows(steps: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
     ended = steps.join(own, on="step", how="left", maintain_order="left").with_columns(end_ns=ends)
     begins = pl.max_horizontal("start_ns", pl.col("end_ns").shift(1, fill_value=before))
     until = pl.max_horizontal("end_ns", begins.shift(-1))
-    counted = (pl.int_range(pl.len()) > 0) | (pl.len() == 1)
+    place, cut = pl.int_range(pl.len()), _last_is_cut(steps, calls, marked["launch_ns"])
+    counted = ((place > 0) | (pl.len() == 1)) & ((place < pl.len() - 1) | pl.lit(not cut))
     return ended.select("step", start_ns=begins, end_ns=until, counted=counted)
+
+
+def _last_is_cut(steps: pl.DataFrame, calls: pl.Series, launches: pl.Series) -> bool:
+    """Whether the last calls of the last step launched work that is not in the trace, more than other steps end with.
+
+    Args:
+        steps: of `find_steps`.
+        calls: starts of the calls that launch.
+        launches: starts of the calls of which the trace has work.
+    """
+    if steps.height < LEAST_REPEATS or launches.is_empty():
+        return False
+    last, made = steps["step"][-1], calls.sort()
+    marked = made.to_frame("at").with_columns(steps_at(steps, made), done=made.is_in(launches.implode()))
+    without = (pl.col("done").reverse().cum_sum() == 0).sum()
+    tails = dict(marked.filter(pl.col("step") != last).group_by("step").agg(without).iter_rows())
+    own = marked.filter(pl.col("step") == last)
+    missing = own.filter(pl.col("at") > launches.max()).height
+    return missing > (1 - LEAST_MATCH) * own.height and missing > max(tails.values(), default=0)

@@ -5,6 +5,7 @@ Numbers come as JSON numbers or as text ("12"), and any field may be missing: wh
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from operator import attrgetter
@@ -35,6 +36,8 @@ _KINDS = {
     "Runtime": "runtime",
     "Operator": "operators",
 }
+_OLD_ANNOTATION = re.compile(r"ProfilerStep#\d+$|enumerate\(DataLoader\)|Optimizer\.")
+"""Until PyTorch 1.11 annotations were operators, too. These are PyTorch's own; others cannot be told from operators."""
 
 
 class Args(msgspec.Struct, gc=False):
@@ -94,6 +97,8 @@ class EventColumns:
         for event in block:
             if event.ph == "X":
                 if kind := _KINDS.get(event.cat or ""):
+                    if event.cat == "Operator" and _OLD_ANNOTATION.match(event.name or ""):
+                        kind = "nvtx"
                     chosen[kind].append(event)
                     if event.name == COMMUNICATION:
                         chosen["collectives"].append(event)

@@ -6,6 +6,8 @@ import polars as pl
 
 from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
+from analysis.diagnosis.replay.build import build
+from analysis.diagnosis.replay.what_if import WhatIf
 from analysis.ingest import engine
 from analysis.metrics.ranks import all_ranks
 from analysis.tables import column, trace_files
@@ -18,6 +20,7 @@ from jobs.record.record import Record
 from tests.fakes.ranks import COMMUNICATOR, Timeline
 
 US, MS = 1_000, 1_000_000
+LAUNCH = 5 * US
 H200 = {"name": "NVIDIA H200", "sm_count": 132, "memory_bytes": 150_000_000_000, "compute_capability": "9.0"}
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_TNN"
 FP32 = (
@@ -28,10 +31,13 @@ ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor
 
 
 class Run(Timeline):
-    """One rank's steps. A kernel is launched `ahead` of its start where nothing else is said."""
+    """One rank's steps. Its one thread launches as soon as it can where nothing else is said: after what it did last,
+    and no earlier than the step begins."""
 
     def __init__(self, rank=0):
         super().__init__(rank, process=100 + rank)
+        self.free = 0  # when the thread has done all so far
+        self.reduced = None  # the end of the last reduction that no kernel was told to wait for
 
     def events(self):
         made = super().events()
@@ -39,38 +45,55 @@ class Run(Timeline):
 
     def step(self, number, start, end):
         self.add("nvtx", f"step {number}", start, end)
+        self.free = max(self.free, start)
+
+    def wait(self, end):
+        """For the GPU to end its step, as a loop does that is no more than a step ahead."""
+        if self.free < end and max(row["end_ns"] for row in self.rows["kernels"]) == end:
+            self.called("cudaEventSynchronize", self.free, end)
 
     def range(self, name, start, end):
         self.add("nvtx", name, start, end)
+        self.free = end
 
     def called(self, name, start, end, thread=1):
         self.add("runtime", name, start, end, thread=thread, correlation=10**6 + len(self.rows["runtime"]))
+        self.free = max(self.free, end) if thread == 1 else self.free
+
+    def launched(self, name, start, at, end=None):
+        """The number of a call that launches what begins at `start`; `at`, `end`: of the call."""
+        at = min(self.free, start) if at is None else at
+        number = len(self.rows["runtime"]) + 1
+        self.add("runtime", name, at, end or at + LAUNCH, correlation=number)
+        self.free = end or at + LAUNCH
+        return number
 
     def kernel(self, start, end, name=GEMM, at=None, blocks=132 * 8, **more):
-        """`at`: when it was launched; else long before."""
-        at = start - 50 * US if at is None else at
-        number = len(self.rows["runtime"]) + 1
-        self.add("runtime", "cudaLaunchKernel", at, at + 5 * US, correlation=number)
+        """`at`: when it was launched."""
+        if self.reduced is not None and start >= self.reduced and at is None:
+            self.called("cudaStreamWaitEvent", self.free, self.free)
+            self.reduced = None
+        number = self.launched("cudaLaunchKernel", start, at)
         shape = {"blocks": blocks, "threads": 256, "registers": 64, "shared_bytes": 0}
         self.add("kernels", name, start, end, correlation=number, stream=7, **shape, **more)
 
     def copy(self, start, end, size, source="pinned", at=None, called=None, direction="HtoD", stream=7):
         """`called`: end of the call that launched it."""
-        at = start - 50 * US if at is None else at
-        number = len(self.rows["runtime"]) + 1
-        self.add("runtime", "cudaMemcpyAsync", at, called or at + 5 * US, correlation=number)
+        number = self.launched("cudaMemcpyAsync", start, at, called)
         ends = {"source": source, "target": "device"} if direction == "HtoD" else {"source": "device", "target": source}
         self.add(
             "copies", "Memcpy", start, end, correlation=number, stream=stream, bytes=size, direction=direction, **ends
         )
 
-    def reduce(self, start, end, size=64 << 20, kind="all_reduce"):
-        self.call(kind, start - 60 * US, size, communicator=COMMUNICATOR, ranks=2)
-        number = len(self.rows["runtime"]) + 1
-        at = start - 60 * US + 2
-        self.add("runtime", "cudaLaunchKernelExC", at, at + 4, correlation=number)
+    def reduce(self, start, end, size=64 << 20, kind="all_reduce", at=None):
+        """After the kernels before it; what is launched next and begins after it waits for it. `at`: when launched."""
+        self.called("cudaStreamWaitEvent", self.free, self.free)
+        at = min(self.free, start) if at is None else at
+        self.call(kind, at, size, communicator=COMMUNICATOR, ranks=2)
+        number = self.launched("cudaLaunchKernelExC", start, at + 2)
         names = {"all_reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"}
         self.add("kernels", names[kind], start, end, correlation=number, stream=9)
+        self.reduced = end
 
 
 def written(runs, folder, device=H200):
@@ -92,14 +115,18 @@ def written(runs, folder, device=H200):
 
 
 def evidence(runs, folder, device=H200, settings=None, **more):
-    """What is known of these ranks; `settings` make a point, `more` are fields of Evidence."""
+    """What is known of these ranks; `settings` make a point, `more` are fields of Evidence. No tracer took any time."""
     found = sources.from_tables(written(runs, folder, device))
     point = complete(settings) if settings else None
     if "record" in more:
         more["record"] = convert({"status": "ok", **more["record"]}, Record)
     if "results" in more:
         more["results"] = [convert(result, RankResult) for result in more["results"]]
-    return dataclasses.replace(found, point=point, **more)
+    made = dataclasses.replace(found, point=point, **more)
+    if made.timed_ns is None and made.lanes:
+        events = {lane.rank: lane.events for lane in made.lanes}
+        made.__dict__["what_if"] = WhatIf(build(events, pl.concat([lane.windows for lane in made.lanes])))
+    return made
 
 
 def causes(e):
@@ -114,6 +141,7 @@ def steps_of(count, length, make, rank=0):
         start = 10 * MS + number * length
         run.step(number, start, start + length)
         make(run, start)
+        run.wait(start + length)
     return run
 
 
@@ -122,9 +150,10 @@ IMAGE = {"workload": "image", "model": "resnet50", "device": "cuda", "micro_batc
 
 
 def busy(run, start, until=STEP, since=0, piece=MS, launch=None, **more):
-    """Large kernels one after the other, all launched when the first of them starts (`launch`: or when else)."""
-    for at in range(start + since, start + until, piece):
-        run.kernel(at, min(at + piece, start + until), at=start + (since if launch is None else launch), **more)
+    """Large kernels one after the other, launched as soon as the thread can, or from `launch` of the step on."""
+    for number, at in enumerate(range(start + since, start + until, piece)):
+        when = None if launch is None else start + launch + number * LAUNCH
+        run.kernel(at, min(at + piece, start + until), at=when, **more)
 
 
 def of(folder, make, count=5, ranks=1, **more):

@@ -43,7 +43,9 @@ def test_two_ranks_that_launch_too_slowly(capsys, tmp_path):
 
 def test_hooks_of_zero3_on_the_host(capsys, tmp_path):
     found, causes = diagnosed(capsys, export("zero3-r0", tmp_path), export("zero3-r1", tmp_path))
-    assert found["causes"][0]["kind"] == "launch_bound" and causes["straggler"]["rank"] == 0
+    """Rank 0 comes late, for its host launches for longer: that is the cause, not that the other waits for it."""
+    assert found["causes"][0]["kind"] == "launch_bound"
+    assert "straggler" not in causes
     assert found["causes"][0]["share_low"] is not None  # of one step: what the method leaves open
 
 
@@ -53,10 +55,11 @@ def two_nodes(tmp_path_factory):
 
 
 def test_a_point_s_folder(capsys, two_nodes):
-    """FSDP2 over sockets: nine tenths of the step are communication, and counters were sampled."""
+    """FSDP2 over sockets: nine tenths of the step are communication. Without it the host, which launches for 68 of 136
+    ms, would hold the step up: half can be gained. Counters were sampled."""
     found, causes = diagnosed(capsys, two_nodes)
     first = found["causes"][0]
-    assert first["kind"] == "exposed_communication" and first["share_high"] > 0.8
+    assert first["kind"] == "exposed_communication" and 0.45 < first["share_high"] < 0.55
     assert first["remedy"] == {"reduce_dtype": "bf16"}
     assert found["timed_step_ms"] == pytest.approx(139.5, abs=0.1)
     assert "missing_counters" not in causes and "throttled" not in causes and "gpu_shared" not in causes
@@ -113,9 +116,13 @@ def test_kernels_in_a_row_without_ranges_or_counters_are_healthy(tmp_path):
     [
         ("nsys-ai_healthy_1pct.sqlite", None, 0),
         ("nsys-ai_h100_2gpu_1s.sqlite", "memory_pressure", 0.9),  # weights streamed from the host
-        ("flameox_nsight-2025.5.2.sqlite", "launch_bound", 0.9),
+        ("flameox_nsight-2025.5.2.sqlite", "launch_bound", 0.8),
         ("tracelens_h100_facebook_timesformer-base-finetuned-k400.json.gz", "loader_wait", 0.5),
-        ("tracelens_h100_Qwen_Qwen1.5-0.5B-Chat.json.gz", "recompute_or_unfused", 0.2),
+        (
+            "tracelens_h100_Qwen_Qwen1.5-0.5B-Chat.json.gz",
+            "recompute_or_unfused",
+            0.1,
+        ),  # what the host leaves of it, which launches no faster
     ],
 )
 def test_public_traces(capsys, name, kind, share):

@@ -37,9 +37,12 @@ def test_idle_while_launching_is_launch_bound(tmp_path):
             run.kernel(at + 60 * US, at + 100 * US, at=at + 50 * US)
 
     e = of(tmp_path, make)
-    assert shares(e) == {"launch_bound": 0.6}
+    assert shares(e) == {"launch_bound": pytest.approx(0.58, abs=0.005)}  # 2 us are left between two kernels
     found = causes(e)["launch_bound"]
-    assert found.low == pytest.approx(0.3) and found.high == pytest.approx(0.6) and found.remedy == {"cuda_graph": True}
+    assert found.low == pytest.approx((0.58 * 0.75 - 0.01) / 2, abs=0.01) and found.high == pytest.approx(
+        0.73, abs=0.01
+    )
+    assert found.remedy == {"cuda_graph": True}
 
 
 def test_a_compiled_model_that_is_launch_bound_may_have_breaks_in_its_graphs(tmp_path):
@@ -55,13 +58,14 @@ def test_a_compiled_model_that_is_launch_bound_may_have_breaks_in_its_graphs(tmp
 
 
 def test_a_tracer_s_own_work_is_no_cause(tmp_path):
-    """A step of 10 ms under the tracer and 7 without it: what is idle was idle for 3 ms less."""
+    """A step of 10 ms under the tracer and 9.5 without it: what is idle was idle for 0.5 ms less."""
 
     def make(run, start):
         for at in range(start, start + STEP, 100 * US):
             run.kernel(at + 60 * US, at + 100 * US, at=at + 50 * US)
 
-    assert shares(of(tmp_path, make, steps=timed(step=7.0)))["launch_bound"] == pytest.approx(3 / 7, abs=1e-3)
+    found = shares(of(tmp_path, make, steps=timed(step=9.5)))["launch_bound"]
+    assert found == pytest.approx((9.5 - 4.2) / 9.5, abs=5e-3)
 
 
 def test_waiting_for_the_device_costs_the_lead_that_it_takes(tmp_path):
@@ -86,8 +90,26 @@ def test_a_host_without_a_lead_loses_none(tmp_path):
         for at in range(start + 4 * MS, start + 8 * MS, 100 * US):
             run.kernel(at + 50 * US, at + 100 * US, at=at + 45 * US)
         busy(run, start + 8 * MS, 2 * MS)
+        run.range("logging", start + 9 * MS, start + STEP)  # until the step ends
 
-    assert shares(of(tmp_path, make)) == {"launch_bound": 0.15, "host_sync": 0.05}
+    found = shares(of(tmp_path, make))
+    assert found == {"launch_bound": pytest.approx(0.15, abs=0.01), "host_sync": pytest.approx(0.05, abs=0.001)}
+
+
+def test_a_pause_of_the_host_is_named_by_its_range(tmp_path):
+    """Each step the host writes a checkpoint for 3 ms, which is not loading. As it waits for each step's end it has no
+    lead, with which most of that could be hidden."""
+
+    def make(run, start):
+        run.range("checkpoint", start, start + 3 * MS)
+        busy(run, start, STEP, 3 * MS)
+
+    e = of(tmp_path, make)
+    found = causes(e)["launch_bound"]
+    assert sum(shares(e).values()) == pytest.approx(0.3, abs=0.01) and {*shares(e)} == {"host_sync", "launch_bound"}
+    assert found.remedy == {} and "other processes" in found.advice
+    (pause,) = [fact for fact in found.evidence if fact.what.startswith("pause in")]
+    assert (pause.what, pause.value) == ("pause in checkpoint", pytest.approx(3, abs=0.01))
 
 
 def test_the_loader_s_range(tmp_path):
@@ -136,13 +158,12 @@ def test_pageable_copies(tmp_path):
 
     def make(run, start):
         run.copy(start, start + 5 * MS, 50_000_000, "pageable", at=start, called=start + 5 * MS)
-        busy(run, start, STEP - 500 * US, 5 * MS + 500 * US)
-        run.kernel(start + 9500 * US, start + STEP)
+        busy(run, start, STEP, 5 * MS + 500 * US, launch=5 * MS + 500 * US)
 
     e = of(tmp_path, make, settings=IMAGE)
     found = shares(e)
     assert found["h2d_pageable"] == pytest.approx(0.5 * 0.6 + 0.05, abs=0.01)
-    assert found["h2d_exposed"] == pytest.approx(0.5 * 0.4, abs=0.01)
+    assert found["h2d_exposed"] == pytest.approx(0.5 * 0.4 - 0.05, abs=0.01)  # for 0.5 ms the host launches nothing
     assert causes(e)["h2d_pageable"].remedy == {"pin_memory": True, "non_blocking": True}
 
 
@@ -152,7 +173,7 @@ def test_exposed_pinned_copies_are_hidden_as_far_as_there_is_compute(tmp_path):
         busy(run, start, STEP, 8 * MS)
 
     found = causes(of(tmp_path, make, settings={**IMAGE, "pin_memory": True}))["h2d_exposed"]
-    assert found.share == pytest.approx(0.2 + 0.3) and found.high == pytest.approx(0.8)
+    assert found.share == pytest.approx(0.2 + 0.3, abs=1e-3) and found.high == pytest.approx(0.8, abs=1e-3)
     assert found.remedy == {"non_blocking": True, "device_prefetch": True}
 
 
@@ -162,7 +183,7 @@ def test_weights_on_the_host_are_no_batches(tmp_path):
             run.copy(start + place * 200 * US, start + (place + 1) * 200 * US, 8_000_000, at=start)
         busy(run, start, STEP, 8 * MS)
 
-    assert shares(of(tmp_path, make)) == {"memory_pressure": 0.8}
+    assert shares(of(tmp_path, make)) == {"memory_pressure": pytest.approx(0.8, abs=2e-3)}
 
 
 def samples(**columns):

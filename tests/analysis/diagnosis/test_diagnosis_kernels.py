@@ -142,8 +142,8 @@ def test_recomputed_activations_while_memory_is_empty(tmp_path):
 
 def test_memory_taken_and_given_back(tmp_path):
     def make(run, start):
-        busy(run, start, STEP, 3 * MS)
         run.called("cudaFree", start, start + 3 * MS - 20 * US)
+        busy(run, start, STEP, 3 * MS, launch=3 * MS - 5 * US)
 
     e = of(tmp_path, make, settings={**IMAGE, "empty_cache": True})
     assert shares(e)["allocator_churn"] == pytest.approx(0.298, abs=0.003)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.analysis.diagnosis.diagnosed import MS, STEP, US, busy, causes, of, shares
+from analysis.diagnosis import screen, verdict
+from tests.analysis.diagnosis.diagnosed import GEMM, MS, STEP, US, busy, causes, of, shares
 
 LINKED = {"hosts": [{"gpus": [{"memory_bytes": 140 << 30}] * 2, "topology": "GPU0\tX\tNV18\nGPU1\tNV18\tX"}]}
 
@@ -45,22 +46,36 @@ def test_small_messages(tmp_path):
     assert found["small_messages"] == pytest.approx(0.2 * 19 / 20, abs=0.001)
 
 
-def test_a_late_rank_is_named_with_what_it_does(tmp_path):
-    """Rank 1 loads for 3 ms longer; rank 0 waits for it in the all-reduce, its host for room in the queue."""
+def test_what_a_late_rank_does_is_the_cause_and_names_it(tmp_path):
+    """Rank 1 loads for 3 ms; rank 0 waits for it in the all-reduce, its host for room in the queue."""
 
     def make(run, start):
         if run.rank:
             run.range("data", start, start + 3 * MS)
         else:
-            run.called("cudaLaunchKernel", start + 6 * MS, start + 9 * MS)
+            run.called("cudaLaunchKernel", start + 6 * MS, start + 8510 * US)
         since = 3 * MS * run.rank
         busy(run, start, 5 * MS + since, since)
         run.reduce(start + 5 * MS + since, start + 8500 * US, 400_000_000)
         busy(run, start, STEP, 8500 * US)
 
     found = causes(of(tmp_path, make, ranks=2, record=LINKED))
+    assert found["loader_wait"].rank == 1 and found["loader_wait"].share == pytest.approx(0.3, abs=0.01)
+    assert "straggler" not in found
+
+
+def test_a_rank_whose_device_has_more_to_do_is_a_straggler(tmp_path):
+    """Rank 1 computes for 7 ms, rank 0 for 4, before a reduction of 1 ms and 2 ms more of both."""
+
+    def make(run, start):
+        until = (4 + 3 * run.rank) * MS
+        busy(run, start, until)
+        run.reduce(start + until, start + 8 * MS, 400_000_000)
+        busy(run, start, STEP, 8 * MS)
+
+    found = causes(of(tmp_path, make, ranks=2, record=LINKED))
     assert found["straggler"].rank == 1 and found["straggler"].share == pytest.approx(0.3, abs=0.01)
-    assert "loader_wait" not in found  # rank 0, which waits, has none
+    assert [fact.value for fact in found["straggler"].evidence] == [pytest.approx(9), pytest.approx(6)]
 
 
 def test_a_rank_that_only_began_later_is_none_to_wait_for(tmp_path):
@@ -73,21 +88,28 @@ def test_a_rank_that_only_began_later_is_none_to_wait_for(tmp_path):
                 busy(run, at, 400 * US, launch=-20 * US, piece=400 * US)
             else:
                 busy(run, at, 400 * US, piece=400 * US)
-            run.reduce(at + (900 * US if run.rank else 400 * US), at + MS, 20_000_000)
+            late = at + 900 * US
+            run.reduce(
+                late if run.rank else at + 400 * US, at + MS, 20_000_000, at=late - 20 * US if run.rank else None
+            )
 
     found = causes(of(tmp_path, make, ranks=2, record=LINKED))
     assert "straggler" not in found and found["launch_bound"].share > 0.4
 
 
 def test_ranks_that_take_turns(tmp_path):
+    """In each step the host of one of them is 2 ms late, and has no lead, as it waits for the end of each step: neither
+    rank is at fault."""
+
     def make(run, start):
         late = 2 * MS * ((start // STEP + run.rank) % 2)
-        busy(run, start, 4 * MS + late, late)
+        busy(run, start, 4 * MS + late, late, launch=late)
         run.reduce(start + 4 * MS + late, start + 7 * MS, 400_000_000)
         busy(run, start, STEP, 7 * MS)
 
     found = causes(of(tmp_path, make, count=9, ranks=2, record=LINKED))
-    assert found["straggler"].rank is None and found["straggler"].share == pytest.approx(0.1, abs=0.02)
+    assert "straggler" not in found and {found[kind].rank for kind in ("host_sync", "launch_bound")} == {None}
+    assert found["host_sync"].share + found["launch_bound"].share == pytest.approx(0.2, abs=0.01)
 
 
 def test_no_collectives_no_word_of_communication(tmp_path):
@@ -99,6 +121,30 @@ def test_one_rank_of_several_tells_too_little(tmp_path):
     found = causes(e)
     assert found["exposed_communication"].low == 0 and "straggler" not in found
     assert any("other ranks" in fact.what for fact in found["missing_trace"].evidence)
+
+
+def test_a_run_is_not_healthy_for_want_of_what_would_tell(tmp_path):
+    """Of one rank of two, half of the step is a collective: whether that waits or sends, only the other could tell.
+    The host, which launches once in 10 ms, would hold the step up without it."""
+
+    def make(run, start):
+        busy(run, start, 5 * MS)
+        run.reduce(start + 5 * MS, start + STEP - US, 400_000_000)
+
+    found = verdict.judge(of(tmp_path, make, record=LINKED))
+    assert found.healthy is None and shares(found.evidence) == {}
+    assert "leaves open whether this is healthy" in screen.screen(found)
+
+
+def test_idle_time_without_launching_calls_is_not_called_healthy(tmp_path):
+    def make(run, start):
+        for at in range(start, start + STEP, MS):
+            run.add("kernels", GEMM, at, at + 500 * US, correlation=None, stream=7)
+        run.called("cudaEventSynchronize", start + STEP - US, start + STEP)
+
+    found = verdict.judge(of(tmp_path, make))
+    assert found.healthy is None and shares(found.evidence) == {}
+    assert "leaves open whether this is healthy" in screen.screen(found)
 
 
 def test_pipelines_wait_for_their_stages(tmp_path):

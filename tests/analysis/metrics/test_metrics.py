@@ -8,7 +8,7 @@ import pytest
 
 from analysis.ingest import engine
 from analysis.metrics import intervals
-from analysis.metrics.steps import activities, parts, selection, timeline
+from analysis.metrics.steps import activities, detection, parts, selection, timeline
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
 from analysis.tables import column
@@ -121,6 +121,17 @@ def test_work_launched_before_the_first_step_is_not_its_own(gpu):
     )
     more = gpu | {"runtime": pl.concat([gpu["runtime"], early]), "kernels": pl.concat([gpu["kernels"], kernel])}
     assert windows(more) == [(0, T0 + 110, T0 + 195), (1, T0 + 195, T0 + 320)]
+
+
+@pytest.mark.parametrize(("missing", "counted"), [(0, True), (5, False)])
+def test_a_last_step_whose_work_is_cut_off_does_not_count(missing, counted):
+    """Four steps of ten launches; the capture ends before the last `missing` kernels have run."""
+    steps = pl.DataFrame({"step": range(4), "start_ns": range(0, 400, 100), "end_ns": range(100, 500, 100)})
+    calls = pl.Series(range(0, 400, 10))
+    launched = pl.DataFrame({"launch_ns": calls, "start_ns": calls + 50, "end_ns": calls + 60}).head(40 - missing)
+    steps = steps.with_columns(pl.col("step").cast(pl.Int32))
+    found = detection.windows(steps, launched, calls)
+    assert found["counted"].to_list() == [False, True, True, counted]
 
 
 def test_step_that_launches_nothing(gpu):

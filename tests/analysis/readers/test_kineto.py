@@ -208,6 +208,14 @@ def test_names_of_old_traces(read):
     assert [found[kind]["name"].to_list() for kind in cats.values()] == [[cat] for cat in cats]
 
 
+def test_annotations_of_old_traces(read):
+    """Until PyTorch 1.11 they are operators: PyTorch's own are known by their names."""
+    names = ["ProfilerStep#3", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "Optimizer.step#SGD.step"]
+    found = read([event("Operator", name, 1724000000000000) for name in (*names, "aten::add")]).events
+    assert found["nvtx"]["name"].cast(pl.String).to_list() == names
+    assert found["operators"]["name"].to_list() == ["aten::add"]
+
+
 def test_two_ranks_of_h200():
     zero, one = (kineto.read(DATA / f"kineto-h200-ddp-r{rank}.json.gz") for rank in (0, 1))
     assert zero.problems == one.problems == ()

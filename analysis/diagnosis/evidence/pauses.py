@@ -1,0 +1,40 @@
+"""Where the launching threads pause: in which range of NVTX or annotation, or before which call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.replay.changes import pausing
+from analysis.diagnosis.replay.graph import Graph
+from analysis.metrics.steps import detection
+
+MOST = 3
+"""Places that are told, the longest first."""
+
+
+def longest(lanes: Sequence[Lane], graph: Graph) -> list[tuple[str, float]]:
+    """The places with the longest pauses of the steps that count, ms a step of a rank."""
+    calls, found = graph.calls, defaultdict[str, float](float)
+    steps = max(1, sum(int(own["counted"].sum()) for own in graph.windows))
+    ranges = {lane.rank: _ranges(lane) for lane in lanes}
+    for place in np.flatnonzero(pausing(graph) & graph.counted_calls).tolist():
+        middle = int(calls.start[place] - calls.gap[place] // 2)
+        inside = ranges[int(calls.rank[place])].filter(pl.col("start_ns") <= middle, pl.col("end_ns") > middle)
+        where = inside.sort("start_ns")["name"].to_list()
+        found[where[-1] if where else f"no range, before {calls.name[place]}"] += float(calls.gap[place])
+    ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    return [(where, ns / 1e6 / steps) for where, ns in ordered[:MOST]]
+
+
+def _ranges(lane: Lane) -> pl.DataFrame:
+    """The ranges of the threads that launch, but those of steps."""
+    launching = pl.concat([frame["thread"] for frame in lane.own.values()]).drop_nulls().unique()
+    own = lane.events["nvtx"].filter(pl.col("thread").is_in(launching.implode()))
+    own = own.select("start_ns", "end_ns", pl.col("name").cast(pl.String))
+    step = pl.col("name").str.contains(detection.NUMBERED) | pl.col("name").str.contains(detection.UNNUMBERED)
+    return own.filter(~step)

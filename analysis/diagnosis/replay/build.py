@@ -1,0 +1,32 @@
+"""From a run's events to its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from analysis.diagnosis.replay.device import build_work
+from analysis.diagnosis.replay.graph import Graph
+from analysis.diagnosis.replay.host import build_calls
+from analysis.diagnosis.replay.measured import Frames, Measured
+
+
+def build(events: Mapping[int, Frames], windows: pl.DataFrame) -> Graph:
+    """The graph of a run.
+
+    Args:
+        events: tables of each rank's events, attributed to their launches.
+        windows: the table `windows` of these ranks.
+    """
+    m = Measured.of(events)
+    calls, work = build_calls(m), build_work(m)
+    lanes = windows.sort("rank", "device", "start_ns").partition_by("rank", "device", maintain_order=True)
+    counted_calls, counted_work = np.zeros(len(calls.start), bool), np.zeros(len(work.start), bool)
+    for own in lanes:
+        rank = own["rank"][0]
+        for begin in own.filter("counted")["host_start_ns"].sort().head(1).to_list():
+            counted_calls |= (calls.rank == rank) & (calls.start >= begin)
+            counted_work |= (work.rank == rank) & (m.launched >= begin)
+    return Graph(calls, work, tuple(lanes), counted_calls, counted_work)

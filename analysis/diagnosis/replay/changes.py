@@ -1,0 +1,234 @@
+"""What if: a graph changed as a remedy would change the run. Each change takes a graph and gives one, so that several
+can be made one after the other; only steps that count are changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from analysis.diagnosis.replay.graph import Graph, Mask, is_batch
+from analysis.diagnosis.thresholds import PAUSE
+
+Floats = npt.NDArray[np.float64]
+
+ASYNCHRONOUS_NS = 10_000
+"""What the call of a copy takes that the host need not wait for."""
+LARGE_BYTES = 1 << 20
+CACHED_NS = 1_000
+"""What asking PyTorch's cache for memory takes in place of the driver."""
+
+
+def compose(*made: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
+    """The changes one after the other."""
+    return lambda graph: functools.reduce(lambda changed, change: change(changed), made, graph)
+
+
+def change_calls(graph: Graph, where: Mask, **columns: npt.ArrayLike) -> Graph:
+    """The graph with other columns of these calls."""
+    chosen = where & graph.counted_calls
+    return dataclasses.replace(graph, calls=_replaced(graph.calls, chosen, columns))
+
+
+def change_work(graph: Graph, where: Mask, **columns: npt.ArrayLike) -> Graph:
+    """The graph with other columns of this work."""
+    chosen = where & graph.counted_work
+    return dataclasses.replace(graph, work=_replaced(graph.work, chosen, columns))
+
+
+def _replaced(table: Any, chosen: Mask, columns: dict[str, npt.ArrayLike]) -> Any:
+    new = {name: np.where(chosen, values, getattr(table, name)).astype(np.int64) for name, values in columns.items()}
+    return dataclasses.replace(table, **new)
+
+
+def only_on(before: Graph, after: Graph, rank: int) -> Graph:
+    """`before`, with calls and work of this rank as in `after`."""
+    return dataclasses.replace(
+        before,
+        calls=_merged(before.calls, after.calls, before.calls.rank == rank),
+        work=_merged(before.work, after.work, before.work.rank == rank),
+    )
+
+
+def _merged(before: Any, after: Any, chosen: Mask) -> Any:
+    names = [
+        field.name
+        for field in dataclasses.fields(before)
+        if getattr(before, field.name) is not getattr(after, field.name)
+    ]
+    return dataclasses.replace(before, **{n: np.where(chosen, getattr(after, n), getattr(before, n)) for n in names})
+
+
+def everywhere(graph: Graph) -> Mask:
+    return np.ones(len(graph.calls.start), bool)
+
+
+def without_tracer(graph: Graph, each_ns: float) -> Graph:
+    """As if the tracer did not add so much to each call; it takes some of that in the call and some after it. All steps
+    are changed."""
+    calls = graph.calls
+    in_call = np.minimum(each_ns, np.maximum(0, calls.least - CACHED_NS))
+    after = np.minimum(each_ns - in_call, np.maximum(0, calls.gap - calls.loading_gap) * 0.8)
+    least, gap = (calls.least - in_call).astype(np.int64), (calls.gap - after).astype(np.int64)
+    return dataclasses.replace(graph, calls=dataclasses.replace(calls, least=least, gap=gap))
+
+
+def without_loading(graph: Graph) -> Graph:
+    """Batches are there when the loop asks for them."""
+    calls = graph.calls
+    gap = calls.gap - np.minimum(calls.loading_gap, np.maximum(calls.gap, 0))
+    return change_calls(graph, everywhere(graph), gap=gap, least=np.maximum(0, calls.least - calls.loading))
+
+
+def without_pauses(graph: Graph) -> Graph:
+    """The launching threads do nothing between calls that takes longer than dispatch does, but for loading."""
+    return change_calls(graph, pausing(graph), gap=graph.calls.loading_gap)
+
+
+def pausing(graph: Graph) -> Mask:
+    """Calls before which the launching threads do other work than dispatch and loading."""
+    return np.asarray(graph.calls.gap - graph.calls.loading_gap >= PAUSE.value)
+
+
+def without_launches(graph: Graph) -> Graph:
+    """Launches cost as little as in a captured CUDA graph, and all begins as soon as it can."""
+    calls, work = graph.calls, graph.work
+    short = calls.gap - calls.loading_gap < PAUSE.value
+    changed = change_calls(graph, short, gap=np.minimum(calls.gap, calls.loading_gap))
+    launching = (calls.least < PAUSE.value) & ~calls.allocates
+    changed = change_calls(changed, launching, least=np.minimum(calls.least, calls.loading))
+    return change_work(changed, np.ones(len(work.start), bool), launch_lag=np.minimum(work.launch_lag, CACHED_NS))
+
+
+def of_batches(graph: Graph, source: str | None = None) -> Mask:
+    """Work that copies batches to a device, from this kind of memory."""
+    chosen = is_batch(graph.work.frame)
+    return chosen if source is None else chosen & _text(graph, "source", source)
+
+
+def _text(graph: Graph, column: str, value: str) -> Mask:
+    return graph.work.frame.select((pl.col(column) == value).fill_null(False)).to_series().to_numpy()
+
+
+def waits_for_batches(graph: Graph, copies: Mask) -> Mask:
+    """Calls that make these copies, and those right after them that wait for them, as `tensor.to(device)` does."""
+    out = np.zeros(len(graph.calls.start), bool)
+    made = graph.work.call[copies]
+    out[made[made >= 0]] = True
+    follows = (graph.calls.after >= 0) & graph.calls.synchronizes & (graph.calls.waits_for >= 0)
+    return out | (follows & out[graph.calls.after])
+
+
+def without_waits(graph: Graph) -> Graph:
+    """The host does not wait for its device, except for room in the queue, for memory and for copies of batches."""
+    return change_calls(graph, synchronizing(graph), waits_for=-1)
+
+
+def synchronizing(graph: Graph) -> Mask:
+    """Calls that wait for the device in the middle of the step's work: by themselves, or for numbers that they copy."""
+    reads = np.zeros(len(graph.calls.start), bool)
+    numbers = graph.work.call[
+        _text(graph, "direction", "DtoH") | (_text(graph, "direction", "HtoD") & ~of_batches(graph))
+    ]
+    reads[numbers[numbers >= 0]] = True
+    waits = graph.calls.waits_for >= 0
+    return waits & (graph.calls.synchronizes | reads) & ~waits_for_batches(graph, of_batches(graph))
+
+
+def without_offload(graph: Graph) -> Graph:
+    """Weights and states live on the device: no large copies to or from the host, no waits for them, and no pauses in
+    which the host computes the optimizer's step."""
+    either = _text(graph, "direction", "HtoD") | _text(graph, "direction", "DtoH")
+    large = either & (graph.work.frame["bytes"].fill_null(0) >= LARGE_BYTES).to_numpy()
+    return without_pauses(_unwaited(change_work(graph, large, duration=0), large))
+
+
+def without_allocations(graph: Graph) -> Graph:
+    """Memory is there: no call of the driver's allocator, and none of its waits."""
+    least = np.minimum(graph.calls.least, CACHED_NS)
+    return change_calls(graph, graph.calls.allocates, waits_for=-1, least=least)
+
+
+def with_pinned_batches(graph: Graph, bytes_per_s: float) -> Graph:
+    """Batches are copied from page-locked memory at this rate, and the host does not wait for that; nor does it
+    pause between them and the next kernel, while the memory of the batch goes back to the system."""
+    copies = of_batches(graph, "pageable")
+    size = graph.work.frame["bytes"].fill_null(0).to_numpy()
+    fast = np.minimum(graph.work.duration, size * 1e9 / bytes_per_s)
+    changed = _unwaited(change_work(graph, copies, duration=fast), copies)
+    pauses = until_next_kernel(graph, copies) & (graph.calls.gap >= PAUSE.value)
+    return change_calls(changed, pauses, gap=changed.calls.loading_gap)
+
+
+def until_next_kernel(graph: Graph, copies: Mask) -> Mask:
+    """Calls after these copies up to the next launch of a kernel on the rank."""
+    calls, work = graph.calls, graph.work
+    kernels = np.unique(work.call[work.frame["direction"].is_null().to_numpy() & (work.call >= 0)])
+    made = np.unique(work.call[copies & (work.call >= 0)])
+    after = np.searchsorted(kernels, made, side="right")
+    last = np.where(after < len(kernels), kernels[np.minimum(after, len(kernels) - 1)], made) if len(kernels) else made
+    ends = np.zeros(len(calls.start) + 1, np.int64)
+    np.add.at(ends, made + 1, 1)
+    np.add.at(ends, last + 1, -1)
+    return np.cumsum(ends)[:-1] > 0
+
+
+def with_batches_ahead(graph: Graph) -> Graph:
+    """Batches are copied on a stream of their own while the step before computes: nothing waits for them. What the link
+    allows is for the caller to see (`copying_ns`)."""
+    copies = of_batches(graph)
+    return _unwaited(change_work(graph, copies, duration=0), copies)
+
+
+def copying_ns(graph: Graph) -> float:
+    """Time of the copies of batches of a device, ns a step."""
+    steps = sum(int(own["counted"].sum()) for own in graph.windows)
+    return float(graph.work.duration[of_batches(graph) & graph.counted_work].sum()) / max(steps, 1)
+
+
+def _unwaited(graph: Graph, copies: Mask) -> Graph:
+    waiting = waits_for_batches(graph, copies)
+    return change_calls(graph, waiting, waits_for=-1, least=np.minimum(graph.calls.least, ASYNCHRONOUS_NS))
+
+
+def communication(graph: Graph) -> Mask:
+    return _text(graph, "category", "communication")
+
+
+def with_messages(graph: Graph, factor: Floats, kept: Floats) -> Graph:
+    """Each piece of work takes `factor` of its time, and `kept` of it is launched: so much is left of its launch and of
+    what the host did for it since the launch before."""
+    work, calls = graph.work, graph.calls
+    launches = np.zeros(len(calls.start), bool)
+    launches[work.call[work.call >= 0]] = True
+    share = np.ones(len(calls.start))
+    for place in np.flatnonzero((kept < 1) & (work.call >= 0)).tolist():
+        call = work.call[place]
+        while True:
+            share[call] = min(share[call], kept[place])
+            call = calls.after[call]
+            if call < 0 or launches[call]:
+                break
+    changed = change_work(graph, factor < 1, duration=work.duration * factor)
+    return change_calls(changed, share < 1, gap=calls.gap * share, least=calls.least * share)
+
+
+def without_communication(graph: Graph) -> Graph:
+    """Nothing is sent; ranks still wait for each other."""
+    return change_work(graph, communication(graph), duration=0)
+
+
+def with_device_of_others(graph: Graph, rank: int) -> Graph:
+    """The rank's kernels and copies take in all what the other ranks' take in the mean."""
+    work = graph.work
+    own = (work.rank == rank) & ~communication(graph)
+    others = (work.rank != rank) & ~communication(graph) & graph.counted_work
+    mine, count = float(work.duration[own & graph.counted_work].sum()), len(np.unique(work.rank[others]))
+    theirs = float(work.duration[others].sum()) / max(count, 1)
+    return change_work(graph, own, duration=work.duration * theirs / mine) if 0 < theirs < mine else graph

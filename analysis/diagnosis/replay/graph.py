@@ -1,0 +1,104 @@
+"""The traced window as a graph of what had to wait for what, so that it can be run again with something changed.
+
+Two kinds of nodes: calls of CUDA by the threads that launch, and work on the devices. A call follows another one after
+what the host did between them; a backward pass in a thread of its own follows what the main thread called last. Work
+begins after its launch, after the work before it on its stream, and after work on other streams that it was told to
+wait for. A call that waits for its device ends after that work; a collective ends on all ranks after the last of them
+has come. Of several reasons to wait the last one keeps its whole measured lag, so that an unchanged graph gives the
+measured times again.
+
+The idea is that of Daydream (Zhu et al., USENIX ATC 2020), across ranks as in dPRO (Hu et al., MLSys 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from analysis.metrics.steps import parts
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls of the threads that launch, by rank and start. Arrays of shape (calls,), ns.
+
+    Attributes:
+        rank, start, end: as they were measured; `name`: of each.
+        allocates: whether the call asks for memory or gives it back; `synchronizes`: whether it is one of WAITS.
+        after: the call that it follows, -1 for none; `gap`: from the end of that one to its start.
+        least: how long it takes without what it waits for.
+        waits_for: the work that it ends after, -1 for none; `lag`: from the end of that work to its own.
+        loading_gap, loading: of `gap` and of the call itself, what the thread waited for its loader.
+    """
+
+    rank: Ints
+    start: Ints
+    end: Ints
+    name: pl.Series
+    allocates: Mask
+    synchronizes: Mask
+    after: Ints
+    gap: Ints
+    least: Ints
+    waits_for: Ints
+    lag: Ints
+    loading_gap: Ints
+    loading: Ints
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work on the devices by start. Arrays of shape (work,), ns.
+
+    Attributes:
+        rank, start, end: as they were measured.
+        lane: a number for each stream of each rank; `previous`: the work before on it, -1 for none.
+        call: the call that launched it, -1 where the trace has none; `launched`: when that began, else its own start.
+        duration: how long it runs; of a matched collective, after the last rank has come.
+        launch_lag: from the start of its call; `stream_lag`: from the end of the work before it on its stream.
+        waits: for work on other streams, by the place of what waits; `wait_lag`: from the end of the last of it.
+        group: of the same collective on all ranks, -1 for none.
+        frame: what it is: category, bytes, direction, source.
+        unexplained: how much later it began than all that it waits for explains.
+    """
+
+    rank: Ints
+    start: Ints
+    end: Ints
+    lane: Ints
+    previous: Ints
+    call: Ints
+    launched: Ints
+    duration: Ints
+    launch_lag: Ints
+    stream_lag: Ints
+    waits: Mapping[int, Sequence[int]]
+    wait_lag: Ints
+    group: Ints
+    frame: pl.DataFrame
+    unexplained: Ints
+
+
+@dataclass(frozen=True)
+class Graph:
+    """`windows`: of each device of each rank, its steps (table `windows`) that the trace has, in order. `counted_calls`
+    and `counted_work`: what belongs to steps that count, and so may be changed."""
+
+    calls: Calls
+    work: Work
+    windows: tuple[pl.DataFrame, ...]
+    counted_calls: Mask
+    counted_work: Mask
+
+
+def is_batch(frame: pl.DataFrame) -> Mask:
+    """Whether work (`Work.frame`) is the copy of a batch to its device."""
+    large = (pl.col("direction") == "HtoD") & (pl.col("bytes") >= parts.LEAST_BATCH_BYTES)
+    return frame.select(large.fill_null(False)).to_series().to_numpy()

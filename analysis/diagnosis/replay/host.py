@@ -1,0 +1,140 @@
+"""The calls of a graph: what each follows, what it waits for, and how much of it is waiting for a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from analysis.diagnosis.replay.graph import Calls, Ints, Mask, is_batch
+from analysis.diagnosis.replay.measured import Measured, by_rank
+from analysis.metrics.steps import parts, selection
+
+WAITS = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)\w*$"
+"""Calls that come back when work is done."""
+RETURN_NS = 60_000
+"""A call that waited for work comes back within so long of its end."""
+NOTICEABLE_NS = 30_000
+"""A launch takes some 5 us; one that takes longer may have waited."""
+QUEUE = 512
+"""A launch can only wait for room where so much work is launched and not begun; CUDA's queues hold some 1,000."""
+STUCK_NS = 1_000_000
+"""A launch that takes longer waits for room even if that much work is not in the trace, which may begin later."""
+WAIT_NS = 3_000
+"""What a call takes that waits for work which is done."""
+
+
+def build_calls(m: Measured) -> Calls:
+    """The calls of all ranks."""
+    rank, start, end = (m.called[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
+    name = m.called["name"]
+    allocates = name.str.contains(parts.ALLOCATOR).to_numpy()
+    synchronizes = name.str.contains(WAITS).to_numpy() & ~allocates
+    after, gap = _order(rank, start, end)
+    waits_for, lag = _blocking(m, synchronizes, allocates)
+    took = end - start
+    waited = np.zeros(len(start), bool)
+    waited[waits_for >= 0] = m.end[waits_for[waits_for >= 0]] > start[waits_for >= 0]
+    loading_gap, loading = _loading(m, after, gap)
+    return Calls(
+        rank, start, end, name, allocates, synchronizes, after, gap,
+        np.where(waited, np.minimum(took, WAIT_NS), took), waits_for, lag, loading_gap, loading,
+    )  # fmt: skip
+
+
+def _order(rank: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """The call that each call follows: of its rank's, the last that had ended; and the time between them."""
+    after = np.full(len(start), -1)
+    for own in by_rank(rank):
+        ended = own[np.argsort(end[own], kind="stable")]
+        place = np.searchsorted(end[ended], start[own], side="right") - 1
+        found = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
+        for late in np.flatnonzero(found >= own):  # calls without length, at one time
+            found[late] = own[late - 1] if late and end[own[late - 1]] <= start[own[late]] else -1
+        after[own] = found
+    return after, np.where(after >= 0, start - end[after], 0)
+
+
+def _blocking(m: Measured, synchronizes: Mask, allocates: Mask) -> tuple[Ints, Ints]:
+    """The work that each call waits for (-1 for none), and how long after its end the call comes back, ns."""
+    rank, start, end = (m.called[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
+    waits_for, lag = np.full(len(start), -1), np.zeros(len(start), np.int64)
+    copies = np.zeros(len(start), bool)
+    launching = m.call[m.call >= 0]
+    copies[launching] = m.called["name"].str.contains("Memcpy").to_numpy()[launching]
+    long = end - start > NOTICEABLE_NS
+    lane = _lanes_waited_for(m)
+    for there in by_rank(m.rank):
+        own = np.flatnonzero(rank == m.rank[there[0]])
+        queued = np.searchsorted(np.sort(m.launched[there]), start[own])
+        queued -= np.searchsorted(np.sort(m.start[there]), start[own])
+        full = (queued >= QUEUE) | (end - start > STUCK_NS)[own]
+        may = synchronizes[own] | (long[own] & (allocates[own] | copies[own] | full))
+        asked = own[may]
+        for each in np.unique(lane[asked]):
+            group, some = asked[lane[asked] == each], there[m.lane[there] == each]
+            found, late = _waited_for(m, group, some if len(some) else there, synchronizes)
+            waits_for[group], lag[group] = found, late
+    return waits_for, lag
+
+
+def _waited_for(m: Measured, asked: Ints, there: Ints, synchronizes: Mask) -> tuple[Ints, Ints]:
+    """What these calls wait for, and the lags, ns: the last of this work to end within the call; for a call that found
+    its device idle, the last that was launched before."""
+    start, end = (m.called[name].to_numpy()[asked] for name in ("start_ns", "end_ns"))
+    ended = there[np.argsort(m.end[there], kind="stable")]
+    place = np.searchsorted(m.end[ended], end, side="right") - 1
+    last = ended[np.maximum(place, 0)]
+    waited = (place >= 0) & (m.end[last] > start) & (end - m.end[last] <= RETURN_NS) & (m.start[last] < end)
+    waited &= (m.launched[last] <= start) | (m.call[last] < 0)
+    queued = there[np.argsort(m.launched[there], kind="stable")]
+    place = np.searchsorted(m.launched[queued], start, side="right") - 1
+    before = queued[np.maximum(place, 0)]
+    idle = ~waited & synchronizes[asked] & (place >= 0) & (m.end[before] <= start)
+    found = np.where(waited, last, np.where(idle, before, -1))
+    return found, np.where(waited, end - m.end[last], np.minimum(end - start, WAIT_NS))
+
+
+def _lanes_waited_for(m: Measured) -> Ints:
+    """The lane that each call waits for, -1 where the trace does not say."""
+    out = np.full(m.called.height, -1)
+    found = []
+    for rank, own in m.events.items():
+        rows = own["syncs"].drop_nulls(["correlation", "device", "stream"]).unique("correlation", keep="first")
+        keys = ("correlation", "device", "stream")
+        found.append(rows.select(pl.lit(rank, dtype=pl.Int64).alias("rank"), *(pl.col(k).cast(pl.Int64) for k in keys)))
+    lanes = m.frame.select("rank", "device", "stream", "lane").unique()
+    waits = pl.concat(found).join(lanes, on=["rank", "device", "stream"])
+    joined = m.called.with_row_index("call").join(waits, on=["rank", "correlation"])
+    out[joined["call"].to_numpy()] = joined["lane"].to_numpy()
+    return out
+
+
+def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
+    """Of the time before each call, and of the call itself, what its thread waited for a batch, ns.
+
+    Without a range that tells, it is what passes before the copy of a batch since the last launch, but for what usually
+    lies between two calls.
+    """
+    rank, start, end, thread = (m.called[name].to_numpy() for name in ("rank", "start_ns", "end_ns", "thread"))
+    before, inside = np.zeros(len(start), np.int64), np.zeros(len(start), np.int64)
+    ranges = {each: selection.filter_by_name(own["nvtx"], parts.DATA) for each, own in m.events.items()}
+    if any(frame.height for frame in ranges.values()):
+        for each, frame in ranges.items():
+            own = np.flatnonzero(rank == each)
+            threads = np.unique(thread[own]).tolist()
+            covered = selection.covered_time(frame.filter(pl.col("thread").is_in(threads)))
+            if len(covered):
+                before[own] = parts.lengths_inside(covered, start[own] - np.maximum(gap[own], 0), start[own])
+                inside[own] = parts.lengths_inside(covered, start[own], end[own])
+        return before, inside
+    launches = np.zeros(len(start), bool)
+    launches[m.call[m.call >= 0]] = True
+    usual = int(np.median(gap[gap >= 0])) if (gap >= 0).any() else 0
+    copied = m.call[is_batch(m.frame)]
+    for call in np.unique(copied[copied >= 0]).tolist():
+        while call >= 0:
+            before[call] = max(0, gap[call] - usual)
+            call = after[call]
+            if launches[call]:
+                break
+    return before, inside

@@ -1,0 +1,70 @@
+"""A run, and how long its steps would take if something were changed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.diagnosis.replay import changes, times
+from analysis.diagnosis.replay.graph import Graph, Mask
+
+Change = Callable[[Graph], Graph]
+MOST_TRACER_NS = 10_000
+"""A tracer adds 3 to 6 us to a call (H200s, nsys: launch-bound jobs of tests/data/labelled with and without it)."""
+_ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """`graph`: the run. Times are means over devices and steps that count, ns."""
+
+    graph: Graph
+
+    @functools.cached_property
+    def step_ns(self) -> float:
+        return self.after()
+
+    def after(self, *made: Change) -> float:
+        """The time of a step after these changes, one after the other."""
+        graph = functools.reduce(lambda graph, change: change(graph), made, self.graph)
+        found = [own for own in times.periods(graph, times.replay(graph)) if len(own)]
+        return float(np.mean([own.mean() for own in found])) if found else np.nan
+
+    def gain(self, *made: Change, then: Change | None = None) -> float:
+        """The share of the step that changes give back, 0 to 1; with `then`, what this one gives on top of the rest."""
+        if not self.step_ns > 0:
+            return 0.0
+        before, made = (self.after(*made), (*made, then)) if then else (self.step_ns, made)
+        return max(0.0, before - self.after(*made)) / self.step_ns
+
+    @functools.cached_property
+    def launching(self) -> Mask:
+        """Calls that launch work."""
+        found = np.zeros(len(self.graph.calls.start), bool)
+        found[self.graph.work.call[self.graph.work.call >= 0]] = True
+        return found
+
+    def calls_a_step(self, chosen: Mask) -> tuple[float, float]:
+        """How many of these calls there are, and how long they take, ns: of a rank, a step."""
+        calls, counted = self.graph.calls, chosen & self.graph.counted_calls
+        steps = max(1, sum(int(own["counted"].sum()) for own in self.graph.windows))
+        return float(counted.sum()) / steps, float((calls.end - calls.start)[counted].sum()) / steps
+
+    def of_rank(self, change: Change, rank: int) -> Change:
+        """The change, made on this rank alone."""
+        return lambda graph: changes.only_on(graph, change(graph), rank)
+
+    def untraced(self, step_ns: float) -> WhatIf:
+        """The run without what a tracer adds to each call, so much that a step takes as long as it did without one; the
+        run itself where that is no shorter."""
+        if not step_ns < self.step_ns:
+            return self
+        least, most = 0.0, float(MOST_TRACER_NS)
+        for _ in range(_ROUNDS):
+            middle = (least + most) / 2
+            longer = WhatIf(changes.without_tracer(self.graph, middle)).step_ns > step_ns
+            least, most = (middle, most) if longer else (least, middle)
+        return WhatIf(changes.without_tracer(self.graph, most))

@@ -1,0 +1,37 @@
+"""Lines of a script that are to blame for a cause, as jobs/hook saw them at work."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from analysis.diagnosis.cause import Cause, Fact
+from analysis.diagnosis.evidence.evidence import Evidence
+
+DOES = {
+    "loader_wait": ("DataLoader",),
+    "cpu_preprocessing": ("DataLoader",),
+    "h2d_pageable": ("DataLoader", "copy to the GPU"),
+    "h2d_exposed": ("DataLoader", "copy to the GPU"),
+    "host_sync": ("wait for the GPU", "torch.cuda.synchronize"),
+    "allocator_churn": ("torch.cuda.empty_cache",),
+    "memory_pressure": ("torch.cuda.empty_cache",),
+    "exposed_communication": ("DistributedDataParallel",),
+    "small_messages": ("DistributedDataParallel",),
+    "slow_interconnect": ("DistributedDataParallel",),
+}
+"""What a line does that leads to this kind of cause."""
+MOST_LINES = 3
+"""Lines of one kind that are told, the most frequent first."""
+
+
+def with_lines(e: Evidence, cause: Cause) -> Cause:
+    """The cause with the script's lines among its evidence."""
+    facts = []
+    for what in DOES.get(cause.kind, ()):
+        counts: dict[str, int] = {}
+        for rank in e.results:
+            for line, count in rank.places.get(what, {}).items():
+                counts[line] = max(count, counts.get(line, 0))
+        for line, count in sorted(counts.items(), key=lambda item: -item[1])[:MOST_LINES]:
+            facts.append(Fact(f"{what}: {line}", count, "times", "rankR.result.json"))
+    return dataclasses.replace(cause, evidence=(*cause.evidence, *facts)) if facts else cause

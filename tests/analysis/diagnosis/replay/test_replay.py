@@ -1,0 +1,184 @@
+"""Replays: of timelines whose outcome is known, and of recorded runs that are told in another way."""
+
+import re
+import time
+
+import numpy as np
+import polars as pl
+import pytest
+
+from analysis.diagnosis import verdict
+from analysis.diagnosis.evidence import sources
+from analysis.diagnosis.replay import changes, times
+from analysis.diagnosis.replay.build import build
+from analysis.diagnosis.replay.what_if import WhatIf
+from analysis.ingest import trace_tables
+from tests.analysis.diagnosis.diagnosed import LAUNCH, MS, STEP, US, busy, causes, of
+from tests.fakes.ranks import unpack
+
+
+def loading(run, start):
+    """6 ms of a step pass before the batch is there."""
+    run.range("data", start, start + 6 * MS)
+    busy(run, start, STEP, 6 * MS)
+
+
+def what_if(tmp_path, make, **more):
+    return of(tmp_path, make, **more).what_if
+
+
+def test_without_a_change_a_replay_gives_the_measured_times(tmp_path):
+    graph = what_if(tmp_path, loading, ranks=2).graph
+    again = times.replay(graph)
+    assert again.work_start.tolist() == graph.work.start.tolist() and again.work_end.tolist() == graph.work.end.tolist()
+    assert again.call_start.tolist() == graph.calls.start.tolist()
+    assert again.call_end.tolist() == graph.calls.end.tolist()
+
+
+def test_a_faster_device_helps_no_more_than_the_host_lets_it(tmp_path):
+    """The host launches a piece each ms, 0.9 ms of which it computes: twice as fast, the GPU waits for the host."""
+
+    def make(run, start):
+        for at in range(start, start + STEP, MS):
+            run.kernel(at + LAUNCH, at + LAUNCH + 900 * US, at=at)
+
+    found = what_if(tmp_path, make)
+    half = found.graph.work.duration // 2
+    assert found.after(lambda graph: changes.change_work(graph, half > 0, duration=half)) > 0.95 * STEP
+    assert found.gain(changes.without_launches) == pytest.approx(0.1, abs=0.01)
+
+
+def test_what_two_changes_give_together(tmp_path):
+    """Of a step 6 ms are loading. The GPU's 4 ms at half their time give nothing first, and 2 ms afterwards."""
+    found = what_if(tmp_path, loading)
+    half = found.graph.work.duration // 2
+
+    def faster(graph):
+        return changes.change_work(graph, half > 0, duration=half)
+
+    assert found.gain(changes.without_loading) == pytest.approx(0.6, abs=1e-3)
+    assert found.gain(changes.without_loading, then=faster) == pytest.approx(0.2, abs=1e-3)
+
+
+def test_a_change_on_one_rank(tmp_path):
+    """Rank 1 loads for 6 ms, and both meet at the end of the step: on rank 0 there is nothing to gain."""
+
+    def make(run, start):
+        since = 6 * MS if run.rank else 0
+        if run.rank:
+            run.range("data", start, start + since)
+        busy(run, start, 3 * MS + since, since)
+        run.reduce(start + 3 * MS + since, start + STEP, 100_000_000)
+
+    found = what_if(tmp_path, make, ranks=2)
+    alone = [found.gain(found.of_rank(changes.without_loading, rank)) for rank in (0, 1)]
+    assert alone == [0.0, pytest.approx(found.gain(changes.without_loading))] and alone[1] > 0.5
+
+
+def test_a_tracer_s_part_is_found_from_the_untraced_step(tmp_path):
+    """100 launches a step that a tracer made 5 us longer each: without it the host-bound step takes 9.5 ms."""
+
+    def make(run, start):
+        for at in range(start, start + STEP, 100 * US):
+            run.kernel(at + 10 * US, at + 60 * US, at=at)
+
+    found = what_if(tmp_path, make)
+    assert found.untraced(9.5 * MS).step_ns == pytest.approx(9.5 * MS, rel=1e-3)
+    assert found.untraced(STEP).graph is found.graph
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The tables of two ranks of DDP, recorded on H200s, and the diagnosis of these."""
+    folder = tmp_path_factory.mktemp("ddp")
+    traces = [unpack(f"ddp-r{rank}", folder) for rank in (0, 1)]
+    trace_tables.write_all(traces, folder / "tables")
+    return folder / "tables"
+
+
+def retold(folder, target, **changed):
+    """The tables with some of them changed, by name."""
+    target.mkdir()
+    for path in folder.glob("*.parquet"):
+        frame = pl.read_parquet(path)
+        changed.get(path.stem, changed.get("every", lambda frame: frame))(frame).write_parquet(target / path.name)
+    return sources.from_tables(target)
+
+
+def ranked(e):
+    return [(cause.kind, round(cause.share, 3)) for cause in verdict.judge(e).causes if cause.share]
+
+
+def swapped(frame):
+    names = [name for name in ("rank", "late_rank") if name in frame.columns]
+    return frame.with_columns((1 - pl.col(name)).alias(name) for name in names)
+
+
+def later(frame):
+    moments = [name for name in frame.columns if re.match(r"((host|launch|others|first)_)?(start|end)?_?ns$", name)]
+    return frame.with_columns(pl.col(moments) + 10**15)
+
+
+def test_ranks_have_no_order_and_clocks_no_beginning(recorded, tmp_path):
+    plain = sources.from_tables(recorded)
+    for name, change in (("swapped", swapped), ("later", later)):
+        assert ranked(retold(recorded, tmp_path / name, every=change)) == ranked(plain)
+    other = retold(recorded, tmp_path / "again", every=swapped)
+    ranks = {(cause.kind, cause.rank) for cause in verdict.judge(plain).causes}
+    assert {(kind, None if rank is None else 1 - rank) for kind, rank in ranks} == {
+        (cause.kind, cause.rank) for cause in verdict.judge(other).causes
+    }
+
+
+def test_other_names_of_ranges_change_nothing(recorded, tmp_path):
+    names = pl.col("name").cast(pl.String)
+    step = names.str.contains(r"^step \d+$")
+
+    def renamed(frame):
+        told = pl.when(step).then(names).otherwise(names + " of mine")
+        return frame.with_columns(told.cast(pl.Categorical()).alias("name"))
+
+    first = ranked(sources.from_tables(recorded))[0]
+    found = ranked(retold(recorded, tmp_path / "renamed", nvtx=renamed))[0]
+    assert found[0] == first[0] == "launch_bound" and found[1] == pytest.approx(first[1], abs=0.03)
+
+
+def test_one_rank_of_two_says_what_it_lacks(recorded, tmp_path):
+    def alone(frame):
+        return frame.filter(pl.col("rank") == 0) if "rank" in frame.columns else frame
+
+    e = retold(
+        recorded,
+        tmp_path / "alone",
+        every=alone,
+        collectives=lambda f: alone(f).with_columns(
+            late_rank=pl.lit(None, pl.Int64), matched_ranks=pl.lit(None, pl.Int64), transfer_ns=pl.lit(None, pl.Int64)
+        ),
+    )
+    found = causes(e)
+    assert ranked(e)[0][0] == "launch_bound" and "straggler" not in found
+    assert any("other ranks" in fact.what for fact in found["missing_trace"].evidence)
+
+
+def test_a_million_pieces_of_work_take_seconds(tmp_path):
+    """Built and run: 4.2 s on two cores of a laptop's speed; a tenth of it here, for machines that do more."""
+    count, rng = 100_000, np.random.default_rng(0)
+    launch, length = np.cumsum(rng.integers(4_000, 9_000, count)), rng.integers(1_000, 9_000, count)
+    done = np.cumsum(length)
+    start = np.maximum.accumulate(launch + LAUNCH - (done - length)) + done - length
+    e = of(tmp_path, busy)
+    events = dict(e.lanes[0].events)
+    kernels = pl.DataFrame(
+        {"start_ns": start, "end_ns": start + length, "launch_ns": launch, "launch_end_ns": launch + 3}
+    )
+    kernels = kernels.with_columns(device=0, stream=7, thread=1, category=pl.lit("gemm"), name=pl.lit("k"))
+    calls = {"start_ns": launch, "end_ns": launch + 3_000, "correlation": np.arange(count)}
+    events["runtime"] = pl.DataFrame(calls).with_columns(thread=1, name=pl.lit("cudaLaunchKernel", pl.Categorical()))
+    events["kernels"] = kernels
+    edges = np.linspace(0, launch[-1] + 3_000, 6).astype(np.int64)
+    bounds = {"start_ns": edges[:-1], "end_ns": edges[1:], "host_start_ns": edges[:-1], "host_end_ns": edges[1:]}
+    windows = pl.DataFrame({"step": range(5), **bounds}).with_columns(rank=0, device=0, counted=pl.col("step") > 0)
+    begun = time.perf_counter()
+    found = WhatIf(build({0: events}, windows))
+    assert times.replay(found.graph).work_start.tolist() == start.tolist()
+    assert time.perf_counter() - begun < 5
