@@ -39,5 +39,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def after_import(callbacks: dict[str, Callback]) -> None:
-    """Call these when the modules of these names are imported; each once."""
+    """Call these when the modules of these names are imported, at once of those that are already; each once."""
+    for name in callbacks.keys() & sys.modules.keys():
+        callbacks.pop(name)(sys.modules[name])
     sys.meta_path.insert(0, Finder(callbacks))

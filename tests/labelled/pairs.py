@@ -1,0 +1,321 @@
+"""Measures what the fix of each script gives: both sides in turns, three starts each, none of them traced.
+
+    python -m tests.labelled.pairs OUT --peers DIR --images DIR [--names a,b] [--gpus 2] [--repeats 3] [--seconds 500]
+
+Most of a short start is Python that is loaded, so this process loads what the scripts import, and each rank is forked
+from it; CUDA begins in the rank. The first start of the slow side goes on after its timed steps and is traced by the
+PyTorch profiler: OUT/points/NAME is the point that a launch would have left. OUT/pairs/NAME.json has the means of the
+timed steps of each start. What OUT has already is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import runpy
+import shutil
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs.host import facts
+from jobs.point import plan
+from jobs.point.point import Point
+from jobs.rank import script
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import read_json, write_json
+from jobs.record.launch_files import Job, RankResult
+from jobs.record.record import NvmlUse, Record, TracerUse, write_record
+from jobs.record.record import Run as RunEntry
+from jobs.record.record import Runs
+from jobs.sweep.order import Order
+from tests.labelled import scripts
+from tests.labelled.scripts import ScriptRun
+
+LOADED = (
+    "torch", "torch._dynamo", "torch.distributed", "torchvision", "torchmetrics", "lightning", "transformers.trainer",
+    "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2", "torch_geometric.nn",
+)  # fmt: skip
+POLL_S = 0.02
+FIRST_PORT = 29_600
+
+
+@dataclass
+class Start:
+    """One start of one side, under way. `pids`: by rank."""
+
+    run: ScriptRun
+    point: Point
+    side: str
+    number: int
+    folder: RunFolder
+    gpus: list[int]
+    deadline: float
+    pids: dict[int, int] = field(default_factory=dict)
+    codes: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Pairs:
+    """The starts of one run, those to come and what came of the others."""
+
+    run: ScriptRun
+    waiting: list[tuple[str, int]]
+    gpus: list[int] = field(default_factory=list)
+    means: dict[str, list[float]] = field(default_factory=lambda: {"slow": [], "fix": []})
+    losses: dict[str, list[float]] = field(default_factory=lambda: {"slow": [], "fix": []})
+
+
+def turns(repeats: int, sides: list[str]) -> list[tuple[str, int]]:
+    """Both sides in turns that swap, so that a drift falls on both alike."""
+    return [(side, n) for n in range(repeats) for side in (sides if n % 2 == 0 else sides[::-1])]
+
+
+def begin(run: ScriptRun, side: str, number: int, gpus: list[int], args: argparse.Namespace) -> Start:
+    """Fork the ranks."""
+    point = run.point(side, args.peers, args.images)
+    traced = side == "slow" and number == 0 and point.traced_steps > 0
+    folder = RunFolder((args.out / "runs" / run.name / f"{side}-{number}" / ("traced" if traced else "timed")).absolute())
+    shutil.rmtree(folder.path, ignore_errors=True)
+    folder.path.mkdir(parents=True)
+    Order(
+        settings=point.settings(),
+        tracer="kineto" if traced else "none",
+        traced_ranks=list(range(run.ranks)) if traced else [],
+        blocks=plan.timed_blocks(point) + (plan.traced_blocks(point) if traced else []),
+        samplers=False,
+        stall_s=args.limit_s,
+    ).write(folder)
+    start = Start(run, point, side, number, folder, gpus, time.monotonic() + args.limit_s)
+    port = FIRST_PORT + (os.getpid() + hash((run.name, side, number)) % 997) % 2000
+    for rank in range(run.ranks):
+        pid = os.fork()
+        if pid == 0:
+            become(start, rank, port)
+        start.pids[rank] = pid
+    return start
+
+
+def become(start: Start, rank: int, port: int) -> None:
+    """In the forked process: be the rank, to its end."""
+    code = 1
+    try:
+        os.setsid()
+        log = os.open(start.folder.rank_file(rank, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        cores = sorted(os.sched_getaffinity(0))
+        if start.gpus and len(start.gpus) == 1 and len(cores) >= 32:  # the other GPU's run has the other half
+            half = len(cores) // 2
+            os.sched_setaffinity(0, cores[start.gpus[0] * half : (start.gpus[0] + 1) * half])
+        given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": start.run.ranks, "LOCAL_WORLD_SIZE": start.run.ranks}
+        given |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        if start.run.ranks == 1 and start.point.launcher == "none":
+            given = {}
+        os.environ |= {name: str(value) for name, value in given.items()}
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, start.gpus))
+        os.environ.setdefault("LOCAL_RANK", str(rank))
+        prepared = script.prepare(start.folder, start.point, rank)
+        if not given:
+            prepared.environment.pop("LOCAL_RANK", None)
+            os.environ.pop("LOCAL_RANK", None)
+        os.environ |= prepared.environment
+        os.chdir(prepared.workdir)
+        place = prepared.command.index("-u") + 1
+        sys.argv = prepared.command[place:]
+        sys.path.insert(0, str(prepared.workdir.absolute()))
+        for name in [name for name in sys.modules if name.split(".")[0] in ("nightsweep_jobs", "sitecustomize")]:
+            del sys.modules[name]
+        runpy.run_path(str(script.SITE / "sitecustomize.py"))
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        except BaseException:
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        import atexit
+
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def is_over(start: Start) -> bool:
+    """Whether all ranks have ended; those of a start that failed or takes too long are ended now."""
+    for rank, pid in start.pids.items():
+        if rank not in start.codes:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                start.codes[rank] = os.waitstatus_to_exitcode(status)
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)  # loader workers
+    late = time.monotonic() > start.deadline
+    if late or any(start.codes.values()):
+        for rank, pid in start.pids.items():
+            if rank not in start.codes:
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                start.codes[rank] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) or -9
+    return len(start.codes) == len(start.pids)
+
+
+def timed_lines(folder: RunFolder, rank: int) -> list[dict[str, Any]]:
+    lines = map(json.loads, folder.steps(rank).read_text().splitlines())
+    return [line for line in lines if line["phase"] == "timed"]
+
+
+def conclude(start: Start, pairs: Pairs, args: argparse.Namespace) -> str:
+    """What came of a start, in a line."""
+    label = f"{start.run.name} {start.side}-{start.number}"
+    ranks = range(start.run.ranks)
+    good = all(read_json(start.folder.rank_file(rank, "result.json"), RankResult) is not None for rank in ranks)
+    shutil.rmtree(start.folder.path / "out", ignore_errors=True)
+    if not good:
+        logs = [start.folder.rank_file(rank, "log").read_text(errors="replace").splitlines() for rank in ranks]
+        last = next((log[-1] for log in logs if log), "")
+        return f"FAILED {label} codes {start.codes}: {last[:300]}"
+    lengths = [
+        [(line["end_ns"] - line["start_ns"]) / 1e6 for line in timed_lines(start.folder, rank)] for rank in ranks
+    ]
+    mean = max(statistics.mean(own) for own in lengths)
+    losses = [line["loss"] for line in timed_lines(start.folder, 0) if line["loss"] is not None]
+    pairs.means[start.side].append(mean)
+    pairs.losses[start.side] += [statistics.mean(losses)] if losses else []
+    if start.folder.kind == "traced":
+        as_point(start, args.out / "points" / start.run.name)
+    return f"ok {label} {mean:.2f} ms"
+
+
+def as_point(start: Start, target: Path) -> None:
+    """The point's folder, from a start that was timed and then traced."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    write_json(target / "point.json", Job(sweep="labelled", point_id=start.point.id, settings=start.point.settings()))
+    for kind in ("timed", "traced"):
+        (target / kind).mkdir()
+        for rank in range(start.run.ranks):
+            for path in (start.folder.steps(rank), start.folder.rank_file(rank, "result.json")):
+                shutil.copy(path, target / kind)
+            if kind == "traced" and start.folder.trace(rank, "json.gz").exists():
+                shutil.copy(start.folder.trace(rank, "json.gz"), target / kind)
+    ok = RunEntry(status="ok")
+    record = Record(
+        point_id=start.point.id,
+        sweep="labelled",
+        settings=start.point.settings(),
+        status="ok",
+        runs=Runs(timed=ok, traced=ok),
+        tracer=TracerUse(used="kineto", reason="in the start that was timed"),
+        nvml=NvmlUse(available=False, reason="not sampled: starts are forked"),
+        device="cuda" if start.gpus else "cpu",
+        backend="nccl" if start.gpus else "gloo",
+        world_size=start.run.ranks,
+        hosts=[facts.host()],
+    )
+    write_record(target / "record.json", record)
+
+
+def keep(pairs: Pairs, args: argparse.Namespace) -> None:
+    content = {"ms": pairs.means, "loss": pairs.losses, "gpus": pairs.gpus}
+    target = args.out / "pairs" / f"{pairs.run.name}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(content) + "\n")
+
+
+def gain(pairs: Pairs) -> str:
+    slow, fix = pairs.means["slow"], pairs.means["fix"]
+    if not slow or not fix:
+        return f"{pairs.run.name}: no pair"
+    each = [100 * (1 - b / a) for a, b in zip(slow, fix, strict=False)]
+    return f"{pairs.run.name}: fix gives {statistics.mean(each):.1f} % ({', '.join(f'{g:.1f}' for g in each)})"
+
+
+def measure_all(waiting: list[Pairs], args: argparse.Namespace) -> int:
+    """Starts that failed."""
+    begun, free, bad = time.monotonic(), list(range(args.gpus)), 0
+    running: list[tuple[Pairs, Start]] = []
+    while waiting or running:
+        over = time.monotonic() - begun > args.seconds
+        if over:
+            waiting = []
+        for pairs in list(waiting):
+            if not args.gpus and running:
+                break
+            if len(free) < (pairs.run.ranks if args.gpus else 0):
+                break  # in order, so that a run on all GPUs gets its turn
+            waiting.remove(pairs)
+            pairs.gpus, free = (free[: pairs.run.ranks], free[pairs.run.ranks :]) if args.gpus else ([], free)
+            running.append((pairs, begin(pairs.run, *pairs.waiting.pop(0), pairs.gpus, args)))
+        for pairs, start in [one for one in running if is_over(one[1])]:
+            running.remove((pairs, start))
+            line = conclude(start, pairs, args)
+            bad += line.startswith("FAILED")
+            print(f"[{time.monotonic() - begun:.0f} s] {line}", flush=True)
+            keep(pairs, args)
+            if pairs.waiting and not over and not (line.startswith("FAILED") and not pairs.means[start.side]):
+                running.append((pairs, begin(pairs.run, *pairs.waiting.pop(0), pairs.gpus, args)))
+            else:
+                print(gain(pairs), flush=True)
+                free = sorted(free + pairs.gpus)
+        time.sleep(POLL_S)
+    return bad
+
+
+def chosen(args: argparse.Namespace) -> Iterator[ScriptRun]:
+    for run in scripts.load(args.list):
+        if args.names and run.name not in args.names.split(","):
+            continue
+        if args.gpus and run.ranks > args.gpus or run.ranks not in args.ranks:
+            continue
+        if not (args.out / "pairs" / f"{run.name}.json").exists() or args.again:
+            yield run
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.labelled.pairs", description="Measure what fixes of scripts give.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--peers", type=Path, required=True, help="folder with the repositories of others")
+    parser.add_argument("--images", type=Path, required=True, help="folder of pictures (scripts/make_data.py)")
+    parser.add_argument("--list", type=Path, default=scripts.LIST)
+    parser.add_argument("--names", help="these runs only, with commas between them")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="runs of so many ranks")
+    parser.add_argument("--gpus", type=int, default=2, help="0: on the CPU")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--sides", nargs="+", default=["slow", "fix"])
+    parser.add_argument("--seconds", type=float, default=500.0, help="begin no start after so long")
+    parser.add_argument("--limit-s", type=float, default=120.0, help="for each start")
+    parser.add_argument("--again", action="store_true", help="also what OUT has")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse()
+    os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    began = time.monotonic()
+    for name in LOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    import torch
+
+    if torch.cuda.is_initialized():
+        print("CUDA has begun in the process that forks", file=sys.stderr)
+        return 2
+    print(f"loaded in {time.monotonic() - began:.0f} s", flush=True)
+    return 1 if measure_all([Pairs(run, turns(args.repeats, args.sides)) for run in chosen(args)], args) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
