@@ -74,6 +74,33 @@ class Pairs:
     losses: dict[str, list[float]] = field(default_factory=lambda: {"slow": [], "fix": []})
 
 
+def load() -> None:
+    """Import what scripts do, but for what begins CUDA, which cannot be forked."""
+    sys.modules["torchao"] = None  # type: ignore[assignment]  # it asks the GPU what it can do
+    import torch  # noqa: F401
+
+    for name in LOADED:
+        pid = os.fork()
+        if pid == 0:
+            with suppress(ImportError):
+                importlib.import_module(name)
+            os._exit(holds_gpu())
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+            print(f"{name} begins CUDA: each rank imports it", flush=True)
+            continue
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def holds_gpu() -> bool:
+    """Whether CUDA has begun in this process: it alone opens this device."""
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # one of them is that of this listing
+            found.add(path.readlink().name)
+    return "nvidia-uvm" in found
+
+
 def turns(repeats: int, sides: list[str]) -> list[tuple[str, int]]:
     """Both sides in turns that swap, so that a drift falls on both alike."""
     return [(side, n) for n in range(repeats) for side in (sides if n % 2 == 0 else sides[::-1])]
@@ -275,7 +302,9 @@ def measure_all(waiting: list[Pairs], args: argparse.Namespace) -> int:
 
 
 def chosen(args: argparse.Namespace) -> Iterator[ScriptRun]:
-    for run in scripts.load(args.list):
+    """Those that are wanted, and are not there yet; last those that take time to compile."""
+    runs = scripts.load(args.list)
+    for run in sorted(runs, key=lambda run: ("compile" in f"{run.fix} {run.slow}", run.ranks)):
         if args.names and run.name not in args.names.split(","):
             continue
         if args.gpus and run.ranks > args.gpus or run.ranks not in args.ranks:
@@ -305,14 +334,7 @@ def main() -> int:
     args = parse()
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
     began = time.monotonic()
-    for name in LOADED:
-        with suppress(ImportError):
-            importlib.import_module(name)
-    import torch
-
-    if torch.cuda.is_initialized():
-        print("CUDA has begun in the process that forks", file=sys.stderr)
-        return 2
+    load()
     print(f"loaded in {time.monotonic() - began:.0f} s", flush=True)
     return 1 if measure_all([Pairs(run, turns(args.repeats, args.sides)) for run in chosen(args)], args) else 0
 
