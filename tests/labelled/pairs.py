@@ -42,7 +42,7 @@ from tests.labelled.scripts import ScriptRun
 
 LOADED = (
     "torch", "torch._dynamo", "torch.distributed", "torchvision", "torchmetrics", "lightning", "transformers.trainer",
-    "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2", "torch_geometric.nn",
+    "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2",
 )  # fmt: skip
 POLL_S = 0.02
 FIRST_PORT = 29_600
@@ -304,7 +304,7 @@ def measure_all(waiting: list[Pairs], args: argparse.Namespace) -> int:
 def chosen(args: argparse.Namespace) -> Iterator[ScriptRun]:
     """Those that are wanted, and are not there yet; last those that take time to compile."""
     runs = scripts.load(args.list)
-    for run in sorted(runs, key=lambda run: ("compile" in f"{run.fix} {run.slow}", run.ranks)):
+    for run in sorted(runs, key=lambda run: ("compile" in f"{run.fix} {run.slow}", -run.ranks)):
         if args.names and run.name not in args.names.split(","):
             continue
         if args.gpus and run.ranks > args.gpus or run.ranks not in args.ranks:
