@@ -31,6 +31,7 @@ class ScriptRun:
     ranks: int = 1
     rank: int | None = None
     launcher: str | None = None
+    void: str | None = None
     steps: int = 20
     slow: Mapping[str, Any] = field(default_factory=dict)
     fix: Mapping[str, Any] = field(default_factory=dict)
