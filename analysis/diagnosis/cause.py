@@ -82,6 +82,11 @@ class Cause:
     rank: int | None = None
     change: Callable[[Graph], Graph] | None = None
 
+    @property
+    def least(self) -> float:
+        """What the remedy gives at least: causes are ranked by it, so that a sure gain comes before a large hope."""
+        return self.share if self.low is None else self.low
+
     def as_json(self) -> dict[str, Any]:
         return {
             "cause": self.cause,

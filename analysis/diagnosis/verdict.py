@@ -1,4 +1,4 @@
-"""From what the rules found to a verdict: no time counted twice, noise left out, the largest share first."""
+"""From what the rules found to a verdict: no time counted twice, noise left out, what gives most at least first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REMARKS = frozenset(rule.kind for rule in RULES if rule.remark)
 
 
 PLACE = {
-    **dict.fromkeys(("loader_wait", "cpu_preprocessing", "host_sync", "h2d_pageable", "h2d_exposed"), 0),
+    **dict.fromkeys(("loader_wait", "cpu_preprocessing", "host_sync", "host_work", "h2d_pageable", "h2d_exposed"), 0),
     **dict.fromkeys(("allocator_churn", "memory_pressure"), 0),
     "launch_bound": 1,
 }
@@ -57,7 +57,7 @@ def judge(e: Evidence) -> Diagnosis:
     """The verdict on a run."""
     causes = [cause for rule in RULES if e.lanes or not rule.traced for cause in rule.find(e)]
     kept = [c for c in cap_shares(e, causes) if c.kind in REMARKS or c.share >= NOISE.value]
-    ranked = tuple(with_lines(e, cause) for cause in sorted(kept, key=lambda c: -c.share))
+    ranked = tuple(with_lines(e, cause) for cause in sorted(kept, key=lambda c: (-c.least, -c.share)))
     traced = bool(e.periods.size)
     timed = None if e.timed_ns is None else e.timed_ns / 1e6
     step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed

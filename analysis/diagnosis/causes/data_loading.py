@@ -10,7 +10,7 @@ import polars as pl
 from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes import memory_management
 from analysis.diagnosis.causes.rule import Rule
-from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.evidence.evidence import Evidence, replayed
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.changes import compose
@@ -80,9 +80,15 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
         advice=advice,
         remedy=remedies.choose(e.point, *proposals),
         evidence=facts,
-        rank=e.rank_of(changes.without_loading) if e.lanes else None,
+        rank=_late_rank(e) if e.lanes else None,
         change=changes.without_loading if e.lanes else None,
     )
+
+
+def _late_rank(e: Evidence) -> int | None:
+    """The rank whose loader it is, by what is larger: the waits in the trace, or those that it did not see."""
+    seen = e.gain(changes.without_loading).value * e.step_ns
+    return e.unseen_alone if e.unseen_wait.value > seen else e.rank_of(changes.without_loading)
 
 
 def host_wait(e: Evidence) -> float:
@@ -150,11 +156,14 @@ def h2d_exposed(e: Evidence) -> list[Cause]:
     bytes can be fewer, and all of it is the interval's upper end."""
     both = compose(_pinned(e), changes.with_batches_ahead)
     gained = e.gain(_pinned(e), then=changes.with_batches_ahead).value
-    copying = changes.copying_ns(_pinned(e)(e.what_if.graph)) / e.step_ns
+    pinned = _pinned(e)(e.what_if.graph)
+    copying = changes.copying_ns(pinned) / e.step_ns
+    _, waited = e.what_if.calls_a_step(changes.waits_for_batches(pinned, changes.of_batches(pinned)))
+    gained = min(gained, copying + waited / e.step_ns)  # else it is not the copies that are in the way
     beyond = max(0.0, copying - (1 - e.gain(both).value))
     hidden = max(0.0, gained - beyond)
     change = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}
-    share = Share(hidden + (gained - hidden) / 2, hidden, gained)
+    share = replayed(hidden + (gained - hidden) / 2, hidden, gained)
     return _copy_causes(e, "h2d_exposed", share, "pinned", change, both)
 
 

@@ -9,7 +9,6 @@ from analysis.diagnosis.evidence import batch, pauses
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals
 from analysis.diagnosis.replay import changes
-from analysis.diagnosis.replay.changes import compose
 from analysis.diagnosis.thresholds import BATCH_GROWTH
 
 CAUSE = "insufficient_parallelism"
@@ -18,45 +17,54 @@ GRAPHS = {"cuda_graph": True}
 
 def launch_bound(e: Evidence) -> list[Cause]:
     """The GPU is idle because the launching thread has not launched yet. The steps again, with launches as cheap as in
-    a captured CUDA graph, and without pauses in which the thread does other work: on top of what is gained where it
-    does not wait for batches, for the device or for memory. Of this a CUDA graph gains half at least, a compiler
-    perhaps nothing: the interval's lower end."""
-    change = compose(changes.without_launches, changes.without_pauses)
+    a captured CUDA graph: on top of what is gained where the thread does not wait for batches, for the device or for
+    memory, and does no other work. A graph may leave some launches out: three quarters
+    are the interval's lower end."""
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
-    first = (changes.without_loading, changes.without_waits, changes.without_allocations, copies)
-    share, works = e.gain(*first, then=change), e.gain(*first, then=changes.without_pauses)
-    rank = e.rank_of(change)
+    first = (
+        changes.without_loading, changes.without_waits, changes.without_allocations, copies, changes.without_other_work
+    )  # fmt: skip
+    share = e.gain(*first, then=changes.without_launches)
     count, took = e.what_if.calls_a_step(e.what_if.launching)
-    facts = [
-        Fact("kernels, copies and graphs launched", count, "a step", "kernels"),
-        Fact("time in these calls", took / 1e6, "ms a step", "runtime"),
-        Fact("given back by pauses of the host of 1 ms and more", works.value, "share of the step", "runtime"),
-        *(Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)),
-    ]
-    if works.value > share.value / 2:
+    advice = "launch less: CUDA graphs, or a larger batch; a compiler where it fuses many kernels"
+    if e.compiled:  # and yet so many launches
         advice = (
-            "move what the launching thread does between launches to other processes, and give it a core of its own"
+            "launch less: CUDA graphs or a larger batch; and see whether the compiled model has breaks in its "
+            "graphs (TORCH_LOGS=graph_breaks)"
         )
-        proposed = {}
-    else:
-        advice = "launch less: CUDA graphs, a compiler, or a larger batch"
-        if e.compiled:  # and yet so many launches
-            advice = (
-                "launch less: CUDA graphs or a larger batch; and see whether the compiled model has breaks in its "
-                "graphs (TORCH_LOGS=graph_breaks)"
-            )
-        proposed = proposals.choose(e.point, GRAPHS, {"compile": "default"}, *proposals.larger_batch(e.point, e.growth))
+    larger = proposals.larger_batch(e.point, e.growth)
     return list_cause(
         CAUSE,
         "launch_bound",
-        share.times(0.0 if "compile" in proposed else 0.5),
+        share.times(0.75),
         "none",
         method="the steps replayed with launches that cost nothing",
         advice=advice,
-        remedy=proposed,
+        remedy=proposals.choose(e.point, GRAPHS, {"compile": "reduce-overhead"}, *larger),
+        evidence=[
+            Fact("kernels, copies and graphs launched", count, "a step", "kernels"),
+            Fact("time in these calls", took / 1e6, "ms a step", "runtime"),
+        ],
+        rank=e.rank_of(changes.without_launches),
+        change=changes.without_launches,
+    )
+
+
+def host_work(e: Evidence) -> list[Cause]:
+    """The launching thread does other work than loading and launching, for 1 ms or longer at a time: it writes a
+    checkpoint, collects garbage, logs, or computes on the CPU. The steps again, without these pauses. One in the middle
+    of a pass is none: then the thread has no core, and launches late."""
+    facts = [Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)]
+    return list_cause(
+        CAUSE,
+        "host_work",
+        e.gain(changes.without_other_work),
+        "none",
+        method="the steps replayed without pauses of the launching thread",
+        advice="do this less often, or in another process; and give the launching thread a core of its own",
         evidence=facts,
-        rank=rank,
-        change=change,
+        rank=e.rank_of(changes.without_other_work),
+        change=changes.without_other_work,
     )
 
 
@@ -139,5 +147,6 @@ RULES = (
     Rule(CAUSE, launch_bound),
     Rule(CAUSE, small_batch),
     Rule(CAUSE, host_sync),
+    Rule(CAUSE, host_work),
     Rule(CAUSE, pipeline_bubble),
 )

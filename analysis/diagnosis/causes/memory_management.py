@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 
@@ -9,6 +11,7 @@ from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes.rule import Rule
 from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.thresholds import Threshold
@@ -28,6 +31,14 @@ OFFLOAD_COPIES = Threshold(
 )
 
 
+OFFLOAD_BYTES = Threshold(
+    32 << 20,
+    "bytes",
+    "Likewise so much in a step to the host as well as from it: gradients and weights.",
+    "what a step reads of its device otherwise are numbers",
+)
+
+
 OFFLOAD_EXPOSED = Threshold(
     0.5,
     "share",
@@ -42,12 +53,21 @@ def offloads(e: Evidence) -> bool:
         return bool(e.setting("offload") != "none")
     if not e.lanes:
         return False
-    large = pl.col("direction") == "HtoD", pl.col("bytes") >= LARGE_BYTES
-    copies = e.of_lanes(lambda lane: lane.summed(lane.own["copies"].filter(*large)["start_ns"]))
+    large = {way: (pl.col("direction") == way, pl.col("bytes") >= LARGE_BYTES) for way in ("HtoD", "DtoH")}
+    copies = e.of_lanes(lambda lane: lane.summed(lane.own["copies"].filter(*large["HtoD"])["start_ns"]))
+    least = min(float(e.of_lanes(lambda lane, w=way: _bytes(lane, large[w])).mean()) for way in large)  # type: ignore[misc]
+    if least > OFFLOAD_BYTES.value:
+        return True
     many = float(copies.mean()) > OFFLOAD_COPIES.value
     if e.lanes[0].source != "none":
         return many
     return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > OFFLOAD_EXPOSED.value
+
+
+def _bytes(lane: Lane, which: tuple[pl.Expr, ...]) -> Any:
+    """Bytes of these copies in each step."""
+    own = lane.own["copies"].filter(*which)
+    return lane.summed(own["start_ns"], own["bytes"])
 
 
 def allocator_churn(e: Evidence) -> list[Cause]:
@@ -129,7 +149,7 @@ def memory_headroom(e: Evidence) -> list[Cause]:
     remark where the batch is small: then it is `small_batch` that has the same remedy."""
     if e.memory is None or e.growth < 2:
         return []
-    share = e.share(batch.optimizer_saving(e)) if e.lanes and not batch.is_small(e) else Share(0.0)
+    share = e.share(batch.optimizer_saving(e)).times(0.5) if e.lanes and not batch.is_small(e) else Share(0.0)
     return list_cause(
         CAUSE,
         "memory_headroom",

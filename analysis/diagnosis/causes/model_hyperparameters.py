@@ -18,8 +18,7 @@ MEMORY_LEFT = 0.5
 
 def tensor_cores_unused(e: Evidence) -> list[Cause]:
     """Matrix products, convolutions or attention in fp32 that tensor cores could do. Their time, times 1 - peak of fp32
-    over peak of TF32 of the device (analysis/metrics/points/peaks.py; 1/8 where nothing is stated). Products that wait
-    for memory win less: half is the interval's lower end. Where the rest is in 16 bits, attention that is computed by
+    over peak of TF32 of the device (analysis/metrics/points/peaks.py; 1/8 where nothing is stated). Where the rest is in 16 bits, attention that is computed by
     plain products is what remains in fp32."""
     half: tuple[remedies.Change, ...] = ({"attention": "flash"}, {"precision": "bf16_pure"})
     whole: tuple[remedies.Change, ...] = ({"precision": "tf32"}, {"precision": "bf16"})
@@ -27,7 +26,7 @@ def tensor_cores_unused(e: Evidence) -> list[Cause]:
     return list_cause(
         CAUSE,
         "tensor_cores_unused",
-        e.gain(e.faster("tensor_cores_unused")).times(0.5),
+        e.gain(e.faster("tensor_cores_unused")),
         "compute",
         method="time of matrix kernels without tensor cores x (1 - fp32 peak / TF32 peak)",
         advice="let all of it be 16 bits, attention too" if in_half else "allow TF32, or train in bf16",
@@ -57,11 +56,11 @@ def low_occupancy(e: Evidence) -> list[Cause]:
 def layout_transposes(e: Evidence) -> list[Cause]:
     """Kernels that only turn one memory layout into the other around convolutions: all of their time. With them, the
     SMs that batch norms in NCHW leave without a block (one block for each channel): their time x the share of these,
-    and of PyTorch's own norms at least the share in the table; half is the interval's lower end."""
+    and of PyTorch's own norms at least the share in the table; three quarters are the interval's lower end."""
     return list_cause(
         CAUSE,
         "layout_transposes",
-        e.gain(e.faster("layout_transposes")).times(0.5),
+        e.gain(e.faster("layout_transposes")).times(0.75),
         "compute",
         method="time of kernels that turn NCHW into NHWC or back, and what batch norms in NCHW lose",
         advice="keep images and weights in NHWC (channels_last)",
@@ -78,10 +77,13 @@ def layout_transposes(e: Evidence) -> list[Cause]:
 
 def recompute_or_unfused(e: Evidence) -> list[Cause]:
     """Work that need not be done. Recomputation: activation checkpointing while memory is half empty, its share of the
-    hardware FLOPs, of the compute time. Kernels that a compiler would fuse: of neighbours all but the longest, and all
-    next to a softmax of attention that is not fused (analysis/diagnosis/evidence/kernel_savings.py), three quarters of
-    that; half is the interval's lower end."""
+    hardware FLOPs, of the compute time; of a script the time of forward kernels that a backward pass runs again
+    (analysis/diagnosis/evidence/recomputation.py). Kernels that a compiler would fuse: of neighbours all but the
+    longest, and all next to a softmax of attention that is not fused (analysis/diagnosis/evidence/kernel_savings.py),
+    three quarters of that; half is the interval's lower end."""
     again = recomputed_share(e)
+    if again is None and e.kernels["recomputed"].sum() and not memory_is_short(e):
+        return [*_recomputed(e), *_unfused(e)]
     if again is not None:
         share = e.share(e.part("compute") * again)
         return list_cause(
@@ -97,6 +99,29 @@ def recompute_or_unfused(e: Evidence) -> list[Cause]:
                 Fact("peak of reserved memory", e.memory[0] / e.memory[1] if e.memory else 0.0, "share", "ranks"),
             ],
         )
+    return _unfused(e)
+
+
+def _recomputed(e: Evidence) -> list[Cause]:
+    """What the trace tells of activation checkpointing."""
+    return list_cause(
+        CAUSE,
+        "recompute_or_unfused",
+        e.gain(e.faster("recomputed")),
+        "compute",
+        method="time of forward kernels that backward passes run again",
+        advice="memory has room: keep the activations (no checkpointing), or checkpoint fewer layers",
+        evidence=[Fact("kernels run again", float(e.kernels["recomputed"].mean()) / 1e6, "ms a step", "kernels")],
+        change=e.faster("recomputed"),
+    )
+
+
+def memory_is_short(e: Evidence) -> bool:
+    """Whether activations would not fit; not known to be so without the ranks' peaks."""
+    return e.memory is not None and e.memory[0] > MEMORY_LEFT * e.memory[1]
+
+
+def _unfused(e: Evidence) -> list[Cause]:
     if e.compiled and e.setting("attention") != "eager":
         return []
     written_out = e.setting("attention") in ("eager", "math")
@@ -119,7 +144,7 @@ def recomputed_share(e: Evidence) -> float | None:
     counts = [(r.flops.step or 0, r.flops.hardware_step) for r in e.results if r.flops and r.flops.hardware_step]
     if not e.setting("activation_checkpointing") or not counts or e.memory is None:
         return None
-    if e.memory[0] > MEMORY_LEFT * e.memory[1]:
+    if memory_is_short(e):
         return None
     return 1 - sum(model for model, _ in counts) / sum(hardware for _, hardware in counts)
 

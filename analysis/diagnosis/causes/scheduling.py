@@ -15,7 +15,8 @@ CAUSE = "scheduling"
 def gpu_shared(e: Evidence) -> list[Cause]:
     """Other processes compute on the GPU. Time in which this rank's work runs or stands launched on an idle GPU
     (idle_queued), x (1 - 1/processes) x its share of the step: what others at work as long as this one take by turns.
-    The lower end is idle_queued alone, which is all that is seen of processes that the counters do not tell."""
+    The lower end is idle_queued alone, since a process on the GPU may do nothing; half, where the others are the
+    point's own tenants."""
     count = e.tenants
     queued = e.part("idle_queued")
     alone = e.share(queued)
@@ -27,9 +28,10 @@ def gpu_shared(e: Evidence) -> list[Cause]:
         held = e.part("compute") + queued
         duty = min(1.0, float(held.mean()) / e.step_ns) if held.size else 0.0
         likely = e.share(held * (1 - 1 / count) * duty)
-        low = None if alone.low is None else min(alone.low, likely.value)
-        high = None if likely.high is None else min(1.0, likely.high / max(duty, 0.01))
-        share = Share(max(likely.value, alone.value), low, high)
+        low = min(alone.low or 0.0, likely.value)
+        if (e.setting("tenants") or 1) > 1:  # they are known to be at work
+            low = likely.value / 2
+        share = Share(max(likely.value, alone.value), low, min(1.0, (likely.high or likely.value) / max(duty, 0.01)))
     facts = [Fact("processes with a context on the GPU", count, "", "gpu_samples")] if count > 1 else []
     if e.lanes:
         facts.append(

@@ -1,7 +1,6 @@
 """What is known of a run, and what is not: its traces' lanes, its counters, its record. Rules ask nothing else.
 
-Amounts are arrays of shape (lanes, steps), ns. A share is their mean over the mean time of a step; its interval is
-Student's t over the steps (95 %), each step the mean of its lanes.
+Amounts are arrays of shape (lanes, steps), ns. A share is their mean over the mean time of a step.
 """
 
 from __future__ import annotations
@@ -27,13 +26,21 @@ from analysis.diagnosis.replay.times import replay
 from analysis.diagnosis.replay.what_if import Change, WhatIf
 from analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, REPLAY_ERROR, STRAGGLER, TRACER
 from analysis.metrics.intervals import Intervals
-from analysis.sweep.interval import half_interval
 from analysis.tables.part_names import PARTS
 from jobs.point.point import Point
 from jobs.record.launch_files import RankResult
 from jobs.record.record import Record
 
 Floats = npt.NDArray[np.float64]
+
+
+def replayed(value: float, low: float | None = None, high: float | None = None) -> Share:
+    """A share with the error of replaying (`replay_error`). `low`, `high`: where it may lie without that error."""
+    low, high = (value if edge is None else edge for edge in (low, high))
+    if value < NOISE.value:
+        return Share(value, 0.0, max(value, high))
+    least, most = low - REPLAY_ERROR.value * low - NOISE.value, high + REPLAY_ERROR.value * high + NOISE.value
+    return Share(value, max(0.0, least), min(1.0, most))
 
 
 @dataclass(frozen=True)
@@ -112,10 +119,7 @@ class Evidence:
         """The share of the step that these changes give back; with `then`, what that one gives on top of the rest. The
         interval is the error of replaying (`replay_error`)."""
         gained = self.what_if.gain(*made, then=then) * self.what_if.step_ns / self.step_ns if self.lanes else 0.0
-        if gained < NOISE.value:
-            return Share(gained, 0.0, gained)
-        off = REPLAY_ERROR.value * gained + NOISE.value
-        return Share(gained, max(0.0, gained - off), min(1.0, gained + off))
+        return replayed(gained)
 
     def rank_of(self, change: Change) -> int | None:
         """The rank on which alone a change gives most of what it gives everywhere; None where that is none, or any."""
@@ -137,20 +141,45 @@ class Evidence:
 
     @functools.cached_property
     def unseen_wait(self) -> Share:
-        """By how much a timed step is longer than a traced one for want of batches, ns (not a share): the few steps of
-        a trace may live on what was loaded while the tracer began. No more than what the host waits longer for its
-        loader; nothing where that is noise."""
-        if self.steps.is_empty() or self.traced_steps.is_empty() or not self.periods.size:
-            return Share(0.0, 0.0, 0.0)
-        waits, before = (table["data_ms"].drop_nulls().to_numpy() * 1e6 for table in (self.steps, self.traced_steps))
-        traced = float(self.periods.mean())
-        longer = float(self.steps["step_ms"].drop_nulls().to_numpy().mean()) * 1e6 - traced
-        waited = float(waits.mean() - before.mean())
-        unseen = min(longer, waited)
+        """By how much the mean timed step is longer than a traced one for want of batches, ns (not a share): the few
+        steps of a trace may live on what was loaded while the tracer began, and workers that are too slow make one step
+        in several wait for long. No more than what the host of one rank waits longer for its loader (`unseen_rank`);
+        nothing where that is noise."""
+        nothing = Share(0.0, 0.0, 0.0)
+        if self.steps.is_empty() or self.unseen_rank is None or not self.periods.size:
+            return nothing
+        traced = self.what_if.step_ns
+        slowest = self.steps.group_by("step").agg(pl.col("step_ms").max())["step_ms"].drop_nulls().to_numpy()
+        unseen = min(float(slowest.mean()) * 1e6 - traced, self._waits_longer[self.unseen_rank])
         if unseen < NOISE.value * traced:
-            return Share(0.0, 0.0, 0.0)
-        half = half_interval([(float(waits.var(ddof=1)) / len(waits), len(waits))]) if len(waits) > 1 else 0.0
-        return Share(unseen, max(0.0, unseen - half), unseen + half)
+            return nothing
+        off = REPLAY_ERROR.value * unseen
+        return Share(unseen, unseen - off, unseen + off)
+
+    @functools.cached_property
+    def _waits_longer(self) -> dict[int, float]:
+        """How much longer the host of each rank waits for its loader in the mean timed step than in the traced steps
+        that count, ns."""
+        if self.steps.is_empty() or self.traced_steps.is_empty():
+            return {}
+        first = pl.col("step").min().over("rank")
+        counted = self.traced_steps.filter((pl.col("step") > first) | (pl.len().over("rank") == 1))
+        timed, traced = (t.group_by("rank").agg(pl.col("data_ms").mean()) for t in (self.steps, counted))
+        both = timed.join(traced, on="rank", suffix="_traced").drop_nulls()
+        return {row["rank"]: (row["data_ms"] - row["data_ms_traced"]) * 1e6 for row in both.iter_rows(named=True)}
+
+    @functools.cached_property
+    def unseen_rank(self) -> int | None:
+        """The rank whose waits for batches the trace saw least of; None where none is known."""
+        return max(self._waits_longer, key=lambda rank: self._waits_longer[rank], default=None)
+
+    @property
+    def unseen_alone(self) -> int | None:
+        """That rank, where the others wait for less than half of that; None where it is one of several, or the one."""
+        rest = [ns for rank, ns in self._waits_longer.items() if rank != self.unseen_rank]
+        if self.unseen_rank is None or not rest or not self.unseen_wait.value:
+            return None
+        return self.unseen_rank if max(rest) < self._waits_longer[self.unseen_rank] / 2 else None
 
     @functools.cached_property
     def timed_ns(self) -> float | None:
@@ -161,15 +190,11 @@ class Evidence:
         return float(slowest) * 1e6 if isinstance(slowest, float) else None
 
     def share(self, amount: Floats) -> Share:
-        """The share of an amount (lanes, steps)."""
+        """The share of an amount (lanes, steps), with the same error as what is replayed: how far off the method is
+        counts, not how far steps of one run differ."""
         if not amount.size:
-            return Share(0.0, None, None)
-        by_step = amount.mean(axis=0) / self.step_ns
-        value, count = float(by_step.mean()), len(by_step)
-        if count < 2:
-            return Share(min(1.0, value), None, None)
-        half = half_interval([(float(by_step.var(ddof=1)) / count, count)])
-        return Share(min(1.0, value), max(0.0, value - half), min(1.0, value + half))
+            return Share(0.0)
+        return replayed(min(1.0, float(amount.mean()) / self.step_ns))
 
     @functools.cached_property
     def _savings(self) -> list[pl.DataFrame]:

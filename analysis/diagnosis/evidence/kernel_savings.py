@@ -7,6 +7,7 @@ taken a later one does not see.
   the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64).
+- recomputed: forward kernels that are run again in the backward pass (recomputation.py).
 - recompute_or_unfused: neighbours on a stream that are elementwise, copies, casts, normalisations or reductions. Fused
   into one kernel they would read and write once, which the longest of them does already: the others' time. All of the
   time of those next to a softmax of attention that is not fused, and of that: fused attention writes no scores.
@@ -22,6 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.evidence.recomputation import recomputed_share
 from analysis.diagnosis.thresholds import ATTENTION_SOFTMAX, NCHW_NORM
 from analysis.metrics import intervals
 from analysis.metrics.kernels import kernel_class
@@ -43,7 +45,7 @@ NOT_FUSIBLE = r"multi_tensor_apply|triton|nchwtonhwc|nhwctonchw|chunk_cat|split_
 """Of these categories, what is fused already or belongs to the optimizer or to sharding."""
 LONGEST_CHAIN = 8
 """Neighbours beyond so many are of several fused kernels: optimizers and casts go over parameters one by one."""
-KINDS = ("layout_transposes", "tensor_cores_unused", "recompute_or_unfused", "underfilled")
+KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "recompute_or_unfused", "underfilled")
 
 
 def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) -> pl.DataFrame:
@@ -78,6 +80,7 @@ def savings(
     rules = (
         lambda: layout,
         lambda: _without_tensor_cores(kernels, device),
+        lambda: recomputed_share(kernels),
         lambda: np.zeros(len(took)) if compiled else _unfused_share(kernels, took, passes),
         lambda: np.where(layout > 0, 0.0, _unfilled_share(kernels)),
     )

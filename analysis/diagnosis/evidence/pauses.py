@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.replay.changes import pausing
+from analysis.diagnosis.replay.changes import working
 from analysis.diagnosis.replay.graph import Graph
 from analysis.metrics.steps import detection
 
@@ -18,11 +18,11 @@ MOST = 3
 
 
 def longest(lanes: Sequence[Lane], graph: Graph) -> list[tuple[str, float]]:
-    """The places with the longest pauses of the steps that count, ms a step of a rank."""
+    """The places with the longest pauses for other work of the steps that count, ms a step of a rank."""
     calls, found = graph.calls, defaultdict[str, float](float)
     steps = max(1, sum(int(own["counted"].sum()) for own in graph.windows))
     ranges = {lane.rank: _ranges(lane) for lane in lanes}
-    for place in np.flatnonzero(pausing(graph) & graph.counted_calls).tolist():
+    for place in np.flatnonzero(working(graph) & graph.counted_calls).tolist():
         middle = int(calls.start[place] - calls.gap[place] // 2)
         inside = ranges[int(calls.rank[place])].filter(pl.col("start_ns") <= middle, pl.col("end_ns") > middle)
         where = inside.sort("start_ns")["name"].to_list()

@@ -20,7 +20,7 @@ from analysis.tables.part_names import HIDDEN
 from jobs.point.point import FIELDS, Point, complete
 from jobs.record.point_folder import record_of, results_of
 
-KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "syncs", "nvtx", "collectives")
+KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "operators", "syncs", "nvtx", "collectives")
 COLUMNS = {
     "kernels": (
         "start_ns", "end_ns", "name", "device", "stream", "thread", "launch_ns", "launch_end_ns", "nvtx_path",
@@ -33,6 +33,7 @@ COLUMNS = {
     ),
     "memsets": ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns"),
     "runtime": ("start_ns", "end_ns", "name", "thread", "correlation"),
+    "operators": ("start_ns", "thread"),
     "syncs": ("correlation", "device", "stream"),
     "nvtx": ("start_ns", "end_ns", "name", "thread"),
 }  # fmt: skip

@@ -70,11 +70,11 @@ def everywhere(graph: Graph) -> Mask:
 
 
 def without_tracer(graph: Graph, each_ns: float) -> Graph:
-    """As if the tracer did not add so much to each call; it takes some of that in the call and some after it. All steps
-    are changed."""
+    """As if the tracer did not add so much to each call and operator that it noted; of a call's own it takes some in the
+    call and some after it. All steps are changed."""
     calls = graph.calls
     in_call = np.minimum(each_ns, np.maximum(0, calls.least - CACHED_NS))
-    after = np.minimum(each_ns - in_call, np.maximum(0, calls.gap - calls.loading_gap) * 0.8)
+    after = np.minimum(each_ns * calls.noted - in_call, np.maximum(0, calls.gap - calls.loading_gap) * 0.8)
     least, gap = (calls.least - in_call).astype(np.int64), (calls.gap - after).astype(np.int64)
     return dataclasses.replace(graph, calls=dataclasses.replace(calls, least=least, gap=gap))
 
@@ -96,10 +96,21 @@ def pausing(graph: Graph) -> Mask:
     return np.asarray(graph.calls.gap - graph.calls.loading_gap >= PAUSE.value)
 
 
+def without_other_work(graph: Graph) -> Graph:
+    """The script does no work of its own between calls, as far as that shows in pauses."""
+    return change_calls(graph, working(graph), gap=graph.calls.loading_gap)
+
+
+def working(graph: Graph) -> Mask:
+    """Calls before which the script does work of its own: pauses that are not in the middle of a pass."""
+    return pausing(graph) & ~graph.calls.framework
+
+
 def without_launches(graph: Graph) -> Graph:
-    """Launches cost as little as in a captured CUDA graph, and all begins as soon as it can."""
+    """Launches cost as little as in a captured CUDA graph, and all begins as soon as it can; nor is the thread that
+    launches held up in the middle of a pass."""
     calls, work = graph.calls, graph.work
-    short = calls.gap - calls.loading_gap < PAUSE.value
+    short = ~working(graph)
     changed = change_calls(graph, short, gap=np.minimum(calls.gap, calls.loading_gap))
     launching = (calls.least < PAUSE.value) & ~calls.allocates
     changed = change_calls(changed, launching, least=np.minimum(calls.least, calls.loading))
@@ -126,8 +137,18 @@ def waits_for_batches(graph: Graph, copies: Mask) -> Mask:
 
 
 def without_waits(graph: Graph) -> Graph:
-    """The host does not wait for its device, except for room in the queue, for memory and for copies of batches."""
-    return change_calls(graph, synchronizing(graph), waits_for=-1)
+    """The host does not wait for its device, except for room in the queue, for memory and for copies of batches: calls
+    that wait are not made, nor those that copy what it waits for."""
+    waiting = synchronizing(graph)
+    copying = np.zeros(len(waiting), bool)
+    before = graph.calls.after[waiting]
+    before = before[before >= 0]
+    copying[before[graph.calls.name.gather(before).str.contains("Memcpy").to_numpy()]] = True
+    copying &= ~waits_for_batches(graph, of_batches(graph))
+    gone = waiting | copying
+    short = gone & (graph.calls.gap - graph.calls.loading_gap < PAUSE.value)
+    changed = change_calls(graph, gone, waits_for=-1, least=np.minimum(graph.calls.least, graph.calls.loading))
+    return change_calls(changed, short, gap=np.minimum(graph.calls.gap, graph.calls.loading_gap))
 
 
 def synchronizing(graph: Graph) -> Mask:

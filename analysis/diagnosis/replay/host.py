@@ -37,7 +37,8 @@ def build_calls(m: Measured) -> Calls:
     loading_gap, loading = _loading(m, after, gap)
     return Calls(
         rank, start, end, name, allocates, synchronizes, after, gap,
-        np.where(waited, np.minimum(took, WAIT_NS), took), waits_for, lag, loading_gap, loading,
+        np.where(waited, np.minimum(took, WAIT_NS), took), waits_for, lag, loading_gap, loading, _in_framework(m, start, gap),
+        _noted(m, start, end, gap),
     )  # fmt: skip
 
 
@@ -109,11 +110,45 @@ def _lanes_waited_for(m: Measured) -> Ints:
     return out
 
 
+def _inside(m: Measured, pattern: str, start: Ints, gap: Ints) -> Ints:
+    """How much of the time before each call lies in ranges of such names, ns."""
+    out = np.zeros(len(start), np.int64)
+    rank = m.called["rank"].to_numpy()
+    for each, own in m.events.items():
+        here = np.flatnonzero(rank == each)
+        covered = selection.covered_time(selection.filter_by_name(own["nvtx"], pattern))
+        out[here] = parts.lengths_inside(covered, start[here] - np.maximum(gap[here], 0), start[here])
+    return out
+
+
+def _in_framework(m: Measured, start: Ints, gap: Ints) -> Mask:
+    """Whether what passes before each call is the framework's. Backward passes run in threads of their own: all but
+    that which launches first."""
+    rank, thread = (m.called[name].to_numpy() for name in ("rank", "thread"))
+    found = 2 * _inside(m, parts.FRAMEWORK, start, gap) > gap
+    for own in by_rank(rank):
+        found[own] |= thread[own] != thread[own[0]]
+    return found
+
+
+def _noted(m: Measured, start: Ints, end: Ints, gap: Ints) -> Ints:
+    """How many calls and operators a tracer noted for each call: itself, and what began since the one before it."""
+    rank, thread = m.called["rank"].to_numpy(), m.called["thread"]
+    out = np.ones(len(start), np.int64)
+    for each, own in m.events.items():
+        here = np.flatnonzero(rank == each)
+        launching = pl.col("thread").cast(pl.Int64).is_in(thread.gather(here).unique().implode())
+        begun = np.sort(own["operators"].filter(launching)["start_ns"].to_numpy()) if "operators" in own else here[:0]
+        since = np.searchsorted(begun, start[here] - np.maximum(gap[here], 0))
+        out[here] += np.searchsorted(begun, end[here]) - since
+    return out
+
+
 def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
     """Of the time before each call, and of the call itself, what its thread waited for a batch, ns.
 
-    Without a range that tells, it is what passes before the copy of a batch since the last launch, but for what usually
-    lies between two calls.
+    Without a range that tells, it is what passes before the copy of a batch since the last launch, outside of ranges of
+    other work, but for what usually lies between two calls.
     """
     rank, start, end, thread = (m.called[name].to_numpy() for name in ("rank", "start_ns", "end_ns", "thread"))
     before, inside = np.zeros(len(start), np.int64), np.zeros(len(start), np.int64)
@@ -131,9 +166,10 @@ def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
     launches[m.call[m.call >= 0]] = True
     usual = int(np.median(gap[gap >= 0])) if (gap >= 0).any() else 0
     copied = m.call[is_batch(m.frame)]
+    working = _inside(m, parts.WORKING, start, gap)
     for call in np.unique(copied[copied >= 0]).tolist():
         while call >= 0:
-            before[call] = max(0, gap[call] - usual)
+            before[call] = max(0, gap[call] - working[call] - usual)
             call = after[call]
             if launches[call]:
                 break

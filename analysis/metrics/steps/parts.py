@@ -38,6 +38,10 @@ DATA = (
     r"|^enumerate\(DataLoader\)"
 )
 """NVTX ranges, annotations and operators in which a thread waits for its loader."""
+WORKING = r"(?i)optim|backward|zero_grad|clip|checkpoint|save|all_?reduce"
+"""Ranges in which a thread does what no loader does: a pause in one of them before a copy is none for a batch."""
+FRAMEWORK = rf"{WORKING}|(?i:forward|DistributedDataParallel|nccl)"
+"""Ranges in which a thread launches, if slowly: a pause in one of them is no work of the script's own."""
 SYNC = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)$|^cudaStreamQuery$|^hip\w*Synchronize$"
 ALLOCATOR = (
     r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostRegister|HostUnregister)\w*$"
@@ -213,7 +217,8 @@ def _thread_idle_sets(sets: Sets, gaps: Intervals, launch: Ints, launched: Ints,
     launching = np.column_stack((stop, np.where(late | ahead, called, gaps[:, 1])))
     found["idle_launch"] = intervals.merge(found["idle_launch"], launching)
     before = intervals.union(np.column_stack((gaps[:, 0], stop))[batch])
-    found["idle_unmarked_data"] = intervals.intersect(left, before)
+    before = intervals.subtract(intervals.intersect(left, before), sets["working"])
+    found["idle_unmarked_data"] = before
     left = intervals.subtract(left, before)
     found["idle_host"] = intervals.intersect(left, hosts)
     found["idle_outside"] = intervals.subtract(left, hosts)
@@ -221,7 +226,8 @@ def _thread_idle_sets(sets: Sets, gaps: Intervals, launch: Ints, launched: Ints,
 
 
 def thread_sets(events: Frames, thread: int) -> Sets:
-    """The times in which a thread waits for data, waits for the device, allocates or launches."""
+    """The times in which a thread waits for data, waits for the device, allocates or launches; `working`: in which it is
+    in a range that no loader is in."""
     calls, marks = (
         events[kind].select(*selection.SPAN, "thread").filter(pl.col("thread") == thread)
         for kind in ("runtime", "nvtx")
@@ -235,6 +241,7 @@ def thread_sets(events: Frames, thread: int) -> Sets:
         "idle_sync": selection.covered_time(selection.filter_by_name(calls, SYNC)),
         "idle_allocator": selection.covered_time(selection.filter_by_name(calls, ALLOCATOR)),
         "idle_launch": intervals.union(joined),
+        "working": selection.covered_time(selection.filter_by_name(marks, WORKING)),
     }
 
 

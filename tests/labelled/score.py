@@ -1,0 +1,125 @@
+"""How often the diagnosis of the labelled scripts is right: the first cause, and what it predicts that a fix gives.
+
+    python -m tests.labelled.score POINTS [--half tune] [--bare] [--names a,b] [--causes 4]
+
+POINTS has a folder a run (pairs.py). What fixes gave is tests/data/scripts/pairs.json. With --bare the diagnosis has
+the traces alone: no settings, no record, no timed steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tests.labelled import scripts
+from tests.labelled.scripts import ScriptRun
+
+PAIRS = Path(__file__).parents[1] / "data/scripts/pairs.json"
+POINTS_OFF = 0.05
+"""A prediction that is no more than this off is right, whatever its interval."""
+WIDE = 0.15
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a fix gave: the mean share over pairs of starts that ran beside each other, and each pair's."""
+
+    share: float
+    each: tuple[float, ...]
+
+
+def measured() -> dict[str, Measured]:
+    """Of each run whose fix was measured."""
+    found = {}
+    for name, pairs in json.loads(PAIRS.read_text()).items():
+        each = tuple(1 - fix / slow for slow, fix in zip(pairs["ms"]["slow"], pairs["ms"]["fix"], strict=False))
+        if each:
+            found[name] = Measured(statistics.mean(each), each)
+    return found
+
+
+def diagnose(job: tuple[Path, bool]) -> dict[str, Any]:
+    """In a process of its own: `nightsweep diagnose --json` of the folder, or of its traces."""
+    from analysis.diagnosis import verdict
+    from analysis.diagnosis.evidence import sources
+
+    folder, bare = job
+    traces = sorted(folder.glob("traced/trace-r*"))
+    return verdict.judge(sources.gather(traces if bare else [folder])).as_json()
+
+
+def is_hit(cause: dict[str, Any] | None, share: float) -> bool:
+    """Whether what was predicted is what was measured, within POINTS_OFF or the interval."""
+    value, low, high = (cause["share"], cause["share_low"], cause["share_high"]) if cause else (0.0, 0.0, 0.0)
+    return abs(value - share) <= POINTS_OFF or (low is not None and low <= share <= high)
+
+
+def judged(run: ScriptRun, found: dict[str, Any], fixes: dict[str, Measured]) -> tuple[bool | None, bool | None, Any]:
+    """Whether the first cause is right; whether the prediction is; the cause that stands for the label. None: the label
+    has no such question."""
+    own = [cause for cause in found["causes"] if cause["share"] >= 0.01]
+    fix = fixes.get(run.name)
+    kinds = run.kinds or ["recompute_or_unfused"]
+    of_label = next((cause for cause in own if cause["kind"] in kinds), None)
+    predicted = is_hit(of_label, fix.share) if fix else None
+    if run.void:
+        return None, predicted, of_label
+    if not run.kinds:
+        allowed = {"recompute_or_unfused"} if fix and fix.share >= 0.1 else set()
+        return all(cause["share"] < 0.1 or cause["kind"] in allowed for cause in own), predicted, of_label
+    first = own[0] if own else None
+    right = first is not None and first["kind"] in run.kinds and run.rank in (None, first["rank"])
+    return right, predicted, of_label
+
+
+def shown(cause: dict[str, Any]) -> str:
+    low, high = (100 * (cause[name] or 0) for name in ("share_low", "share_high"))
+    rank = "" if cause["rank"] is None else f" of rank {cause['rank']}"
+    return f"{cause['kind']}{rank} {100 * cause['share']:.0f} ({low:.0f} to {high:.0f})"
+
+
+def main() -> int:
+    args = parse()
+    os.environ["POLARS_MAX_THREADS"] = "1"
+    runs = [
+        run
+        for run in scripts.load()
+        if (args.half in (run.half, "both")) and (not args.names or run.name in args.names.split(","))
+    ]
+    runs = [run for run in runs if (args.points / run.name).is_dir()]
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        answers = list(pool.map(diagnose, [(args.points / run.name, args.bare) for run in runs]))
+    fixes, rights, hits, widths = measured(), [], [], []
+    for run, found in zip(runs, answers, strict=True):
+        right, hit, cause = judged(run, found, fixes)
+        rights += [] if right is None else [right]
+        hits += [] if hit is None else [hit]
+        widths += [] if hit is None or cause is None else [(cause["share_high"] - cause["share_low"]) / 2]
+        gave = f"{100 * fixes[run.name].share:.0f}" if run.name in fixes else "-"
+        marks = "".join({True: "+", False: "MISS", None: "."}[one].ljust(5) for one in (right, hit))
+        causes = "; ".join(shown(cause) for cause in found["causes"][: args.causes] if cause["share"] >= 0.01)
+        print(f"{marks}{run.name:<22}{'/'.join(run.kinds) or 'healthy':<36} fix {gave:>3} | {causes}")
+    print(f"first cause right: {sum(rights)} of {len(rights)}; prediction right: {sum(hits)} of {len(hits)}; "
+          f"half width of its interval, median: {100 * statistics.median(widths):.0f} points")  # fmt: skip
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.labelled.score", description="Score the diagnosis of scripts.")
+    parser.add_argument("points", type=Path)
+    parser.add_argument("--half", choices=["tune", "report", "both"], default="tune")
+    parser.add_argument("--bare", action="store_true", help="traces alone")
+    parser.add_argument("--names", help="these runs only")
+    parser.add_argument("--causes", type=int, default=4, help="so many causes a run are printed")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
