@@ -22,9 +22,11 @@ PLACE = {
     **dict.fromkeys(("loader_wait", "cpu_preprocessing", "host_sync", "host_work", "h2d_pageable", "h2d_exposed"), 0),
     **dict.fromkeys(("allocator_churn", "memory_pressure"), 0),
     "launch_bound": 1,
+    **dict.fromkeys(("straggler", "small_messages", "slow_interconnect", "exposed_communication"), 2),
 }
+LAST = 3
 """What counts first where two causes give back the same time: what the host waits for, then that it launches slowly at
-all, then what the devices do; of each the largest."""
+all, then what ranks wait for, then what the devices could compute faster; of each the largest."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
     left = {"compute": e.share(e.part("compute")).value, "communication": e.share(e.part("communication")).value}
     made: list[Change] = []
     out = []
-    for cause in sorted(causes, key=lambda c: (PLACE.get(c.kind, 2), -c.share)):
+    for cause in sorted(causes, key=lambda c: (PLACE.get(c.kind, LAST), -c.share)):
         share = min(cause.share, left[cause.pool]) if cause.pool in left else cause.share
         if cause.change is not None and share >= NOISE.value:
             share = min(share, e.gain(*made, then=cause.change).value + unseen(e, cause))

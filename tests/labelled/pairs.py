@@ -33,9 +33,8 @@ from jobs.rank import script
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import read_json, write_json
 from jobs.record.launch_files import Job, RankResult
-from jobs.record.record import NvmlUse, Record, TracerUse, write_record
+from jobs.record.record import NvmlUse, Record, Runs, TracerUse, write_record
 from jobs.record.record import Run as RunEntry
-from jobs.record.record import Runs
 from jobs.sweep.order import Order
 from tests.labelled import scripts
 from tests.labelled.scripts import ScriptRun
@@ -110,7 +109,9 @@ def begin(run: ScriptRun, side: str, number: int, gpus: list[int], args: argpars
     """Fork the ranks."""
     point = run.point(side, args.peers, args.images)
     traced = side == "slow" and number == 0 and point.traced_steps > 0
-    folder = RunFolder((args.out / "runs" / run.name / f"{side}-{number}" / ("traced" if traced else "timed")).absolute())
+    folder = RunFolder(
+        (args.out / "runs" / run.name / f"{side}-{number}" / ("traced" if traced else "timed")).absolute()
+    )
     shutil.rmtree(folder.path, ignore_errors=True)
     folder.path.mkdir(parents=True)
     Order(
@@ -214,8 +215,10 @@ def conclude(start: Start, pairs: Pairs, args: argparse.Namespace) -> str:
         logs = [start.folder.rank_file(rank, "log").read_text(errors="replace").splitlines() for rank in ranks]
         last = next((log[-1] for log in logs if log), "")
         return f"FAILED {label} codes {start.codes}: {last[:300]}"
+    # By the device's clock: the host may be many steps ahead of it.
     lengths = [
-        [(line["end_ns"] - line["start_ns"]) / 1e6 for line in timed_lines(start.folder, rank)] for rank in ranks
+        [(line["device_ns"] or line["end_ns"] - line["start_ns"]) / 1e6 for line in timed_lines(start.folder, rank)]
+        for rank in ranks
     ]
     mean = max(statistics.mean(own) for own in lengths)
     losses = [line["loss"] for line in timed_lines(start.folder, 0) if line["loss"] is not None]
@@ -307,7 +310,7 @@ def chosen(args: argparse.Namespace) -> Iterator[ScriptRun]:
     for run in sorted(runs, key=lambda run: ("compile" in f"{run.fix} {run.slow}", -run.ranks)):
         if args.names and run.name not in args.names.split(","):
             continue
-        if args.gpus and run.ranks > args.gpus or run.ranks not in args.ranks:
+        if (args.gpus and run.ranks > args.gpus) or run.ranks not in args.ranks:
             continue
         if not (args.out / "pairs" / f"{run.name}.json").exists() or args.again:
             yield run

@@ -1,9 +1,9 @@
 """How often the diagnosis of the labelled scripts is right: the first cause, and what it predicts that a fix gives.
 
-    python -m tests.labelled.score POINTS [--half tune] [--bare] [--names a,b] [--causes 4]
+    python -m tests.labelled.score [--points DIR] [--half tune] [--bare] [--names a,b] [--causes 4]
 
-POINTS has a folder a run (pairs.py). What fixes gave is tests/data/scripts/pairs.json. With --bare the diagnosis has
-the traces alone: no settings, no record, no timed steps.
+DIR has a folder a run, as pairs.py leaves them; else the kept runs are scored. What fixes gave is
+tests/data/scripts/pairs.json. With --bare the diagnosis has the traces alone: no settings, no record, no timed steps.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import statistics
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -21,7 +22,8 @@ from typing import Any
 from tests.labelled import scripts
 from tests.labelled.scripts import ScriptRun
 
-PAIRS = Path(__file__).parents[1] / "data/scripts/pairs.json"
+KEPT = Path(__file__).parents[1] / "data/scripts"
+PAIRS = KEPT / "pairs.json"
 POINTS_OFF = 0.05
 """A prediction that is no more than this off is right, whatever its interval."""
 WIDE = 0.15
@@ -51,8 +53,11 @@ def diagnose(job: tuple[Path, bool]) -> dict[str, Any]:
     from analysis.diagnosis.evidence import sources
 
     folder, bare = job
-    traces = sorted(folder.glob("traced/trace-r*"))
-    return verdict.judge(sources.gather(traces if bare else [folder])).as_json()
+    with tempfile.TemporaryDirectory() as scratch:
+        if folder.parent == KEPT:
+            folder = scripts.unpacked(folder, Path(scratch))
+        traces = sorted(folder.glob("traced/trace-r*"))
+        return verdict.judge(sources.gather(traces if bare else [folder])).as_json()
 
 
 def is_hit(cause: dict[str, Any] | None, share: float) -> bool:
@@ -113,7 +118,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.labelled.score", description="Score the diagnosis of scripts.")
-    parser.add_argument("points", type=Path)
+    parser.add_argument("--points", type=Path, default=KEPT)
     parser.add_argument("--half", choices=["tune", "report", "both"], default="tune")
     parser.add_argument("--bare", action="store_true", help="traces alone")
     parser.add_argument("--names", help="these runs only")

@@ -10,7 +10,7 @@ import polars as pl
 
 from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
 from analysis.diagnosis.causes.rule import Rule
-from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.evidence.evidence import Evidence, replayed
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from analysis.diagnosis.remedies import proposals as remedies
@@ -189,7 +189,8 @@ def exposed_communication(e: Evidence) -> list[Cause]:
     """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
     without communication, but for waiting for ranks that are late: as far as compute could hide it, and half of the
     rest, for messages can be halved (bf16) or sent half as often; of local SGD what averaging every eighth step (or
-    half as often) leaves out. All of it is the interval's upper end."""
+    half as often) leaves out, and of a script's DDP all but that of one of its passes. All of it is the interval's
+    upper end."""
     if not communicates(e):
         return []
     first = (_merged(e), _on_fast_link(e))
@@ -200,6 +201,9 @@ def exposed_communication(e: Evidence) -> list[Cause]:
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     value = whole * (1 - periods / max(8, 2 * periods) if periods else hidden + (1 - hidden) / 2)
     share = Share(value, value / 2, whole)
+    if e.passes > 1 and periods is None and any("DistributedDataParallel" in rank.places for rank in e.results):
+        value = whole * (1 - 1 / e.passes)  # a script that averages in each of its passes
+        share = replayed(value)
     facts = [
         Fact("communication", float(e.length(_all).mean()) / 1e6, "ms a step", "collectives"),
         Fact("of it exposed transfer", float(transfer.mean()) / 1e6, "ms a step", "breakdown"),
@@ -247,21 +251,23 @@ def _less(e: Evidence) -> list[remedies.Change]:
 
 def straggler(e: Evidence) -> list[Cause]:
     """The device of one rank has more to do than the others': kernels and copies take longer, or there are more. The
-    steps again, with as much as the others have in the mean. What a late rank's host does instead is a cause of its
-    own, which names the rank."""
+    steps again, with as much as the others have in the mean (a slower GPU), and with what is too much given to them
+    (uneven batches): the middle, and the interval's ends. What a late rank's host does instead is a cause of its own,
+    which names the rank."""
     ranks = sorted({lane.rank for lane in e.lanes})
     if len(ranks) < 2 or e.setting("strategy") == "pp":
         return []
-    gains = {rank: e.gain(_as_others(rank)) for rank in ranks}
-    rank = max(ranks, key=lambda each: gains[each].value)
+    gains = {rank: e.gain(_as_others(rank)).value for rank in ranks}
+    rank = max(ranks, key=lambda each: gains[each])
+    even = e.gain(lambda graph: changes.with_device_of_others(graph, rank, shared=True)).value
     work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0).mean(axis=1) / 1e6
     own = [lane.rank == rank for lane in e.lanes]
     return list_cause(
         CAUSE,
         "straggler",
-        gains[rank],
+        replayed((even + gains[rank]) / 2, even, gains[rank]),
         "none",
-        method="the steps replayed with as much work for this rank's device as the others have",
+        method="the steps replayed with as much work for this rank's device as the others have, or shared evenly",
         advice=f"give rank {rank} as much to compute as the others have, and the same GPU",
         evidence=[
             Fact(f"kernels and copies of rank {rank}", float(work[own].mean()), "ms a step", "breakdown"),

@@ -15,7 +15,7 @@ from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.changes import compose
 from analysis.diagnosis.replay.what_if import Change
-from analysis.diagnosis.thresholds import Threshold
+from analysis.diagnosis.thresholds import NOISE, Threshold
 
 CAUSE = "data_loading"
 LARGE_BYTES = 1 << 20
@@ -25,7 +25,8 @@ def loader_wait(e: Evidence) -> list[Cause]:
     """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
     batch's copy to the device (that may have another reason: half is the interval's lower end). The steps again, with
     batches that are there; and what timed steps wait longer than the trace's, which may live on batches loaded before.
-    Without a trace the host's wait, of which the GPU may have worked through any part."""
+    Remedied by more workers it gives no more than these can: in proportion to their number, or half as many. Without a
+    trace the host's wait, of which the GPU may have worked through any part."""
     return [] if preparing(e) else _loading(e, "loader_wait", "let more workers load, further ahead", _more_workers(e))
 
 
@@ -49,8 +50,8 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
     if e.lanes:
         share = e.gain(changes.without_loading)
         share = share.times(0.5) if unmarked.sum() > marked.sum() else share
-        share = share.plus(e.unseen_wait, e.step_ns)
-        method = "the steps replayed with batches that are there"
+        share = _as_fast_as_workers(e, share.plus(e.unseen_wait, e.step_ns), remedies.choose(e.point, *proposals))
+        method = "the steps replayed with batches that are there, or as fast as so many workers make them"
         if e.unseen_wait.value:
             method += ", and what timed steps wait longer than traced ones"
     else:
@@ -83,6 +84,18 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
         rank=_late_rank(e) if e.lanes else None,
         change=changes.without_loading if e.lanes else None,
     )
+
+
+def _as_fast_as_workers(e: Evidence, share: Share, remedy: dict[str, Any]) -> Share:
+    """What so many more workers can give at most, if a step that waits takes as long as the workers need for a batch.
+    With more than one worker for two cores, which may be one core's two threads, they may be half as fast."""
+    have, more = max(e.workers or 0, 1), remedy.get("loader_workers")
+    if not more or more <= have or share.value < NOISE.value or e.workers is None:
+        return share
+    crowded = 2 if more > (cores(e) or 2 * more) / 2 else 1
+    most, least = (max(0.0, 1 - factor * have / more) for factor in (1, crowded))
+    low = share.low if share.low is not None else share.value
+    return Share(min(share.value, most), min(low, least), share.high)
 
 
 def _late_rank(e: Evidence) -> int | None:
@@ -135,7 +148,8 @@ def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
     """Workers that would keep up with the rest of the step, as far as there are cores."""
     if e.point is None:
         return ({"loader_workers": 4},)
-    wait, have = host_wait(e), max(e.workers or 0, 1)
+    seen = e.gain(changes.without_loading).value + e.unseen_wait.value / e.step_ns if e.lanes else 0.0
+    wait, have = max(host_wait(e), seen), max(e.workers or 0, 1)
     enough = math.ceil(have / max(1 - wait, 1 / 16)) + 1
     workers = max(have, min(enough, max((cores(e) or enough) - 1, 1)))
     more: dict[str, Any] = {"loader_workers": workers}
@@ -227,10 +241,21 @@ PINNED_BYTES_PER_S = Threshold(
 )
 
 
+HOPPER_BYTES_PER_S = Threshold(
+    50e9,
+    "bytes/s",
+    "The same of devices of compute capability 9.0 and later, which have PCIe 5.0.",
+    "154 MB to an H100 (tests/labelled/scripts.yaml, copies_vision_loop): 54.7 GB/s",
+)
+
+
 def pinned_bandwidth(e: Evidence) -> float:
     """What copies from page-locked memory reach here, bytes/s."""
+    known = [] if e.devices.is_empty() else e.devices["compute_capability"].drop_nulls().to_list()
+    newer = bool(known) and min(float(text) for text in known) >= 9.0
+    usual = HOPPER_BYTES_PER_S.value if newer else PINNED_BYTES_PER_S.value
     large = [_batches(lane.own["copies"], "pinned").filter(pl.col("bytes") >= LARGE_BYTES).height for lane in e.lanes]
-    return max(bandwidth(e, "pinned"), PINNED_BYTES_PER_S.value) if sum(large) else PINNED_BYTES_PER_S.value
+    return max(bandwidth(e, "pinned"), usual) if sum(large) else usual
 
 
 RULES = (

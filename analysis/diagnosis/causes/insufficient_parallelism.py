@@ -21,10 +21,9 @@ def launch_bound(e: Evidence) -> list[Cause]:
     memory, and does no other work. A graph may leave some launches out: three quarters
     are the interval's lower end."""
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
-    first = (
-        changes.without_loading, changes.without_waits, changes.without_allocations, copies, changes.without_other_work
-    )  # fmt: skip
-    share = e.gain(*first, then=changes.without_launches)
+    first = (changes.without_loading, changes.without_waits, changes.without_allocations, copies)
+    after = (first, (*first, changes.without_other_work))  # work of its own that is hidden must not hide the launches
+    share = max((e.gain(*made, then=changes.without_launches) for made in after), key=lambda share: share.value)
     count, took = e.what_if.calls_a_step(e.what_if.launching)
     advice = "launch less: CUDA graphs, or a larger batch; a compiler where it fuses many kernels"
     if e.compiled:  # and yet so many launches
@@ -46,7 +45,9 @@ def launch_bound(e: Evidence) -> list[Cause]:
             Fact("time in these calls", took / 1e6, "ms a step", "runtime"),
         ],
         rank=e.rank_of(changes.without_launches),
-        change=changes.without_launches,
+        change=changes.compose(
+            changes.without_other_work, changes.without_launches
+        ),  # what both give and neither alone
     )
 
 
@@ -54,7 +55,9 @@ def host_work(e: Evidence) -> list[Cause]:
     """The launching thread does other work than loading and launching, for 1 ms or longer at a time: it writes a
     checkpoint, collects garbage, logs, or computes on the CPU. The steps again, without these pauses. One in the middle
     of a pass is none: then the thread has no core, and launches late."""
-    facts = [Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)]
+    facts = [
+        Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)
+    ]
     return list_cause(
         CAUSE,
         "host_work",

@@ -10,6 +10,7 @@ from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.thresholds import SMALL_FILL, SMALL_IMAGES, SMALL_TOKENS
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
+from analysis.metrics.steps import selection
 
 
 def is_small(e: Evidence) -> bool:
@@ -36,6 +37,8 @@ def optimizer_saving(e: Evidence) -> Floats:
 def _optimizer(lane: Lane) -> Intervals:
     kernels = lane.own["kernels"]
     named = pl.col("category").cast(pl.String) == "optimizer"
-    inside = pl.col("nvtx_path").cast(pl.String).str.contains("(?i)optimizer").fill_null(False)
+    launched = kernels["launch_ns"].fill_null(-1).to_numpy()
+    stepping = selection.pass_time(lane.events["nvtx"], "(?i)optimizer")
+    inside = pl.Series(intervals.length_before(stepping, launched + 1) > intervals.length_before(stepping, launched))
     own = kernels.filter((named | inside) & (pl.col("category").cast(pl.String) != "communication"))
     return intervals.intersect(lane.sets["compute"], intervals.union(own.select("start_ns", "end_ns").to_numpy()))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Graph, Mask, is_batch
+from analysis.diagnosis.replay.graph import Graph, Mask, is_batch, is_bulk_read
 from analysis.diagnosis.thresholds import PAUSE
 
 Floats = npt.NDArray[np.float64]
@@ -97,8 +97,15 @@ def pausing(graph: Graph) -> Mask:
 
 
 def without_other_work(graph: Graph) -> Graph:
-    """The script does no work of its own between calls, as far as that shows in pauses."""
-    return change_calls(graph, working(graph), gap=graph.calls.loading_gap)
+    """The script does no work of its own between calls, as far as that shows in pauses, and copies nothing large from
+    the device for it."""
+    read = is_bulk_read(graph.work.frame)
+    copying = np.zeros(len(graph.calls.start), bool)
+    copying[graph.work.call[read & (graph.work.call >= 0)]] = True
+    copying |= (graph.calls.after >= 0) & graph.calls.synchronizes & copying[graph.calls.after]
+    changed = change_work(graph, read, duration=0)
+    changed = change_calls(changed, copying, waits_for=-1, least=np.minimum(graph.calls.least, ASYNCHRONOUS_NS))
+    return change_calls(changed, working(graph), gap=graph.calls.loading_gap)
 
 
 def working(graph: Graph) -> Mask:
@@ -245,11 +252,19 @@ def without_communication(graph: Graph) -> Graph:
     return change_work(graph, communication(graph), duration=0)
 
 
-def with_device_of_others(graph: Graph, rank: int) -> Graph:
-    """The rank's kernels and copies take in all what the other ranks' take in the mean."""
+def with_device_of_others(graph: Graph, rank: int, *, shared: bool = False) -> Graph:
+    """The rank's kernels and copies take in all what the other ranks' take in the mean; `shared`: what all take in the
+    mean, the rank and the others, since what is taken from the one is given to the others."""
     work = graph.work
     own = (work.rank == rank) & ~communication(graph)
     others = (work.rank != rank) & ~communication(graph) & graph.counted_work
     mine, count = float(work.duration[own & graph.counted_work].sum()), len(np.unique(work.rank[others]))
     theirs = float(work.duration[others].sum()) / max(count, 1)
-    return change_work(graph, own, duration=work.duration * theirs / mine) if 0 < theirs < mine else graph
+    if not 0 < theirs < mine:
+        return graph
+    if not shared:
+        return change_work(graph, own, duration=work.duration * theirs / mine)
+    mean = (mine + theirs * count) / (1 + count)
+    less = change_work(graph, own, duration=work.duration * mean / mine)
+    rest = (work.rank != rank) & ~communication(graph)
+    return change_work(less, rest, duration=work.duration * mean / theirs)

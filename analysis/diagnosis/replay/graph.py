@@ -106,3 +106,9 @@ def is_batch(frame: pl.DataFrame) -> Mask:
     """Whether work (`Work.frame`) is the copy of a batch to its device."""
     large = (pl.col("direction") == "HtoD") & (pl.col("bytes") >= parts.LEAST_BATCH_BYTES)
     return frame.select(large.fill_null(False)).to_series().to_numpy()
+
+
+def is_bulk_read(frame: pl.DataFrame) -> Mask:
+    """Whether work (`Work.frame`) is a large copy from its device, as of weights that are written to a file."""
+    large = (pl.col("direction") == "DtoH") & (pl.col("bytes") >= parts.LARGE_BYTES)
+    return frame.select(large.fill_null(False)).to_series().to_numpy()

@@ -33,15 +33,17 @@ QUEUED_NS = 100_000
 """Longer between launch and start is waiting: a free device begins some 10 us after the call."""
 LEAST_BATCH_BYTES = 1 << 12
 """A smaller copy to the device is a number, not a batch: waiting for it is like reading one."""
+LARGE_BYTES = 1 << 20
+"""So much is copied from a device when weights are written, not when numbers are read."""
 DATA = (
     r"(?i)^(?:data|dataload(?:er|ing)?|data[_ ]?wait|load[_ ]?(?:data|batch)|get[_ ]?batch|next[_ ]?batch|fetch)$"
     r"|^enumerate\(DataLoader\)"
 )
 """NVTX ranges, annotations and operators in which a thread waits for its loader."""
-WORKING = r"(?i)optim|backward|zero_grad|clip|checkpoint|save|all_?reduce"
-"""Ranges in which a thread does what no loader does: a pause in one of them before a copy is none for a batch."""
-FRAMEWORK = rf"{WORKING}|(?i:forward|DistributedDataParallel|nccl)"
+FRAMEWORK = r"(?i)optim|forward|backward|zero_grad|clip|DistributedDataParallel|all_?reduce|nccl"
 """Ranges in which a thread launches, if slowly: a pause in one of them is no work of the script's own."""
+WORKING = rf"{FRAMEWORK}|checkpoint|save"
+"""Ranges in which a thread does what no loader does: a pause in one of them before a copy is none for a batch."""
 SYNC = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)$|^cudaStreamQuery$|^hip\w*Synchronize$"
 ALLOCATOR = (
     r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostRegister|HostUnregister)\w*$"
@@ -241,7 +243,7 @@ def thread_sets(events: Frames, thread: int) -> Sets:
         "idle_sync": selection.covered_time(selection.filter_by_name(calls, SYNC)),
         "idle_allocator": selection.covered_time(selection.filter_by_name(calls, ALLOCATOR)),
         "idle_launch": intervals.union(joined),
-        "working": selection.covered_time(selection.filter_by_name(marks, WORKING)),
+        "working": selection.pass_time(marks, WORKING),
     }
 
 
@@ -278,8 +280,10 @@ def _next_launches(activities: pl.DataFrame, gaps: Intervals) -> tuple[Ints, Int
 
 
 def _ends_with_batch(copies: pl.DataFrame, activities: pl.DataFrame, gaps: Intervals) -> Mask:
-    """Whether the activity at the end of each gap is a copy to the device of the size of a batch."""
+    """Whether the activity at the end of each gap is a copy to the device of the size of a batch, and that before the
+    gap no large copy from it: then the host works with what it has copied."""
     starts = activities["start_ns"].to_numpy()
     ends = starts[np.minimum(np.searchsorted(starts, gaps[:, 1]), len(starts) - 1)]
     large = copies.filter(pl.col("direction") == "HtoD", pl.col("bytes") >= LEAST_BATCH_BYTES)["start_ns"].to_numpy()
-    return np.isin(ends, large)
+    out = copies.filter(pl.col("direction") == "DtoH", pl.col("bytes") >= LARGE_BYTES)["end_ns"].to_numpy()
+    return np.isin(ends, large) & ~np.isin(gaps[:, 0], out)

@@ -66,3 +66,17 @@ def phase_ranges(events: Events) -> pl.DataFrame:
 def names_as_text(ranges: pl.DataFrame) -> pl.DataFrame:
     """Ranges with their names as text, not categorical."""
     return ranges.with_columns(pl.col("name").cast(pl.String))
+
+
+def pass_time(ranges: pl.DataFrame, pattern: str) -> Intervals:
+    """When a range of such a name was open. Of an optimizer's step that runs both passes, too, in a closure (Lightning),
+    what is left after its last backward pass."""
+    rows = filter_by_name(ranges, pattern)
+    spans = rows.select("start_ns", "end_ns").to_numpy().copy()
+    ends = filter_by_name(ranges, r"(?i)backward").select("start_ns", "end_ns").to_numpy()
+    for place in np.flatnonzero(rows["name"].cast(pl.String).str.contains("(?i)optim").to_numpy()).tolist():
+        start, end = spans[place]
+        inside = ends[(ends[:, 0] >= start) & (ends[:, 1] <= end), 1]
+        if len(inside):
+            spans[place, 0] = inside.max()
+    return intervals.union(spans)

@@ -74,7 +74,9 @@ def test_a_rank_whose_device_has_more_to_do_is_a_straggler(tmp_path):
         busy(run, start, STEP, 8 * MS)
 
     found = causes(of(tmp_path, make, ranks=2, record=LINKED))
-    assert found["straggler"].rank == 1 and found["straggler"].share == pytest.approx(0.3, abs=0.01)
+    straggler = found["straggler"]  # 3 ms with a GPU like the others', some 1.5 where both have as much to do
+    assert straggler.rank == 1 and straggler.share == pytest.approx(0.22, abs=0.01)
+    assert straggler.low < 0.13 < 0.3 < straggler.high
     assert [fact.value for fact in found["straggler"].evidence] == [pytest.approx(9), pytest.approx(6)]
 
 
@@ -108,8 +110,8 @@ def test_ranks_that_take_turns(tmp_path):
         busy(run, start, STEP, 7 * MS)
 
     found = causes(of(tmp_path, make, count=9, ranks=2, record=LINKED))
-    assert "straggler" not in found and {found[kind].rank for kind in ("host_sync", "launch_bound")} == {None}
-    assert found["host_sync"].share + found["launch_bound"].share == pytest.approx(0.2, abs=0.01)
+    assert "straggler" not in found
+    assert (found["host_work"].rank, found["host_work"].share) == (None, pytest.approx(0.2, abs=0.01))
 
 
 def test_no_collectives_no_word_of_communication(tmp_path):

@@ -1,6 +1,7 @@
 """Trains a graph network of PyTorch Geometric on one graph, all of it in each step."""
 
 import argparse
+import itertools
 
 import torch
 from torch_geometric.nn import GCNConv
@@ -23,7 +24,7 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         sizes = [given.width] * given.layers + [10]
-        self.layers = torch.nn.ModuleList(GCNConv(a, b, cached=True) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = torch.nn.ModuleList(GCNConv(a, b, cached=True) for a, b in itertools.pairwise(sizes))
         self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(size) for size in sizes[1:])
 
     def forward(self, x):

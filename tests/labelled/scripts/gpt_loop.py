@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -18,7 +19,9 @@ parser.add_argument("--length", type=int, default=1024)
 parser.add_argument("--rank1-batch", type=int, help="that of rank 1, where it is another one")
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--bucket-mb", type=float, default=25)
-parser.add_argument("--clip", choices=["norm", "each", "none"], default="norm", help="each: by each gradient's own norm")
+parser.add_argument(
+    "--clip", choices=["norm", "each", "none"], default="norm", help="each: by each gradient's own norm"
+)
 parser.add_argument("--save-every", type=int, default=0, help="rank 0 writes the weights after so many steps")
 parser.add_argument("--graph", action="store_true", help="capture the step as a CUDA graph")
 parser.add_argument("--out", default="out")
@@ -126,7 +129,7 @@ class Graphed:
         return self.loss
 
 
-os.makedirs(given.out, exist_ok=True)
+Path(given.out).mkdir(parents=True, exist_ok=True)
 run = Graphed() if given.graph else train_step
 step = 0
 while True:
@@ -135,6 +138,6 @@ while True:
     if given.save_every and step % given.save_every == 0 and rank == 0:
         plain = model.module if ranks > 1 else model
         with contextlib.suppress(OSError):
-            torch.save(plain.state_dict(), os.path.join(given.out, "weights.pt"))
+            torch.save(plain.state_dict(), Path(given.out, "weights.pt"))
     if step % given.print_every == 0:
         print(step, loss.item())

@@ -14,7 +14,9 @@ class Model:
     heads: int = 16
     length: int = 1024
     attention: str = field(default="sdpa", metadata={"help": "eager or sdpa"})
-    words: int = field(default=0, metadata={"help": "words of a text that is tokenized when it is read; 0: ready tokens"})
+    words: int = field(
+        default=0, metadata={"help": "words of a text that is tokenized when it is read; 0: ready tokens"}
+    )
 
 
 class Texts(torch.utils.data.Dataset):

@@ -1,6 +1,6 @@
 """Makes what the scripts of others read: a folder of JPEG files in classes, and nanoGPT's tokens.
 
-    python make_data.py FOLDER NANOGPT
+python make_data.py FOLDER NANOGPT
 """
 
 import sys

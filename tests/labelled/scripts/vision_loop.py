@@ -22,7 +22,9 @@ parser.add_argument("--blocking", action="store_true")
 parser.add_argument("--resident", type=int, default=0, help="so many batches are made once, and used again and again")
 parser.add_argument("--ahead", action="store_true", help="copy the next batch on a stream of its own")
 parser.add_argument("--empty-cache", action="store_true")
-parser.add_argument("--collect", type=int, default=0, help="keep so many thousand objects, and collect garbage each step")
+parser.add_argument(
+    "--collect", type=int, default=0, help="keep so many thousand objects, and collect garbage each step"
+)
 parser.add_argument("--read-ms", type=float, default=0, help="what storage takes to read an image")
 parser.add_argument("--slow-rank", type=int, help="whose storage alone takes that")
 parser.add_argument("--print-every", type=int, default=50)

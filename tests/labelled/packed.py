@@ -1,0 +1,80 @@
+"""A Kineto trace as columns, which compress to a third of what its events do; times stay exact.
+
+Of all operators but those of collectives only how many there are and when they began is kept: more is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from decimal import Decimal
+from itertools import accumulate, pairwise
+from typing import Any
+
+import msgspec
+
+from analysis.readers.kineto.event_columns import _KINDS, COMMUNICATION, Args
+
+TOP = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds", "displayTimeUnit")
+DISTRIBUTED = ("rank", "world_size", "backend")
+ARGS = {field.encode_name for field in msgspec.structs.fields(Args)}
+COUNTED = ("correlation", "External id")
+"""Args that grow from event to event; the others are the same of many events."""
+OPERATOR = "op"
+
+
+def pack(text: bytes) -> bytes:
+    """A trace's JSON, packed."""
+    trace = json.loads(text, parse_float=Decimal)
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X" and event.get("cat") in _KINDS]
+    events.sort(key=lambda event: event["ts"])
+    plain = [event["cat"] == "cpu_op" and event["name"] != COMMUNICATION for event in events]
+    args = [
+        {} if operator else {k: v for k, v in event.get("args", {}).items() if k in ARGS}
+        for event, operator in zip(events, plain, strict=True)
+    ]
+    columns: dict[str, Any] = {
+        "ts": _deltas([int(event["ts"] * 1000) for event in events]),
+        "dur": [int(event.get("dur", 0) * 1000) for event in events],
+        "what": _codes([[e["cat"], OPERATOR if o else e["name"]] for e, o in zip(events, plain, strict=True)]),
+        "where": _codes([[event["pid"], event["tid"]] for event in events]),
+        "args": _codes([{k: v for k, v in own.items() if k not in COUNTED} for own in args]),
+        **{name: _deltas([own.get(name, -1) for own in args]) for name in COUNTED},
+    }
+    top = {key: trace[key] for key in TOP if key in trace}
+    info = {key: value for key, value in trace.get("distributedInfo", {}).items() if key in DISTRIBUTED}
+    content = json.dumps(top | {"distributedInfo": info, "columns": columns}, separators=(",", ":"), default=float)
+    return lzma.compress(content.encode(), preset=9)
+
+
+def unpack(packed: bytes) -> bytes:
+    """The trace's JSON again."""
+    content = json.loads(lzma.decompress(packed))
+    columns = content.pop("columns")
+    counted = [list(accumulate(columns[name])) for name in COUNTED]
+    lines = []
+    for ts, dur, what, where, args, *numbers in zip(
+        accumulate(columns["ts"]), columns["dur"], *(columns[n]["code"] for n in ("what", "where", "args")), *counted,
+        strict=True,
+    ):  # fmt: skip
+        (cat, name), (pid, tid) = columns["what"]["known"][what], columns["where"]["known"][where]
+        own = columns["args"]["known"][args] | {n: v for n, v in zip(COUNTED, numbers, strict=True) if v >= 0}
+        head = json.dumps({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "args": own})
+        lines.append(f'{head[:-1]}, "ts": {_microseconds(ts)}, "dur": {_microseconds(dur)}}}')
+    events = ",\n".join(lines)
+    return f'{json.dumps(content)[:-1]}, "traceEvents": [\n{events}\n]}}'.encode()
+
+
+def _microseconds(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+def _deltas(values: list[int]) -> list[int]:
+    return [*values[:1], *(after - before for before, after in pairwise(values))]
+
+
+def _codes(values: list[Any]) -> dict[str, Any]:
+    """The different values, and of each place which of them it is."""
+    places: dict[str, int] = {}
+    codes = [places.setdefault(json.dumps(value, default=float), len(places)) for value in values]
+    return {"known": [json.loads(text) for text in places], "code": codes}
