@@ -70,8 +70,8 @@ def everywhere(graph: Graph) -> Mask:
 
 
 def without_tracer(graph: Graph, each_ns: float) -> Graph:
-    """As if the tracer did not add so much to each call and operator that it noted; of a call's own it takes some in the
-    call and some after it. All steps are changed."""
+    """As if the tracer did not add so much to each call and operator that it noted; of a call's own it takes some in
+    the call and some after it. All steps are changed."""
     calls = graph.calls
     in_call = np.minimum(each_ns, np.maximum(0, calls.least - CACHED_NS))
     after = np.minimum(each_ns * calls.noted - in_call, np.maximum(0, calls.gap - calls.loading_gap) * 0.8)

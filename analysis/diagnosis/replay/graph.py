@@ -36,7 +36,8 @@ class Calls:
         least: how long it takes without what it waits for.
         waits_for: the work that it ends after, -1 for none; `lag`: from the end of that work to its own.
         loading_gap, loading: of `gap` and of the call itself, what the thread waited for its loader.
-        framework: whether the time before the call lies in a range of the framework's, or its thread runs backward passes.
+        framework: whether the time before the call lies in a range of the framework's, or its thread runs backward
+            passes.
         noted: how much a tracer noted since the call before on these threads, with this call: calls and operators.
     """
 

@@ -37,8 +37,8 @@ def build_calls(m: Measured) -> Calls:
     loading_gap, loading = _loading(m, after, gap)
     return Calls(
         rank, start, end, name, allocates, synchronizes, after, gap,
-        np.where(waited, np.minimum(took, WAIT_NS), took), waits_for, lag, loading_gap, loading, _in_framework(m, start, gap),
-        _noted(m, start, end, gap),
+        np.where(waited, np.minimum(took, WAIT_NS), took), waits_for, lag, loading_gap, loading,
+        _in_framework(m, start, gap), _noted(m, start, end, gap),
     )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ from analysis.diagnosis.thresholds import TRACER
 
 Change = Callable[[Graph], Graph]
 MOST_TRACER_NS = 10_000
-"""A tracer adds 3 to 6 us to a call (H200s, nsys: launch-bound jobs of tests/data/labelled with and without it), and the
-PyTorch profiler so much to each operator, too."""
+"""A tracer adds 3 to 6 us to a call (H200s, nsys: launch-bound jobs of tests/data/labelled with and without it), and
+the PyTorch profiler so much to each operator, too."""
 CLOSE = 1.05
 """Two times of a step that are so near are taken for the same."""
 _ROUNDS = 12

@@ -228,8 +228,8 @@ def _thread_idle_sets(sets: Sets, gaps: Intervals, launch: Ints, launched: Ints,
 
 
 def thread_sets(events: Frames, thread: int) -> Sets:
-    """The times in which a thread waits for data, waits for the device, allocates or launches; `working`: in which it is
-    in a range that no loader is in."""
+    """The times in which a thread waits for data, waits for the device, allocates or launches; `working`: in which it
+    is in a range that no loader is in."""
     calls, marks = (
         events[kind].select(*selection.SPAN, "thread").filter(pl.col("thread") == thread)
         for kind in ("runtime", "nvtx")
