@@ -69,8 +69,8 @@ def names_as_text(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def pass_time(ranges: pl.DataFrame, pattern: str) -> Intervals:
-    """When a range of such a name was open. Of an optimizer's step that runs both passes, too (Lightning's closure), what
-    is left after its last backward pass."""
+    """When a range of such a name was open. Of an optimizer's step that runs both passes, too (Lightning's closure),
+    what is left after its last backward pass."""
     rows = filter_by_name(ranges, pattern)
     spans = rows.select("start_ns", "end_ns").to_numpy().copy()
     ends = filter_by_name(ranges, r"(?i)backward").select("start_ns", "end_ns").to_numpy()
