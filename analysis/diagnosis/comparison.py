@@ -1,15 +1,19 @@
 """`nightsweep compare A B`: how much longer or shorter B's steps are than A's, in which parts, and whether that is more
 than noise.
 
-The difference of two means and its 95 % interval are Welch's (unequal variances, Student's t) over the steps. Steps of
-one start are alike in what differs from start to start, which they cannot show; so a difference below the threshold
-`noise` is none, however narrow its interval is.
+The 95 % interval of the difference is that of starts (analysis/sweep/starts.py): of the two points' repeats, where
+there are enough, else of what starts of such runs are known to differ by. A difference below the threshold `noise` is
+none. A part's interval is Welch's over the steps of the two traces: it says how steady the part is within a start, no
+more.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +25,12 @@ import polars as pl
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.thresholds import NOISE
+from analysis.sweep import dataset
 from analysis.sweep.interval import half_interval
+from analysis.sweep.starts import Noise, known_noise, own_noise
 from analysis.tables.part_names import PARTS
+from jobs.point.point import Point
+from jobs.record.point_folder import record_of
 
 Floats = npt.NDArray[np.float64]
 EXIT_WRONG = 2
@@ -30,7 +38,7 @@ EXIT_WRONG = 2
 
 @dataclass(frozen=True)
 class Difference:
-    """Means of a time in A and B, ms, and half of the 95 % interval of B - A; None where either is one step."""
+    """Means of a time in A and B, ms, and half of the 95 % interval of B - A; None where that is not known."""
 
     a: float
     b: float
@@ -57,11 +65,14 @@ class Difference:
 @dataclass(frozen=True)
 class Comparison:
     """`step`: of steps, or of samples where the two have batches of different sizes (`of`). `steps`: how many there
-    were. `timed`: whether they are those of the timed run. `settings`: those that differ, (A, B)."""
+    were in A and B. `starts`: how many starts the means are of. `noise`: what the interval is from. `timed`: whether
+    the steps are those of the timed run. `settings`: those that differ, (A, B)."""
 
     of: str
     step: Difference
     steps: tuple[int, int]
+    starts: tuple[int, int]
+    noise: Noise
     timed: bool
     parts: dict[str, Difference]
     settings: dict[str, tuple[Any, Any]]
@@ -73,8 +84,6 @@ class Comparison:
     @property
     def verdict(self) -> str:
         beyond = self.step.beyond(self.noise_ms)
-        if beyond is None:
-            return "cannot be said: one step has no spread"
         return ("faster" if self.step.by < 0 else "slower") if beyond else "no difference beyond noise"
 
     def as_json(self) -> dict[str, Any]:
@@ -86,6 +95,8 @@ class Comparison:
             "step": self.step.as_json(self.noise_ms),
             "noise_ms": noise,
             "noise_share": noise / self.step.a,
+            "noise_from": self.noise.source,
+            "starts": list(self.starts),
             "steps": list(self.steps),
             "timed": self.timed,
             "parts": {name: part.as_json(0.0) for name, part in self.parts.items()},
@@ -93,25 +104,61 @@ class Comparison:
         }
 
 
-def compare_runs(a: Evidence, b: Evidence) -> Comparison:
-    """What changed from A to B. Raises SourceError where one of them has no step."""
+def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparison:
+    """What changed from one run, A, to the other, B. Each is the run that was named, and the repeats of its settings.
+    Raises SourceError where one of them has no step."""
+    a, b = one[0], other[0]
     timed = a.timed_ns is not None and b.timed_ns is not None
-    times = [timed_steps(e) if timed else traced_steps(e) for e in (a, b)]
     samples = [samples_of(e) or 0 for e in (a, b)]
     per_sample = timed and all(samples) and samples[0] != samples[1]
-    values = [t / s for t, s in zip(times, samples, strict=True)] if per_sample else times
+    means = [
+        [mean / count if per_sample else mean for mean in start_means(side, timed=timed)]
+        for side, count in zip((one, other), samples, strict=True)
+    ]
+    noise = own_noise(means[0], means[1]) or known_noise(sm_active(a, b), one_host=hosts_of(a) == hosts_of(b))
     parts = {}
     if a.lanes and b.lanes:
         rows = {name: [e.part(name).mean(axis=0) / 1e6 for e in (a, b)] for name in PARTS}
         parts = {name: difference(*pair) for name, pair in rows.items() if pair[0].any() or pair[1].any()}
     return Comparison(
         "sample" if per_sample else "step",
-        difference(*values),
-        (len(times[0]), len(times[1])),
+        of_starts(means[0], means[1], noise),
+        (step_count(a, timed=timed), step_count(b, timed=timed)),
+        (len(means[0]), len(means[1])),
+        noise,
         timed,
         parts,
         setting_changes(a, b),
     )
+
+
+def start_means(side: Sequence[Evidence], *, timed: bool) -> list[float]:
+    """The mean step of each start, ms: of its timed steps, else of the traced ones of the run that was named."""
+    if not timed:
+        return [float(traced_steps(side[0]).mean())]
+    return [float(timed_steps(e).mean()) for e in side if e.steps.height]
+
+
+def step_count(e: Evidence, *, timed: bool) -> int:
+    return len(timed_steps(e) if timed else traced_steps(e))
+
+
+def of_starts(a: Sequence[float], b: Sequence[float], noise: Noise) -> Difference:
+    """B - A of the mean steps of starts, ms."""
+    mean = float(np.mean(a))
+    return Difference(mean, float(np.mean(b)), mean * math.expm1(noise.half((len(a), len(b)))))
+
+
+def sm_active(*runs: Evidence) -> float | None:
+    """Mean activity of the SMs of these runs, %; None where one was not sampled."""
+    found = [own["sm_active_percent"].mean() for e in runs for own in e.samples.values()]
+    known = [value for value in found if isinstance(value, float)]
+    return float(np.mean(known)) if known and len(known) == len(found) and all(e.samples for e in runs) else None
+
+
+def hosts_of(e: Evidence) -> list[str]:
+    """Where the run was, and on which day."""
+    return [f"{host.hostname} {str(e.record.started_at)[:10]}" for host in e.record.hosts]
 
 
 def timed_steps(e: Evidence) -> Floats:
@@ -158,14 +205,16 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
     scale = 1e3 if found.of == "sample" else 1.0
     step = found.step
     noise = max(found.noise_ms, step.half or 0.0)
-    counts = f"{found.steps[0]} and {found.steps[1]} {look} steps"
-    level = f" (noise level {noise / step.a:.1%}: 95 % of Welch's t over steps, at least {NOISE.value:.0%})"
+    counts = (
+        f"{found.starts[0]} and {found.starts[1]} starts; {found.steps[0]} and {found.steps[1]} {look} steps in one"
+    )
+    level = f" (noise level {noise / step.a:.1%}: 95 %, from {found.noise.source}; at least {NOISE.value:.0%})"
     means = f"{found.of} A {step.a * scale:.3f} {unit}, B {step.b * scale:.3f} {unit}"
     lines = [
         f"A {names[0]}",
         f"B {names[1]}",
         f"{means}: {step.by / step.a:+.1%} ({counts})",
-        f"verdict: {found.verdict}{level if step.half is not None else ''}",
+        f"verdict: {found.verdict}{level}",
     ]
     if found.settings:
         lines.append(
@@ -180,10 +229,33 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def with_repeats(path: Path) -> list[Evidence]:
+    """A run and, where it is a point of a sweep, the timed steps of the repeats of its settings. Raises SourceError."""
+    own = sources.gather([path])
+    if own.point is None or not path.is_dir():
+        return [own]
+    others = [
+        folder
+        for folder in sorted(path.resolve().parent.iterdir())
+        if folder.name != path.resolve().name and is_repeat(own.point, folder)
+    ]
+    return [own, *(sources.from_folder(folder, with_traces=False) for folder in others)]
+
+
+def is_repeat(point: Point, folder: Path) -> bool:
+    """Whether the folder's point is ok and is a further start of the same settings."""
+    record = record_of(folder)
+    if record.status != "ok":
+        return False
+    other = sources.point_of(record.settings)
+    aside = {name: getattr(point, name) for name in dataset.ASIDE}
+    return other is not None and dataclasses.replace(other, **aside) == point
+
+
 def compare(a: Path, b: Path, as_json: bool) -> int:
     """Print the comparison; the exit status."""
     try:
-        found = compare_runs(sources.gather([a]), sources.gather([b]))
+        found = compare_runs(with_repeats(a), with_repeats(b))
     except sources.SourceError as error:
         print(f"nightsweep compare: {error}", file=sys.stderr)
         return EXIT_WRONG

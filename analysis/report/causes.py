@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from analysis.diagnosis.known_losses import known_points
+from analysis.diagnosis.remedies.trials import is_foreseen
 from analysis.diagnosis.thresholds import NOISE
 from analysis.figures.remedies import change
 from analysis.sweep import dataset
@@ -23,7 +24,6 @@ VERDICTS = {
     "did_not_help": "did not help: slower",
     "losses_changed": "no remedy: the losses changed",
     "failed": "did not help: it failed",
-    "cannot_tell": "cannot be said of one step",
     "not_run": "not run",
 }
 MOST_CHANGES = 10
@@ -152,6 +152,13 @@ def trials(tables: dataset.Tables) -> _Rows:
         }
         for row in tables["remedies"].to_dicts()
     ]
+
+
+def predictions(tables: dataset.Tables) -> tuple[int, int]:
+    """How many gains that were measured are as predicted, and how many were measured."""
+    measured = tables["remedies"].filter(pl.col("gain").is_not_null())
+    columns = measured.select("predicted", "predicted_low", "predicted_high", "gain").iter_rows()
+    return sum(is_foreseen(*row) for row in columns), measured.height
 
 
 def _hours(seconds: float) -> str:

@@ -62,9 +62,14 @@ def render(
         fixed=captions.shared_settings(points) if points.height else "",
         troubles=summary.troubles(tables),
         why={"lines": known, "blind": blind, "lost": causes.lost_hours(tables), "changes": causes.changes(tables)}
-        | {"trials": causes.trials(tables), "seen": known_points(tables)["point_id"].n_unique()},
+        | {
+            "trials": causes.trials(tables),
+            "predictions": causes.predictions(tables),
+            "seen": known_points(tables)["point_id"].n_unique(),
+        },
         costs=trust.costs(tables),
         clocks=trust.clocks(tables),
+        identical=trust.identical_pairs(tables),
         events=trust.events(tables),
         energy=points["energy_j"].drop_nulls().len(),
         mfu=points["mfu_percent"].drop_nulls().len(),

@@ -8,6 +8,7 @@ import polars as pl
 
 from analysis.metrics.points import cost
 from analysis.sweep import dataset
+from analysis.sweep.starts import Starts
 
 _Rows = list[dict[str, Any]]
 
@@ -38,6 +39,11 @@ def costs(tables: dataset.Tables) -> _Rows:
         for row in found.to_dicts()
         if row["condition"] in CONDITIONS
     ]
+
+
+def identical_pairs(tables: dataset.Tables) -> tuple[int, int]:
+    """Of all pairs of starts of the same settings, how many are called different, and how many there are."""
+    return Starts.of(tables["points"], tables["steps"], tables["gpu_samples"]).identical_pairs()
 
 
 def clocks(tables: dataset.Tables) -> _Rows:

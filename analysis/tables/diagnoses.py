@@ -47,13 +47,13 @@ REMEDIES: dict[str, Column] = {
     "after_ms": Column(pl.Float64, "The same with the remedy; null where that point is not ok.", "steps"),
     "gain": Column(pl.Float64, "Measured gain: 1 - after_ms / before_ms.", "derived"),
     "gain_low": Column(
-        pl.Float64, "Lower end of its 95 % interval (Welch's t over steps); null for a single step.", "derived"
+        pl.Float64, "Lower end of its 95 % interval, by what starts differ (analysis/sweep/starts.py).", "derived"
     ),
     "gain_high": Column(pl.Float64, "Upper end.", "derived"),
     "verdict": Column(
         pl.String,
         "helped, within_noise, did_not_help (slower), losses_changed (a switch made a script compute something else), "
-        "failed (the remedied point is not ok), cannot_tell (one step), not_run.",
+        "failed (the remedied point is not ok), not_run.",
         "derived",
     ),
     "gpu_s": Column(pl.Float64, _GPU_S + " Before the remedy.", "steps"),

@@ -47,7 +47,9 @@ def collect(
     made = {
         "points": points,
         "diagnoses": point_files.frame(remedies.diagnoses(points, frames["steps"], diagnoses), "diagnoses"),
-        "remedies": point_files.frame(remedies.trials(points, frames["steps"], rounds), "remedies"),
+        "remedies": point_files.frame(
+            remedies.trials(points, frames["steps"], frames["gpu_samples"], rounds), "remedies"
+        ),
     }
     return frames | {name: as_table(name, frame) for name, frame in made.items()}
 

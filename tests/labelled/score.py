@@ -19,14 +19,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from analysis.diagnosis.remedies import trials
 from tests.labelled import scripts
 from tests.labelled.scripts import ScriptRun
 
 KEPT = Path(__file__).parents[1] / "data/scripts"
 PAIRS = KEPT / "pairs.json"
-POINTS_OFF = 0.05
-"""A prediction that is no more than this off is right, whatever its interval."""
-WIDE = 0.15
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,9 @@ def diagnose(job: tuple[Path, bool]) -> dict[str, Any]:
 
 
 def is_hit(cause: dict[str, Any] | None, share: float) -> bool:
-    """Whether what was predicted is what was measured, within POINTS_OFF or the interval."""
-    value, low, high = (cause["share"], cause["share_low"], cause["share_high"]) if cause else (0.0, 0.0, 0.0)
-    return abs(value - share) <= POINTS_OFF or (low is not None and low <= share <= high)
+    """Whether what was predicted is what was measured."""
+    told = (cause["share"], cause["share_low"], cause["share_high"]) if cause else (0.0, 0.0, 0.0)
+    return trials.is_foreseen(*told, share)
 
 
 def judged(run: ScriptRun, found: dict[str, Any], fixes: dict[str, Measured]) -> tuple[bool | None, bool | None, Any]:

@@ -135,11 +135,26 @@ def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
 
 
 def from_folder(folder: Path, *, with_traces: bool = True) -> Evidence:
-    """A point's folder, as a launch leaves it; traces and logs may also lie in the folder itself."""
+    """A point's folder, as a launch leaves it, or as a published data set has it; traces and logs may also lie in the
+    folder itself."""
+    if not (folder / "timed").is_dir() and (tables := folder.resolve().parents[1] / "tables").is_dir():
+        return from_data_set(folder, tables)
     with tempfile.TemporaryDirectory() as scratch:
         tables = Path(scratch)
         point_tables.write(point_tables.ingest(folder, tables), tables)
         return from_point(folder, tables, with_traces=with_traces)
+
+
+def from_data_set(folder: Path, tables: Path) -> Evidence:
+    """A point of a data set, of which these are the tables: its timed steps and the samples of its GPUs."""
+    record = record_of(folder)
+    own = pl.col("point_id") == record.point_id
+    steps = pl.scan_parquet(tables / "steps.parquet").filter(own, pl.col("phase") == "timed").collect()
+    inside = pl.col("t_ns").is_between(steps["start_ns"].min(), steps["end_ns"].max())
+    seen = pl.scan_parquet(tables / "gpu_samples.parquet").filter(own, pl.col("look") == "timed", inside).collect()
+    samples = dict(enumerate(seen.partition_by("uuid"))) if steps.height else {}
+    absent = {"trace": "a data set keeps none"}
+    return Evidence(point=point_of(record.settings), record=record, steps=steps, samples=samples, absent=absent)
 
 
 def from_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evidence:

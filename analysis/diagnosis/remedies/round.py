@@ -29,9 +29,11 @@ def plan_round(results: Path, number: int) -> dict[str, Any]:
     sweep = json.loads((results / "sweep.json").read_text())
     earlier = [json.loads(rounds.file(results, n).read_text()) for n in range(1, number)]
     known = {p["point_id"]: complete(p["settings"]) for one in (sweep, *earlier) for p in one["points"]}
-    points, steps = (concatenate(name, list(known), results / "derived") for name in ("points", "steps"))
+    points, steps, samples = (
+        concatenate(name, list(known), results / "derived") for name in ("points", "steps", "gpu_samples")
+    )
     before = [trial for _, trial in trials.earlier_trials(earlier)]
-    verdicts = [gain.verdict for gain in trials.gains(before, points, steps)]
+    verdicts = [gain.verdict for gain in trials.gains(before, points, steps, samples)]
     now = trials.due_trials(
         {point["point_id"]: known[point["point_id"]] for point in sweep["points"]},
         set(points.filter(pl.col("status") == "ok")["point_id"]),

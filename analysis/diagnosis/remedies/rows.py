@@ -28,10 +28,12 @@ def diagnoses(points: pl.DataFrame, steps: pl.DataFrame, folder: Path | None) ->
     ]
 
 
-def trials(points: pl.DataFrame, steps: pl.DataFrame, rounds: Sequence[Mapping[str, Any]]) -> _Rows:
-    """What came of each trial of these rounds."""
+def trials(
+    points: pl.DataFrame, steps: pl.DataFrame, samples: pl.DataFrame, rounds: Sequence[Mapping[str, Any]]
+) -> _Rows:
+    """What came of each trial of these rounds. `samples`: the table gpu_samples."""
     tried_before = tried.earlier_trials(rounds)
-    gains = tried.gains([trial for _, trial in tried_before], points, steps)
+    gains = tried.gains([trial for _, trial in tried_before], points, steps, samples)
     times = gpu_seconds(points, steps)
     return [
         {

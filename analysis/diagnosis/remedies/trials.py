@@ -5,7 +5,8 @@ largest cause is tried first. Where it helped, the next round goes on from the r
 tries the point's next cause. It ends where no cause with a remedy is left above `noise`.
 
 The gain is 1 - (time a sample with the remedy) / (time a sample without it), from the timed runs of the two: what the
-cause's share said could be given back. Its 95 % interval and the noise level are those of `nightsweep compare`.
+cause's share said could be given back. Its 95 % interval is that of starts (analysis/sweep/starts.py), as that of
+`nightsweep compare`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ import polars as pl
 from analysis.diagnosis import comparison
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.thresholds import LOSS_CHANGE, NOISE
+from analysis.sweep.starts import Noise, Starts
 from jobs.point.point import Point, complete
 
-VERDICTS = ("helped", "within_noise", "did_not_help", "losses_changed", "failed", "cannot_tell", "not_run")
+VERDICTS = ("helped", "within_noise", "did_not_help", "losses_changed", "failed", "not_run")
 """What came of a remedy. did_not_help: the remedied point is slower; losses_changed: a script no longer computes the
-same with the switch that was imposed on it; failed: it is not ok; cannot_tell: of one timed
-step; not_run: it has not been measured yet, or its point no longer is ok."""
+same with the switch that was imposed on it; failed: it is not ok; not_run: it has not been measured yet, or its point
+no longer is ok."""
+FORESEEN = 0.05
+"""A prediction that is no more than this off is right, whatever its interval."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,11 @@ def earlier_trials(rounds: Iterable[Mapping[str, Any]]) -> list[tuple[int, Trial
     return [(one["round"], Trial(**trial)) for one in rounds for trial in one["trials"]]
 
 
-def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> list[Gain]:
-    """What came of each trial, from the tables `points` and `steps`."""
+def gains(
+    tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame, samples: pl.DataFrame | None = None
+) -> list[Gain]:
+    """What came of each trial, from the tables `points`, `steps` and, where there is one, `gpu_samples`."""
+    starts = Starts.of(points, steps, samples) if tried else None
     status = dict(points.select("point_id", "status").iter_rows())
     scripts = set(points.filter(pl.col("workload") == "command")["point_id"])
     timed = timed_steps(steps)
@@ -104,9 +111,11 @@ def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> 
             timed.get(trial.point_id, none),
             timed.get(trial.remedied_id, none),
             (status.get(trial.point_id), status.get(trial.remedied_id)),
+            starts.noise(trial.point_id, trial.remedied_id),
             script=trial.point_id in scripts,
         )
         for trial in tried
+        if starts is not None
     ]
 
 
@@ -117,19 +126,25 @@ def timed_steps(steps: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def gain(
-    before: pl.DataFrame, after: pl.DataFrame, statuses: tuple[str | None, str | None], *, script: bool = False
+    before: pl.DataFrame,
+    after: pl.DataFrame,
+    statuses: tuple[str | None, str | None],
+    noise: Noise,
+    *,
+    script: bool = False,
 ) -> Gain:
     """What came of a trial. `before`, `after`: timed steps of the two points, `statuses`: theirs (None: no record),
-    `script`: whether their losses must be the same, for the remedy is a switch imposed on somebody's script."""
+    `noise`: what starts differ by, `script`: whether their losses must be the same, for the remedy is a switch imposed
+    on somebody's script."""
     if statuses[0] != "ok" or statuses[1] in (None, "not_run"):
         return Gain("not_run")
     if statuses[1] != "ok":
         return Gain("failed")
     a, b = Evidence(steps=before), Evidence(steps=after)
     samples = [comparison.samples_of(e) or 1 for e in (a, b)]
-    step = comparison.difference(*(comparison.timed_steps(e) / n for e, n in zip((a, b), samples, strict=True)))
-    beyond = step.beyond(NOISE.value * step.a)
-    verdict = "cannot_tell" if beyond is None else "within_noise" if not beyond else _side(step.by)
+    one, other = ([float(comparison.timed_steps(e).mean()) / n] for e, n in zip((a, b), samples, strict=True))
+    step = comparison.of_starts(one, other, noise)
+    verdict = _side(step.by) if step.beyond(NOISE.value * step.a) else "within_noise"
     if script and losses_changed(before, after):
         verdict = "losses_changed"
     value = -step.by / step.a
@@ -152,6 +167,11 @@ def losses_changed(before: pl.DataFrame, after: pl.DataFrame) -> bool:
 
 def _side(by: float) -> str:
     return "helped" if by < 0 else "did_not_help"
+
+
+def is_foreseen(share: float, low: float | None, high: float | None, gain: float) -> bool:
+    """Whether a gain is what was predicted: in the interval, or no more than FORESEEN off."""
+    return abs(share - gain) <= FORESEEN or (low is not None and high is not None and low <= gain <= high)
 
 
 def gpu_seconds(steps: pl.DataFrame, gpus: int) -> float:

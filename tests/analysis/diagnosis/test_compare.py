@@ -1,6 +1,5 @@
-"""`nightsweep compare`: differences that are there are told, and those that are not are not."""
+"""`nightsweep compare`: differences that are there are found, and those that are not are not."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -11,9 +10,13 @@ from scipy.stats import ttest_ind
 from analysis.diagnosis import comparison
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.tools import cli
+from jobs.host.facts import ROOT
 from jobs.point.point import complete
-from tests.analysis.diagnosis.diagnosed import MS, US, evidence, steps_of, written
+from tests.analysis.diagnosis.diagnosed import MS, US, steps_of, written
 
+DATA = ROOT / "data/h200-2026-11-21"
+ONE, OTHER = "174573f6e51a", "4cf452770303"
+"""Points of the claim on layouts: NHWC, NCHW."""
 IMAGE = {"workload": "image", "model": "resnet50", "device": "cuda"}
 
 
@@ -45,34 +48,44 @@ def test_the_interval_is_welch_s():
     assert found.half == pytest.approx((interval.high - interval.low) / 2)
 
 
+def run(mean, seed=0, active=None, **more):
+    """A run with such steps; `active`: how busy its SMs were, %."""
+    samples = {} if active is None else {0: pl.DataFrame({"sm_active_percent": [active] * 3})}
+    return Evidence(steps=timed(mean, seed), samples=samples, **more)
+
+
 @pytest.mark.parametrize(
-    ("mean", "verdict"), [(9.0, "faster"), (11.0, "slower"), (10.05, "no difference beyond noise")]
+    ("mean", "active", "verdict"),
+    [
+        (7.0, None, "faster"),
+        (14.0, None, "slower"),
+        (9.0, None, "no difference beyond noise"),  # starts of which nothing is known differ by so much
+        (9.0, 95.0, "faster"),
+        (11.0, 95.0, "slower"),
+        (9.7, 95.0, "no difference beyond noise"),
+        (9.0, 20.0, "no difference beyond noise"),
+    ],
 )
-def test_verdicts_on_timed_steps(mean, verdict):
-    found = comparison.compare_runs(Evidence(steps=timed(10.0)), Evidence(steps=timed(mean, 1)))
-    assert found.verdict == verdict and found.timed and found.of == "step"
+def test_single_starts_are_judged_by_what_such_starts_differ(mean, active, verdict):
+    found = comparison.compare_runs([run(10.0, active=active)], [run(mean, 1, active)])
+    assert found.verdict == verdict and found.timed and found.of == "step" and found.starts == (1, 1)
+    assert "starts on H200s" in found.noise.source
 
 
-def test_the_same_run_twice_is_no_difference():
-    """Of 40 pairs of runs that are alike two would differ by the interval alone; the noise level leaves none."""
-    verdicts = [
-        comparison.compare_runs(
-            Evidence(steps=timed(10.0, 2 * n, spread=0.1)), Evidence(steps=timed(10.0, 2 * n + 1, spread=0.1))
-        ).verdict
-        for n in range(40)
-    ]
-    assert set(verdicts) == {"no difference beyond noise"}
+def test_repeats_are_judged_by_their_own_spread():
+    """Six starts whose means differ by 0.2 %, though their steps differ by 2 %: 1.5 % more is a difference."""
+    one, other = ([run(mean * (1 + n / 500), n) for n in range(3)] for mean in (10.0, 10.15))
+    found = comparison.compare_runs(one, other)
+    assert (found.verdict, found.starts) == ("slower", (3, 3)) and "3 and 3 repeats" in found.noise.source
+    apart = [run(mean, n) for n, mean in enumerate((10.0, 11.5, 13.0))]
+    assert comparison.compare_runs(one, apart).verdict == "no difference beyond noise"
 
 
 def test_batches_of_different_sizes_are_compared_by_the_sample():
     one = Evidence(steps=timed(10.0), point=complete(IMAGE))
     other = Evidence(steps=timed(15.0, samples=128), point=complete({**IMAGE, "micro_batch": 64}))
-    found = comparison.compare_runs(one, other)
-    assert (
-        found.of == "sample"
-        and found.verdict == "faster"
-        and found.step.by / found.step.a == pytest.approx(-0.25, abs=0.01)
-    )
+    found = comparison.compare_runs([one], [other])
+    assert found.of == "sample" and found.step.by / found.step.a == pytest.approx(-0.25, abs=0.01)
     assert found.settings == {"micro_batch": (32, 64)}
 
 
@@ -89,10 +102,13 @@ def test_parts_that_changed(capsys, tmp_path):
     assert "verdict: no difference beyond noise" in shown and "compute" in shown
 
 
-def test_one_step_cannot_tell(tmp_path):
-    one = evidence(noisy(1, 6 * MS), tmp_path)
-    short = dataclasses.replace(one.lanes[0], steps=one.lanes[0].steps.head(1))
-    assert comparison.compare_runs(one, Evidence((short,))).verdict.startswith("cannot be said")
+def test_points_of_a_published_data_set_are_compared_with_their_repeats(capsys):
+    """Two settings with several starts each, of which the data set has steps and samples in tables alone."""
+    points = DATA / "points"
+    assert cli.main(["compare", str(points / ONE), str(points / OTHER), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert min(found["starts"]) >= 3 and "repeats of these settings" in found["noise_from"]
+    assert found["verdict"] == "slower" and "layout" in found["settings"]
 
 
 def test_nothing_to_compare_is_one_line(capsys, tmp_path):

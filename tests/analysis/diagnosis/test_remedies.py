@@ -17,6 +17,7 @@ from analysis.ingest.point_tables import as_table, ingest, write
 from analysis.report import causes as why
 from analysis.report import sweep_page as report
 from analysis.sweep import dataset
+from analysis.sweep.starts import Noise
 from jobs.point.point import complete
 from jobs.record.lost import Loss
 from jobs.slurm.executor import point_job as lost_points
@@ -24,6 +25,7 @@ from jobs.sweep import rounds
 from tests.labelled import ahead, runs
 
 ROOT = Path(__file__).parents[3]
+NOISE = Noise(0.01, 10, "made up")
 IMAGE = {"workload": "image", "model": "mobilenet_v2", "device": "cpu"}
 SWEEP = """
 name: loop
@@ -92,7 +94,7 @@ def test_rounds_go_on_from_what_helped_and_end():
     ("after", "verdict", "value"), [(8.0, "helped", 0.2), (10.04, "within_noise", 0.0), (12.0, "did_not_help", -0.2)]
 )
 def test_what_a_remedy_gave_back(after, verdict, value):
-    found = trials.gain(timed(10.0), timed(after, 1), ("ok", "ok"))
+    found = trials.gain(timed(10.0), timed(after, 1), ("ok", "ok"), NOISE)
     assert found.verdict == verdict and found.value == pytest.approx(value, abs=0.01)
     assert found.low < found.value < found.high and found.before_ms == pytest.approx(2.5, rel=0.01)
 
@@ -105,19 +107,18 @@ def test_a_switch_that_changes_a_scripts_losses_is_no_remedy(factor, verdict):
     before, after = (timed(10.0).with_columns(loss=2 + pl.col("step") / 100), timed(8.0, 1))
     loss = pl.lit(None, pl.Float64) if factor is None else factor * (2 + pl.col("step") / 100)
     after = after.with_columns(loss=loss)
-    assert trials.gain(before, after, ("ok", "ok"), script=True).verdict == verdict
-    assert trials.gain(before, after, ("ok", "ok")).verdict == "helped"
+    assert trials.gain(before, after, ("ok", "ok"), NOISE, script=True).verdict == verdict
+    assert trials.gain(before, after, ("ok", "ok"), NOISE).verdict == "helped"
 
 
 def test_a_larger_batch_is_judged_by_the_sample():
-    found = trials.gain(timed(10.0), timed(15.0, 1, samples=8), ("ok", "ok"))
+    found = trials.gain(timed(10.0), timed(15.0, 1, samples=8), ("ok", "ok"), NOISE)
     assert found.verdict == "helped" and found.value == pytest.approx(0.25, abs=0.01)
 
 
 def test_a_remedy_without_steps_is_no_success():
-    assert trials.gain(timed(10.0), timed(9.0).clear(), ("ok", "failed")) == Gain("failed")
-    assert trials.gain(timed(10.0), timed(9.0).clear(), ("ok", "not_run")) == Gain("not_run")
-    assert trials.gain(timed(10.0), timed(9.0, count=1), ("ok", "ok")).verdict == "cannot_tell"
+    assert trials.gain(timed(10.0), timed(9.0).clear(), ("ok", "failed"), NOISE) == Gain("failed")
+    assert trials.gain(timed(10.0), timed(9.0).clear(), ("ok", "not_run"), NOISE) == Gain("not_run")
 
 
 def results_of(folder, settings, causes):
@@ -309,7 +310,7 @@ def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
     waits = dict(shown["points"].select("point_id", "data_ms_median").iter_rows())
     assert waits[row["point_id"]] > 90 and waits[new] < 22.5
     compared = comparison.compare_runs(
-        *(sources.gather([folder / f"points/{row[n]}"]) for n in ("point_id", "remedied_id"))
+        *([sources.gather([folder / f"points/{row[n]}"])] for n in ("point_id", "remedied_id"))
     )
     assert row["gain"] == pytest.approx(-compared.step.by / compared.step.a)
     verdicts = {"faster": "helped", "slower": "did_not_help", "no difference beyond noise": "within_noise"}

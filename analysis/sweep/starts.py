@@ -1,0 +1,146 @@
+"""How far starts of the same settings differ, and so when two runs do.
+
+Steps of one start are alike in what differs from start to start: the host's load, its clocks, where threads run. They
+say nothing of it, however many there are. So the unit is the start (Kalibera and Jones, ISMM 2013): a difference of two
+runs is judged by the spread of starts, from repeats of their own settings, else from all repeats of the data set, else
+from TABLE. Times are compared as ratios, for the spread is in proportion to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import polars as pl
+from scipy.special import stdtrit  # scipy.stats takes a second to import
+
+from analysis.sweep import dataset
+from analysis.sweep.interval import CONFIDENCE
+
+LEAST_OWN, LEAST_POOLED = 2, 5
+"""Degrees of freedom that repeats must have: of the two settings that are compared, and of all settings together."""
+DEVICE, MIXED = 85.0, 50.0
+"""SM activity (GPM, %) from which on the device alone decides how long a step takes, and from which on it does in the
+main."""
+TABLE = {
+    (True, "device"): (0.020, 7),
+    (True, "mixed"): (0.042, 36),
+    (True, "host"): (0.102, 45),
+    (True, None): (0.086, 88),
+    (False, "device"): (0.031, 18),
+    (False, "mixed"): (0.071, 62),
+    (False, "host"): (0.166, 73),
+    (False, None): (0.147, 153),
+}
+"""Relative standard deviation of a start's mean step, and its degrees of freedom, by whether both starts ran on one
+host on one day and by what decides (None: not known): 198 runs of 45 settings on H200s, data/h200-2026-11-21. Pooled
+over settings, or larger, where some settings differ so much more that above one pair in twenty would be called
+different."""
+_ON = {"device": "where the device decides", "mixed": "where device and host decide", "host": "where the host decides"}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """`sd`: relative standard deviation of the mean step of a start; `freedom`: its degrees of freedom; `source`: from
+    what it is known, in words."""
+
+    sd: float
+    freedom: int
+    source: str
+
+    def half(self, starts: tuple[int, int]) -> float:
+        """Half of the 95 % interval of the logarithm of a ratio of means of so many starts."""
+        quantile = float(stdtrit(self.freedom, 0.5 + CONFIDENCE / 2))
+        return quantile * self.sd * math.sqrt(sum(1 / count for count in starts))
+
+
+def known_noise(sm_active: float | None, *, one_host: bool) -> Noise:
+    """The noise of TABLE. `sm_active`: mean of both runs in their timed steps, %."""
+    kind = None
+    if sm_active is not None:
+        kind = "device" if sm_active >= DEVICE else "mixed" if sm_active >= MIXED else "host"
+    sd, freedom = TABLE[one_host, kind]
+    where = _ON.get(kind or "", "of any kind")
+    return Noise(sd, freedom, f"starts on H200s {where}, on {'one host' if one_host else 'several hosts'}")
+
+
+def noise_of_repeats(groups: Sequence[Sequence[float]], least: int, source: str) -> Noise | None:
+    """The noise of mean steps of starts, by settings; None where they have fewer degrees of freedom than `least`."""
+    logs = [np.log(np.asarray(group)) for group in groups]
+    freedom = sum(len(group) - 1 for group in logs if len(group))
+    if freedom < least:
+        return None
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in logs if len(group))
+    return Noise(math.sqrt(squares / freedom), freedom, source)
+
+
+def own_noise(a: Sequence[float], b: Sequence[float]) -> Noise | None:
+    """The noise of the repeats of two settings."""
+    return noise_of_repeats([a, b], LEAST_OWN, f"{len(a)} and {len(b)} repeats of these settings")
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The ok points of a data set as starts. `frame`: point_id, `settings` (all but repeats and tracing), `ms` (mean
+    timed step of the slowest rank), `sm_active`, `host` (of which day)."""
+
+    frame: pl.DataFrame
+
+    @classmethod
+    def of(cls, points: pl.DataFrame, steps: pl.DataFrame, samples: pl.DataFrame | None = None) -> Starts:
+        names = [
+            name for name in dataset.SETTINGS if name not in (*dataset.ASIDE, "nvml_hz") and name in points.columns
+        ]
+        timed = steps.filter(pl.col("phase") == "timed")
+        slowest = timed.group_by("point_id", "step").agg(pl.col("step_ms").max())
+        host = pl.col("hosts").cast(pl.List(pl.String)).list.join(",") + pl.col("started_at").str.slice(0, 10)
+        own = points.filter(pl.col("status") == "ok").select(
+            "point_id", settings=pl.struct(names).struct.json_encode(), host=host.fill_null("")
+        )
+        frame = own.join(slowest.group_by("point_id").agg(ms=pl.col("step_ms").mean()), on="point_id")
+        return cls(frame.join(_activity(timed, samples), on="point_id", how="left"))
+
+    def repeats(self, point_id: str) -> list[float]:
+        """Mean steps of all starts of the point's settings, its own first."""
+        own = self.frame.filter(pl.col("point_id") == point_id)
+        if own.is_empty():
+            return []
+        alike = self.frame.filter(pl.col("settings") == own["settings"][0], pl.col("point_id") != point_id)
+        return [own["ms"][0], *alike["ms"]]
+
+    def noise(self, one: str, other: str) -> Noise:
+        """The noise that the difference of two points is judged by."""
+        if found := own_noise(self.repeats(one), self.repeats(other)):
+            return found
+        groups = self.frame.filter(pl.len().over("settings") > 1).partition_by("settings")
+        pooled = noise_of_repeats([g["ms"].to_list() for g in groups], LEAST_POOLED, "all repeats of the data set")
+        return pooled or self.table_noise(one, other)
+
+    def table_noise(self, one: str, other: str) -> Noise:
+        """The noise of TABLE for these two points."""
+        both = self.frame.filter(pl.col("point_id").is_in([one, other]))
+        active = both["sm_active"].mean() if not both["sm_active"].null_count() else None
+        return known_noise(active if isinstance(active, float) else None, one_host=both["host"].n_unique() < 2)
+
+    def identical_pairs(self) -> tuple[int, int]:
+        """Of all pairs of starts of the same settings, how many are called different by TABLE alone, and how many there
+        are: one in twenty is expected."""
+        called = pairs = 0
+        for group in self.frame.filter(pl.len().over("settings") > 1).partition_by("settings"):
+            for (one, a), (other, b) in combinations(group.select("point_id", "ms").iter_rows(), 2):
+                pairs += 1
+                called += abs(math.log(b / a)) > self.table_noise(one, other).half((1, 1))
+        return called, pairs
+
+
+def _activity(timed: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
+    """Mean SM activity of each point's timed steps, %."""
+    if samples is None or samples.is_empty():
+        return pl.DataFrame(schema={"point_id": pl.String, "sm_active": pl.Float64})
+    spans = timed.group_by("point_id").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
+    seen = samples.filter(pl.col("look") == "timed").join(spans, on="point_id")
+    inside = seen.filter(pl.col("t_ns").is_between(pl.col("begin"), pl.col("end")))
+    return inside.group_by("point_id").agg(sm_active=pl.col("sm_active_percent").mean())

@@ -1,0 +1,73 @@
+"""Differences of starts: identical ones are seldom called different, and real ones are found with enough repeats."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+import pytest
+
+from analysis.sweep import starts
+from analysis.sweep.starts import Noise, Starts
+from jobs.host.facts import ROOT
+
+PUBLISHED = ROOT / "data/h200-2026-11-21/tables"
+
+
+def called(rng, sd, counts, ratio=1.0, times=2000, noise=None):
+    """The share of pairs of settings with so many starts, the second `ratio` times as slow, that are called different:
+    by `noise`, else by their own repeats."""
+    found = 0
+    for _ in range(times):
+        a, b = (np.exp(rng.normal(math.log(by), sd, n)) for by, n in zip((1.0, ratio), counts, strict=True))
+        half = (noise or starts.own_noise(a, b)).half(counts)
+        found += abs(np.log(b).mean() - np.log(a).mean()) > half
+    return found / times
+
+
+@pytest.mark.parametrize("kind", [*starts.TABLE], ids=str)
+def test_identical_single_starts_are_called_different_once_in_twenty(kind):
+    sd, freedom = starts.TABLE[kind]
+    assert called(np.random.default_rng(0), sd, (1, 1), noise=Noise(sd, freedom, "")) < 0.06
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (3, 3), (5, 2), (10, 10)])
+def test_the_interval_of_repeats_covers_no_difference_in_19_of_20(counts):
+    assert called(np.random.default_rng(1), 0.08, counts) == pytest.approx(0.05, abs=0.015)
+
+
+@pytest.mark.parametrize(("sd", "needed"), [(0.012, 4), (0.027, 9), (0.048, 23)])
+def test_a_difference_of_5_percent_is_found_with_enough_starts(sd, needed):
+    """So many on each side find it in nine of ten tries."""
+    assert called(np.random.default_rng(2), sd, (needed, needed), 1.05) > 0.9
+
+
+def test_of_the_published_runs_identical_pairs_are_called_different_once_in_twenty():
+    """By steps it was every second one: 250 of 472."""
+    own = Starts.of(*(pl.read_parquet(PUBLISHED / f"{name}.parquet") for name in ("points", "steps", "gpu_samples")))
+    different, pairs = own.identical_pairs()
+    assert pairs == 472 and different / pairs < 0.055
+
+
+def test_what_decides_chooses_the_noise():
+    for one_host in (True, False):
+        sds = [starts.known_noise(active, one_host=one_host).sd for active in (95.0, 70.0, 10.0)]
+        assert all(calm < noisy for calm, noisy in pairwise(sds))
+    assert starts.known_noise(None, one_host=True).sd < starts.known_noise(None, one_host=False).sd
+
+
+def frames(times):
+    """A data set of settings with starts whose mean steps are these, ms."""
+    rows = [(f"p{n}-{k}", n + 1, ms) for n, group in enumerate(times) for k, ms in enumerate(group)]
+    columns = {"point_id": [r[0] for r in rows], "micro_batch": [r[1] for r in rows], "status": "ok"}
+    points = pl.DataFrame({**columns, "started_at": "2026-01-01T00:00:00", "hosts": [["n"]] * len(rows)})
+    steps = [{"point_id": i, "phase": "timed", "step": s, "step_ms": ms} for i, _, ms in rows for s in range(3)]
+    return points, pl.DataFrame(steps).with_columns(start_ns=0, end_ns=1)
+
+
+def test_the_nearest_repeats_tell():
+    few, some, many = [[1.0], [1.0]], [[1.0, 1.1, 1.2], [1.0]], [[1.0], [2.0], *([[3.0, 3.1, 3.2]] * 3)]
+    assert "H200s" in Starts.of(*frames(few)).noise("p0-0", "p1-0").source
+    assert "3 and 1 repeats" in Starts.of(*frames(some)).noise("p0-0", "p1-0").source
+    many[3] = [4.0, 4.1, 4.2]
+    assert "all repeats" in Starts.of(*frames(many)).noise("p0-0", "p1-0").source
