@@ -18,7 +18,7 @@ import jinja2
 
 from analysis.diagnosis.known_losses import known_points
 from analysis.figures import captions, style
-from analysis.paper.claims.claim import NOT
+from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE
 from analysis.paper.claims.claims import CLAIMS
 from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
@@ -55,7 +55,9 @@ def render(
         left_out=(left_out := pictures.missing_figures(figure_folder)),
         failed=any(style.FAILED in line for line in left_out),
         claims=verdicts if any(verdict.points for verdict in verdicts) else [],
-        where={v.claim.id: where_time_goes(v, tables) if v.status == NOT else {} for v in verdicts},
+        where={
+            v.claim.id: where_time_goes(v, tables) if v.status in (CONTRADICTED, INCONCLUSIVE) else {} for v in verdicts
+        },
         fewest=FEWEST,
         points=table.point_table(points),
         most_settings=MOST_SETTINGS,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.paper.claims.claim import NOT, Verdict
+from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, Verdict
 from analysis.paper.claims.claims import CLAIMS
 from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
@@ -26,9 +26,10 @@ The claims are those of "Profiling and optimization of multi-card GPU machine le
 its sibling (arXiv 2503.15252), as far as their texts are known. Each number compares points that differ in the
 named setting alone; over several such pairs it is the geometric mean of ratios. Times are compared within a night, for
 a machine's load differs from one to the next; runs of a night that has one side only do not count. In brackets: 95 %
-interval (Student's t over repeats). A claim *holds* where the whole interval of every part is on the claimed side, and
-*does not hold* where that of some part is not: the number in the table is that part's. With fewer than {fewest} repeats
-a side nothing is decided.
+interval (Student's t over repeats). A part of a claim is *supported* where its whole interval is on the claimed side,
+*contradicted* where it is on the other, *inconclusive* where it has both sides, and *not tested* with fewer than
+{fewest} repeats a side. A claim with a contradicted part is contradicted, else with an inconclusive one inconclusive;
+the number in the table is that part's.
 
 | claim | verdict | effect | repeats a side | points |
 |---|---|---|---|---|
@@ -39,7 +40,7 @@ def row(verdict: Verdict) -> str:
     """A claim's line of the table."""
     part = verdict.chief
     effect = part.number() if part.effect else "-"
-    rests_on = [part] if verdict.status == NOT else [p for p in verdict.parts if p.decides]
+    rests_on = [part] if verdict.status in (CONTRADICTED, INCONCLUSIVE) else [p for p in verdict.parts if p.decides]
     n = min((p.effect.n for p in rests_on if p.effect), default=0)
     claim = verdict.claim
     link = f"[{claim.id}](#{claim.id.lower()})"
@@ -54,7 +55,7 @@ def section(verdict: Verdict, tables: dataset.Tables) -> str:
     ]
     if verdict.claim.note:
         lines += ["", verdict.claim.note]
-    if verdict.status == NOT:
+    if verdict.status in (CONTRADICTED, INCONCLUSIVE):
         sides = where_time_goes(verdict, tables)
         head = "Where the time of a step goes, in those of these points that have a trace:"
         lines += ["", head if sides else "No trace of these points tells where their time goes."]

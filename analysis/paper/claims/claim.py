@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from analysis.paper.claims.effect import FEWEST, Effect
 from analysis.sweep import dataset
 
-HOLDS, NOT, UNTESTABLE = "holds", "does not hold", "not testable here"
+SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED = "supported", "contradicted", "inconclusive", "not tested"
+"""Of a part: its whole interval is on the claimed side, or on the other, or has both sides; or it has too few runs."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,14 @@ class Part:
         return over and (self.below is None or self.effect.high < self.below)
 
     @property
-    def contradicted(self) -> bool:
-        """Whether the whole interval is on the other side, not just some of it: more repeats would hardly help."""
+    def verdict(self) -> str:
         e = self.effect
-        if e is None or self.holds is not False:
-            return False
-        return (self.above is not None and e.high < self.above) or (self.below is not None and e.low > self.below)
+        if e is None or self.holds is None:
+            return NOT_TESTED
+        if self.holds:
+            return SUPPORTED
+        beyond = (self.above is not None and e.high < self.above) or (self.below is not None and e.low > self.below)
+        return CONTRADICTED if beyond else INCONCLUSIVE
 
     def agreeing(self) -> int:
         """Sets of settings whose own value is on the claimed side."""
@@ -67,12 +70,13 @@ class Part:
         e = self.effect
         repeats = f"{e.n} repeat{'s' * (e.n != 1)} a side"
         agree = f", {self.agreeing()} of them as claimed" if self.decides and e.settings > 1 else ""
+        verdict = f": {self.verdict}" if self.decides else ""
         span = (
             f" from {_format(min(e.each), self.percent)} to {_format(max(e.each), self.percent)}"
             if e.settings > 1
             else ""
         )
-        return f"{self.number()}, {repeats}, {e.settings} setting{'s' * (e.settings != 1)}{span}{agree}"
+        return f"{self.number()}, {repeats}, {e.settings} setting{'s' * (e.settings != 1)}{span}{agree}{verdict}"
 
 
 def _format(value: float, percent: bool) -> str:
@@ -86,16 +90,18 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """Of the parts that decide: one that fails is enough to fail, and all are needed to hold."""
-        found = [part.holds for part in self.parts if part.decides]
-        if False in found:
-            return NOT
-        return HOLDS if found and None not in found else UNTESTABLE
+        """Of the parts that decide: one that is contradicted is enough for the claim, and all are needed to support it;
+        else one that is inconclusive leaves it so."""
+        found = {part.verdict for part in self.parts if part.decides}
+        return next(
+            (one for one in (CONTRADICTED, INCONCLUSIVE, NOT_TESTED) if one in found),
+            SUPPORTED if found else NOT_TESTED,
+        )
 
     @property
     def chief(self) -> Part:
-        """The part that stands for the effect: the first, or the first that fails a claim."""
-        return next((part for part in self.parts if part.decides and part.holds is False), self.parts[0])
+        """The part that stands for the effect: the first of those that the claim's verdict is from."""
+        return next((part for part in self.parts if part.decides and part.verdict == self.status), self.parts[0])
 
     @property
     def points(self) -> tuple[str, ...]:
@@ -104,15 +110,15 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict, and why."""
         deciding = [part for part in self.parts if part.decides]
-        if self.status == HOLDS:
+        if self.status == SUPPORTED:
             return "Every part is on the claimed side with its whole interval."
-        if self.status == NOT:
-            failed = [part for part in deciding if part.holds is False]
-            other = [part.what for part in failed if part.contradicted]
-            open_ = [part.what for part in failed if not part.contradicted]
+        if self.status != NOT_TESTED:
+            other, open_ = (
+                [part.what for part in deciding if part.verdict == word] for word in (CONTRADICTED, INCONCLUSIVE)
+            )
             said = [f"On the other side with the whole interval: {'; '.join(other)}."] if other else []
             if open_:
-                said.append(f"Not shown, for the interval has both sides: {'; '.join(open_)}.")
+                said.append(f"The interval has both sides: {'; '.join(open_)}.")
             return " ".join(said)
         short = [part for part in deciding if part.holds is None]
         absent = [part.what for part in short if part.effect is None]

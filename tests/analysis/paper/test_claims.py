@@ -1,4 +1,4 @@
-"""The claims of the paper on made-up tables: each holds, does not, or has too few repeats, as the tables were made."""
+"""The claims of the paper on made-up tables: each is judged as these were made to tell."""
 
 import math
 
@@ -9,7 +9,7 @@ from PIL import Image
 
 from analysis.paper.claims import effect
 from analysis.paper.claims.__main__ import main, page
-from analysis.paper.claims.claim import HOLDS, NOT, UNTESTABLE, Part, Verdict
+from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Part, Verdict
 from analysis.paper.claims.claims import CLAIMS
 from analysis.paper.claims.effect import Effect
 from analysis.paper.claims.time_shares import where_time_goes
@@ -48,9 +48,12 @@ def agreeing() -> dataset.Tables:
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
-def test_tables_made_to_agree_hold(claim, agreeing):
+def test_tables_made_to_agree_support(claim, agreeing):
     verdict = claim.verdict(agreeing)
-    assert (verdict.status, verdict.sentence()) == (HOLDS, "Every part is on the claimed side with its whole interval.")
+    assert (verdict.status, verdict.sentence()) == (
+        SUPPORTED,
+        "Every part is on the claimed side with its whole interval.",
+    )
     assert verdict.points
     assert set(verdict.points) <= set(agreeing["points"]["point_id"])
 
@@ -62,14 +65,13 @@ def fewest() -> dataset.Tables:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
 def test_the_fewest_points_decide_every_claim(claim, fewest):
-    assert claim.verdict(fewest).status == HOLDS
+    assert claim.verdict(fewest).status == SUPPORTED
 
 
 @pytest.mark.parametrize(("name", "effects"), AGAINST, ids=lambda value: str(value))
-def test_tables_made_to_differ_do_not_hold(name, effects):
+def test_tables_made_to_differ_contradict(name, effects):
     verdict = BY_ID[name].verdict(made_up(**effects))
-    assert verdict.status == NOT
-    assert verdict.chief.holds is False and verdict.chief.contradicted
+    assert verdict.status == verdict.chief.verdict == CONTRADICTED
     assert verdict.sentence().startswith("On the other side with the whole interval: ")
 
 
@@ -79,7 +81,7 @@ def test_nothing_is_decided_on_fewer_than_three_repeats(repeats):
     # Neither three settings nor the traced twin of a point make a third repeat.
     for claim in CLAIMS:
         verdict = claim.verdict(tables)
-        assert verdict.status == UNTESTABLE, claim.id
+        assert verdict.status == NOT_TESTED, claim.id
         assert {part.effect.n for part in verdict.parts} == {repeats}
     said = BY_ID["C8"].verdict(tables).sentence()
     assert f"memory lora / qlora: {repeats} repeat{'s' * (repeats > 1)} a side; effect seen 2.000" in said
@@ -141,7 +143,7 @@ def test_a_slow_night_changes_no_ratio(agreeing):
     two = dataset.Tables({**agreeing.frames, "points": points})
     for claim in CLAIMS:
         own, other = (claim.verdict(tables) for tables in (agreeing, two))
-        assert own.status == other.status == HOLDS
+        assert own.status == other.status == SUPPORTED
         for a, b in zip(own.parts, other.parts, strict=True):
             assert a.effect.value == pytest.approx(b.effect.value, rel=1e-6) and a.effect.n == b.effect.n
 
@@ -159,11 +161,11 @@ def test_nights_lie_between_pauses():
     assert found.select("point_id", "night").rows() == [("c", 1), ("b", 0), ("e", None), ("d", 0)]
 
 
-def test_no_effect_within_the_noise_does_not_hold():
+def test_no_effect_within_the_noise_is_inconclusive():
     verdict = BY_ID["C1"].verdict(made_up(nhwc=1.0))
-    assert verdict.status == NOT
+    assert verdict.status == INCONCLUSIVE
     assert verdict.parts[0].effect.low <= 1 <= verdict.parts[0].effect.high
-    assert verdict.sentence() == "Not shown, for the interval has both sides: time nchw / nhwc."
+    assert verdict.sentence() == "The interval has both sides: time nchw / nhwc."
 
 
 def test_points_that_differ_otherwise_are_not_compared(agreeing):
@@ -174,8 +176,8 @@ def test_points_that_differ_otherwise_are_not_compared(agreeing):
 
 def test_empty_tables_decide_nothing():
     for claim in CLAIMS:
-        assert claim.verdict(dataset.Tables({})).status == UNTESTABLE
-    assert page(dataset.Tables({})).count("not testable here |") == 12
+        assert claim.verdict(dataset.Tables({})).status == NOT_TESTED
+    assert page(dataset.Tables({})).count("| not tested |") == 12
 
 
 def test_page_has_a_row_and_a_section_a_claim(agreeing, tmp_path):
@@ -187,9 +189,9 @@ def test_page_has_a_row_and_a_section_a_claim(agreeing, tmp_path):
     assert [line.split()[1] for line in text.splitlines() if line.startswith("| [C")] == [
         f"[{claim.id}](#{claim.id.lower()})" for claim in CLAIMS
     ]
-    assert text.count("| holds |") == 12
+    assert text.count("| supported |") == 12
     # the whole number, though its name has a comma
-    assert f"| holds | {BY_ID['C9'].verdict(agreeing).parts[0].number()} | 3 |" in text
+    assert f"| supported | {BY_ID['C9'].verdict(agreeing).parts[0].number()} | 3 |" in text
     assert not math.isnan(BY_ID["C1"].verdict(agreeing).parts[0].effect.low)
 
 
@@ -236,7 +238,7 @@ def test_the_report_shows_the_papers_figures_and_claims(agreeing, tmp_path):
     Image.new("RGB", (4, 2)).save(tmp_path / "paper/llm_time.png")
     shown = report.render(agreeing, tmp_path, [])
     assert shown.count("<figure") == 1 and "Tuning methods: step time" in shown
-    assert shown.count("<strong>holds</strong>") == 12
+    assert shown.count("<strong>supported</strong>") == 12
     assert 'id="claims"' not in report.render(dataset.Tables({}), tmp_path, [])
 
 

@@ -2,8 +2,6 @@
 
 import json
 import sys
-from itertools import pairwise
-from statistics import median
 
 import pytest
 
@@ -42,8 +40,9 @@ def test_steps_of_unchanged_scripts_are_found_and_timed(tmp_path, settings, sour
             assert len(own) == 10
             # The script tells of a step somewhat after its end: each before the next one ends, alike in length.
             assert all(line["start_ns"] <= end < line["end_ns"] for line, end in zip(lines, own, strict=True))
-            lengths = [line["end_ns"] - line["start_ns"] for line in lines[:9]]
-            assert median(lengths) == pytest.approx(median(b - a for a, b in pairwise(own)), rel=0.01)
+            # Over all steps, for it tells of each somewhat later on a machine that does other things, too.
+            found = lines[-1]["start_ns"] - lines[0]["start_ns"]
+            assert found == pytest.approx(own[-1] - own[0], rel=0.01, abs=10e6)
 
 
 def test_a_traced_script_is_diagnosed_with_its_own_lines(tmp_path):
