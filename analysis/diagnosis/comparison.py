@@ -144,9 +144,9 @@ def step_count(e: Evidence, *, timed: bool) -> int:
 
 
 def of_starts(a: Sequence[float], b: Sequence[float], noise: Noise) -> Difference:
-    """B - A of the mean steps of starts, ms."""
-    mean = float(np.mean(a))
-    return Difference(mean, float(np.mean(b)), mean * math.expm1(noise.half((len(a), len(b)))))
+    """B - A of the mean steps of starts, ms. The interval is that of the ratio, as far as it reaches towards A."""
+    mean, other, half = float(np.mean(a)), float(np.mean(b)), noise.half((len(a), len(b)))
+    return Difference(mean, other, other * (math.expm1(half) if other < mean else -math.expm1(-half)))
 
 
 def sm_active(*runs: Evidence) -> float | None:

@@ -2,8 +2,8 @@
 
 Steps of one start are alike in what differs from start to start: the host's load, its clocks, where threads run. They
 say nothing of it, however many there are. So the unit is the start (Kalibera and Jones, ISMM 2013): a difference of two
-runs is judged by the spread of starts, from repeats of their own settings, else from all repeats of the data set, else
-from TABLE. Times are compared as ratios, for the spread is in proportion to them.
+runs is judged by the spread of starts, from repeats of their own settings, else from repeats of like runs of the data
+set, else from TABLE. Times are compared as ratios, for the spread is in proportion to them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from analysis.sweep import dataset
 from analysis.sweep.interval import CONFIDENCE
 
 LEAST_OWN, LEAST_POOLED = 2, 5
-"""Degrees of freedom that repeats must have: of the two settings that are compared, and of all settings together."""
+"""Degrees of freedom that repeats must have: of the two settings that are compared, and of all like them together."""
 DEVICE, MIXED = 85.0, 50.0
 """SM activity (GPM, %) from which on the device alone decides how long a step takes, and from which on it does in the
 main."""
@@ -59,12 +59,17 @@ class Noise:
 
 def known_noise(sm_active: float | None, *, one_host: bool) -> Noise:
     """The noise of TABLE. `sm_active`: mean of both runs in their timed steps, %."""
-    kind = None
-    if sm_active is not None:
-        kind = "device" if sm_active >= DEVICE else "mixed" if sm_active >= MIXED else "host"
+    kind = what_decides(sm_active)
     sd, freedom = TABLE[one_host, kind]
     where = _ON.get(kind or "", "of any kind")
     return Noise(sd, freedom, f"starts on H200s {where}, on {'one host' if one_host else 'several hosts'}")
+
+
+def what_decides(sm_active: float | None) -> str | None:
+    """What decides how long steps take: device, mixed or host; None where that is not known."""
+    if sm_active is None:
+        return None
+    return "device" if sm_active >= DEVICE else "mixed" if sm_active >= MIXED else "host"
 
 
 def noise_of_repeats(groups: Sequence[Sequence[float]], least: int, source: str) -> Noise | None:
@@ -115,15 +120,21 @@ class Starts:
         """The noise that the difference of two points is judged by."""
         if found := own_noise(self.repeats(one), self.repeats(other)):
             return found
-        groups = self.frame.filter(pl.len().over("settings") > 1).partition_by("settings")
-        pooled = noise_of_repeats([g["ms"].to_list() for g in groups], LEAST_POOLED, "all repeats of the data set")
-        return pooled or self.table_noise(one, other)
+        active, one_host = self._pair(one, other)
+        groups = self.frame.partition_by(["settings", "host"] if one_host else ["settings"])
+        alike = [g["ms"].to_list() for g in groups if what_decides(_mean(g["sm_active"])) == what_decides(active)]
+        pooled = noise_of_repeats(alike, LEAST_POOLED, "repeats of like runs of the data set")
+        return pooled or known_noise(active, one_host=one_host)
 
     def table_noise(self, one: str, other: str) -> Noise:
         """The noise of TABLE for these two points."""
+        active, one_host = self._pair(one, other)
+        return known_noise(active, one_host=one_host)
+
+    def _pair(self, one: str, other: str) -> tuple[float | None, bool]:
+        """Mean SM activity of two points, and whether both ran on one host on one day."""
         both = self.frame.filter(pl.col("point_id").is_in([one, other]))
-        active = both["sm_active"].mean() if not both["sm_active"].null_count() else None
-        return known_noise(active if isinstance(active, float) else None, one_host=both["host"].n_unique() < 2)
+        return _mean(both["sm_active"]), both["host"].n_unique() < 2
 
     def identical_pairs(self) -> tuple[int, int]:
         """Of all pairs of starts of the same settings, how many are called different by TABLE alone, and how many there
@@ -134,6 +145,12 @@ class Starts:
                 pairs += 1
                 called += abs(math.log(b / a)) > self.table_noise(one, other).half((1, 1))
         return called, pairs
+
+
+def _mean(values: pl.Series) -> float | None:
+    """Their mean; None where one is not known."""
+    found = None if values.null_count() else values.mean()
+    return found if isinstance(found, float) else None
 
 
 def _activity(timed: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:

@@ -11,6 +11,7 @@ cause's share said could be given back. Its 95 % interval is that of starts (ana
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -147,10 +148,8 @@ def gain(
     verdict = _side(step.by) if step.beyond(NOISE.value * step.a) else "within_noise"
     if script and losses_changed(before, after):
         verdict = "losses_changed"
-    value = -step.by / step.a
-    half = None if step.half is None else step.half / step.a
-    edges = (None, None) if half is None else (value - half, value + half)
-    return Gain(verdict, step.a, step.b, value, *edges)
+    ratio, off = step.b / step.a, math.exp(noise.half((1, 1)))
+    return Gain(verdict, step.a, step.b, 1 - ratio, 1 - ratio * off, 1 - ratio / off)
 
 
 def losses_changed(before: pl.DataFrame, after: pl.DataFrame) -> bool:

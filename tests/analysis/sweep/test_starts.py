@@ -70,4 +70,4 @@ def test_the_nearest_repeats_tell():
     assert "H200s" in Starts.of(*frames(few)).noise("p0-0", "p1-0").source
     assert "3 and 1 repeats" in Starts.of(*frames(some)).noise("p0-0", "p1-0").source
     many[3] = [4.0, 4.1, 4.2]
-    assert "all repeats" in Starts.of(*frames(many)).noise("p0-0", "p1-0").source
+    assert "like runs" in Starts.of(*frames(many)).noise("p0-0", "p1-0").source
