@@ -1,18 +1,21 @@
 """docs/techniques.md: each technique, its switch, and what it did, from the tables of the sweep that measured them:
 
-python -m analysis.tools.techniques results/techniques/tables
+python -m analysis.tools.techniques data/h200-2026-11-21/tables
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from analysis.sweep.starts import Starts
 from jobs.host.facts import ROOT
 from jobs.point.point import Point
 from jobs.sweep.pairs import Pair
@@ -20,31 +23,69 @@ from jobs.sweep.sweep import load
 
 SWEEP = ROOT / "config/techniques.yaml"
 MOST_REPEATS = 10
-_MEASURES = {"time": "samples_per_s", "memory": "peak_memory_bytes", "energy": "sample_j"}
+_MEASURES = ("samples_per_s", "peak_memory_bytes", "sample_j")
 _HEAD = """# Techniques
 
-Written by `python -m analysis.tools.techniques results/techniques/tables` from what the sweep `config/techniques.yaml`
-measured; do not edit.
+Written by `python -m analysis.tools.techniques TABLES` from what the sweep `config/techniques.yaml` measured; do not
+edit.
 
 Each row is a pair of points that differ in the switch alone; the numbers are the point with it over the one without:
-time and energy of a sample, peak memory of a rank (medians over runs; below 1 is less). `runs`: without and with it;
-one tells nothing of the spread. A dash: not measured.
-Measured on: {where}.
+time and energy of a sample, peak memory of a rank (medians over runs; below 1 is less). In brackets: the 95 % interval
+of times, by what starts of such runs differ ([protocol.md](protocol.md)); a time whose interval has both sides of 1 is
+in italics: it may be noise. `runs`: without and with it. A dash: not measured.
+Of {known} effects on time {beyond} are beyond that noise. Measured on: {where}.
 
 | technique | against | switch | shown by | runs | time | memory | energy | |
 |---|---|---|---|---|---|---|---|---|
 """
 
 
-def page(points: pl.DataFrame, pairs: Sequence[Pair]) -> str:
-    """The page. `points`: the table of that name, of the sweep; one without rows gives a page without numbers."""
+def page(points: pl.DataFrame, pairs: Sequence[Pair], starts: Starts | None = None) -> str:
+    """The page. `points`: the table of that name, of the sweep; one without rows gives a page without numbers.
+    `starts`: its points as starts; without them times have no intervals."""
     where = (
         ", ".join(points.filter(pl.col("status") == "ok")["accelerator"].drop_nulls().unique().sort()) or "nothing yet"
     )
-    return _HEAD.format(where=where) + "".join(row(pair, points) + "\n" for pair in pairs)
+    found = [time_effect(pair, points, starts) for pair in pairs]
+    known = [effect for effect in found if effect is not None and effect.interval is not None]
+    head = _HEAD.format(where=where, known=len(known), beyond=sum(effect.is_beyond_noise for effect in known))
+    return head + "".join(row(pair, points, effect) + "\n" for pair, effect in zip(pairs, found, strict=True))
 
 
-def row(pair: Pair, points: pl.DataFrame) -> str:
+@dataclass(frozen=True)
+class Effect:
+    """Time with a technique over that without, and where it lies by what starts differ."""
+
+    ratio: float
+    interval: tuple[float, float] | None = None
+
+    @property
+    def is_beyond_noise(self) -> bool:
+        return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
+
+    def text(self) -> str:
+        if self.interval is None:
+            return f"{self.ratio:.2f}"
+        mark = "" if self.is_beyond_noise else "*"
+        return f"{mark}{self.ratio:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f}){mark}"
+
+
+def time_effect(pair: Pair, points: pl.DataFrame, starts: Starts | None) -> Effect | None:
+    """What a technique did to the time of a sample; None where that was not measured."""
+    if pair.not_shown is not None:
+        return None
+    without, with_it = (measured_effects(point, points) for point in pair.points())
+    if not without.get("samples_per_s") or not with_it.get("samples_per_s"):
+        return None
+    ratio = without["samples_per_s"] / with_it["samples_per_s"]
+    if starts is None:
+        return Effect(ratio)
+    noise = starts.noise(without["ids"][0], with_it["ids"][0])
+    off = math.exp(noise.half((without["runs"], with_it["runs"])))
+    return Effect(ratio, (ratio / off, ratio * off))
+
+
+def row(pair: Pair, points: pl.DataFrame, time: Effect | None) -> str:
     """One technique's line."""
     switch = ", ".join(f"`{name}: {_format(value)}`" for name, value in pair.having.items())
     if not pair.having:
@@ -53,7 +94,7 @@ def row(pair: Pair, points: pl.DataFrame) -> str:
     if pair.not_shown is not None:
         return f"| {pair.name} | {against} | {switch} |  |  | - | - | - | not shown: {pair.not_shown} |"
     without, with_it = (measured_effects(point, points) for point in pair.points())
-    effects = [ratio(with_it.get(name), without.get(name), inverse=name == "time") for name in _MEASURES]
+    effects = [time.text() if time else "-", *(ratio(with_it.get(name), without.get(name)) for name in _MEASURES[1:])]
     failed = "; ".join(text for text in (without.get("failed"), with_it.get("failed")) if text)
     cells = [shown_by(pair), f"{without['runs']}, {with_it['runs']}", *effects, failed]
     return f"| {pair.name} | {against} | {switch} | {' | '.join(cells)} |"
@@ -67,20 +108,18 @@ def shown_by(pair: Pair) -> str:
 
 
 def measured_effects(point: Point, points: pl.DataFrame) -> dict[str, Any]:
-    """Medians over the point's good `runs`, by name of _MEASURES; `failed`: why there are none."""
+    """Medians of _MEASURES over the point's good `runs`, and their `ids`; `failed`: why there are none."""
     ids = [dataclasses.replace(point, repeat=number).id for number in range(MOST_REPEATS)]
     own = points.filter(pl.col("point_id").is_in(ids), pl.col("status") != "not_run")
     good = own.filter(pl.col("status") == "ok")
     if good.is_empty():
         reasons = own["reason"].drop_nulls().unique().sort().to_list()
         return {"runs": 0} | ({"failed": f"{point.id}: {', '.join(reasons)}"} if reasons else {})
-    return {"runs": good.height} | {name: good[column].median() for name, column in _MEASURES.items()}
+    return {"runs": good.height, "ids": good["point_id"].to_list()} | {n: good[n].median() for n in _MEASURES}
 
 
-def ratio(after: float | None, before: float | None, *, inverse: bool) -> str:
-    if not after or not before:
-        return "-"
-    return f"{before / after if inverse else after / before:.2f}"
+def ratio(after: float | None, before: float | None) -> str:
+    return f"{after / before:.2f}" if after and before else "-"
 
 
 def _format(value: Any) -> str:
@@ -90,7 +129,8 @@ def _format(value: Any) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     folder = Path((argv or sys.argv[1:])[0])
     pairs = load(SWEEP).pairs
-    (ROOT / "docs/techniques.md").write_text(page(pl.read_parquet(folder / "points.parquet"), pairs))
+    points, steps, samples = (pl.read_parquet(folder / f"{n}.parquet") for n in ("points", "steps", "gpu_samples"))
+    (ROOT / "docs/techniques.md").write_text(page(points, pairs, Starts.of(points, steps, samples)))
     return 0
 
 
