@@ -56,7 +56,7 @@ def _head(found: Diagnosis) -> list[str]:
     )
     verdict = {
         True: f"healthy: no cause takes {HEALTHY.value:.0%} of the step",
-        False: "time to gain: see the causes, the largest first",
+        False: "time to gain: see the causes, what gives most at least first",
         None: "what the trace lacks leaves open whether this is healthy: see missing_trace"
         if e.lanes
         else "without a trace of a GPU it is not known whether this is healthy",

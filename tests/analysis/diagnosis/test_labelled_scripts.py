@@ -1,7 +1,9 @@
 """What the diagnosis says of scripts of others on H100s whose fix was measured (tests/labelled/scripts.yaml)."""
 
+import gzip
 import json
 import multiprocessing
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -51,3 +53,29 @@ def test_the_fixes_change_no_loss():
     for name, pairs in json.loads(score.PAIRS.read_text()).items():
         slow, fix = (pairs["loss"][side] for side in ("slow", "fix"))
         assert not slow or not fix or abs(slow[0] - fix[0]) < 0.05 * slow[0], name
+
+
+def first_kind(folder, bare=True):
+    causes = score.diagnose((folder, bare))["causes"]
+    return next((cause["kind"], cause["rank"]) for cause in causes if cause["share"] >= 0.01)
+
+
+@pytest.mark.parametrize("name", ["loader_imagenet", "saves_rank0", "pageable_vision_loop", "tf32_trainer"])
+def test_a_trace_that_is_cut_or_has_no_ranges_tells_the_same(name, tmp_path):
+    """Bare traces: whole; cut in the middle of the last step; and without any range or annotation."""
+    whole = scripts.unpacked(score.KEPT / name, tmp_path / "whole")
+    for other in ("cut", "plain"):
+        shutil.copytree(whole, tmp_path / other / name)
+        for path in (tmp_path / other / name).glob("traced/trace-r*"):
+            trace = json.loads(gzip.decompress(path.read_bytes()))
+            events = trace["traceEvents"]
+            last = max(event["ts"] for event in events if event["name"].startswith("step "))
+            end = (last + max(event["ts"] for event in events)) / 2
+            trace["traceEvents"] = [
+                event
+                for event in events
+                if (event["ts"] < end if other == "cut" else event["cat"] != "user_annotation")
+            ]
+            path.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    found = {other: first_kind(tmp_path / other / name) for other in ("whole", "cut", "plain")}
+    assert found["cut"] == found["plain"] == found["whole"]
