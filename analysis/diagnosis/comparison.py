@@ -27,7 +27,7 @@ from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.thresholds import NOISE
 from analysis.sweep import dataset
 from analysis.sweep.interval import half_interval
-from analysis.sweep.starts import Noise, known_noise, own_noise
+from analysis.sweep.starts import LEAST_OWN, Noise, known_noise, noise_of_repeats, own_noise
 from analysis.tables.part_names import PARTS
 from jobs.point.point import Point
 from jobs.record.point_folder import record_of
@@ -115,7 +115,13 @@ def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparis
         [mean / count if per_sample else mean for mean in start_means(side, timed=timed)]
         for side, count in zip((one, other), samples, strict=True)
     ]
-    noise = own_noise(means[0], means[1]) or known_noise(sm_active(a, b), one_host=hosts_of(a) == hosts_of(b))
+    if a.point is not None and b.point is not None and is_alike(a.point, b.point):  # each is a repeat of the other
+        found = noise_of_repeats(means[:1], LEAST_OWN, f"{len(means[0])} repeats of these settings")
+        means = [own[:1] for own in means]
+    else:
+        found = own_noise(means[0], means[1])
+    one_host = bool(hosts_of(a)) and hosts_of(a) == hosts_of(b)
+    noise = found or known_noise(sm_active(a, b), one_host=one_host)
     parts = {}
     if a.lanes and b.lanes:
         rows = {name: [e.part(name).mean(axis=0) / 1e6 for e in (a, b)] for name in PARTS}
@@ -248,8 +254,12 @@ def is_repeat(point: Point, folder: Path) -> bool:
     if record.status != "ok":
         return False
     other = sources.point_of(record.settings)
-    aside = {name: getattr(point, name) for name in dataset.ASIDE}
-    return other is not None and dataclasses.replace(other, **aside) == point
+    return other is not None and is_alike(point, other)
+
+
+def is_alike(one: Point, other: Point) -> bool:
+    """Whether two points are starts of the same settings."""
+    return dataclasses.replace(other, **{name: getattr(one, name) for name in dataset.ASIDE}) == one
 
 
 def compare(a: Path, b: Path, as_json: bool) -> int:

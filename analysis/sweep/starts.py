@@ -118,10 +118,14 @@ class Starts:
 
     def noise(self, one: str, other: str) -> Noise:
         """The noise that the difference of two points is judged by."""
-        if found := own_noise(self.repeats(one), self.repeats(other)):
-            return found
         active, one_host = self._pair(one, other)
+        if (one_host or self._spans_hosts(one) or self._spans_hosts(other)) and (
+            found := own_noise(self.repeats(one), self.repeats(other))
+        ):
+            return found
         groups = self.frame.partition_by(["settings", "host"] if one_host else ["settings"])
+        if not one_host:
+            groups = [group for group in groups if group["host"].n_unique() > 1]
         alike = [g["ms"].to_list() for g in groups if what_decides(_mean(g["sm_active"])) == what_decides(active)]
         pooled = noise_of_repeats(alike, LEAST_POOLED, "repeats of like runs of the data set")
         return pooled or known_noise(active, one_host=one_host)
@@ -134,7 +138,12 @@ class Starts:
     def _pair(self, one: str, other: str) -> tuple[float | None, bool]:
         """Mean SM activity of two points, and whether both ran on one host on one day."""
         both = self.frame.filter(pl.col("point_id").is_in([one, other]))
-        return _mean(both["sm_active"]), both["host"].n_unique() < 2
+        return _mean(both["sm_active"]), both["host"].n_unique() < 2 and "" not in both["host"]
+
+    def _spans_hosts(self, point_id: str) -> bool:
+        """Whether starts of the point's settings ran on several hosts or days, so that their spread has that in it."""
+        settings = self.frame.filter(pl.col("point_id") == point_id).select("settings")
+        return self.frame.join(settings, on="settings", how="semi")["host"].n_unique() > 1
 
     def identical_pairs(self) -> tuple[int, int]:
         """Of all pairs of starts of the same settings, how many are called different by TABLE alone, and how many there

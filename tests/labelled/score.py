@@ -52,7 +52,7 @@ def diagnose(job: tuple[Path, bool]) -> dict[str, Any]:
 
     folder, bare = job
     with tempfile.TemporaryDirectory() as scratch:
-        if folder.parent == KEPT:
+        if folder.resolve().parent == KEPT.resolve():
             folder = scripts.unpacked(folder, Path(scratch))
         traces = sorted(folder.glob("traced/trace-r*"))
         return verdict.judge(sources.gather(traces if bare else [folder])).as_json()
@@ -110,7 +110,7 @@ def main() -> int:
         causes = "; ".join(shown(cause) for cause in found["causes"][: args.causes] if cause["share"] >= 0.01)
         print(f"{marks}{run.name:<22}{'/'.join(run.kinds) or 'healthy':<36} fix {gave:>3} | {causes}")
     print(f"first cause right: {sum(rights)} of {len(rights)}; prediction right: {sum(hits)} of {len(hits)}; "
-          f"half width of its interval, median: {100 * statistics.median(widths):.0f} points")  # fmt: skip
+          f"half width of its interval, median: {100 * statistics.median(widths or [0]):.0f} points")  # fmt: skip
     return 0
 
 

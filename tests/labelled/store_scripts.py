@@ -1,6 +1,6 @@
 """Makes what tests/labelled/pairs.py left small enough to be kept, with nothing in it that tells where it ran.
 
-    python -m tests.labelled.store_scripts OUT tests/data/scripts
+    python -m tests.labelled.store_scripts OUT tests/data/scripts --images DIR
 
 Of each run: point.json, record.json, its steps and results, and of its traces what analysis/readers/kineto reads. Each
 run is diagnosed before and after: where the causes are not the same, nothing of it is kept and the exit status is 1.
@@ -54,7 +54,10 @@ def store_point(job: tuple[Path, Path, Path, Anonymizer]) -> str | None:
         again = scripts.unpacked(target, Path(scratch))
         before, after = (diagnose((folder, False))["causes"] for folder in (source, again))
     told = [[(c["kind"], c["rank"], c["share"], c["share_low"]) for c in found] for found in (before, after)]
-    return None if told[0] == told[1] else f"{source.name}: {told[0][:3]} became {told[1][:3]}"
+    if told[0] == told[1]:
+        return None
+    shutil.rmtree(target)
+    return f"{source.name}: {told[0][:3]} became {told[1][:3]}"
 
 
 def main() -> int:

@@ -244,15 +244,16 @@ PINNED_BYTES_PER_S = Threshold(
 HOPPER_BYTES_PER_S = Threshold(
     50e9,
     "bytes/s",
-    "The same of devices of compute capability 9.0 and later, which have PCIe 5.0.",
+    "The same of NVIDIA's devices of compute capability 9.0 and later, which have PCIe 5.0.",
     "154 MB to an H100 (tests/labelled/scripts.yaml, copies_vision_loop): 54.7 GB/s",
 )
 
 
 def pinned_bandwidth(e: Evidence) -> float:
     """What copies from page-locked memory reach here, bytes/s."""
-    known = [] if e.devices.is_empty() else e.devices["compute_capability"].drop_nulls().to_list()
-    newer = bool(known) and min(float(text) for text in known) >= 9.0
+    known = pl.DataFrame() if e.devices.is_empty() else e.devices.filter(pl.col("name").str.starts_with("NVIDIA"))
+    texts = [] if known.is_empty() else known["compute_capability"].drop_nulls().to_list()
+    newer = bool(texts) and min(float(text) for text in texts) >= 9.0
     usual = HOPPER_BYTES_PER_S.value if newer else PINNED_BYTES_PER_S.value
     large = [_batches(lane.own["copies"], "pinned").filter(pl.col("bytes") >= LARGE_BYTES).height for lane in e.lanes]
     return max(bandwidth(e, "pinned"), usual) if sum(large) else usual

@@ -53,8 +53,9 @@ def launch_bound(e: Evidence) -> list[Cause]:
 
 def host_work(e: Evidence) -> list[Cause]:
     """The launching thread does other work than loading and launching, for 1 ms or longer at a time: it writes a
-    checkpoint, collects garbage, logs, or computes on the CPU. The steps again, without these pauses. One in the middle
-    of a pass is none: then the thread has no core, and launches late."""
+    checkpoint, collects garbage, logs, or computes on the CPU. The steps again, without these pauses and the large
+    copies from the device that they need. A pause in the middle of a pass is none: then the thread has no core, and
+    launches late."""
     facts = [
         Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)
     ]
@@ -63,7 +64,7 @@ def host_work(e: Evidence) -> list[Cause]:
         "host_work",
         e.gain(changes.without_other_work),
         "none",
-        method="the steps replayed without pauses of the launching thread",
+        method="the steps replayed without pauses of the launching thread, and what it copies from the device for them",
         advice="do this less often, or in another process; and give the launching thread a core of its own",
         evidence=facts,
         rank=e.rank_of(changes.without_other_work),

@@ -34,8 +34,8 @@ OFFLOAD_COPIES = Threshold(
 OFFLOAD_BYTES = Threshold(
     32 << 20,
     "bytes",
-    "Likewise so much in a step to the host as well as from it: gradients and weights.",
-    "what a step reads of its device otherwise are numbers",
+    "Likewise so much in a step to page-locked memory of the host as well as from the host: gradients and weights.",
+    "checkpoints are read into pageable memory",
 )
 
 
@@ -53,10 +53,14 @@ def offloads(e: Evidence) -> bool:
         return bool(e.setting("offload") != "none")
     if not e.lanes:
         return False
-    large = {way: (pl.col("direction") == way, pl.col("bytes") >= LARGE_BYTES) for way in ("HtoD", "DtoH")}
-    copies = e.of_lanes(lambda lane: lane.summed(lane.own["copies"].filter(*large["HtoD"])["start_ns"]))
-    least = min(float(e.of_lanes(lambda lane, w=way: _bytes(lane, large[w])).mean()) for way in large)  # type: ignore[misc]
-    if least > OFFLOAD_BYTES.value:
+    large = pl.col("bytes") >= LARGE_BYTES
+    back, out = (
+        (large, pl.col("direction") == "HtoD"),
+        (large, pl.col("direction") == "DtoH", pl.col("target") == "pinned"),
+    )
+    copies = e.of_lanes(lambda lane: lane.summed(lane.own["copies"].filter(*back)["start_ns"]))
+    moved = [e.of_lanes(lambda lane, w=way: _bytes(lane, w)).mean(axis=1).min() for way in (back, out)]  # type: ignore[misc]
+    if min(moved) > OFFLOAD_BYTES.value:
         return True
     many = float(copies.mean()) > OFFLOAD_COPIES.value
     if e.lanes[0].source != "none":

@@ -40,6 +40,10 @@ COLUMNS = {
 """What rules read of the tables."""
 
 
+PUBLISHED = {"record.json", "point.json"}
+"""All that a published data set has of a point beside its tables."""
+
+
 class SourceError(ValueError):
     """What was named cannot be diagnosed; the text says why, in one line."""
 
@@ -137,8 +141,9 @@ def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
 def from_folder(folder: Path, *, with_traces: bool = True) -> Evidence:
     """A point's folder, as a launch leaves it, or as a published data set has it; traces and logs may also lie in the
     folder itself."""
-    if not (folder / "timed").is_dir() and (tables := folder.resolve().parents[1] / "tables").is_dir():
-        return from_data_set(folder, tables)
+    published = folder.resolve().parent.parent / "tables"
+    if {path.name for path in folder.iterdir()} <= PUBLISHED and (published / "steps.parquet").is_file():
+        return from_data_set(folder, published)
     with tempfile.TemporaryDirectory() as scratch:
         tables = Path(scratch)
         point_tables.write(point_tables.ingest(folder, tables), tables)
@@ -152,8 +157,9 @@ def from_data_set(folder: Path, tables: Path) -> Evidence:
     steps = pl.scan_parquet(tables / "steps.parquet").filter(own, pl.col("phase") == "timed").collect()
     inside = pl.col("t_ns").is_between(steps["start_ns"].min(), steps["end_ns"].max())
     seen = pl.scan_parquet(tables / "gpu_samples.parquet").filter(own, pl.col("look") == "timed", inside).collect()
-    samples = dict(enumerate(seen.partition_by("uuid"))) if steps.height else {}
-    absent = {"trace": "a data set keeps none"}
+    gpus = seen.with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max().over("uuid")).partition_by("uuid")
+    samples = dict(enumerate(gpus)) if steps.height else {}
+    absent = {"trace": "a data set keeps none", **counter_gaps(samples, record.nvml.reason)}
     return Evidence(point=point_of(record.settings), record=record, steps=steps, samples=samples, absent=absent)
 
 

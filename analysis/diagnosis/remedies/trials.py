@@ -1,7 +1,7 @@
 """Remedies tried: which one is next for a point, and what one gained, measured.
 
 A trial is a point, one cause of its diagnosis, and the point with that cause's remedy. Of each point the remedy of the
-largest cause is tried first. Where it helped, the next round goes on from the remedied point; where it did not, it
+first cause is tried first. Where it helped, the next round goes on from the remedied point; where it did not, it
 tries the point's next cause. It ends where no cause with a remedy is left above `noise`.
 
 The gain is 1 - (time a sample with the remedy) / (time a sample without it), from the timed runs of the two: what the
@@ -49,7 +49,7 @@ class Trial:
 @dataclass(frozen=True)
 class Gain:
     """Milliseconds a sample (of all ranks) before and after, the gain as a share of the former, and its interval; None
-    where one of the two has no timed step, or (interval) one alone."""
+    where one of the two has no timed step."""
 
     verdict: str
     before_ms: float | None = None
@@ -137,9 +137,9 @@ def gain(
     """What came of a trial. `before`, `after`: timed steps of the two points, `statuses`: theirs (None: no record),
     `noise`: what starts differ by, `script`: whether their losses must be the same, for the remedy is a switch imposed
     on somebody's script."""
-    if statuses[0] != "ok" or statuses[1] in (None, "not_run"):
+    if statuses[0] != "ok" or statuses[1] in (None, "not_run") or before.is_empty():
         return Gain("not_run")
-    if statuses[1] != "ok":
+    if statuses[1] != "ok" or after.is_empty():
         return Gain("failed")
     a, b = Evidence(steps=before), Evidence(steps=after)
     samples = [comparison.samples_of(e) or 1 for e in (a, b)]

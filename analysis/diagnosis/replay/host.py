@@ -123,11 +123,14 @@ def _inside(m: Measured, pattern: str, start: Ints, gap: Ints) -> Ints:
 
 def _in_framework(m: Measured, start: Ints, gap: Ints) -> Mask:
     """Whether what passes before each call is the framework's. Backward passes run in threads of their own: all but
-    that which launches first."""
+    that which copies batches and runs the optimizer, or, where none does, launches first."""
     rank, thread = (m.called[name].to_numpy() for name in ("rank", "thread"))
     found = 2 * _inside(m, parts.FRAMEWORK, start, gap) > gap
+    optimizer = m.frame.select((pl.col("category") == "optimizer").fill_null(False)).to_series().to_numpy()
+    mains = m.call[(optimizer | is_batch(m.frame)) & (m.call >= 0)]
     for own in by_rank(rank):
-        found[own] |= thread[own] != thread[own[0]]
+        threads, counts = np.unique(thread[mains[rank[mains] == rank[own[0]]]], return_counts=True)
+        found[own] |= thread[own] != (threads[np.argmax(counts)] if len(threads) else thread[own[0]])
     return found
 
 

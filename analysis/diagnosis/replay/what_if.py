@@ -62,8 +62,9 @@ class WhatIf:
         return lambda graph: changes.only_on(graph, change(graph), rank)
 
     def untraced(self, step_ns: float) -> WhatIf:
-        """The run without what a tracer adds to each call, so much that a step takes as long as it did without one; the
-        run itself where that is no shorter."""
+        """The run without what a tracer adds to each call and operator, so much that a step takes as long as it did
+        without one; the run itself where that is no shorter. Where even the most does not make it so short, something
+        else made the traced steps longer: then `tracer` is taken out."""
         if not step_ns < self.step_ns:
             return self
         if WhatIf(changes.without_tracer(self.graph, MOST_TRACER_NS)).step_ns > CLOSE * step_ns:

@@ -28,8 +28,8 @@ named setting alone; over several such pairs it is the geometric mean of ratios.
 a machine's load differs from one to the next; runs of a night that has one side only do not count. In brackets: 95 %
 interval (Student's t over repeats). A part of a claim is *supported* where its whole interval is on the claimed side,
 *contradicted* where it is on the other, *inconclusive* where it has both sides, and *not tested* with fewer than
-{fewest} repeats a side. A claim with a contradicted part is contradicted, else with an inconclusive one inconclusive;
-the number in the table is that part's.
+{fewest} repeats a side. A claim is contradicted if a part is, else inconclusive if one is, else not tested if one is
+not; the number in the table is that part's.
 
 | claim | verdict | effect | repeats a side | points |
 |---|---|---|---|---|

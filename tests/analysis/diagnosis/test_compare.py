@@ -57,11 +57,11 @@ def run(mean, seed=0, active=None, **more):
 @pytest.mark.parametrize(
     ("mean", "active", "verdict"),
     [
-        (7.0, None, "faster"),
-        (14.0, None, "slower"),
+        (6.0, None, "faster"),
+        (16.0, None, "slower"),
         (9.0, None, "no difference beyond noise"),  # starts of which nothing is known differ by so much
         (9.0, 95.0, "faster"),
-        (11.0, 95.0, "slower"),
+        (11.2, 95.0, "slower"),
         (9.7, 95.0, "no difference beyond noise"),
         (9.0, 20.0, "no difference beyond noise"),
     ],
@@ -79,6 +79,15 @@ def test_repeats_are_judged_by_their_own_spread():
     assert (found.verdict, found.starts) == ("slower", (3, 3)) and "3 and 3 repeats" in found.noise.source
     apart = [run(mean, n) for n, mean in enumerate((10.0, 11.5, 13.0))]
     assert comparison.compare_runs(one, apart).verdict == "no difference beyond noise"
+
+
+def test_two_repeats_of_the_same_settings_are_compared_as_they_are():
+    """A repeat is one of the other's repeats: it must not be on both sides."""
+    points = [complete({**IMAGE, "repeat": n}) for n in range(3)]
+    runs = [run(mean, point=point) for mean, point in zip((10.0, 10.1, 10.2), points, strict=True)]
+    found = comparison.compare_runs([runs[0], *runs[1:]], [runs[1], runs[0], runs[2]])
+    assert found.starts == (1, 1) and found.step.by == pytest.approx(0.1, abs=0.01)
+    assert found.verdict == "no difference beyond noise" and "3 repeats" in found.noise.source
 
 
 def test_batches_of_different_sizes_are_compared_by_the_sample():
@@ -109,6 +118,8 @@ def test_points_of_a_published_data_set_are_compared_with_their_repeats(capsys):
     found = json.loads(capsys.readouterr().out)
     assert min(found["starts"]) >= 3 and "repeats of these settings" in found["noise_from"]
     assert found["verdict"] == "slower" and "layout" in found["settings"]
+    assert cli.main(["diagnose", str(points / ONE)]) == 0
+    assert "without a trace" in capsys.readouterr().out
 
 
 def test_nothing_to_compare_is_one_line(capsys, tmp_path):
