@@ -82,8 +82,7 @@ def test_slurmd_dies_and_its_ranks_run_on(cluster, tmp_path):
 
 
 def test_a_node_is_lost_as_ranks_start(cluster, tmp_path):
-    """srun notices before the controller does, on a machine that is not too busy, and the point starts again without that
-    node."""
+    """srun notices before the controller does, unless the machine is busy; the point starts again without that node."""
     sweep = LONG.replace("1500", "3").replace("long", "started").replace("axes: {", "axes: {nodes: [2], ")
     driver = start(cluster, tmp_path, sweep, "points")
     deadline = time.monotonic() + 180
