@@ -95,7 +95,7 @@ def test_a_node_is_lost_as_ranks_start(cluster, tmp_path):
         said = finish(driver)
     finally:
         cluster.power_on(lost)
-        cluster.wait_for(lost, "idle")
+        cluster.wait_for(lost, "idle", 180)
     (record,) = tmp_path.glob("results/started/points/*/record.json")
     found = json.loads(record.read_text())
     assert (found["status"], found["attempt"]) == ("ok", 2), said
