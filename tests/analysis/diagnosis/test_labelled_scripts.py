@@ -36,8 +36,8 @@ OFF = {
 @pytest.fixture(scope="module")
 def found():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLARS_MAX_THREADS", "1")  # two processes share two cores
-        with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        patch.setenv("POLARS_MAX_THREADS", "1")  # tests on Slurm need the cores, too
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             return dict(zip(RUNS, pool.map(score.diagnose, [(score.KEPT / name, False) for name in RUNS]), strict=True))
 
 
@@ -60,7 +60,7 @@ def first_kind(folder, bare=True):
     return next((cause["kind"], cause["rank"]) for cause in causes if cause["share"] >= 0.01)
 
 
-@pytest.mark.parametrize("name", ["loader_imagenet", "saves_rank0", "pageable_vision_loop", "tf32_trainer"])
+@pytest.mark.parametrize("name", ["saves_rank0", "pageable_vision_loop"])
 def test_a_trace_that_is_cut_or_has_no_ranges_tells_the_same(name, tmp_path):
     """Bare traces: whole; cut in the middle of the last step; and without any range or annotation."""
     whole = scripts.unpacked(score.KEPT / name, tmp_path / "whole")
