@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.diagnosis.replay.graph import Graph
+from analysis.diagnosis.thresholds import NOISE, REPLAY_ERROR
 
 CAUSES = (
     "insufficient_parallelism",
@@ -43,6 +44,15 @@ class Share:
         more = [(time.value if edge is None else edge) / step_ns for edge in (time.value, time.low, time.high)]
         value, low, high = (min(1.0, edge + extra) for edge, extra in zip(edges, more, strict=True))
         return Share(value, low, high)
+
+
+def replayed(value: float, low: float | None = None, high: float | None = None) -> Share:
+    """A share with the error of replaying (`replay_error`). `low`, `high`: where it may lie without that error."""
+    low, high = (value if edge is None else edge for edge in (low, high))
+    if value < NOISE.value:
+        return Share(value, 0.0, max(value, high))
+    least, most = low - REPLAY_ERROR.value * low - NOISE.value, high + REPLAY_ERROR.value * high + NOISE.value
+    return Share(value, max(0.0, least), min(1.0, most))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import os
 import statistics
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,21 +26,13 @@ KEPT = Path(__file__).parents[1] / "data/scripts"
 PAIRS = KEPT / "pairs.json"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a fix gave: the mean share over pairs of starts that ran beside each other, and each pair's."""
-
-    share: float
-    each: tuple[float, ...]
-
-
-def measured() -> dict[str, Measured]:
-    """Of each run whose fix was measured."""
+def measured() -> dict[str, float]:
+    """The share that each measured fix gave: the mean over pairs of starts that ran one after the other."""
     found = {}
     for name, pairs in json.loads(PAIRS.read_text()).items():
-        each = tuple(1 - fix / slow for slow, fix in zip(pairs["ms"]["slow"], pairs["ms"]["fix"], strict=False))
+        each = [1 - fix / slow for slow, fix in zip(pairs["ms"]["slow"], pairs["ms"]["fix"], strict=False)]
         if each:
-            found[name] = Measured(statistics.mean(each), each)
+            found[name] = statistics.mean(each)
     return found
 
 
@@ -64,18 +55,18 @@ def is_hit(cause: dict[str, Any] | None, share: float) -> bool:
     return trials.is_foreseen(*told, share)
 
 
-def judged(run: ScriptRun, found: dict[str, Any], fixes: dict[str, Measured]) -> tuple[bool | None, bool | None, Any]:
+def judged(run: ScriptRun, found: dict[str, Any], fixes: dict[str, float]) -> tuple[bool | None, bool | None, Any]:
     """Whether the first cause is right; whether the prediction is; the cause that stands for the label. None: the label
     has no such question."""
     own = [cause for cause in found["causes"] if cause["share"] >= 0.01]
     fix = fixes.get(run.name)
     kinds = run.kinds or ["recompute_or_unfused"]
     of_label = next((cause for cause in own if cause["kind"] in kinds), None)
-    predicted = is_hit(of_label, fix.share) if fix else None
+    predicted = None if fix is None else is_hit(of_label, fix)
     if run.void:
         return None, predicted, of_label
     if not run.kinds:
-        allowed = {"recompute_or_unfused"} if fix and fix.share >= 0.1 else set()
+        allowed = {"recompute_or_unfused"} if fix is not None and fix >= 0.1 else set()
         return all(cause["share"] < 0.1 or cause["kind"] in allowed for cause in own), predicted, of_label
     first = own[0] if own else None
     right = first is not None and first["kind"] in run.kinds and run.rank in (None, first["rank"])
@@ -105,7 +96,7 @@ def main() -> int:
         rights += [] if right is None else [right]
         hits += [] if hit is None else [hit]
         widths += [] if hit is None or cause is None else [(cause["share_high"] - cause["share_low"]) / 2]
-        gave = f"{100 * fixes[run.name].share:.0f}" if run.name in fixes else "-"
+        gave = f"{100 * fixes[run.name]:.0f}" if run.name in fixes else "-"
         marks = "".join({True: "+", False: "MISS", None: "."}[one].ljust(5) for one in (right, hit))
         causes = "; ".join(shown(cause) for cause in found["causes"][: args.causes] if cause["share"] >= 0.01)
         print(f"{marks}{run.name:<22}{'/'.join(run.kinds) or 'healthy':<36} fix {gave:>3} | {causes}")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
+from analysis.diagnosis.cause import Cause, Fact, Share, list_cause, replayed
 from analysis.diagnosis.causes.rule import Rule
-from analysis.diagnosis.evidence.evidence import Evidence, replayed
+from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from analysis.diagnosis.remedies import proposals as remedies
@@ -251,9 +251,9 @@ def _less(e: Evidence) -> list[remedies.Change]:
 
 def straggler(e: Evidence) -> list[Cause]:
     """The device of one rank has more to do than the others': kernels and copies take longer, or there are more. The
-    steps again, with as much as the others have in the mean (a slower GPU), and with what is too much given to them
-    (uneven batches): the middle, and the interval's ends. What a late rank's host does instead is a cause of its own,
-    which names the rank."""
+    steps again, with as much work as the others have in the mean (right for a slower GPU), and with the work shared
+    evenly (right for uneven batches). The share is the mean of the two, and they are the ends of the interval. A rank
+    whose host is late has another cause, which names the rank."""
     ranks = sorted({lane.rank for lane in e.lanes})
     if len(ranks) < 2 or e.setting("strategy") == "pp":
         return []

@@ -7,18 +7,18 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
+from analysis.diagnosis.cause import Cause, Fact, Share, list_cause, replayed
 from analysis.diagnosis.causes import memory_management
 from analysis.diagnosis.causes.rule import Rule
-from analysis.diagnosis.evidence.evidence import Evidence, replayed
+from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.changes import compose
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import NOISE, Threshold
+from analysis.metrics.steps.parts import LARGE_BYTES
 
 CAUSE = "data_loading"
-LARGE_BYTES = 1 << 20
 
 
 def loader_wait(e: Evidence) -> list[Cause]:
@@ -51,7 +51,7 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
         share = e.gain(changes.without_loading)
         share = share.times(0.5) if unmarked.sum() > marked.sum() else share
         share = _as_fast_as_workers(e, share.plus(e.unseen_wait, e.step_ns), remedies.choose(e.point, *proposals))
-        method = "the steps replayed with batches that are there, or as fast as so many workers make them"
+        method = "the steps replayed with batches that are ready, or as soon as the added workers can make them ready"
         if e.unseen_wait.value:
             method += ", and what timed steps wait longer than traced ones"
     else:
@@ -87,7 +87,7 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
 
 
 def _as_fast_as_workers(e: Evidence, share: Share, remedy: dict[str, Any]) -> Share:
-    """What so many more workers can give at most, if a step that waits takes as long as the workers need for a batch.
+    """The most that additional workers can give, if a step that waits takes as long as the workers need for a batch.
     With more than one worker for two cores, which may be one core's two threads, they may be half as fast."""
     have, more = max(e.workers or 0, 1), remedy.get("loader_workers")
     if not more or more <= have or share.value < NOISE.value or e.workers is None:

@@ -18,15 +18,15 @@ GRAPHS = {"cuda_graph": True}
 def launch_bound(e: Evidence) -> list[Cause]:
     """The GPU is idle because the launching thread has not launched yet. The steps again, with launches as cheap as in
     a captured CUDA graph: on top of what is gained where the thread does not wait for batches, for the device or for
-    memory, and does no other work. A graph may leave some launches out: three quarters
-    are the interval's lower end."""
+    memory, and does no other work. A graph may leave some launches out: three quarters are the interval's lower
+    end."""
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
     first = (changes.without_loading, changes.without_waits, changes.without_allocations, copies)
-    after = (first, (*first, changes.without_other_work))  # work of its own that is hidden must not hide the launches
+    after = (first, (*first, changes.without_other_work))  # other work that is hidden must not hide launches
     share = max((e.gain(*made, then=changes.without_launches) for made in after), key=lambda share: share.value)
     count, took = e.what_if.calls_a_step(e.what_if.launching)
     advice = "launch less: CUDA graphs, or a larger batch; a compiler where it fuses many kernels"
-    if e.compiled:  # and yet so many launches
+    if e.compiled:  # still, there are many launches
         advice = (
             "launch less: CUDA graphs or a larger batch; and see whether the compiled model has breaks in its "
             "graphs (TORCH_LOGS=graph_breaks)"
@@ -65,7 +65,7 @@ def host_work(e: Evidence) -> list[Cause]:
         e.gain(changes.without_other_work),
         "none",
         method="the steps replayed without pauses of the launching thread, and what it copies from the device for them",
-        advice="do this less often, or in another process; and give the launching thread a core of its own",
+        advice="do this less often or in another process, and reserve a core for the launching thread",
         evidence=facts,
         rank=e.rank_of(changes.without_other_work),
         change=changes.without_other_work,

@@ -15,10 +15,10 @@ from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.thresholds import Threshold
+from analysis.metrics.steps.parts import LARGE_BYTES
 from analysis.tables.part_names import COPIES
 
 CAUSE = "memory_management"
-LARGE_BYTES = 1 << 20
 TO_HOST = tuple(part for part in COPIES if part.startswith("copy_dtoh"))
 FROM_HOST = tuple(part for part in COPIES if part.startswith("copy_htod"))
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.cause import Share
-from analysis.diagnosis.evidence import kernel_savings
+from analysis.diagnosis.cause import Share, replayed
+from analysis.diagnosis.evidence import kernel_savings, loader_waits
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.replay.build import build
 from analysis.diagnosis.replay.changes import change_work, without_tracer
@@ -32,15 +32,6 @@ from jobs.record.launch_files import RankResult
 from jobs.record.record import Record
 
 Floats = npt.NDArray[np.float64]
-
-
-def replayed(value: float, low: float | None = None, high: float | None = None) -> Share:
-    """A share with the error of replaying (`replay_error`). `low`, `high`: where it may lie without that error."""
-    low, high = (value if edge is None else edge for edge in (low, high))
-    if value < NOISE.value:
-        return Share(value, 0.0, max(value, high))
-    least, most = low - REPLAY_ERROR.value * low - NOISE.value, high + REPLAY_ERROR.value * high + NOISE.value
-    return Share(value, max(0.0, least), min(1.0, most))
 
 
 @dataclass(frozen=True)
@@ -158,15 +149,7 @@ class Evidence:
 
     @functools.cached_property
     def _waits_longer(self) -> dict[int, float]:
-        """How much longer the host of each rank waits for its loader in the mean timed step than in the traced steps
-        that count, ns."""
-        if self.steps.is_empty() or self.traced_steps.is_empty():
-            return {}
-        first = pl.col("step").min().over("rank")
-        counted = self.traced_steps.filter((pl.col("step") > first) | (pl.len().over("rank") == 1))
-        timed, traced = (t.group_by("rank").agg(pl.col("data_ms").mean()) for t in (self.steps, counted))
-        both = timed.join(traced, on="rank", suffix="_traced").drop_nulls()
-        return {row["rank"]: (row["data_ms"] - row["data_ms_traced"]) * 1e6 for row in both.iter_rows(named=True)}
+        return loader_waits.longer_waits(self.steps, self.traced_steps)
 
     @functools.cached_property
     def unseen_rank(self) -> int | None:

@@ -1,6 +1,6 @@
 """Activations that are computed again in the backward pass, seen by the kernels of forward passes.
 
-A backward pass runs in a thread of its own, and launches no forward kernel of attention or of a norm, which have names
+A backward pass runs in a separate thread, and launches no forward kernel of attention or of a norm, which have names
 that backward kernels do not have, unless the forward pass is run again there (activation checkpointing).
 """
 

@@ -15,12 +15,12 @@ import polars as pl
 
 from analysis.diagnosis.replay.graph import Graph, Mask, is_batch, is_bulk_read
 from analysis.diagnosis.thresholds import PAUSE
+from analysis.metrics.steps.parts import LARGE_BYTES
 
 Floats = npt.NDArray[np.float64]
 
 ASYNCHRONOUS_NS = 10_000
 """What the call of a copy takes that the host need not wait for."""
-LARGE_BYTES = 1 << 20
 CACHED_NS = 1_000
 """What asking PyTorch's cache for memory takes in place of the driver."""
 
@@ -97,8 +97,8 @@ def pausing(graph: Graph) -> Mask:
 
 
 def without_other_work(graph: Graph) -> Graph:
-    """The script does no work of its own between calls, as far as that shows in pauses, and copies nothing large from
-    the device for it."""
+    """The script does no other work between calls, as far as pauses show it, and copies nothing large from the device
+    for it."""
     read = is_bulk_read(graph.work.frame)
     copying = np.zeros(len(graph.calls.start), bool)
     copying[graph.work.call[read & (graph.work.call >= 0)]] = True

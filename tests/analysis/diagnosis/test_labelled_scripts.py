@@ -60,7 +60,7 @@ def first_kind(folder, bare=True):
     return next((cause["kind"], cause["rank"]) for cause in causes if cause["share"] >= 0.01)
 
 
-@pytest.mark.parametrize("name", ["saves_rank0", "pageable_vision_loop"])
+@pytest.mark.parametrize("name", ["loader_imagenet", "saves_rank0", "pageable_vision_loop", "tf32_trainer"])
 def test_a_trace_that_is_cut_or_has_no_ranges_tells_the_same(name, tmp_path):
     """Bare traces: whole; cut in the middle of the last step; and without any range or annotation."""
     whole = scripts.unpacked(score.KEPT / name, tmp_path / "whole")
