@@ -12,7 +12,6 @@ from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.script_lines import with_lines
 from analysis.diagnosis.thresholds import HEALTHY, HEALTHY_SUM, NOISE
-from analysis.tables.part_names import PARTS
 
 REMARKS = frozenset(rule.kind for rule in RULES if rule.remark)
 """Kinds that are reported even where their share is 0."""
@@ -65,17 +64,12 @@ def judge(e: Evidence) -> Diagnosis:
     step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed
     total = sum(c.share for c in ranked)
     well = all(c.share < HEALTHY.value for c in ranked) and total < HEALTHY_SUM.value
-    return Diagnosis(e, step, e.parts, None if not traced or (well and unclear(e)) else well, ranked)
+    return Diagnosis(e, step, e.parts, None if not traced or (well and not is_known(e)) else well, ranked)
 
 
-def unclear(e: Evidence) -> bool:
-    """Whether much of the step is idle or communication of which the traces do not tell the reason: they have no
-    launching calls, or not the other ranks'."""
-    idle = sum(e.share(e.part(part)).value for part in PARTS if part.startswith("idle"))
-    sent = e.share(e.part("communication")).value
-    unlaunched = not all(lane.launches_known for lane in e.lanes)
-    alone = any(lane.exposed.calls.height and not lane.exposed.matched for lane in e.lanes)
-    return unlaunched * idle + alone * sent >= HEALTHY.value
+def is_known(e: Evidence) -> bool:
+    """Whether the traces tell what a healthy run is known by: the calls that launched its work, and all ranks."""
+    return e.heard and all(lane.launches_known for lane in e.lanes)
 
 
 def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:

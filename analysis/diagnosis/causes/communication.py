@@ -29,7 +29,8 @@ FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1
 
 
 def communicates(e: Evidence) -> bool:
-    return any(lane.exposed.calls.height for lane in e.lanes)
+    """Whether there are collectives, of which waiting is told from transfer: else `missing_trace` says what is needed."""
+    return e.heard and any(lane.exposed.calls.height for lane in e.lanes)
 
 
 def calls(lane: Lane) -> pl.DataFrame:
@@ -208,9 +209,6 @@ def exposed_communication(e: Evidence) -> list[Cause]:
         Fact("communication", float(e.length(_all).mean()) / 1e6, "ms a step", "collectives"),
         Fact("of it exposed transfer", float(transfer.mean()) / 1e6, "ms a step", "breakdown"),
     ]
-    if not any(lane.exposed.matched for lane in e.lanes):
-        facts.append(Fact("ranks that tell of it", 1, "", "reports"))
-        share = share.times(0.0, value=1.0)  # some or all of it may be waiting for ranks without a trace
     return list_cause(
         CAUSE,
         "exposed_communication",

@@ -236,6 +236,11 @@ class Evidence:
         known = [r.loader_workers for r in self.results if r.loader_workers is not None]
         return int(set_by_point) if set_by_point is not None else max(known, default=None)
 
+    @functools.cached_property
+    def heard(self) -> bool:
+        """Whether all ranks that talk to each other have a trace."""
+        return all(lane.exposed.heard for lane in self.lanes)
+
     @property
     def compiled(self) -> bool:
         return self.setting("compile") not in (None, "none")

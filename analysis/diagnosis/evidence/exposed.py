@@ -22,14 +22,14 @@ LEAST_ALIKE = 3
 class Exposed:
     """Sets of time of one device. `transfer` and `waiting` make up the exposed communication; `waited_for`: the part of
     `waiting` for each late rank; `calls`: the device's collectives with transfer_ns (of alone ones estimated, null
-    where that cannot be) and exposed_ns, the exposed part of the transfer; `matched`: whether other ranks' traces have
-    them, too."""
+    where that cannot be) and exposed_ns, the exposed part of the transfer; `heard`: whether most of them have a trace of
+    each of their ranks, so that waiting for a rank is told from transfer."""
 
     transfer: Intervals
     waiting: Intervals
     waited_for: dict[int, Intervals]
     calls: pl.DataFrame
-    matched: bool
+    heard: bool
 
 
 def divide(collectives: pl.DataFrame, exposed: Intervals) -> Exposed:
@@ -53,7 +53,11 @@ def divide(collectives: pl.DataFrame, exposed: Intervals) -> Exposed:
     }
     transfer = intervals.subtract(exposed, waiting)
     inside = intervals.length_before(transfer, end) - intervals.length_before(transfer, begins)
-    matched = bool((calls["matched_ranks"] > 1).any()) if calls.height else False
+    whole = calls.select((pl.col("matched_ranks") >= pl.coalesce("ranks", pl.lit(2))).sum()).item()
     return Exposed(
-        transfer, waiting, by_rank, calls.with_columns(exposed_ns=pl.Series(inside, dtype=pl.Int64)), matched
+        transfer,
+        waiting,
+        by_rank,
+        calls.with_columns(exposed_ns=pl.Series(inside, dtype=pl.Int64)),
+        heard=whole >= calls.height / 2,
     )

@@ -134,7 +134,7 @@ def _unfused_share(kernels: pl.DataFrame, took: Floats, passes: int) -> Floats:
     order = np.lexsort((kernels["start_ns"].to_numpy(), kernels["stream"].fill_null(-1).to_numpy()))
     stream = kernels["stream"].fill_null(-1).to_numpy()[order]
     own = fusible[order]
-    change = np.concatenate(([True], (own[1:] != own[:-1]) | (stream[1:] != stream[:-1])))
+    change = np.append(True, (own[1:] != own[:-1]) | (stream[1:] != stream[:-1]))[: len(own)]
     run = np.cumsum(change)
     scores = own & np.isin(run, run[of_attention[order]])  # with a softmax among them: fused attention writes none
     place = np.arange(len(run)) - np.flatnonzero(change)[run - 1]

@@ -131,8 +131,9 @@ def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
     if calls.is_empty():
         return {}
     found = {}
-    if not any(one.exposed.matched for one in lanes):
-        found["trace of the other ranks"] = "waiting for them cannot be separated from transfer"
+    if not all(one.exposed.heard for one in lanes):
+        most = max(one.lengths(one.sets["communication"]).sum() / one.periods.sum() for one in lanes)
+        found["trace of the other ranks"] = f"up to {most:.0%} of the step may be waiting for them"
     if calls["bytes"].null_count() == calls.height:
         found["trace of message sizes"] = "the export has no payloads of NCCL's ranges (--include-blobs=true)"
     return found

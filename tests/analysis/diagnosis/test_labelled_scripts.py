@@ -8,6 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+from analysis.diagnosis import verdict
+from analysis.diagnosis.evidence import sources
 from tests.labelled import score, scripts
 
 RUNS = {run.name: run for run in scripts.load() if (score.KEPT / run.name).is_dir()}
@@ -53,6 +55,16 @@ def test_the_fixes_change_no_loss():
     for name, pairs in json.loads(score.PAIRS.read_text()).items():
         slow, fix = (pairs["loss"][side] for side in ("slow", "fix"))
         assert not slow or not fix or abs(slow[0] - fix[0]) < 0.05 * slow[0], name
+
+
+def test_of_one_rank_alone_the_cause_on_the_other_is_not_guessed(tmp_path):
+    """Rank 0 saves its weights in each step; rank 1 waits for it in the middle of its averaging."""
+    whole = scripts.unpacked(score.KEPT / "saves_rank0", tmp_path)
+    alone = [trace for trace in whole.glob("traced/trace-r*") if "-r1." in trace.name]
+    found = verdict.judge(sources.gather(alone))
+    assert found.healthy is None and all(cause.share < 0.01 for cause in found.causes)
+    told = {fact.what: fact.value for cause in found.causes for fact in cause.evidence}
+    assert told["trace of the other ranks"] == "up to 98% of the step may be waiting for them"
 
 
 def first_kind(folder, bare=True):
