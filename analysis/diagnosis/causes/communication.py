@@ -29,7 +29,7 @@ FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1
 
 
 def communicates(e: Evidence) -> bool:
-    """Whether there are collectives of which waiting is told from transfer; else `missing_trace` says what is needed."""
+    """Whether collectives tell waiting from transfer; where they do not, `missing_trace` says what is needed."""
     return e.heard and any(lane.exposed.calls.height for lane in e.lanes)
 
 
