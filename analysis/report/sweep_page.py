@@ -19,7 +19,7 @@ import jinja2
 from analysis.diagnosis.known_losses import known_points
 from analysis.figures import captions, style
 from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE
-from analysis.paper.claims.claims import CLAIMS
+from analysis.paper.claims.claims import judge
 from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.report import causes, pictures, point_pages, records, summary, table, trust
@@ -42,7 +42,7 @@ def render(
     env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     env.globals["inline"] = lambda name: (PAGE / name).read_text()
     points = tables["points"]
-    verdicts = [claim.verdict(tables) for claim in CLAIMS]
+    verdicts = judge(tables)
     known, blind = causes.lines(tables)
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return env.get_template("report.html.j2").render(

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, Verdict
-from analysis.paper.claims.claims import CLAIMS
+from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, MARGIN, Verdict
+from analysis.paper.claims.claims import judge
 from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.sweep import dataset
+from analysis.sweep.interval import CONFIDENCE
 
 PAGE = Path(__file__).parents[3] / "docs/claims.md"
 _HEAD = """# Claims of the paper
@@ -27,9 +28,11 @@ its sibling (arXiv 2503.15252), as far as their texts are known. Each number com
 named setting alone; over several such pairs it is the geometric mean of ratios. Times are compared within a night, for
 a machine's load differs from one to the next; runs of a night that has one side only do not count. In brackets: 95 %
 interval (Student's t over repeats). A part of a claim is *supported* where its whole interval is on the claimed side,
-*contradicted* where it is on the other, *inconclusive* where it has both sides, and *not tested* with fewer than
-{fewest} repeats a side. A claim is contradicted if a part is, else inconclusive if one is, else not tested if one is
-not; the number in the table is that part's.
+*contradicted* where it is on the other, or, of a ratio, within {margin:.0%} of 1, *inconclusive* where it has both
+sides, and *not tested* with fewer than {fewest} repeats a side. Of many parts some are decided by chance: a part whose
+p-value is above {alpha:.2f} after Holm's correction over the {parts} parts that are tested is inconclusive, too. A
+claim is contradicted if a part is, else inconclusive if one is, else not tested if one is not; the number in the table
+is that part's.
 
 | claim | verdict | effect | repeats a side | points |
 |---|---|---|---|---|
@@ -69,10 +72,12 @@ def page(tables: dataset.Tables) -> str:
     """The page."""
     ok = tables["points"].filter(pl.col("status") == "ok")
     where = ", ".join(ok["accelerator"].drop_nulls().unique().sort()) or "nothing yet"
-    verdicts = [claim.verdict(tables) for claim in CLAIMS]
+    verdicts = judge(tables)
     rows = "".join(row(verdict) + "\n" for verdict in verdicts)
     sections = "\n".join(section(verdict, tables) for verdict in verdicts)
-    return _HEAD.format(where=where, fewest=FEWEST) + rows + "\n" + sections
+    tested = sum(part.corrected is not None for verdict in verdicts for part in verdict.parts)
+    head = _HEAD.format(where=where, fewest=FEWEST, margin=MARGIN, alpha=1 - CONFIDENCE, parts=tested)
+    return head + rows + "\n" + sections
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -8,17 +8,21 @@ from dataclasses import dataclass
 
 from analysis.paper.claims.effect import FEWEST, Effect
 from analysis.sweep import dataset
+from analysis.sweep.interval import CONFIDENCE
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED = "supported", "contradicted", "inconclusive", "not tested"
-"""Of a part: its whole interval is on the claimed side, or on the other, or has both sides; or it has too few runs."""
+"""Of a part: see `Part.alone`."""
+MARGIN = 0.02
+"""A ratio this close to 1 is no effect."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One number that a claim rests on. It holds where its whole interval is above `above`, or below `below`.
+    """One number that a claim rests on: that its effect is above `above`, or below `below`.
 
     A part with neither is for information and decides nothing. `effect` None: no points to tell it from. `percent`: of
-    a share.
+    a share. `corrected`: the p-value of its verdict after correction for the number of parts of all claims; None
+    before.
     """
 
     what: str
@@ -26,28 +30,47 @@ class Part:
     above: float | None = None
     below: float | None = None
     percent: bool = False
+    corrected: float | None = None
 
     @property
     def decides(self) -> bool:
         return self.above is not None or self.below is not None
 
     @property
-    def holds(self) -> bool | None:
-        """None: too few repeats, or no points."""
-        if self.effect is None or self.effect.n < FEWEST:
-            return None
-        over = self.above is None or self.effect.low > self.above
-        return over and (self.below is None or self.effect.high < self.below)
+    def alone(self) -> str:
+        """The verdict by its 95 % interval, as if it were the only part: supported where all of it is on the claimed
+        side; contradicted where all of it is on the other, or, of a ratio, within MARGIN of 1; else inconclusive; not
+        tested with fewer than FEWEST repeats a side."""
+        e = self.effect
+        if e is None or e.n < FEWEST:
+            return NOT_TESTED
+        if (self.above is None or e.low > self.above) and (self.below is None or e.high < self.below):
+            return SUPPORTED
+        beyond = (self.above is not None and e.high < self.above) or (self.below is not None and e.low > self.below)
+        return CONTRADICTED if beyond or self.shows_none else INCONCLUSIVE
+
+    @property
+    def shows_none(self) -> bool:
+        """Whether the effect claimed of a ratio is shown to be none."""
+        e = self.effect
+        return e is not None and 1 in (self.above, self.below) and e.low > 1 - MARGIN and e.high < 1 + MARGIN
+
+    @property
+    def chance(self) -> float:
+        """The p-value of the verdict by its own interval; 1 of one that decides nothing."""
+        e, bounds = self.effect, [bound for bound in (self.above, self.below) if bound is not None]
+        if e is None or self.alone in (INCONCLUSIVE, NOT_TESTED):
+            return 1.0
+        if self.alone == SUPPORTED:
+            return max(e.chance(bound) for bound in bounds)
+        beyond = [bound for bound in bounds if not e.low <= bound <= e.high]
+        return min(e.chance(bound) for bound in beyond) if beyond else max(map(e.chance, (1 - MARGIN, 1 + MARGIN)))
 
     @property
     def verdict(self) -> str:
-        e = self.effect
-        if e is None or self.holds is None:
-            return NOT_TESTED
-        if self.holds:
-            return SUPPORTED
-        beyond = (self.above is not None and e.high < self.above) or (self.below is not None and e.low > self.below)
-        return CONTRADICTED if beyond else INCONCLUSIVE
+        """`alone`, or inconclusive where that does not outlast the correction."""
+        lost = self.corrected is not None and self.corrected > 1 - CONFIDENCE
+        return INCONCLUSIVE if lost and self.alone in (SUPPORTED, CONTRADICTED) else self.alone
 
     def agreeing(self) -> int:
         """Sets of settings whose own value is on the claimed side."""
@@ -113,14 +136,18 @@ class Verdict:
         if self.status == SUPPORTED:
             return "Every part is on the claimed side with its whole interval."
         if self.status != NOT_TESTED:
-            other, open_ = (
-                [part.what for part in deciding if part.verdict == word] for word in (CONTRADICTED, INCONCLUSIVE)
-            )
-            said = [f"On the other side with the whole interval: {'; '.join(other)}."] if other else []
-            if open_:
-                said.append(f"The interval has both sides: {'; '.join(open_)}.")
-            return " ".join(said)
-        short = [part for part in deciding if part.holds is None]
+            open_ = [part for part in deciding if part.verdict == INCONCLUSIVE]
+            against = [part for part in deciding if part.verdict == CONTRADICTED]
+            reasons = {
+                "On the other side with the whole interval": [part for part in against if not part.shows_none],
+                f"No effect, to within {MARGIN:.0%}": [part for part in against if part.shows_none],
+                "The interval has both sides": [part for part in open_ if part.alone == INCONCLUSIVE],
+                "Not beyond chance after correction for the number of parts": [
+                    part for part in open_ if part.alone != INCONCLUSIVE
+                ],
+            }
+            return " ".join(f"{why}: {'; '.join(p.what for p in parts)}." for why, parts in reasons.items() if parts)
+        short = [part for part in deciding if part.verdict == NOT_TESTED]
         absent = [part.what for part in short if part.effect is None]
         few = [
             f"{part.what}: {part.effect.n} repeat{'s' * (part.effect.n != 1)} a side; "

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from analysis.sweep import blocks
-from analysis.sweep.interval import half_interval
+from analysis.sweep.interval import degrees_of_freedom, half_interval, p_value
 
 FEWEST = 3
 """Repeats a side without which nothing is decided."""
@@ -104,7 +104,7 @@ class Contrast:
 class Effect:
     """A mean over `settings` blocks: value and interval, repeats of the side with fewest, points, and value by block.
 
-    The interval is nan where no side has a second run.
+    The interval is nan where no side has a second run; `freedom`: its degrees of freedom; `ratio`: it is of logarithms.
     """
 
     value: float
@@ -114,16 +114,23 @@ class Effect:
     settings: int
     points: tuple[str, ...]
     each: tuple[float, ...]
+    freedom: float = 0.0
+    ratio: bool = False
 
     def exp(self) -> Effect:
         """Back from logarithms."""
         value, low, high = (math.exp(x) for x in (self.value, self.low, self.high))
-        return replace(self, value=value, low=low, high=high, each=tuple(math.exp(x) for x in self.each))
+        return replace(self, value=value, low=low, high=high, each=tuple(math.exp(x) for x in self.each), ratio=True)
 
     def times(self, factor: float) -> Effect:
         """In another unit."""
         value, low, high = (factor * x for x in (self.value, self.low, self.high))
         return replace(self, value=value, low=low, high=high, each=tuple(factor * x for x in self.each))
+
+    def chance(self, bound: float) -> float:
+        """The p-value (two-sided) of the effect against a value."""
+        own, low, high, other = (math.log(x) if self.ratio else x for x in (self.value, self.low, self.high, bound))
+        return p_value(own - other, (high - low) / 2, self.freedom)
 
 
 def mean(contrasts: Sequence[Contrast]) -> Effect | None:
@@ -135,10 +142,12 @@ def mean(contrasts: Sequence[Contrast]) -> Effect | None:
     count = len(used)
     value = sum(c.value for c in used) / count
     sides = [side for c in used for _, side in c.sides]
-    half = half_interval([(side.variance / count**2, side.freedom + 1) for side in sides]) if enough else math.nan
+    means = [(side.variance / count**2, side.freedom + 1) for side in sides]
+    half = half_interval(means) if enough else math.nan
     points = tuple(sorted({point for side in sides for point in side.points}))
     each = tuple(c.value for c in used)
-    return Effect(value, value - half, value + half, min(c.n for c in used), count, points, each)
+    n = min(c.n for c in used)
+    return Effect(value, value - half, value + half, n, count, points, each, degrees_of_freedom(means))
 
 
 def pairs(points: pl.DataFrame, factor: str, a: object, b: object, value: str, *, log: bool = True) -> list[Contrast]:

@@ -89,6 +89,7 @@ def _row(p, e):
         "point_id": p.id,
         "sweep": "paper",
         **p.settings(),
+        **({"data": "mnist"} if p.epochs else {}),
         "status": "ok",
         "world_size": p.world_size,
         "accelerator": "NVIDIA H100",

@@ -10,7 +10,7 @@ from PIL import Image
 from analysis.paper.claims import effect
 from analysis.paper.claims.__main__ import main, page
 from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Part, Verdict
-from analysis.paper.claims.claims import CLAIMS
+from analysis.paper.claims.claims import CLAIMS, judge
 from analysis.paper.claims.effect import Effect
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.report import sweep_page as report
@@ -18,6 +18,7 @@ from analysis.sweep import dataset, nights
 from analysis.sweep.interval import CONFIDENCE
 from analysis.tables import column
 from analysis.tables import points as schemas
+from tests.analysis.paper import paper_tables
 from tests.analysis.paper.paper_tables import EFFECTS, made_up
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
@@ -103,6 +104,9 @@ def test_interval_is_that_of_welch():
     found = effect.mean([effect.Contrast(sides)])
     theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
+    assert found.chance(0) == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+    ratio = found.exp()
+    assert ratio.chance(1) == pytest.approx(found.chance(0))
 
 
 RUNS = pl.DataFrame(
@@ -161,11 +165,32 @@ def test_nights_lie_between_pauses():
     assert found.select("point_id", "night").rows() == [("c", 1), ("b", 0), ("e", None), ("d", 0)]
 
 
-def test_no_effect_within_the_noise_is_inconclusive():
+def test_an_interval_with_both_sides_is_inconclusive(monkeypatch):
+    monkeypatch.setattr(paper_tables, "NOISE", (-0.05, 0.0, 0.06))
     verdict = BY_ID["C1"].verdict(made_up(nhwc=1.0))
     assert verdict.status == INCONCLUSIVE
     assert verdict.parts[0].effect.low <= 1 <= verdict.parts[0].effect.high
     assert verdict.sentence() == "The interval has both sides: time nchw / nhwc."
+
+
+def test_an_effect_that_is_shown_to_be_none_contradicts(monkeypatch):
+    monkeypatch.setattr(paper_tables, "NOISE", (-0.004, 0.0, 0.003))
+    verdict = BY_ID["C1"].verdict(made_up(nhwc=1.0))
+    assert verdict.status == CONTRADICTED and verdict.parts[0].chance < 0.01
+    assert verdict.sentence() == "No effect, to within 2%: time nchw / nhwc."
+
+
+def test_what_chance_decides_among_many_parts_does_not_count(monkeypatch):
+    """Parts with a p-value between 1 and 5 % beside some that are open."""
+    monkeypatch.setattr(paper_tables, "NOISE", (-0.05, 0.0, 0.06))
+    verdict, *others = judge(made_up(nhwc=0.95, pinned=0.99, pinned_many=0.99, qlora=1.01, llm_scaling=1.02))
+    part = verdict.parts[0]
+    assert part.alone == SUPPORTED and 0.01 < part.chance < 0.05 < part.corrected
+    assert verdict.status == part.verdict == INCONCLUSIVE
+    assert verdict.sentence() == "Not beyond chance after correction for the number of parts: time nchw / nhwc."
+    status = {other.claim.id: other.status for other in others}
+    assert all(status[name] == INCONCLUSIVE for name in ("C2", "C8", "C10"))
+    assert all(status[name] == SUPPORTED for name in ("C3", "C4", "C6", "C7", "C9", "C11"))
 
 
 def test_points_that_differ_otherwise_are_not_compared(agreeing):
