@@ -119,7 +119,13 @@ POINTS: dict[str, Column] = {
         "ranks",
     ),
     "energy_j": Column(
-        pl.Float64, "Energy of all GPUs over the timed window by their counters, J; null without NVML.", "energy"
+        pl.Float64, "Energy of all GPUs over the timed window by their counters, J; null where in doubt.", "energy"
+    ),
+    "energy_reason": Column(
+        pl.String,
+        "Why a measured point has no energy: no samples, a window under 1 s, or one under 5 s in which counter and "
+        "integrated power differ by more than 3 %.",
+        "energy",
     ),
     "energy_integrated_j": Column(pl.Float64, "The same by integrating power, J.", "energy"),
     "energy_above_idle_j": Column(pl.Float64, "energy_j less what the idle GPUs would have used, J.", "energy"),

@@ -1,9 +1,9 @@
 """Energy of the timed window, GPU by GPU: by the difference of the energy counter, and by integrating power.
 
 The sensor's caveats. The counter and the instant power move every 100 ms, so a window of a second is good to about a
-tenth, and a point's own columns are null below that. On A100 and H100 the sensor samples power during a quarter of the
-time only (arXiv 2312.02741): windows of many seconds, in steady state, are what it is good for. Board power covers
-the GPU and its memory, not the host.
+tenth. On A100 and H100 the sensor samples power during a quarter of the time only (arXiv 2312.02741): windows of many
+seconds, in steady state, are what it is good for. So a point's own columns are null where `doubt` says why. Board power
+covers the GPU and its memory, not the host.
 
     counter_j      e(end) - e(start), both interpolated between readings
     integrated_j   integral of the instant power over the window, trapezoids between readings
@@ -28,8 +28,11 @@ TOUCHED_BYTES = 64 << 20
 """When the used memory rises by this, a rank has opened its context."""
 FEWEST_IDLE = 5
 """Readings of an idle GPU that its idle power needs: the sensor moves only every 100 ms."""
-SHORTEST_S = 1.0
-"""The energy of a shorter window stands only in ENERGY, with the number of its readings: the sensor is too slow."""
+IDLE_BYTES = 1 << 30
+"""A GPU that holds more has somebody's context on it, and draws more than an idle one: an H200 120 to 160 W in place of
+77 to 83, with 0.6 GB of the driver's own."""
+LONG_S, SHORTEST_S, ALIKE = 5.0, 1.0, 0.03
+"""A window so long is long enough; one between these is where both ways of counting differ by no more than ALIKE."""
 
 
 def rows(samples: pl.DataFrame, results: Sequence[RankResult], timed: pl.DataFrame) -> list[_Row]:
@@ -75,6 +78,24 @@ def gpu_energy(gpu: pl.DataFrame, steps: pl.DataFrame, window: tuple[int, int]) 
     }
 
 
+def doubt(energy: pl.DataFrame) -> str | None:
+    """Why the energy of a point (its rows of ENERGY) is not to be trusted; None where it is."""
+    if energy.is_empty():
+        return "no samples of its GPUs"
+    if energy["counter_j"].null_count():
+        return "the counter was not read before and after the window"
+    window = float(energy["window_s"].min() or 0.0)  # type: ignore[arg-type]
+    if window >= LONG_S:
+        return None
+    if window < SHORTEST_S:
+        return f"the window is {window:.1f} s long, less than {SHORTEST_S:.0f}"
+    short = f"the window is {window:.1f} s long, less than {LONG_S:.0f}, and"
+    if energy["integrated_j"].null_count():
+        return f"{short} power cannot be integrated"
+    most = float((energy["integrated_j"] / energy["counter_j"] - 1).abs().max())  # type: ignore[arg-type]
+    return f"{short} counter and power differ by {most:.0%}" if most > ALIKE else None
+
+
 def _series(gpu: pl.DataFrame, name: str, zero: int) -> _Series:
     """Times, s from `zero` (a float cannot hold UTC ns), and readings."""
     there = gpu.drop_nulls(name)
@@ -111,10 +132,11 @@ def _ratio(joules: float | None, count: int | None) -> float | None:
 def idle_w(gpu: pl.DataFrame) -> float | None:
     """Power of a GPU before its rank used it, W: the 10th percentile of the readings before its memory fills.
 
-    Not the mean, because the GPU may still cool down from the job before. None with fewer than FEWEST_IDLE readings.
+    Not the mean, because the GPU may still cool down from the job before. None with fewer than FEWEST_IDLE readings, and
+    of a GPU that others use (IDLE_BYTES).
     """
     used = gpu.drop_nulls(["memory_used_bytes", "power_instant_w"])
-    if used.is_empty():
+    if used.is_empty() or used["memory_used_bytes"][0] > IDLE_BYTES:
         return None
     touched = used["memory_used_bytes"] > used["memory_used_bytes"][0] + TOUCHED_BYTES
     first = touched.arg_max() if touched.any() else len(used)

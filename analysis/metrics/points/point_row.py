@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from analysis.metrics.points import efficiency
-from analysis.metrics.points.energy import SHORTEST_S
+from analysis.metrics.points.energy import doubt
 from analysis.readers import point_files
 from jobs.record.launch_files import RankResult
 from jobs.record.point_folder import record_of, results_of
@@ -90,19 +90,19 @@ def window_seconds(results: Sequence[RankResult], timed: pl.DataFrame) -> float 
 
 
 def _energy(energy: pl.DataFrame, timed: pl.DataFrame) -> _Json:
-    """Sums over the GPUs; null where one of them is unknown, or the window is too short for the sensor."""
-    long = energy["window_s"].min()
+    """Sums over the GPUs; null where one of them is unknown or in doubt."""
+    reason = doubt(energy)
 
     def total(name: str) -> float | None:
         column = energy[name]
-        known = isinstance(long, float) and long >= SHORTEST_S and not column.null_count()
-        return float(column.sum()) if known else None
+        return float(column.sum()) if reason is None and not column.null_count() else None
 
     joules = total("counter_j")
     tokens = None if timed["tokens"].null_count() else int(timed["tokens"].sum())
     over = {"step_j": timed["step"].n_unique(), "sample_j": int(timed["samples"].sum()), "token_j": tokens}
     return {
         "energy_j": joules,
+        "energy_reason": reason,
         "energy_integrated_j": total("integrated_j"),
         "energy_above_idle_j": total("above_idle_j"),
         **{name: joules / count if joules is not None and count else None for name, count in over.items()},

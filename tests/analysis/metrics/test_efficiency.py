@@ -38,6 +38,12 @@ def test_bf16_throughout_has_the_peak_of_bf16():
     assert pure["mfu_percent"] == mixed["mfu_percent"] > 0
 
 
+@pytest.mark.parametrize(("float8", "peak"), [("none", 989.4e12), (None, 989.4e12), ("tensorwise", 1978.9e12)])
+def test_products_in_float8_have_the_peak_of_float8(float8, peak):
+    row = utilisation_of(H200, settings={"precision": "bf16", "float8": float8})
+    assert row["peak_flops_per_s"] == peak and row["mfu_percent"] == pytest.approx(100 * 1e15 / (peak * 2))
+
+
 @pytest.mark.parametrize(
     ("results", "settings", "reason"),
     [

@@ -150,6 +150,35 @@ def test_energy_is_unknown_where_samples_do_not_cover_the_window(two_nodes, tabl
     assert {row["counter_j"] for row in rows} == {None} and {row["token_j"] for row in rows} == {None}
 
 
+@pytest.mark.parametrize(
+    ("window_s", "integrated_j", "reason"),
+    [
+        (5.0, 130.0, None),
+        (4.9, 102.9, None),
+        (4.9, 130.0, "the window is 4.9 s long, less than 5, and counter and power differ by 30%"),
+        (4.9, None, "the window is 4.9 s long, less than 5, and power cannot be integrated"),
+        (0.9, 100.0, "the window is 0.9 s long, less than 1"),
+    ],
+)
+def test_energy_of_a_short_window_is_in_doubt(window_s, integrated_j, reason):
+    long = {"window_s": 9.0, "counter_j": 100.0, "integrated_j": 99.0}
+    short = {"window_s": window_s, "counter_j": 100.0, "integrated_j": integrated_j}
+    assert energy.doubt(pl.DataFrame([long, short], infer_schema_length=None)) == reason
+
+
+def test_without_samples_or_counter_energy_is_in_doubt():
+    unread = pl.DataFrame({"window_s": [9.0], "counter_j": [None], "integrated_j": [1.0]})
+    assert energy.doubt(unread.clear()) == "no samples of its GPUs"
+    assert energy.doubt(unread) == "the counter was not read before and after the window"
+
+
+@pytest.mark.parametrize(("held", "idle"), [(600 << 20, 80.0), (1800 << 20, None)])
+def test_a_gpu_that_others_hold_is_not_idle(held, idle):
+    memory, power = [held] * 9 + [held + (1 << 30)], [80.0] * 9 + [500.0]
+    samples = pl.DataFrame({"memory_used_bytes": memory, "power_instant_w": power})
+    assert energy.idle_w(samples) == idle
+
+
 def test_gpm_values_cover_the_time_without_gaps(tables):
     own = tables["gpu_samples"].filter((pl.col("host") == "n1") & (pl.col("look") == "timed"))
     counted = own.drop_nulls("gpm_span_ns").sort("mono_ns")
