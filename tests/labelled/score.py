@@ -108,7 +108,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.labelled.score", description="Score the diagnosis of scripts.")
     parser.add_argument("--points", type=Path, default=KEPT)
-    parser.add_argument("--half", choices=["tune", "report", "both"], default="tune")
+    parser.add_argument("--half", choices=["tune", "report", "held_out", "both", "all"], default="tune")
     parser.add_argument("--bare", action="store_true", help="traces alone")
     parser.add_argument("--names", help="these runs only")
     parser.add_argument("--causes", type=int, default=4, help="so many causes a run are printed")

@@ -132,8 +132,8 @@ def _ratio(joules: float | None, count: int | None) -> float | None:
 def idle_w(gpu: pl.DataFrame) -> float | None:
     """Power of a GPU before its rank used it, W: the 10th percentile of the readings before its memory fills.
 
-    Not the mean, because the GPU may still cool down from the job before. None with fewer than FEWEST_IDLE readings, and
-    of a GPU that others use (IDLE_BYTES).
+    Not the mean, because the GPU may still cool down from the job before. None with fewer than FEWEST_IDLE readings,
+    and of a GPU that others use (IDLE_BYTES).
     """
     used = gpu.drop_nulls(["memory_used_bytes", "power_instant_w"])
     if used.is_empty() or used["memory_used_bytes"][0] > IDLE_BYTES:
