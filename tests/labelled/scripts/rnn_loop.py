@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--width", type=int, default=512)
+parser.add_argument("--width", type=int, default=256)
 parser.add_argument("--layers", type=int, default=2)
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--length", type=int, default=32)
