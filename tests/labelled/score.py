@@ -85,7 +85,7 @@ def main() -> int:
     runs = [
         run
         for run in scripts.load()
-        if (args.half in (run.half, "both")) and (not args.names or run.name in args.names.split(","))
+        if (args.half in (run.half, "all") or (args.half == "both" and run.half != "held_out")) and (not args.names or run.name in args.names.split(","))
     ]
     runs = [run for run in runs if (args.points / run.name).is_dir()]
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:

@@ -13,7 +13,6 @@ import yaml
 
 from jobs.point.check import reasons
 from jobs.point.point import Point, complete
-from tests.labelled import packed
 
 LIST = Path(__file__).with_name("scripts.yaml")
 OWN = Path(__file__).with_name("scripts")
@@ -67,6 +66,8 @@ def load(path: Path = LIST) -> list[ScriptRun]:
 
 def unpacked(kept: Path, folder: Path) -> Path:
     """A copy of a kept run's folder in this one, as pairs.py leaves it."""
+    from tests.labelled import packed
+
     target = folder / kept.name
     shutil.copytree(kept, target)
     for path in target.rglob("*.xz"):  # traces
