@@ -38,20 +38,14 @@ class Share:
         low, high = (self.value if edge is None else edge for edge in (self.low, self.high))
         return Share(self.value * (most if value is None else value), low * least, min(1.0, high * most))
 
-    def plus(self, time: Share, step_ns: float) -> Share:
-        """With a further time, ns, of steps of `step_ns`."""
-        edges = [(self.value if edge is None else edge) for edge in (self.value, self.low, self.high)]
-        more = [(time.value if edge is None else edge) / step_ns for edge in (time.value, time.low, time.high)]
-        value, low, high = (min(1.0, edge + extra) for edge, extra in zip(edges, more, strict=True))
-        return Share(value, low, high)
-
 
 def replayed(value: float, low: float | None = None, high: float | None = None) -> Share:
-    """A share with the error of replaying (`replay_error`). `low`, `high`: where it may lie without that error."""
+    """A share with the error of replaying: `replay_error` of it times what is left of the step, for what is said to take
+    nearly all of a step does. `low`, `high`: where it may lie without that error."""
     low, high = (value if edge is None else edge for edge in (low, high))
     if value < NOISE.value:
         return Share(value, 0.0, max(value, high))
-    least, most = low - REPLAY_ERROR.value * low - NOISE.value, high + REPLAY_ERROR.value * high + NOISE.value
+    least, most = (edge + sign * (REPLAY_ERROR.value * edge * (1 - edge) + NOISE.value) for edge, sign in ((low, -1), (high, 1)))
     return Share(value, max(0.0, least), min(1.0, most))
 
 

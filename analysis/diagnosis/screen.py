@@ -62,7 +62,7 @@ def _head(found: Diagnosis) -> list[str]:
         else "without a trace of a GPU it is not known whether this is healthy",
     }[found.healthy]
     timed = []
-    if steps and e.timed_ns and e.unseen_wait.value:
+    if steps and e.timed_ns and e.unseen_wait:
         timed = [f"{e.step_ns / 1e6:.3f} ms with the waits for batches of the timed steps; shares are of that"]
     elif steps and e.timed_ns:
         timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms, of which shares are where that is less"]

@@ -95,4 +95,4 @@ def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
 
 def unseen(e: Evidence, cause: Cause) -> float:
     """The share that the trace does not have in it: waits for batches of the timed steps."""
-    return e.unseen_wait.value / e.step_ns if cause.kind in ("loader_wait", "cpu_preprocessing") else 0.0
+    return e.unseen_wait / e.step_ns if cause.kind in ("loader_wait", "cpu_preprocessing") else 0.0

@@ -10,6 +10,7 @@ import polars as pl
 
 from analysis.diagnosis.cause import Cause, Fact, Share, list_cause, replayed
 from analysis.diagnosis.causes.rule import Rule
+from analysis.diagnosis.evidence.contention import slowdowns
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.evidence.link import bandwidth_between_ranks
@@ -194,8 +195,8 @@ def exposed_communication(e: Evidence) -> list[Cause]:
     upper end."""
     if not communicates(e):
         return []
-    first = (_merged(e), _on_fast_link(e))
-    whole = e.gain(*first, then=changes.without_communication).value
+    first, silent = (_merged(e), _on_fast_link(e)), _silent(e)
+    whole = e.gain(*first, then=silent).value
     transfer = e.length(lambda lane: lane.exposed.transfer)
     room = np.maximum(0.0, e.part("compute") - e.length(_hidden))
     hidden = float(np.minimum(transfer, room).sum() / max(float(transfer.sum()), 1.0))
@@ -218,8 +219,14 @@ def exposed_communication(e: Evidence) -> list[Cause]:
         advice="overlap communication with the backward pass, send less, or send less often",
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
         evidence=facts,
-        change=compose(*first, changes.without_communication),
+        change=compose(*first, silent),
     )
+
+
+def _silent(e: Evidence) -> Change:
+    """Nothing is sent, and kernels do not share their device with what sends."""
+    beside = scaled(e, lambda lane: slowdowns(lane).with_columns(factor=1 / pl.col("slowdown"), kept=pl.lit(1.0)))
+    return compose(beside, changes.without_communication)
 
 
 def _all(lane: Lane) -> intervals.Intervals:

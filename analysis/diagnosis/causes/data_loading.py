@@ -48,11 +48,11 @@ def cpu_preprocessing(e: Evidence) -> list[Cause]:
 def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any], ...]) -> list[Cause]:
     marked, unmarked = (e.length(lambda lane, p=p: lane.sets[p]) for p in ("idle_data_wait", "idle_unmarked_data"))  # type: ignore[misc]
     if e.lanes:
-        share = e.gain(changes.without_loading)
-        share = share.times(0.5) if unmarked.sum() > marked.sum() else share
-        share = _as_fast_as_workers(e, share.plus(e.unseen_wait, e.step_ns), remedies.choose(e.point, *proposals))
+        share = replayed(min(1.0, e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns))
+        share = share.times(0.5)
+        share = _as_fast_as_workers(e, share, remedies.choose(e.point, *proposals))
         method = "the steps replayed with batches that are ready, or as soon as the added workers can make them ready"
-        if e.unseen_wait.value:
+        if e.unseen_wait:
             method += ", and what timed steps wait longer than traced ones"
     else:
         waited = host_wait(e)
@@ -101,7 +101,7 @@ def _as_fast_as_workers(e: Evidence, share: Share, remedy: dict[str, Any]) -> Sh
 def _late_rank(e: Evidence) -> int | None:
     """The rank whose loader it is, by what is larger: the waits in the trace, or those that it did not see."""
     seen = e.gain(changes.without_loading).value * e.step_ns
-    return e.unseen_alone if e.unseen_wait.value > seen else e.rank_of(changes.without_loading)
+    return e.unseen_alone if e.unseen_wait > seen else e.rank_of(changes.without_loading)
 
 
 def host_wait(e: Evidence) -> float:
@@ -148,7 +148,7 @@ def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
     """Workers that would keep up with the rest of the step, as far as there are cores."""
     if e.point is None:
         return ({"loader_workers": 4},)
-    seen = e.gain(changes.without_loading).value + e.unseen_wait.value / e.step_ns if e.lanes else 0.0
+    seen = e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns if e.lanes else 0.0
     wait, have = max(host_wait(e), seen), max(e.workers or 0, 1)
     enough = math.ceil(have / max(1 - wait, 1 / 16)) + 1
     workers = max(have, min(enough, max((cores(e) or enough) - 1, 1)))

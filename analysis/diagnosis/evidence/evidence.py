@@ -19,12 +19,12 @@ from analysis.diagnosis.cause import Share, replayed
 from analysis.diagnosis.evidence import kernel_savings, loader_waits
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.replay.build import build
-from analysis.diagnosis.replay.changes import change_work, without_tracer
+from analysis.diagnosis.replay.changes import with_messages, without_tracer
 from analysis.diagnosis.replay.measured import KEYS
 from analysis.diagnosis.replay.path import unexplained_share
 from analysis.diagnosis.replay.times import replay
 from analysis.diagnosis.replay.what_if import Change, WhatIf
-from analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, REPLAY_ERROR, STRAGGLER, TRACER
+from analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, STRAGGLER, TRACER
 from analysis.metrics.intervals import Intervals
 from analysis.tables.part_names import PARTS
 from jobs.point.point import Point
@@ -32,6 +32,8 @@ from jobs.record.launch_files import RankResult
 from jobs.record.record import Record
 
 Floats = npt.NDArray[np.float64]
+GONE = 0.01
+"""A kernel of which less than so much is left is not launched."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,13 @@ class Evidence:
     @functools.cached_property
     def what_if(self) -> WhatIf:
         """The traced steps, to be changed, without what the tracer adds: as long as steps are without it where that was
-        measured, else less `tracer` a call."""
+        measured, but for waits for batches that the trace does not see; else less `tracer` a call."""
         traced = WhatIf(
             build({lane.rank: lane.events for lane in self.lanes}, pl.concat([lane.windows for lane in self.lanes]))
         )
         if self.timed_ns is None:
             return WhatIf(without_tracer(traced.graph, TRACER.value))
-        return traced.untraced(self.timed_ns)
+        return traced.untraced(self._without_unseen_ns or self.timed_ns)
 
     @functools.cached_property
     def unexplained(self) -> float:
@@ -126,26 +128,37 @@ class Evidence:
     def step_ns(self) -> float:
         """The time that shares are of: of a step without the tracer where that was measured and is shorter, else of the
         trace's and what that did not see of waiting for batches."""
+        if self.unseen_wait:
+            return self._mean_timed_ns
         traced = self.what_if.step_ns if self.lanes else math.nan
-        timed = self.timed_ns
-        return (timed if timed is not None and math.isnan(traced) else traced) + self.unseen_wait.value
+        return self.timed_ns if self.timed_ns is not None and math.isnan(traced) else traced
 
     @functools.cached_property
-    def unseen_wait(self) -> Share:
-        """By how much the mean timed step is longer than a traced one for want of batches, ns (not a share): the few
-        steps of a trace may live on what was loaded while the tracer began, and workers that are too slow make one step
-        in several wait for long. No more than what the host of one rank waits longer for its loader (`unseen_rank`);
-        nothing where that is noise."""
-        nothing = Share(0.0, 0.0, 0.0)
-        if self.steps.is_empty() or self.unseen_rank is None or not self.periods.size:
-            return nothing
-        traced = self.what_if.step_ns
-        slowest = self.steps.group_by("step").agg(pl.col("step_ms").max())["step_ms"].drop_nulls().to_numpy()
-        unseen = min(float(slowest.mean()) * 1e6 - traced, self._waits_longer[self.unseen_rank])
-        if unseen < NOISE.value * traced:
-            return nothing
-        off = REPLAY_ERROR.value * unseen
-        return Share(unseen, unseen - off, unseen + off)
+    def unseen_wait(self) -> float:
+        """By how much the mean timed step is longer than a traced one for want of batches, ns: the few steps of a trace
+        may live on what was loaded while the tracer began, and workers that are too slow make one step in several wait
+        for long. 0 where that is noise."""
+        if self._without_unseen_ns is None or not self.periods.size:
+            return 0.0
+        traced = self._without_unseen_ns if self._free_step_ns else self.what_if.step_ns
+        unseen = min(self._mean_timed_ns - traced, max(self._waits_longer.values()))
+        return unseen if unseen >= NOISE.value * traced else 0.0
+
+    @functools.cached_property
+    def _free_step_ns(self) -> float | None:
+        """What a timed step takes that waits for no batch; None where too few do not wait."""
+        return None if self.unseen_rank is None else loader_waits.step_without_waits(self.steps, self.unseen_rank)
+
+    @functools.cached_property
+    def _without_unseen_ns(self) -> float | None:
+        """What the mean timed step takes but for waits that the trace does not see, if the devices are idle in all of
+        them; None where there are no such waits."""
+        if self.unseen_rank is None:
+            return None
+        longer = self._waits_longer[self.unseen_rank]
+        if longer < NOISE.value * self._mean_timed_ns:
+            return None
+        return self._free_step_ns or self._mean_timed_ns - longer
 
     @functools.cached_property
     def _waits_longer(self) -> dict[int, float]:
@@ -160,17 +173,25 @@ class Evidence:
     def unseen_alone(self) -> int | None:
         """That rank, where the others wait for less than half of that; None where it is one of several, or the one."""
         rest = [ns for rank, ns in self._waits_longer.items() if rank != self.unseen_rank]
-        if self.unseen_rank is None or not rest or not self.unseen_wait.value:
+        if self.unseen_rank is None or not rest or not self.unseen_wait:
             return None
         return self.unseen_rank if max(rest) < self._waits_longer[self.unseen_rank] / 2 else None
 
     @functools.cached_property
+    def _slowest_ms(self) -> pl.Series:
+        """Time of each timed step on the slowest rank, ms."""
+        return self.steps.group_by("step").agg(pl.col("step_ms").max())["step_ms"].drop_nulls()
+
+    @functools.cached_property
     def timed_ns(self) -> float | None:
         """Median time of a timed step of the slowest rank, ns."""
-        if self.steps.is_empty():
-            return None
-        slowest = self.steps.group_by("step").agg(pl.col("step_ms").max())["step_ms"].median()
-        return float(slowest) * 1e6 if isinstance(slowest, float) else None
+        middle = None if self.steps.is_empty() else self._slowest_ms.median()
+        return float(middle) * 1e6 if isinstance(middle, float) else None
+
+    @functools.cached_property
+    def _mean_timed_ns(self) -> float:
+        """Mean time of a timed step of the slowest rank, ns."""
+        return float(self._slowest_ms.mean()) * 1e6  # type: ignore[arg-type]
 
     def share(self, amount: Floats) -> Share:
         """The share of an amount (lanes, steps), with the same error as what is replayed: how far off the method is
@@ -196,7 +217,8 @@ class Evidence:
         }
 
     def faster(self, kind: str) -> Change:
-        """Kernels take as long as without what they could save of this kind."""
+        """Kernels take as long as without what they could save of this kind; those of which nothing is left are not
+        launched."""
         frame = self.what_if.graph.work.frame
         saved = pl.concat([own.select(*KEYS, saved=kind) for own in self._savings]).unique(KEYS, keep="first")
         ns = (
@@ -205,7 +227,9 @@ class Evidence:
             .fill_null(0.0)
             .to_numpy()
         )
-        return lambda graph: change_work(graph, ns > 0, duration=np.maximum(0, graph.work.duration - ns))
+        took = np.maximum(1, self.what_if.graph.work.duration)
+        factor = np.clip(1 - ns / took, 0.0, 1.0)
+        return lambda graph: with_messages(graph, factor, np.where(factor < GONE, 0.0, 1.0))
 
     @functools.cached_property
     def tenants(self) -> int:

@@ -15,3 +15,17 @@ def longer_waits(timed: pl.DataFrame, traced: pl.DataFrame) -> dict[int, float]:
     waits, before = (table.group_by("rank").agg(pl.col("data_ms").mean()) for table in (timed, counted))
     both = waits.join(before, on="rank", suffix="_traced").drop_nulls()
     return {row["rank"]: (row["data_ms"] - row["data_ms_traced"]) * 1e6 for row in both.iter_rows(named=True)}
+
+
+SHORT_WAIT, ENOUGH = 0.25, 0.25
+"""A step waits for nothing if it waits for less than so much of the mean wait; so many steps tell what one takes."""
+
+
+def step_without_waits(timed: pl.DataFrame, rank: int) -> float | None:
+    """Mean time on the slowest rank of the timed steps in which this rank does not wait for its loader, ns; None where
+    too few do not: what a step would take then is not known."""
+    waits = timed.filter(pl.col("rank") == rank).select("step", "data_ms")
+    slowest = timed.group_by("step").agg(pl.col("step_ms").max()).join(waits, on="step").drop_nulls()
+    free = slowest.filter(pl.col("data_ms") < SHORT_WAIT * pl.col("data_ms").mean())
+    mean = free["step_ms"].mean()
+    return float(mean) * 1e6 if isinstance(mean, float) and free.height >= ENOUGH * slowest.height else None

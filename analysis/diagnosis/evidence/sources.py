@@ -24,7 +24,7 @@ KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "operators", "sync
 COLUMNS = {
     "kernels": (
         "start_ns", "end_ns", "name", "device", "stream", "thread", "launch_ns", "launch_end_ns", "nvtx_path",
-        "category", "precision", "tensor_cores", "est_sm_efficiency",
+        "category", "precision", "tensor_cores", "est_sm_efficiency", "blocks",
     ),
     "graphs": ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns"),
     "copies": (
