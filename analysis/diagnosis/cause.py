@@ -40,13 +40,13 @@ class Share:
 
 
 def replayed(value: float, low: float | None = None, high: float | None = None) -> Share:
-    """A share with the error of replaying: `replay_error` of it times what is left of the step, for what is said to take
-    nearly all of a step does. `low`, `high`: where it may lie without that error."""
+    """A share with the error of replaying: `replay_error` of it times what is left of the step, for what is said to
+    take nearly all of a step does. `low`, `high`: where it may lie without that error."""
     low, high = (value if edge is None else edge for edge in (low, high))
     if value < NOISE.value:
         return Share(value, 0.0, max(value, high))
-    least, most = (edge + sign * (REPLAY_ERROR.value * edge * (1 - edge) + NOISE.value) for edge, sign in ((low, -1), (high, 1)))
-    return Share(value, max(0.0, least), min(1.0, most))
+    off = [REPLAY_ERROR.value * edge * (1 - edge) + NOISE.value for edge in (low, high)]
+    return Share(value, max(0.0, low - off[0]), min(1.0, high + off[1]))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ PLACE = {
 }
 LAST = 3
 """What counts first where two causes give back the same time: what the host waits for, then that it launches slowly at
-all, then what ranks wait for, then what the devices could compute faster; of each the largest."""
+all, then what ranks wait for, each the largest first; then what the devices could compute faster, the surest first."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +80,22 @@ def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
     left = {"compute": e.share(e.part("compute")).value, "communication": e.share(e.part("communication")).value}
     made: list[Change] = []
     out = []
-    for cause in sorted(causes, key=lambda c: (PLACE.get(c.kind, LAST), -c.share)):
+    for cause in sorted(causes, key=_turn):
         share = min(cause.share, left[cause.pool]) if cause.pool in left else cause.share
         if cause.change is not None and share >= NOISE.value:
             share = min(share, e.gain(*made, then=cause.change).value + unseen(e, cause))
             made.append(cause.change)
         if cause.pool in left:
             left[cause.pool] -= share
-        less = cause.share - share
-        low, high = (None if edge is None else max(0.0, edge - less) for edge in (cause.low, cause.high))
+        left_of = share / cause.share if cause.share else 1.0
+        low, high = (None if edge is None else edge * left_of for edge in (cause.low, cause.high))
         out.append(dataclasses.replace(cause, share=share, low=low, high=high))
     return out
+
+
+def _turn(cause: Cause) -> tuple[int, float]:
+    place = PLACE.get(cause.kind, LAST)
+    return place, -(cause.least if place == LAST else cause.share)
 
 
 def unseen(e: Evidence, cause: Cause) -> float:

@@ -82,11 +82,9 @@ def shown(cause: dict[str, Any]) -> str:
 def main() -> int:
     args = parse()
     os.environ["POLARS_MAX_THREADS"] = "1"
-    runs = [
-        run
-        for run in scripts.load()
-        if (args.half in (run.half, "all") or (args.half == "both" and run.half != "held_out")) and (not args.names or run.name in args.names.split(","))
-    ]
+    halves = {"both": ("tune", "report"), "all": ("tune", "report", "held_out")}.get(args.half, (args.half,))
+    named = args.names.split(",") if args.names else None
+    runs = [run for run in scripts.load() if run.half in halves and (named is None or run.name in named)]
     runs = [run for run in runs if (args.points / run.name).is_dir()]
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         answers = list(pool.map(diagnose, [(args.points / run.name, args.bare) for run in runs]))

@@ -23,8 +23,8 @@ CAUSE = "data_loading"
 
 def loader_wait(e: Evidence) -> list[Cause]:
     """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
-    batch's copy to the device (that may have another reason: half is the interval's lower end). The steps again, with
-    batches that are there; and what timed steps wait longer than the trace's, which may live on batches loaded before.
+    batch's copy to the device. The steps again, with batches that are there; and what timed steps wait longer than the
+    trace's, which may live on batches loaded before. Half is the lower end, for more workers may not keep up.
     Remedied by more workers it gives no more than these can: in proportion to their number, or half as many. Without a
     trace the host's wait, of which the GPU may have worked through any part."""
     return [] if preparing(e) else _loading(e, "loader_wait", "let more workers load, further ahead", _more_workers(e))
@@ -46,10 +46,9 @@ def cpu_preprocessing(e: Evidence) -> list[Cause]:
 
 
 def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any], ...]) -> list[Cause]:
-    marked, unmarked = (e.length(lambda lane, p=p: lane.sets[p]) for p in ("idle_data_wait", "idle_unmarked_data"))  # type: ignore[misc]
+    unmarked = e.part("idle_unmarked_data")
     if e.lanes:
-        share = replayed(min(1.0, e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns))
-        share = share.times(0.5)
+        share = replayed(min(1.0, e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns)).times(0.5)
         share = _as_fast_as_workers(e, share, remedies.choose(e.point, *proposals))
         method = "the steps replayed with batches that are ready, or as soon as the added workers can make them ready"
         if e.unseen_wait:

@@ -78,9 +78,10 @@ def layout_transposes(e: Evidence) -> list[Cause]:
 def recompute_or_unfused(e: Evidence) -> list[Cause]:
     """Work that need not be done. Recomputation: activation checkpointing while memory is half empty, its share of the
     hardware FLOPs, of the compute time; of a script the time of forward kernels that a backward pass runs again
-    (analysis/diagnosis/evidence/recomputation.py). Kernels that a compiler would fuse: of neighbours all but the
-    longest, and all next to a softmax of attention that is not fused (analysis/diagnosis/evidence/kernel_savings.py),
-    three quarters of that; half is the interval's lower end."""
+    (analysis/diagnosis/evidence/recomputation.py). Attention that is not fused: its softmax and what is elementwise
+    next to it, of which three quarters are the lower end. Kernels that a compiler would fuse: of neighbours all but the
+    longest (analysis/diagnosis/evidence/kernel_savings.py), three quarters of that; a quarter is the lower end, for
+    compilers may give little. Of both, what is fused away is not launched, either."""
     again = recomputed_share(e)
     if again is None and e.kernels["recomputed"].sum() and not memory_is_short(e):
         return [*_recomputed(e), *_unfused(e)]
@@ -124,18 +125,36 @@ def memory_is_short(e: Evidence) -> bool:
 def _unfused(e: Evidence) -> list[Cause]:
     if e.compiled and e.setting("attention") != "eager":
         return []
-    written_out = e.setting("attention") in ("eager", "math")
-    proposals = ({"attention": "auto"},) if written_out else ({"compile": "default"},)
+    return [*_scores(e), *_chains(e)]
+
+
+def _scores(e: Evidence) -> list[Cause]:
+    """Attention that writes its scores."""
     return list_cause(
         CAUSE,
         "recompute_or_unfused",
-        e.gain(e.faster("recompute_or_unfused")).times(0.5, value=0.75),
+        e.gain(e.faster("scores")).times(0.75),
         "compute",
-        method="of neighbouring elementwise kernels, norms and reductions all but the longest; attention's softmax",
-        advice="use fused attention" if written_out else "compile the model, or use fused kernels",
-        remedy=remedies.choose(e.point, *proposals),
+        method="time of attention's softmax and of the elementwise kernels next to it",
+        advice="use fused attention",
+        remedy=remedies.choose(e.point, {"attention": "auto"}),
+        evidence=_longest(e, pl.col("category").cast(pl.String) == "softmax_loss"),
+        change=e.faster("scores"),
+    )
+
+
+def _chains(e: Evidence) -> list[Cause]:
+    """Kernels that a compiler would fuse."""
+    return list_cause(
+        CAUSE,
+        "recompute_or_unfused",
+        e.gain(e.faster("unfused")).times(0.25, value=0.75),
+        "compute",
+        method="of neighbouring elementwise kernels, norms and reductions all but the longest",
+        advice="compile the model, or use fused kernels",
+        remedy=remedies.choose(e.point, {"compile": "default"}),
         evidence=_longest(e, pl.col("category").cast(pl.String).is_in(kernel_savings.FUSIBLE)),
-        change=e.faster("recompute_or_unfused"),
+        change=e.faster("unfused"),
     )
 
 

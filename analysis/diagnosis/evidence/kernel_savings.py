@@ -8,15 +8,17 @@ taken a later one does not see.
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64).
 - recomputed: forward kernels that are run again in the backward pass (recomputation.py).
-- recompute_or_unfused: neighbours on a stream that are elementwise, copies, casts, normalisations or reductions. Fused
-  into one kernel they would read and write once, which the longest of them does already: the others' time. All of the
-  time of those next to a softmax of attention that is not fused, and of that: fused attention writes no scores.
+- scores: softmax of attention that is not fused, and elementwise kernels, copies and casts next to it on its stream,
+  all of their time: fused attention writes no scores.
+- unfused: other neighbours that are elementwise, copies, casts, normalisations or reductions. Fused into one kernel
+  they would read and write once, which the longest of them does already: the others' time.
 - underfilled: what is left of a kernel with fewer blocks than SMs, times the share of SMs without one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +47,7 @@ NOT_FUSIBLE = r"multi_tensor_apply|triton|nchwtonhwc|nhwctonchw|chunk_cat|split_
 """Of these categories, what is fused already or belongs to the optimizer or to sharding."""
 LONGEST_CHAIN = 8
 """Neighbours beyond so many are of several fused kernels: optimizers and casts go over parameters one by one."""
-KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "recompute_or_unfused", "underfilled")
+KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "unfused", "underfilled")
 
 
 def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) -> pl.DataFrame:
@@ -76,12 +78,13 @@ def savings(
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
     left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)
     found = {}
-    layout = _layout_savings(kernels)
+    layout, chains = _layout_savings(kernels), Chains.of(kernels, passes)
     rules = (
         lambda: layout,
         lambda: _without_tensor_cores(kernels, device),
         lambda: recomputed_share(kernels),
-        lambda: np.zeros(len(took)) if compiled else _unfused_share(kernels, took, passes),
+        lambda: np.zeros(len(took)) if compiled else chains.scores,
+        lambda: np.zeros(len(took)) if compiled else chains.saved(took),
         lambda: np.where(layout > 0, 0.0, _unfilled_share(kernels)),
     )
     for kind, rule in zip(KINDS, rules, strict=True):
@@ -122,26 +125,41 @@ def _without_tensor_cores(kernels: pl.DataFrame, device: str | None) -> Floats:
     return np.where(plain, [gain.get(each, 0.0) for each in precision], 0.0)
 
 
-def _unfused_share(kernels: pl.DataFrame, took: Floats, passes: int) -> Floats:
-    """The share of each kernel that fusing would save."""
-    category = kernels["category"].cast(pl.String)
-    softmax = (category == "softmax_loss").to_numpy()
-    of_attention = softmax & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value)
-    path = kernels["nvtx_path"].cast(pl.String).fill_null("")
-    excluded = (_is(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
-    fusible = category.is_in(FUSIBLE).to_numpy() & ~excluded
-    out = np.where(of_attention & ~excluded, 1.0, 0.0)
-    order = np.lexsort((kernels["start_ns"].to_numpy(), kernels["stream"].fill_null(-1).to_numpy()))
-    stream = kernels["stream"].fill_null(-1).to_numpy()[order]
-    own = fusible[order]
-    change = np.append(True, (own[1:] != own[:-1]) | (stream[1:] != stream[:-1]))[: len(own)]
-    run = np.cumsum(change)
-    scores = own & np.isin(run, run[of_attention[order]])  # with a softmax among them: fused attention writes none
-    place = np.arange(len(run)) - np.flatnonzero(change)[run - 1]
-    chain = run * (len(run) + 1) + place // LONGEST_CHAIN
-    frame = pl.DataFrame({"chain": chain, "took": took[order], "own": own})
-    longest = pl.col("took").max().over("chain")
-    first = pl.int_range(pl.len()).over("chain") == pl.col("took").arg_max().over("chain")
-    saved = frame.select(pl.when(pl.col("own") & ~first & (longest > 0)).then(1.0).otherwise(0.0)).to_series()
-    out[order] = np.maximum(out[order], np.where(scores, 1.0, saved.to_numpy()))
-    return out
+@dataclass(frozen=True)
+class Chains:
+    """Kernels that follow each other on a stream and could be one. `order`: of the kernels by stream and start;
+    `chain`: the number of each one's, in this order; `fusible`: likewise; `scores`: 1 for those that write or read
+    attention's scores, in the kernels' own order."""
+
+    order: npt.NDArray[np.int64]
+    chain: npt.NDArray[np.int64]
+    fusible: npt.NDArray[np.bool_]
+    scores: Floats
+
+    @classmethod
+    def of(cls, kernels: pl.DataFrame, passes: int) -> Chains:
+        category = kernels["category"].cast(pl.String)
+        softmax = (category == "softmax_loss").to_numpy()
+        path = kernels["nvtx_path"].cast(pl.String).fill_null("")
+        excluded = (_is(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
+        fusible = category.is_in(FUSIBLE).to_numpy() & ~excluded
+        of_attention = softmax & ~excluded & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value)
+        stream = kernels["stream"].fill_null(-1).to_numpy()
+        order = np.lexsort((kernels["start_ns"].to_numpy(), stream))
+        own, stream = fusible[order], stream[order]
+        change = np.append(True, (own[1:] != own[:-1]) | (stream[1:] != stream[:-1]))[: len(own)]
+        run = np.cumsum(change)
+        place = np.arange(len(run)) - np.flatnonzero(change)[run - 1]
+        scores = np.zeros(len(run))
+        scores[order] = own & np.isin(run, run[of_attention[order]])
+        return cls(order, run * (len(run) + 1) + place // LONGEST_CHAIN, own, scores)
+
+    def saved(self, took: Floats) -> Floats:
+        """The share of each kernel that fusing would save: of a chain all but the longest."""
+        frame = pl.DataFrame({"chain": self.chain, "took": took[self.order], "own": self.fusible})
+        longest = pl.col("took").max().over("chain")
+        first = pl.int_range(pl.len()).over("chain") == pl.col("took").arg_max().over("chain")
+        each = frame.select(pl.when(pl.col("own") & ~first & (longest > 0)).then(1.0).otherwise(0.0)).to_series()
+        out = np.zeros(len(took))
+        out[self.order] = each.to_numpy()
+        return out

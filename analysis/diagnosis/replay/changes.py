@@ -174,7 +174,7 @@ def without_offload(graph: Graph) -> Graph:
     which the host computes the optimizer's step."""
     either = _text(graph, "direction", "HtoD") | _text(graph, "direction", "DtoH")
     large = either & (graph.work.frame["bytes"].fill_null(0) >= LARGE_BYTES).to_numpy()
-    return without_pauses(_unwaited(change_work(graph, large, duration=0), large))
+    return without_pauses(without_work(_unwaited(graph, large), large))
 
 
 def without_allocations(graph: Graph) -> Graph:
@@ -248,8 +248,14 @@ def with_messages(graph: Graph, factor: Floats, kept: Floats) -> Graph:
 
 
 def without_communication(graph: Graph) -> Graph:
-    """Nothing is sent; ranks still wait for each other."""
-    return change_work(graph, communication(graph), duration=0)
+    """Nothing is sent, nor launched to be; ranks still wait for each other."""
+    return without_work(graph, communication(graph))
+
+
+def without_work(graph: Graph, gone: Mask) -> Graph:
+    """This work is not done, and not launched."""
+    left = np.where(gone, 0.0, 1.0)
+    return with_messages(graph, left, left)
 
 
 def with_device_of_others(graph: Graph, rank: int, *, shared: bool = False) -> Graph:

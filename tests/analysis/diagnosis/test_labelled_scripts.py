@@ -15,22 +15,23 @@ from tests.labelled import score, scripts
 RUNS = {run.name: run for run in scripts.load() if (score.KEPT / run.name).is_dir()}
 FIXES = score.measured()
 NOT_FIRST = {
-    "healthy_lightning": "fusing is predicted to give 15 %; a compiler was not tried",
-    "healthy_vision_ddp": "27 %; not tried with two ranks: with one it gave 27 %",
-    "healthy_trainer_ddp": "19 %; not tried with two ranks: with one it gave 44 %",
     "empty_cache_trainer": "launch_bound, which it is as well, comes first",
-    "buckets_gpt_loop": "launch_bound comes first; what 147 messages cost the host is not seen",
-    "uneven_gpt_loop": "straggler comes second: fusing gives more at least",
+    "buckets_gpt_loop": "exposed_communication comes first: what so many messages cost the host is not seen",
+    "healthy_bert": "fusing is predicted to give 14 %; the compiler made it slower",
+    "watch_segment": "launch_bound, which it is as well, comes first",
 }
 """Where the first cause is not the label's."""
 OFF = {
-    "loader_timm": "the workers shared 16 of the host's 32 cores, which its record does not say",
     "empty_cache_trainer": "Trainer collects garbage with it, which counts as host_work",
-    "reads_gpt_loop": "23 % where pairs gave 3 to 25 %",
     "reads_lightning": "17 %; one pair, -10 %",
     "buckets_gpt_loop": "as above",
     "link_nanogpt": "20 % where it gave 4 %: the trace is slower than the run and overlaps less",
-    "accumulate_gpt_loop": "7 % where it gave 15 %: what DDP's hooks cost the host is not seen",
+    "healthy_bert": "as above",
+    "attention_timm": "36 % where it gave 61 %: the products next to attention's scores get faster, too",
+    "watch_segment": "8 % where pairs gave 11 and 16 %",
+    "optimizer_bert": "72 % where it gave 41 %: a fused optimizer launches less, a CUDA graph nothing",
+    "micro_nanogpt": "67 % where it gave 92 %: larger micro-batches fill the device, too",
+    "accumulate_bert": "20 % where it gave 33 %: DDP's copies to and from its buckets are not counted",
 }
 """Where what is predicted is not what was measured."""
 
@@ -51,10 +52,12 @@ def test_first_causes_and_predictions(found, name):
 
 
 def test_the_fixes_change_no_loss():
-    """Both sides train the same: what a fix gave is of speed alone."""
+    """Both sides train the same: what a fix gave is of speed alone. nanoGPT divides its loss by its micro-batches."""
+    void = {run.name for run in scripts.load() if run.void}
     for name, pairs in json.loads(score.PAIRS.read_text()).items():
         slow, fix = (pairs["loss"][side] for side in ("slow", "fix"))
-        assert not slow or not fix or abs(slow[0] - fix[0]) < 0.05 * slow[0], name
+        times = 16 if name == "micro_nanogpt" else 1
+        assert name in void or not slow or not fix or abs(times * slow[0] - fix[0]) < 0.05 * fix[0], name
 
 
 def test_of_one_rank_alone_the_cause_on_the_other_is_not_guessed(tmp_path):
