@@ -65,13 +65,14 @@ def _head(found: Diagnosis) -> list[str]:
     if steps and e.timed_ns and e.unseen_wait:
         timed = [f"{e.step_ns / 1e6:.3f} ms with the waits for batches of the timed steps; shares are of that"]
     elif steps and e.timed_ns:
-        timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms, of which shares are where that is less"]
+        timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms; shares are of the shorter of the two"]
     unexplained = []
     if e.lanes and e.unexplained >= NOISE.value:
         unexplained = [
             f"{e.unexplained:.0%} of the longest path through the steps is explained by nothing in the trace"
         ]
-    return [f"step {found.step_ms:.3f} ms ({where})", *timed, *unexplained, verdict]
+    notes = dict.fromkeys(note for rank in e.results for note in rank.notes)
+    return [f"step {found.step_ms:.3f} ms ({where})", *timed, *notes, *unexplained, verdict]
 
 
 def _parts(found: Diagnosis) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from analysis.diagnosis.known_losses import known_points
-from analysis.diagnosis.remedies.trials import is_foreseen
+from analysis.diagnosis.remedies.trials import is_foreseen, is_test
 from analysis.diagnosis.thresholds import NOISE
 from analysis.figures.remedies import change
 from analysis.sweep import dataset
@@ -154,11 +154,13 @@ def trials(tables: dataset.Tables) -> _Rows:
     ]
 
 
-def predictions(tables: dataset.Tables) -> tuple[int, int]:
-    """How many gains that were measured are as predicted, and how many were measured."""
+def predictions(tables: dataset.Tables) -> tuple[int, int, int]:
+    """How many gains that were measured are as predicted, of how many whose prediction can be wrong, and how many more
+    were measured."""
     measured = tables["remedies"].filter(pl.col("gain").is_not_null())
-    columns = measured.select("predicted", "predicted_low", "predicted_high", "gain").iter_rows()
-    return sum(is_foreseen(*row) for row in columns), measured.height
+    rows = list(measured.select("predicted", "predicted_low", "predicted_high", "gain").iter_rows())
+    tested = [row for row in rows if is_test(*row[1:3])]
+    return sum(is_foreseen(*row) for row in tested), len(tested), len(rows) - len(tested)
 
 
 def _hours(seconds: float) -> str:

@@ -120,7 +120,12 @@ def parser() -> argparse.ArgumentParser:
     wrap_.add_argument(
         "--timeout-min", type=seconds, default=60.0, metavar="M", help="minutes for each of the runs (60)"
     )
-    wrap_.add_argument("command", nargs="+", metavar="COMMAND", help="after --: torchrun ... train.py ..., or another")
+    wrap_.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="torchrun ... train.py ..., python train.py, or other",
+    )
     wrap_.set_defaults(run=wrap)
     compare_ = commands.add_parser("compare", help="what changed between two points or traces, and if it is noise")
     compare_.add_argument("a", type=Path, metavar="A", help="a trace, a folder of tables, or a point's folder")
@@ -151,7 +156,8 @@ def wrap(arguments: argparse.Namespace) -> int:
     from analysis.tools import wrap as command
 
     given = arguments
-    return command.wrap(given.command, max(2, given.steps), given.traced_steps, 60 * given.timeout_min)
+    words = given.command[given.command[:1] == ["--"] :]
+    return command.wrap(words, max(2, given.steps), given.traced_steps, 60 * given.timeout_min)
 
 
 def watch(arguments: argparse.Namespace) -> int:

@@ -110,13 +110,17 @@ def as_point(given: Given, timed_steps: int, traced_steps: int) -> Point:
         raise WrapError(str(error)) from error
 
 
-def sweep_of(point: Point, name: str, found: Diagnosis) -> dict[str, Any]:
-    """A sweep of the point as it is and with the remedy of each of its causes."""
+def sweep_of(point: Point, name: str, rounds: int) -> dict[str, Any]:
+    """A sweep of the point, of which `snakemake remedies` tries so many remedies."""
     known = defaults("command")
     base = {n: v for n, v in point.settings().items() if n != "code" and (n not in known or v != known[n])}
-    remedies = [dict(cause.remedy) for cause in found.causes if cause.remedy and cause.share >= NOISE.value]
-    tried = [remedy for n, remedy in enumerate(remedies) if remedy not in remedies[:n]]
-    return {"name": name, "base": base, "include": [{"seed": point.seed}, *tried]}
+    return {"name": name, "base": base, "include": [{"seed": point.seed}], "remedy_rounds": rounds}
+
+
+def remedies_of(found: Diagnosis) -> int:
+    """How many different remedies the diagnosis has that are settings."""
+    kept = [dict(cause.remedy) for cause in found.causes if cause.remedy and cause.share >= NOISE.value]
+    return len([remedy for n, remedy in enumerate(kept) if remedy not in kept[:n]])
 
 
 def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: float) -> int:
@@ -147,12 +151,16 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
     if found is None:
         return 1
     print("\n" + screen.screen(found), end="")
-    path = Path(f"{name}.yaml")
-    number = 1
-    while path.exists():
+    rounds = remedies_of(found)
+    if not rounds:
+        print("\nno setting would remedy that: there is nothing to try")
+        return 0
+    content = yaml.safe_dump(sweep_of(point, name, rounds), sort_keys=False, default_flow_style=None, width=110)
+    path, number = Path(f"{name}.yaml"), 1
+    while path.exists() and path.read_text() != content:
         number += 1
         path = Path(f"{name}-{number}.yaml")
-    path.write_text(yaml.safe_dump(sweep_of(point, name, found), sort_keys=False, default_flow_style=None, width=110))
-    print(f"\n{path} tries these remedies:")
-    print(f"  snakemake -s {ROOT}/Snakefile --profile {ROOT}/profiles/local --configfile {path}")
+    path.write_text(content)
+    print(f"\n{path} is the sweep of this run; what its remedies give, each measured, in results/{name}/report.html:")
+    print(f"  snakemake remedies -s {ROOT}/Snakefile --profile {ROOT}/profiles/local --configfile {path}")
     return 0

@@ -180,7 +180,7 @@ def run_all(attempt: Attempt) -> Measurement:
         return Measurement(ends, choice, found)
     choice = choose_tracer(point, uses_cuda(point))
     if any(result.step_source == WHOLE_RUN for result in results_of(attempt.folder)):
-        choice = Choice(None, "no steps were found in the script, so there is none to trace")
+        choice = Choice(None, "the script was timed as a whole, for want of steps: there is none to trace")
     attempt = replace(attempt, gpu_metrics=choice.no_gpu_metrics is None)
     ends["traced"], choice = run_traced(attempt, choice)
     traced = ends["traced"].run

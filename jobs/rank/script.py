@@ -166,7 +166,7 @@ def conclude(run_folder: RunFolder, rank: int, code: int, window: Window) -> Non
         write_json(run_folder.rank_file(rank, "error.json"), error)
     if code == 0 and not any(run_folder.path.glob("rank*.result.json")):
         few = read_json(run_folder.rank_file(rank, "few.json"), Few)
-        found = f"{few.steps} steps were too few" if few else "no steps were found"
+        found = f"the script's {few.steps} steps were too few" if few else "no steps were found in the script"
         end = {"end_ns": window.end_ns, "phase": "timed", "block": 1, "data_ns": 0, "samples": 0}
         run_folder.steps(rank).write_text(json_line(StepLine(step=0, start_ns=window.start_ns, **end)))  # type: ignore[arg-type]
         write_json(

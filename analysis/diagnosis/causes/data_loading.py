@@ -27,7 +27,16 @@ def loader_wait(e: Evidence) -> list[Cause]:
     trace's, which may live on batches loaded before. Half is the lower end, for more workers may not keep up.
     Remedied by more workers it gives no more than these can: in proportion to their number, or half as many. Without a
     trace the host's wait, of which the GPU may have worked through any part."""
-    return [] if preparing(e) else _loading(e, "loader_wait", "let more workers load, further ahead", _more_workers(e))
+    return (
+        []
+        if preparing(e)
+        else _loading(
+            e,
+            "loader_wait",
+            "let more workers load, further ahead",
+            _more_workers(e),
+        )
+    )
 
 
 def cpu_preprocessing(e: Evidence) -> list[Cause]:
@@ -49,14 +58,14 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
     unmarked = e.part("idle_unmarked_data")
     if e.lanes:
         share = replayed(min(1.0, e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns)).times(0.5)
-        share = _as_fast_as_workers(e, share, remedies.choose(e.point, *proposals))
-        method = "the steps replayed with batches that are ready, or as soon as the added workers can make them ready"
+        method = "the steps replayed with batches that are ready"
         if e.unseen_wait:
             method += ", and what timed steps wait longer than traced ones"
     else:
         waited = host_wait(e)
         share = Share(waited, 0.0, waited)
         method = "time of the host in the loader, timed steps: at most so much"
+    share = _as_fast_as_workers(e, share, remedies.choose(e.point, *proposals))
     facts = (
         [Fact("host's wait for the loader", host_wait(e), "share of the timed step", "steps")]
         if not e.steps.is_empty()
@@ -86,15 +95,16 @@ def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any
 
 
 def _as_fast_as_workers(e: Evidence, share: Share, remedy: dict[str, Any]) -> Share:
-    """The most that additional workers can give, if a step that waits takes as long as the workers need for a batch.
-    With more than one worker for two cores, which may be one core's two threads, they may be half as fast."""
-    have, more = max(e.workers or 0, 1), remedy.get("loader_workers")
-    if not more or more <= have or share.value < NOISE.value or e.workers is None:
+    """The most that additional workers can give, if a step takes as long as the workers need for a batch: of a step
+    that waits for workers all of it; of one that loads its batches itself what it waits. At least what half of the
+    cores, which may be threads of the others, can do."""
+    have, more = e.workers, remedy.get("loader_workers")
+    if have is None or not more or more <= have or share.value < NOISE.value:
         return share
-    crowded = 2 if more > (cores(e) or 2 * more) / 2 else 1
-    most, least = (max(0.0, 1 - factor * have / more) for factor in (1, crowded))
-    low = share.low if share.low is not None else share.value
-    return Share(min(share.value, most), min(low, least), share.high)
+    loading = max(host_wait(e), share.value) if have == 0 else float(have)
+    most, least = (max(0.0, 1 - loading / able) for able in (more, min(more, (cores(e) or 2 * more) / 2)))
+    low, high = (share.value if edge is None else edge for edge in (share.low, share.high))
+    return Share(min(share.value, most), min(low, least), min(high, most))
 
 
 def _late_rank(e: Evidence) -> int | None:
@@ -144,14 +154,14 @@ def preparing(e: Evidence) -> bool:
 
 
 def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
-    """Workers that would keep up with the rest of the step, as far as there are cores."""
+    """Workers that would keep up with the rest of the step: as many as there are cores if they compute, else twice."""
     if e.point is None:
         return ({"loader_workers": 4},)
     seen = e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns if e.lanes else 0.0
     wait, have = max(host_wait(e), seen), max(e.workers or 0, 1)
     enough = math.ceil(have / max(1 - wait, 1 / 16)) + 1
-    workers = max(have, min(enough, max((cores(e) or enough) - 1, 1)))
-    more: dict[str, Any] = {"loader_workers": workers}
+    limit = (cores(e) or enough) * (1 if preparing(e) else 2) - 1
+    more: dict[str, Any] = {"loader_workers": max(have, min(enough, max(limit, 1)))}
     ahead = {"prefetch_factor": 2 * (e.point.prefetch_factor or 2)}
     return ({**more, "across_epochs": True}, more, {"across_epochs": True}, ahead)
 

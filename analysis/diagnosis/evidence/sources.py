@@ -184,10 +184,12 @@ def from_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evide
     if not has_traces:
         why = None if record.tracer.used else record.tracer.reason
         absent["trace"] = problems or why or "none of a rank in the folder"
-    elif point and len({one.rank for one in found.lanes}) < point.processes:
-        absent["trace of all ranks"] = f"{len({one.rank for one in found.lanes})} of {point.processes} ranks are traced"
+    elif point and len(found.traced_ranks) < point.processes:
+        absent["trace of all ranks"] = f"{len(found.traced_ranks)} of {point.processes} ranks are traced"
     if has_traces and problems:
         absent["trace, in part"] = problems
+    if record.device == "cpu" and found.traced_ranks:
+        absent.pop("trace", None)
     offsets = clock.host_offsets(
         clocks.filter(pl.col("between") == "ranks").to_dicts(), {rank.rank: rank.host for rank in ranks}
     )
@@ -199,7 +201,7 @@ def from_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evide
         found, point=point, record=record, results=ranks, steps=timed, traced_steps=traced,
         hosts=hosts.filter((pl.col("look") == look) & window), samples=held,
         absent={k: v for k, v in absent.items() if not k.startswith("counters")}
-        | counter_gaps(held, record.nvml.reason),
+        | ({} if record.device == "cpu" else counter_gaps(held, record.nvml.reason)),
     )  # fmt: skip
 
 

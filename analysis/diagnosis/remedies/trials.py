@@ -30,6 +30,8 @@ same with the switch that was imposed on it; failed: it is not ok; not_run: it h
 no longer is ok."""
 FORESEEN = 0.05
 """A prediction that is no more than this off is right, whatever its interval."""
+WIDEST = 0.6
+"""An interval that is wider than this cannot be wrong."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,11 @@ def _side(by: float) -> str:
 def is_foreseen(share: float, low: float | None, high: float | None, gain: float) -> bool:
     """Whether a gain is what was predicted: in the interval, or no more than FORESEEN off."""
     return abs(share - gain) <= FORESEEN or (low is not None and high is not None and low <= gain <= high)
+
+
+def is_test(low: float | None, high: float | None) -> bool:
+    """Whether a prediction says enough to be right or wrong: its interval is no wider than WIDEST."""
+    return low is None or high is None or high - low <= WIDEST
 
 
 def gpu_seconds(steps: pl.DataFrame, gpus: int) -> float:

@@ -79,10 +79,13 @@ wait_for_ever()
 
 
 WHOLE = {
-    "has no steps": ("import time\ntime.sleep(0.5)", "no steps were found: timed as a whole"),
-    "has too few": (LOOP + "\nfor n in range(4): step()", "3 steps were too few: timed as a whole"),
-    "prints binary": ("import os\nos.write(1, bytes(range(256)))", "no steps were found: timed as a whole"),
-    "goes elsewhere": ("import os\nos.chdir('/')", "no steps were found: timed as a whole"),
+    "has no steps": ("import time\ntime.sleep(0.5)", "no steps were found in the script: timed as a whole"),
+    "has too few": (LOOP + "\nfor n in range(4): step()", "the script's 3 steps were too few: timed as a whole"),
+    "prints binary": (
+        "import os\nos.write(1, bytes(range(256)))",
+        "no steps were found in the script: timed as a whole",
+    ),
+    "goes elsewhere": ("import os\nos.chdir('/')", "no steps were found in the script: timed as a whole"),
 }
 
 
@@ -93,7 +96,7 @@ def test_a_script_without_steps_is_timed_as_a_whole(tmp_path, text, note):
     found, lines = result(folder), steps(folder)
     assert (found["step_source"], found["notes"], len(lines)) == ("whole run", [note], 1)
     assert record["looks"]["traced"]["status"] == "skipped"
-    assert "no steps" in record["tracer"]["reason"]
+    assert "for want of steps" in record["tracer"]["reason"]
 
 
 def test_a_script_that_ends_early_counts_as_far_as_it_came(tmp_path):
