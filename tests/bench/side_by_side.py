@@ -1,9 +1,10 @@
 """What two other tools say of the labelled runs, beside `nightsweep diagnose`: rows of docs/diagnosis-peers.md.
 
     python -m venv /tmp/peers && /tmp/peers/bin/pip install nsys-ai==0.3.0 HolisticTraceAnalysis==0.5.0
-    PEERS=/tmp/peers/bin python -m tests.bench.side_by_side [--names a,b]
+    PEERS=/tmp/peers/bin python -m tests.bench.side_by_side [--names a,b] [--scripts]
 
-Rows of these runs (all of them) are made anew, the others stay; the notes on labels come from the labels.
+Rows of these runs (all of them) are made anew, the others stay; the notes on labels come from the labels. With
+--scripts it is docs/diagnosis-peers-scripts.md: the runs of tests/labelled/scripts.yaml, whose traces HTA can read.
 """
 
 from __future__ import annotations
@@ -21,9 +22,24 @@ from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
 from jobs.host.facts import ROOT
 from tests.bench import kineto_copy
-from tests.labelled import kept
+from tests.labelled import kept, score, scripts
+from tests.labelled.scripts import ScriptRun
 
 PAGE = ROOT / "docs/diagnosis-peers.md"
+SCRIPTS_PAGE = ROOT / "docs/diagnosis-peers-scripts.md"
+SCRIPTS_HEAD = """# Scripts of others: what `nightsweep diagnose` says, and what HTA measures in the same traces
+
+Written by `python -m tests.bench.side_by_side --scripts`; do not edit. The runs are those of
+`tests/labelled/scripts.yaml` (how they were made and how right the diagnosis is: [diagnosis.md](diagnosis.md)). Each row
+has the label, what the fix was measured to give, the causes that are told with their shares of the step (at most three),
+and of HolisticTraceAnalysis 0.5.0 `get_temporal_breakdown` (idle, compute and other kernels, % of the trace) and
+`get_idle_time_breakdown` (of the idle time of all streams, by HTA's categories). HTA measures; it names no causes and
+foretells no gains. nsys-ai and `nsys analyze` read exports of Nsight Systems, of which these runs have none: what the
+former says of other runs is in [diagnosis-peers.md](diagnosis-peers.md).
+
+| run (half) | label | fix gave | nightsweep diagnose | HTA |
+|---|---|---|---|---|
+"""
 SHOWN = 3
 SEVERITY = {"🔴": "critical", "🟡": "warning", "🟢": "info", "🔵": "info"}
 HTA = """
@@ -80,8 +96,16 @@ def hta(folder: Path) -> str:
         for rank, export in enumerate(exports(folder)):
             files.append(f"{copies}/rank{rank}.json.gz")
             kineto_copy.write(export, Path(files[-1]), rank, len(exports(folder)))
-        command = [f"{os.environ['PEERS']}/python", "-c", HTA, *files]
-        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        return hta_of(files)
+
+
+def hta_of(files: list[str]) -> str:
+    """The same of Kineto traces, by rank."""
+    command = [f"{os.environ['PEERS']}/python", "-c", HTA, *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"fails: {done.stderr.strip().splitlines()[-1][:80]}"
+    lines = done.stdout.splitlines()
     told = {
         line.split()[0]: json.loads(line.split(maxsplit=1)[1]) for line in lines if line.startswith(("TEMP", "IDLE"))
     }
@@ -104,6 +128,25 @@ def row(name: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def script_row(run: ScriptRun, fixes: dict[str, float]) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        point = scripts.unpacked(score.KEPT / run.name, Path(folder))
+        answers = [ours(point), hta_of(sorted(map(str, (point / "traced").glob("trace-r*.json.gz"))))]
+    gave = f"{fixes[run.name]:.0%}" if run.name in fixes else ""
+    kinds = ", ".join(run.kinds) or "healthy"
+    return f"| {run.name} ({run.half}) | {kinds}{' (void)' if run.void else ''} | {gave} | {' | '.join(answers)} |"
+
+
+def write_scripts() -> None:
+    """docs/diagnosis-peers-scripts.md."""
+    fixes, runs = score.measured(), [run for run in scripts.load() if (score.KEPT / run.name).is_dir()]
+    rows = []
+    for run in runs:
+        rows.append(script_row(run, fixes))
+        print(rows[-1], flush=True)
+    SCRIPTS_PAGE.write_text(SCRIPTS_HEAD + "\n".join(rows) + "\n")
+
+
 def place(name: str) -> tuple[bool, str]:
     return kept.label(name)["half"] != "tune", name
 
@@ -111,9 +154,14 @@ def place(name: str) -> tuple[bool, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.bench.side_by_side", description="Rows of docs/diagnosis-peers.md.")
     parser.add_argument("--names", help="these runs only, with commas between them")
-    names = chosen.split(",") if (chosen := parser.parse_args().names) else kept.names()
+    parser.add_argument("--scripts", action="store_true", help="the runs of tests/labelled/scripts.yaml, all of them")
+    args = parser.parse_args()
+    names = args.names.split(",") if args.names else kept.names()
     if "PEERS" not in os.environ:
         parser.error("PEERS is not set; expected the folder with the programs of the peers' environment")
+    if args.scripts:
+        write_scripts()
+        return
     head, _, rest = PAGE.read_text().partition("|---|---|---|---|---|\n")
     rows = {line.split()[1]: line for line in rest.splitlines() if line.startswith("| ")}
     for name in names:
