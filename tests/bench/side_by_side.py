@@ -22,7 +22,7 @@ from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
 from jobs.host.facts import ROOT
 from tests.bench import kineto_copy
-from tests.labelled import kept, score, scripts
+from tests.labelled import kept, packed, score, scripts
 from tests.labelled.scripts import ScriptRun
 
 PAGE = ROOT / "docs/diagnosis-peers.md"
@@ -30,9 +30,9 @@ SCRIPTS_PAGE = ROOT / "docs/diagnosis-peers-scripts.md"
 SCRIPTS_HEAD = """# Scripts of others: what `nightsweep diagnose` says, and what HTA measures in the same traces
 
 Written by `python -m tests.bench.side_by_side --scripts`; do not edit. The runs are those of
-`tests/labelled/scripts.yaml` (how they were made and how right the diagnosis is: [diagnosis.md](diagnosis.md)). Each row
-has the label, what the fix was measured to give, the causes that are told with their shares of the step (at most three),
-and of HolisticTraceAnalysis 0.5.0 `get_temporal_breakdown` (idle, compute and other kernels, % of the trace) and
+`tests/labelled/scripts.yaml` (how they were made and how right the diagnosis is: [diagnosis.md](diagnosis.md)). Each
+row has the label, what the fix was measured to give, the causes that are told with their shares of the step (at most
+three), and of HolisticTraceAnalysis 0.5.0 `get_temporal_breakdown` (idle, compute and other kernels, % of the trace) and
 `get_idle_time_breakdown` (of the idle time of all streams, by HTA's categories). HTA measures; it names no causes and
 foretells no gains. nsys-ai and `nsys analyze` read exports of Nsight Systems, of which these runs have none: what the
 former says of other runs is in [diagnosis-peers.md](diagnosis-peers.md).
@@ -130,7 +130,7 @@ def row(name: str) -> str:
 
 def script_row(run: ScriptRun, fixes: dict[str, float]) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        point = scripts.unpacked(score.KEPT / run.name, Path(folder))
+        point = packed.unpacked(score.KEPT / run.name, Path(folder))
         answers = [ours(point), hta_of(sorted(map(str, (point / "traced").glob("trace-r*.json.gz"))))]
     gave = f"{fixes[run.name]:.0%}" if run.name in fixes else ""
     kinds = ", ".join(run.kinds) or "healthy"

@@ -5,11 +5,14 @@ Of all operators but those of collectives only how many began between two calls 
 
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
+import shutil
 from bisect import bisect_right
 from decimal import Decimal
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -71,6 +74,19 @@ def unpack(packed: bytes) -> bytes:
         lines.append(f'{head[:-1]}, "ts": {_microseconds(ts)}, "dur": {_microseconds(dur)}}}')
     events = ",\n".join(lines)
     return f'{json.dumps(content)[:-1]}, "traceEvents": [\n{events}\n]}}'.encode()
+
+
+def unpacked(kept: Path, folder: Path) -> Path:
+    """A copy of a kept run's folder in this one, as pairs.py leaves it."""
+    target = folder / kept.name
+    shutil.copytree(kept, target)
+    for path in target.rglob("*.xz"):  # traces
+        path.with_suffix(".json.gz").write_bytes(gzip.compress(unpack(path.read_bytes()), 1))
+        path.unlink()
+    for path in target.rglob("steps-*.gz"):
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    return target
 
 
 def _is_plain(event: dict[str, Any]) -> bool:

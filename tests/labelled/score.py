@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.diagnosis.remedies import trials
-from tests.labelled import scripts
+from tests.labelled import packed, scripts
 from tests.labelled.scripts import ScriptRun
 
 KEPT = Path(__file__).parents[1] / "data/scripts"
@@ -44,7 +44,7 @@ def diagnose(job: tuple[Path, bool]) -> dict[str, Any]:
     folder, bare = job
     with tempfile.TemporaryDirectory() as scratch:
         if folder.resolve().parent == KEPT.resolve():
-            folder = scripts.unpacked(folder, Path(scratch))
+            folder = packed.unpacked(folder, Path(scratch))
         traces = sorted(folder.glob("traced/trace-r*"))
         return verdict.judge(sources.gather(traces if bare else [folder])).as_json()
 

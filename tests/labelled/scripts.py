@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,18 +60,3 @@ class ScriptRun:
 def load(path: Path = LIST) -> list[ScriptRun]:
     """All entries, in their order."""
     return [ScriptRun(**entry) for entry in yaml.safe_load(path.read_text())["runs"]]
-
-
-def unpacked(kept: Path, folder: Path) -> Path:
-    """A copy of a kept run's folder in this one, as pairs.py leaves it."""
-    from tests.labelled import packed
-
-    target = folder / kept.name
-    shutil.copytree(kept, target)
-    for path in target.rglob("*.xz"):  # traces
-        path.with_suffix(".json.gz").write_bytes(gzip.compress(packed.unpack(path.read_bytes()), 1))
-        path.unlink()
-    for path in target.rglob("steps-*.gz"):
-        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
-        path.unlink()
-    return target

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from analysis.tools.publish.anonymizer import Anonymizer
 from analysis.tools.publish.identity import Identity
-from tests.labelled import packed, scripts
+from tests.labelled import packed
 from tests.labelled.score import diagnose
 from tests.labelled.store import KINDS
 
@@ -51,7 +51,7 @@ def store_point(job: tuple[Path, Path, Path, Anonymizer]) -> str | None:
         goal = target / "traced" / f"{path.name.removesuffix('.json.gz')}.xz"
         goal.write_bytes(packed.pack(gzip.decompress(path.read_bytes())))
     with tempfile.TemporaryDirectory() as scratch:
-        again = scripts.unpacked(target, Path(scratch))
+        again = packed.unpacked(target, Path(scratch))
         before, after = (diagnose((folder, False))["causes"] for folder in (source, again))
     told = [[(c["kind"], c["rank"], c["share"], c["share_low"]) for c in found] for found in (before, after)]
     if told[0] == told[1]:

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
-from tests.labelled import score, scripts
+from tests.labelled import packed, score, scripts
 
 RUNS = {run.name: run for run in scripts.load() if (score.KEPT / run.name).is_dir()}
 FIXES = score.measured()
@@ -62,7 +62,7 @@ def test_the_fixes_change_no_loss():
 
 def test_of_one_rank_alone_the_cause_on_the_other_is_not_guessed(tmp_path):
     """Rank 0 saves its weights in each step; rank 1 waits for it in the middle of its averaging."""
-    whole = scripts.unpacked(score.KEPT / "saves_rank0", tmp_path)
+    whole = packed.unpacked(score.KEPT / "saves_rank0", tmp_path)
     alone = [trace for trace in whole.glob("traced/trace-r*") if "-r1." in trace.name]
     found = verdict.judge(sources.gather(alone))
     assert found.healthy is None and all(cause.share < 0.01 for cause in found.causes)
@@ -78,7 +78,7 @@ def first_kind(folder, bare=True):
 @pytest.mark.parametrize("name", ["loader_imagenet", "saves_rank0", "pageable_vision_loop", "tf32_trainer"])
 def test_a_trace_that_is_cut_or_has_no_ranges_tells_the_same(name, tmp_path):
     """Bare traces: whole; cut in the middle of the last step; and without any range or annotation."""
-    whole = scripts.unpacked(score.KEPT / name, tmp_path / "whole")
+    whole = packed.unpacked(score.KEPT / name, tmp_path / "whole")
     for other in ("cut", "plain"):
         shutil.copytree(whole, tmp_path / other / name)
         for path in (tmp_path / other / name).glob("traced/trace-r*"):
