@@ -78,11 +78,17 @@ def rows_of(path: Path, name: str) -> pl.DataFrame:
 
 
 def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
-    """Add the sweep's new points to the set's tables and records; returns how many are new, and how many there are."""
+    """Add the sweep's new points to the set's tables and records; returns how many are new, and how many there are.
+    Raises PublishError where nobody could run one again as it was."""
     omitted = left_out(out).keys()
     have = set(rows_of(out / "tables/points.parquet", "points")["point_id"])
     measured = pl.read_parquet(sweep / "tables/points.parquet").filter(pl.col("status") != "not_run")
     new = set(measured["point_id"]) - have - omitted
+    if changed := [point for point in sorted(new) if is_of_no_commit(sweep / "points" / point)]:
+        raise PublishError(
+            f"{plural(len(changed), 'point')} measured with changes that no commit has, such as {changed[0]}: measure them "
+            f"again from a commit, or name them in {out.name}/{LEFT_OUT}"
+        )
     kept = have - omitted
     (out / "tables").mkdir(exist_ok=True)
     for name in tables.TABLES:
@@ -96,6 +102,12 @@ def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
     for point in have & omitted:
         shutil.rmtree(out / "points" / point, ignore_errors=True)
     return len(new), len(kept | new)
+
+
+def is_of_no_commit(point: Path) -> bool:
+    """Whether the point was measured by a Nightsweep with changes that are in no commit."""
+    record = read_json(point / "record.json", Record)
+    return record is not None and bool(record.software.git_dirty)
 
 
 def select_points(frame: pl.DataFrame, points: Iterable[str], partners: Iterable[str] | None = None) -> pl.DataFrame:

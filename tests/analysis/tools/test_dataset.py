@@ -28,8 +28,15 @@ def sweep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results") / "fsdp2"
     make_results(folder)
     # Of a point of the tables, which are made up, a real record.
-    (folder / f"points/{POINT}").rename(folder / f"points/{measured(folder)[-1]}")
+    point = (folder / f"points/{POINT}").rename(folder / f"points/{measured(folder)[-1]}")
+    set_dirty(point, False)
     return folder
+
+
+def set_dirty(point, dirty):
+    record = json.loads((point / "record.json").read_text())
+    record["software"]["git_dirty"] = dirty
+    (point / "record.json").write_text(json.dumps(record))
 
 
 def measured(sweep):
@@ -48,6 +55,18 @@ def part_of(sweep, folder, keep):
         if path.name not in keep:
             shutil.rmtree(path)
     return folder
+
+
+def test_points_of_no_commit_are_refused(sweep, tmp_path, capsys):
+    out, last = tmp_path / "set", measured(sweep)[-1]
+    dirty = part_of(sweep, tmp_path / "dirty", measured(sweep))
+    set_dirty(dirty / "points" / last, True)
+    assert main(["publish", str(dirty), "--into", str(out)]) == 2 and not out.exists()
+    assert capsys.readouterr().err == (
+        f"nightsweep publish: 1 point measured with changes that no commit has, such as {last}: measure them again "
+        "from a commit, or name them in set/left-out.csv\n"
+    )
+    assert main(["publish", str(sweep), "--into", str(out)]) == 0
 
 
 def test_a_set_grows_by_points_that_it_has_not(sweep, tmp_path, capsys):
