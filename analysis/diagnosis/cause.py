@@ -40,8 +40,8 @@ class Share:
 
 
 def replayed(value: float, low: float | None = None, high: float | None = None) -> Share:
-    """A share with the error of replaying: `replay_error` of it times what is left of the step, for what is said to
-    take nearly all of a step does. `low`, `high`: where it may lie without that error."""
+    """A share with the error of replaying: `replay_error` of it times what is left of the step, since what seems to
+    take nearly all of a step mostly does. `low`, `high`: where it may lie without that error."""
     low, high = (value if edge is None else edge for edge in (low, high))
     if value < NOISE.value:
         return Share(value, 0.0, max(value, high))

@@ -123,8 +123,8 @@ POINTS: dict[str, Column] = {
     ),
     "energy_reason": Column(
         pl.String,
-        "Why a measured point has no energy: no samples, a window under 1 s, or one under 5 s in which counter and "
-        "integrated power differ by more than 3 %.",
+        "Why a measured point has no energy: no samples of GPUs that are one rank's alone, a counter that was not "
+        "read, a window under 1 s, or one under 5 s in which counter and integrated power differ by more than 3 %.",
         "energy",
     ),
     "energy_integrated_j": Column(pl.Float64, "The same by integrating power, J.", "energy"),

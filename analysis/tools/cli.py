@@ -114,7 +114,11 @@ def parser() -> argparse.ArgumentParser:
     diagnose_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters (nvml-HOST.arrow)")
     diagnose_.add_argument("--json", action="store_true", help="print JSON")
     diagnose_.set_defaults(run=diagnose)
-    wrap_ = commands.add_parser("wrap", help="run a training script once, measured, traced and diagnosed")
+    wrap_ = commands.add_parser(
+        "wrap",
+        help="run a training script once, measured, traced and diagnosed",
+        usage="nightsweep wrap [--steps N] [--traced-steps N] [--timeout-min M] COMMAND ...",
+    )
     wrap_.add_argument("--steps", type=whole, default=20, metavar="N", help="steps to time, after 5 of warm-up (20)")
     wrap_.add_argument("--traced-steps", type=whole, default=3, metavar="N", help="steps to trace; 0: no trace (3)")
     wrap_.add_argument(

@@ -1,4 +1,4 @@
-"""`nightsweep wrap -- torchrun ... train.py ...`: one run of a script on this machine, measured, traced and diagnosed
+"""`nightsweep wrap torchrun ... train.py ...`: one run of a script on this machine, measured, traced and diagnosed
 like a point of a sweep; and the sweep that would try what the diagnosis advises.
 """
 
@@ -55,7 +55,7 @@ class Given:
 def take_apart(words: Sequence[str]) -> Given:
     """The launcher of a command line and what it launches. Raises WrapError."""
     if not words:
-        raise WrapError("no command; expected one after --, such as: nightsweep wrap -- torchrun train.py")
+        raise WrapError("no command; expected one, such as: nightsweep wrap torchrun train.py")
     first, rest = Path(words[0]).name, list(words[1:])
     if first.startswith("python") and rest[:2] in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
         first, rest = "torchrun", rest[2:]
@@ -152,15 +152,16 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
         return 1
     print("\n" + screen.screen(found), end="")
     rounds = remedies_of(found)
-    if not rounds:
-        print("\nno setting would remedy that: there is nothing to try")
-        return 0
-    content = yaml.safe_dump(sweep_of(point, name, rounds), sort_keys=False, default_flow_style=None, width=110)
+    listed_sweep = sweep_of(point, name, max(1, rounds))
+    content = yaml.safe_dump(listed_sweep, sort_keys=False, default_flow_style=None, width=110)
     path, number = Path(f"{name}.yaml"), 1
     while path.exists() and path.read_text() != content:
         number += 1
         path = Path(f"{name}-{number}.yaml")
     path.write_text(content)
+    if not rounds:
+        print(f"\n{path} is the sweep of this run; no setting is advised")
+        return 0
     print(f"\n{path} is the sweep of this run; what its remedies give, each measured, in results/{name}/report.html:")
     print(f"  snakemake remedies -s {ROOT}/Snakefile --profile {ROOT}/profiles/local --configfile {path}")
     return 0

@@ -189,7 +189,8 @@ def slow_interconnect(e: Evidence) -> list[Cause]:
 
 def exposed_communication(e: Evidence) -> list[Cause]:
     """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
-    without communication, but for waiting for ranks that are late: as far as compute could hide it, and half of the
+    without communication, but for waiting for ranks that are late, and with kernels that ran beside it as fast as alone
+    (analysis/diagnosis/evidence/contention.py): as far as compute could hide it, and half of the
     rest, for messages can be halved (bf16) or sent half as often; of local SGD what averaging every eighth step (or
     half as often) leaves out, and of a script's DDP all but that of one of its passes. All of it is the interval's
     upper end."""
@@ -215,7 +216,8 @@ def exposed_communication(e: Evidence) -> list[Cause]:
         "exposed_communication",
         share,
         "none",
-        method="the steps replayed without communication, as far as compute can hide it, and half of the rest",
+        method="the steps replayed without communication and its slowing of kernels, as far as compute can hide it, "
+        "and half of the rest",
         advice="overlap communication with the backward pass, send less, or send less often",
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
         evidence=facts,

@@ -25,18 +25,9 @@ def loader_wait(e: Evidence) -> list[Cause]:
     """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
     batch's copy to the device. The steps again, with batches that are there; and what timed steps wait longer than the
     trace's, which may live on batches loaded before. Half is the lower end, for more workers may not keep up.
-    Remedied by more workers it gives no more than these can: in proportion to their number, or half as many. Without a
-    trace the host's wait, of which the GPU may have worked through any part."""
-    return (
-        []
-        if preparing(e)
-        else _loading(
-            e,
-            "loader_wait",
-            "let more workers load, further ahead",
-            _more_workers(e),
-        )
-    )
+    Remedied by more workers it gives no more than these can, in proportion to their number. Without a trace the host's
+    wait, of which the GPU may have worked through any part."""
+    return [] if preparing(e) else _loading(e, "loader_wait", "let more workers load, further ahead", _more_workers(e))
 
 
 def cpu_preprocessing(e: Evidence) -> list[Cause]:
@@ -154,7 +145,8 @@ def preparing(e: Evidence) -> bool:
 
 
 def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
-    """Workers that would keep up with the rest of the step: as many as there are cores if they compute, else twice."""
+    """Workers that would keep up with the rest of the step: fewer than there are cores where workers are seen to
+    compute, else fewer than twice as many, for they may wait for storage."""
     if e.point is None:
         return ({"loader_workers": 4},)
     seen = e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns if e.lanes else 0.0

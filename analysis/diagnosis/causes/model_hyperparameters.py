@@ -123,9 +123,7 @@ def memory_is_short(e: Evidence) -> bool:
 
 
 def _unfused(e: Evidence) -> list[Cause]:
-    if e.compiled and e.setting("attention") != "eager":
-        return []
-    return [*_scores(e), *_chains(e)]
+    return [*_scores(e), *([] if e.compiled else _chains(e))]
 
 
 def _scores(e: Evidence) -> list[Cause]:

@@ -128,9 +128,9 @@ class Evidence:
     def step_ns(self) -> float:
         """The time that shares are of: of a step without the tracer where that was measured and is shorter, else of the
         trace's and what that did not see of waiting for batches."""
-        if self.unseen_wait:
-            return self._mean_timed_ns
         traced = self.what_if.step_ns if self.lanes else math.nan
+        if self.unseen_wait:
+            return min(self._mean_timed_ns, traced + self.unseen_wait)  # the mean may have an epoch's end in it
         return self.timed_ns if self.timed_ns is not None and math.isnan(traced) else traced
 
     @functools.cached_property
@@ -158,7 +158,9 @@ class Evidence:
         longer = self._waits_longer[self.unseen_rank]
         if longer < NOISE.value * self._mean_timed_ns:
             return None
-        return self._free_step_ns or self._mean_timed_ns - longer
+        if self._free_step_ns is None:
+            return self._mean_timed_ns - longer
+        return self._free_step_ns + loader_waits.traced_wait(self.traced_steps, self.unseen_rank)
 
     @functools.cached_property
     def _waits_longer(self) -> dict[int, float]:
@@ -220,16 +222,12 @@ class Evidence:
         """Kernels take as long as without what they could save of this kind; those of which nothing is left are not
         launched."""
         frame = self.what_if.graph.work.frame
-        saved = pl.concat([own.select(*KEYS, saved=kind) for own in self._savings]).unique(KEYS, keep="first")
-        ns = (
-            frame.select(KEYS)
-            .join(saved, on=KEYS, how="left", maintain_order="left")["saved"]
-            .fill_null(0.0)
-            .to_numpy()
-        )
-        took = np.maximum(1, self.what_if.graph.work.duration)
-        factor = np.clip(1 - ns / took, 0.0, 1.0)
-        return lambda graph: with_messages(graph, factor, np.where(factor < GONE, 0.0, 1.0))
+        saved = pl.concat([own.select(*KEYS, "alone", saved=kind) for own in self._savings]).unique(KEYS, keep="first")
+        own = frame.select(KEYS).join(saved, on=KEYS, how="left", maintain_order="left").fill_null(0.0)
+        ns, alone = own["saved"].to_numpy(), own["alone"].to_numpy()
+        factor = np.clip(1 - ns / np.maximum(1, self.what_if.graph.work.duration), 0.0, 1.0)
+        gone = (ns > 0) & (ns >= (1 - GONE) * alone)
+        return lambda graph: with_messages(graph, factor, np.where(gone, 0.0, 1.0))
 
     @functools.cached_property
     def tenants(self) -> int:

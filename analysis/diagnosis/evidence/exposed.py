@@ -53,11 +53,12 @@ def divide(collectives: pl.DataFrame, exposed: Intervals) -> Exposed:
     }
     transfer = intervals.subtract(exposed, waiting)
     inside = intervals.length_before(transfer, end) - intervals.length_before(transfer, begins)
-    whole = calls.select((pl.col("matched_ranks") >= pl.coalesce("ranks", pl.lit(2))).sum()).item()
+    joint = calls.filter(pl.col("collective").cast(pl.String).ne_missing("send_recv"))  # those are of two ranks
+    whole = joint.select((pl.col("matched_ranks") >= pl.coalesce("ranks", pl.lit(2))).sum()).item()
     return Exposed(
         transfer,
         waiting,
         by_rank,
         calls.with_columns(exposed_ns=pl.Series(inside, dtype=pl.Int64)),
-        heard=whole >= calls.height / 2,
+        heard=whole >= joint.height / 2,
     )

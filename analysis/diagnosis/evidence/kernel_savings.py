@@ -51,8 +51,8 @@ KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "un
 
 
 def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) -> pl.DataFrame:
-    """What each kernel of the steps could save, ns, a column a kind, beside its rank, device, stream and start_ns.
-    `passes`: forward passes of a step."""
+    """What each kernel of the steps could save, ns, a column a kind, beside its rank, device, stream, start_ns and
+    `alone`, the time that it has for itself. `passes`: forward passes of a step."""
     begins, ends = int(lane.steps["start_ns"].min()), int(lane.steps["end_ns"].max())  # type: ignore[arg-type]
     own = lane.own["kernels"].filter(
         pl.col("category").cast(pl.String) != "communication",
@@ -70,20 +70,20 @@ def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) ->
 def savings(
     kernels: pl.DataFrame, compute_ns: int, passes: int, device: str | None, compiled: bool
 ) -> Mapping[str, Floats]:
-    """ns of each kernel by kind, in the kernels' order.
+    """ns of each kernel by kind, and `alone`, in the kernels' order.
 
     `kernels`: compute kernels of the steps that count; `compute_ns`: the time in which any of them runs: kernels that
     run beside each other share it; `passes`: forward passes in these steps; `device`: its name; `compiled`: fused.
     """
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
     left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)
-    found = {}
+    found = {"alone": left}
     layout, chains = _layout_savings(kernels), Chains.of(kernels, passes)
     rules = (
         lambda: layout,
         lambda: _without_tensor_cores(kernels, device),
         lambda: recomputed_share(kernels),
-        lambda: np.zeros(len(took)) if compiled else chains.scores,
+        lambda: chains.scores,
         lambda: np.zeros(len(took)) if compiled else chains.saved(took),
         lambda: np.where(layout > 0, 0.0, _unfilled_share(kernels)),
     )

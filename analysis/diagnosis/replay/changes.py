@@ -230,16 +230,18 @@ def communication(graph: Graph) -> Mask:
 
 
 def with_messages(graph: Graph, factor: Floats, kept: Floats) -> Graph:
-    """Each piece of work takes `factor` of its time, and `kept` of it is launched: so much is left of its launch and of
-    what the host did for it since the launch before."""
+    """Each piece of work takes `factor` of its time, and `kept` of it is launched: so much is left of its launch, or of
+    that of all that one call launches, and of what the host did for it since the launch before."""
     work, calls = graph.work, graph.calls
-    launches = np.zeros(len(calls.start), bool)
-    launches[work.call[work.call >= 0]] = True
+    launched = work.call >= 0
+    launches, left = np.zeros(len(calls.start), bool), np.zeros(len(calls.start))
+    launches[work.call[launched]] = True
+    np.maximum.at(left, work.call[launched], kept[launched])
     share = np.ones(len(calls.start))
-    for place in np.flatnonzero((kept < 1) & (work.call >= 0)).tolist():
-        call = work.call[place]
+    for launch in np.flatnonzero(launches & (left < 1)).tolist():
+        call = launch
         while True:
-            share[call] = min(share[call], kept[place])
+            share[call] = min(share[call], left[launch])
             call = calls.after[call]
             if call < 0 or launches[call]:
                 break

@@ -81,7 +81,7 @@ def gpu_energy(gpu: pl.DataFrame, steps: pl.DataFrame, window: tuple[int, int]) 
 def doubt(energy: pl.DataFrame) -> str | None:
     """Why the energy of a point (its rows of ENERGY) is not to be trusted; None where it is."""
     if energy.is_empty():
-        return "no samples of its GPUs"
+        return "no samples of GPUs that are one rank's alone"
     if energy["counter_j"].null_count():
         return "the counter was not read before and after the window"
     window = float(energy["window_s"].min() or 0.0)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from analysis.sweep.interval import CONFIDENCE
 SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED = "supported", "contradicted", "inconclusive", "not tested"
 """Of a part: see `Part.alone`."""
 MARGIN = 0.02
-"""A ratio this close to 1 is no effect."""
+"""A ratio this close to 1, and not surely on the claimed side of it, is no effect."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,9 @@ class Part:
             return 1.0
         if self.alone == SUPPORTED:
             return max(e.chance(bound) for bound in bounds)
-        beyond = [bound for bound in bounds if not e.low <= bound <= e.high]
-        return min(e.chance(bound) for bound in beyond) if beyond else max(map(e.chance, (1 - MARGIN, 1 + MARGIN)))
+        if self.shows_none:
+            return max(map(e.chance, (1 - MARGIN, 1 + MARGIN)))
+        return max(e.chance(bound) for bound in bounds if not e.low <= bound <= e.high)
 
     @property
     def verdict(self) -> str:

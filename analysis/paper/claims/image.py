@@ -57,9 +57,10 @@ def precision(tables: dataset.Tables) -> list[Part]:
     contrasts = effect.pairs(last, "precision", "fp32", "fp16", "final", log=False)
     sizes = {px: points.filter(pl.col("image_size") == px) for px in points["image_size"].unique().sort().to_list()}
     by_size = {px: effect.ratio(own, "precision", "fp32", "fp16", STEP) for px, own in sizes.items()}
+    halves = [Part(f"time fp32 / fp16 at {px} px", one, above=1) for px, one in by_size.items() if one]
     return [
         Part("time fp64 / fp32", effect.ratio(points, "precision", "fp64", "fp32", STEP), above=1),
-        *(Part(f"time fp32 / fp16 at {px} px", one, above=1) for px, one in by_size.items() if one),
+        *(halves or [Part("time fp32 / fp16", None, above=1)]),
         Part("accuracy fp32 - fp16", effect.mean(contrasts), above=-EQUAL, below=EQUAL, percent=True),
         Part("time fp64 / fp16 (reported: 2.1 or 3.1)", effect.ratio(points, "precision", "fp64", "fp16", STEP)),
     ]

@@ -86,8 +86,8 @@ def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
     new = set(measured["point_id"]) - have - omitted
     if changed := [point for point in sorted(new) if is_of_no_commit(sweep / "points" / point)]:
         raise PublishError(
-            f"{plural(len(changed), 'point')} measured with changes that no commit has, such as {changed[0]}: measure them "
-            f"again from a commit, or name them in {out.name}/{LEFT_OUT}"
+            f"{plural(len(changed), 'point')} measured with changes that no commit has, such as {changed[0]}: measure "
+            f"them again from a commit, or name them in {out.name}/{LEFT_OUT}"
         )
     kept = have - omitted
     (out / "tables").mkdir(exist_ok=True)

@@ -168,7 +168,7 @@ def test_energy_of_a_short_window_is_in_doubt(window_s, integrated_j, reason):
 
 def test_without_samples_or_counter_energy_is_in_doubt():
     unread = pl.DataFrame({"window_s": [9.0], "counter_j": [None], "integrated_j": [1.0]})
-    assert energy.doubt(unread.clear()) == "no samples of its GPUs"
+    assert energy.doubt(unread.clear()) == "no samples of GPUs that are one rank's alone"
     assert energy.doubt(unread) == "the counter was not read before and after the window"
 
 

@@ -193,6 +193,19 @@ def test_what_chance_decides_among_many_parts_does_not_count(monkeypatch):
     assert all(status[name] == SUPPORTED for name in ("C3", "C4", "C6", "C7", "C9", "C11"))
 
 
+def test_the_nearer_bound_decides_how_sure_a_contradicted_equality_is():
+    """0.02 with an interval of 0.0105 to 0.0295, beyond a margin of 0.01 either way."""
+    found = Effect(0.02, 0.0105, 0.0295, 5, 1, (), (0.02,), freedom=8.0)
+    part = Part("difference", found, above=-0.01, below=0.01)
+    assert part.verdict == CONTRADICTED and part.chance == found.chance(0.01) and 0.03 < part.chance < 0.05
+
+
+def test_precision_without_both_formats_is_not_tested(agreeing):
+    points = agreeing["points"].filter(pl.col("precision") != "fp16")
+    parts = BY_ID["C3"].verdict(dataset.Tables({**agreeing.frames, "points": points})).parts
+    assert any(part.what == "time fp32 / fp16" and part.verdict == NOT_TESTED for part in parts)
+
+
 def test_points_that_differ_otherwise_are_not_compared(agreeing):
     images = agreeing["points"].filter(workload="image", layout="nhwc")
     other = agreeing["points"].filter(workload="image", layout="nchw", source="small")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.tools import cli
 from analysis.tools.wrap import Given, WrapError, take_apart
 from jobs.sweep.sweep import load
 from tests.jobs.hook.script_run import SCRIPTS
@@ -38,6 +39,22 @@ def test_what_cannot_be_wrapped_is_said(line):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "words", "steps"),
+    [
+        ("--steps 8 python t.py --steps 3", ["python", "t.py", "--steps", "3"], 8),
+        ("-- torchrun t.py -- x", ["torchrun", "t.py", "--", "x"], 20),
+        ("python t.py --help", ["python", "t.py", "--help"], 20),
+        ("", [], 20),
+    ],
+)
+def test_the_command_begins_with_its_first_word(line, words, steps, monkeypatch):
+    seen = []
+    monkeypatch.setattr("analysis.tools.wrap.wrap", lambda *given: seen.append(given) or 0)
+    assert cli.main(["wrap", *line.split()]) == 0
+    assert seen[0][:2] == (words, steps)
+
+
 def wrap(tmp_path, *words):
     command = [Path(sys.executable).with_name("nightsweep"), "wrap", "--steps", "5", *words]
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
@@ -47,7 +64,7 @@ def wrap(tmp_path, *words):
 def test_a_script_is_measured_diagnosed_and_made_a_sweep_of(tmp_path):
     shutil.copy(SCRIPTS / "plain.py", tmp_path / "train.py")
     line = [sys.executable, "train.py", "--batch", "16"]
-    done = wrap(tmp_path, "--traced-steps", "2", "--", *line)
+    done = wrap(tmp_path, "--traced-steps", "2", *line)
     assert done.returncode == 0, done.stderr
     assert "timed, then traced, in results/train/points/" in done.stdout and "\nstep " in done.stdout
     sweep = load(tmp_path / "train.yaml")

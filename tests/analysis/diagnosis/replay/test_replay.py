@@ -48,6 +48,24 @@ def test_a_faster_device_helps_no_more_than_the_host_lets_it(tmp_path):
     assert found.gain(changes.without_launches) == pytest.approx(0.1, abs=0.01)
 
 
+def test_a_call_is_made_as_long_as_some_of_what_it_launches_is(tmp_path):
+    """Two kernels of each call, as of a graph: without the second the call is as long as before, without both it is not
+    made."""
+
+    def make(run, start):
+        for at in range(start, start + STEP, 2 * MS):
+            run.kernel(at + LAUNCH, at + MS, at=at)
+            run.kernel(at + MS, at + 2 * MS - LAUNCH, at=at)
+
+    graph = what_if(tmp_path, make).graph
+    all_of_it, launching = np.ones(len(graph.work.start)), np.unique(graph.work.call[graph.counted_work])
+    assert len(launching) * 2 == graph.counted_work.sum()
+    second = np.append(False, graph.work.call[1:] == graph.work.call[:-1])
+    one, none = (changes.with_messages(graph, all_of_it, np.where(gone, 0.0, 1.0)) for gone in (second, all_of_it > 0))
+    assert (one.calls.least == graph.calls.least).all() and (one.calls.gap == graph.calls.gap).all()
+    assert (graph.calls.least[launching] > 0).all() and (none.calls.least[launching] == 0).all()
+
+
 def test_what_two_changes_give_together(tmp_path):
     """Of a step 6 ms are loading. The GPU's 4 ms at half their time give nothing first, and 2 ms afterwards."""
     found = what_if(tmp_path, loading)
