@@ -30,7 +30,8 @@ def roofline_points(tables: dataset.Tables) -> list[dict[str, Any]]:
         peak, share = peaks.peak_of(row["accelerator"]), busy.get(row["point_id"])
         if peak is not None and share:
             achieved = row["flops_per_step"] / row["world_size"] / (row["step_ms_mean"] / 1e3)
-            rows.append(row | {"flops_per_s": achieved, "intensity": achieved / (share * peak.memory_bytes_per_s)})
+            placed = {"flops_per_s": achieved, "intensity": achieved / (share * peak.memory_bytes_per_s)}
+            rows.append(row | placed | {"precision": peaks.format_of(row)})
     return rows
 
 

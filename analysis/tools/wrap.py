@@ -111,7 +111,7 @@ def as_point(given: Given, timed_steps: int, traced_steps: int) -> Point:
 
 
 def sweep_of(point: Point, name: str, rounds: int) -> dict[str, Any]:
-    """A sweep of the point, of which `snakemake remedies` tries so many remedies."""
+    """A sweep of the point. `rounds`: how many remedies `snakemake remedies` may try."""
     known = defaults("command")
     base = {n: v for n, v in point.settings().items() if n != "code" and (n not in known or v != known[n])}
     return {"name": name, "base": base, "include": [{"seed": point.seed}], "remedy_rounds": rounds}

@@ -31,13 +31,13 @@ SCRIPTS_HEAD = """# Scripts of others: what `nightsweep diagnose` says, and what
 
 Written by `python -m tests.bench.side_by_side --scripts`; do not edit. The runs are those of
 `tests/labelled/scripts.yaml` (how they were made and how right the diagnosis is: [diagnosis.md](diagnosis.md)). Each
-row has the label, what the fix was measured to give, the causes that are told with their shares of the step (at most
-three), and of HolisticTraceAnalysis 0.5.0 `get_temporal_breakdown` (idle, compute, other kernels, % of the trace) and
+row has the label, the measured gain of the fix, the causes in the diagnosis with their shares of the step (at most
+three), and from HolisticTraceAnalysis 0.5.0 `get_temporal_breakdown` (idle, compute, other kernels, % of the trace) and
 `get_idle_time_breakdown` (of the idle time of all streams, by HTA's categories). HTA measures; it names no causes and
-foretells no gains. nsys-ai and `nsys analyze` read exports of Nsight Systems, of which these runs have none: what the
+predicts no gains. nsys-ai and `nsys analyze` read exports of Nsight Systems, of which these runs have none: what the
 former says of other runs is in [diagnosis-peers.md](diagnosis-peers.md).
 
-| run (half) | label | fix gave | nightsweep diagnose | HTA |
+| run (half) | label | measured gain | nightsweep diagnose | HTA |
 |---|---|---|---|---|
 """
 SHOWN = 3

@@ -101,7 +101,7 @@ def _as_fast_as_workers(e: Evidence, share: Share, remedy: dict[str, Any]) -> Sh
 def _late_rank(e: Evidence) -> int | None:
     """The rank whose loader it is, by what is larger: the waits in the trace, or those that it did not see."""
     seen = e.gain(changes.without_loading).value * e.step_ns
-    return e.unseen_alone if e.unseen_wait > seen else e.rank_of(changes.without_loading)
+    return e.loader_waits.rank_alone if e.unseen_wait > seen else e.rank_of(changes.without_loading)
 
 
 def host_wait(e: Evidence) -> float:

@@ -1,7 +1,7 @@
 """Kernels that run beside collectives share the SMs and the memory with them: how much longer they take.
 
 A kernel is compared with kernels of its name and number of blocks that ran alone. On two H100s or H200s that average
-gradients over NVLink, products took 1.4 to 2 times as long, elementwise kernels 1.0 to 1.3 times.
+gradients over NVLink, products took 1.3 to 2.1 times as long, elementwise kernels 1.0 to 1.4 times.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import polars as pl
 
 from analysis.diagnosis.cause import Share, replayed
-from analysis.diagnosis.evidence import kernel_savings, loader_waits
+from analysis.diagnosis.evidence import kernel_savings
 from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.evidence.loader_waits import LoaderWaits
 from analysis.diagnosis.replay.build import build
 from analysis.diagnosis.replay.changes import with_messages, without_tracer
 from analysis.diagnosis.replay.measured import KEYS
@@ -100,7 +101,7 @@ class Evidence:
         )
         if self.timed_ns is None:
             return WhatIf(without_tracer(traced.graph, TRACER.value))
-        return traced.untraced(self._without_unseen_ns or self.timed_ns)
+        return traced.untraced(self.loader_waits.without_unseen_ns or self.timed_ns)
 
     @functools.cached_property
     def unexplained(self) -> float:
@@ -130,70 +131,23 @@ class Evidence:
         trace's and what that did not see of waiting for batches."""
         traced = self.what_if.step_ns if self.lanes else math.nan
         if self.unseen_wait:
-            return min(self._mean_timed_ns, traced + self.unseen_wait)  # the mean may have an epoch's end in it
+            return min(self.loader_waits.mean_ns, traced + self.unseen_wait)  # the mean may have an epoch's end in it
         return self.timed_ns if self.timed_ns is not None and math.isnan(traced) else traced
 
     @functools.cached_property
+    def loader_waits(self) -> LoaderWaits:
+        return LoaderWaits(self.steps, self.traced_steps)
+
+    @functools.cached_property
     def unseen_wait(self) -> float:
-        """By how much the mean timed step is longer than a traced one for want of batches, ns: the few steps of a trace
-        may live on what was loaded while the tracer began, and workers that are too slow make one step in several wait
-        for long. 0 where that is noise."""
-        if self._without_unseen_ns is None or not self.periods.size:
-            return 0.0
-        traced = self._without_unseen_ns if self._free_step_ns else self.what_if.step_ns
-        unseen = min(self._mean_timed_ns - traced, max(self._waits_longer.values()))
-        return unseen if unseen >= NOISE.value * traced else 0.0
-
-    @functools.cached_property
-    def _free_step_ns(self) -> float | None:
-        """What a timed step takes that waits for no batch; None where too few do not wait."""
-        return None if self.unseen_rank is None else loader_waits.step_without_waits(self.steps, self.unseen_rank)
-
-    @functools.cached_property
-    def _without_unseen_ns(self) -> float | None:
-        """What the mean timed step takes but for waits that the trace does not see, if the devices are idle in all of
-        them; None where there are no such waits."""
-        if self.unseen_rank is None:
-            return None
-        longer = self._waits_longer[self.unseen_rank]
-        if longer < NOISE.value * self._mean_timed_ns:
-            return None
-        if self._free_step_ns is None:
-            return self._mean_timed_ns - longer
-        return self._free_step_ns + loader_waits.traced_wait(self.traced_steps, self.unseen_rank)
-
-    @functools.cached_property
-    def _waits_longer(self) -> dict[int, float]:
-        return loader_waits.longer_waits(self.steps, self.traced_steps)
-
-    @functools.cached_property
-    def unseen_rank(self) -> int | None:
-        """The rank whose waits for batches the trace saw least of; None where none is known."""
-        return max(self._waits_longer, key=lambda rank: self._waits_longer[rank], default=None)
-
-    @property
-    def unseen_alone(self) -> int | None:
-        """That rank, where the others wait for less than half of that; None where it is one of several, or the one."""
-        rest = [ns for rank, ns in self._waits_longer.items() if rank != self.unseen_rank]
-        if self.unseen_rank is None or not rest or not self.unseen_wait:
-            return None
-        return self.unseen_rank if max(rest) < self._waits_longer[self.unseen_rank] / 2 else None
-
-    @functools.cached_property
-    def _slowest_ms(self) -> pl.Series:
-        """Time of each timed step on the slowest rank, ms."""
-        return self.steps.group_by("step").agg(pl.col("step_ms").max())["step_ms"].drop_nulls()
+        """By how much the mean timed step is longer than a traced one for want of batches, ns."""
+        return self.loader_waits.unseen_ns(self.what_if.step_ns) if self.periods.size else 0.0
 
     @functools.cached_property
     def timed_ns(self) -> float | None:
         """Median time of a timed step of the slowest rank, ns."""
-        middle = None if self.steps.is_empty() else self._slowest_ms.median()
+        middle = None if self.steps.is_empty() else self.loader_waits.slowest_ms.median()
         return float(middle) * 1e6 if isinstance(middle, float) else None
-
-    @functools.cached_property
-    def _mean_timed_ns(self) -> float:
-        """Mean time of a timed step of the slowest rank, ns."""
-        return float(self._slowest_ms.mean()) * 1e6  # type: ignore[arg-type]
 
     def share(self, amount: Floats) -> Share:
         """The share of an amount (lanes, steps), with the same error as what is replayed: how far off the method is

@@ -22,8 +22,8 @@ LEAST_ALIKE = 3
 class Exposed:
     """Sets of time of one device. `transfer` and `waiting` make up the exposed communication; `waited_for`: the part of
     `waiting` for each late rank; `calls`: the device's collectives with transfer_ns (of alone ones estimated, null
-    where that cannot be) and exposed_ns, the exposed part of the transfer; `heard`: whether most of them have
-    a trace of each of their ranks, so that waiting for a rank is told from transfer."""
+    where that cannot be) and exposed_ns, the exposed part of the transfer; `heard`: whether all
+    ranks of most of them have a trace, which it takes to separate waiting from transfer."""
 
     transfer: Intervals
     waiting: Intervals

@@ -1,40 +1,93 @@
-"""Waits for a loader that a short trace does not see."""
+"""Waits for a loader that a short trace does not see: its few steps may live on what was loaded while the tracer began,
+and workers that are too slow make one step in several wait for long."""
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
+
 import polars as pl
 
+from analysis.diagnosis.thresholds import NOISE
 
-def longer_waits(timed: pl.DataFrame, traced: pl.DataFrame) -> dict[int, float]:
-    """How much longer the host of each rank waits for its loader in the mean timed step than in the traced steps that
-    count, ns. `timed`, `traced`: tables of steps; the first traced step does not count."""
-    if timed.is_empty() or traced.is_empty():
-        return {}
-    waits, before = (table.group_by("rank").agg(pl.col("data_ms").mean()) for table in (timed, _counted(traced)))
-    both = waits.join(before, on="rank", suffix="_traced").drop_nulls()
-    return {row["rank"]: (row["data_ms"] - row["data_ms_traced"]) * 1e6 for row in both.iter_rows(named=True)}
+SHORT = 0.25
+"""Share of the mean wait below which a step does not wait."""
+ENOUGH = 0.25
+"""Share of the steps that must not wait, to tell what such a step takes."""
 
 
-def _counted(traced: pl.DataFrame) -> pl.DataFrame:
-    first = pl.col("step").min().over("rank")
-    return traced.filter((pl.col("step") > first) | (pl.len().over("rank") == 1))
+@dataclass(frozen=True)
+class LoaderWaits:
+    """`timed`, `traced`: tables of steps; the first traced step does not count."""
 
+    timed: pl.DataFrame
+    traced: pl.DataFrame
 
-def traced_wait(traced: pl.DataFrame, rank: int) -> float:
-    """Mean wait of this rank for its loader in the traced steps that count, ns."""
-    mean = _counted(traced).filter(pl.col("rank") == rank)["data_ms"].mean()
-    return float(mean) * 1e6 if isinstance(mean, float) else 0.0
+    @functools.cached_property
+    def slowest_ms(self) -> pl.Series:
+        """Time of each timed step on the slowest rank, ms."""
+        return self.timed.group_by("step").agg(pl.col("step_ms").max())["step_ms"].drop_nulls()
 
+    @functools.cached_property
+    def mean_ns(self) -> float:
+        """Mean time of a timed step of the slowest rank, ns; 0 where there is none."""
+        mean = self.slowest_ms.mean()
+        return float(mean) * 1e6 if isinstance(mean, float) else 0.0
 
-SHORT_WAIT, ENOUGH = 0.25, 0.25
-"""A step waits for nothing if it waits for less than so much of the mean wait; so many steps tell what one takes."""
+    @functools.cached_property
+    def _counted(self) -> pl.DataFrame:
+        first = pl.col("step").min().over("rank")
+        return self.traced.filter((pl.col("step") > first) | (pl.len().over("rank") == 1))
 
+    @functools.cached_property
+    def longer(self) -> dict[int, float]:
+        """How much longer the host of each rank waits in the mean timed step than in the mean traced one, ns."""
+        if self.timed.is_empty() or self.traced.is_empty():
+            return {}
+        waits, before = (table.group_by("rank").agg(pl.col("data_ms").mean()) for table in (self.timed, self._counted))
+        both = waits.join(before, on="rank", suffix="_traced").drop_nulls()
+        return {row["rank"]: (row["data_ms"] - row["data_ms_traced"]) * 1e6 for row in both.iter_rows(named=True)}
 
-def step_without_waits(timed: pl.DataFrame, rank: int) -> float | None:
-    """Median time on the slowest rank of the timed steps in which this rank does not wait for its loader, ns; None
-    where too few do not: what a step would take then is not known."""
-    waits = timed.filter(pl.col("rank") == rank).select("step", "data_ms")
-    slowest = timed.group_by("step").agg(pl.col("step_ms").max()).join(waits, on="step").drop_nulls()
-    free = slowest.filter(pl.col("data_ms") < SHORT_WAIT * pl.col("data_ms").mean())
-    middle = free["step_ms"].median()
-    return float(middle) * 1e6 if isinstance(middle, float) and free.height >= ENOUGH * slowest.height else None
+    @functools.cached_property
+    def rank(self) -> int | None:
+        """The rank whose waits the trace saw least of; None where none is known, or where that is noise."""
+        rank = max(self.longer, key=lambda each: self.longer[each], default=None)
+        return None if rank is None or self.longer[rank] < NOISE.value * self.mean_ns else rank
+
+    @functools.cached_property
+    def rank_alone(self) -> int | None:
+        """That rank, where the others wait for less than half as long; None where it is one of several, or the one."""
+        rest = [ns for rank, ns in self.longer.items() if rank != self.rank]
+        return self.rank if self.rank is not None and rest and max(rest) < self.longer[self.rank] / 2 else None
+
+    @functools.cached_property
+    def free_ns(self) -> float | None:
+        """Median time, on the slowest rank, of a timed step in which that rank does not wait, ns; None where too few do
+        not: what a step would take then is not known."""
+        if self.rank is None:
+            return None
+        waits = self.timed.filter(pl.col("rank") == self.rank).select("step", "data_ms")
+        slowest = self.timed.group_by("step").agg(pl.col("step_ms").max()).join(waits, on="step").drop_nulls()
+        free = slowest.filter(pl.col("data_ms") < SHORT * pl.col("data_ms").mean())
+        middle = free["step_ms"].median()
+        return float(middle) * 1e6 if isinstance(middle, float) and free.height >= ENOUGH * slowest.height else None
+
+    @functools.cached_property
+    def without_unseen_ns(self) -> float | None:
+        """What the mean timed step takes but for waits that the trace does not see, if the devices are idle in all of
+        them, ns; None where there are no such waits."""
+        if self.rank is None:
+            return None
+        if self.free_ns is None:
+            return self.mean_ns - self.longer[self.rank]
+        seen = self._counted.filter(pl.col("rank") == self.rank)["data_ms"].mean()
+        return self.free_ns + (float(seen) * 1e6 if isinstance(seen, float) else 0.0)
+
+    def unseen_ns(self, traced_ns: float) -> float:
+        """By how much the mean timed step is longer than one without these waits, or, where too few steps tell what
+        that takes, than a traced one of `traced_ns` without the tracer, ns. 0 where that is noise."""
+        if self.rank is None or self.without_unseen_ns is None:
+            return 0.0
+        step_ns = self.without_unseen_ns if self.free_ns else traced_ns
+        unseen = min(self.mean_ns - step_ns, self.longer[self.rank])
+        return unseen if unseen >= NOISE.value * step_ns else 0.0

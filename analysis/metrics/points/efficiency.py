@@ -26,8 +26,7 @@ def utilisation(results: Sequence[RankResult], settings: Mapping[str, Any], worl
     """COLUMNS of a point, of `world` devices from what its ranks recorded at their end and its mean step time."""
     # Of a job with DataParallel one rank counts for all devices.
     flops, uncounted = _flops(results, 1 if settings.get("strategy") == "dp" else world)
-    float8 = settings.get("float8") not in (None, "none")
-    peak, unknown = _peak(results, "fp8" if float8 else settings.get("precision"))
+    peak, unknown = _peak(results, peaks.format_of(settings))
     row: _Json = {"flops_per_step": flops and flops[0], "peak_flops_per_s": peak}
     if flops is None or peak is None or step_ms <= 0:
         return row | {"mfu_reason": uncounted or unknown or "no step time"}

@@ -8,7 +8,9 @@ tensor cores where they can. fp32 is without TF32. fp16 and bf16 accumulate in f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 T = 1e12
 
@@ -59,6 +61,11 @@ PEAKS: dict[str, Peak] = {
     "Instinct MI250X": Peak(_MI250X_DIE, 1.638 * T),
     "Instinct MI300X": Peak(_MI300X, 5.3 * T),
 }
+
+
+def format_of(settings: Mapping[str, Any]) -> str | None:
+    """The format of a point's products, by which its peak goes: its precision, or that of float8's products."""
+    return "fp8" if settings.get("float8") not in (None, "none") else settings.get("precision")
 
 
 def peak_of(name: str | None) -> Peak | None:

@@ -292,6 +292,10 @@ def test_the_roofline_is_of_what_memory_moved_while_timed_steps_ran():
     (placed,) = roofline.roofline_points(tables)
     assert placed["flops_per_s"] == pytest.approx(200e12) and placed["intensity"] == pytest.approx(200 / 1.2)
     assert "bf16: llm" in texts(FAMILIES["roofline"].draw(tables))
+    peak = roofline.peaks.peak_of(placed["accelerator"]).flops_per_s["fp8"]
+    float8 = tables["points"].with_columns(float8=pl.lit("rowwise"), peak_flops_per_s=pl.lit(peak))
+    shown = texts(FAMILIES["roofline"].draw(dataset.Tables({**tables.frames, "points": float8})))
+    assert "fp8: peak" in shown and "fp8: llm" in shown and "bf16" not in shown
 
 
 def test_remedies_are_shown_before_and_after_to_the_same_scale(sweep):

@@ -24,7 +24,9 @@ parser.add_argument("--workers", type=int, default=2)
 parser.add_argument("--texts", action="store_true", help="samples are texts, which are tokenized as a batch is made")
 parser.add_argument("--read-ms", type=float, default=0, help="what storage takes to read a sample")
 parser.add_argument("--offload-activations", action="store_true", help="keep them on the host until they are needed")
-parser.add_argument("--samples-every", type=int, default=0, help="rank 0 writes guessed words after so many steps")
+parser.add_argument(
+    "--samples-every", type=int, default=0, help="steps between files of guessed words, which rank 0 writes"
+)
 parser.add_argument("--out", default="out")
 given = parser.parse_args()
 
