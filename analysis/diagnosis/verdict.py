@@ -19,7 +19,7 @@ REMARKS = frozenset(rule.kind for rule in RULES if rule.remark)
 
 PLACE = {
     **dict.fromkeys(("loader_wait", "cpu_preprocessing", "host_sync", "host_work", "h2d_pageable", "h2d_exposed"), 0),
-    **dict.fromkeys(("allocator_churn", "memory_pressure"), 0),
+    **dict.fromkeys(("allocator_churn", "memory_pressure", "small_batch"), 0),
     "launch_bound": 1,
     **dict.fromkeys(("straggler", "small_messages", "slow_interconnect", "exposed_communication"), 2),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.changes import compose
-from analysis.diagnosis.replay.measured import KEYS
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics import intervals
@@ -80,26 +78,8 @@ SMALL_MESSAGE = Threshold(
 )
 
 
-def scaled(e: Evidence, alike: Callable[[Lane], pl.DataFrame]) -> Change:
-    """A change of collectives. `alike`: of a lane, rows of start_ns, device and stream with
-    `factor`, of the time that each of them takes, and `kept`, the share of them that is still launched."""
-    rows = [
-        alike(lane).select(
-            pl.lit(lane.rank, dtype=pl.Int64).alias("rank"),
-            *(pl.col(n).cast(pl.Int64) for n in KEYS[1:]),
-            "factor",
-            "kept",
-        )
-        for lane in e.lanes
-    ]
-    frame = e.what_if.graph.work.frame.select(KEYS)
-    found = frame.join(pl.concat(rows).unique(KEYS, keep="first"), on=KEYS, how="left", maintain_order="left")
-    factor, kept = (found[name].cast(pl.Float64).fill_null(1.0).to_numpy() for name in ("factor", "kept"))
-    return lambda graph: changes.with_messages(graph, factor, kept)
-
-
 def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
-    """Small collectives of kinds of which a step has several, as one in each step: for `scaled`."""
+    """Small collectives of kinds of which a step has several, as one in each step: for `Evidence.scaled`."""
     own = calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value)
     steps, found = lane.steps.height, [own.clear().with_columns(factor=pl.lit(1.0), kept=pl.lit(1.0))]
     for part in own.partition_by("collective"):
@@ -122,7 +102,7 @@ SLOW_LINK = Threshold(
 
 
 def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
-    """Large collectives on a link as fast as it could be: for `scaled`."""
+    """Large collectives on a link as fast as it could be: for `Evidence.scaled`."""
     own = calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)
     rate, link = _rate(own), bandwidth_between_ranks(e)[0]
     factor = rate / (REACHABLE_LINK.value * link) if rate < SLOW_LINK.value * link else 1.0
@@ -130,11 +110,11 @@ def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
 
 
 def _merged(e: Evidence) -> Change:
-    return scaled(e, lambda lane: small_messages_of(e, lane))
+    return e.scaled(lambda lane: small_messages_of(e, lane))
 
 
 def _on_fast_link(e: Evidence) -> Change:
-    return scaled(e, lambda lane: slow_messages_of(e, lane))
+    return e.scaled(lambda lane: slow_messages_of(e, lane))
 
 
 def small_messages(e: Evidence) -> list[Cause]:
@@ -192,7 +172,8 @@ def exposed_communication(e: Evidence) -> list[Cause]:
     without communication, but for waiting for ranks that are late, and with kernels that ran beside it as fast as alone
     (analysis/diagnosis/evidence/contention.py): as far as compute could hide it, and half of the
     rest, for messages can be halved (bf16) or sent half as often; of local SGD what averaging every eighth step (or
-    half as often) leaves out, and of a script's DDP all but that of one of its passes. All of it is the interval's
+    half as often) leaves out, and of a script's DDP all but that of one of its passes, with what
+    DDP copies to and from its buckets. All of it is the interval's
     upper end."""
     if not communicates(e):
         return []
@@ -204,8 +185,9 @@ def exposed_communication(e: Evidence) -> list[Cause]:
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     value = whole * (1 - periods / max(8, 2 * periods) if periods else hidden + (1 - hidden) / 2)
     share = Share(value, value / 2, whole)
-    if e.passes > 1 and periods is None and any("DistributedDataParallel" in rank.places for rank in e.results):
-        value = whole * (1 - 1 / e.passes)  # a script that averages in each of its passes
+    if e.passes > 1 and periods is None and _averages(e):  # a script that averages in each of its passes
+        silent = compose(silent, e.scaled(_bucketing))
+        value = e.gain(*first, then=silent).value * (1 - 1 / e.passes)
         share = replayed(value)
     facts = [
         Fact("communication", float(e.length(_all).mean()) / 1e6, "ms a step", "collectives"),
@@ -227,8 +209,23 @@ def exposed_communication(e: Evidence) -> list[Cause]:
 
 def _silent(e: Evidence) -> Change:
     """Nothing is sent, and kernels do not share their device with what sends."""
-    beside = scaled(e, lambda lane: slowdowns(lane).with_columns(factor=1 / pl.col("slowdown"), kept=pl.lit(1.0)))
+    beside = e.scaled(lambda lane: slowdowns(lane).with_columns(factor=1 / pl.col("slowdown"), kept=pl.lit(1.0)))
     return compose(beside, changes.without_communication)
+
+
+def _bucketing(lane: Lane) -> pl.DataFrame:
+    """What DDP copies to its buckets, divided by the number of ranks, and from them: of the backward threads, which
+    launch its collectives, copies on the device and products (torch/csrc/distributed/c10d/reducer.cpp)."""
+    threads = lane.own["kernels"].filter(pl.col("category").cast(pl.String) == "communication")["thread"].unique()
+    copies = lane.own["copies"].filter(pl.col("direction") == "DtoD")
+    products = lane.own["kernels"].filter(pl.col("name").cast(pl.String).str.contains(r"UnaryFunctor<.*MulFunctor"))
+    both = pl.concat([rows.select("device", "stream", "start_ns", "thread") for rows in (copies, products)])
+    return both.filter(pl.col("thread").is_in(threads.implode())).with_columns(factor=pl.lit(0.0), kept=pl.lit(0.0))
+
+
+def _averages(e: Evidence) -> bool:
+    """Whether a script's gradients are averaged by DDP."""
+    return any("DistributedDataParallel" in rank.places for rank in e.results)
 
 
 def _all(lane: Lane) -> intervals.Intervals:
@@ -243,7 +240,7 @@ def _less(e: Evidence) -> list[remedies.Change]:
     if e.point is None:
         return []
     if e.point.workload == "command":
-        if not any("DistributedDataParallel" in rank.places for rank in e.results):
+        if not _averages(e):
             return []
         return [{"no_sync": True}, {"comm_hook": "bf16"}] if e.passes > 1 else [{"comm_hook": "bf16"}]
     return [

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from analysis.diagnosis.cause import Cause, Fact, list_cause
 from analysis.diagnosis.causes import memory_management
 from analysis.diagnosis.causes.rule import Rule
-from analysis.diagnosis.evidence import batch, pauses
+from analysis.diagnosis.evidence import batch, optimizer, pauses
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals
 from analysis.diagnosis.replay import changes
-from analysis.diagnosis.thresholds import BATCH_GROWTH
+from analysis.diagnosis.thresholds import BATCH_GROWTH, SMALL_FILL
 
 CAUSE = "insufficient_parallelism"
 GRAPHS = {"cuda_graph": True}
@@ -19,9 +23,12 @@ def launch_bound(e: Evidence) -> list[Cause]:
     """The GPU is idle because the launching thread has not launched yet. The steps again, with launches as cheap as in
     a captured CUDA graph: on top of what is gained where the thread does not wait for batches, for the device or for
     memory, and does no other work. A graph may leave some launches out: three quarters are the interval's lower
-    end."""
+    end. What an optimizer gives that goes over its tensors one by one stands apart: with a fused one as it does here
+    (analysis/diagnosis/evidence/optimizer.py)."""
+    found = _optimizer(e)
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
-    first = (changes.without_loading, changes.without_waits, changes.without_allocations, copies)
+    fused = tuple(cause.change for cause in found if cause.change is not None)
+    first = (*fused, changes.without_loading, changes.without_waits, changes.without_allocations, copies)
     after = (first, (*first, changes.without_other_work))  # other work that is hidden must not hide launches
     share = max((e.gain(*made, then=changes.without_launches) for made in after), key=lambda share: share.value)
     count, took = e.what_if.calls_a_step(e.what_if.launching)
@@ -32,7 +39,7 @@ def launch_bound(e: Evidence) -> list[Cause]:
             "graphs (TORCH_LOGS=graph_breaks)"
         )
     larger = proposals.larger_batch(e.point, e.growth)
-    return list_cause(
+    return found + list_cause(
         CAUSE,
         "launch_bound",
         share.times(0.75),
@@ -48,6 +55,25 @@ def launch_bound(e: Evidence) -> list[Cause]:
         change=changes.compose(
             changes.without_other_work, changes.without_launches
         ),  # what both give and neither alone
+    )
+
+
+def _optimizer(e: Evidence) -> list[Cause]:
+    """An optimizer that goes over its tensors one by one."""
+    if not any(map(optimizer.is_looped, e.lanes)):
+        return []
+    change = e.scaled(optimizer.fused)
+    count = np.mean([lane.summed(optimizer.kernels(lane)["start_ns"]).mean() for lane in e.lanes])
+    return list_cause(
+        CAUSE,
+        "launch_bound",
+        e.gain(change),
+        "none",
+        method="the steps replayed with an optimizer that takes many tensors at once",
+        advice="a fused optimizer (fused=True, or foreach=True), which takes many tensors at once",
+        remedy=proposals.choose(e.point, {"optimizer_kernels": "fused"}, {"optimizer_kernels": "foreach"}),
+        evidence=[Fact("kernels of the optimizer", float(count), "a step", "kernels")],
+        change=change,
     )
 
 
@@ -97,7 +123,13 @@ def small_batch(e: Evidence) -> list[Cause]:
     """Kernels have fewer blocks than the GPU has SMs, and the batch is small. Their time, times the share of SMs
     without a block: a larger batch fills these in the same time. And the gaps between kernels that were launched in
     time (idle_between), x (1 - 1/`batch_growth`), and the optimizer's kernels, x (1 - 1/room for a larger batch), for
-    a larger batch has as many. Of the time a sample."""
+    a larger batch has as many. Of the time a sample. Where a step has several passes that leave most of the GPU
+    idle, and memory has room, as many of them in one: the steps again, with these as one pass whose kernels have as
+    many blocks."""
+    if (together := min(e.passes, e.room)) > 1 and batch.mean_fill(e) * e.share(
+        e.part("compute")
+    ).value < SMALL_FILL.value:
+        return _merged(e, together)
     if not batch.is_small(e):
         return []
     between = e.part("idle_between")
@@ -119,6 +151,35 @@ def small_batch(e: Evidence) -> list[Cause]:
         advice="enlarge the batch of a forward pass",
         remedy=change,
         evidence=facts,
+    )
+
+
+def _merged(e: Evidence, together: int) -> list[Cause]:
+    """Passes of a step that could be one."""
+    change = e.scaled(lambda lane: batch.merged(lane, together))
+    return list_cause(
+        CAUSE,
+        "small_batch",
+        e.gain(change),
+        "none",
+        method=f"the steps replayed with {together} passes in one",
+        advice=f"let each pass have {together} times the samples, and accumulate less often",
+        remedy=_fewer_passes(e, together),
+        evidence=[*fill(e), Fact("forward passes of a step", e.passes, "", "ranks")],
+        change=change,
+    )
+
+
+def _fewer_passes(e: Evidence, together: int) -> dict[str, Any]:
+    """The setting, where the point has one: as many samples a step."""
+    if e.point is None or e.point.grad_accum is None or e.point.micro_batch is None:
+        return {}
+    if e.point.grad_accum % together:
+        return {}
+    return dict(
+        proposals.choose(
+            e.point, {"micro_batch": e.point.micro_batch * together, "grad_accum": e.point.grad_accum // together}
+        )
     )
 
 

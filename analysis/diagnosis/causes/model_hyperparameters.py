@@ -79,7 +79,7 @@ def recompute_or_unfused(e: Evidence) -> list[Cause]:
     """Work that need not be done. Recomputation: activation checkpointing while memory is half empty, its share of the
     hardware FLOPs, of the compute time; of a script the time of forward kernels that a backward pass runs again
     (analysis/diagnosis/evidence/recomputation.py). Attention that is not fused: its softmax and what is elementwise
-    next to it, of which three quarters are the lower end. Kernels that a compiler would fuse: of neighbours all but the
+    next to it, and half of the products beside these. Kernels that a compiler would fuse: of neighbours all but the
     longest (analysis/diagnosis/evidence/kernel_savings.py), three quarters of that; a quarter is the lower end, for
     compilers may give little. Of both, what is fused away is not launched, either."""
     again = recomputed_share(e)
@@ -131,7 +131,7 @@ def _scores(e: Evidence) -> list[Cause]:
     return list_cause(
         CAUSE,
         "recompute_or_unfused",
-        e.gain(e.faster("scores")).times(0.75),
+        e.gain(e.faster("scores")),
         "compute",
         method="time of attention's softmax and of the elementwise kernels next to it",
         advice="use fused attention",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from analysis.diagnosis.evidence import optimizer
 from analysis.diagnosis.evidence.evidence import Evidence, Floats
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.thresholds import SMALL_FILL, SMALL_IMAGES, SMALL_TOKENS
 from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
-from analysis.metrics.steps import selection
+
+OVER_WEIGHTS = ("memory", "elementwise")
+"""In a small pass these are mostly casts of weights and sums of their gradients, of which a large pass has as many."""
 
 
 def is_small(e: Evidence) -> bool:
@@ -35,10 +38,16 @@ def optimizer_saving(e: Evidence) -> Floats:
 
 
 def _optimizer(lane: Lane) -> Intervals:
-    kernels = lane.own["kernels"]
-    named = pl.col("category").cast(pl.String) == "optimizer"
-    launched = kernels["launch_ns"].fill_null(-1).to_numpy()
-    stepping = selection.pass_time(lane.events["nvtx"], "(?i)optimizer")
-    inside = pl.Series(intervals.length_before(stepping, launched + 1) > intervals.length_before(stepping, launched))
-    own = kernels.filter((named | inside) & (pl.col("category").cast(pl.String) != "communication"))
-    return intervals.intersect(lane.sets["compute"], intervals.union(own.select("start_ns", "end_ns").to_numpy()))
+    spans = optimizer.kernels(lane).select("start_ns", "end_ns").to_numpy()
+    return intervals.intersect(lane.sets["compute"], intervals.union(spans))
+
+
+def merged(lane: Lane, passes: int) -> pl.DataFrame:
+    """What is left of a lane's kernels where so many forward and backward passes become one of as many samples, for
+    `Evidence.scaled`: one launch of all; what goes over weights is done once, and kernels that had too few blocks for
+    the GPU run with more of them. The optimizer's stay."""
+    own = lane.own["kernels"].filter(pl.col("category").cast(pl.String) != "communication")
+    own = own.join(optimizer.kernels(lane), on=["device", "stream", "start_ns"], how="anti")
+    filled = pl.col("est_sm_efficiency").fill_null(1.0).clip(1 / passes, 1.0)
+    over_weights = pl.col("category").cast(pl.String).is_in(OVER_WEIGHTS)
+    return own.with_columns(factor=pl.when(over_weights).then(1 / passes).otherwise(filled), kept=pl.lit(1 / passes))

@@ -157,31 +157,51 @@ class Evidence:
         return replayed(min(1.0, float(amount.mean()) / self.step_ns))
 
     @functools.cached_property
-    def _savings(self) -> list[pl.DataFrame]:
+    def _savings(self) -> dict[tuple[int, int | None], pl.DataFrame]:
         """What each kernel of each lane could save (analysis/diagnosis/evidence/kernel_savings.py)."""
-        return [
-            kernel_savings.lane_savings(lane, self.device_name(lane), self.passes, self.compiled) for lane in self.lanes
-        ]
+        return {
+            (lane.rank, lane.device): kernel_savings.lane_savings(
+                lane, self.device_name(lane), self.passes, self.compiled
+            )
+            for lane in self.lanes
+        }
 
     @functools.cached_property
     def kernels(self) -> dict[str, Floats]:
         """What kernels could save, by kind (lanes, steps), ns."""
-        found = {id(lane): own for lane, own in zip(self.lanes, self._savings, strict=True)}
-        return {
-            kind: self.of_lanes(lambda lane, k=kind: lane.summed(found[id(lane)]["start_ns"], found[id(lane)][k]))  # type: ignore[misc]
-            for kind in kernel_savings.KINDS
-        }
+
+        def of_lane(lane: Lane, kind: str) -> Floats:
+            own = self._savings[lane.rank, lane.device]
+            return lane.summed(own["start_ns"], own[kind])
+
+        return {kind: self.of_lanes(functools.partial(of_lane, kind=kind)) for kind in kernel_savings.KINDS}
 
     def faster(self, kind: str) -> Change:
         """Kernels take as long as without what they could save of this kind; those of which nothing is left are not
         launched."""
-        frame = self.what_if.graph.work.frame
-        saved = pl.concat([own.select(*KEYS, "alone", saved=kind) for own in self._savings]).unique(KEYS, keep="first")
-        own = frame.select(KEYS).join(saved, on=KEYS, how="left", maintain_order="left").fill_null(0.0)
-        ns, alone = own["saved"].to_numpy(), own["alone"].to_numpy()
-        factor = np.clip(1 - ns / np.maximum(1, self.what_if.graph.work.duration), 0.0, 1.0)
-        gone = (ns > 0) & (ns >= (1 - GONE) * alone)
-        return lambda graph: with_messages(graph, factor, np.where(gone, 0.0, 1.0))
+        gone = (pl.col(kind) > 0) & (pl.col(kind) >= (1 - GONE) * pl.col("alone"))
+        return self.scaled(
+            lambda lane: self._savings[lane.rank, lane.device].with_columns(
+                factor=1 - pl.col(kind) / pl.col("took"), kept=pl.when(gone).then(0.0).otherwise(1.0)
+            )
+        )
+
+    def scaled(self, alike: Callable[[Lane], pl.DataFrame]) -> Change:
+        """A change of work. `alike`: of a lane, rows of device, stream and start_ns with `factor`, of the time that
+        each of them takes, and `kept`, the share of them that is still launched."""
+        rows = [
+            alike(lane).select(
+                pl.lit(lane.rank, dtype=pl.Int64).alias("rank"),
+                *(pl.col(name).cast(pl.Int64) for name in KEYS[1:]),
+                "factor",
+                "kept",
+            )
+            for lane in self.lanes
+        ]
+        changed = pl.concat(rows).unique(KEYS, keep="first")
+        found = self.what_if.graph.work.frame.select(KEYS).join(changed, on=KEYS, how="left", maintain_order="left")
+        factor, kept = (found[name].cast(pl.Float64).fill_null(1.0).to_numpy() for name in ("factor", "kept"))
+        return lambda graph: with_messages(graph, np.clip(factor, 0.0, 1.0), kept)
 
     @functools.cached_property
     def tenants(self) -> int:
@@ -245,14 +265,18 @@ class Evidence:
         return int(grown["alloc_retries"].sum())
 
     @functools.cached_property
-    def growth(self) -> int:
+    def room(self) -> int:
         """How many times as large a batch memory has room for, a power of two; 1 where that is not known, or where the
         allocator found none: what else is on the GPU is not in these numbers, nor is a limit of the process."""
         if self.memory is None or self.retries:
             return 1
         peak, whole = self.memory
-        times = min(BATCH_GROWTH.value, MEMORY_ROOM.value * whole / peak)
-        return int(2 ** max(0, math.floor(math.log2(times))))
+        return int(2 ** max(0, math.floor(math.log2(MEMORY_ROOM.value * whole / peak))))
+
+    @property
+    def growth(self) -> int:
+        """How many times as large a batch is proposed."""
+        return min(int(BATCH_GROWTH.value), self.room)
 
     @functools.cached_property
     def parts(self) -> dict[str, float]:

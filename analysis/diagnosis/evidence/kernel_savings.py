@@ -9,7 +9,8 @@ taken a later one does not see.
   device (fp64: of fp64).
 - recomputed: forward kernels that are run again in the backward pass (recomputation.py).
 - scores: softmax of attention that is not fused, and elementwise kernels, copies and casts next to it on its stream,
-  all of their time: fused attention writes no scores.
+  all of their time: fused attention writes no scores. The matrix products next to these, half of their time: they write
+  and read the scores, too, but fused attention still multiplies. One on each side, of a backward pass two.
 - unfused: other neighbours that are elementwise, copies, casts, normalisations or reductions. Fused into one kernel
   they would read and write once, which the longest of them does already: the others' time.
 - underfilled: what is left of a kernel with fewer blocks than SMs, times the share of SMs without one.
@@ -47,12 +48,16 @@ NOT_FUSIBLE = r"multi_tensor_apply|triton|nchwtonhwc|nhwctonchw|chunk_cat|split_
 """Of these categories, what is fused already or belongs to the optimizer or to sharding."""
 LONGEST_CHAIN = 8
 """Neighbours beyond so many are of several fused kernels: optimizers and casts go over parameters one by one."""
+LOSS = r"(?i)nll|logsoftmax|cross_?entropy|softmax_warp_(for|back)ward<.*, \d+, true"
+"""Of what is softmax or loss, a loss. The first flag of the warp kernel says that it takes the logarithm."""
+PRODUCTS_SAVED = 0.5
+"""Of products that write or read attention's scores: with heads of 64 they take twice as long as fused ones."""
 KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "unfused", "underfilled")
 
 
 def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) -> pl.DataFrame:
-    """What each kernel of the steps could save, ns, a column a kind, beside its rank, device, stream, start_ns and
-    `alone`, the time that it has for itself. `passes`: forward passes of a step."""
+    """What each kernel of the steps could save, ns, a column a kind, beside its device, stream, start_ns, the time that
+    it `took` and `alone`, what of that it has for itself. `passes`: forward passes of a step."""
     begins, ends = int(lane.steps["start_ns"].min()), int(lane.steps["end_ns"].max())  # type: ignore[arg-type]
     own = lane.own["kernels"].filter(
         pl.col("category").cast(pl.String) != "communication",
@@ -60,10 +65,7 @@ def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) ->
     )
     compute = intervals.total(lane.sets["compute"])
     found = savings(own, compute, passes * lane.steps.height, device, compiled)
-    keys = own.select(
-        pl.lit(lane.rank, dtype=pl.Int64).alias("rank"),
-        *(pl.col(n).cast(pl.Int64) for n in ("device", "stream", "start_ns")),
-    )
+    keys = own.select("device", "stream", "start_ns", took=(pl.col("end_ns") - pl.col("start_ns")).clip(1))
     return keys.with_columns(**{kind: pl.Series(amount) for kind, amount in found.items()})
 
 
@@ -128,8 +130,8 @@ def _without_tensor_cores(kernels: pl.DataFrame, device: str | None) -> Floats:
 @dataclass(frozen=True)
 class Chains:
     """Kernels that follow each other on a stream and could be one. `order`: of the kernels by stream and start;
-    `chain`: the number of each one's, in this order; `fusible`: likewise; `scores`: 1 for those that write or read
-    attention's scores, in the kernels' own order."""
+    `chain`: the number of each one's, in this order; `fusible`: likewise; `scores`: the share that kernels which write
+    or read attention's scores would save, in the kernels' own order."""
 
     order: npt.NDArray[np.int64]
     chain: npt.NDArray[np.int64]
@@ -139,7 +141,7 @@ class Chains:
     @classmethod
     def of(cls, kernels: pl.DataFrame, passes: int) -> Chains:
         category = kernels["category"].cast(pl.String)
-        softmax = (category == "softmax_loss").to_numpy()
+        softmax = (category == "softmax_loss").to_numpy() & (_is(kernels, LOSS) == 0)
         path = kernels["nvtx_path"].cast(pl.String).fill_null("")
         excluded = (_is(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
         fusible = category.is_in(FUSIBLE).to_numpy() & ~excluded
@@ -150,8 +152,15 @@ class Chains:
         change = np.append(True, (own[1:] != own[:-1]) | (stream[1:] != stream[:-1]))[: len(own)]
         run = np.cumsum(change)
         place = np.arange(len(run)) - np.flatnonzero(change)[run - 1]
+        within = own & np.isin(run, run[of_attention[order]])
+        products = category.is_in(sorted(kernel_class.MATRIX)).to_numpy()[order]
+        backward = _is(kernels, r"(?i)backward")[order] > 0
+        beside = products & _neighbours(within, stream)
+        beside |= products & _neighbours(
+            beside & _neighbours(within & np.isin(run, run[within & backward]), stream), stream
+        )
         scores = np.zeros(len(run))
-        scores[order] = own & np.isin(run, run[of_attention[order]])
+        scores[order] = np.where(within, 1.0, PRODUCTS_SAVED * beside)
         return cls(order, run * (len(run) + 1) + place // LONGEST_CHAIN, own, scores)
 
     def saved(self, took: Floats) -> Floats:
@@ -163,3 +172,12 @@ class Chains:
         out = np.zeros(len(took))
         out[self.order] = each.to_numpy()
         return out
+
+
+def _neighbours(chosen: npt.NDArray[np.bool_], stream: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Kernels right before or after chosen ones of their stream. Both arrays: by stream and start."""
+    same = stream[1:] == stream[:-1]
+    out = np.zeros(len(chosen), bool)
+    out[:-1] |= chosen[1:] & same
+    out[1:] |= chosen[:-1] & same
+    return out

@@ -98,10 +98,11 @@ def test_neighbours_that_could_be_one_kernel(tmp_path):
     assert causes(of(tmp_path / "b", make, settings={**IMAGE, "compile": "default"})).keys() == {"missing_counters"}
 
 
-@pytest.mark.parametrize(("layers", "share"), [(4, 0.6), (1, 0.075)])
+@pytest.mark.parametrize(("layers", "share"), [(4, 0.75), (1, 0.075)])
 def test_what_is_next_to_the_softmax_of_written_out_attention_goes_with_it(tmp_path, layers, share):
-    """Between products of 0.5 ms, additions on either side of a softmax: all 6 ms. One softmax alone is the loss's: of
-    the three kernels in a row two, of which three quarters."""
+    """Between products of 0.5 ms, additions on either side of a softmax: all 6 ms, and half of the products beside these,
+    the last of which takes 1 ms. One softmax alone is the loss's: of the three kernels in a row two, of which three
+    quarters."""
     softmax = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 11, false, false>(x)"
 
     def make(run, start):
@@ -114,6 +115,32 @@ def test_what_is_next_to_the_softmax_of_written_out_attention_goes_with_it(tmp_p
 
     found = shares(of(tmp_path, make, settings=IMAGE)).get("recompute_or_unfused", 0.0)
     assert found == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("softmax", "share"),
+    [
+        ("void (anonymous namespace)::softmax_warp_backward<float, float, float, 11, false, false>(x)", 0.3),
+        ("void (anonymous namespace)::softmax_warp_backward<float, float, float, 11, true, false>(x)", 0.0),
+        ("void at::native::cunn_SoftMaxBackward<4, float, float, float, LogSoftMaxBackwardEpilogue>(x)", 0.0),
+    ],
+)
+def test_backward_attention_has_two_products_on_each_side_and_a_loss_none(tmp_path, softmax, share):
+    """Four times in a step: two products, a softmax and two products of 0.1 ms, then 1 ms of something else: 0.3 ms each
+    are of the scores. Softmaxes with a logarithm are of losses, however many there are."""
+
+    def make(run, start):
+        at = start
+        for _ in range(4):
+            for name in (GEMM, GEMM, softmax, GEMM, GEMM):
+                run.kernel(at, at + MS // 10, name, start)
+                at += MS // 10
+            run.kernel(at, at + MS, "an unknown kernel", start)
+            at += MS
+        run.kernel(at, start + STEP, "an unknown kernel", start)
+
+    found = of(tmp_path, make, settings=IMAGE)
+    assert float(found.kernels["scores"].mean()) / MS == pytest.approx(4 * share, abs=0.01)
 
 
 @pytest.mark.parametrize(("batch", "kind"), [(8, "small_batch"), (64, "low_occupancy")])
