@@ -2,6 +2,7 @@
 
 import pytest
 
+from analysis.diagnosis import verdict
 from tests.analysis.diagnosis.diagnosed import ADD, FP32, GEMM, IMAGE, MS, STEP, US, busy, causes, of, shares, timed
 
 
@@ -100,8 +101,8 @@ def test_neighbours_that_could_be_one_kernel(tmp_path):
 
 @pytest.mark.parametrize(("layers", "share"), [(4, 0.75), (1, 0.075)])
 def test_what_is_next_to_the_softmax_of_written_out_attention_goes_with_it(tmp_path, layers, share):
-    """Between products of 0.5 ms, additions on either side of a softmax: all 6 ms, and half of the products beside these,
-    the last of which takes 1 ms. One softmax alone is the loss's: of the three kernels in a row two, of which three
+    """Between products of 0.5 ms, additions on either side of a softmax: all 6 ms, and half of the products beside
+    them, the last of which takes 1 ms. One softmax alone is the loss's: of the three kernels in a row two, of which three
     quarters."""
     softmax = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 11, false, false>(x)"
 
@@ -126,8 +127,8 @@ def test_what_is_next_to_the_softmax_of_written_out_attention_goes_with_it(tmp_p
     ],
 )
 def test_backward_attention_has_two_products_on_each_side_and_a_loss_none(tmp_path, softmax, share):
-    """Four times in a step: two products, a softmax and two products of 0.1 ms, then 1 ms of something else: 0.3 ms each
-    are of the scores. Softmaxes with a logarithm are of losses, however many there are."""
+    """Four times in a step: two products, a softmax and two products of 0.1 ms, then 1 ms of something else: 0.3 ms of
+    each are of the scores. Softmaxes with a logarithm are of losses, however many there are."""
 
     def make(run, start):
         at = start
@@ -190,3 +191,41 @@ def test_room_for_a_larger_batch_saves_optimizer_time(tmp_path):
     e = of(tmp_path, make, settings={**IMAGE, "compile": "default"}, results=[facts], record=hosts)
     assert shares(e) == {"memory_headroom": round(0.4 * 7 / 8, 3)}
     assert causes(e)["memory_headroom"].remedy == {"micro_batch": 512}
+
+
+@pytest.mark.parametrize(("name", "found"), [(ADD, True), ("multi_tensor_apply_kernel<x>", False)])
+def test_an_optimizer_that_is_not_fused_stands_apart_from_other_launches(tmp_path, name, found):
+    """4 ms of products, then 200 kernels of 10 us of the optimizer, one each 30 us. Of 200 launches 4 are left, and of
+    6 ms 200 x (3.5 us and 2 us between two kernels)."""
+
+    def make(run, start):
+        busy(run, start, 4 * MS)
+        begin = run.free
+        for number in range(200):
+            at = start + 4 * MS + number * 30 * US
+            run.kernel(at, at + 10 * US, name, at=at - 20 * US)
+        run.range("Optimizer.step#AdamW.step", begin, run.free)
+
+    causes = [cause for cause in verdict.judge(of(tmp_path, make)).causes if cause.kind == "launch_bound"]
+    fused = [cause for cause in causes if cause.remedy == {"optimizer_kernels": "fused"}]
+    assert len(causes) == 1 and bool(fused) == found
+    if found:
+        assert fused[0].share == pytest.approx(0.6 - 0.2 * 0.55, abs=0.01)
+
+
+@pytest.mark.parametrize(("memory", "share"), [(1_000_000_000, 0.87), (120_000_000_000, None)])
+def test_several_small_passes_could_be_one_where_memory_has_room(tmp_path, memory, share):
+    """Eight passes of ten products with a block for every fourth SM, one each 125 us; merged, an eighth of the launches
+    is left, and of each product a quarter."""
+
+    def make(run, start):
+        for at in range(start, start + STEP, 125 * US):
+            run.kernel(at + 105 * US, at + 125 * US, at=at + 90 * US, blocks=33)
+
+    results = [{"passes": 8, "peak_reserved_bytes": memory}]
+    record = {"hosts": [{"gpus": [{"memory_bytes": 150_000_000_000}]}]}
+    found = causes(of(tmp_path, make, results=results, record=record))
+    merged = found.get("small_batch")
+    assert (merged is not None and "8 passes in one" in merged.method) == (share is not None)
+    if merged is not None and share is not None:
+        assert merged.share == pytest.approx(share, abs=0.02) and "8 times the samples" in merged.advice
