@@ -101,8 +101,8 @@ def test_neighbours_that_could_be_one_kernel(tmp_path):
 
 @pytest.mark.parametrize(("layers", "share"), [(4, 0.75), (1, 0.075)])
 def test_what_is_next_to_the_softmax_of_written_out_attention_goes_with_it(tmp_path, layers, share):
-    """Between products of 0.5 ms, additions on either side of a softmax: all 6 ms, and half of the products beside
-    them, the last of which takes 1 ms. One softmax alone is the loss's: of the three kernels in a row two, of which three
+    """Between products of 0.5 ms, additions on either side of a softmax: all 6 ms, and half of the products next to
+    them, the last of which takes 1 ms. One softmax alone is of the loss: of three kernels in a row two, of which three
     quarters."""
     softmax = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 11, false, false>(x)"
 
