@@ -26,12 +26,12 @@ from jobs.record.record import Record
 def collect(
     sweep: Mapping[str, Any], derived: Path, diagnoses: Path | None = None, rounds: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, pl.DataFrame]:
-    """All tables of a sweep ({"name", "points": [{"point_id", "settings"}]}), and of the points that its rounds of
-    remedies add (jobs/sweep/rounds.py). `diagnoses`: folder of the points' diagnoses, POINT_ID.json."""
+    """All tables of a sweep ({"name", "points": [{"point_id", "settings"}]}), and of the points that its rounds
+    add (jobs/sweep/rounds.py). `diagnoses`: folder of the points' diagnoses, POINT_ID.json."""
     listed = {point["point_id"]: (point, None) for point in sweep["points"]}
     for one in rounds:
         for point in one["points"]:
-            listed.setdefault(point["point_id"], (point, one["round"]))
+            listed.setdefault(point["point_id"], (point, one["round"] if "trials" in one else None))
     ids = list(listed)
     frames = {name: concatenate(name, ids, derived) for name in tables.TABLES if name not in tables.SWEEP_TABLES}
     have = set(frames["points"]["point_id"])
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("sweep", type=Path, help="JSON file of the sweep's name and points")
     parser.add_argument("--derived", type=Path, required=True, help="folder of the points' tables")
     parser.add_argument("--diagnoses", type=Path, help="folder of the points' diagnoses")
-    parser.add_argument("--rounds", type=Path, nargs="*", default=[], help="JSON files of the rounds of remedies")
+    parser.add_argument("--rounds", type=Path, nargs="*", default=[], help="JSON files of its rounds")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the tables to")
     args = parser.parse_args(argv)
     sweep, *rounds = (json.loads(path.read_text()) for path in (args.sweep, *args.rounds))

@@ -1,9 +1,10 @@
 """One point: ranks up, watched, down; timed, then traced, then the control where one is asked for; the record last.
 
-    python -m jobs.launch.launch results/demo/points/<id> --sweep results/demo/sweep.json [--stall-s 300]
+    python -m jobs.launch.launch results/demo/points/<id> ... --sweep results/demo/sweep.json [--stall-s 300]
 
-Ends with 0 when a record was written, whatever the record says: a failed point is a result, and the sweep goes on. Ends
-with 130 and without a record where somebody stopped it.
+Several points are those of a block (jobs/sweep/design.py): one after the other, and the record of the first one last,
+so that it stands for all. Ends with 0 when a record was written, whatever the record says: a failed point is a result,
+and the sweep goes on. Ends with 130 and without a record where somebody stopped it.
 """
 
 from __future__ import annotations
@@ -230,8 +231,8 @@ def launch(
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="jobs.launch.launch", description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--sweep", type=Path, required=True, help="sweep.json, which holds the point of this folder")
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--sweep", type=Path, required=True, help="sweep.json, which holds the points of these folders")
     parser.add_argument("--stall-s", type=float, default=300.0)
     parser.add_argument("--timeout-s", type=float, default=3600.0)
     return parser.parse_args()
@@ -242,30 +243,35 @@ def main() -> int:
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda n, _: signals.append(n))
-    folder: Path = args.folder
     try:
         listed = load_json(args.sweep, PointList)
-        job = listed.job(folder.name)
+        block = [(folder, listed.job(folder.name)) for folder in args.folders]
     except (FormatError, LookupError) as error:
         print(f"{args.sweep}: {error}" if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
-    try:
-        record = measure(
-            folder, job, watchdog.Limits(args.stall_s, args.timeout_s), lambda: bool(signals), listed.alert
-        )
-    except OSError as error:
-        if not is_disk_full(error):
-            raise
-        print(f"{folder}: {error.strerror}", file=sys.stderr)
-        return 1
-    print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip())
-    return 130 if record.status == "cancelled" else 0
+    limits = watchdog.Limits(args.stall_s, args.timeout_s)
+    records: list[Record] = []
+    for folder, job in block:
+        try:
+            records.append(measure(folder, job, limits, lambda: bool(signals), listed.alert))
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            print(f"{folder}: {error.strerror}", file=sys.stderr)
+            return 1
+        record = records[-1]
+        print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip(), flush=True)
+        if record.status == "cancelled":
+            return 130
+    for (folder, _), record in reversed([*zip(block, records, strict=True)]):
+        publish(folder, record)
+    return 0
 
 
 def measure(
     folder: Path, job: Job, limits: watchdog.Limits, stopped: Callable[[], bool], alert: Alert | None
 ) -> Record:
-    """The point's record, measured now unless it is already; written unless somebody stopped the point."""
+    """The point's record, measured now unless it is already."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         # an orphan of a killed run may still be measuring this point: wait for it rather than disturb it
@@ -276,12 +282,15 @@ def measure(
             if record.status == "ok":
                 write_record(folder / MEASURED, record)
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-        # What was stopped is no result: without a record, the same command runs the point again.
-        # Where the lock does not reach every node, a later attempt may be under way: its word counts.
-        latest = record.status == "ok" or count_attempts(folder) <= (record.attempt or 0)
-        if record.status != "cancelled" and latest:
-            write_record(folder / "record.json", record)
     return record
+
+
+def publish(folder: Path, record: Record) -> None:
+    """Write the record. What was stopped is no result: without a record, the same command runs the point again."""
+    # Where the lock does not reach every node, a later attempt may be under way: its word counts.
+    latest = record.status == "ok" or count_attempts(folder) <= (record.attempt or 0)
+    if record.status != "cancelled" and latest:
+        write_record(folder / "record.json", record)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ import shutil
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 from jobs.point.point import Point
 from jobs.record.json_files import read_json, write_json
 from jobs.record.record import Record, ending
-from jobs.sweep import rounds
+from jobs.sweep import design, rounds
 from jobs.sweep.sweep import Sweep
 
 LEAST_BYTES = 1 << 20
@@ -66,18 +66,43 @@ class Run:
             "name": self.sweep.name,
             "alert": dataclasses.asdict(self.sweep.alert),
             "points": [{"point_id": point.id, "settings": point.settings()} for point in self.sweep.points],
-        }
+        } | self._design()
         path = self.folder / "sweep.json"
         if read_json(path, dict) != content:  # left alone when it is right, so that nothing is rebuilt for its date
             write_json(path, content)
 
+    def _design(self) -> dict[str, Any]:
+        """What the rounds of repeats go by, where there are any."""
+        if self.sweep.design.precision is None:
+            return {}
+        shown = [pair for pair in self.sweep.pairs if pair.not_shown is None]
+        joined = zip(shown, design.pair_ids(shown), strict=True)
+        return {
+            "design": dataclasses.asdict(self.sweep.design),
+            "pairs": [{"name": pair.name, "without": one, "with": other} for pair, (one, other) in joined],
+        }
+
     @functools.cached_property
     def own(self) -> dict[str, Point]:
-        """The sweep's points by id."""
+        """The sweep's points by id, without those that rounds add."""
         return {point.id: point for point in self.sweep.points}
 
+    @functools.cached_property
+    def queues(self) -> dict[str, tuple[Point, ...]]:
+        """The points of each block, by the id of the one that leads it."""
+        return design.queues(self.sweep.points, self.sweep.pairs, self.sweep.design)
+
+    @functools.cached_property
+    def leaders(self) -> dict[str, str]:
+        """Of points that the job of another one runs, that one."""
+        return design.leaders(self.queues)
+
+    def queue(self, point_id: str) -> list[str]:
+        """Ids of the points that a point's job runs, itself first."""
+        return [point.id for point in self.queues[point_id]] if point_id in self.queues else [point_id]
+
     def point(self, point_id: str) -> Point:
-        """A point of the sweep, or of a round of remedies."""
+        """A point of the sweep, or of a round."""
         return self.own.get(point_id) or rounds.job_of(self.folder, point_id).point()
 
     def holder(self, point_id: str) -> Path:
@@ -85,10 +110,15 @@ class Run:
         yet."""
         return self.folder / "sweep.json" if point_id in self.own else rounds.holder(self.folder, point_id)
 
+    def started(self, upto: int | None = None) -> list[str]:
+        """Ids of the sweep's own points and of the starts that rounds added, or the first ones."""
+        return list(dict.fromkeys([*self.own, *rounds.added_ids(self.folder, "repeats", upto=upto)]))
+
     def remedied(self, upto: int | None = None) -> list[str]:
         """Ids of the points that rounds of remedies add to the sweep. Without `upto`, of all rounds so far: those that
         were measured."""
-        ids = [i for i in rounds.added_ids(self.folder, upto) if i not in self.own]
+        known = {*self.started()}
+        ids = [i for i in rounds.added_ids(self.folder, "remedies", upto=upto) if i not in known]
         return ids if upto is not None else [i for i in ids if self.record_path(i).exists()]
 
     def record_path(self, point_id: str) -> Path:

@@ -25,6 +25,7 @@ from jobs.point.settings.command import SWITCHES
 from jobs.point.settings.measuring import TRACE_RANKS_PATTERN
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]*\Z"
+PERCENT_PATTERN = r"^(?=.*[1-9])\d{1,2}(\.\d{1,2})?%\Z"
 KINDS = {
     "integer": "an integer",
     "number": "a finite number",
@@ -131,6 +132,16 @@ def _settings(scripts: bool) -> dict[str, Any]:
     return own | {name: {"if": {"type": "null"}, "else": own[name]} for name in (*SWITCHES, "no_sync")}
 
 
+_PRECISION = _map(
+    {
+        "half_width": {"type": "string", "pattern": PERCENT_PATTERN},
+        "least": {"type": "integer", "minimum": 3},
+        "most": {"type": "integer", "minimum": 3, "maximum": 1000},
+    },
+    required=["half_width", "least", "most"],
+)
+
+
 @functools.cache
 def schema(scripts: bool = False) -> dict[str, Any]:
     """JSON schema of a sweep file, from the settings of a point. `scripts`: its points are scripts of the user's own,
@@ -154,6 +165,7 @@ def schema(scripts: bool = False) -> dict[str, Any]:
         "exclude": many(every),
         "repeats": whole,
         "remedy_rounds": whole,
+        "design": _map({"seed": {"type": "integer", "minimum": 0}, "precision": _PRECISION}),
         "resources": _map({"timeout_min": whole, "stall_s": whole}),
         "alert": _map(
             {
@@ -243,6 +255,8 @@ def _what(error: ValidationError, limit: Any) -> str:
             return f"{value} is not more than {limit}"
         case "pattern" if limit == NAME_PATTERN:
             return f"{value} is not made of a-z, 0-9, _ and -, starting with a letter or digit"
+        case "pattern" if limit == PERCENT_PATTERN:
+            return f"{value} is not a percentage above 0%, as 2%"
         case "pattern" if limit == TRACE_RANKS_PATTERN:
             return f"{value} is not all, first-per-node or ranks with commas and without leading zeros (0,3)"
         case "pattern":

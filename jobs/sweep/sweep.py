@@ -22,6 +22,7 @@ from jobs.point.reason import Source
 from jobs.sweep import code
 from jobs.sweep import pairs as pairing
 from jobs.sweep.alert import Alert
+from jobs.sweep.design import LOOKS, Design, Precision, even
 from jobs.sweep.file import SweepError, read
 from jobs.sweep.pairs import Pair
 
@@ -42,7 +43,8 @@ class Resources:
 @dataclass(frozen=True)
 class Sweep:
     """A named set of points, each once, in the order of the file. remedy_rounds: how often the target `remedies` may
-    diagnose and change points. pairs: techniques, whose points are among the sweep's."""
+    diagnose and change points. pairs: techniques, whose points are among the sweep's. points: with a precision those of
+    the first look."""
 
     name: str
     points: tuple[Point, ...]
@@ -51,6 +53,12 @@ class Sweep:
     preset: str | None = None
     remedy_rounds: int = 1
     pairs: tuple[Pair, ...] = ()
+    design: Design = field(default_factory=Design)
+
+    @property
+    def repeat_rounds(self) -> int:
+        """How often starts may be added."""
+        return LOOKS - 1 if self.design.precision else 0
 
     def varying(self) -> tuple[str, ...]:
         """Names of the settings that differ between points, or between points of a workload for its own settings."""
@@ -110,7 +118,10 @@ def load(source: Path | Mapping[str, Any], preset: str | None = None) -> Sweep:
         raise SweepError(wrong)
     config = _Config(content, preset)
     parts = [*_parts(config), *_pair_parts(content)]
+    design = _design(config)
     repeats = config.value("repeats", 1)
+    if design.precision:
+        repeats = design.precision.least if not content.get("pairs") else even(design.precision.least)
     _refuse_too_many(parts, repeats)
 
     errors = [error for part in parts for error in _find_misplaced(part)]
@@ -126,7 +137,22 @@ def load(source: Path | Mapping[str, Any], preset: str | None = None) -> Sweep:
     alert = Alert(**config.map("alert"))
     rounds = config.value("remedy_rounds", 1)
     own = tuple(point for point, _ in points.values())
-    return Sweep(content["name"], own, resources, alert, preset, rounds, pairing.pairs(content))
+    return Sweep(content["name"], own, resources, alert, preset, rounds, pairing.pairs(content), design)
+
+
+def _design(config: _Config) -> Design:
+    """The order of the points and the precision that they are to reach. Raises SweepError."""
+    given = config.map("design")
+    precision = given.get("precision")
+    if precision is None:
+        return Design(given.get("seed"))
+    path = config.path("design", "precision")
+    if config.value("repeats", None) is not None:
+        raise SweepError([f"{config.path('repeats')}: {path} counts the starts; expected one of the two"])
+    made = Precision(float(precision["half_width"].rstrip("%")) / 100, precision["least"], precision["most"])
+    if made.least > made.most:
+        raise SweepError([f"{path}.least: {made.least} is more than most, {made.most}"])
+    return Design(given.get("seed", 0), made)
 
 
 def _parts(config: _Config) -> Iterator[_Part]:

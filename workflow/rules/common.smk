@@ -30,8 +30,6 @@ deployed = workflow.deployment_settings.deployment_method
 PYTHON = "python" if DeploymentMethod.CONDA in deployed else shlex.quote(sys.executable)
 
 ROOT = f"results/{SWEEP.name}"
-POINTS = {point.id: point for point in SWEEP.points}
-
 RUN = Run(Path(ROOT), SWEEP)
 
 
@@ -43,16 +41,26 @@ def asked():
     )
 
 
+def through_repeats(number=SWEEP.repeat_rounds):
+    """The sweep's points and the starts that its first rounds of repeats add, which must be planned for it."""
+    for earlier in range(1, number + 1):
+        checkpoints.repeat_round.get(sweep=SWEEP.name, round=earlier)
+    return RUN.started(number)
+
+
 def through_round(number):
-    """The sweep's points and those of its first rounds, which must be planned for it."""
+    """All starts, and the points of the first rounds of remedies, which must be planned for it."""
+    started = through_repeats()
     for earlier in range(1, number + 1):
         checkpoints.remedy_round.get(sweep=SWEEP.name, round=earlier)
-    return [*POINTS, *RUN.remedied(number)]
+    return [*started, *RUN.remedied(number)]
 
 
 def measured():
     """All points that tables are made of."""
-    return through_round(SWEEP.remedy_rounds) if asked() else [*POINTS, *RUN.remedied()]
+    if asked():
+        return through_round(SWEEP.remedy_rounds)
+    return [*through_repeats(), *RUN.remedied()]
 
 
 wildcard_constraints:

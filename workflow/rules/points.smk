@@ -1,4 +1,5 @@
-# Raw data: one launch a point, on the scheduler; all other rules do small work on tables where Snakemake runs.
+# Raw data: one launch a point, or a block of points (jobs/sweep/design.py), on the scheduler; all other rules do small
+# work on tables where Snakemake runs.
 # A point that fails is a result too: the launch writes its record and ends well.
 # The record is flagged `update`, so that Snakemake, started again after a kill, does not delete what is measured.
 
@@ -8,6 +9,7 @@ rule point:
         record=update("results/{sweep}/points/{point}/record.json"),
     log:
         "results/{sweep}/logs/points/{point}.log",
+    priority: lambda wildcards: SWEEP.design.priority(wildcards.point)
     conda:
         "../../envs/nightsweep.yaml"
     resources:
@@ -15,19 +17,73 @@ rule point:
         nodes=lambda wildcards: RUN.point(wildcards.point).nodes,
         tasks_per_node=lambda wildcards: RUN.point(wildcards.point).tasks_per_node,
         gpus_per_node=lambda wildcards: RUN.point(wildcards.point).gpus_per_node(),
-        runtime=SWEEP.resources.timeout_min,
+        runtime=lambda wildcards: SWEEP.resources.timeout_min
+        * len(RUN.queue(wildcards.point)),
     params:
         python=PYTHON,
-        folder=subpath(output.record, parent=True),
+        folders=lambda wildcards: expand(
+            f"results/{wildcards.sweep}/points/{{point}}",
+            point=RUN.queue(wildcards.point),
+        ),
         listed_in=lambda wildcards: RUN.holder(wildcards.point),
         stall_s=SWEEP.resources.stall_s,
         timeout_s=SWEEP.resources.timeout_min * 60,
     shell:
-        "{params.python} -m jobs.launch.launch {params.folder} --sweep {params.listed_in} --stall-s {params.stall_s}"
+        "{params.python} -m jobs.launch.launch {params.folders} --sweep {params.listed_in} --stall-s {params.stall_s}"
         " --timeout-s {params.timeout_s} > {log} 2>&1"
+
+
+rule led_point:
+    input:
+        leader=lambda wildcards: f"results/{wildcards.sweep}/points/{RUN.leaders[wildcards.point]}/record.json",
+    output:
+        record=update("results/{sweep}/points/{point}/record.json"),
+    log:
+        "results/{sweep}/logs/points/{point}.led.log",
+    wildcard_constraints:
+        point="|".join(RUN.leaders) or "none",
+    localrule: True
+    conda:
+        "../../envs/nightsweep.yaml"
+    params:
+        python=PYTHON,
+        folder=subpath(output.record, parent=True),
+        leader=subpath(input.leader, parent=True),
+        listed_in=lambda wildcards: RUN.holder(wildcards.point),
+    shell:
+        "{params.python} -m jobs.launch.follow {params.folder} --leader {params.leader} --sweep {params.listed_in}"
+        " > {log} 2>&1"
+
+
+ruleorder: led_point > point
+
+
+# Further starts, where what there is does not tell enough: rounds of the sweep's design.
+checkpoint repeat_round:
+    input:
+        derived=lambda wildcards: expand(
+            f"{ROOT}/derived/{{point}}",
+            point=through_repeats(int(wildcards.round) - 1),
+        ),
+    output:
+        plan="results/{sweep}/repeats/round{round}.json",
+    log:
+        "results/{sweep}/logs/repeats/round{round}.log",
+    wildcard_constraints:
+        round="[1-9][0-9]*",
+    localrule: True
+    conda:
+        "../../envs/nightsweep.yaml"
+    params:
+        python=PYTHON,
+        results=lambda wildcards: f"results/{wildcards.sweep}",
+    shell:
+        "{params.python} -m analysis.tools.repeats {params.results} --round {wildcards.round} > {log} 2>&1"
 
 
 rule points:
     input:
-        expand(f"{ROOT}/points/{{point}}/record.json", point=POINTS),
+        lambda wildcards: expand(
+            f"{ROOT}/points/{{point}}/record.json", point=through_repeats()
+        ),
     localrule: True

@@ -27,7 +27,7 @@ from jobs.sweep import rounds
 def plan_round(results: Path, number: int) -> dict[str, Any]:
     """The content of a round's file."""
     sweep = json.loads((results / "sweep.json").read_text())
-    earlier = [json.loads(rounds.file(results, n).read_text()) for n in range(1, number)]
+    earlier = [json.loads(rounds.file(results, "remedies", n).read_text()) for n in range(1, number)]
     known = {p["point_id"]: complete(p["settings"]) for one in (sweep, *earlier) for p in one["points"]}
     points, steps, samples = (
         concatenate(name, list(known), results / "derived") for name in ("points", "steps", "gpu_samples")
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--round", type=int, required=True, help="number of the round, from 1")
     args = parser.parse_args(argv)
     made = plan_round(args.results, args.round)
-    path = rounds.file(args.results, args.round)
+    path = rounds.file(args.results, "remedies", args.round)
     path.parent.mkdir(exist_ok=True)
     write_json(path, made)
     print(f"round {args.round}: {len(made['trials'])} remedies to try, {len(made['points'])} points to run")

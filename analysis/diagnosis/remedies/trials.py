@@ -97,7 +97,7 @@ def _next(point: Point, causes: Sequence[Mapping[str, Any]], tried: set[tuple[st
 
 def earlier_trials(rounds: Iterable[Mapping[str, Any]]) -> list[tuple[int, Trial]]:
     """All trials of rounds (jobs/sweep/rounds.py has their format), with the round's number."""
-    return [(one["round"], Trial(**trial)) for one in rounds for trial in one["trials"]]
+    return [(one["round"], Trial(**trial)) for one in rounds for trial in one.get("trials", ())]
 
 
 def gains(
