@@ -19,7 +19,7 @@ REMARKS = frozenset(rule.kind for rule in RULES if rule.remark)
 
 PLACE = {
     **dict.fromkeys(("loader_wait", "cpu_preprocessing", "host_sync", "host_work", "h2d_pageable", "h2d_exposed"), 0),
-    **dict.fromkeys(("allocator_churn", "memory_pressure", "small_batch"), 0),
+    **dict.fromkeys(("allocator_churn", "memory_pressure"), 0),
     "launch_bound": 1,
     **dict.fromkeys(("straggler", "small_messages", "slow_interconnect", "exposed_communication"), 2),
 }
@@ -94,7 +94,7 @@ def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
 
 
 def _turn(cause: Cause) -> tuple[int, float]:
-    place = PLACE.get(cause.kind, LAST)
+    place = PLACE.get(cause.kind, 0 if cause.kind == "small_batch" and cause.change else LAST)
     return place, -(cause.least if place == LAST else cause.share)
 
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from analysis.diagnosis.replay.graph import Graph, Mask, is_batch, is_bulk_read
 from analysis.diagnosis.thresholds import PAUSE
-from analysis.metrics.steps.parts import LARGE_BYTES
+from analysis.metrics.steps.parts import LARGE_BYTES, QUEUED_NS
 
 Floats = npt.NDArray[np.float64]
 
@@ -121,7 +121,8 @@ def without_launches(graph: Graph) -> Graph:
     changed = change_calls(graph, short, gap=np.minimum(calls.gap, calls.loading_gap))
     launching = (calls.least < PAUSE.value) & ~calls.allocates
     changed = change_calls(changed, launching, least=np.minimum(calls.least, calls.loading))
-    return change_work(changed, np.ones(len(work.start), bool), launch_lag=np.minimum(work.launch_lag, CACHED_NS))
+    launched = work.unexplained <= QUEUED_NS  # else something else was on the device
+    return change_work(changed, launched, launch_lag=np.minimum(work.launch_lag, CACHED_NS))
 
 
 def of_batches(graph: Graph, source: str | None = None) -> Mask:

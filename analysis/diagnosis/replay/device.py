@@ -40,16 +40,18 @@ def build_work(m: Measured) -> Work:
         others[place] = m.end[some].max()
     _beside(m, m.start - np.maximum(ready, others), waits, others)
     by_launch = (m.launched + least_launch >= others) & (m.launched + least_launch >= ready)
-    by_launch &= (m.start - m.launch_end <= QUEUED_NS) | (previous < 0)  # else something else was on the device
     by_launch &= (m.call >= 0) | (previous < 0)
     by_stream = ~by_launch & (previous >= 0) & (ready >= others)
+    unexplained = np.maximum(0, m.start - np.maximum(ready, others))
+    # What else was on the device is on it whenever this work could begin: its part of the lag stays for both reasons.
+    occupied = by_launch & (previous >= 0) & (unexplained > QUEUED_NS)
     group, duration = _collectives(m)
     return Work(
         m.rank, m.start, m.end, m.lane, previous, m.call, m.launched, duration,
         np.where(by_launch, launch, np.minimum(least_launch, launch)),
-        np.where(by_stream, stream, np.minimum(least_stream, stream)),
+        np.where(by_stream, stream, np.where(occupied, unexplained, np.minimum(least_stream, stream))),
         waits, np.where(by_launch | by_stream, np.minimum(0, m.start - others), m.start - others), group, m.frame,
-        np.maximum(0, m.start - np.maximum(ready, others)),
+        unexplained,
     )  # fmt: skip
 
 

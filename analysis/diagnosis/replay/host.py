@@ -85,7 +85,8 @@ def _waited_for(m: Measured, asked: Ints, there: Ints, synchronizes: Mask) -> tu
     ended = there[np.argsort(m.end[there], kind="stable")]
     place = np.searchsorted(m.end[ended], end, side="right") - 1
     last = ended[np.maximum(place, 0)]
-    waited = (place >= 0) & (m.end[last] > start) & (end - m.end[last] <= RETURN_NS) & (m.start[last] < end)
+    back = (end - m.end[last] <= RETURN_NS) | (m.call[last] == asked)  # a copy that is over waits for nothing else
+    waited = (place >= 0) & (m.end[last] > start) & back & (m.start[last] < end)
     waited &= (m.launched[last] <= start) | (m.call[last] < 0)
     queued = there[np.argsort(m.launched[there], kind="stable")]
     place = np.searchsorted(m.launched[queued], start, side="right") - 1

@@ -63,10 +63,10 @@ class WhatIf:
 
     def untraced(self, step_ns: float) -> WhatIf:
         """The run without what a tracer adds to each call and operator, so much that a step takes as long as it did
-        without one; the run itself where that is no shorter. Where even the most does not make it so short, something
-        else made the traced steps longer: then `tracer` is taken out."""
+        without one. Where that is no shorter, the device hides what the tracer adds, and where even the most does not
+        make it so short, something else made the traced steps longer: then `tracer` is taken out."""
         if not step_ns < self.step_ns:
-            return self
+            return WhatIf(changes.without_tracer(self.graph, TRACER.value))
         if WhatIf(changes.without_tracer(self.graph, MOST_TRACER_NS)).step_ns > CLOSE * step_ns:
             return WhatIf(changes.without_tracer(self.graph, TRACER.value))  # not the tracer alone made it longer
         least, most = 0.0, float(MOST_TRACER_NS)

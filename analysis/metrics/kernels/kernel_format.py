@@ -54,7 +54,8 @@ _TENSILE_INPUTS = {
 _NO_TENSOR_CORES = re.compile(
     r"(?i)splitK_?reduce|gemv|gemmSN|gemmk1|gemm_4bit|depthwise|convolve_sgemm|grouped_direct|reduce_wgrad|naive_conv|"
     r"im2col|col2im|winograd_nonfused|cudnn::fusion::|dot_do_o|convert_dq|clear_dkvaccum|splitkv_combine|"
-    r"prepare_varlen|BwdPreprocess|BwdPostprocess|FwdCombine|[dw]grad(2d)?(_alg\d)?_engine|convolve_common_engine|_ffma_"
+    r"prepare_varlen|BwdPreprocess|BwdPostprocess|FwdCombine|[dw]grad(2d)?(_alg\d)?_engine|convolve_common_engine|"
+    r"_float_engine|_ffma_"
 )
 _TENSOR_CORES = re.compile(
     r"(?i)flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|sdpa_\w*wg?mma|xdl|wmma|tensorop|aiter::fmha_|Fmha(Fwd|Bwd)\w*Kernel|"

@@ -12,6 +12,7 @@ from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.replay import changes, times
 from analysis.diagnosis.replay.build import build
 from analysis.diagnosis.replay.what_if import WhatIf
+from analysis.diagnosis.thresholds import TRACER
 from analysis.ingest import trace_tables
 from tests.analysis.diagnosis.diagnosed import LAUNCH, MS, STEP, US, busy, causes, of
 from tests.fakes.ranks import unpack
@@ -94,7 +95,8 @@ def test_a_change_on_one_rank(tmp_path):
 
 
 def test_a_tracer_s_part_is_found_from_the_untraced_step(tmp_path):
-    """100 launches a step that a tracer made 5 us longer each: without it the host-bound step takes 9.5 ms."""
+    """100 launches a step that a tracer made 5 us longer each: without it the host-bound step takes 9.5 ms. Where it is
+    no shorter, the device may have hidden what a tracer adds, 3.5 us each."""
 
     def make(run, start):
         for at in range(start, start + STEP, 100 * US):
@@ -102,7 +104,7 @@ def test_a_tracer_s_part_is_found_from_the_untraced_step(tmp_path):
 
     found = what_if(tmp_path, make)
     assert found.untraced(9.5 * MS).step_ns == pytest.approx(9.5 * MS, rel=1e-3)
-    assert found.untraced(STEP).graph is found.graph
+    assert found.untraced(STEP).step_ns == pytest.approx(STEP - 100 * TRACER.value, rel=1e-3)
 
 
 @pytest.fixture(scope="module")
