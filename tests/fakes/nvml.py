@@ -166,6 +166,9 @@ class Driver:
     def _nvmlDeviceGetCurrentClocksEventReasons(self, handle, out):
         out._obj.value = self.names.nvmlClocksEventReasonSwPowerCap
 
+    def _nvmlDeviceGetEnforcedPowerLimit(self, handle, out):
+        out._obj.value = 700_000
+
     def _nvmlDeviceGetTotalEnergyConsumption(self, handle, out):
         time.sleep(self.of(handle)["energy_s"])
         out._obj.value = int(500e3 * int(self.now() / MOVE_S) * MOVE_S)  # 500 W
