@@ -17,6 +17,7 @@ from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.sweep import dataset
 from analysis.sweep.interval import CONFIDENCE
+from analysis.sweep.labels import plural
 
 PAGE = Path(__file__).parents[3] / "docs/claims.md"
 _HEAD = """# Claims of the paper
@@ -56,6 +57,8 @@ def section(verdict: Verdict, tables: dataset.Tables) -> str:
     lines += [
         f"- {part.text()}{'' if part.decides else ' (for information, decides nothing)'}" for part in verdict.parts
     ]
+    if verdict.left_out:
+        lines += ["", f"Left out as disturbed (docs/protocol.md): {plural(verdict.left_out, 'point')}."]
     if verdict.claim.note:
         lines += ["", verdict.claim.note]
     if verdict.status in (CONTRADICTED, INCONCLUSIVE):
