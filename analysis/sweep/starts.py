@@ -27,8 +27,8 @@ DEVICE, MIXED = 85.0, 50.0
 main."""
 TABLE = {
     (True, "device"): (0.020, 7),
-    (True, "mixed"): (0.042, 36),
-    (True, "host"): (0.102, 45),
+    (True, "mixed"): (0.044, 34),
+    (True, "host"): (0.102, 47),
     (True, None): (0.086, 88),
     (False, "device"): (0.031, 18),
     (False, "mixed"): (0.071, 62),
