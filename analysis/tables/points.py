@@ -229,6 +229,7 @@ RANKS: dict[str, Column] = {
         pl.Int64, "Peak of the CUDA allocator, reserved; null on a CPU.", "rankR.result.json"
     ),
     "peak_rss_bytes": Column(pl.Int64, "Peak resident memory of the rank's process.", "rankR.result.json"),
+    "cpus": Column(pl.List(pl.Int64), "Numbers of the CPUs that it may use; empty of a script.", "rankR.result.json"),
 }
 
 BREAKDOWN: dict[str, Column] = {

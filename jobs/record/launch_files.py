@@ -130,6 +130,8 @@ class RankResult(Struct, frozen=True, kw_only=True):
     uuid: str | None = None
     """Of its GPU. Null on a CPU, with `tenants`, and for strategy dp, whose one rank has several GPUs: their energy is
     then not one rank's, and there is none in the tables."""
+    cpus: list[int] = field(default_factory=list)
+    """CPUs that it may use. Empty of a script, which keeps those that it is given."""
     peak_rss_bytes: int | None = None
     """Peak resident memory of the process."""
     parameters: int | None = None

@@ -1,4 +1,4 @@
-"""The executor's parts without a cluster: what a job asks for, what the scheduler's words mean, the journal, NUMA."""
+"""The executor's parts without a cluster: what a job asks for, what the scheduler's words mean, the journal."""
 
 import os
 import pickle
@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from submitit import SlurmExecutor
 
-from jobs.host import numa
 from jobs.host.facts import ROOT
-from jobs.host.unsupported import Unsupported
 from jobs.record import lost
 from jobs.record.json_files import write_json
 from jobs.record.launch_files import Job
@@ -248,15 +246,6 @@ def test_record_of_a_lost_point():
     assert (record.status, record.reason, record.world_size) == ("failed", "launch_failed", 2)
     assert lost.lost_record(job, lost.Loss("cancelled", "by a person"), 1, "7").status == "cancelled"
     assert lost.lost_record(job, lost.Loss("node_failure", "n1"), 1, "7").status == "failed"
-
-
-def test_cpus_near_and_far():
-    near = numa.cpus_of_mask([0b1100, 1])
-    assert near == {2, 3, 64}
-    assert numa.choose_cpus(near, {0, 1, 2, 3}, "near") == {2, 3}
-    assert numa.choose_cpus(near, {0, 1, 2, 3}, "far") == {0, 1}
-    with pytest.raises(Unsupported, match="numa far: none of this job's 2 CPUs"):
-        numa.choose_cpus(near, {2, 3}, "far")
 
 
 def track(**more):
