@@ -164,7 +164,9 @@ POINTS: dict[str, Column] = {
         "largest.",
         "host_samples",
     ),
-    "steal_percent": Column(pl.Float64, "Time that the hypervisor gave away, % of all cores.", "host_samples"),
+    "steal_percent": Column(
+        pl.Float64, "Time that the hypervisor gave away, % of that in which cores had work.", "host_samples"
+    ),
     "psi_cpu_percent": Column(pl.Float64, "Share of time in which some task waited for a core, %.", "host_samples"),
     "runnable": Column(pl.Float64, "Tasks that ran or waited for a core, mean.", "host_samples"),
     "disturbed": Column(

@@ -18,7 +18,9 @@ HOST_SAMPLES: dict[str, Column] = {
     "other_cpu_percent": Column(
         pl.Float64, "CPU time of all other processes of the host, % of all its cores.", "host-H.jsonl"
     ),
-    "steal_percent": Column(pl.Float64, "Time that the hypervisor gave away, % of all cores.", "host-H.jsonl"),
+    "steal_percent": Column(
+        pl.Float64, "Time that the hypervisor gave away, % of that in which cores had work.", "host-H.jsonl"
+    ),
     "runnable": Column(pl.Int64, "Tasks of the host that run or wait for a core.", "host-H.jsonl"),
     "psi_cpu_percent": Column(
         pl.Float64, "Share of time in which some task of the host waited for a core (PSI), %.", "host-H.jsonl"

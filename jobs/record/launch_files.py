@@ -252,7 +252,7 @@ class HostSample(Struct, frozen=True, kw_only=True):
     other_cpu_percent: float | None = None
     """CPU time of all other processes since the last sample, share of all cores of the host."""
     steal_percent: float | None = None
-    """Time that the hypervisor gave to other machines, share of all cores."""
+    """Time that the hypervisor gave to other machines, share of the time in which the cores had work."""
     runnable: int | None = None
     """Tasks that run or wait for a core."""
     psi_cpu_percent: float | None = None

@@ -74,7 +74,8 @@ def test_foreign_processes_are_looked_for_up_to_a_second_around_the_steps(second
         ({}, False),
         ({"other_cpu_percent": 5.1}, True),
         ({"other_cpu_percent": 5.0}, False),
-        ({"steal_percent": 1.1}, True),
+        ({"steal_percent": 2.1}, True),
+        ({"steal_percent": 2.0}, False),
         ({"throttled_percent": 0.1}, True),
         ({"foreign_processes": 1}, True),
         ({"psi_cpu_percent": 90.0}, False),  # the job's own tasks

@@ -32,9 +32,16 @@ def test_two_readings_make_shares_of_all_cores_and_of_time(tmp_path):
     write_proc(tmp_path, user=1060, idle=5036, steal=14, stalled=1_125_000)
     last = replace(host_load.read_counts(tmp_path), at_s=10.5)
     load = host_load.load_between(first, last)
-    assert (load.busy_percent, load.steal_percent) == (60.0, 4.0)  # of 100 ticks
+    assert (load.busy_percent, load.steal_percent) == (60.0, 6.25)  # of 100 ticks, and of 64 that there was work in
     assert load.stalled_percent == {"cpu": 25.0, "io": 25.0, "memory": 25.0}  # 0.125 s of 0.5 s, of `some`
     assert last.runnable == 3
+
+
+def test_nothing_is_stolen_of_an_idle_host(tmp_path):
+    write_proc(tmp_path)
+    first = host_load.read_counts(tmp_path)
+    write_proc(tmp_path, idle=5100)
+    assert host_load.load_between(first, host_load.read_counts(tmp_path)).steal_percent == 0.0
 
 
 def test_what_a_kernel_does_not_count_is_null(tmp_path):
