@@ -35,8 +35,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class Load:
-    """Means between two counts, each in % or None: busy, of all cores; steal, of the time in which cores had work (of all
-    cores it would be lost among idle ones); stalled, of time, by resource."""
+    """Means between two counts, each in % or None: busy, of all cores; steal, of the time in which cores had work (idle
+    ones have none); stalled, of time, by resource."""
 
     busy_percent: float | None
     steal_percent: float | None
