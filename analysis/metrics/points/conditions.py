@@ -1,6 +1,6 @@
 """Under what conditions a point's steps ran, and whether something disturbed them.
 
-The rule is fixed here and in docs/protocol.md before anything is measured, so that no point is left out for its result.
+The rule is fixed, here and in docs/protocol.md, before a point is measured, so that none is left out for its result.
 A point is disturbed if, between the start and the end of its steady timed steps,
 
 - a process that is none of the job's had a context on one of its GPUs;
@@ -21,7 +21,8 @@ from typing import Any
 import polars as pl
 
 OTHERS, STEAL, WAITING, PRESENT = 5.0, 2.0, 20.0, 2.0
-"""%. A node's daemons keep less than PRESENT of its cores busy, a neighbour's job of one GPU in eight more than OTHERS.
+"""%. Estimates, but for STEAL: a node's daemons keep less than PRESENT of its cores busy, a neighbour's job of one GPU in
+eight more than OTHERS.
 A rank that loses 2 % of its time loses as much as starts differ by at the least; a virtual machine with H100s, most of
 its cores idle, lost 0.2 to 0.7 %, and 4 % with all busy. A job of more threads than cores makes tasks wait itself."""
 CAP, BRAKES = 4, 8 | 32 | 64 | 128
