@@ -21,10 +21,9 @@ from typing import Any
 import polars as pl
 
 OTHERS, STEAL, WAITING, PRESENT = 5.0, 2.0, 20.0, 2.0
-"""%. Estimates, but for STEAL: a node's daemons keep less than PRESENT of its cores busy, a neighbour's job of one GPU in
-eight more than OTHERS.
-A rank that loses 2 % of its time loses as much as starts differ by at the least; a virtual machine with H100s, most of
-its cores idle, lost 0.2 to 0.7 %, and 4 % with all busy. A job of more threads than cores makes tasks wait itself."""
+"""%. Estimates, but for STEAL: a node's daemons keep less than PRESENT of its cores busy, a neighbour's job of one GPU
+in eight more than OTHERS; a job of more threads than cores makes tasks wait itself. STEAL is what starts differ by at
+the least; a virtual machine with H100s, most of its cores idle, lost 0.2 to 0.7 %, and 4 % with all busy."""
 CAP, BRAKES = 4, 8 | 32 | 64 | 128
 """NVML's bits (nvml.h, nvmlClocksEventReason): the power cap; slowdown by hardware for whatever reason, for heat as
 software and as hardware see it, by the power brake."""
