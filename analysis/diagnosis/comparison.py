@@ -66,7 +66,8 @@ class Difference:
 class Comparison:
     """`step`: of steps, or of samples where the two have batches of different sizes (`of`). `steps`: how many there
     were in A and B. `starts`: how many starts the means are of. `noise`: what the interval is from. `timed`: whether
-    the steps are those of the timed run. `settings`: those that differ, (A, B)."""
+    the steps are those of the timed run. `settings`: those that differ, (A, B). `disturbed`: what
+    disturbed A and B; None where nothing is known to have. Repeats that were disturbed are left out."""
 
     of: str
     step: Difference
@@ -76,6 +77,7 @@ class Comparison:
     timed: bool
     parts: dict[str, Difference]
     settings: dict[str, tuple[Any, Any]]
+    disturbed: tuple[str | None, str | None]
 
     @property
     def noise_ms(self) -> float:
@@ -100,6 +102,7 @@ class Comparison:
             "steps": list(self.steps),
             "timed": self.timed,
             "parts": {name: part.as_json(0.0) for name, part in self.parts.items()},
+            "disturbed": list(self.disturbed),
             "settings": {name: list(values) for name, values in self.settings.items()},
         }
 
@@ -135,6 +138,7 @@ def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparis
         timed,
         parts,
         setting_changes(a, b),
+        (a.disturbed, b.disturbed),
     )
 
 
@@ -222,6 +226,7 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
         f"{means}: {step.by / step.a:+.1%} ({counts})",
         f"verdict: {found.verdict}{level}",
     ]
+    lines += [f"{name} was disturbed: {why}" for name, why in zip("AB", found.disturbed, strict=True) if why]
     if found.settings:
         lines.append(
             "settings: " + ", ".join(f"{n} {json.dumps(x)} -> {json.dumps(y)}" for n, (x, y) in found.settings.items())
@@ -236,7 +241,8 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
 
 
 def with_repeats(path: Path) -> list[Evidence]:
-    """A run and, where it is a point of a sweep, the timed steps of the repeats of its settings. Raises SourceError."""
+    """A run and, where it is a point of a sweep, the timed steps of the repeats of its settings that nothing disturbed.
+    Raises SourceError."""
     own = sources.gather([path])
     if own.point is None or not path.is_dir():
         return [own]
@@ -245,7 +251,8 @@ def with_repeats(path: Path) -> list[Evidence]:
         for folder in sorted(path.resolve().parent.iterdir())
         if folder.name != path.resolve().name and is_repeat(own.point, folder)
     ]
-    return [own, *(sources.from_folder(folder, with_traces=False) for folder in others)]
+    repeats = (sources.from_folder(folder, with_traces=False) for folder in others)
+    return [own, *(e for e in repeats if e.disturbed is None)]
 
 
 def is_repeat(point: Point, folder: Path) -> bool:

@@ -29,6 +29,13 @@ def spread_in_time(points: pl.DataFrame, tables: dataset.Tables) -> str:
     return f"Measured in {known} nights, between which the machine's load differs." if known > 1 else ""
 
 
+def disturbances(points: pl.DataFrame) -> str:
+    """How many of the points something outside of their jobs disturbed, where some were."""
+    count = int(points["disturbed"].fill_null(False).sum())
+    was = "was" if count == 1 else "were"
+    return f"{count} of them {was} disturbed: crossed where drawn one by one, left out of medians." if count else ""
+
+
 def hardware(points: pl.DataFrame) -> str:
     """Models of accelerators, with ranks and hosts."""
     models = points["accelerator"].drop_nulls().unique().sort().to_list()
@@ -76,6 +83,7 @@ def caption(family: Family, tables: dataset.Tables) -> str:
         family.text,
         family.note(points),
         counts(points, family.aside),
+        disturbances(points),
         spread_in_time(points, tables),
         hardware(points),
         shared_settings(points),

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
-from analysis.figures import style
+from analysis.figures import panels, style
 from analysis.figures.family import Family, results
 from analysis.sweep import dataset
 
@@ -36,8 +36,8 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
     """One panel a workload."""
     points = energy_points(tables)
     parts = dataset.per_workload(points)
-    made, panels = style.facets(len(parts), 3.0)
-    for axes, (workload, part) in zip(panels, parts, strict=True):
+    made, rows = style.facets(len(parts), 3.0)
+    for axes, (workload, part) in zip(rows, parts, strict=True):
         _panel(axes, part)
         axes.set_title(workload, loc="left")
     return made
@@ -52,6 +52,8 @@ def _panel(axes: Axes, points: pl.DataFrame) -> None:
             if own.height:
                 kind = style.MARKERS[place % len(style.MARKERS)]
                 axes.plot(own["gpu_ms"], own["energy_mj"], kind, label=f"{model}, {precision}", **look)
+    everything = points.select("gpu_ms", "energy_mj", pl.col("disturbed").fill_null(False))
+    panels.mark_disturbed(axes, *(everything[name].to_numpy() for name in everything.columns))
     axes.set(xscale="log", yscale="log")
     spread = points["gpu_ms"].to_numpy(), points["energy_mj"].to_numpy()
     axes.set_xlim(spread[0].min() / 1.3, spread[0].max() * 1.8)

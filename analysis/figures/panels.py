@@ -18,6 +18,7 @@ UPRIGHT = 14
 """Configurations of a panel whose bars stand."""
 LYING = 40
 """Configurations of a figure whose bars lie: as many as a page has room for."""
+DISTURBED = "#b00000"
 _CHARACTER_IN = 0.062
 _PANEL_IN = 6.3
 _LONGEST = 64
@@ -55,25 +56,51 @@ def brief(label: str) -> str:
     return label if len(label) <= _LONGEST else label[: _LONGEST - 1].rstrip(", ") + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def column(axes: Axes, x: float, values: np.ndarray, colour: str, hatch: str, width: float = 0.6) -> None:
+def mark_disturbed(axes: Axes, x: np.ndarray, y: np.ndarray, disturbed: np.ndarray) -> None:
+    """A cross on each point that something outside of its job disturbed."""
+    axes.plot(x[disturbed], y[disturbed], "x", color=DISTURBED, markersize=6, markeredgewidth=1.2, zorder=5)
+
+
+def median_of(points: pl.DataFrame, value: str) -> float:
+    """The median of the repeats that nothing disturbed; of all where there are none."""
+    quiet = dataset.undisturbed(points)
+    return float(np.median((points if quiet.is_empty() else quiet)[value].to_numpy()))
+
+
+def column(
+    axes: Axes,
+    x: float,
+    repeats: pl.DataFrame,
+    value: str,
+    colour: str,
+    hatch: str,
+    width: float = 0.6,
+    scale: float = 1.0,
+) -> None:
     """A bar at the median of the repeats' values, a dot for each, a whisker from the least to the most."""
-    median = float(np.median(values))
+    values, median = repeats[value].to_numpy() * scale, median_of(repeats, value) * scale
     axes.bar(x, median, width=width, color=colour, alpha=0.35, edgecolor="none")
     axes.bar(x, median, width=width, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)
     axes.hlines(median, x - width / 2, x + width / 2, color="black", linewidth=1.2)
     axes.vlines(x, values.min(), values.max(), color="black", linewidth=0.8)
     spread = np.linspace(-width / 4, width / 4, len(values)) if len(values) > 1 else np.zeros(1)
     axes.plot(x + spread, values, "o", color="white", markeredgecolor="black", markeredgewidth=0.7, markersize=3)
+    mark_disturbed(axes, x + spread, values, _disturbed(repeats))
 
 
-def bar(axes: Axes, y: float, values: np.ndarray, colour: str, hatch: str) -> None:
+def bar(axes: Axes, y: float, repeats: pl.DataFrame, value: str, colour: str, hatch: str, scale: float = 1.0) -> None:
     """The same as `column`, from left to right."""
-    median, height = float(np.median(values)), 0.72
+    values, median, height = repeats[value].to_numpy() * scale, median_of(repeats, value) * scale, 0.72
     axes.barh(y, median, height=height, color=colour, alpha=0.35, edgecolor="none")
     axes.barh(y, median, height=height, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)
     axes.vlines(median, y - height / 2, y + height / 2, color="black", linewidth=1.2)
     axes.hlines(y, values.min(), values.max(), color="black", linewidth=0.8)
     axes.plot(values, np.full(len(values), y), "o", color="white", markeredgecolor="black", markersize=2.5)
+    mark_disturbed(axes, values, np.full(len(values), y), _disturbed(repeats))
+
+
+def _disturbed(points: pl.DataFrame) -> np.ndarray:
+    return points["disturbed"].fill_null(False).to_numpy()
 
 
 def dots(axes: Axes, points: pl.DataFrame, value: str, title: str, scale: float, most: int) -> str:
@@ -84,8 +111,9 @@ def dots(axes: Axes, points: pl.DataFrame, value: str, title: str, scale: float,
     groups = shown.partition_by("config_order", maintain_order=True)
     stand = len(groups) <= UPRIGHT
     for place, group in enumerate(groups):
-        kind, values = str(group[by][0]), group[value].to_numpy() * scale
-        (column if stand else bar)(axes, place, values, colours.get(kind, style.GREY), hatches.get(kind, ""))
+        kind = str(group[by][0])
+        look = colours.get(kind, style.GREY), hatches.get(kind, "")
+        (column if stand else bar)(axes, place, group, value, *look, scale=scale)
     labels, counts = [group["config"][0] for group in groups], [group.height for group in groups]
     if stand:
         _ticks(axes, labels, counts)

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
-from analysis.figures import style
+from analysis.figures import panels, style
 from analysis.figures.family import Family, with_ids
 from analysis.metrics.points import peaks
 from analysis.sweep import dataset
@@ -49,8 +49,8 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
     """One roofline a model of GPU."""
     rows = roofline_points(tables)
     models = sorted({row["accelerator"] for row in rows})
-    made, panels = style.facets(len(models), 3.0)
-    for axes, model in zip(panels, models, strict=True):
+    made, rooms = style.facets(len(models), 3.0)
+    for axes, model in zip(rooms, models, strict=True):
         _panel(axes, [row for row in rows if row["accelerator"] == model])
         axes.set_title(model, loc="left")
     return made
@@ -79,6 +79,8 @@ def _panel(axes: Axes, rows: list[dict[str, Any]]) -> None:
                 axes.plot(
                     *points, label=f"{precision}: {workload}", markeredgecolor="black", markeredgewidth=0.4, **look
                 )
+    x, y = (np.array([row[name] for row in rows]) for name in ("intensity", "flops_per_s"))
+    panels.mark_disturbed(axes, x, y / 1e12, np.array([bool(row["disturbed"]) for row in rows]))
     axes.set(xscale="log", yscale="log", ylabel="TFLOP/s of a GPU")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

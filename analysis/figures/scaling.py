@@ -44,6 +44,7 @@ def scaling_points(tables: dataset.Tables) -> pl.DataFrame:
     both). One that is the base of several groups is there for each."""
     ranks = pl.coalesce("world_size", pl.col("nodes") * pl.col("ranks_per_node"))
     points = dataset.ok_points(tables, (*dataset.ASIDE, *dataset.SHAPE)).filter(pl.col("samples_per_s") > 0)
+    points = dataset.undisturbed(points)
     points = points.with_columns(world=ranks, shape=pl.format("{} x {}", *dataset.SHAPE))
     both = pl.concat([points, _alone(points)])
     return nights.select_shared_nights(nights.add_nights(both, tables["points"]), GROUP, "shape")

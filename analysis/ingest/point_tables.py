@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from analysis.ingest import trace_tables
-from analysis.metrics.points import cost, energy, point_row
+from analysis.metrics.points import cost, energy, point_row, warm_up
 from analysis.metrics.ranks import clock
 from analysis.metrics.steps import activities, parts, timeline
 from analysis.readers import gpu_log, point_files
@@ -77,6 +77,7 @@ def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
         "cost": cost.rows(point, record),
         "clocks": clock_rows(point, hosts, results, found["gpu_samples"]),
     }
+    found["steps"] = warm_up.mark_settling(found["steps"])  # energy is of the whole window
     traced, clocks, offsets = from_traces(point, out / TRACES, hosts)
     own["clocks"] += clocks
     found |= {name: point_files.frame(rows, name) for name, rows in own.items()} | traced

@@ -49,9 +49,11 @@ def extremes(tables: dataset.Tables) -> dict[str, Any]:
     """The best and the worst configuration of each work, by throughput over ranks (median of repeats), and over all
     works by MFU where it is known. `left`: works that are not shown.
 
-    Of the sweep's own points that are ok. Each side names the settings in which the two differ, and its first repeat.
+    Of the sweep's own points that are ok and that nothing disturbed. Each side names the settings in which the two
+    differ, and its first repeat.
     """
-    points = dataset.ok_points(tables.own()).filter(pl.col("samples_per_s") > 0, pl.col("world_size") > 0)
+    quiet = dataset.undisturbed(dataset.ok_points(tables.own()))
+    points = quiet.filter(pl.col("samples_per_s") > 0, pl.col("world_size") > 0)
     per_rank = pl.coalesce("tokens_per_s", "samples_per_s") / pl.col("world_size")
     groups = points.with_columns(value=per_rank).partition_by(WORK, maintain_order=True)
     compared = [group for group in groups if group["config_order"].n_unique() > 1]

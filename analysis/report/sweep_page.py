@@ -71,6 +71,7 @@ def render(
         },
         costs=trust.costs(tables),
         clocks=trust.clocks(tables),
+        conditions=trust.conditions(tables),
         identical=trust.identical_pairs(tables),
         events=trust.events(tables),
         energy=points["energy_j"].drop_nulls().len(),

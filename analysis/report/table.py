@@ -22,6 +22,9 @@ RESULTS = (
     ("energy (J)", "energy_j", 1, 1),
     ("J/step", "step_j", 1, 2),
     ("J/sample", "sample_j", 1, 3),
+    ("SM clock (MHz)", "sm_clock_mhz", 1, 0),
+    ("power limit (W)", "power_limit_w", 1, 0),
+    ("at power limit (%)", "power_capped_percent", 1, 0),
     ("last loss", "loss_last", 1, 4),
     ("wall (s)", "wall_s", 1, 1),
 )
@@ -32,6 +35,13 @@ LONG = ("topology",)
 
 def _number(value: float | None, scale: float, decimals: int) -> str:
     return "" if value is None else f"{value / scale:.{decimals}f}"
+
+
+def _remarks(row: dict[str, Any]) -> str:
+    """What a reader must know of the numbers in a row, after its configuration."""
+    found = [f"disturbed: {row['disturbed_reason']}"] if row["disturbed"] else []
+    found += ["still warming up"] if row["steady"] is False else []
+    return f" [{'; '.join(found)}]" if found else ""
 
 
 def point_table(points: pl.DataFrame) -> dict[str, Any]:
@@ -45,7 +55,7 @@ def point_table(points: pl.DataFrame) -> dict[str, Any]:
     results = [r for r in RESULTS if ordered[r[1]].null_count() < ordered.height]
     rows = []
     for row in ordered.to_dicts():
-        cells = [str(row["workload"]), row["config"]]
+        cells = [str(row["workload"]), row["config"] + _remarks(row)]
         cells += [_number(row[column], scale, decimals) for _, column, scale, decimals in results]
         cells += ["" if row[name] is None else str(row[name]) for name in (*aside, *names)]
         rows.append({"id": row["point_id"], "status": row["status"] or "", "cells": cells})

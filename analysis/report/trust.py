@@ -1,4 +1,5 @@
-"""The part of the report that says how far its numbers can be trusted: what measuring cost, clocks, GPU events."""
+"""The part of the report that says how far its numbers can be trusted: disturbed points, what measuring
+cost, clocks, GPU events."""
 
 from __future__ import annotations
 
@@ -44,6 +45,21 @@ def costs(tables: dataset.Tables) -> _Rows:
 def identical_pairs(tables: dataset.Tables) -> tuple[int, int]:
     """Of all pairs of starts of the same settings, how many are called different, and how many there are."""
     return Starts.of(tables["points"], tables["steps"], tables["gpu_samples"]).identical_pairs()
+
+
+def conditions(tables: dataset.Tables) -> dict[str, int]:
+    """Of the points that are ok, how many were `disturbed`, how many were not (`quiet`), and of how many that is not
+    known; how many were still warming up in the second half of their window (`unsteady`), of how many that can tell
+    (`windows`), and of how many first steps were left out (`cut`)."""
+    points = tables["points"].filter(pl.col("status") == "ok")
+    return {
+        "disturbed": int(points["disturbed"].sum()),
+        "quiet": int((~points["disturbed"]).sum()),
+        "unknown": points["disturbed"].null_count(),
+        "unsteady": int((~points["steady"]).sum()),
+        "windows": points["steady"].count(),
+        "cut": int((points["warm_from"] > 0).sum()),
+    }
 
 
 def clocks(tables: dataset.Tables) -> _Rows:

@@ -1,7 +1,7 @@
 """Blocks of points that may be compared: all their settings are equal but those that are compared.
 
-Points of different blocks are never compared. Repeats of a configuration, and whether a trace was taken after the timed
-run, do not make different blocks.
+Points of different blocks are never compared, nor are those that something outside of their job disturbed. Repeats of a
+configuration, and whether a trace was taken after the timed run, do not make different blocks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ NEUTRAL = (*dataset.ASIDE, "nvml_hz")
 
 
 def add_blocks(points: pl.DataFrame, free: Iterable[str]) -> pl.DataFrame:
-    """Add `block` to the ok points: it is equal where all settings but the free ones are. `free`: names of settings."""
+    """Add `block` to the ok points that nothing disturbed: it is equal where all settings but the free ones are.
+    `free`: names of settings."""
     skip = {*NEUTRAL, *free}
     fixed = [name for name in dataset.SETTINGS if name not in skip]
-    return points.filter(pl.col("status") == "ok").with_columns(block=pl.struct(fixed).struct.json_encode())
+    kept = dataset.undisturbed(points.filter(pl.col("status") == "ok"))
+    return kept.with_columns(block=pl.struct(fixed).struct.json_encode())
 
 
 def select_contrasts(points: pl.DataFrame, factor: str, free: Iterable[str] = ()) -> pl.DataFrame:

@@ -143,6 +143,11 @@ def ok_points(tables: Tables, but: tuple[str, ...] = ASIDE) -> pl.DataFrame:
     return with_config(tables["points"], but).filter(pl.col("status") == "ok")
 
 
+def undisturbed(points: pl.DataFrame) -> pl.DataFrame:
+    """The points that estimates rest on: all but those that something outside of the job is known to have disturbed."""
+    return points.filter(~pl.col("disturbed").fill_null(False)) if "disturbed" in points.columns else points
+
+
 def per_workload(points: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     """(workload, its points), in order."""
     parts = points.partition_by("workload", maintain_order=True)

@@ -27,8 +27,8 @@ DEVICE, MIXED = 85.0, 50.0
 main."""
 TABLE = {
     (True, "device"): (0.020, 7),
-    (True, "mixed"): (0.042, 36),
-    (True, "host"): (0.102, 45),
+    (True, "mixed"): (0.044, 34),
+    (True, "host"): (0.102, 47),
     (True, None): (0.086, 88),
     (False, "device"): (0.031, 18),
     (False, "mixed"): (0.071, 62),
@@ -90,7 +90,8 @@ def own_noise(a: Sequence[float], b: Sequence[float]) -> Noise | None:
 @dataclass(frozen=True)
 class Starts:
     """The ok points of a data set as starts. `frame`: point_id, `settings` (all but repeats and tracing), `ms` (mean
-    timed step of the slowest rank), `sm_active`, `host` (of which day)."""
+    timed step of the slowest rank), `sm_active`, `host` (of which day), `disturbed`. The spread of starts is of those
+    that nothing disturbed."""
 
     frame: pl.DataFrame
 
@@ -102,19 +103,23 @@ class Starts:
         timed = steps.filter(pl.col("phase") == "timed")
         slowest = timed.group_by("point_id", "step").agg(pl.col("step_ms").max())
         host = pl.col("hosts").cast(pl.List(pl.String)).list.join(",") + pl.col("started_at").str.slice(0, 10)
+        disturbed = pl.col("disturbed") if "disturbed" in points.columns else pl.lit(None)
         own = points.filter(pl.col("status") == "ok").select(
-            "point_id", settings=pl.struct(names).struct.json_encode(), host=host.fill_null("")
+            "point_id",
+            settings=pl.struct(names).struct.json_encode(),
+            host=host.fill_null(""),
+            disturbed=disturbed.cast(pl.Boolean),
         )
         frame = own.join(slowest.group_by("point_id").agg(ms=pl.col("step_ms").mean()), on="point_id")
         return cls(frame.join(_activity(timed, samples), on="point_id", how="left"))
 
     def repeats(self, point_id: str) -> list[float]:
-        """Mean steps of all starts of the point's settings, its own first."""
+        """Mean steps of the point's settings, its own first; then of all other starts that nothing disturbed."""
         own = self.frame.filter(pl.col("point_id") == point_id)
         if own.is_empty():
             return []
-        alike = self.frame.filter(pl.col("settings") == own["settings"][0], pl.col("point_id") != point_id)
-        return [own["ms"][0], *alike["ms"]]
+        others = dataset.undisturbed(self.frame).filter(pl.col("point_id") != point_id)
+        return [own["ms"][0], *others.filter(pl.col("settings") == own["settings"][0])["ms"]]
 
     def noise(self, one: str, other: str) -> Noise:
         """The noise that the difference of two points is judged by."""
@@ -123,7 +128,8 @@ class Starts:
             found := own_noise(self.repeats(one), self.repeats(other))
         ):
             return found
-        groups = self.frame.partition_by(["settings", "host"] if one_host else ["settings"])
+        quiet = dataset.undisturbed(self.frame)
+        groups = quiet.partition_by(["settings", "host"] if one_host else ["settings"])
         if not one_host:
             groups = [group for group in groups if group["host"].n_unique() > 1]
         alike = [g["ms"].to_list() for g in groups if what_decides(_mean(g["sm_active"])) == what_decides(active)]
@@ -149,7 +155,8 @@ class Starts:
         """Of all pairs of starts of the same settings, how many are called different by TABLE alone, and how many there
         are: one in twenty is expected."""
         called = pairs = 0
-        for group in self.frame.filter(pl.len().over("settings") > 1).partition_by("settings"):
+        several = dataset.undisturbed(self.frame).filter(pl.len().over("settings") > 1)
+        for group in several.partition_by("settings"):
             for (one, a), (other, b) in combinations(group.select("point_id", "ms").iter_rows(), 2):
                 pairs += 1
                 called += abs(math.log(b / a)) > self.table_noise(one, other).half((1, 1))

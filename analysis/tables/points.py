@@ -70,14 +70,26 @@ POINTS: dict[str, Column] = {
     "tracer_reason": Column(pl.String, "Why this tracer, or why there is no trace.", "record.json"),
     "trace_status": Column(pl.String, "ok, failed or skipped: status of the traced run alone.", "record.json"),
     "nvml_reason": Column(pl.String, "Why there is no NVML log; null where there is one.", "record.json"),
-    "step_ms_median": Column(pl.Float64, "Median over the timed steps of the slowest rank's step time, ms.", "steps"),
+    "warm_from": Column(
+        pl.Int64,
+        "First timed steps that were still warm-up, by a change point within the first half of the window "
+        "(docs/protocol.md): they have the phase settling, and no column counts them but those of energy. Null with "
+        "fewer than 16 timed steps.",
+        "steps",
+    ),
+    "steady": Column(
+        pl.Boolean, "False where step times change in the second half of the window too: still warming up.", "steps"
+    ),
+    "step_ms_median": Column(
+        pl.Float64, "Median over the steady timed steps of the slowest rank's step time, ms.", "steps"
+    ),
     "step_ms_mean": Column(pl.Float64, "Mean of the same, ms.", "steps"),
     "step_ms_p95": Column(pl.Float64, "95th percentile of the same, ms.", "steps"),
     "step_ms_std": Column(pl.Float64, "Standard deviation of the same (n - 1), ms.", "steps"),
     "data_ms_median": Column(
         pl.Float64, "Median time waiting for the loader, over timed steps and ranks, ms.", "steps"
     ),
-    "samples_per_s": Column(pl.Float64, "Samples a second of all ranks in the timed window.", "steps"),
+    "samples_per_s": Column(pl.Float64, "Samples a second of all ranks in the steady timed steps.", "steps"),
     "tokens_per_s": Column(pl.Float64, "Tokens a second likewise; null for images.", "steps"),
     "samples_per_step": Column(pl.Int64, "Samples of one optimizer step over all ranks.", "steps"),
     "steps_per_epoch": Column(pl.Int64, "Optimizer steps of a rank for its share of the data.", "result.json"),
@@ -132,12 +144,46 @@ POINTS: dict[str, Column] = {
     "step_j": Column(pl.Float64, "energy_j over the steps of the window, J.", "energy"),
     "sample_j": Column(pl.Float64, "energy_j over the samples of all ranks, J.", "energy"),
     "token_j": Column(pl.Float64, "energy_j over the tokens of all ranks, J; null for images.", "energy"),
+    "sm_clock_mhz": Column(
+        pl.Float64, "Mean SM clock of the ranks' GPUs in the steady timed steps, MHz.", "gpu_samples"
+    ),
+    "power_limit_w": Column(pl.Float64, "Their power limit, the lowest of them, W.", "gpu_samples"),
+    "power_capped_percent": Column(
+        pl.Float64, "Share of readings in these steps in which the power limit held the clocks down, %.", "gpu_samples"
+    ),
+    "throttled_percent": Column(pl.Float64, "Likewise, heat or a brake did, %.", "gpu_samples"),
+    "foreign_processes": Column(
+        pl.Int64,
+        "Most processes of others that one of these GPUs had, up to a second before and after; null where process ids "
+        "cannot be matched.",
+        "gpu_samples",
+    ),
+    "other_cpu_percent": Column(
+        pl.Float64,
+        "CPU time of other processes in these steps, % of all cores; this and what follows of the host where it is "
+        "largest.",
+        "host_samples",
+    ),
+    "steal_percent": Column(
+        pl.Float64, "Time that the hypervisor gave away, % of that in which cores had work.", "host_samples"
+    ),
+    "psi_cpu_percent": Column(pl.Float64, "Share of time in which some task waited for a core, %.", "host_samples"),
+    "runnable": Column(pl.Float64, "Tasks that ran or waited for a core, mean.", "host_samples"),
+    "disturbed": Column(
+        pl.Boolean,
+        "Whether something outside of the job disturbed these steps, by the rule in docs/protocol.md; null where a "
+        "condition is not known and no other one says so.",
+        "derived",
+    ),
+    "disturbed_reason": Column(pl.String, "What it was.", "derived"),
 }
 
 STEPS: dict[str, Column] = {
     **RANK,
     "step": Column(pl.Int64, "Number of the optimizer step, from 0 (warm-up included).", "steps-rR.jsonl"),
-    "phase": Column(pl.String, "warmup or timed.", "steps-rR.jsonl"),
+    "phase": Column(
+        pl.String, "warmup, settling (timed, but still warm-up: warm_from in points) or timed.", "steps-rR.jsonl"
+    ),
     "start_ns": Column(pl.Int64, "Host clock at the start of the step, UTC ns.", "steps-rR.jsonl"),
     "end_ns": Column(pl.Int64, "Host clock at its end, UTC ns. The GPU may still be working.", "steps-rR.jsonl"),
     "data_ms": Column(pl.Float64, "Host time in the loader, ms.", "steps-rR.jsonl"),
@@ -185,6 +231,7 @@ RANKS: dict[str, Column] = {
         pl.Int64, "Peak of the CUDA allocator, reserved; null on a CPU.", "rankR.result.json"
     ),
     "peak_rss_bytes": Column(pl.Int64, "Peak resident memory of the rank's process.", "rankR.result.json"),
+    "cpus": Column(pl.List(pl.Int64), "Numbers of the CPUs that it may use; empty of a script.", "rankR.result.json"),
 }
 
 BREAKDOWN: dict[str, Column] = {

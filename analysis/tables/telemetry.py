@@ -15,6 +15,18 @@ HOST_SAMPLES: dict[str, Column] = {
     "read_bytes": Column(pl.Int64, "Bytes read from storage by these processes so far.", "host-H.jsonl"),
     "write_bytes": Column(pl.Int64, "Bytes written to storage by these processes so far.", "host-H.jsonl"),
     "num_processes": Column(pl.Int64, "Number of these processes.", "host-H.jsonl"),
+    "other_cpu_percent": Column(
+        pl.Float64, "CPU time of all other processes of the host, % of all its cores.", "host-H.jsonl"
+    ),
+    "steal_percent": Column(
+        pl.Float64, "Time that the hypervisor gave away, % of that in which cores had work.", "host-H.jsonl"
+    ),
+    "runnable": Column(pl.Int64, "Tasks of the host that run or wait for a core.", "host-H.jsonl"),
+    "psi_cpu_percent": Column(
+        pl.Float64, "Share of time in which some task of the host waited for a core (PSI), %.", "host-H.jsonl"
+    ),
+    "psi_io_percent": Column(pl.Float64, "Likewise, for storage, %.", "host-H.jsonl"),
+    "psi_memory_percent": Column(pl.Float64, "Likewise, for memory, %.", "host-H.jsonl"),
 }
 
 _GPM = "GPM, mean over gpm_span_ns before t_ns (less its age, see clocks): "
@@ -29,6 +41,7 @@ _TEXTS = {
     "temperature_c": "GPU temperature, degrees Celsius.",
     "memory_temperature_c": "Memory temperature, degrees Celsius.",
     "throttle_reasons": "Why clocks are throttled: NVML's bits (1 idle, 4 power cap, 32, 64 thermal, 128 brake).",
+    "power_limit_w": "Power limit that holds, W; null in rows between two of its readings.",
     "energy_j": "Energy counter since the driver was loaded, J; null in rows between two of its readings.",
     "ecc_corrected": "Corrected memory errors since the driver was loaded.",
     "ecc_uncorrected": "Uncorrected memory errors since then.",

@@ -15,6 +15,7 @@ from typing import Any
 
 import polars as pl
 
+from analysis.sweep import dataset
 from analysis.sweep.starts import Starts
 from jobs.host.facts import ROOT
 from jobs.point.point import Point
@@ -108,10 +109,11 @@ def shown_by(pair: Pair) -> str:
 
 
 def measured_effects(point: Point, points: pl.DataFrame) -> dict[str, Any]:
-    """Medians of _MEASURES over the point's good `runs`, and their `ids`; `failed`: why there are none."""
+    """Medians of _MEASURES over the point's good `runs`, those that nothing disturbed, and their `ids`; `failed`: why
+    there are none."""
     ids = [dataclasses.replace(point, repeat=number).id for number in range(MOST_REPEATS)]
     own = points.filter(pl.col("point_id").is_in(ids), pl.col("status") != "not_run")
-    good = own.filter(pl.col("status") == "ok")
+    good = dataset.undisturbed(own.filter(pl.col("status") == "ok"))
     if good.is_empty():
         reasons = own["reason"].drop_nulls().unique().sort().to_list()
         return {"runs": 0} | ({"failed": f"{point.id}: {', '.join(reasons)}"} if reasons else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,6 +60,17 @@ def _begins(word: str, *uuids: str) -> bool:
 def full_uuid(uuid: str) -> str:
     """The UUID of a GPU or MIG device as NVML writes it; torch leaves out a GPU's prefix."""
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+
+def host_boards() -> dict[int, Any]:
+    """Handles of all GPUs that NVML shows of this host, by index, whosever they are; without those that are lost."""
+    import pynvml
+
+    found = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        with contextlib.suppress(pynvml.NVMLError):
+            found[index] = pynvml.nvmlDeviceGetHandleByIndex(index)
+    return found
 
 
 def job_gpus() -> list[Gpu]:

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jobs.host import gpus
 from jobs.point.point import Point
 from jobs.record.failures import Reason
 from jobs.record.folder import RunFolder
@@ -64,9 +65,14 @@ def master(point: Point) -> tuple[str, int]:
 
 
 def threads(point: Point) -> int:
-    """CPU threads of a rank: what Slurm gave each task, else an even share of this host."""
+    """CPU threads of a rank: what Slurm gave each task, else an even share of this host, which is that of the rank's
+    GPUs among all of the host, so that it is the same on one GPU and on several."""
     given = os.environ.get("SLURM_CPUS_PER_TASK") if allocation.inside() else None
-    return int(given) if given else max(1, len(os.sched_getaffinity(0)) // point.processes_per_node)
+    if given:
+        return int(given)
+    boards = len(gpus.host_boards()) if point.device != "cpu" and gpus.probe()[0] else 0
+    ranks = max(point.processes_per_node, boards * point.processes_per_node // point.ranks_per_node)
+    return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 
 def rank_environment(point: Point) -> dict[str, str]:

@@ -80,6 +80,13 @@ def uuid(device: Any, point: Point) -> str | None:
     return full_uuid(str(torch.cuda.get_device_properties(device).uuid))
 
 
+def bind_cpus(point: Point, local_rank: int) -> list[int]:
+    """Bind the rank to its CPUs; on the CPU it keeps those that it was given. Returns them."""
+    if point.device == "cpu":
+        return sorted(os.sched_getaffinity(0))
+    return numa.bind(local_rank, point.numa, point.ranks_per_node // point.processes_per_node)
+
+
 def peak_rss_bytes() -> int:
     """Peak resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -87,8 +94,8 @@ def peak_rss_bytes() -> int:
 
 def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: Heartbeat) -> None:
     point = order.point()
-    if point.numa != "none":
-        numa.bind(local_rank, point.numa)  # before any library starts its threads
+    # Before any library starts its threads.
+    cpus = bind_cpus(point, local_rank)
     if point.loader_workers:
         loader_server.start()
     import torch
@@ -135,6 +142,7 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         device="cuda" if cuda else "cpu",
         device_name=torch.cuda.get_device_name(device) if cuda else None,
         uuid=uuid(device, point),
+        cpus=cpus,
         peak_rss_bytes=peak_rss_bytes(),
         parameters=counts[0],
         trainable_parameters=counts[1],

@@ -130,6 +130,8 @@ class RankResult(Struct, frozen=True, kw_only=True):
     uuid: str | None = None
     """Of its GPU. Null on a CPU, with `tenants`, and for strategy dp, whose one rank has several GPUs: their energy is
     then not one rank's, and there is none in the tables."""
+    cpus: list[int] = field(default_factory=list)
+    """CPUs that it may use. Empty of a script, which keeps those that it is given."""
     peak_rss_bytes: int | None = None
     """Peak resident memory of the process."""
     parameters: int | None = None
@@ -226,7 +228,8 @@ class EpochLine(Struct, frozen=True, kw_only=True):
 
 
 class HostSample(Struct, frozen=True, kw_only=True):
-    """A line of host-H.jsonl: the CPU side of a node, twice a second; of the ranks and all that they started."""
+    """A line of host-H.jsonl: the CPU side of a node, twice a second; of the ranks and all that they started, and from
+    `other_cpu_percent` on of the whole host, null where the kernel does not count it."""
 
     t_ns: int | None = None
     """UTC, ns."""
@@ -246,6 +249,18 @@ class HostSample(Struct, frozen=True, kw_only=True):
     """Bytes written to storage since they started."""
     num_processes: int | None = None
     """Processes that this is the sum of."""
+    other_cpu_percent: float | None = None
+    """CPU time of all other processes since the last sample, share of all cores of the host."""
+    steal_percent: float | None = None
+    """Time that the hypervisor gave to other machines, share of the time in which the cores had work."""
+    runnable: int | None = None
+    """Tasks that run or wait for a core."""
+    psi_cpu_percent: float | None = None
+    """Share of the time since the last sample in which some task waited for a core (PSI, `some`)."""
+    psi_io_percent: float | None = None
+    """Likewise, for storage."""
+    psi_memory_percent: float | None = None
+    """Likewise, for memory."""
 
 
 class Event(Struct, frozen=True, kw_only=True):

@@ -2,13 +2,14 @@
 
     python -m jobs.telemetry.host_sampler POINT/timed        # until SIGTERM
 
-CPU time, memory and storage traffic of the ranks and of all that they started, twice a second. Lines are flushed as
-they are taken, so a killed job keeps its log.
+CPU time, memory and storage traffic of the ranks and of all that they started, and what else the host was busy with,
+twice a second. Lines are flushed as they are taken, so a killed job keeps its log.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import threading
@@ -21,18 +22,19 @@ from jobs.host.processes import die_with_parent, end_on_sigterm
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import json_line, read_json
 from jobs.record.launch_files import HostSample, RankProcess
+from jobs.telemetry import host_load
 
 INTERVAL_S = 0.5
 
 
 class HostReader:
-    """CPU time, memory and storage traffic of the job's processes on this host."""
+    """CPU time, memory and storage traffic of the job's processes on this host, and the load of the whole host."""
 
     def __init__(self, run_folder: RunFolder) -> None:
         self.run_folder, self.host = run_folder, socket.gethostname()
         self.seen: dict[int, psutil.Process] = {}
         self.cpu_s: dict[int, float] = {}
-        self.last = time.monotonic()
+        self.last = host_load.read_counts()
 
     def processes(self) -> list[psutil.Process]:
         """The workers whose pid files name this host, and all that they started."""
@@ -60,8 +62,9 @@ class HostReader:
                     read, write, count = read + io.read_bytes, write + io.write_bytes, count + 1
             except psutil.Error:
                 continue
-        now = time.monotonic()
-        percent, self.last = 100 * cpu_s / max(now - self.last, 1e-6), now
+        now = host_load.read_counts()
+        load = host_load.load_between(self.last, now)
+        percent, self.last = 100 * cpu_s / max(now.at_s - self.last.at_s, 1e-6), now
         return HostSample(
             t_ns=time.time_ns(),
             mono_ns=time.monotonic_ns(),
@@ -72,7 +75,20 @@ class HostReader:
             read_bytes=int(read),
             write_bytes=int(write),
             num_processes=int(count),
+            other_cpu_percent=other_percent(load.busy_percent, percent),
+            steal_percent=load.steal_percent,
+            runnable=now.runnable,
+            psi_cpu_percent=load.stalled_percent["cpu"],
+            psi_io_percent=load.stalled_percent["io"],
+            psi_memory_percent=load.stalled_percent["memory"],
         )
+
+
+def other_percent(busy_percent: float | None, own_percent: float) -> float | None:
+    """Share of all cores that others than the job's processes kept busy, %; `own_percent`: 100 is one core."""
+    if busy_percent is None:
+        return None
+    return round(max(busy_percent - own_percent / (os.cpu_count() or 1), 0.0), 2)
 
 
 def process_of(pid: int) -> psutil.Process | None:

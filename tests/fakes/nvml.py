@@ -32,6 +32,7 @@ GPU = {
     "busy": [[0.0, 90.0]],
     "energy_s": 0.005,  # how long the energy call takes
     "pids": [],
+    "near": 1,  # CPUs near to it, a bit each
     "xids": [],  # [second, number] or [second, number, GPU instance] each
     "gpm": True,
     "errors": {},  # call, field value or GPM metric to an error's name, or to [name, number of calls that it lasts]
@@ -165,6 +166,12 @@ class Driver:
 
     def _nvmlDeviceGetCurrentClocksEventReasons(self, handle, out):
         out._obj.value = self.names.nvmlClocksEventReasonSwPowerCap
+
+    def _nvmlDeviceGetEnforcedPowerLimit(self, handle, out):
+        out._obj.value = 700_000
+
+    def _nvmlDeviceGetCpuAffinity(self, handle, size, out):
+        out._obj[0] = self.of(handle)["near"]
 
     def _nvmlDeviceGetTotalEnergyConsumption(self, handle, out):
         time.sleep(self.of(handle)["energy_s"])

@@ -43,7 +43,8 @@ class Evidence:
     `cpu_parts`: the table step_parts of a trace that has no lanes. `steps`,
     `traced_steps`: of a point; `results`: what its ranks recorded at their end. `samples`: of each rank's GPU, in the
     timed window or while the trace ran. `hosts`: host_samples of the timed steps, else of the traced ones. `absent`:
-    what is missing, with the reason."""
+    what is missing, with the reason. `disturbed`: what outside of the job disturbed the timed steps (docs/protocol.md);
+    None where nothing is known to have."""
 
     lanes: tuple[Lane, ...] = ()
     devices: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -57,6 +58,7 @@ class Evidence:
     samples: Mapping[int, pl.DataFrame] = field(default_factory=dict)
     hosts: pl.DataFrame = field(default_factory=pl.DataFrame)
     absent: Mapping[str, str] = field(default_factory=dict)
+    disturbed: str | None = None
 
     def setting(self, name: str) -> Any:
         """The point's setting; None where there is no point."""

@@ -161,7 +161,19 @@ def from_data_set(folder: Path, tables: Path) -> Evidence:
     gpus = seen.with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max().over("uuid")).partition_by("uuid")
     samples = dict(enumerate(gpus)) if steps.height else {}
     absent = {"trace": "a data set keeps none", **counter_gaps(samples, record.nvml.reason)}
-    return Evidence(point=point_of(record.settings), record=record, steps=steps, samples=samples, absent=absent)
+    return Evidence(
+        point=point_of(record.settings), record=record, steps=steps, samples=samples, absent=absent,
+        disturbed=disturbance(tables, own),
+    )  # fmt: skip
+
+
+def disturbance(tables: Path, point: pl.Expr) -> str | None:
+    """What disturbed a point, of a folder of tables; None also where they do not tell, as older ones do not."""
+    found = pl.scan_parquet(tables / "points.parquet").filter(point)
+    if "disturbed_reason" not in found.collect_schema().names():
+        return None
+    reasons = found.select("disturbed_reason").drop_nulls().collect()["disturbed_reason"]
+    return str(reasons[0]) if len(reasons) else None
 
 
 def from_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evidence:
@@ -200,6 +212,7 @@ def from_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evide
     return dataclasses.replace(
         found, point=point, record=record, results=ranks, steps=timed, traced_steps=traced,
         hosts=hosts.filter((pl.col("look") == look) & window), samples=held,
+        disturbed=disturbance(tables, pl.lit(True)),
         absent={k: v for k, v in absent.items() if not k.startswith("counters")}
         | ({} if record.device == "cpu" else counter_gaps(held, record.nvml.reason)),
     )  # fmt: skip

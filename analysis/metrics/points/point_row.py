@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.metrics.points import efficiency
+from analysis.metrics.points import conditions, efficiency, warm_up
 from analysis.metrics.points.energy import doubt
 from analysis.readers import point_files
 from jobs.record.launch_files import RankResult
@@ -29,8 +29,11 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     if not is_measured(record):
         return base
     results = results_of(point)
-    timed = tables["steps"].filter(pl.col("phase") == "timed")
-    numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, window_seconds(results, timed))
+    window = warm_up.in_window(tables["steps"])
+    timed = window.filter(pl.col("phase") == "timed")
+    numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, _steady_seconds(results, window))
+    if (found := warm_up.of_point(window)) is not None:
+        numbers |= {"warm_from": found.first, "steady": found.steady}
     if numbers["steps_per_epoch"] is not None and numbers.get("step_ms_mean") is not None:
         numbers["epoch_s"] = numbers["steps_per_epoch"] * numbers["step_ms_mean"] / 1e3
     if numbers.get("step_ms_mean") is not None:
@@ -38,7 +41,11 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
         numbers |= efficiency.utilisation(results, record.settings, world, numbers["step_ms_mean"])
     memory = "peak_allocated_bytes" if record.device == "cuda" else "peak_rss_bytes"
     peak = tables["ranks"][memory].max()
-    return base | numbers | {"peak_memory_bytes": peak} | _energy(tables["energy"], timed)
+    tenants = record.settings.get("tenants")
+    around = conditions.columns(
+        tables, on_gpus=record.device == "cuda", has_tenants=isinstance(tenants, int) and tenants > 1
+    )
+    return base | numbers | around | {"peak_memory_bytes": peak} | _energy(tables["energy"], window)
 
 
 def is_measured(record: Record) -> bool:
@@ -89,8 +96,16 @@ def window_seconds(results: Sequence[RankResult], timed: pl.DataFrame) -> float 
     return (end - start) / 1e9 if isinstance(start, int) and isinstance(end, int) else None
 
 
+def _steady_seconds(results: Sequence[RankResult], window: pl.DataFrame) -> float | None:
+    """Length of the timed window without the steps that settled. Their device times are taken off, for the host is
+    ahead of the device, and its clock does not tell where on it a step began."""
+    length = window_seconds(results, window)
+    settling = warm_up.slowest_rank(window.filter(pl.col("phase") == warm_up.SETTLING))["step_ms"]
+    return None if length is None else length - float(settling.sum()) / 1e3
+
+
 def _energy(energy: pl.DataFrame, timed: pl.DataFrame) -> _Json:
-    """Sums over the GPUs; null where one of them is unknown or in doubt."""
+    """Sums over the GPUs, of the whole window; null where one of them is unknown or in doubt."""
     reason = doubt(energy)
 
     def total(name: str) -> float | None:

@@ -17,6 +17,7 @@ from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.sweep import dataset
 from analysis.sweep.interval import CONFIDENCE
+from analysis.sweep.labels import plural
 
 PAGE = Path(__file__).parents[3] / "docs/claims.md"
 _HEAD = """# Claims of the paper
@@ -26,13 +27,13 @@ Written by `python -m analysis.paper.claims TABLES`; do not edit. Measured on: {
 The claims are those of "Profiling and optimization of multi-card GPU machine learning jobs" (arXiv 2505.22905) and of
 its sibling (arXiv 2503.15252), as far as their texts are known. Each number compares points that differ in the
 named setting alone; over several such pairs it is the geometric mean of ratios. Times are compared within a night, for
-a machine's load differs from one to the next; runs of a night that has one side only do not count. In brackets: 95 %
-interval (Student's t over repeats). A part of a claim is *supported* where its whole interval is on the claimed side,
-*contradicted* where it is on the other, or, of a ratio, within {margin:.0%} of 1, *inconclusive* where it has both
-sides, and *not tested* with fewer than {fewest} repeats a side. Of many parts some are decided by chance: a part whose
-p-value is above {alpha:.2f} after Holm's correction over the {parts} parts that are tested is inconclusive, too. A
-claim is contradicted if a part is, else inconclusive if one is, else not tested if one is not; the number in the table
-is that part's.
+a machine's load differs from one to the next; runs of a night that has one side only do not count, nor do points that
+something outside of their job disturbed ([protocol.md](protocol.md)). In brackets: 95 % interval (Student's t over
+repeats). A part of a claim is *supported* where its whole interval is on the claimed side, *contradicted* where it is
+on the other, or, of a ratio, within {margin:.0%} of 1, *inconclusive* where it has both sides, and *not tested* with
+fewer than {fewest} repeats a side. Of many parts some are decided by chance: a part whose p-value is above
+{alpha:.2f} after Holm's correction over the {parts} parts that are tested is inconclusive, too. A claim is contradicted
+if a part is, else inconclusive if one is, else not tested if one is not; the number in the table is that part's.
 
 | claim | verdict | effect | repeats a side | points |
 |---|---|---|---|---|
@@ -56,6 +57,8 @@ def section(verdict: Verdict, tables: dataset.Tables) -> str:
     lines += [
         f"- {part.text()}{'' if part.decides else ' (for information, decides nothing)'}" for part in verdict.parts
     ]
+    if verdict.left_out:
+        lines += ["", f"Left out as disturbed (docs/protocol.md): {plural(verdict.left_out, 'point')}."]
     if verdict.claim.note:
         lines += ["", verdict.claim.note]
     if verdict.status in (CONTRADICTED, INCONCLUSIVE):

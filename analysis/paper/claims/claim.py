@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import polars as pl
 
 from analysis.paper.claims.effect import FEWEST, Effect
 from analysis.sweep import dataset
@@ -109,8 +111,11 @@ def _format(value: float, percent: bool) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
+    """What the parts of a claim say of it. `left_out`: points that it would rest on too, had nothing disturbed them."""
+
     claim: Claim
     parts: tuple[Part, ...]
+    left_out: int = 0
 
     @property
     def status(self) -> str:
@@ -171,4 +176,10 @@ class Claim:
     by: str = ""
 
     def verdict(self, tables: dataset.Tables) -> Verdict:
-        return Verdict(self, tuple(self.judge(tables)))
+        found = Verdict(self, tuple(self.judge(tables)))
+        points = tables["points"]
+        if not points["disturbed"].any():
+            return found
+        unmarked = dataset.Tables({**tables.frames, "points": points.with_columns(disturbed=pl.lit(None))})
+        all_points = Verdict(self, tuple(self.judge(unmarked))).points
+        return replace(found, left_out=len(set(all_points) - set(found.points)))

@@ -87,7 +87,7 @@ def columns(axes: Axes, frame: pl.DataFrame, x: str, series: str, value: str, le
     """Bars at medians of repeats, with the repeats."""
     places_of = blocks.levels(frame, x)
     for at, own, colour, hatch in _list_bars(frame, x, series, places_of, levels):
-        panels.column(axes, at, own[value].to_numpy(), colour, hatch, ROOM / len(levels) * 0.92)
+        panels.column(axes, at, own, value, colour, hatch, ROOM / len(levels) * 0.92)
     places(axes, places_of, x)
     style.from_zero(axes)
     axes.grid(axis="y")

@@ -40,7 +40,7 @@ def to_csv(path: Path, out: Path) -> str:
     for file in files:
         frame = pl.scan_parquet(file)
         lists = [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.List)]
-        frame.with_columns(pl.col(lists).list.join(";")).sink_csv(out / f"{file.stem}.csv")
+        frame.with_columns(pl.col(lists).cast(pl.List(pl.String)).list.join(";")).sink_csv(out / f"{file.stem}.csv")
     return f"{out}: {plural(len(files), 'table')}"
 
 

@@ -55,6 +55,7 @@ COLUMNS: dict[str, Kind] = SETTINGS | {
     "point_id": F, "remedied_id": F, "sweep": N, "status": F, "reason": F, "message": W, "device_used": F, "backend": F,
     "accelerator": F, "hosts": H, "host": H, "uuid": G, "topology": F, "started_at": F, "tracer_used": F,
     "tracer_reason": W, "trace_status": F, "nvml_reason": W, "mfu_reason": W, "energy_reason": W, "model": N,
+    "disturbed_reason": W,
     "variables": Kind.AXES,
     "step_source": F, "notes": W, "phase": F, "part": F, "category": F,
     "lane": F, "name": S, "look": F, "kind": F, "between": F, "condition": F, "tool": F, "traceback": W,

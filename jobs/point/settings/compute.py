@@ -64,7 +64,9 @@ class Compute:
         needs=[ON_GPU, except_for("tenants", 1)],
     )
     numa: Literal["none", "near", "far"] = setting(
-        "CPUs of a rank: as the scheduler gives them, or bound to those near its GPU, or far from it.", "none"
+        "CPUs of a rank: its GPU's share of the host's, the same on one GPU and on several; or all of the job's near "
+        "its GPU, or far from it.",
+        "none",
     )
 
     @property

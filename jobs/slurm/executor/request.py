@@ -27,6 +27,7 @@ class Request:
     qos: str | None = None
     constraint: str | None = None
     exclude: str | None = None
+    exclusive: bool = False
     extra: tuple[tuple[str, str | bool], ...] = ()
     setup: tuple[str, ...] = ()
 
@@ -53,6 +54,7 @@ class Request:
             "qos": self.qos,
             "constraint": self.constraint,
             "exclude": self.exclude,
+            "exclusive": self.exclusive or None,
             "setup": list(self.setup) or None,
         }
         additional = {"no-requeue": True, "signal": "B:CONT@30", **dict(self.extra)}
@@ -75,7 +77,7 @@ class Request:
 
 
 def parse_options(options: str) -> tuple[tuple[str, str | bool], ...]:
-    """sbatch options as (name, value): `--exclusive --mail-type=END`. Raises ValueError for anything else."""
+    """sbatch options as (name, value): `--mail-type=END --nice=10`. Raises ValueError for anything else."""
     found: list[tuple[str, str | bool]] = []
     for word in shlex.split(options):
         name, equals, value = word.removeprefix("--").partition("=")
@@ -113,6 +115,7 @@ def from_job(resources: Mapping[str, Any], threads: int, settings: ExecutorSetti
         qos=text("qos", settings.qos),
         constraint=text("constraint", settings.constraint),
         exclude=text("slurm_exclude", settings.exclude),
+        exclusive=settings.exclusive,
         extra=tuple(sorted(extra.items())),
         setup=tuple(setup),
     )

@@ -30,7 +30,8 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     constraint: Optional[str] = _setting(None, "Features that nodes must have")
     exclude: Optional[str] = _setting(None, "Nodes to stay away from")
     reservation: Optional[str] = _setting(None, "Reservation")
-    extra: Optional[str] = _setting(None, "More sbatch options, as on its command line: --exclusive --mail-type=END")
+    exclusive: bool = _setting(False, "Nodes for one job alone, so that no other job disturbs what it measures")
+    extra: Optional[str] = _setting(None, "More sbatch options, as on its command line: --mail-type=END --nice=10")
     setup: Optional[str] = _setting(None, "Shell lines before the job's command: module load ..., export ...")
     python: Optional[str] = _setting(
         None, "Command that starts Python for ranks, for example: apptainer exec --nv image.sif python"

@@ -39,6 +39,7 @@ TYPES: dict[str, type] = {
     "temperature_c": int,
     "memory_temperature_c": int,
     "throttle_reasons": int,
+    "power_limit_w": float,
     "energy_j": float,
     "ecc_corrected": int,
     "ecc_uncorrected": int,
@@ -100,6 +101,13 @@ def _energy(gpu: Gpu) -> Values:
     return (n.nvmlDeviceGetTotalEnergyConsumption(gpu.board) / 1e3,)
 
 
+def _power_limit(gpu: Gpu) -> Values:
+    """The limit that holds: the lowest of those that the board, the driver and the administrator set."""
+    import pynvml as n
+
+    return (n.nvmlDeviceGetEnforcedPowerLimit(gpu.board) / 1e3,)
+
+
 def _ecc(gpu: Gpu) -> Values:
     import pynvml as n
 
@@ -149,6 +157,7 @@ EVERY_TICK = (
     Reading(("throttle_reasons",), _throttle),
 )
 ENERGY = Reading(("energy_j",), _energy, per_board=True)
+POWER_LIMIT = Reading(("power_limit_w",), _power_limit, per_board=True)
 ECC = Reading(("ecc_corrected", "ecc_uncorrected"), _ecc)
 
 

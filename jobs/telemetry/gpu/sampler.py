@@ -3,7 +3,8 @@
     python -m jobs.telemetry.gpu.sampler POINT/timed        # until SIGTERM
 
 The rate is the point's `nvml_hz`. Cheap values are read at that rate; GPM counters, which move every 100 ms, at 10 Hz
-at most; energy twice a second, because the call keeps a core busy for milliseconds; errors and processes once a second.
+at most; energy twice a second, because the call keeps a core busy for milliseconds; the power limit, errors and
+processes once a second.
 Slow calls have a thread of their own, so that they do not set the rate; rows of the log (jobs/telemetry/gpu/log.py) are
 therefore sparse.
 """
@@ -46,6 +47,7 @@ class Sampler:
         self.readers = [fields.Reader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
         self.counters = [gpm.GpmReader(gpu, self.missing[gpu.uuid]) for gpu in self.gpus]
         self.strangers = Strangers(run_folder, self.host, self.events)
+        self.every_second = (fields.POWER_LIMIT, fields.ECC, self.strangers.reading)
         self.losses = Losses(self.events)
         self.lows = Lows(alert, self.events) if alert else None
         self.latest: dict[str, dict[str, Any]] = {gpu.uuid: {} for gpu in self.gpus}
@@ -57,7 +59,7 @@ class Sampler:
     def header(self) -> dict[str, Any]:
         """What the log says of itself: one round of readings tells what is missing."""
         for reader in self.readers:
-            reader.read(*fields.EVERY_TICK, fields.ENERGY, fields.ECC, self.strangers.reading)
+            reader.read(*fields.EVERY_TICK, fields.ENERGY, *self.every_second)
         time.sleep(1 / GPM_HZ)  # so that the counters move once
         for counter in self.counters:
             counter.read()
@@ -88,7 +90,7 @@ class Sampler:
             self.losses.see(gpu, {name: self.missing[gpu.uuid][name] for name in gone})
 
     def slow(self, stop: threading.Event) -> None:
-        """Energy, errors and processes, until stopped."""
+        """Energy, power limit, errors and processes, until stopped."""
         turn, due = 0, time.monotonic()
         while not stop.wait(max(0.0, due - time.monotonic())):
             due = max(due + SLOW_S, time.monotonic())
@@ -99,7 +101,7 @@ class Sampler:
                 if energy:
                     self.log.add(gpu.index, gpu.uuid, energy, (before[0] + took, before[1] + took))
                 if turn % round(1 / SLOW_S) == 0:
-                    self.log.add(gpu.index, gpu.uuid, reader.read(fields.ECC, self.strangers.reading))
+                    self.log.add(gpu.index, gpu.uuid, reader.read(*self.every_second))
             turn += 1
 
     def run(self, stop: threading.Event) -> None:

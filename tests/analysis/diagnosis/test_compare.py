@@ -1,6 +1,7 @@
 """`nightsweep compare`: differences that are there are found, and those that are not are not."""
 
 import json
+import shutil
 
 import numpy as np
 import polars as pl
@@ -9,6 +10,7 @@ from scipy.stats import ttest_ind
 
 from analysis.diagnosis import comparison
 from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.sweep import dataset
 from analysis.tools import cli
 from jobs.host.facts import ROOT
 from jobs.point.point import complete
@@ -120,6 +122,27 @@ def test_points_of_a_published_data_set_are_compared_with_their_repeats(capsys):
     assert found["verdict"] == "slower" and "layout" in found["settings"]
     assert cli.main(["diagnose", str(points / ONE)]) == 0
     assert "without a trace" in capsys.readouterr().out
+
+
+def test_repeats_that_were_disturbed_do_not_count_and_a_disturbed_point_is_marked(capsys, tmp_path):
+    """ONE of the data set is said to be disturbed, and so is one of OTHER's repeats."""
+    shutil.copytree(DATA, tmp_path / "set")
+    names = [str(tmp_path / "set/points" / name) for name in (ONE, OTHER)]
+    assert cli.main(["compare", *names, "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    table = tmp_path / "set/tables/points.parquet"
+    points = pl.read_parquet(table)
+    layout = points.filter(pl.col("point_id") == OTHER).select(dataset.SETTINGS).drop(dataset.ASIDE)
+    repeats = points.join(layout, on=layout.columns, how="semi", nulls_equal=True)["point_id"].to_list()
+    spoilt = pl.col("point_id").is_in([ONE, next(name for name in repeats if name != OTHER)])
+    points.with_columns(disturbed_reason=pl.when(spoilt).then(pl.lit("steal"))).write_parquet(table)
+    assert cli.main(["compare", *names, "--json"]) == 0
+    after = json.loads(capsys.readouterr().out)
+    assert before["disturbed"] == [None, None] and after["disturbed"] == ["steal", None]
+    assert after["starts"] == [before["starts"][0], before["starts"][1] - 1]
+    assert cli.main(["compare", *names]) == 0
+    shown = capsys.readouterr().out
+    assert "A was disturbed: steal" in shown and "B was disturbed" not in shown
 
 
 def test_nothing_to_compare_is_one_line(capsys, tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.figures import captions, causes, energy, roofline, style, timeline
+from analysis.figures import captions, causes, energy, panels, roofline, style, timeline
 from analysis.figures.families import FAMILIES
 from analysis.sweep import dataset
 from analysis.tables import column
@@ -313,6 +313,19 @@ def test_caption_states_n_spread_hardware_and_settings(sweep):
     for part in ("n = 3", "least to the most", "AMD EPYC 9654", "micro_batch 16", "micro_batch 4", "seq_len 128"):
         assert part in caption
     assert "precision" not in caption.split("Fixed (llm)")[0]
+
+
+def test_disturbed_points_are_crossed_counted_and_not_in_medians(sweep):
+    points = sweep["points"].with_columns(disturbed=pl.col("repeat") == 0)
+    tables = dataset.Tables({**sweep.frames, "points": points})
+    marked = FAMILIES["iteration_time"].draw(tables)
+    crosses = [len(line.get_xdata()) for axes in marked.axes for line in axes.lines if line.get_marker() == "x"]
+    count = points.filter(pl.col("disturbed"), pl.col("step_ms_median").is_not_null()).height
+    assert sum(crosses) == count > 0
+    assert f"{count} of them were disturbed" in captions.caption(FAMILIES["iteration_time"], tables)
+    assert "disturbed" not in captions.caption(FAMILIES["iteration_time"], sweep)
+    repeats = pl.DataFrame({"ms": [1.0, 2.0, 9.0, 9.0], "disturbed": [None, False, True, True]})
+    assert panels.median_of(repeats, "ms") == 1.5 and panels.median_of(repeats.tail(2), "ms") == 9.0
 
 
 def test_lines_of_one_colour_are_told_apart():

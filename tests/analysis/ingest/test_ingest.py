@@ -103,6 +103,33 @@ def test_summary(point, tmp_path):
     assert frames["timeline"]["start_ns"].min() == 45  # from the start of the step that counts
 
 
+def test_steps_that_settle_count_for_energy_alone(point, tmp_path):
+    """Six of 20 timed steps take 2 s, the others 1 s, by the device's clock; 26 s in all."""
+    lines = [{"step": 0, "phase": "warmup", "start_ns": 0, "end_ns": S, "device_ns": 9 * S, "samples": 8}]
+    for step in range(1, 21):
+        lines.append(
+            {"step": step, "phase": "timed", "start_ns": (9 + step) * S, "end_ns": (10 + step) * S, "samples": 8}
+            | {"device_ns": (2 if step < 7 else 1) * S, "data_ns": 0, "loss": 1.0}
+        )  # fmt: skip
+    for rank in (0, 1):
+        dump(point / f"timed/steps-r{rank}.jsonl", *lines)
+        path = point / f"timed/rank{rank}.result.json"
+        dump(path, json.loads(path.read_text()) | {"window": {"start_ns": 10 * S, "end_ns": 36 * S}})
+    log = Log(point / "timed/nvml-h.arrow", {"host": "h"})
+    for t in (9, 37):
+        for gpu in (0, 1):
+            log.add(gpu, f"u{gpu}", {"energy_j": 100.0 * t, "power_instant_w": 90.0}, (t * S, t * S))
+    log.close()
+    frames = point_tables.ingest(point, tmp_path / "out")
+    row = frames["points"].row(0, named=True)
+    assert row["warm_from"] == 6 and row["steady"] is True
+    assert row["step_ms_mean"] == row["step_ms_median"] == 1000 and row["step_ms_std"] == 0
+    assert row["samples_per_s"] == pytest.approx(16)
+    assert row["energy_j"] == pytest.approx(5200) and row["step_j"] == pytest.approx(260)
+    assert frames["energy"]["steps"].to_list() == [20, 20]
+    assert frames["steps"].filter(rank=0)["phase"].to_list() == ["warmup"] + ["settling"] * 6 + ["timed"] * 14
+
+
 def test_mfu_is_of_all_ranks_and_the_mean_step(point, tmp_path):
     for rank in (0, 1):
         path = point / f"timed/rank{rank}.result.json"

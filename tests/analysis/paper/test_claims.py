@@ -212,6 +212,21 @@ def test_points_that_differ_otherwise_are_not_compared(agreeing):
     assert BY_ID["C1"].verdict(dataset.Tables({"points": images.vstack(other)})).parts[0].effect is None
 
 
+def test_points_that_were_disturbed_are_left_out_and_counted(agreeing):
+    """A repeat of each point with nhwc is made ten times as slow, and said to be disturbed."""
+    claim, slow = BY_ID["C1"], (pl.col("repeat") == 0) & (pl.col("layout") == "nhwc")
+    points = agreeing["points"].with_columns(step_ms_mean=pl.col("step_ms_mean") * pl.when(slow).then(10).otherwise(1))
+    spoilt = dataset.Tables({**agreeing.frames, "points": points})
+    marked = dataset.Tables({**agreeing.frames, "points": points.with_columns(disturbed=slow)})
+    before, kept = claim.verdict(spoilt), claim.verdict(marked)
+    assert before.left_out == 0 and kept.left_out == len(before.points) - len(kept.points) > 0
+    assert not set(kept.points) & set(points.filter(slow)["point_id"])
+    ratios = [verdict.parts[0].effect.value for verdict in (before, kept, claim.verdict(agreeing))]
+    assert ratios[0] < 0.8 and ratios[1] == pytest.approx(ratios[2], rel=0.02)
+    assert f"Left out as disturbed (docs/protocol.md): {kept.left_out} points." in page(marked)
+    assert "Left out as disturbed" not in page(agreeing)
+
+
 def test_empty_tables_decide_nothing():
     for claim in CLAIMS:
         assert claim.verdict(dataset.Tables({})).status == NOT_TESTED

@@ -72,6 +72,20 @@ def test_cost_clocks_and_events_are_told(tmp_path, tmp_path_factory):
     assert "No point of this sweep had a control" in report.render(tables, tmp_path, [])
 
 
+def test_disturbed_and_unsteady_points_are_counted_and_marked(tmp_path):
+    tables = made_up()
+    points = tables["points"].filter(pl.col("status") == "ok").head(5)
+    points = points.with_columns(
+        disturbed=pl.Series([True, False, False, None, None]), steady=pl.Series([False, True, True, None, False]),
+        disturbed_reason=pl.Series(["others <busy>", None, None, None, None]), warm_from=pl.Series([3, 0, 2, None, 0]),
+    )  # fmt: skip
+    page = report.render(dataset.Tables({**tables.frames, "points": points}), tmp_path, [])
+    assert "1 point was disturbed" in page and "2 were not, and of 2 it is not known" in page
+    assert "Of 4 timed windows 2 were still warming up in the second half; of 2 the first steps" in page
+    assert "[disturbed: others &lt;busy&gt;; still warming up]" in page and page.count("; still warming up]") == 1
+    assert "No timed window was long enough" in report.render(tables, tmp_path, [])
+
+
 def test_mfu_is_shown_where_a_point_has_one(page, tmp_path):
     tables = made_up()
     points = tables["points"].with_columns(mfu_percent=pl.lit(41.26))

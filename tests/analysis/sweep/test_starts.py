@@ -65,6 +65,16 @@ def frames(times):
     return points, pl.DataFrame(steps).with_columns(start_ns=0, end_ns=1)
 
 
+def test_starts_that_were_disturbed_tell_nothing_of_others():
+    points, steps = frames([[1.0, 1.1, 1.2, 9.0], [1.0, 7.0]])
+    points = points.with_columns(disturbed=pl.Series([None, False, False, True, None, True]))
+    own = Starts.of(points, steps)
+    assert sorted(own.repeats("p0-0")) == [1.0, 1.1, 1.2]
+    assert own.repeats("p0-3")[0] == 9.0 and sorted(own.repeats("p0-3")) == [1.0, 1.1, 1.2, 9.0]
+    assert "3 and 1 repeats" in own.noise("p0-0", "p1-0").source
+    assert own.identical_pairs()[1] == 3
+
+
 def test_the_nearest_repeats_tell():
     few, some, many = [[1.0], [1.0]], [[1.0, 1.1, 1.2], [1.0]], [[1.0], [2.0], *([[3.0, 3.1, 3.2]] * 3)]
     assert "H200s" in Starts.of(*frames(few)).noise("p0-0", "p1-0").source

@@ -1,19 +1,19 @@
-"""The executor's parts without a cluster: what a job asks for, what the scheduler's words mean, the journal, NUMA."""
+"""The executor's parts without a cluster: what a job asks for, what the scheduler's words mean, the journal."""
 
 import os
 import pickle
 from pathlib import Path
 
 import pytest
+from submitit import SlurmExecutor
 
-from jobs.host import numa
-from jobs.host.unsupported import Unsupported
+from jobs.host.facts import ROOT
 from jobs.record import lost
 from jobs.record.json_files import write_json
 from jobs.record.launch_files import Job
 from jobs.record.record import Record
 from jobs.slurm import allocation
-from jobs.slurm.executor import job_end, refusal, request, waiting
+from jobs.slurm.executor import job_end, profile, refusal, request, waiting
 from jobs.slurm.executor.journal import Entry, Journal
 from jobs.slurm.executor.scheduler import State, forget_allocation, parse
 from jobs.slurm.executor.settings import ExecutorSettings
@@ -33,6 +33,27 @@ def test_a_rule_overrides_the_profile():
         "exclusive": True, "mail-type": "END", "reservation": "night", "no-requeue": True, "signal": "B:CONT@30"
     }  # fmt: skip
     assert asked.avoid(["n3"]).avoid(["n5"]).exclude == "n3,n5"
+
+
+def test_nodes_are_for_one_point_alone_unless_the_profile_shares_them(tmp_path):
+    shipped = profile.read(ROOT / "profiles/slurm").settings
+    assert shipped.exclusive and not ExecutorSettings().exclusive
+    asked = request.from_job({"gpus_per_node": 1}, 1, shipped)
+    assert asked.parameters()["exclusive"] is True and "--exclusive" in asked.options()
+    (tmp_path / "config.yaml").write_text("submitit-exclusive: false\n")
+    shared = request.from_job({"gpus_per_node": 1}, 1, profile.read(tmp_path).settings)
+    assert "exclusive" not in shared.parameters() and "--exclusive" not in shared.options()
+
+
+def test_submitit_takes_every_parameter(tmp_path, monkeypatch):
+    """As a line of its batch script each."""
+    settings = ExecutorSettings(partition="gpu", exclusive=True, extra="--nice=10", setup="module load x")
+    asked = request.from_job({"gpus_per_node": 2, "mem_mb": 100, "qos": "q", "slurm_exclude": "n1"}, 3, settings)
+    monkeypatch.setattr(SlurmExecutor, "affinity", classmethod(lambda _: 1))
+    executor = SlurmExecutor(folder=tmp_path)
+    executor.update_parameters(**asked.parameters())
+    lines = executor._make_submission_file_text("command", "1").splitlines()
+    assert {"#SBATCH --exclusive", "#SBATCH --gpus-per-node=2", "#SBATCH --nice=10", "#SBATCH --mem=100M"} <= set(lines)
 
 
 def test_extra_that_is_no_option():
@@ -225,15 +246,6 @@ def test_record_of_a_lost_point():
     assert (record.status, record.reason, record.world_size) == ("failed", "launch_failed", 2)
     assert lost.lost_record(job, lost.Loss("cancelled", "by a person"), 1, "7").status == "cancelled"
     assert lost.lost_record(job, lost.Loss("node_failure", "n1"), 1, "7").status == "failed"
-
-
-def test_cpus_near_and_far():
-    near = numa.cpus_of_mask([0b1100, 1])
-    assert near == {2, 3, 64}
-    assert numa.choose_cpus(near, {0, 1, 2, 3}, "near") == {2, 3}
-    assert numa.choose_cpus(near, {0, 1, 2, 3}, "far") == {0, 1}
-    with pytest.raises(Unsupported, match="numa far: none of this job's 2 CPUs"):
-        numa.choose_cpus(near, {2, 3}, "far")
 
 
 def track(**more):

@@ -58,7 +58,7 @@ def test_a_mig_device_has_its_own_counters_and_nothing_of_the_whole_gpu(nvml, mo
     assert header["gpus"] == [{"gpu": 0, "uuid": "MIG-b2", "mig": True}]
     missing = header["missing"]["MIG-b2"]
     assert {name for name, why in missing.items() if why == fields.MIG_REASON} == {
-        "power_instant_w", "power_average_w", "energy_j"
+        "power_instant_w", "power_average_w", "power_limit_w", "energy_j"
     }  # fmt: skip
     assert set(missing) >= {"utilization_percent"} and not set(missing) & {*gpm.NAMES, "memory_used_bytes"}
     assert {row["uuid"] for row in found} == {"MIG-b2"}

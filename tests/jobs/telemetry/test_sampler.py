@@ -87,7 +87,8 @@ def test_rows_are_sparse_each_reading_at_its_own_rate(runs):
         values = frozenset(name for name in fields.TYPES if row[name] is not None)
         kinds[row["gpu"]].setdefault(values, []).append(row["mono_ns"] / 1e9)
     plain, counted = frozenset(EVERY_TICK), frozenset(gpm.NAMES)
-    energy, slow = frozenset({"energy_j"}), frozenset({"ecc_corrected", "ecc_uncorrected", "processes"})
+    energy = frozenset({"energy_j"})
+    slow = frozenset({"power_limit_w", "ecc_corrected", "ecc_uncorrected", "processes"})
     for found in kinds.values():
         assert set(found) == {plain, counted, energy, slow}
         length = max(found[plain]) - min(found[plain])
