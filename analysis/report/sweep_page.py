@@ -23,7 +23,7 @@ from analysis.paper.claims.claims import judge
 from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.report import causes, pictures, point_pages, records, summary, table, trust
-from analysis.sweep import dataset
+from analysis.sweep import dataset, variance
 from jobs.record.record import Record
 
 PAGE = Path(__file__).parent / "page"
@@ -43,6 +43,7 @@ def render(
     env.globals["inline"] = lambda name: (PAGE / name).read_text()
     points = tables["points"]
     verdicts = judge(tables)
+    starts = variance.list_starts(tables)
     known, blind = causes.lines(tables)
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return env.get_template("report.html.j2").render(
@@ -72,6 +73,8 @@ def render(
         costs=trust.costs(tables),
         clocks=trust.clocks(tables),
         identical=trust.identical_pairs(tables),
+        components=trust.components(starts),
+        precision=trust.precision(starts),
         events=trust.events(tables),
         energy=points["energy_j"].drop_nulls().len(),
         mfu=points["mfu_percent"].drop_nulls().len(),

@@ -1,4 +1,5 @@
-"""The part of the report that says how far its numbers can be trusted: what measuring cost, clocks, GPU events."""
+"""The part of the report that says how far its numbers can be trusted: how starts differ, what measuring cost, clocks,
+GPU events."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from analysis.metrics.points import cost
-from analysis.sweep import dataset
+from analysis.sweep import dataset, mean_precision, variance
 from analysis.sweep.starts import Starts
 
 _Rows = list[dict[str, Any]]
@@ -24,6 +25,7 @@ CLOCKS = {
     "counters": "age of GPM values; not taken out",
 }
 MOST_EVENTS = 50
+MOST_CONFIGURATIONS = 20
 
 
 def labels(tables: dataset.Tables) -> pl.DataFrame:
@@ -44,6 +46,26 @@ def costs(tables: dataset.Tables) -> _Rows:
 def identical_pairs(tables: dataset.Tables) -> tuple[int, int]:
     """Of all pairs of starts of the same settings, how many are called different, and how many there are."""
     return Starts.of(tables["points"], tables["steps"], tables["gpu_samples"]).identical_pairs()
+
+
+def components(starts: pl.DataFrame) -> list[tuple[str, list[variance.Component]]]:
+    """By workload, the components of variance of its starts."""
+    return [(workload, variance.components(own)) for workload, own in dataset.per_workload(starts.sort("workload"))]
+
+
+def precision(starts: pl.DataFrame) -> dict[str, Any]:
+    """How precisely configurations are known: `median` of all half widths, %, of `count`; `groups` of configurations
+    with one start and with several (workload, several, count, half_percent, their median); `worst`, the first
+    configurations."""
+    found = mean_precision.configurations(starts)
+    several = pl.col("starts") > 1
+    groups = found.group_by("workload", several=several).agg(pl.len().alias("count"), pl.col("half_percent").median())
+    return {
+        "median": found["half_percent"].median(),
+        "count": found.height,
+        "groups": groups.sort("workload", "several", descending=[False, True]).to_dicts(),
+        "worst": found.head(MOST_CONFIGURATIONS).to_dicts(),
+    }
 
 
 def clocks(tables: dataset.Tables) -> _Rows:
