@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from analysis.figures import captions, style
+from analysis.paper import families as figures
 from analysis.paper.figures import calls, family, pinned, precision, sampler, size_scaling, topology
-from analysis.paper.figures import families as figures
 from analysis.sweep import blocks, dataset, nights
 from analysis.tools.draw import main
 from tests.analysis.paper.paper_tables import EFFECTS, TOPOLOGY, made_up
