@@ -21,7 +21,9 @@ from analysis.sweep.starts import Starts
 CONFIGURATION, NIGHT, HOST, WITHIN, START = "configuration", "night", "host", "night within a configuration", "start"
 LEAST = 0.01
 """A standard deviation up to this share of the start's is at the bound: the search stops short of 0."""
-MOST_TRIES = 2000
+EQUAL = 1e-6
+"""Standard deviation of logarithms up to which starts are equal; clocks of a microsecond differ more."""
+MOST_TRIES = 800
 """Steps of a search; some 200 are needed."""
 
 
@@ -165,6 +167,7 @@ def _fit(starts: pl.DataFrame, names: list[str]) -> list[float] | None:
     search = minimize(lambda sds: -model.loglike(sds), begin, method="Nelder-Mead", bounds=bounds, options=options)
     mean, _ = model.get_fe_params(np.empty((0, 0)), search.x**2)
     start = math.sqrt(model.get_scale(mean, np.empty((0, 0)), search.x**2))
-    if not search.success or not math.isfinite(start):
+    # Starts as equal as rounding leaves them have no scale to search by.
+    if not search.success or not start > EQUAL:
         return None
     return [*(float(ratio) * start if ratio > LEAST else 0.0 for ratio in search.x), start]

@@ -137,7 +137,7 @@ def test_components_and_precision_are_told(tmp_path):
     assert table["start"][:2] == ["19", "12"] and 0.5 < float(table["start"][2]) < 2
     assert [row[1:3] for row in cells[5:7]] == [
         ["two or more starts", "3"],
-        ["one start, and starts on H200s", "1"],
+        ["one start: how starts on H200s differ", "1"],
     ]
     assert "The least precise configurations: 4 of 4" in part
     assert "on several hosts" in part
