@@ -28,13 +28,20 @@ COLOURS: dict[str, dict[Any, str]] = {
         "copies": style.PART_COLOURS["copies"],
         "other calls": style.PALE,
     },
+    "verdict": {
+        "supported": style.GREEN,
+        "contradicted": style.VERMILION,
+        "inconclusive": style.ORANGE,
+        "not tested": style.GREY,
+        "for information": style.BLACK,
+    },
     "kernel": {
         "compute": style.PART_COLOURS["compute"],
         "communication": style.PART_COLOURS["communication"],
         "copies": style.PART_COLOURS["copies"],
     },
 }
-"""By setting, or by what a trace tells apart: value -> colour."""
+"""By setting, or by what a trace or a verdict tells apart: value -> colour."""
 # Dark to light and even in grey (cividis), for numbers.
 _ORDERED = ("#00224E", "#35456C", "#666970", "#948E77", "#C8B866")
 HATCHES = ("", "////", "\\\\\\\\", "....", "xxxx", "----", "||||")

@@ -12,7 +12,7 @@ from PIL import Image
 from analysis.figures import captions, style
 from analysis.figures.families import FAMILIES
 from analysis.figures.family import Family
-from analysis.paper.figures import families as paper
+from analysis.paper import families as paper
 from analysis.report import figure_data
 from analysis.sweep import dataset
 

@@ -22,8 +22,9 @@ from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE
 from analysis.paper.claims.claims import judge
 from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
+from analysis.paper.families import CLAIMS
 from analysis.report import causes, pictures, point_pages, records, summary, table, trust
-from analysis.sweep import dataset
+from analysis.sweep import dataset, variance
 from jobs.record.record import Record
 
 PAGE = Path(__file__).parent / "page"
@@ -43,6 +44,8 @@ def render(
     env.globals["inline"] = lambda name: (PAGE / name).read_text()
     points = tables["points"]
     verdicts = judge(tables)
+    drawn = pictures.figures(tables, figure_folder)
+    starts = variance.list_starts(tables)
     known, blind = causes.lines(tables)
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return env.get_template("report.html.j2").render(
@@ -51,7 +54,8 @@ def render(
         gpus=bool((points["device_used"] == "cuda").any()),
         reasons=summary.reasons(points),
         extremes=summary.extremes(tables),
-        figures=pictures.figures(tables, figure_folder),
+        figures=[one for one in drawn if one["id"] not in CLAIMS],
+        claim_figures=[one for one in drawn if one["id"] in CLAIMS],
         left_out=(left_out := pictures.missing_figures(figure_folder)),
         failed=any(style.FAILED in line for line in left_out),
         claims=verdicts if any(verdict.points for verdict in verdicts) else [],
@@ -73,6 +77,8 @@ def render(
         clocks=trust.clocks(tables),
         conditions=trust.conditions(tables),
         identical=trust.identical_pairs(tables),
+        components=trust.components(starts),
+        precision=trust.precision(starts),
         events=trust.events(tables),
         energy=points["energy_j"].drop_nulls().len(),
         mfu=points["mfu_percent"].drop_nulls().len(),

@@ -1,5 +1,5 @@
-"""The part of the report that says how far its numbers can be trusted: disturbed points, what measuring
-cost, clocks, GPU events."""
+"""The part of the report that says how far its numbers can be trusted: how starts differ, disturbed points, what
+measuring cost, clocks, GPU events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from analysis.metrics.points import cost
-from analysis.sweep import dataset
+from analysis.sweep import dataset, mean_precision, variance
 from analysis.sweep.starts import Starts
 
 _Rows = list[dict[str, Any]]
@@ -25,6 +25,7 @@ CLOCKS = {
     "counters": "age of GPM values; not taken out",
 }
 MOST_EVENTS = 50
+MOST_CONFIGURATIONS = 20
 
 
 def labels(tables: dataset.Tables) -> pl.DataFrame:
@@ -59,6 +60,26 @@ def conditions(tables: dataset.Tables) -> dict[str, int]:
         "unsteady": int((~points["steady"]).sum()),
         "windows": points["steady"].count(),
         "cut": int((points["warm_from"] > 0).sum()),
+    }
+
+
+def components(starts: pl.DataFrame) -> list[tuple[str, list[variance.Component]]]:
+    """By workload, the components of variance of its starts."""
+    return [(workload, variance.components(own)) for workload, own in dataset.per_workload(starts.sort("workload"))]
+
+
+def precision(starts: pl.DataFrame) -> dict[str, Any]:
+    """How precisely configurations are known: `median` of all half widths, %, of `count`; `groups` of configurations
+    with one start and with several (workload, several, count, half_percent, their median); `worst`, the first
+    configurations."""
+    found = mean_precision.configurations(starts)
+    several = pl.col("starts") > 1
+    groups = found.group_by("workload", several=several).agg(pl.len().alias("count"), pl.col("half_percent").median())
+    return {
+        "median": found["half_percent"].median(),
+        "count": found.height,
+        "groups": groups.sort("workload", "several", descending=[False, True]).to_dicts(),
+        "worst": found.head(MOST_CONFIGURATIONS).to_dicts(),
     }
 
 

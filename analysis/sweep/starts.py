@@ -51,8 +51,8 @@ class Noise:
     freedom: int
     source: str
 
-    def half(self, starts: tuple[int, int]) -> float:
-        """Half of the 95 % interval of the logarithm of a ratio of means of so many starts."""
+    def half(self, starts: tuple[int, ...]) -> float:
+        """Half of the 95 % interval of the logarithm of a mean of so many starts, or of a ratio of two means."""
         quantile = float(stdtrit(self.freedom, 0.5 + CONFIDENCE / 2))
         return quantile * self.sd * math.sqrt(sum(1 / count for count in starts))
 

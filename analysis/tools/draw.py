@@ -25,7 +25,7 @@ from pathlib import Path
 from analysis.figures import captions, families, style
 from analysis.figures.family import Family
 from analysis.figures.style import FAILED, LEFT_OUT
-from analysis.paper.figures import families as paper
+from analysis.paper import families as paper
 from analysis.sweep import dataset
 from jobs.sweep.file import one_line
 

@@ -121,3 +121,41 @@ def test_empty_sweep(tmp_path):
     assert "No records were given." in page
     assert "No figures were drawn." in page
     assert "No point failed." in page
+
+
+def test_components_and_precision_are_told(tmp_path):
+    """Three settings have three starts in each of two nights, the second of which is slow; one has a single start."""
+    tables = made_up()
+    first = tables["points"].filter(status="ok").head(1)
+    rows = []
+    for setting in range(3):
+        for start in range(6):
+            rows.append((f"s{setting}-{start}", 8 + setting, "2026-01-01" if start < 3 else "2026-01-05", start))
+    rows.append(("alone", 99, "2026-01-01", 0))
+    ids = [row[0] for row in rows]
+    points = pl.concat([first] * len(rows)).with_columns(
+        point_id=pl.Series(ids),
+        micro_batch=pl.Series([row[1] for row in rows]),
+        repeat=pl.Series([row[3] for row in rows]),
+        started_at=pl.Series([f"{row[2]}T20:00:00Z" for row in rows]),
+    )
+    ms = [row[1] * (1 + 0.01 * (row[3] % 3)) * (1.2 if row[3] > 2 else 1) for row in rows]
+    steps = pl.DataFrame({"point_id": ids, "step_ms": ms}).with_columns(step=0, rank=0, phase=pl.lit("timed"))
+    page = report.render(dataset.Tables({"points": points, "steps": steps}), tmp_path, [])
+    part = page[page.index("Where the differences between starts come from") : page.index("What the measuring cost")]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", line) for line in part.splitlines() if line.startswith("<tr><td>")]
+    table = {row[1]: row[2:] for row in cells[:5]}
+    assert table["night"][:2] == ["2", "1"] and 10 < float(table["night"][2]) < 30
+    assert table["host"] == ["1", "0", "not told", "there is only one"]
+    assert table["night within a configuration"][2] == "at the bound"
+    assert table["start"][:2] == ["19", "12"] and 0.5 < float(table["start"][2]) < 2
+    assert [row[1:3] for row in cells[5:7]] == [
+        ["two or more starts", "3"],
+        ["one start: how starts on H200s differ", "1"],
+    ]
+    assert "The least precise configurations: 4 of 4" in part
+    assert "on several hosts" in part
+
+
+def test_a_sweep_without_times_tells_no_precision(tmp_path):
+    assert "How precisely configurations are known" not in report.render(dataset.Tables({}), tmp_path, [])

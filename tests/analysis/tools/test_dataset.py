@@ -11,7 +11,7 @@ import pytest
 
 from analysis.figures import families
 from analysis.ingest.point_tables import KEYS
-from analysis.paper.figures import families as figures
+from analysis.paper import families as figures
 from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tools import draw

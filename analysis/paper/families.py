@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analysis.figures.family import Family
+from analysis.paper.claims import forest
 from analysis.paper.figures import (
     accuracy,
     image_calls,
@@ -21,6 +22,8 @@ from analysis.paper.figures import (
     topology,
 )
 
+CLAIMS: dict[str, Family] = {"image_claims": forest.IMAGE, "llm_claims": forest.LLM}
+"""The verdicts on its claims."""
 FAMILIES: dict[str, Family] = {
     "topology": topology.FAMILY,
     "sampler": sampler.FAMILY,
@@ -37,5 +40,6 @@ FAMILIES: dict[str, Family] = {
     "llm_transfers": llm_transfers.FAMILY,
     "llm_calls": llm_calls.FAMILY,
     "accuracy": accuracy.FAMILY,
+    **CLAIMS,
 }
-"""In the paper's order, as far as it is known: F1 to F15."""
+"""In the paper's order, as far as it is known: F1 to F15; then those of its claims."""
