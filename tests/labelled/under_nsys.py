@@ -48,7 +48,7 @@ def launch(run: ScriptRun, gpus: list[int], args: argparse.Namespace) -> str:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     for report in folder.glob("traced/*.nsys-rep"):
         if shutil.which("nsys"):
-            told = subprocess.run(["nsys", "analyze", "-r", "all", str(report)], capture_output=True, text=True)
+            told = subprocess.run(["nsys", "analyze", str(report)], capture_output=True, text=True)
             (folder / "analyze.txt").write_text(told.stdout + told.stderr)
     return (done.stdout.strip() or done.stderr.strip()[-300:]).replace("\n", " ")
 
