@@ -27,34 +27,7 @@ from tests.labelled.scripts import ScriptRun
 
 PAGE = ROOT / "docs/diagnosis-peers.md"
 SCRIPTS_PAGE = ROOT / "docs/diagnosis-peers-scripts.md"
-SCRIPTS_HEAD = """# Scripts of others: what `nightsweep diagnose` says, and what HTA measures in the same traces
-
-Written by `python -m tests.bench.side_by_side --scripts`; do not edit. The runs are those of
-`tests/labelled/scripts.yaml` (how they were made and how right the diagnosis is: [diagnosis.md](diagnosis.md)). Each
-row has the label, the measured gain of the fix, the causes in the diagnosis with their shares of the step (at most
-three), and from HolisticTraceAnalysis 0.5.0 `get_temporal_breakdown` (idle, compute, other kernels, % of the trace) and
-`get_idle_time_breakdown` (of the idle time of all streams, by HTA's categories). HTA measures; it names no causes and
-predicts no gains.
-
-nsys-ai and `nsys analyze` read exports of Nsight Systems. Six of the one-GPU jobs of the half `fourth` were started under
-nsys, too (`tests/labelled/under_nsys.py`, H100). On these `nsys analyze` 2023.4 lists calls that synchronize for all six,
-and pageable copies for loader_speech and decode_speech; its rules gpu_gaps and gpu_time_util failed for want of a module.
-
-| run | label | measured gain | nightsweep diagnose, under nsys | nsys-ai 0.3.0, first finding |
-|---|---|---|---|---|
-| loader_speech | loader_wait, cpu_preprocessing | 65% | **cpu_preprocessing 68%** | GPU Bubbles: compile, or CUDA graphs |
-| tf32_swin | tensor_cores_unused | 41% | **tensor_cores_unused 29%** | GPU Bubbles: over-synchronization |
-| formulas_dit | recompute_or_unfused | 55% | **recompute_or_unfused 33%** | Excessive Synchronization |
-| look_dit | host_sync | 29% | **launch_bound 20%**; host_sync 15% | GPU Bubbles: over-synchronization |
-| decode_speech | host_work | 64% | **host_work 65%** | GPU Bubbles: remove synchronization |
-| release_volumes | allocator_churn | 17% | **layout_transposes 18%**; allocator_churn 11% | GPU Bubbles: blocking copies |
-
-The first cause is that of the same job's Kineto trace in all six, loader_wait and cpu_preprocessing counted as one. What
-nsys-ai says of other runs is in [diagnosis-peers.md](diagnosis-peers.md).
-
-| run (half) | label | measured gain | nightsweep diagnose | HTA |
-|---|---|---|---|---|
-"""
+SCRIPTS_HEAD = Path(__file__).with_name("side_by_side_scripts.head.md")
 SHOWN = 3
 SEVERITY = {"🔴": "critical", "🟡": "warning", "🟢": "info", "🔵": "info"}
 HTA = """
@@ -159,7 +132,7 @@ def write_scripts() -> None:
     for run in runs:
         rows.append(script_row(run, fixes))
         print(rows[-1], flush=True)
-    SCRIPTS_PAGE.write_text(SCRIPTS_HEAD + "\n".join(rows) + "\n")
+    SCRIPTS_PAGE.write_text(SCRIPTS_HEAD.read_text() + "\n".join(rows) + "\n")
 
 
 def place(name: str) -> tuple[bool, str]:
