@@ -41,6 +41,7 @@ KEYS: dict[str, list[str]] = {
     "failures": ["point_id"],
     "diagnoses": ["point_id", "place"],
     "remedies": ["round", "point_id", "remedied_id"],
+    "pairs": ["pair"],
 }
 """What each table is sorted by."""
 

@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct, structs
 
 from analysis.readers import gpu_log
-from analysis.tables import points
+from analysis.tables import failures, points
 from analysis.tables.column import Column
 from jobs.point.point import Value, applicable, complete
 from jobs.record.json_files import FormatError, load_json, read_lines
@@ -38,7 +38,7 @@ def read(point: Path) -> dict[str, pl.DataFrame]:
         "host_samples": frame(_lines(point, "host", HostSample, identity), "host_samples"),
         "gpu_samples": gpu_log.samples(point, record.point_id or point.name),
         "gpu_events": frame(_lines(point, "events", Event, identity), "gpu_events"),
-        "failures": _frame(_failures(point, record), points.FAILURES),
+        "failures": _frame(_failures(point, record), failures.FAILURES),
     }
 
 
@@ -69,7 +69,7 @@ def point_row(record: Record) -> _Row:
         "point_id": record.point_id,
         "sweep": record.sweep,
         "status": record.status,
-        "reason": points.NO_RECORD if unwritten else record.reason,
+        "reason": failures.NO_RECORD if unwritten else record.reason,
         "message": record.message,
         "attempt": record.attempt,
         "backend": record.backend,

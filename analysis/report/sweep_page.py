@@ -58,6 +58,7 @@ def render(
         claim_figures=[one for one in drawn if one["id"] in CLAIMS],
         left_out=(left_out := pictures.missing_figures(figure_folder)),
         failed=any(style.FAILED in line for line in left_out),
+        pairs=tables["pairs"].to_dicts(),
         claims=verdicts if any(verdict.points for verdict in verdicts) else [],
         where={
             v.claim.id: where_time_goes(v, tables) if v.status in (CONTRADICTED, INCONCLUSIVE) else {} for v in verdicts

@@ -10,16 +10,11 @@ import polars as pl
 from analysis.tables import diagnoses as remedies
 from analysis.tables import telemetry
 from analysis.tables.column import ID, RANK, Column
+from analysis.tables.failures import FAILURES, REASONS
+from analysis.tables.pairs import PAIRS
 from analysis.tables.part_names import GROUPS
 from jobs.point import point as points
-from jobs.record import failures
 from jobs.record.record import STATUSES as STATUSES
-
-NO_RECORD = "no_record"
-"""The reason of a point with status not_run that has no record."""
-
-REASONS = (*failures.REASONS, NO_RECORD)
-"""Why a point is not ok; null for ok."""
 
 
 def _settings_columns() -> dict[str, Column]:
@@ -265,19 +260,6 @@ TIMELINE: dict[str, Column] = {
     "zero_ns": Column(pl.Int64, "Time 0 of this table, UTC ns on rank 0's host.", "trace"),
 }
 
-FAILURES: dict[str, Column] = {
-    **ID,
-    "status": Column(pl.String, "failed or cancelled.", "record.json"),
-    "reason": Column(pl.String, "One of " + ", ".join(REASONS) + ".", "record.json"),
-    "message": Column(pl.String, "The failure in one line.", "record.json"),
-    "rank": Column(pl.Int64, "Rank that failed first; null where no rank failed.", "record.json"),
-    "host": Column(pl.String, "Its host.", "record.json"),
-    "exit_code": Column(pl.Int64, "Its exit code; null for a signal.", "record.json"),
-    "signal": Column(pl.Int64, "The signal that ended it.", "record.json"),
-    "traceback": Column(pl.String, "End of the traceback of the rank that failed first.", "rankR.traceback.txt"),
-    "traceback_rank0": Column(pl.String, "End of rank 0's traceback or stack dump.", "rank0.traceback.txt"),
-}
-
 TABLES: dict[str, dict[str, Column]] = {
     "points": POINTS,
     "steps": STEPS,
@@ -295,6 +277,7 @@ TABLES: dict[str, dict[str, Column]] = {
     "failures": FAILURES,
     "diagnoses": remedies.DIAGNOSES,
     "remedies": remedies.REMEDIES,
+    "pairs": PAIRS,
 }
-SWEEP_TABLES = ("diagnoses", "remedies")
+SWEEP_TABLES = ("diagnoses", "remedies", "pairs")
 """Tables of a sweep as a whole, which are not made point by point."""

@@ -20,6 +20,7 @@ from analysis.diagnosis.remedies import rows as remedies
 from analysis.ingest.point_tables import as_table, concatenate, write
 from analysis.readers import point_files
 from analysis.tables import points as tables
+from analysis.tools import repeats
 from jobs.record.record import Record
 
 
@@ -49,6 +50,15 @@ def collect(
         "diagnoses": point_files.frame(remedies.diagnoses(points, frames["steps"], diagnoses), "diagnoses"),
         "remedies": point_files.frame(
             remedies.trials(points, frames["steps"], frames["gpu_samples"], rounds), "remedies"
+        ),
+        "pairs": point_files.frame(
+            repeats.pair_rows(
+                sweep,
+                (point["settings"] for point, number in listed.values() if number is None),
+                points,
+                frames["steps"],
+            ),
+            "pairs",
         ),
     }
     return frames | {name: as_table(name, frame) for name, frame in made.items()}

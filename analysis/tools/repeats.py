@@ -1,5 +1,5 @@
-"""One round of repeats of a sweep: which points are to be started again, since they are not yet known as well as the
-sweep's design asks for (jobs/sweep/rounds.py has the format).
+"""How well the pairs of a sweep are known; and one round of repeats: which points are to be started again, since they
+are not yet known as well as the sweep's design asks for (jobs/sweep/rounds.py has the format).
 
     python -m analysis.tools.repeats results/SWEEP --round 1
 
@@ -14,7 +14,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import polars as pl
 
 from analysis.ingest.point_tables import concatenate
+from analysis.sweep.interval import CONFIDENCE as ONE_LOOK
 from analysis.sweep.precision import Estimate, mean, needed, ratio
 from analysis.sweep.starts import Starts
 from jobs.point.point import Point, complete
@@ -49,9 +50,8 @@ def plan_round(results: Path, number: int) -> dict[str, Any]:
     earlier = [json.loads(rounds.file(results, "repeats", n).read_text()) for n in range(1, number)]
     listed = [complete(point["settings"]) for one in (sweep, *earlier) for point in one["points"]]
     points, steps = (concatenate(name, [p.id for p in listed], results / "derived") for name in ("points", "steps"))
-    design = Precision(**sweep["design"]["precision"])
-    pairs = [(pair["name"], pair["without"], pair["with"]) for pair in sweep["pairs"]]
-    new, looks = due(listed, pairs, design, starts_of(listed, points, steps))
+    design = Precision(**sweep["precision"])
+    new, looks = due(listed, _pairs(sweep), design, starts_of(listed, points, steps))
     return {
         "name": sweep["name"],
         "alert": sweep["alert"],
@@ -59,6 +59,48 @@ def plan_round(results: Path, number: int) -> dict[str, Any]:
         "points": [{"point_id": point.id, "settings": point.settings()} for point in new],
         "looks": [dataclasses.asdict(look) for look in looks],
     }
+
+
+def _pairs(sweep: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [(pair["name"], pair["without"], pair["with"]) for pair in sweep.get("pairs", ())]
+
+
+def pair_rows(
+    sweep: Mapping[str, Any], settings: Iterable[Mapping[str, Any]], points: pl.DataFrame, steps: pl.DataFrame
+) -> list[dict[str, Any]]:
+    """Rows of the table `pairs`. `settings`: of all points of the sweep."""
+    if not (pairs := _pairs(sweep)):
+        return []
+    starts = starts_of([complete(dict(own)) for own in settings], points, steps)
+    wanted = sweep.get("precision", {}).get("half_width")
+    rows = []
+    for name, without, having in pairs:
+        sides = starts.get(without, {}), starts.get(having, {})
+        known = ratio(*sides, CONFIDENCE if wanted else ONE_LOOK)
+        if known is None:
+            continue
+        low, high = known.interval if known.number > 1 else (None, None)
+        rows.append(
+            {
+                "pair": name,
+                "point_id": without,
+                "having_id": having,
+                "starts": len(sides[0].keys() & sides[1].keys()),
+                "blocks": known.number,
+                **{
+                    f"{side}_ms": time.value
+                    for side, own in zip(("without", "having"), sides, strict=True)
+                    if (time := mean([*own.values()]))
+                },
+                "ratio": known.value,
+                "ratio_low": low,
+                "ratio_high": high,
+                "confidence": known.confidence,
+                "half_width": known.half_width if known.number > 1 else None,
+                "wanted": wanted,
+            }
+        )
+    return rows
 
 
 def starts_of(listed: Sequence[Point], points: pl.DataFrame, steps: pl.DataFrame) -> Times:

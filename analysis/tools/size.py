@@ -17,6 +17,10 @@ def as_text(sweep: Sweep, points: bool) -> str:
     """The size in lines; a line for each point where asked for."""
     title = sweep.name + (f", preset {sweep.preset}" if sweep.preset else "")
     lines = [f"{title}: {plural(len(sweep.points), 'point')}", *cost_lines(estimate(sweep.points))]
+    if sweep.design.precision is not None:
+        from analysis.tools import expected_starts  # which loads polars
+
+        lines += expected_starts.lines(sweep, sweep.design.precision)
     return "\n".join(lines + (listing(sweep) if points else []))
 
 

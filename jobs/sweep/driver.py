@@ -72,15 +72,14 @@ class Run:
             write_json(path, content)
 
     def _design(self) -> dict[str, Any]:
-        """What the rounds of repeats go by, where there are any."""
-        if self.sweep.design.precision is None:
-            return {}
+        """What pairs are compared by, and what the rounds of repeats go by, where there are any."""
         shown = [pair for pair in self.sweep.pairs if pair.not_shown is None]
         joined = zip(shown, design.pair_ids(shown), strict=True)
-        return {
-            "design": dataclasses.asdict(self.sweep.design),
-            "pairs": [{"name": pair.name, "without": one, "with": other} for pair, (one, other) in joined],
-        }
+        pairs = [{"name": pair.name, "without": one, "with": other} for pair, (one, other) in joined]
+        precision = self.sweep.design.precision
+        return ({"pairs": pairs} if pairs else {}) | (
+            {"precision": dataclasses.asdict(precision)} if precision is not None else {}
+        )
 
     @functools.cached_property
     def own(self) -> dict[str, Point]:

@@ -1,7 +1,7 @@
 # Derived data: each point's raw files to tables, then one set for the sweep.
 TABLES = (
     "points steps accuracy ranks breakdown activities timeline host_samples gpu_samples gpu_events energy clocks cost failures"
-    " diagnoses remedies"
+    " diagnoses remedies pairs"
 ).split()
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from msgspec import to_builtins
 
-from analysis.tables import points
+from analysis.tables import failures
 from jobs.host.facts import ROOT
 from jobs.launch import launch, watchdog
 from jobs.launch.attempt import Attempt, RunEnd
@@ -51,7 +51,7 @@ def test_a_reason_that_is_misspelt_does_not_pass_mypy(tmp_path):
 
 
 def test_the_tables_know_every_reason_and_one_more():
-    assert set(points.REASONS) == {*REASONS, "no_record"}
+    assert set(failures.REASONS) == {*REASONS, "no_record"}
 
 
 def launched(folder, monkeypatch, **settings):

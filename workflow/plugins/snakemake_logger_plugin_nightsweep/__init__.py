@@ -20,7 +20,13 @@ from jobs.sweep.progress import Progress
 POINT_RULE = re.compile(r"(.*_)?point")
 """Its name may have a prefix, where another workflow uses this one as a module."""
 DRY_RUN_ENDS = "This was a dry-run"
-NO_FORMER_RECORD = re.compile(r"Cannot restore .*record\.json: no backup found\.")
+EXPECTED = re.compile(
+    r"Cannot restore .*record\.json: no backup found\.|"
+    r".*rule (.*_)?led_point were not present when the DAG was created.*",
+    re.DOTALL,
+)
+"""What Snakemake warns of a point that left no record and had none before, and of one whose record the job of another
+point has written."""
 
 
 def plan_lines(run: Run, planned: list[str]) -> list[str]:
@@ -119,8 +125,8 @@ class LogHandler(LogHandlerBase):
         return False
 
     def filter(self, record: LogRecord) -> bool:
-        """Without Snakemake's warning that a point which left no record had none before, either."""
-        return not NO_FORMER_RECORD.fullmatch(record.getMessage())
+        """Without warnings of what is as it should be."""
+        return not EXPECTED.fullmatch(record.getMessage())
 
     def close(self) -> None:
         """Snakemake closes its handlers last. Where nothing was to be done, it calls no hook that could say by the exit

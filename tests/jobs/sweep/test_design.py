@@ -1,0 +1,107 @@
+"""The order of points: blocks of pairs, the points that lead them, and the first starts of a precision."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs.sweep import design
+from jobs.sweep.sweep import SweepError, load
+
+BASE = {"workload": "image", "model": "mobilenet_v2", "device": "cpu", "image_size": 32, "micro_batch": 8}
+PAIRS = {"nhwc": {"with": {"layout": "nhwc"}}, "workers": {"with": {"loader_workers": 1}}}
+
+
+def sweep(tmp_path, **more):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump({"name": "d", "base": BASE, **more}))
+    return load(Path(path))
+
+
+def queues(made):
+    return design.queues(made.points, made.pairs, made.design)
+
+
+def test_pairs_that_share_a_point_share_its_blocks_each_there_and_back(tmp_path):
+    made = sweep(tmp_path, pairs=PAIRS, repeats=4, design={"seed": 1})
+    assert len(made.points) == 12
+    found = queues(made)
+    assert len(found) == 2
+    for leader, block in found.items():
+        switches = [(point.layout, point.loader_workers) for point in block]
+        assert block[0].id == leader and len(block) == 6
+        assert switches == switches[::-1] and len({*switches}) == 3
+        assert [point.repeat % 2 for point in block] == [0] * 3 + [1] * 3
+    assert {point.id for block in found.values() for point in block} == {point.id for point in made.points}
+    led = design.leaders(found)
+    assert len(led) == 10 and not led.keys() & found.keys() and {*led.values()} == found.keys()
+
+
+def test_an_odd_number_of_starts_ends_with_half_a_block(tmp_path):
+    found = queues(sweep(tmp_path, pairs={"nhwc": PAIRS["nhwc"]}, repeats=3))
+    assert sorted(len(block) for block in found.values()) == [2, 4]
+
+
+def test_points_that_need_other_allocations_are_in_no_block_together(tmp_path):
+    pairs = {"ranks": {"with": {"ranks_per_node": 2}}, **PAIRS}
+    found = queues(sweep(tmp_path, pairs=pairs))
+    assert [{point.ranks_per_node for point in block} for block in found.values()] == [{1}]
+    assert [len(block) for block in found.values()] == [3]
+
+
+def test_a_pair_one_point_of_which_is_excluded_is_in_no_block(tmp_path):
+    assert queues(sweep(tmp_path, pairs={"nhwc": PAIRS["nhwc"]}, exclude=[{"layout": "nhwc"}])) == {}
+
+
+def test_the_order_is_random_but_the_same_each_time(tmp_path):
+    made = sweep(tmp_path, repeats=30, design={"seed": 1})
+    order = [made.design.priority(point.id) for point in made.points]
+    assert order != sorted(order) and len({*order}) == 30
+    assert order == [made.design.priority(point.id) for point in made.points]
+    other = dataclasses.replace(made.design, seed=2)
+    assert order != [other.priority(point.id) for point in made.points]
+    assert {sweep(tmp_path).design.priority(point.id) for point in made.points} == {0.0}
+
+
+def test_orders_of_blocks_differ(tmp_path):
+    found = queues(sweep(tmp_path, pairs={"nhwc": PAIRS["nhwc"]}, repeats=40, design={"seed": 1}))
+    assert {block[0].layout for block in found.values()} == {"nchw", "nhwc"}
+
+
+PRECISION = {"half_width": "2%", "least": 5, "most": 40}
+
+
+def test_a_precision_starts_with_its_least_and_blocks_are_whole(tmp_path):
+    alone = sweep(tmp_path, design={"precision": PRECISION})
+    assert len(alone.points) == 5 and alone.repeat_rounds == 3 and alone.design.seed == 0
+    paired = sweep(tmp_path, pairs={"nhwc": PAIRS["nhwc"]}, design={"precision": PRECISION})
+    assert len(paired.points) == 12
+    assert len(queues(paired)) == 20  # all that may come, so that later rounds find theirs
+    assert sweep(tmp_path).repeat_rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (
+            {"design": {"precision": PRECISION}, "repeats": 2},
+            "repeats: design.precision counts the starts; expected one",
+        ),
+        ({"design": {"precision": PRECISION | {"least": 41}}}, "design.precision.least: 41 is more than most, 40"),
+        ({"design": {"precision": PRECISION | {"least": 2}}}, "design.precision.least: 2 is less than 3"),
+        ({"design": {"precision": PRECISION | {"most": 1001}}}, "design.precision.most: 1001 is more than 1000"),
+        (
+            {"design": {"precision": PRECISION | {"half_width": 0.02}}},
+            "design.precision.half_width: 0.02 is not a text",
+        ),
+        ({"design": {"precision": PRECISION | {"half_width": "0%"}}}, "'0%' is not a percentage above 0%, as 2%"),
+        ({"design": {"precision": {"least": 5, "most": 6}}}, "design.precision.half_width: is required"),
+        ({"design": {"seed": -1}}, "design.seed: -1 is less than 0"),
+        ({"design": {"order": "random"}}, "design.order: unknown key"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(tmp_path, content, line):
+    with pytest.raises(SweepError) as error:
+        sweep(tmp_path, **content)
+    assert len(error.value.errors) == 1 and line in error.value.errors[0]

@@ -1,0 +1,62 @@
+"""Pairs in blocks and rounds of repeats, through Snakemake: a script that sleeps, so that starts are short."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from analysis.tools.cli import main
+from jobs.record.json_files import read_json
+from jobs.record.record import Record
+from jobs.sweep import design
+from jobs.sweep.sweep import load
+from tests.workflow.test_ending import snakemake
+
+SWEEP = """
+name: beside
+base: {workload: command, command: "job.py {ms}", device: cpu, traced_steps: 0, ms: 100}
+pairs:
+  slower: {with: {ms: 400}}
+design: {seed: 4, precision: {half_width: 1%, least: 3, most: 6}}
+"""
+
+
+def started(folder, point):
+    return read_json(folder / f"results/beside/points/{point.id}/record.json", Record).started_at
+
+
+@pytest.mark.slow
+def test_a_pair_is_started_until_it_is_known_or_the_most_is_reached(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("sweep.yaml").write_text(SWEEP)
+    Path("job.py").write_text("import sys, time\ntime.sleep(float(sys.argv[1]) / 1000)\n")
+    done = snakemake(tmp_path)
+    assert done.returncode == 0 and "12 of 12 points ok" in done.stderr, done.stderr
+    assert "Warning" not in done.stderr
+    sweep = load(Path("sweep.yaml"))
+    assert len(sweep.points) == 8
+    for block in design.queues(sweep.points, sweep.pairs, sweep.design).values():
+        times = [started(tmp_path, point) for point in block]
+        assert times == sorted(times)
+    (found,) = pl.read_parquet("results/beside/tables/pairs.parquet").to_dicts()
+    assert (found["pair"], found["starts"], found["blocks"], found["wanted"]) == ("slower", 6, 3, 0.01)
+    assert found["ratio_low"] < found["ratio"] < found["ratio_high"] and 1.3 < found["ratio"] < 4
+    looks = [json.loads(Path(f"results/beside/repeats/round{n}.json").read_text()) for n in (1, 2, 3)]
+    assert [[look["starts"] for look in one["looks"]] for one in looks] == [[4], [6], [6]]
+    assert [len(one["points"]) for one in looks] == [4, 0, 0]
+    points = pl.read_parquet("results/beside/tables/points.parquet")
+    assert points.height == 12 and points["round"].null_count() == 12  # all are the sweep's own
+    assert '<h2 id="pairs">' in Path("results/beside/report.html").read_text()
+
+    # A led point that is set aside: its block runs again, and what is measured in it stays.
+    leader, led = next((b[0], b[1]) for b in design.queues(sweep.points, sweep.pairs, sweep.design).values())
+    record = Path(f"results/beside/points/{led.id}/record.json")
+    content = json.loads(record.read_text()) | {"status": "failed", "reason": "lost", "message": "gone"}
+    record.write_text(json.dumps(content))
+    (record.parent / ".measured.json").unlink()
+    before = started(tmp_path, leader)
+    assert main(["retry", "sweep.yaml"]) == 0 and f"{led.id} lost" in capsys.readouterr().out
+    done = snakemake(tmp_path, "points")
+    assert done.returncode == 0 and "12 of 12 points ok" in done.stderr, done.stderr
+    assert started(tmp_path, leader) == before and started(tmp_path, led) > before
