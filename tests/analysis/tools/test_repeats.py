@@ -47,7 +47,7 @@ def test_the_most_is_the_end():
 
 
 def test_a_point_in_no_pair_is_known_by_its_time():
-    new, looks = repeats.due(repeated(C, 4), PAIR, WANTED, {C.id: times(0.1, 4)})
+    new, looks = repeats.due(repeated(C, 4), PAIR, WANTED, {C.id: {0: 9.0, 1: 11.0, 2: 9.0, 3: 11.0}})
     assert [look.what for look in looks] == [C.id] and [p.repeat for p in new] == list(range(4, 4 + len(new)))
     assert len(new) == 16  # up to the most
 

@@ -6,6 +6,8 @@ import shutil
 import polars as pl
 import pytest
 
+from jobs.sweep import design
+from jobs.sweep.sweep import load
 from tests.cluster.slurm import Cluster, Shape, available
 from tests.jobs.hook.script_run import SCRIPTS
 from tests.jobs.slurm.sweep_run import finish, start
@@ -53,3 +55,30 @@ def test_scripts_over_two_nodes(cluster, tmp_path):
     failed = found["torchrun", "bad.py"]
     assert (failed["reason"], failed["message"]) == ("rank_exception", "rank 1: OSError: no such data set")
     assert "bad.py" in (tmp_path / "results/mine/report.html").read_text()
+
+
+PAIRS = """
+name: beside
+base: {workload: command, command: "job.py {ms}", device: cpu, traced_steps: 0, workdir: WORKDIR, ms: 300}
+pairs: {slower: {with: {ms: 600}}}
+repeats: 4
+design: {seed: 1}
+resources: {timeout_min: 5}
+"""
+
+
+def test_a_block_of_a_pair_is_one_job(cluster, tmp_path):
+    (tmp_path / "job.py").write_text("import sys, time\ntime.sleep(float(sys.argv[1]) / 1000)\n")
+    assert "8 of 8 points ok" in finish(start(cluster, tmp_path, PAIRS.replace("WORKDIR", str(tmp_path))), 0)
+    sweep = load(tmp_path / "sweep.yaml")
+    blocks = design.queues(sweep.points, sweep.pairs, sweep.design)
+    assert [len(block) for block in blocks.values()] == [4, 4]
+    ids = []
+    for block in blocks.values():
+        folders = [tmp_path / "results/beside/points" / point.id for point in block]
+        records = [json.loads((folder / "record.json").read_text()) for folder in folders]
+        assert len({record["slurm"]["job_id"] for record in records}) == 1
+        assert len({record["hosts"][0]["hostname"] for record in records}) == 1
+        assert [r["started_at"] for r in records] == sorted(r["started_at"] for r in records)
+        ids.append(records[0]["slurm"]["job_id"])
+    assert len({*ids}) == 2
