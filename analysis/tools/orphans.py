@@ -18,6 +18,7 @@ PLACES = (
     "derived/{}",
     "diagnoses/{}.json",
     "logs/points/{}.log",
+    "logs/points/{}.led.log",
     "logs/ingest/{}.log",
     "logs/diagnosis/{}.log",
 )

@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from jobs.point.point import Point
 from jobs.slurm.doctor.cluster import Partition
 from jobs.slurm.doctor.findings import Finding, ask, fail, ok, warn
 from jobs.slurm.executor.profile import Profile
 from jobs.slurm.executor.refusal import TooMany, advised, change, error_of
 from jobs.slurm.executor.request import Request
 from jobs.slurm.query import last_line, parse_config, whole
+from jobs.sweep import design
 from jobs.sweep.sweep import Sweep
 
 QOS = ("Name", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmit", "MaxWall", "GrpWall")
@@ -41,7 +43,7 @@ class Limits:
 def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Finding]:
     """One finding or more for each kind of point."""
     try:
-        asked = Counter(profile.request(point, sweep.resources.timeout_min) for point in sweep.points)
+        asked = Counter(profile.request(point, minutes) for point, minutes in _jobs(sweep))
     except ValueError as error:
         yield fail("plan", f"profile: {error}")
         return
@@ -51,6 +53,14 @@ def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Findin
         yield from judge_request(request, points, where)
     yield from judge_walls(asked, limits)
     yield from judge_numbers(asked, limits, config, profile.settings.array_size)
+
+
+def _jobs(sweep: Sweep) -> list[tuple[Point, int]]:
+    """The points that have a job, and its minutes: the one that leads a block runs all of it."""
+    queues = design.queues(sweep.points, sweep.pairs, sweep.design)
+    led = design.leaders(queues)
+    each = sweep.resources.timeout_min
+    return [(p, each * len(queues.get(p.id, (p,)))) for p in sweep.points if p.id not in led]
 
 
 def judge_request(request: Request, points: int, where: Partition) -> Iterator[Finding]:
