@@ -126,9 +126,8 @@ def small_batch(e: Evidence) -> list[Cause]:
     a larger batch has as many. Of the time a sample. Where a step has several passes that leave most of the GPU
     idle, and memory has room, as many of them in one: the steps again, with these as one pass whose kernels have as
     many blocks."""
-    if (together := min(e.passes, e.room)) > 1 and batch.mean_fill(e) * e.share(
-        e.part("compute")
-    ).value < SMALL_FILL.value:
+    filled, together = batch.mean_fill(e) * e.share(e.part("compute")).value, min(e.passes, e.room)
+    if together > 1 and filled < SMALL_FILL.value:
         return _merged(e, together)
     if not batch.is_small(e):
         return []
@@ -172,15 +171,10 @@ def _merged(e: Evidence, together: int) -> list[Cause]:
 
 def _fewer_passes(e: Evidence, together: int) -> dict[str, Any]:
     """The setting, where the point has one: as many samples a step."""
-    if e.point is None or e.point.grad_accum is None or e.point.micro_batch is None:
+    samples, passes = e.setting("micro_batch"), e.setting("grad_accum")
+    if samples is None or passes is None or passes % together:
         return {}
-    if e.point.grad_accum % together:
-        return {}
-    return dict(
-        proposals.choose(
-            e.point, {"micro_batch": e.point.micro_batch * together, "grad_accum": e.point.grad_accum // together}
-        )
-    )
+    return proposals.choose(e.point, {"micro_batch": samples * together, "grad_accum": passes // together})
 
 
 def fill(e: Evidence) -> list[Fact]:

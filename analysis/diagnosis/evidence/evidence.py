@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from analysis.diagnosis.cause import Share, replayed
-from analysis.diagnosis.evidence import kernel_savings
+from analysis.diagnosis.evidence.kernel_savings import KINDS, lane_savings
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.evidence.loader_waits import LoaderWaits
 from analysis.diagnosis.replay.build import build
@@ -162,9 +162,7 @@ class Evidence:
     def _savings(self) -> dict[tuple[int, int | None], pl.DataFrame]:
         """What each kernel of each lane could save (analysis/diagnosis/evidence/kernel_savings.py)."""
         return {
-            (lane.rank, lane.device): kernel_savings.lane_savings(
-                lane, self.device_name(lane), self.passes, self.compiled
-            )
+            (lane.rank, lane.device): lane_savings(lane, self.device_name(lane), self.passes, self.compiled)
             for lane in self.lanes
         }
 
@@ -176,7 +174,7 @@ class Evidence:
             own = self._savings[lane.rank, lane.device]
             return lane.summed(own["start_ns"], own[kind])
 
-        return {kind: self.of_lanes(functools.partial(of_lane, kind=kind)) for kind in kernel_savings.KINDS}
+        return {kind: self.of_lanes(functools.partial(of_lane, kind=kind)) for kind in KINDS}
 
     def faster(self, kind: str) -> Change:
         """Kernels take as long as without what they could save of this kind; those of which nothing is left are not
@@ -191,13 +189,9 @@ class Evidence:
     def scaled(self, alike: Callable[[Lane], pl.DataFrame]) -> Change:
         """A change of work. `alike`: of a lane, rows of device, stream and start_ns with `factor`, of the time that
         each of them takes, and `kept`, the share of them that is still launched."""
+        keys = [pl.col(name).cast(pl.Int64) for name in KEYS[1:]]
         rows = [
-            alike(lane).select(
-                pl.lit(lane.rank, dtype=pl.Int64).alias("rank"),
-                *(pl.col(name).cast(pl.Int64) for name in KEYS[1:]),
-                "factor",
-                "kept",
-            )
+            alike(lane).select(pl.lit(lane.rank, dtype=pl.Int64).alias("rank"), *keys, "factor", "kept")
             for lane in self.lanes
         ]
         changed = pl.concat(rows).unique(KEYS, keep="first")
