@@ -89,9 +89,11 @@ def _run(graph: Graph, runs: _Segments) -> tuple[Ints, Ints, Ints, Ints]:
     for what, n in zip(kind[order].tolist(), place[order].tolist(), strict=True):
         if what == _WORK:
             run = run_of[n]
-            moment = base[run] + offset[n] if run >= 0 else NEVER if lane[n] in last else measured[n]
             own = lane[n]
-            moment = max(moment, last.get(own, NEVER) + stream_lag[n])
+            free = last.get(own)
+            moment = base[run] + offset[n] if run >= 0 else measured[n] if free is None else NEVER
+            if free is not None and free + stream_lag[n] > moment:  # not by max, which takes twice as long
+                moment = free + stream_lag[n]
             if n in waits:
                 moment = max(moment, max(ends[other] for other in waits[n]) + wait_lag[n])
             begins[n] = moment
@@ -104,7 +106,8 @@ def _run(graph: Graph, runs: _Segments) -> tuple[Ints, Ints, Ints, Ints]:
                 for each in members[group[n]]:
                     ends[each] = last[lane[each]] = joint + duration[each]
         elif what == _WAITED:
-            ended[n] = max(base[number[n]] + until[n], ends[waits_for[n]] + lag[n])
+            through, come_back = base[number[n]] + until[n], ends[waits_for[n]] + lag[n]
+            ended[n] = come_back if come_back > through else through
         else:
             before = after[n]
             if before < 0:
