@@ -63,15 +63,18 @@ def unpack(packed: bytes) -> bytes:
     content = json.loads(lzma.decompress(packed))
     columns = content.pop("columns")
     counted = [list(accumulate(columns[name])) for name in COUNTED]
+    known = {name: columns[name]["known"] for name in ("what", "where", "args")}
+    whats = [f'{{"ph": "X", "cat": {json.dumps(cat)}, "name": {json.dumps(name)}' for cat, name in known["what"]]
+    wheres = [f'"pid": {json.dumps(pid)}, "tid": {json.dumps(tid)}' for pid, tid in known["where"]]
+    texts = [json.dumps(args)[1:-1] for args in known["args"]]
     lines = []
     for ts, dur, what, where, args, *numbers in zip(
-        accumulate(columns["ts"]), columns["dur"], *(columns[n]["code"] for n in ("what", "where", "args")), *counted,
-        strict=True,
-    ):  # fmt: skip
-        (cat, name), (pid, tid) = columns["what"]["known"][what], columns["where"]["known"][where]
-        own = columns["args"]["known"][args] | {n: v for n, v in zip(COUNTED, numbers, strict=True) if v >= 0}
-        head = json.dumps({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "args": own})
-        lines.append(f'{head[:-1]}, "ts": {_microseconds(ts)}, "dur": {_microseconds(dur)}}}')
+        accumulate(columns["ts"]), columns["dur"], *(columns[n]["code"] for n in known), *counted, strict=True
+    ):
+        own = [f'"{name}": {value}' for name, value in zip(COUNTED, numbers, strict=True) if value >= 0]
+        inner = ", ".join([texts[args], *own] if texts[args] else own)
+        times = f'"ts": {_microseconds(ts)}, "dur": {_microseconds(dur)}'
+        lines.append(f'{whats[what]}, {wheres[where]}, "args": {{{inner}}}, {times}}}')
     events = ",\n".join(lines)
     return f'{json.dumps(content)[:-1]}, "traceEvents": [\n{events}\n]}}'.encode()
 
