@@ -35,7 +35,7 @@ class Component:
         name: what differs.
         levels: how many of it the starts have.
         freedom: degrees of freedom left for it by the components above it.
-        sd: standard deviation of the logarithm of a start's mean step; 0 at the bound; None where it cannot be estimated.
+        sd: standard deviation of the logarithm of a start's mean step; 0 at the bound; None for no estimate.
         reason: why not, or what else it includes; empty for none.
     """
 

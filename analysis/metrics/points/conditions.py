@@ -67,7 +67,8 @@ def judge(row: Mapping[str, Any], hosts: Sequence[Mapping[str, Any]], *, on_gpus
     values = [(row.get(name), most, text) for name, most, text in checks]
     found = [text.format(value) for value, most, text in values if value is not None and value > most]
     # Others on one host make no tasks of another wait.
-    waiting = max((h["psi_cpu_percent"] or 0.0 for h in hosts if (h["other_cpu_percent"] or 0.0) > PRESENT), default=0.0)
+    shared = [h for h in hosts if (h["other_cpu_percent"] or 0.0) > PRESENT]
+    waiting = max((h["psi_cpu_percent"] or 0.0 for h in shared), default=0.0)
     if waiting > WAITING and not has_tenants:
         found.append(f"tasks waited for a core {waiting:.0f} % of the time")
     if found:
