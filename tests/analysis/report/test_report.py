@@ -80,8 +80,8 @@ def test_disturbed_and_unsteady_points_are_counted_and_marked(tmp_path):
         disturbed_reason=pl.Series(["others <busy>", None, None, None, None]), warm_from=pl.Series([3, 0, 2, None, 0]),
     )  # fmt: skip
     page = report.render(dataset.Tables({**tables.frames, "points": points}), tmp_path, [])
-    assert "1 point was disturbed" in page and "2 were not, and of 2 it is not known" in page
-    assert "Of 4 timed windows 2 were still warming up in the second half; of 2 the first steps" in page
+    assert "1 point was disturbed" in page and "2 were not disturbed; of 2 it is not known" in page
+    assert "Of 4 timed windows 2 were still warming up in the second half. In 2 the first steps" in page
     assert "[disturbed: others &lt;busy&gt;; still warming up]" in page and page.count("; still warming up]") == 1
     assert "No timed window was long enough" in report.render(tables, tmp_path, [])
 
