@@ -111,6 +111,7 @@ class Starts:
             disturbed=disturbed.cast(pl.Boolean),
         )
         frame = own.join(slowest.group_by("point_id").agg(ms=pl.col("step_ms").mean()), on="point_id")
+        frame = frame.filter(pl.col("ms") > 0)  # a start without times of steps tells nothing
         return cls(frame.join(_activity(timed, samples), on="point_id", how="left"))
 
     def repeats(self, point_id: str) -> list[float]:

@@ -35,8 +35,8 @@ class Component:
         name: what differs.
         levels: how many of it the starts have.
         freedom: degrees of freedom left for it by the components above it.
-        sd: standard deviation of the logarithm of a start's mean step; 0 at the bound; None where it cannot be told.
-        reason: why it cannot be told, or what else it holds; empty for none.
+        sd: standard deviation of the logarithm of a start's mean step; 0 at the bound; None for no estimate.
+        reason: why not, or what else it includes; empty for none.
     """
 
     name: str
@@ -52,9 +52,10 @@ class Component:
 
 
 def list_starts(tables: dataset.Tables) -> pl.DataFrame:
-    """The starts of a sweep: point_id, workload, config (a label), settings (equal for repeats), night, host (all hosts
-    of the start), ms (mean timed step of the slowest rank), sm_active (%)."""
-    known = Starts.of(tables["points"], tables["steps"], tables["gpu_samples"]).frame.drop("host")
+    """The starts of a sweep that nothing disturbed: point_id, workload, config (a label), settings (equal for repeats),
+    night, host (all hosts of the start), ms (mean timed step of the slowest rank), sm_active (%)."""
+    own = Starts.of(tables["points"], tables["steps"], tables["gpu_samples"]).frame
+    known = dataset.undisturbed(own).drop("host", "disturbed")
     points = nights.add_nights(dataset.with_config(tables["points"]), tables["points"])
     host = pl.col("hosts").cast(pl.List(pl.String)).list.sort().list.join(",")
     return points.select("point_id", "workload", "config", "night", host=host).join(
@@ -109,6 +110,7 @@ def _list_components(starts: pl.DataFrame) -> list[Component]:
     night, host = _design(codes[NIGHT]), _design(codes[HOST])
     of_night = _rank_within(night, codes[CONFIGURATION])
     of_host = _rank_within(np.hstack([night, host]), codes[CONFIGURATION]) - of_night
+    moved = _rank_within(host, codes[CONFIGURATION]) > 0
     # The levels of WITHIN hold those of configuration and night.
     all_but_start = levels[WITHIN] + _rank_within(host, codes[WITHIN])
     of_within = all_but_start - levels[CONFIGURATION] - of_night - of_host
@@ -117,29 +119,24 @@ def _list_components(starts: pl.DataFrame) -> list[Component]:
     repeated = of_start + of_within > 0
     # Without two starts of a configuration in a night, what the night does to it and what the start does are one.
     joint = repeated and not of_start
-    made = [
-        Component(name, levels[name], own, None, _reason(name, levels[name], own, repeated=repeated, joint=joint))
-        for name, own in freedoms.items()
-    ]
+    aliased = {
+        NIGHT: _ONE_NIGHT,
+        HOST: "cannot be separated from nights" if moved else "no configuration ran on two",
+        WITHIN: f"cannot be separated from nights{' and hosts' if of_host else ''}" if of_night else _ONE_NIGHT,
+    }
+    if joint:
+        aliased[WITHIN] = "no configuration has two starts on one host in a night"
+    made = []
+    for name, own in freedoms.items():
+        apart = own and not (joint and name == WITHIN)
+        reason = _ONE if levels[name] < 2 else "" if apart and repeated else aliased[name] if repeated else _FEW
+        made.append(Component(name, levels[name], own, None, reason))
     reason = _JOINT if joint else "" if repeated else _FEW
     return [*made, Component(START, starts.height, of_within if joint else of_start, None, reason)]
 
 
-_FEW = "too few repeats"
-_JOINT = "that of the night within a configuration is in it"
-
-
-def _reason(name: str, levels: int, freedom: int, *, repeated: bool, joint: bool) -> str:
-    """Why the component cannot be told; empty where it can."""
-    if levels < 2:
-        return "there is only one"
-    if not repeated:
-        return _FEW
-    if name == WITHIN and joint:
-        return "no configuration has two starts on one host in a night"
-    if freedom:
-        return ""
-    return {NIGHT: "no configuration ran in two", HOST: "it cannot be told from nights", WITHIN: _FEW}[name]
+_ONE, _FEW, _ONE_NIGHT = "there is only one", "too few repeats", "no configuration ran in two nights"
+_JOINT = "includes the night within a configuration"
 
 
 def _fit(starts: pl.DataFrame, names: list[str]) -> list[float] | None:

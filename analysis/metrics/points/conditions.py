@@ -15,7 +15,7 @@ A GPU's readings are those nearest to the window too (READING_S before and after
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -32,6 +32,7 @@ HOST_S = 0.5
 """Each of a host's samples is a mean of so long before it."""
 
 _Row = dict[str, Any]
+_HOST = ("other_cpu_percent", "steal_percent", "psi_cpu_percent", "runnable")
 
 
 def columns(tables: Mapping[str, pl.DataFrame], *, on_gpus: bool, has_tenants: bool) -> _Row:
@@ -47,14 +48,15 @@ def columns(tables: Mapping[str, pl.DataFrame], *, on_gpus: bool, has_tenants: b
         return {}
     span = min(steps["start_ns"].to_list()), max(steps["end_ns"].to_list())
     row = _gpu_columns(tables["gpu_samples"], tables["ranks"], span) if on_gpus else {}
-    row |= _host_columns(tables["host_samples"], span)
-    return row | judge(row, on_gpus=on_gpus, has_tenants=has_tenants)
+    hosts = _hosts(tables["host_samples"], tables["ranks"], span)
+    row |= {name: max((h[name] for h in hosts if h[name] is not None), default=None) for name in _HOST}
+    return row | judge(row, hosts, on_gpus=on_gpus, has_tenants=has_tenants)
 
 
-def judge(row: Mapping[str, Any], *, on_gpus: bool, has_tenants: bool = False) -> _Row:
-    """`disturbed` and `disturbed_reason` by the other columns; both null where some condition is not known and no other
-    one disturbed the point. Kernels without PSI are judged by the rest; tenants disturb nobody, for they are asked for.
-    """
+def judge(row: Mapping[str, Any], hosts: Sequence[Mapping[str, Any]], *, on_gpus: bool, has_tenants: bool) -> _Row:
+    """`disturbed` and `disturbed_reason` by the other columns and each host's; both null where some condition is not
+    known, on all hosts or on one, and no other one disturbed the point. Kernels without PSI are judged by the rest;
+    tenants disturb nobody, for they are asked for."""
     checks = [("steal_percent", STEAL, "the hypervisor took {:.1f} % of the time of busy cores")]
     if on_gpus:
         checks.append(("throttled_percent", 0.0, "a GPU was throttled for heat or by a brake {:.0f} % of the time"))
@@ -64,12 +66,15 @@ def judge(row: Mapping[str, Any], *, on_gpus: bool, has_tenants: bool = False) -
         checks.append(("other_cpu_percent", OTHERS, "other processes kept {:.0f} % of the cores busy"))
     values = [(row.get(name), most, text) for name, most, text in checks]
     found = [text.format(value) for value, most, text in values if value is not None and value > most]
-    waiting, others = row.get("psi_cpu_percent") or 0.0, row.get("other_cpu_percent") or 0.0
-    if waiting > WAITING and others > PRESENT and not has_tenants:
+    # Others on one host make no tasks of another wait.
+    shared = [h for h in hosts if (h["other_cpu_percent"] or 0.0) > PRESENT]
+    waiting = max((h["psi_cpu_percent"] or 0.0 for h in shared), default=0.0)
+    if waiting > WAITING and not has_tenants:
         found.append(f"tasks waited for a core {waiting:.0f} % of the time")
     if found:
         return {"disturbed": True, "disturbed_reason": "; ".join(found)}
     known = all(value is not None for value, _, _ in values)
+    known = known and not any(name in host and host[name] is None for host in hosts for name, _, _ in checks)
     return {"disturbed": False if known else None, "disturbed_reason": None}
 
 
@@ -94,12 +99,12 @@ def _gpu_columns(samples: pl.DataFrame, ranks: pl.DataFrame, span: tuple[int, in
     }
 
 
-def _host_columns(samples: pl.DataFrame, span: tuple[int, int]) -> _Row:
-    """Means over the window, of the host where they are largest."""
+def _hosts(samples: pl.DataFrame, ranks: pl.DataFrame, span: tuple[int, int]) -> list[_Row]:
+    """Means over the window, of each host; null of one that has ranks and no samples."""
     inside = samples.filter(pl.col("look") == "timed", _within(span, 0.0, HOST_S))
-    names = ("other_cpu_percent", "steal_percent", "psi_cpu_percent", "runnable")
-    means = inside.group_by("host").agg(pl.col(name).mean() for name in names)
-    return {name: means[name].max() for name in names}
+    means = inside.group_by("host").agg(pl.col(name).mean() for name in _HOST)
+    unseen = ranks.select("host").drop_nulls().unique().join(means, on="host", how="anti")
+    return pl.concat([means, unseen], how="diagonal").to_dicts()
 
 
 def _within(span: tuple[int, int], before_s: float, after_s: float) -> pl.Expr:

@@ -33,6 +33,12 @@ def columns(*args, on_gpus=True, has_tenants=False, **more):
     return conditions.columns(point(*args, **more), on_gpus=on_gpus, has_tenants=has_tenants)
 
 
+def judged(row, on_gpus=True, has_tenants=False):
+    """By the rule, of one host."""
+    host = {"other_cpu_percent": None, "steal_percent": None, "psi_cpu_percent": None} | row
+    return conditions.judge(row, [host], on_gpus=on_gpus, has_tenants=has_tenants)
+
+
 def test_means_are_of_the_steady_steps_of_the_ranks_gpus():
     gpu = [
         (9.5, {"sm_clock_mhz": 100, "throttle_reasons": 64, "power_limit_w": 700.0}),
@@ -57,6 +63,25 @@ def test_the_host_with_the_most_load_counts():
     ]
     row = columns((), host)
     assert row["other_cpu_percent"] == 9.0 and row["steal_percent"] == pytest.approx(0.2)
+
+
+def test_others_on_one_host_make_no_tasks_of_another_wait():
+    quiet = {"steal_percent": 0.0, "psi_cpu_percent": 0.0, "other_cpu_percent": 0.0}
+    apart = [(15, quiet | {"psi_cpu_percent": 50.0}), (15, quiet | {"other_cpu_percent": 3.0, "host": "g"})]
+    assert columns((), apart, on_gpus=False)["disturbed"] is False
+    both = [(15, quiet), (15, quiet | {"psi_cpu_percent": 50.0, "other_cpu_percent": 3.0, "host": "g"})]
+    assert columns((), both, on_gpus=False)["disturbed_reason"] == "tasks waited for a core 50 % of the time"
+
+
+def test_a_host_that_does_not_count_leaves_it_unknown():
+    host = [(15, {"steal_percent": 0.0, "other_cpu_percent": 0.0}), (15, {"host": "g"})]
+    assert columns((), host[:1], on_gpus=False)["disturbed"] is False
+    assert columns((), host, on_gpus=False)["disturbed"] is None
+    unseen = point((), host[:1])
+    unseen["ranks"] = frame([{"rank": 0, "host": "h"}, {"rank": 1, "host": "g"}], points.RANKS)
+    assert conditions.columns(unseen, on_gpus=False, has_tenants=False)["disturbed"] is None
+    unseen["ranks"] = unseen["ranks"].head(1)
+    assert conditions.columns(unseen, on_gpus=False, has_tenants=False)["disturbed"] is False
 
 
 @pytest.mark.parametrize("second", [9.2, 15, 20.8])
@@ -87,20 +112,20 @@ def test_foreign_processes_are_looked_for_up_to_a_second_around_the_steps(second
     ],
 )
 def test_the_rule(change, disturbed):
-    row = conditions.judge(QUIET | change, on_gpus=True)
+    row = judged(QUIET | change)
     assert row["disturbed"] is disturbed and bool(row["disturbed_reason"]) == bool(disturbed)
 
 
 def test_a_point_without_gpus_is_judged_by_its_host():
     known = {"other_cpu_percent": 0.0, "steal_percent": 0.0}
-    assert conditions.judge(known, on_gpus=False)["disturbed"] is False
-    assert conditions.judge(known, on_gpus=True)["disturbed"] is None
+    assert judged(known, on_gpus=False)["disturbed"] is False
+    assert judged(known)["disturbed"] is None
 
 
 def test_tenants_are_no_disturbance():
     known = QUIET | {"other_cpu_percent": 40.0, "foreign_processes": 3, "psi_cpu_percent": 50.0}
-    assert conditions.judge(known, on_gpus=True, has_tenants=True)["disturbed"] is False
-    assert conditions.judge(known | {"steal_percent": 9.0}, on_gpus=True, has_tenants=True)["disturbed"] is True
+    assert judged(known, has_tenants=True)["disturbed"] is False
+    assert judged(known | {"steal_percent": 9.0}, has_tenants=True)["disturbed"] is True
 
 
 def test_only_what_is_known_to_be_disturbed_is_left_out():

@@ -80,8 +80,8 @@ def test_disturbed_and_unsteady_points_are_counted_and_marked(tmp_path):
         disturbed_reason=pl.Series(["others <busy>", None, None, None, None]), warm_from=pl.Series([3, 0, 2, None, 0]),
     )  # fmt: skip
     page = report.render(dataset.Tables({**tables.frames, "points": points}), tmp_path, [])
-    assert "1 point was disturbed" in page and "2 were not, and of 2 it is not known" in page
-    assert "Of 4 timed windows 2 were still warming up in the second half; of 2 the first steps" in page
+    assert "1 point was disturbed" in page and "2 were not disturbed; of 2 it is not known" in page
+    assert "Of 4 timed windows 2 were still warming up in the second half. In 2 the first steps" in page
     assert "[disturbed: others &lt;busy&gt;; still warming up]" in page and page.count("; still warming up]") == 1
     assert "No timed window was long enough" in report.render(tables, tmp_path, [])
 
@@ -146,12 +146,12 @@ def test_components_and_precision_are_told(tmp_path):
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", line) for line in part.splitlines() if line.startswith("<tr><td>")]
     table = {row[1]: row[2:] for row in cells[:5]}
     assert table["night"][:2] == ["2", "1"] and 10 < float(table["night"][2]) < 30
-    assert table["host"] == ["1", "0", "not told", "there is only one"]
+    assert table["host"] == ["1", "0", "no estimate", "there is only one"]
     assert table["night within a configuration"][2] == "at the bound"
     assert table["start"][:2] == ["19", "12"] and 0.5 < float(table["start"][2]) < 2
     assert [row[1:3] for row in cells[5:7]] == [
         ["two or more starts", "3"],
-        ["one start: how starts on H200s differ", "1"],
+        ["one start: spread of starts on H200s", "1"],
     ]
     assert "The least precise configurations: 4 of 4" in part
     assert "on several hosts" in part

@@ -75,6 +75,14 @@ def test_starts_that_were_disturbed_tell_nothing_of_others():
     assert own.identical_pairs()[1] == 3
 
 
+def test_a_start_without_times_tells_nothing():
+    points, steps = frames([[1.0, 1.1, 1.2], [1.0, 7.0]])
+    times = pl.when(pl.col("point_id") == "p0-1").then(None).otherwise("step_ms")
+    own = Starts.of(points, steps.with_columns(step_ms=times))
+    assert sorted(own.repeats("p0-0")) == [1.0, 1.2] and own.repeats("p0-1") == []
+    assert "2 and 2 repeats" in own.noise("p0-0", "p1-0").source and own.identical_pairs()[1] == 2
+
+
 def test_the_nearest_repeats_tell():
     few, some, many = [[1.0], [1.0]], [[1.0, 1.1, 1.2], [1.0]], [[1.0], [2.0], *([[3.0, 3.1, 3.2]] * 3)]
     assert "H200s" in Starts.of(*frames(few)).noise("p0-0", "p1-0").source

@@ -68,14 +68,26 @@ def test_a_single_night_or_host_is_not_told():
     told = found(simulated(nights=1, hosts=1, starts=3))
     for name in (NIGHT, HOST):
         assert told[name].sd is None and told[name].percent is None and told[name].reason == "there is only one"
-    assert told[WITHIN].sd is None and told[WITHIN].reason == "too few repeats"
+    assert told[WITHIN].sd is None and told[WITHIN].reason == "no configuration ran in two nights"
     assert told[START].sd > 0
 
 
 def test_one_host_a_night_is_not_told_from_the_night():
     told = found(simulated(hosts=1))
-    assert told[HOST].sd is None and told[HOST].reason == "it cannot be told from nights"
+    assert told[HOST].sd is None and told[HOST].reason == "cannot be separated from nights"
     assert told[NIGHT].sd > 0 and told[WITHIN].sd > 0
+
+
+def test_a_host_a_configuration_is_not_told_for_want_of_nights():
+    """Each configuration on one host: more nights would not separate the two."""
+    frame = simulated(hosts=1, configurations=4, nights=1, starts=3).with_columns(host=pl.col("settings"))
+    assert found(frame)[HOST].reason == "no configuration ran on two"
+
+
+def test_one_configuration_is_not_told_from_its_nights():
+    told = found(simulated(configurations=1, hosts=1, nights=4))
+    assert told[NIGHT].sd > 0 and told[WITHIN].reason == "cannot be separated from nights"
+    assert found(simulated(configurations=1, nights=4))[WITHIN].reason == "cannot be separated from nights and hosts"
 
 
 def test_without_repeats_nothing_is_told():
@@ -90,7 +102,7 @@ def test_without_repeats_nothing_is_told():
 def test_with_one_start_a_night_the_night_within_is_in_the_start():
     told = found(simulated(hosts=1, starts=1))
     assert told[WITHIN].sd is None and "two starts" in told[WITHIN].reason
-    assert told[START].reason == "that of the night within a configuration is in it"
+    assert told[START].reason == "includes the night within a configuration"
     both = math.hypot(SDS[WITHIN], SDS[START])
     assert told[START].sd == pytest.approx(both, rel=0.2)
 
@@ -138,8 +150,43 @@ def test_the_published_components_are_those_that_the_protocol_tells():
         told = found(own)
         said = {name: f"{told[name].percent:.1f} %" for name in (NIGHT, WITHIN, START)}
         expected = f"{said[NIGHT]} from night to night, {said[WITHIN]} more from night to night within a configuration"
-        assert f"{expected}, and {said[START]} from start to start" in text, workload
-    assert f"in the median {mean_precision.configurations(starts)['half_percent'].median():.1f} %" in text
+        expected += f", and {said[START]} from start to start ("
+        expected += "{}, {} and {} degrees of freedom".format(*(told[name].freedom for name in (NIGHT, WITHIN, START)))
+        host = told[HOST]
+        expected += f"; hosts: {f'{host.percent:.1f} %' if host.sd else 'at the bound'}, with {host.freedom})"
+        assert expected in text, workload
+    known = mean_precision.configurations(starts)
+    assert f"in the median {known['half_percent'].median():.1f} % of all {known.height} configurations" in text
+    image, llm = (
+        known.filter(pl.col("starts") > 1, pl.col("workload") == name)["half_percent"] for name in ("image", "llm")
+    )
+    expected = f"{image.median():.1f} % ({len(image)} of image jobs) and {llm.median():.1f} % ({len(llm)} of language"
+    assert expected in text
+
+
+def test_disturbed_starts_do_not_count():
+    tables = dataset.load(PUBLISHED)
+    points = tables["points"]
+    one = points.filter(pl.col("status") == "ok")["point_id"][0]
+    for disturbed, left_out in ((True, {one}), (False, set()), (None, set())):
+        mark = pl.when(pl.col("point_id") == one).then(pl.lit(disturbed)).otherwise(pl.lit(None))
+        marked = dataset.Tables({**tables.frames, "points": points.with_columns(disturbed=mark)})
+        kept = set(variance.list_starts(marked)["point_id"])
+        assert set(points.filter(pl.col("status") == "ok")["point_id"]) - kept == left_out
+
+
+def test_a_starts_time_is_that_of_the_table_of_points():
+    """Claims compare `step_ms_mean`."""
+    tables = dataset.load(PUBLISHED)
+    both = variance.list_starts(tables).join(tables["points"].select("point_id", "step_ms_mean"), on="point_id")
+    assert both["ms"].to_list() == pytest.approx(both["step_ms_mean"].to_list(), rel=1e-12)
+
+
+def test_a_sweep_without_points_or_steps_has_no_starts():
+    assert variance.list_starts(dataset.Tables({})).is_empty()
+    points = dataset.load(PUBLISHED)["points"]
+    found = variance.list_starts(dataset.Tables({"points": points.drop("disturbed", "steady", "warm_from")}))
+    assert found.is_empty() and mean_precision.configurations(found).is_empty()
 
 
 def starts_of(*groups):
