@@ -22,6 +22,7 @@ from typing import Any
 import polars as pl
 
 from analysis.ingest.point_tables import concatenate
+from analysis.sweep import dataset
 from analysis.sweep.interval import CONFIDENCE as ONE_LOOK
 from analysis.sweep.precision import Estimate, mean, needed, ratio
 from analysis.sweep.starts import Starts
@@ -105,7 +106,7 @@ def pair_rows(
 
 def starts_of(listed: Sequence[Point], points: pl.DataFrame, steps: pl.DataFrame) -> Times:
     """The starts that are ok, of these points."""
-    known = dict(Starts.of(points, steps).frame.select("point_id", "ms").iter_rows())
+    known = dict(dataset.undisturbed(Starts.of(points, steps).frame).select("point_id", "ms").iter_rows())
     found: dict[str, dict[int, float]] = {}
     for point in listed:
         if point.id in known:

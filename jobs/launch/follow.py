@@ -12,6 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from jobs.launch.launch import MEASURED
 from jobs.record.json_files import FormatError, load_json, read_json
 from jobs.record.lost import Loss, lost_record
 from jobs.record.record import Record, write_record
@@ -24,8 +25,12 @@ def follow(folder: Path, leader: Path, listed: PointList) -> str | None:
     if read_json(path, Record) is not None:
         path.touch()  # Snakemake compares its time with that of the leader's
         return None
+    measured = read_json(folder / MEASURED, Record)
+    if measured is not None:
+        write_record(path, measured)
+        return None
     led = read_json(leader / "record.json", Record)
-    if led is not None and led.status != "ok" and led.reason is not None:
+    if led is not None and led.started_at is None and led.reason is not None:  # lost: its launcher wrote none
         folder.mkdir(parents=True, exist_ok=True)
         loss = Loss(led.reason, f"with the first point of its block, {leader.name}: {led.message}")
         slurm_id = led.slurm.job_id if led.slurm else None

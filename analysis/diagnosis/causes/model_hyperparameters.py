@@ -133,7 +133,7 @@ def _scores(e: Evidence) -> list[Cause]:
         "recompute_or_unfused",
         e.gain(e.faster("scores")),
         "compute",
-        method="time of attention's softmax and of the elementwise kernels next to it",
+        method="time of attention's softmax and of the elementwise kernels next to it, and half of the products beside",
         advice="use fused attention",
         remedy=remedies.choose(e.point, {"attention": "auto"}),
         evidence=_longest(e, pl.col("category").cast(pl.String) == "softmax_loss"),

@@ -56,10 +56,10 @@ def two_nodes(tmp_path_factory):
 
 def test_a_point_s_folder(capsys, two_nodes):
     """FSDP2 over sockets: nine tenths of the step are communication. Without it the host, which launches for 68 of 136
-    ms, would hold the step up: half can be gained. Counters were sampled."""
+    ms, would hold the step up, for less as the tracer adds to it: 0.6 can be gained. Counters were sampled."""
     found, causes = diagnosed(capsys, two_nodes)
     first = found["causes"][0]
-    assert first["kind"] == "exposed_communication" and 0.45 < first["share_high"] < 0.55
+    assert first["kind"] == "exposed_communication" and 0.57 < first["share_high"] < 0.67
     assert first["remedy"] == {"reduce_dtype": "bf16"}
     assert found["timed_step_ms"] == pytest.approx(139.5, abs=0.1)
     assert "missing_counters" not in causes and "throttled" not in causes and "gpu_shared" not in causes

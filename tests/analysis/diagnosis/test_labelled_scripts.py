@@ -36,7 +36,6 @@ OFF = {
     "watch_segment": "8 % where pairs gave 11 and 16 %",
     "release_volumes": "10 % where it gave 12 and 22 %",
     "look_dit": "10 % where it gave 29 %: why a read takes 140 us of the host is not known",
-    "dice_volumes": "30 % where pairs gave 8 and 24 %",
     "plots_bart": "86 % where it gave 63 %: without the plots the loader is what is waited for",
     "tables_towers": "33 % where it gave 88 %: one table has fewer kernels, too",
     "averages_dit": "77 % by a CUDA graph, where joining the averages' kernels gave 15 %",
