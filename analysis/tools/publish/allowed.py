@@ -52,7 +52,8 @@ SETTINGS = dict.fromkeys(point.FIELDS, F) | {"data": N, "weights": N} | _OF_SCRI
 """Every other setting of text has one of a list of values, or a pattern (`fault`, `trace_ranks`)."""
 
 COLUMNS: dict[str, Kind] = SETTINGS | {
-    "point_id": F, "remedied_id": F, "having_id": F, "pair": N, "sweep": N, "status": F, "reason": F, "message": W, "device_used": F, "backend": F,
+    "point_id": F, "remedied_id": F, "sweep": N, "status": F, "reason": F, "message": W, "device_used": F, "backend": F,
+    "having_id": F, "pair": N,
     "accelerator": F, "hosts": H, "host": H, "uuid": G, "topology": F, "started_at": F, "tracer_used": F,
     "tracer_reason": W, "trace_status": F, "nvml_reason": W, "mfu_reason": W, "energy_reason": W, "model": N,
     "disturbed_reason": W,
