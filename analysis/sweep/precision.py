@@ -12,61 +12,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from analysis.sweep.interval import CONFIDENCE
+from analysis.sweep.starts import Noise, noise_of_repeats
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """`value`: a ratio of times, or a time in ms; `sd`: relative standard deviation of what it is the mean of, and
-    `number`, how many: blocks of a pair, starts of a point alone; `confidence`: of its interval."""
+    """`value`: a ratio of times, or a time in ms; `number` of what it is the mean of, blocks of a pair or starts of a
+    point alone, and their `noise`, None of a single one; `confidence`: of the interval."""
 
     value: float
-    sd: float
     number: int
+    noise: Noise | None
     confidence: float = CONFIDENCE
 
     @property
     def half_width(self) -> float:
         """Half of the interval as a share of the value; infinite for one block or start."""
-        return math.expm1(_half(self.sd, self.number, self.confidence))
+        return math.inf if self.noise is None else math.expm1(self.noise.half((self.number,), self.confidence))
 
     @property
     def interval(self) -> tuple[float, float]:
         return self.value / (1 + self.half_width), self.value * (1 + self.half_width)
 
 
-def _half(sd: float, number: int, confidence: float) -> float:
-    if number < 2:
-        return math.inf
-    return float(stdtrit(number - 1, 0.5 + confidence / 2)) * sd / math.sqrt(number)
-
-
 def ratio(without: Mapping[int, float], having: Mapping[int, float], confidence: float = CONFIDENCE) -> Estimate | None:
     """The time of a pair's second point over that of its first, from the mean steps of their starts, ms, by repeat;
     None without a repeat that both have. Repeats 2n and 2n + 1 are of one block."""
-    common = sorted(without.keys() & having.keys())
     found: dict[int, list[float]] = {}
-    for repeat in common:
+    for repeat in sorted(without.keys() & having.keys()):
         found.setdefault(repeat // 2, []).append(math.log(having[repeat] / without[repeat]))
-    return _estimate([float(np.mean(logs)) for logs in found.values()], confidence)
+    return mean([math.exp(np.mean(logs)) for logs in found.values()], confidence)
 
 
-def mean(starts: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
-    """The time of a point, ms (the geometric mean of its starts'); None without a start."""
-    return _estimate([math.log(start) for start in starts], confidence)
-
-
-def _estimate(logs: Sequence[float], confidence: float) -> Estimate | None:
-    if not logs:
+def mean(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
+    """The geometric mean of starts, ms, or of blocks' ratios; None without one."""
+    if not values:
         return None
-    sd = float(np.std(logs, ddof=1)) if len(logs) > 1 else math.nan
-    return Estimate(math.exp(float(np.mean(logs))), sd, len(logs), confidence)
+    noise = noise_of_repeats([values], 1, "its starts")
+    return Estimate(math.exp(float(np.mean(np.log(values)))), len(values), noise, confidence)
 
 
 def needed(sd: float, half_width: float, most: int, confidence: float = CONFIDENCE) -> int:
     """How many blocks, or starts of a point alone, give an interval of this half width, if they vary by this relative
     standard deviation: at least 2, and `most` where none are enough."""
-    enough = (n for n in range(2, most) if math.expm1(_half(sd, n, confidence)) <= half_width)
+    enough = (n for n in range(2, most) if math.expm1(Noise(sd, n - 1, "").half((n,), confidence)) <= half_width)
     return next(enough, most)

@@ -51,9 +51,10 @@ class Noise:
     freedom: int
     source: str
 
-    def half(self, starts: tuple[int, ...]) -> float:
-        """Half of the 95 % interval of the logarithm of a mean of so many starts, or of a ratio of two means."""
-        quantile = float(stdtrit(self.freedom, 0.5 + CONFIDENCE / 2))
+    def half(self, starts: tuple[int, ...], confidence: float = CONFIDENCE) -> float:
+        """Half of the interval of the logarithm of a mean of starts, or of a ratio of two means. `starts`: number of
+        each mean."""
+        quantile = float(stdtrit(self.freedom, 0.5 + confidence / 2))
         return quantile * self.sd * math.sqrt(sum(1 / count for count in starts))
 
 

@@ -237,7 +237,7 @@ def compare(arguments: argparse.Namespace) -> int:
 def retry(arguments: argparse.Namespace) -> int:
     """`nightsweep retry`: set aside the records of points that say nothing about the points themselves."""
     from jobs.record import lost
-    from jobs.sweep import design, rounds
+    from jobs.sweep import rounds
     from jobs.sweep.sweep import SweepError, load
 
     try:
@@ -251,9 +251,6 @@ def retry(arguments: argparse.Namespace) -> int:
     points = rounds.all_ids(results, (point.id for point in sweep.points))
     reasons = {point: lost.set_aside(results / "points" / point) for point in points}
     found = {point: reason for point, reason in reasons.items() if reason}
-    leaders = design.leaders(design.queues(sweep.points, sweep.pairs, sweep.design))
-    for leader in {leaders[point] for point in found if point in leaders}:  # it stands for its block, which runs again
-        (results / "points" / leader / "record.json").unlink(missing_ok=True)
     for point, reason in found.items():
         print(f"{point} {reason}")
     print(f"{len(found)} of {plural(len(points), 'point')} set aside" + ("; run the sweep again" if found else ""))

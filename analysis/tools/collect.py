@@ -19,8 +19,8 @@ import polars as pl
 from analysis.diagnosis.remedies import rows as remedies
 from analysis.ingest.point_tables import as_table, concatenate, write
 from analysis.readers import point_files
+from analysis.sweep import pair_rows
 from analysis.tables import points as tables
-from analysis.tools import repeats
 from jobs.record.record import Record
 
 
@@ -52,7 +52,7 @@ def collect(
             remedies.trials(points, frames["steps"], frames["gpu_samples"], rounds), "remedies"
         ),
         "pairs": point_files.frame(
-            repeats.pair_rows(
+            pair_rows.rows(
                 sweep,
                 (point["settings"] for point, number in listed.values() if number is None),
                 points,

@@ -17,8 +17,9 @@ def lines(sweep: Sweep, precision: Precision) -> list[str]:
     paired = len({point.id for family in families(first, pair_ids(sweep.pairs)) for point in family})
     alone = len(first) - paired
     begun = len(sweep.points) // len(first)
+    most = even(precision.most) if paired else precision.most
     found = [
-        f"precision: half widths of {100 * precision.half_width:g} %, {begun} to {precision.most} starts each; "
+        f"precision: half widths of {100 * precision.half_width:g} %, {begun} to {most} starts each; "
         f"{plural(paired, 'point')} in pairs, {alone} alone"
     ]
     for kind, words in _WHERE.items():

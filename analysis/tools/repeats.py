@@ -1,5 +1,5 @@
-"""How well the pairs of a sweep are known; and one round of repeats: which points are to be started again, since they
-are not yet known as well as the sweep's design asks for (jobs/sweep/rounds.py has the format).
+"""One round of repeats of a sweep: which points are to be started again, since they are not yet known as well as the
+sweep's precision asks for (jobs/sweep/rounds.py has the format). The last round only looks.
 
     python -m analysis.tools.repeats results/SWEEP --round 1
 
@@ -14,30 +14,22 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from analysis.ingest.point_tables import concatenate
-from analysis.sweep import dataset
-from analysis.sweep.interval import CONFIDENCE as ONE_LOOK
-from analysis.sweep.precision import Estimate, mean, needed, ratio
-from analysis.sweep.starts import Starts
+from analysis.sweep.pair_rows import Times, beside, first_repeat, pairs_of, starts_of
+from analysis.sweep.precision import Estimate, mean, needed
 from jobs.point.point import Point, complete
-from jobs.record.json_files import write_json
 from jobs.sweep import rounds
-from jobs.sweep.design import CONFIDENCE, Precision, even, families
-
-Times = Mapping[str, Mapping[int, float]]
-"""Mean steps, ms, of the ok starts of points, by the id of the first repeat and by repeat."""
+from jobs.sweep.design import CONFIDENCE, LOOKS, Precision, even, families
 
 
 @dataclass(frozen=True)
 class Look:
-    """What is known of a pair (its name) or of a point in none (its id) after so many starts of a point."""
+    """What is known of a pair (its name) or of a point in none (its id). `starts`: of either point, so far."""
 
     what: str
     starts: int
@@ -45,77 +37,21 @@ class Look:
     enough: bool
 
 
-def plan_round(results: Path, number: int) -> dict[str, Any]:
-    """The content of a round's file."""
+def plan_round(results: Path, number: int) -> tuple[Precision, dict[str, Any]]:
+    """The precision that the round is of, and the content of its file."""
     sweep = json.loads((results / "sweep.json").read_text())
-    earlier = [json.loads(rounds.file(results, "repeats", n).read_text()) for n in range(1, number)]
-    listed = [complete(point["settings"]) for one in (sweep, *earlier) for point in one["points"]]
+    precision = Precision(**sweep["precision"])
+    earlier = rounds.files(results, precision.folder)[: number - 1]
+    lists = [sweep, *(json.loads(path.read_text()) for path in earlier)]
+    listed = [complete(point["settings"]) for one in lists for point in one["points"]]
     points, steps = (concatenate(name, [p.id for p in listed], results / "derived") for name in ("points", "steps"))
-    design = Precision(**sweep["precision"])
-    new, looks = due(listed, _pairs(sweep), design, starts_of(listed, points, steps))
-    return {
+    new, looks = due(listed, pairs_of(sweep), precision, starts_of(listed, points, steps))
+    return precision, {
         "name": sweep["name"],
         "alert": sweep["alert"],
-        "round": number,
-        "points": [{"point_id": point.id, "settings": point.settings()} for point in new],
+        "points": [{"point_id": p.id, "settings": p.settings()} for p in new if number < LOOKS],
         "looks": [dataclasses.asdict(look) for look in looks],
     }
-
-
-def _pairs(sweep: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    return [(pair["name"], pair["without"], pair["with"]) for pair in sweep.get("pairs", ())]
-
-
-def pair_rows(
-    sweep: Mapping[str, Any], settings: Iterable[Mapping[str, Any]], points: pl.DataFrame, steps: pl.DataFrame
-) -> list[dict[str, Any]]:
-    """Rows of the table `pairs`. `settings`: of all points of the sweep."""
-    if not (pairs := _pairs(sweep)):
-        return []
-    starts = starts_of([complete(dict(own)) for own in settings], points, steps)
-    wanted = sweep.get("precision", {}).get("half_width")
-    rows = []
-    for name, without, having in pairs:
-        sides = starts.get(without, {}), starts.get(having, {})
-        known = ratio(*sides, CONFIDENCE if wanted else ONE_LOOK)
-        if known is None:
-            continue
-        low, high = known.interval if known.number > 1 else (None, None)
-        rows.append(
-            {
-                "pair": name,
-                "point_id": without,
-                "having_id": having,
-                "starts": len(sides[0].keys() & sides[1].keys()),
-                "blocks": known.number,
-                **{
-                    f"{side}_ms": time.value
-                    for side, own in zip(("without", "having"), sides, strict=True)
-                    if (time := mean([*own.values()]))
-                },
-                "ratio": known.value,
-                "ratio_low": low,
-                "ratio_high": high,
-                "confidence": known.confidence,
-                "half_width": known.half_width if known.number > 1 else None,
-                "wanted": wanted,
-            }
-        )
-    return rows
-
-
-def starts_of(listed: Sequence[Point], points: pl.DataFrame, steps: pl.DataFrame) -> Times:
-    """The starts that are ok, of these points."""
-    known = dict(dataset.undisturbed(Starts.of(points, steps).frame).select("point_id", "ms").iter_rows())
-    found: dict[str, dict[int, float]] = {}
-    for point in listed:
-        if point.id in known:
-            found.setdefault(_first(point).id, {})[point.repeat] = known[point.id]
-    return found
-
-
-def _first(point: Point) -> Point:
-    return dataclasses.replace(point, repeat=0)
 
 
 def due(
@@ -123,8 +59,8 @@ def due(
 ) -> tuple[list[Point], list[Look]]:
     """The points to start next, and what is known so far. `listed`: all points so far; `pairs`: name and the ids of
     both points' first repeats."""
-    first = {_first(point).id: _first(point) for point in listed}
-    so_far = {i: 1 + max(p.repeat for p in listed if _first(p).id == i) for i in first}
+    first = {first_repeat(point).id: first_repeat(point) for point in listed}
+    so_far = {i: 1 + max(p.repeat for p in listed if first_repeat(p).id == i) for i in first}
     new: list[Point] = []
     looks: list[Look] = []
     joined = families(first.values(), [(one, other) for _, one, other in pairs])
@@ -132,13 +68,13 @@ def due(
     for family in joined:
         ids = {point.id for point in family}
         own = {name: (a, b) for name, a, b in pairs if {a, b} <= ids}
-        found = {name: ratio(starts.get(a, {}), starts.get(b, {}), CONFIDENCE) for name, (a, b) in own.items()}
+        found = {name: beside(starts, a, b, CONFIDENCE) for name, (a, b) in own.items()}
         begun, most = so_far[family[0].id], even(design.most)
         looks += [_look(name, begun, one, design) for name, one in found.items()]
         blocks = max((_further(one, begun // 2, most // 2, design) for one in found.values()), default=0)
         new += _again(family, begun, begun + 2 * blocks)
     for point in (point for i, point in first.items() if i not in together):
-        known = mean([*starts.get(point.id, {}).values()], CONFIDENCE)
+        known = mean([start.ms for start in starts.get(point.id, {}).values()], CONFIDENCE)
         looks.append(_look(point.id, so_far[point.id], known, design))
         further = _further(known, so_far[point.id], design.most, design)
         new += _again([point], so_far[point.id], so_far[point.id] + further)
@@ -158,9 +94,9 @@ def _further(known: Estimate | None, begun: int, most: int, design: Precision) -
     """How many blocks, or starts, are to follow those that were begun. What never ran well is not tried again."""
     if known is None or known.half_width <= design.half_width or begun >= most:
         return 0
-    if known.number < 2:
+    if known.noise is None:
         return 1
-    return min(max(needed(known.sd, design.half_width, most, CONFIDENCE) - known.number, 1), most - begun)
+    return min(max(needed(known.noise.sd, design.half_width, most, CONFIDENCE) - known.number, 1), most - begun)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -168,10 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, help="folder of the sweep's results")
     parser.add_argument("--round", type=int, required=True, help="number of the round, from 1")
     args = parser.parse_args(argv)
-    made = plan_round(args.results, args.round)
-    path = rounds.file(args.results, "repeats", args.round)
-    path.parent.mkdir(exist_ok=True)
-    write_json(path, made)
+    precision, made = plan_round(args.results, args.round)
+    rounds.write(args.results, precision.folder, args.round, made)
     known = sum(look["enough"] for look in made["looks"])
     print(f"round {args.round}: {known} of {len(made['looks'])} known well enough, {len(made['points'])} starts follow")
     return 0

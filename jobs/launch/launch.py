@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -36,7 +36,7 @@ from jobs.record.failures import is_disk_full
 from jobs.record.folder import RunFolder, utc_now
 from jobs.record.json_files import FormatError, json_line, load_json, read_json, read_lines, write_json
 from jobs.record.launch_files import WHOLE_RUN, Job, Start
-from jobs.record.point_folder import count_attempts, results_of
+from jobs.record.point_folder import MEASURED, count_attempts, measured_record, results_of
 from jobs.record.record import (
     NvmlUse,
     Record,
@@ -54,9 +54,6 @@ from jobs.sweep.alert import Alert
 from jobs.sweep.rounds import PointList
 from jobs.telemetry.trace import nsys
 
-MEASURED = ".measured.json"
-"""A copy of an ok record. A driver that is killed just as a point ends takes the record for half-written and deletes
-it; this copy puts it back, so that a measured point is never measured again."""
 MOST_EVENTS = 200
 
 
@@ -250,19 +247,26 @@ def main() -> int:
         print(f"{args.sweep}: {error}" if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
     limits = watchdog.Limits(args.stall_s, args.timeout_s)
-    records: list[Record] = []
+    try:
+        return measure_block(block, limits, lambda: bool(signals), listed.alert)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        print(f"{error.filename or block[0][0]}: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def measure_block(
+    block: Sequence[tuple[Path, Job]], limits: watchdog.Limits, stopped: Callable[[], bool], alert: Alert | None
+) -> int:
+    """Measure points one after the other and write their records, the first one's last. Returns the exit status."""
+    records = []
     for folder, job in block:
-        try:
-            records.append(measure(folder, job, limits, lambda: bool(signals), listed.alert))
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            print(f"{folder}: {error.strerror}", file=sys.stderr)
-            return 1
-        record = records[-1]
+        record = measure(folder, job, limits, stopped, alert)
         print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip(), flush=True)
         if record.status == "cancelled":
             return 130
+        records.append(record)
     for (folder, _), record in reversed([*zip(block, records, strict=True)]):
         publish(folder, record)
     return 0
@@ -276,7 +280,7 @@ def measure(
     with (folder / ".lock").open("w") as lock:
         # an orphan of a killed run may still be measuring this point: wait for it rather than disturb it
         fcntl.flock(lock, fcntl.LOCK_EX)
-        record = read_json(folder / MEASURED, Record)
+        record = measured_record(folder)
         if record is None:
             record = launch(folder, job, limits, stopped, alert)
             if record.status == "ok":

@@ -11,6 +11,16 @@ from jobs.record.json_files import read_json
 from jobs.record.launch_files import Job, RankResult
 from jobs.record.record import Record
 
+MEASURED = ".measured.json"
+"""A copy of an ok record. A driver that is killed just as a point ends takes the record for half-written and deletes
+it, and a block that is lost leaves none of its points one; this copy puts it back, so that a measured point is never
+measured again."""
+
+
+def measured_record(point: Path) -> Record | None:
+    """That copy; None where the point was not measured."""
+    return read_json(point / MEASURED, Record)
+
 
 def record_of(point: Path) -> Record:
     """record.json; where there is none that can be read, what point.json says, with status not_run."""

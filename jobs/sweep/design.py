@@ -2,7 +2,7 @@
 
 Points of a pair (`pairs` of a sweep) run in blocks: one allocation, each point once and then once more in the reverse
 order (A B B A), so that a host, its GPUs and a drift fall on all of them alike. Pairs that share a point share its
-blocks. The first point of a block leads it: its job runs all of them.
+blocks. One point of a block leads it: its job runs all of them.
 
 With a precision, a sweep starts each point `least` times and looks LOOKS times, at most, whether it is known well
 enough; where it is not, more starts follow, up to `most`. A look is at an interval that holds although there are others
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.point.point import Point
@@ -29,11 +29,16 @@ intervals: C. Jennison and B. W. Turnbull, J. R. Stat. Soc. B 51 (1989), 305-361
 @dataclass(frozen=True)
 class Precision:
     """How well a pair's ratio, and the time of a point in no pair, is to be known: `half_width`, half of its interval
-    as a share of it, with so many starts a point at `least` and at `most`."""
+    as a share of it. A point has `least` starts at first and never more than `most`; in pairs, the next even number."""
 
     half_width: float
     least: int
     most: int
+
+    @property
+    def folder(self) -> str:
+        """Where the rounds of this precision are, below a sweep's results: another one has others."""
+        return f"repeats/{100 * self.half_width:g}pct-{self.least}-{self.most}"
 
 
 @dataclass(frozen=True)
@@ -76,25 +81,38 @@ def _shape(point: Point) -> tuple[int, ...]:
 
 
 def blocks(family: Sequence[Point], starts: int, seed: int | None) -> list[tuple[Point, ...]]:
-    """The blocks of a family whose points are started so often, each in its order; the last one has each point once
-    where the number is odd."""
+    """The blocks of a family with this many starts of each point, each in its order; the last one has each point once
+    where the number is odd. Without a seed, in the order of the file."""
     made = []
     for first in range(0, starts, 2):
         order = list(family)
-        random.Random(f"{seed} {first} {family[0].id}").shuffle(order)
+        if seed is not None:
+            random.Random(f"{seed} {first} {family[0].id}").shuffle(order)
         there = [dataclasses.replace(point, repeat=first) for point in order]
         back = [dataclasses.replace(point, repeat=first + 1) for point in reversed(order)] if first + 1 < starts else []
         made.append((*there, *back))
     return made
 
 
-def queues(points: Iterable[Point], pairs: Sequence[Pair], design: Design) -> dict[str, tuple[Point, ...]]:
-    """The points of each block that may come to run, by the id of the one that leads it."""
+def queues(points: Iterable[Point], pairs: Sequence[Pair], design: Design) -> list[tuple[Point, ...]]:
+    """The points of each block that may come to run, in its order."""
     points = list(points)
-    starts = max((point.repeat for point in points), default=0) + 1
-    most = even(design.precision.most) if design.precision else starts
-    found = [block for family in families(points, pair_ids(pairs)) for block in blocks(family, most, design.seed)]
-    return {block[0].id: block for block in found}
+    known, begun = {point.id for point in points}, max((point.repeat for point in points), default=0) + 1
+    starts = even(design.precision.most) if design.precision else begun
+    every = [block for family in families(points, pair_ids(pairs)) for block in blocks(family, starts, design.seed)]
+    # What the first starts leave out, the sweep excludes.
+    kept = [tuple(point for point in block if point.repeat >= begun or point.id in known) for block in every]
+    return [block for block in kept if block]
+
+
+def led(blocks: Iterable[Sequence[Point]], has_record: Callable[[str], bool]) -> dict[str, tuple[Point, ...]]:
+    """The points that a job runs, by the id of the one that leads them and comes first: the first of its block without
+    a record, for a job runs where its output is not there."""
+    found = {}
+    for block in blocks:
+        leader = next((point for point in block if not has_record(point.id)), block[0])
+        found[leader.id] = (leader, *(point for point in block if point is not leader))
+    return found
 
 
 def leaders(queues: Mapping[str, Sequence[Point]]) -> dict[str, str]:

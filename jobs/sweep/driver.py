@@ -88,8 +88,9 @@ class Run:
 
     @functools.cached_property
     def queues(self) -> dict[str, tuple[Point, ...]]:
-        """The points of each block, by the id of the one that leads it."""
-        return design.queues(self.sweep.points, self.sweep.pairs, self.sweep.design)
+        """The points that the job of each block runs, by the id of the one that leads it."""
+        blocks = design.queues(self.sweep.points, self.sweep.pairs, self.sweep.design)
+        return design.led(blocks, lambda point_id: self.record_path(point_id).exists())
 
     @functools.cached_property
     def leaders(self) -> dict[str, str]:
@@ -109,15 +110,25 @@ class Run:
         yet."""
         return self.folder / "sweep.json" if point_id in self.own else rounds.holder(self.folder, point_id)
 
+    def repeat_files(self) -> list[Path]:
+        """Files of the rounds of repeats so far that count for the sweep as it is now; sweep.json may not be yet."""
+        precision = self.sweep.design.precision
+        return rounds.files(self.folder, precision.folder) if precision else []
+
+    def round_files(self) -> list[Path]:
+        """Those of remedies, too."""
+        return [*self.repeat_files(), *rounds.files(self.folder, rounds.REMEDIES)]
+
     def started(self, upto: int | None = None) -> list[str]:
         """Ids of the sweep's own points and of the starts that rounds added, or the first ones."""
-        return list(dict.fromkeys([*self.own, *rounds.added_ids(self.folder, "repeats", upto=upto)]))
+        added = [point_id for path in self.repeat_files()[:upto] for point_id in rounds.ids(path)]
+        return list(dict.fromkeys([*self.own, *added]))
 
     def remedied(self, upto: int | None = None) -> list[str]:
         """Ids of the points that rounds of remedies add to the sweep. Without `upto`, of all rounds so far: those that
         were measured."""
         known = {*self.started()}
-        ids = [i for i in rounds.added_ids(self.folder, "remedies", upto=upto) if i not in known]
+        ids = [i for i in rounds.added_ids(self.folder, rounds.REMEDIES, upto=upto) if i not in known]
         return ids if upto is not None else [i for i in ids if self.record_path(i).exists()]
 
     def record_path(self, point_id: str) -> Path:
@@ -137,7 +148,7 @@ class Run:
 
     def summarize(self) -> None:
         """Print how the points ended, what failed, where the report is."""
-        points = rounds.all_ids(self.folder, self.own)
+        points = [*dict.fromkeys([*self.started(), *rounds.added_ids(self.folder, rounds.REMEDIES)])]
         records = {point: read_json(self.record_path(point), Record) for point in points}
         bad = {point: record for point, record in records.items() if record and record.status != "ok"}
         unread = [point for point, record in records.items() if not record and self.record_path(point).exists()]

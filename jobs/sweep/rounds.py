@@ -1,6 +1,6 @@
 """Rounds: points that are added to a sweep while it runs. Each round is a file of the sweep's results:
 
-    repeats/round1.json    {"name", "alert", "round": 1,
+    repeats/P/round1.json  {"name", "alert", "round": 1,
                             "points": [{"point_id", "settings"}], further starts of points of the sweep,
                             "looks": [{"what", "starts", "half_width", "enough"}]}
     remedies/round1.json   {"name", "alert", "round": 1,
@@ -8,31 +8,33 @@
                             "trials": [{"point_id", "remedied_id", "cause", "kind", "remedy", "share", "share_low",
                                         "share_high"}]}
 
-`analysis/tools/repeats.py` writes the former, until all is known as well as the sweep's design asks for, and
-`analysis/diagnosis/remedies/round.py` the latter.
+`analysis/tools/repeats.py` writes the former, until all is known as well as the sweep's precision P asks for (another
+precision has rounds of its own name), and `analysis/diagnosis/remedies/round.py` the latter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from msgspec import Struct, structs
 
-from jobs.record.json_files import load_json, read_json
+from jobs.record.json_files import load_json, read_json, write_json
 from jobs.record.launch_files import Job
 from jobs.sweep.alert import Alert
+from jobs.sweep.design import Precision
 
-Kind = Literal["repeats", "remedies"]
+REMEDIES = "remedies"
 
 
 class PointList(Struct, frozen=True, kw_only=True):
-    """sweep.json, or the file of a round: points to measure."""
+    """sweep.json, or the file of a round: points to measure. `precision`: of sweep.json alone."""
 
     name: str
     alert: Alert | None = None
     points: list[Job]
+    precision: Precision | None = None
 
     def job(self, point_id: str) -> Job:
         """A point of it. Raises LookupError."""
@@ -42,15 +44,21 @@ class PointList(Struct, frozen=True, kw_only=True):
         raise LookupError(f"no point {point_id} in it")
 
 
-def file(results: Path, kind: Kind, number: int) -> Path:
-    """That of a round, from 1. `results`: results/SWEEP."""
+def file(results: Path, kind: str, number: int) -> Path:
+    """That of a round, from 1. `results`: results/SWEEP; `kind`: folder of such rounds."""
     return results / kind / f"round{number}.json"
 
 
-def files(results: Path, *kinds: Kind) -> list[Path]:
-    """Those of all rounds that were planned, in order; of these kinds, or of all."""
+def kinds(results: Path) -> list[str]:
+    """The folders of rounds that count, as sweep.json says."""
+    sweep = read_json(results / "sweep.json", PointList)
+    return [*([sweep.precision.folder] if sweep and sweep.precision else []), REMEDIES]
+
+
+def files(results: Path, *chosen: str) -> list[Path]:
+    """Those of all rounds that were planned, in order; of these kinds, or of all that count."""
     found: list[Path] = []
-    for kind in kinds or ("repeats", "remedies"):
+    for kind in chosen or kinds(results):
         number = 1
         while (path := file(results, kind, number)).exists():
             found.append(path)
@@ -83,7 +91,14 @@ def all_ids(results: Path, own: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*own, *added_ids(results)]))
 
 
-def added_ids(results: Path, *kinds: Kind, upto: int | None = None) -> list[str]:
-    """Ids of the points of rounds of these kinds, or of all; of each kind the first ones alone."""
-    found = [files(results, kind)[:upto] for kind in kinds or ("repeats", "remedies")]
+def added_ids(results: Path, *chosen: str, upto: int | None = None) -> list[str]:
+    """Ids of the points of rounds of these kinds, or of all that count; of each kind the first ones alone."""
+    found = [files(results, kind)[:upto] for kind in chosen or kinds(results)]
     return [point_id for paths in found for path in paths for point_id in ids(path)]
+
+
+def write(results: Path, kind: str, number: int, content: dict[str, Any]) -> None:
+    """Write the file of a round: `content`, with its number."""
+    path = file(results, kind, number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"round": number, **content})

@@ -57,8 +57,8 @@ class Sweep:
 
     @property
     def repeat_rounds(self) -> int:
-        """How often starts may be added."""
-        return LOOKS - 1 if self.design.precision else 0
+        """How often it is looked whether starts are to be added; the last look adds none."""
+        return LOOKS if self.design.precision else 0
 
     def varying(self) -> tuple[str, ...]:
         """Names of the settings that differ between points, or between points of a workload for its own settings."""
@@ -105,10 +105,13 @@ class _Config:
         """A section that a preset replaces."""
         return self._over.get(key, self._file.get(key, default))
 
+    def is_preset(self, key: str, entry: str | None = None) -> bool:
+        """Whether the preset gives it."""
+        return entry in self._over.get(key, {}) if entry is not None else key in self._over
+
     def path(self, key: str, entry: str | None = None) -> str:
-        over = self._over.get(key, {})
-        mine = entry in over if entry is not None else key in self._over
-        return (self._prefix if mine else "") + (key if entry is None else f"{key}.{entry}")
+        prefix = self._prefix if self.is_preset(key, entry) else ""
+        return prefix + (key if entry is None else f"{key}.{entry}")
 
 
 def load(source: Path | Mapping[str, Any], preset: str | None = None) -> Sweep:
@@ -119,10 +122,12 @@ def load(source: Path | Mapping[str, Any], preset: str | None = None) -> Sweep:
     config = _Config(content, preset)
     parts = [*_parts(config), *_pair_parts(content)]
     design = _design(config)
-    repeats = config.value("repeats", 1)
+    repeats = most = config.value("repeats", 1)
     if design.precision:
-        repeats = design.precision.least if not content.get("pairs") else even(design.precision.least)
-    _refuse_too_many(parts, repeats)
+        repeats, most = design.precision.least, design.precision.most
+        if pairing.pairs(content):
+            repeats, most = even(repeats), even(most)
+    _refuse_too_many(parts, most)
 
     errors = [error for part in parts for error in _find_misplaced(part)]
     if errors:
@@ -141,14 +146,17 @@ def load(source: Path | Mapping[str, Any], preset: str | None = None) -> Sweep:
 
 
 def _design(config: _Config) -> Design:
-    """The order of the points and the precision that they are to reach. Raises SweepError."""
+    """The order of the points and the precision that they are to reach. A preset's precision counts more than the
+    file's repeats, and its repeats more than the file's precision. Raises SweepError."""
     given = config.map("design")
-    precision = given.get("precision")
+    precision, path = given.get("precision"), config.path("design", "precision")
+    repeats = config.value("repeats", None)
+    if precision is not None and repeats is not None:
+        if config.is_preset("repeats") == config.is_preset("design", "precision"):
+            raise SweepError([f"{config.path('repeats')}: {path} counts the starts; expected one of the two"])
+        precision = precision if config.is_preset("design", "precision") else None
     if precision is None:
         return Design(given.get("seed"))
-    path = config.path("design", "precision")
-    if config.value("repeats", None) is not None:
-        raise SweepError([f"{config.path('repeats')}: {path} counts the starts; expected one of the two"])
     made = Precision(float(precision["half_width"].rstrip("%")) / 100, precision["least"], precision["most"])
     if made.least > made.most:
         raise SweepError([f"{path}.least: {made.least} is more than most, {made.most}"])

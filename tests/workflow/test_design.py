@@ -36,21 +36,21 @@ def test_a_pair_is_started_until_it_is_known_or_the_most_is_reached(tmp_path, mo
     assert "Warning" not in done.stderr
     sweep = load(Path("sweep.yaml"))
     assert len(sweep.points) == 8
-    for block in design.queues(sweep.points, sweep.pairs, sweep.design).values():
+    for block in design.queues(sweep.points, sweep.pairs, sweep.design):
         times = [started(tmp_path, point) for point in block]
         assert times == sorted(times)
     (found,) = pl.read_parquet("results/beside/tables/pairs.parquet").to_dicts()
     assert (found["pair"], found["starts"], found["blocks"], found["wanted"]) == ("slower", 6, 3, 0.01)
     assert found["ratio_low"] < found["ratio"] < found["ratio_high"] and 1.3 < found["ratio"] < 4
-    looks = [json.loads(Path(f"results/beside/repeats/round{n}.json").read_text()) for n in (1, 2, 3)]
-    assert [[look["starts"] for look in one["looks"]] for one in looks] == [[4], [6], [6]]
-    assert [len(one["points"]) for one in looks] == [4, 0, 0]
+    looks = [json.loads(Path(f"results/beside/repeats/1pct-3-6/round{n}.json").read_text()) for n in (1, 2, 3, 4)]
+    assert [[look["starts"] for look in one["looks"]] for one in looks] == [[4], [6], [6], [6]]
+    assert [len(one["points"]) for one in looks] == [4, 0, 0, 0]
     points = pl.read_parquet("results/beside/tables/points.parquet")
     assert points.height == 12 and points["round"].null_count() == 12  # all are the sweep's own
     assert '<h2 id="pairs">' in Path("results/beside/report.html").read_text()
 
     # A led point that is set aside: its block runs again, and what is measured in it stays.
-    leader, led = next((b[0], b[1]) for b in design.queues(sweep.points, sweep.pairs, sweep.design).values())
+    leader, led = design.queues(sweep.points, sweep.pairs, sweep.design)[0][:2]
     record = Path(f"results/beside/points/{led.id}/record.json")
     content = json.loads(record.read_text()) | {"status": "failed", "reason": "lost", "message": "gone"}
     record.write_text(json.dumps(content))
@@ -60,3 +60,16 @@ def test_a_pair_is_started_until_it_is_known_or_the_most_is_reached(tmp_path, mo
     done = snakemake(tmp_path, "points")
     assert done.returncode == 0 and "12 of 12 points ok" in done.stderr, done.stderr
     assert started(tmp_path, leader) == before and started(tmp_path, led) > before
+
+    # Another precision has rounds of its own, and what is measured counts for it.
+    Path("sweep.yaml").write_text(SWEEP.replace("half_width: 1%", "half_width: 90%").replace("most: 6", "most: 4"))
+    done = snakemake(tmp_path)
+    assert done.returncode == 0 and "8 of 8 points ok" in done.stderr, done.stderr
+    (found,) = pl.read_parquet("results/beside/tables/pairs.parquet").to_dicts()
+    assert (found["starts"], found["wanted"]) == (4, 0.9)
+    # More starts than were asked for before, whose blocks are measured in part.
+    Path("sweep.yaml").write_text(
+        SWEEP.replace("design: {seed: 4, precision: {half_width: 1%, least: 3, most: 6}}", "repeats: 7")
+    )
+    done = snakemake(tmp_path, "points")
+    assert done.returncode == 0 and "14 of 14 points ok" in done.stderr, done.stderr

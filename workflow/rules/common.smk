@@ -44,7 +44,11 @@ def asked():
 def through_repeats(number=SWEEP.repeat_rounds):
     """The sweep's points and the starts that its first rounds of repeats add, which must be planned for it."""
     for earlier in range(1, number + 1):
-        checkpoints.repeat_round.get(sweep=SWEEP.name, round=earlier)
+        checkpoints.repeat_round.get(
+            sweep=SWEEP.name,
+            precision=Path(SWEEP.design.precision.folder).name,
+            round=earlier,
+        )
     return RUN.started(number)
 
 

@@ -49,16 +49,14 @@ rule led_point:
         python=PYTHON,
         folder=subpath(output.record, parent=True),
         leader=subpath(input.leader, parent=True),
-        listed_in=lambda wildcards: RUN.holder(wildcards.point),
     shell:
-        "{params.python} -m jobs.launch.follow {params.folder} --leader {params.leader} --sweep {params.listed_in}"
-        " > {log} 2>&1"
+        "{params.python} -m jobs.launch.follow {params.folder} --leader {params.leader} > {log} 2>&1"
 
 
 ruleorder: led_point > point
 
 
-# Further starts, where what there is does not tell enough: rounds of the sweep's design.
+# Further starts, where what there is does not tell enough: rounds of the sweep's precision.
 checkpoint repeat_round:
     input:
         derived=lambda wildcards: expand(
@@ -66,10 +64,11 @@ checkpoint repeat_round:
             point=through_repeats(int(wildcards.round) - 1),
         ),
     output:
-        plan="results/{sweep}/repeats/round{round}.json",
+        plan="results/{sweep}/repeats/{precision}/round{round}.json",
     log:
-        "results/{sweep}/logs/repeats/round{round}.log",
+        "results/{sweep}/logs/repeats/{precision}/round{round}.log",
     wildcard_constraints:
+        precision="[^/]+",
         round="[1-9][0-9]*",
     localrule: True
     conda:

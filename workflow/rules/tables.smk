@@ -47,6 +47,7 @@ rule tables:
         diagnoses=lambda wildcards: expand(
             f"{ROOT}/diagnoses/{{point}}.json", point=measured()
         ),
+        repeats=lambda wildcards: measured() and RUN.repeat_files(),
     output:
         tables=expand("results/{{sweep}}/tables/{table}.parquet", table=TABLES),
     log:
@@ -57,7 +58,7 @@ rule tables:
     params:
         python=PYTHON,
         sweep_file="results/{sweep}/sweep.json",
-        rounds=lambda wildcards: rounds.files(Path(ROOT)),
+        rounds=lambda wildcards: RUN.round_files(),
         derived="results/{sweep}/derived",
         diagnoses="results/{sweep}/diagnoses",
         folder=subpath(output[0], parent=True),

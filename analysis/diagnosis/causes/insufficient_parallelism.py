@@ -126,7 +126,8 @@ def small_batch(e: Evidence) -> list[Cause]:
     a larger batch has as many. Of the time a sample. Where a step has several passes that leave most of the GPU
     idle, and memory has room, as many of them in one: the steps again, with these as one pass whose kernels have as
     many blocks."""
-    filled, together = batch.mean_fill(e) * e.share(e.part("compute")).value, min(e.passes, e.room)
+    filled = batch.mean_fill(e) * e.share(e.part("compute")).value
+    together = max(n for n in range(1, max(e.room, 1) + 1) if e.passes % n == 0)
     if together > 1 and filled < SMALL_FILL.value:
         return _merged(e, together)
     if not batch.is_small(e):
@@ -172,7 +173,7 @@ def _merged(e: Evidence, together: int) -> list[Cause]:
 def _fewer_passes(e: Evidence, together: int) -> dict[str, Any]:
     """The setting, where the point has one: as many samples a step."""
     samples, passes = e.setting("micro_batch"), e.setting("grad_accum")
-    if samples is None or passes is None or passes % together:
+    if samples is None or passes is None:
         return {}
     return proposals.choose(e.point, {"micro_batch": samples * together, "grad_accum": passes // together})
 

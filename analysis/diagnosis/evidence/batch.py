@@ -43,7 +43,7 @@ def _optimizer(lane: Lane) -> Intervals:
 
 
 def merged(lane: Lane, passes: int) -> pl.DataFrame:
-    """What is left of a lane's kernels where so many forward and backward passes become one of as many samples, for
+    """What is left of a lane's kernels where `passes` forward and backward passes become one of as many samples, for
     `Evidence.scaled`: one launch of all; what goes over weights is done once, and kernels that had too few blocks for
     the GPU run with more of them. The optimizer's stay."""
     own = lane.own["kernels"].filter(pl.col("category").cast(pl.String) != "communication")

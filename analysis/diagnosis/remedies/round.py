@@ -20,14 +20,13 @@ import polars as pl
 from analysis.diagnosis.remedies import trials
 from analysis.ingest.point_tables import concatenate
 from jobs.point.point import complete
-from jobs.record.json_files import write_json
 from jobs.sweep import rounds
 
 
 def plan_round(results: Path, number: int) -> dict[str, Any]:
     """The content of a round's file."""
     sweep = json.loads((results / "sweep.json").read_text())
-    earlier = [json.loads(rounds.file(results, "remedies", n).read_text()) for n in range(1, number)]
+    earlier = [json.loads(rounds.file(results, rounds.REMEDIES, n).read_text()) for n in range(1, number)]
     known = {p["point_id"]: complete(p["settings"]) for one in (sweep, *earlier) for p in one["points"]}
     points, steps, samples = (
         concatenate(name, list(known), results / "derived") for name in ("points", "steps", "gpu_samples")
@@ -44,7 +43,6 @@ def plan_round(results: Path, number: int) -> dict[str, Any]:
     return {
         "name": sweep["name"],
         "alert": sweep["alert"],
-        "round": number,
         "points": [{"point_id": i, "settings": point.settings()} for i, point in new.items()],
         "trials": [dataclasses.asdict(trial) for trial in now],
     }
@@ -58,9 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--round", type=int, required=True, help="number of the round, from 1")
     args = parser.parse_args(argv)
     made = plan_round(args.results, args.round)
-    path = rounds.file(args.results, "remedies", args.round)
-    path.parent.mkdir(exist_ok=True)
-    write_json(path, made)
+    rounds.write(args.results, rounds.REMEDIES, args.round, made)
     print(f"round {args.round}: {len(made['trials'])} remedies to try, {len(made['points'])} points to run")
     return 0
 

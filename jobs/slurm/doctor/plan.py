@@ -57,7 +57,7 @@ def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Findin
 
 def _jobs(sweep: Sweep) -> list[tuple[Point, int]]:
     """The points that have a job, and its minutes: the one that leads a block runs all of it."""
-    queues = design.queues(sweep.points, sweep.pairs, sweep.design)
+    queues = design.led(design.queues(sweep.points, sweep.pairs, sweep.design), lambda _: False)
     led = design.leaders(queues)
     each = sweep.resources.timeout_min
     return [(p, each * len(queues.get(p.id, (p,)))) for p in sweep.points if p.id not in led]

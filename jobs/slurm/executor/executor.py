@@ -211,9 +211,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         except Unreachable:
             bad = []
         self.logger.warning(f"{info.external_jobid} is lost ({loss.reason}: {loss.message}); submitted again")
-        found = point_job.record_of(info.job)
-        if found and found[1] is not None:
-            found[0].unlink()
+        point_job.take_back(info.job)
         track.losses += 1
         track.request = track.request.avoid(sorted({*bad, *loss.named_nodes()}))
         info.external_jobid, track.missing_since, track.name, track.nodes = None, None, "", ""

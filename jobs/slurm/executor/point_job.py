@@ -1,4 +1,5 @@
-"""What the executor knows of the rule `point`: its output is a record, and a lost point gets one from the driver."""
+"""What the executor knows of the rule `point`: its output is a record, the last of those of the points that its job
+measures, and lost points get theirs from the driver."""
 
 from __future__ import annotations
 
@@ -7,25 +8,55 @@ from typing import Any
 
 from jobs.record import lost
 from jobs.record.json_files import read_json
+from jobs.record.point_folder import measured_record
 from jobs.record.record import Record, write_record
 from jobs.sweep import rounds
 
 
-def record_of(job: Any) -> tuple[Path, Record | None] | None:
-    """Path and content of the record that this job writes; None for a job of another rule."""
+def leader_of(job: Any) -> Path | None:
+    """Path of the record that this job writes; None for a job of another rule."""
     if job.is_group() or not job.output:
         return None
     path = Path(str(job.output[0]))  # not the rule's name: a workflow that uses this one as a module may give another
-    return (path, read_json(path, Record)) if path.match("points/*/record.json") else None
+    return path if path.match("points/*/record.json") else None
+
+
+def block_of(job: Any, leader: Path) -> list[Path]:
+    """Paths of the records of all points that the job measures, the leader's first."""
+    return [leader, *(Path(folder) / "record.json" for folder in job.params.folders if Path(folder) != leader.parent)]
+
+
+def record_of(job: Any) -> tuple[Path, Record | None] | None:
+    """The record that a job of points is judged by: the leader's, and where it is there and ok, the first that is not;
+    with its path. None for a job of another rule."""
+    leader = leader_of(job)
+    if leader is None:
+        return None
+    if (record := read_json(leader, Record)) is None or record.status != "ok":
+        return leader, record
+    others = ((path, read_json(path, Record)) for path in block_of(job, leader))
+    return next(((path, one) for path, one in others if one is not None and one.status != "ok"), (leader, record))
+
+
+def take_back(job: Any) -> None:
+    """Remove the records of a job that is sent again, but for what is measured: the leader's brings that back."""
+    if (leader := leader_of(job)) is not None:
+        for path in block_of(job, leader):
+            if path == leader or measured_record(path.parent) is None:
+                path.unlink(missing_ok=True)
 
 
 def write_loss(job: Any, loss: lost.Loss, losses: int, slurm_id: str | None) -> bool:
-    """The record of a lost point; False where the job is not one."""
-    found = record_of(job)
-    if found is None:
+    """Write the records of the points of a lost job, the leader's last; of those that it had measured, theirs. False
+    where the job is not one of points."""
+    leader = leader_of(job)
+    if leader is None:
         return False
-    path = found[0]
-    own = rounds.job_of(path.parents[2], path.parent.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_record(path, lost.lost_record(own, loss, losses + 1, slurm_id))
+    for path in reversed(block_of(job, leader)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record = measured_record(path.parent)
+        if record is None:
+            own = rounds.job_of(path.parents[2], path.parent.name)
+            record = lost.lost_record(own, loss, losses + 1, slurm_id)
+        write_record(path, record)
     return True

@@ -12,7 +12,7 @@ from jobs.sweep.design import CONFIDENCE
 def test_what_falls_on_a_whole_block_is_not_in_its_ratio():
     host = {0: 1.0, 1: 1.02, 2: 3.0, 3: 3.06}
     found = ratio({n: 10 * h for n, h in host.items()}, {n: 8 * h for n, h in host.items()})
-    assert found.value == pytest.approx(0.8) and found.number == 2 and found.sd == pytest.approx(0, abs=1e-12)
+    assert found.value == pytest.approx(0.8) and found.number == 2 and found.noise.sd == pytest.approx(0, abs=1e-12)
 
 
 def test_starts_of_one_block_are_no_replicates():
@@ -57,7 +57,7 @@ def test_the_interval_where_one_stops_holds_at_95_percent(sd):
             known = mean(list(np.exp(logs)), CONFIDENCE)
             if known.half_width <= 0.02 or len(logs) >= 60:
                 break
-            further = max(1, needed(known.sd, 0.02, 60, CONFIDENCE) - len(logs))
+            further = max(1, needed(known.noise.sd, 0.02, 60, CONFIDENCE) - len(logs))
             logs += list(math.log(0.95) + sd * random.standard_normal(min(further, 60 - len(logs))))
         low, high = mean(list(np.exp(logs)), CONFIDENCE).interval
         inside += low <= 0.95 <= high

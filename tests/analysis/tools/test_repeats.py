@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from analysis.sweep.pair_rows import Start, beside
 from analysis.tools import repeats
 from analysis.tools.expected_starts import lines
 from jobs.point.point import complete
@@ -23,7 +24,8 @@ def repeated(point, count):
 
 
 def times(sd, count, level=10.0, seed=0):
-    return dict(enumerate(level * np.exp(sd * np.random.default_rng(seed).standard_normal(count))))
+    values = level * np.exp(sd * np.random.default_rng(seed).standard_normal(count))
+    return {n: Start(float(ms), "h1") for n, ms in enumerate(values)}
 
 
 def test_a_pair_that_is_known_well_enough_is_not_started_again():
@@ -47,7 +49,9 @@ def test_the_most_is_the_end():
 
 
 def test_a_point_in_no_pair_is_known_by_its_time():
-    new, looks = repeats.due(repeated(C, 4), PAIR, WANTED, {C.id: {0: 9.0, 1: 11.0, 2: 9.0, 3: 11.0}})
+    new, looks = repeats.due(
+        repeated(C, 4), PAIR, WANTED, {C.id: {n: Start(9.0 + 2 * (n % 2), "h1") for n in range(4)}}
+    )
     assert [look.what for look in looks] == [C.id] and [p.repeat for p in new] == list(range(4, 4 + len(new)))
     assert len(new) == 16  # up to the most
 
@@ -74,3 +78,9 @@ def test_what_is_expected_is_said_before_the_sweep_runs(tmp_path):
     assert head == "precision: half widths of 5 %, 6 to 40 starts each; 2 points in pairs, 1 alone"
     assert expected[0] == "  expected where the GPU decides (starts differ by 2.0 %): 8 in pairs, 6 alone"
     assert expected[2].endswith("more than 40 in pairs, 28 alone")
+
+
+def test_a_block_that_went_on_on_another_host_does_not_count():
+    one = {n: Start(10.0, "h1") for n in range(4)}
+    other = {n: Start(8.0, "h1" if n < 2 else "h2") for n in range(4)}
+    assert beside({A.id: one, B.id: other}, A.id, B.id, 0.95).number == 1

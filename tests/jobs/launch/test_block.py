@@ -2,17 +2,18 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from jobs.launch.follow import follow
 from jobs.point.point import complete
-from jobs.record.json_files import load_json, read_json
-from jobs.record.lost import Loss, lost_record
+from jobs.record.json_files import read_json
+from jobs.record.lost import Loss
+from jobs.record.point_folder import MEASURED
 from jobs.record.record import Record, write_record
-from jobs.sweep.rounds import PointList
+from jobs.slurm.executor import point_job
 
 A = complete({"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 2, "device": "cpu",
               "warmup_steps": 1, "timed_steps": 3, "traced_steps": 0})  # fmt: skip
@@ -53,37 +54,73 @@ def test_a_point_that_the_sweep_does_not_have_stops_the_block_before_it_begins(t
     assert not (tmp_path / "points").exists()
 
 
-def lost(folder, point, **changed):
-    folder.mkdir(parents=True)
-    job = load_json(folder.parents[1] / "sweep.json", PointList).job(point.id)
-    record = lost_record(job, Loss("node_failure", "node n1 is gone", again=True), 2, "77_1")
-    write_record(folder / "record.json", dataclasses.replace(record, **changed) if changed else record)
+class Job:
+    """What the executor asks of a job of Snakemake."""
+
+    def __init__(self, *folders):
+        self.output = [folders[0] / "record.json"]
+        self.params = type("Params", (), {"folders": [str(folder) for folder in folders]})
+
+    def is_group(self):
+        return False
 
 
-def test_a_point_is_lost_with_the_job_that_was_to_measure_it(tmp_path):
-    listed = load_json(sweep(tmp_path, A, B), PointList)
-    leader, folder = (tmp_path / "points" / point.id for point in (A, B))
-    lost(leader, A)
-    assert follow(folder, leader, listed) is None
-    found = read_json(folder / "record.json", Record)
-    assert (found.point_id, found.status, found.reason, found.slurm.job_id) == (B.id, "failed", "node_failure", "77_1")
-    assert A.id in found.message and "node n1 is gone" in found.message
+@pytest.fixture
+def block(tmp_path):
+    """The folders of two points whose job the first one leads."""
+    sweep(tmp_path, A, B)
+    folders = [tmp_path / "points" / point.id for point in (A, B)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    return folders
 
 
-def test_where_the_record_alone_is_gone_the_block_runs_again(tmp_path):
-    listed = load_json(sweep(tmp_path, A, B), PointList)
-    leader, folder = (tmp_path / "points" / point.id for point in (A, B))
-    leader.mkdir(parents=True)
-    write_record(leader / "record.json", Record(point_id=A.id, status="ok"))
-    assert "the same command runs it again" in follow(folder, leader, listed)
-    assert not (leader / "record.json").exists() and not folder.exists()
+def record(folder):
+    return read_json(folder / "record.json", Record)
 
 
-def test_a_record_that_is_there_stays(tmp_path):
-    listed = load_json(sweep(tmp_path, A, B), PointList)
-    leader, folder = (tmp_path / "points" / point.id for point in (A, B))
-    for path in (leader, folder):
-        path.mkdir(parents=True)
-    write_record(folder / "record.json", Record(point_id=B.id, status="ok"))
-    before = (folder / "record.json").read_text()
-    assert follow(folder, leader, listed) is None and (folder / "record.json").read_text() == before
+LOSS = Loss("host_out_of_memory", "Slurm ended the job as OUT_OF_MEMORY")
+
+
+def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
+    write_record(block[0] / MEASURED, Record(point_id=A.id, status="ok"))
+    assert point_job.write_loss(Job(*block), LOSS, 1, "77_1")
+    assert record(block[0]).status == "ok"
+    assert (record(block[1]).status, record(block[1]).reason, record(block[1]).slurm.job_id) == (
+        "failed", "host_out_of_memory", "77_1",
+    )  # fmt: skip
+
+
+def test_a_job_is_judged_by_the_point_of_its_block_that_is_not_ok(block):
+    assert point_job.record_of(Job(*block)) == (block[0] / "record.json", None)
+    write_record(block[1] / "record.json", Record(point_id=B.id, status="failed", reason="node_failure"))
+    assert point_job.record_of(Job(*block))[1] is None  # the leader's comes last
+    write_record(block[0] / "record.json", Record(point_id=A.id, status="ok"))
+    path, found = point_job.record_of(Job(*block))
+    assert (path, found.reason) == (block[1] / "record.json", "node_failure")
+
+
+def test_what_is_measured_is_not_taken_back_where_a_job_is_sent_again(block):
+    for folder, status in zip(block, ("failed", "ok"), strict=True):
+        write_record(folder / "record.json", Record(status=status))
+    write_record(block[1] / MEASURED, Record(status="ok"))
+    point_job.take_back(Job(*block))
+    assert record(block[0]) is None and record(block[1]).status == "ok"
+
+
+def follow(folder, leader):
+    command = [sys.executable, "-m", "jobs.launch.follow", str(folder), "--leader", str(leader)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_a_record_that_is_there_becomes_younger_than_its_leaders(block):
+    write_record(block[1] / "record.json", Record(point_id=B.id, status="ok"))
+    os.utime(block[1] / "record.json", (1, 1))
+    before = (block[1] / "record.json").read_text()
+    assert follow(block[1], block[0]).returncode == 0
+    assert (block[1] / "record.json").read_text() == before and (block[1] / "record.json").stat().st_mtime > 1
+
+
+def test_a_record_that_is_missing_is_said_in_a_line(block):
+    done = follow(block[1], block[0])
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "the same command runs it again" in done.stderr

@@ -72,9 +72,9 @@ def test_a_block_of_a_pair_is_one_job(cluster, tmp_path):
     assert "8 of 8 points ok" in finish(start(cluster, tmp_path, PAIRS.replace("WORKDIR", str(tmp_path))), 0)
     sweep = load(tmp_path / "sweep.yaml")
     blocks = design.queues(sweep.points, sweep.pairs, sweep.design)
-    assert [len(block) for block in blocks.values()] == [4, 4]
+    assert [len(block) for block in blocks] == [4, 4]
     ids = []
-    for block in blocks.values():
+    for block in blocks:
         folders = [tmp_path / "results/beside/points" / point.id for point in block]
         records = [json.loads((folder / "record.json").read_text()) for folder in folders]
         assert len({record["slurm"]["job_id"] for record in records}) == 1

@@ -19,8 +19,8 @@ def sweep(tmp_path, **more):
     return load(Path(path))
 
 
-def queues(made):
-    return design.queues(made.points, made.pairs, made.design)
+def queues(made, measured=()):
+    return design.led(design.queues(made.points, made.pairs, made.design), lambda point_id: point_id in measured)
 
 
 def test_pairs_that_share_a_point_share_its_blocks_each_there_and_back(tmp_path):
@@ -54,6 +54,31 @@ def test_a_pair_one_point_of_which_is_excluded_is_in_no_block(tmp_path):
     assert queues(sweep(tmp_path, pairs={"nhwc": PAIRS["nhwc"]}, exclude=[{"layout": "nhwc"}])) == {}
 
 
+@pytest.mark.parametrize(
+    "counted", [{"repeats": 2}, {"design": {"precision": {"half_width": "2%", "least": 3, "most": 4}}}]
+)
+def test_a_start_that_is_excluded_is_in_no_block(tmp_path, counted):
+    made = sweep(tmp_path, pairs={"nhwc": PAIRS["nhwc"]}, exclude=[{"layout": "nhwc", "repeat": 1}], **counted)
+    ids = {point.id for block in queues(made).values() for point in block}
+    assert {point.id for point in made.points} <= ids
+    assert not any(point.layout == "nhwc" and point.repeat == 1 for block in queues(made).values() for point in block)
+
+
+def test_the_first_point_without_a_record_leads_and_the_others_keep_their_order(tmp_path):
+    made = sweep(tmp_path, pairs=PAIRS, repeats=2)
+    (block,) = queues(made).values()
+    ids = [point.id for point in block]
+    for measured in range(len(ids)):
+        (again,) = queues(made, ids[:measured]).values()
+        assert [p.id for p in again] == [ids[measured], *ids[:measured], *ids[measured + 1 :]]
+    assert [p.id for p in next(iter(queues(made, ids).values()))] == ids
+
+
+def test_without_a_seed_blocks_have_the_order_of_the_file(tmp_path):
+    found = queues(sweep(tmp_path, pairs={"nhwc": PAIRS["nhwc"]}, repeats=8))
+    assert [[point.layout for point in block] for block in found.values()] == [["nchw", "nhwc", "nhwc", "nchw"]] * 4
+
+
 def test_the_order_is_random_but_the_same_each_time(tmp_path):
     made = sweep(tmp_path, repeats=30, design={"seed": 1})
     order = [made.design.priority(point.id) for point in made.points]
@@ -74,7 +99,7 @@ PRECISION = {"half_width": "2%", "least": 5, "most": 40}
 
 def test_a_precision_starts_with_its_least_and_blocks_are_whole(tmp_path):
     alone = sweep(tmp_path, design={"precision": PRECISION})
-    assert len(alone.points) == 5 and alone.repeat_rounds == 3 and alone.design.seed == 0
+    assert len(alone.points) == 5 and alone.repeat_rounds == 4 and alone.design.seed == 0
     paired = sweep(tmp_path, pairs={"nhwc": PAIRS["nhwc"]}, design={"precision": PRECISION})
     assert len(paired.points) == 12
     assert len(queues(paired)) == 20  # all that may come, so that later rounds find theirs
@@ -105,3 +130,22 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path, content, line):
     with pytest.raises(SweepError) as error:
         sweep(tmp_path, **content)
     assert len(error.value.errors) == 1 and line in error.value.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "preset", "points"),
+    [
+        ({"design": {"precision": PRECISION}}, {"repeats": 1}, 1),
+        ({"repeats": 2}, {"design": {"precision": PRECISION}}, 5),
+        ({"design": {"precision": PRECISION}}, {"design": {"seed": 3}}, 5),
+    ],
+)
+def test_a_preset_counts_the_starts_in_place_of_the_file(tmp_path, file, preset, points):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump({"name": "d", "base": BASE, **file, "presets": {"p": preset}}))
+    assert len(load(path, "p").points) == points
+
+
+def test_the_most_starts_count_for_the_limit_of_points(tmp_path):
+    with pytest.raises(SweepError, match="101000 points are more than 100000"):
+        sweep(tmp_path, axes={"micro_batch": list(range(1, 102))}, design={"precision": PRECISION | {"most": 1000}})
