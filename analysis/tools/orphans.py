@@ -30,7 +30,7 @@ class AtWorkError(Exception):
 
 
 def find_orphans(config: Path, results: Path) -> list[str]:
-    """Ids of the points under results/SWEEP that neither the file, nor any preset of it, nor a round of remedies has.
+    """Ids of the points under results/SWEEP that neither the file, nor any preset of it, nor a round has.
     Raises SweepError."""
     known = set(rounds.added_ids(results))
     for preset in (None, *read(config).get("presets", {})):

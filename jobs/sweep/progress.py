@@ -37,7 +37,7 @@ class Progress:
 
     def start(self, job: int, point: str, record: str) -> None:
         self.running[job] = (point, record)
-        self.total = max(self.total, self.done + len(self.running))  # rounds of remedies add points
+        self.total = max(self.total, self.done + len(self.running))  # rounds add points
         self.show()
 
     def finish(self, job: int) -> None:

@@ -109,7 +109,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--half", choices=["tune", "report", "held_out", "fourth", "both", "all"], default="tune")
     parser.add_argument("--bare", action="store_true", help="traces alone")
     parser.add_argument("--names", help="these runs only")
-    parser.add_argument("--causes", type=int, default=4, help="so many causes a run are printed")
+    parser.add_argument("--causes", type=int, default=4, help="number of causes to print for each run")
     return parser.parse_args()
 
 

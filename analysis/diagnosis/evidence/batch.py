@@ -13,7 +13,8 @@ from analysis.metrics import intervals
 from analysis.metrics.intervals import Intervals
 
 OVER_WEIGHTS = ("memory", "elementwise")
-"""In a small pass these are mostly casts of weights and sums of their gradients, of which a large pass has as many."""
+"""Assumed: in a small pass these are mostly casts of weights and sums of their gradients, of which a large pass has as
+many."""
 
 
 def is_small(e: Evidence) -> bool:

@@ -51,7 +51,8 @@ LONGEST_CHAIN = 8
 LOSS = r"(?i)nll|logsoftmax|cross_?entropy|softmax_warp_(for|back)ward<.*, \d+, true"
 """Of what is softmax or loss, a loss. The first flag of the warp kernel says that it takes the logarithm."""
 PRODUCTS_SAVED = 0.5
-"""Of products that write or read attention's scores: with heads of 64 they take twice as long as fused ones."""
+"""Of products that write or read attention's scores; assumed: with heads of 64 moving the scores takes as long as the
+products. Three fixes that were measured gave 60 to 62 % where it predicts 51 to 61 % (tests/labelled/scripts.yaml)."""
 KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "unfused", "underfilled")
 
 

@@ -10,10 +10,11 @@ from analysis.metrics.steps import selection
 
 FUSED = r"(?i)multi_tensor|fused"
 LOOPED = 100
-"""Elementwise kernels of a step, of one tensor each, from which an optimizer goes over its tensors one by one."""
+"""Elementwise kernels of a step, of one tensor each, from which an optimizer goes over its tensors one by one. Of the
+labelled scripts one has 3,152 of all kinds, the others 32 at most."""
 FUSED_TIME, FUSED_LAUNCHES = 0.35, 0.02
-"""What a fused AdamW leaves: it reads and writes seven values a weight, one kernel an operation about twenty; and one
-of its kernels takes tens of tensors (PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh)."""
+"""What a fused AdamW leaves, assumed: it reads and writes seven values a weight, one kernel an operation about twenty;
+and one of its kernels takes tens of tensors (PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh)."""
 
 
 def kernels(lane: Lane) -> pl.DataFrame:

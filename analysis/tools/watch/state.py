@@ -128,7 +128,7 @@ class SweepReader:
         self.still: dict[str, Still] = {}
 
     def load(self) -> None:
-        """The sweep's points and those that rounds of remedies added, where a list of them is new. What was read before
+        """The sweep's points and those that rounds added, where a list of them is new. What was read before
         outlives what cannot be read now."""
         try:
             files = [self.file, *rounds.files(self.folder)]

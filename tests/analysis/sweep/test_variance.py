@@ -93,7 +93,7 @@ def test_one_configuration_is_not_told_from_its_nights():
 def test_without_repeats_nothing_is_told():
     told = found(simulated(nights=1, hosts=1, starts=1))
     assert all(one.sd is None and one.reason for one in told.values())
-    # each configuration in a night of its own
+    # each configuration in another night
     apart = pl.DataFrame({"settings": ["a", "b"], "night": [0, 1], "host": ["x", "y"], "ms": [1.0, 2.0]})
     assert all(one.sd is None and one.reason for one in components(apart))
     assert components(apart.clear()) == []

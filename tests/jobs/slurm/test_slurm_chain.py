@@ -50,8 +50,12 @@ def test_chain(cluster, tmp_path):
     assert json.loads(record.read_text())["slurm"]["job_id"]
     drawn = {p.stem for p in (tmp_path / "results/chain/figures").glob("*.png")}
     # Whether steps of milliseconds wait for something above the noise, which is what causes shows, is chance.
-    # (scaling leaves out points that the other tests on this machine have disturbed)
-    assert drawn | {"causes", "scaling"} == FAMILIES.keys() - {"energy", "remedies", "roofline"}
+    expected = FAMILIES.keys() - {"energy", "remedies", "roofline"}
+    # Points on one node and on two, unless the other tests on this machine have disturbed one of them.
+    if points["disturbed"].any():
+        expected -= {"scaling"}
+        drawn -= {"scaling"}
+    assert drawn | {"causes"} == expected
     assert "stalled" in (tmp_path / "results/chain/report.html").read_text()
 
 

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 def farthest(points, count):
-    """So many of the points, each as far from those before it as there is one."""
+    """`count` of the points, each as far from those before it as there is one."""
     chosen = np.zeros(count, dtype=np.int64)
     distance = np.full(len(points), np.inf)
     for n in range(1, count):

@@ -153,7 +153,7 @@ if __name__ == "__main__":
     parser.add_argument("--crop", type=int, default=96)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--augment", action="store_true")
-    parser.add_argument("--cache", type=int, default=0, help="keep so many batches, and use no others")
+    parser.add_argument("--cache", type=int, default=0, help="number of batches to keep, and to use alone")
     parser.add_argument("--no-pin", action="store_true")
     parser.add_argument("--precision", choices=["exact", "tf32", "bf16"], default="bf16")
     parser.add_argument("--dice", choices=["each", "late"])
