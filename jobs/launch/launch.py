@@ -246,13 +246,12 @@ def main() -> int:
     except (FormatError, LookupError) as error:
         print(f"{args.sweep}: {error}" if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
-    limits = watchdog.Limits(args.stall_s, args.timeout_s)
     try:
-        return measure_block(block, limits, lambda: bool(signals), listed.alert)
+        return measure_block(block, watchdog.Limits(args.stall_s, args.timeout_s), lambda: bool(signals), listed.alert)
     except OSError as error:
         if not is_disk_full(error):
             raise
-        print(f"{error.filename or block[0][0]}: {error.strerror}", file=sys.stderr)
+        print(f"{block[0][0]}: {error.strerror}", file=sys.stderr)
         return 1
 
 

@@ -38,22 +38,21 @@ def test_a_rule_overrides_the_profile():
 def test_nodes_are_for_one_point_alone_unless_the_profile_shares_them(tmp_path):
     shipped = profile.read(ROOT / "profiles/slurm").settings
     assert shipped.exclusive and not ExecutorSettings().exclusive
-    asked = request.from_job({"gpus_per_node": 1}, 1, shipped)
-    assert asked.parameters()["exclusive"] is True and "--exclusive" in asked.options()
+    alone = request.from_job({"gpus_per_node": 1}, 1, shipped)
+    assert alone.parameters()["exclusive"] is True and "--exclusive" in alone.options()
     (tmp_path / "config.yaml").write_text("submitit-exclusive: false\n")
     shared = request.from_job({"gpus_per_node": 1}, 1, profile.read(tmp_path).settings)
     assert "exclusive" not in shared.parameters() and "--exclusive" not in shared.options()
 
 
 def test_submitit_takes_every_parameter(tmp_path, monkeypatch):
-    """As a line of its batch script each."""
     settings = ExecutorSettings(partition="gpu", exclusive=True, extra="--nice=10", setup="module load x")
     asked = request.from_job({"gpus_per_node": 2, "mem_mb": 100, "qos": "q", "slurm_exclude": "n1"}, 3, settings)
     monkeypatch.setattr(SlurmExecutor, "affinity", classmethod(lambda _: 1))
     executor = SlurmExecutor(folder=tmp_path)
     executor.update_parameters(**asked.parameters())
-    lines = executor._make_submission_file_text("command", "1").splitlines()
-    assert {"#SBATCH --exclusive", "#SBATCH --gpus-per-node=2", "#SBATCH --nice=10", "#SBATCH --mem=100M"} <= set(lines)
+    lines = {*executor._make_submission_file_text("command", "1").splitlines()}
+    assert {f"#SBATCH --{word}" for word in ("exclusive", "gpus-per-node=2", "nice=10", "mem=100M")} <= lines
 
 
 def test_extra_that_is_no_option():

@@ -22,7 +22,7 @@ p.add_argument("--depth", type=int, default=16)
 p.add_argument("--bs", type=int, default=32)
 p.add_argument("--seconds", type=float, default=10.0)
 p.add_argument("--short", type=float, default=0.0,
-               help="clips are sorted by length and rank 0 has the short ones, by this number of seconds; the last rank has "
+               help="seconds by which rank 0's clips, sorted by length, are shorter; the last rank has "
                     "those that are as much longer")  # fmt: skip
 p.add_argument("--num-workers", type=int, default=8)
 p.add_argument("--stored", action="store_true", help="features have been stored, rather than made from sound")
