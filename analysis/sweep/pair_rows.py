@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from analysis.sweep import dataset
 from analysis.sweep.interval import CONFIDENCE as ONE_LOOK
 from analysis.sweep.precision import Estimate, mean, ratio
 from analysis.sweep.starts import Starts
@@ -17,20 +16,21 @@ from jobs.sweep.design import CONFIDENCE, families
 
 
 class Start(NamedTuple):
-    """`ms`: mean step; `host`, and of which day."""
+    """`ms`: mean step; `host`, and of which day; `disturbed`: whether it is known to be."""
 
     ms: float
     host: str
+    disturbed: bool = False
 
 
 Times = Mapping[str, Mapping[int, Start]]
-"""The ok starts of points that nothing disturbed, by the id of the first repeat and by repeat."""
+"""The ok starts of points, by the id of the first repeat and by repeat."""
 
 
 def starts_of(listed: Iterable[Point], points: pl.DataFrame, steps: pl.DataFrame) -> Times:
     """The starts of these points, from the tables points and steps."""
-    frame = dataset.undisturbed(Starts.of(points, steps).frame)
-    known = {point_id: Start(ms, host) for point_id, ms, host in frame.select("point_id", "ms", "host").iter_rows()}
+    frame = Starts.of(points, steps).frame.with_columns(pl.col("disturbed").fill_null(False))
+    known = {i: Start(*own) for i, *own in frame.select("point_id", "ms", "host", "disturbed").iter_rows()}
     found: dict[str, dict[int, Start]] = {}
     for point in listed:
         if point.id in known:
@@ -42,17 +42,22 @@ def first_repeat(point: Point) -> Point:
     return dataclasses.replace(point, repeat=0)
 
 
+def quiet(times: Times, point_id: str) -> dict[int, Start]:
+    """The starts of a point that nothing disturbed: those that estimates rest on."""
+    return {repeat: start for repeat, start in times.get(point_id, {}).items() if not start.disturbed}
+
+
 def beside(times: Times, without: str, having: str, confidence: float) -> Estimate | None:
     """The ratio of a pair that runs in blocks. A repeat whose two starts are of different hosts or days does not count:
     a block that was interrupted goes on elsewhere."""
-    one, other = times.get(without, {}), times.get(having, {})
+    one, other = quiet(times, without), quiet(times, having)
     same = [repeat for repeat in one.keys() & other.keys() if one[repeat].host == other[repeat].host]
     return ratio({n: one[n].ms for n in same}, {n: other[n].ms for n in same}, confidence)
 
 
 def apart(times: Times, without: str, having: str, confidence: float) -> Estimate | None:
     """The ratio of a pair whose points need different allocations: of starts of equal number, in twos."""
-    one, other = ({n: start.ms for n, start in times.get(i, {}).items()} for i in (without, having))
+    one, other = ({n: start.ms for n, start in quiet(times, i).items()} for i in (without, having))
     return ratio(one, other, confidence)
 
 
@@ -85,7 +90,7 @@ def _families(listed: Iterable[Point], pairs: Sequence[tuple[str, str, str]]) ->
 
 
 def _row(name: str, ids: Sequence[str], times: Times, known: Estimate) -> dict[str, Any]:
-    sides = [times[i] for i in ids]
+    sides = [quiet(times, i) for i in ids]
     means = [mean([start.ms for start in side.values()]) for side in sides]
     low, high = known.interval if known.noise else (None, None)
     return {

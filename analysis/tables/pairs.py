@@ -10,7 +10,7 @@ PAIRS: dict[str, Column] = {
     "pair": Column(pl.String, "Name in the sweep file.", "sweep.json"),
     "point_id": Column(pl.String, "Id of the first start of the point without the switch.", "sweep.json"),
     "having_id": Column(pl.String, "Id of the first start of the point with it.", "sweep.json"),
-    "starts": Column(pl.Int64, "Starts of either point that both have ok.", "steps"),
+    "starts": Column(pl.Int64, "Starts of either point that both have ok and undisturbed.", "steps"),
     "blocks": Column(pl.Int64, "Blocks that these are of: what the interval varies over.", "steps"),
     "without_ms": Column(pl.Float64, "Geometric mean of a step without it (of the slowest rank), ms.", "steps"),
     "having_ms": Column(pl.Float64, "The same with it.", "steps"),

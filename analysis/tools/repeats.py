@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.ingest.point_tables import concatenate
-from analysis.sweep.pair_rows import Times, beside, first_repeat, pairs_of, starts_of
+from analysis.sweep.pair_rows import Times, beside, first_repeat, pairs_of, quiet, starts_of
 from analysis.sweep.precision import Estimate, mean, needed
 from jobs.point.point import Point, complete
 from jobs.sweep import rounds
@@ -71,12 +71,14 @@ def due(
         found = {name: beside(starts, a, b, CONFIDENCE) for name, (a, b) in own.items()}
         begun, most = so_far[family[0].id], even(design.most)
         looks += [_look(name, begun, one, design) for name, one in found.items()]
-        blocks = max((_further(one, begun // 2, most // 2, design) for one in found.values()), default=0)
+        # What never ran well is not tried again.
+        running = [one for name, one in found.items() if {*own[name]} <= starts.keys()]
+        blocks = max((_further(one, begun // 2, most // 2, design) for one in running), default=0)
         new += _again(family, begun, begun + 2 * blocks)
     for point in (point for i, point in first.items() if i not in together):
-        known = mean([start.ms for start in starts.get(point.id, {}).values()], CONFIDENCE)
+        known = mean([start.ms for start in quiet(starts, point.id).values()], CONFIDENCE)
         looks.append(_look(point.id, so_far[point.id], known, design))
-        further = _further(known, so_far[point.id], design.most, design)
+        further = _further(known, so_far[point.id], design.most, design) if point.id in starts else 0
         new += _again([point], so_far[point.id], so_far[point.id] + further)
     return new, looks
 
@@ -91,10 +93,10 @@ def _look(what: str, starts: int, known: Estimate | None, design: Precision) -> 
 
 
 def _further(known: Estimate | None, begun: int, most: int, design: Precision) -> int:
-    """How many blocks, or starts, are to follow those that were begun. What never ran well is not tried again."""
-    if known is None or known.half_width <= design.half_width or begun >= most:
+    """How many blocks, or starts, are to follow those that were begun; one where those tell nothing."""
+    if begun >= most or (known is not None and known.half_width <= design.half_width):
         return 0
-    if known.noise is None:
+    if known is None or known.noise is None:
         return 1
     return min(max(needed(known.noise.sd, design.half_width, most, CONFIDENCE) - known.number, 1), most - begun)
 

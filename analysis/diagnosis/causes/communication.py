@@ -215,7 +215,8 @@ def _silent(e: Evidence) -> Change:
 
 def _bucketing(lane: Lane) -> pl.DataFrame:
     """What DDP copies to its buckets, divided by the number of ranks, and from them: of the backward threads, which
-    launch its collectives, copies on the device and products (torch/csrc/distributed/c10d/reducer.cpp)."""
+    launch its collectives, copies on the device and products with a number (torch/csrc/distributed/c10d/reducer.cpp);
+    such products of the model's backward pass count too, for the trace does not tell them apart."""
     threads = lane.own["kernels"].filter(pl.col("category").cast(pl.String) == "communication")["thread"].unique()
     copies = lane.own["copies"].filter(pl.col("direction") == "DtoD")
     products = lane.own["kernels"].filter(pl.col("name").cast(pl.String).str.contains(r"UnaryFunctor<.*MulFunctor"))

@@ -22,8 +22,10 @@ def leader_of(job: Any) -> Path | None:
 
 
 def block_of(job: Any, leader: Path) -> list[Path]:
-    """Paths of the records of all points that the job measures, the leader's first."""
-    return [leader, *(Path(folder) / "record.json" for folder in job.params.folders if Path(folder) != leader.parent)]
+    """Paths of the records of all points that the job measures, the leader's first. A rule of another workflow names no
+    others in its params."""
+    folders = map(Path, getattr(job.params, "folders", ()))
+    return [leader, *(folder / "record.json" for folder in folders if folder != leader.parent)]
 
 
 def record_of(job: Any) -> tuple[Path, Record | None] | None:

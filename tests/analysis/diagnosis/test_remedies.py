@@ -164,7 +164,7 @@ def test_a_lost_point_of_a_round_gets_its_record(tmp_path):
     record = tmp_path / f"loop/points/{new}/record.json"
 
     class Job:
-        output, rule = [record], type("Rule", (), {"name": "point"})
+        output, params = [record], type("Params", (), {"folders": [str(record.parent)]})
 
         def is_group(self):
             return False

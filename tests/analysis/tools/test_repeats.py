@@ -84,3 +84,12 @@ def test_a_block_that_went_on_on_another_host_does_not_count():
     one = {n: Start(10.0, "h1") for n in range(4)}
     other = {n: Start(8.0, "h1" if n < 2 else "h2") for n in range(4)}
     assert beside({A.id: one, B.id: other}, A.id, B.id, 0.95).number == 1
+
+
+def test_what_was_disturbed_does_not_count_and_is_started_again():
+    starts = {A.id: times(0, 4), B.id: {n: one._replace(disturbed=True) for n, one in times(0, 4).items()}}
+    new, looks = repeats.due(repeated(A, 4) + repeated(B, 4), PAIR, WANTED, starts)
+    assert sorted(p.repeat for p in new) == [4, 4, 5, 5] and looks[0].half_width is None
+    lone = {C.id: {n: one._replace(disturbed=n > 0) for n, one in times(0.1, 4).items()}}
+    new, _ = repeats.due(repeated(C, 4), PAIR, WANTED, lone)
+    assert [p.repeat for p in new] == [4]
