@@ -3,6 +3,7 @@
     python3 -m tests.gpu_host KIT OUT --seconds 540 [--nodes 2]
 
 KIT/sweeps/*.yaml are run in the order of their names, each by a Snakemake of its own: jobs of an earlier one go first.
+A first line `# profile: FOLDER` has one run with another profile than profiles/slurm.
 KIT/labelled, where there is one, names labelled runs; they have the GPUs for themselves before the first point. Ends
 after the seconds, when all points have a record, or when three or more have failed and no more are well; jobs that run
 then are cancelled. OUT has the folders of points and labelled runs then, without the profiler's own reports, as pieces
@@ -36,7 +37,8 @@ NICE_STEP = 1000
 
 
 def driver(sweep: Path, nice: int, log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = ["snakemake", "points", "--profile", "profiles/slurm", "--configfile", str(sweep)]
+    profile = sweep.read_text().partition("\n")[0].partition("# profile: ")[2] or "profiles/slurm"
+    command = ["snakemake", "points", "--profile", profile, "--configfile", str(sweep)]
     command += [f"--submitit-extra=--nice={nice}", "--submitit-poll-s", "5", "--latency-wait", "10"]
     with log.open("wb") as sink:
         return subprocess.Popen(command, stdout=sink, stderr=sink, env=environment, start_new_session=True)

@@ -1,6 +1,7 @@
 #!/bin/bash
-# tests/gpu_host/pack.sh KIT: fill the folder KIT with what a bare GPU machine (x86-64, Ubuntu 24.04, Python 3.12 with
-# PyTorch) lacks. Run it on Debian 12, from the repository, after `make .venv/ready`.
+# tests/gpu_host/pack.sh KIT [tables]: fill the folder KIT with what a bare GPU machine (x86-64, Ubuntu 24.04, Python
+# 3.12 with PyTorch) lacks. Run it on Debian 12, from the repository, after `make .venv/ready`. With `tables`, Polars goes
+# along (38 MB), so that tables are made there, and with them the rounds of a sweep's precision.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 kit=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -30,6 +31,14 @@ $pip download $other -c "$scratch/constraints" --no-deps -d "$wheels" torchao
 $pip install $other --no-deps --no-compile --target "$scratch/site" "$wheels"/*.whl
 rm -rf "$scratch"/site/pulp/solverdir/cbc/{osx,win}
 tar c -C "$scratch" site | xz -T0 > "$kit/site.tar.xz"
+rm -f "$kit/tables.tar.xz"
+if [ "${2:-}" = tables ]; then
+    $pip download $other -c "$scratch/constraints" --no-deps -d "$scratch/tables" polars polars-runtime-32 \
+        adbc-driver-manager adbc-driver-sqlite
+    $pip install $other --no-deps --no-compile --target "$scratch/site2/site" "$scratch"/tables/*.whl
+    find "$scratch/site2" -name '*.so' -exec strip {} +
+    tar c -C "$scratch/site2" site | xz -T0 > "$kit/tables.tar.xz"
+fi
 # The copy of the repository that goes there has no history.
 git -C "$root" rev-parse HEAD > "$kit/commit"
 git -C "$root" status --porcelain > "$kit/changes"

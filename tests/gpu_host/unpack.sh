@@ -17,7 +17,8 @@ done
 ldconfig
 
 python=$(command -v python3)
-mkdir -p "$site" && tar xJf "$kit/site.tar.xz" -C "$site" --strip-components 1
+mkdir -p "$site"
+for archive in "$kit"/*.tar.xz; do tar xJf "$archive" -C "$site" --strip-components 1; done
 sed -i "1s|^#!.*python.*|#!$python|" "$site"/bin/*
 for name in python python3; do printf '#!/bin/sh\nexec %s "$@"\n' "$python" > "$site/bin/$name"; done
 [ -d .git ] || printf '#!/bin/sh\ncd "%s" && case $1 in rev-parse) cat commit ;; status) cat changes ;; esac\n' \
