@@ -82,7 +82,9 @@ def shown(cause: dict[str, Any]) -> str:
 def main() -> int:
     args = parse()
     os.environ["POLARS_MAX_THREADS"] = "1"
-    halves = {"both": ("tune", "report"), "all": ("tune", "report", "held_out", "fourth")}.get(args.half, (args.half,))
+    halves = {"both": ("tune", "report"), "all": ("tune", "report", "held_out", "fourth", "fifth")}.get(
+        args.half, (args.half,)
+    )
     named = args.names.split(",") if args.names else None
     runs = [run for run in scripts.load() if run.half in halves and (named is None or run.name in named)]
     runs = [run for run in runs if (args.points / run.name).is_dir()]
@@ -106,7 +108,9 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.labelled.score", description="Score the diagnosis of scripts.")
     parser.add_argument("--points", type=Path, default=KEPT)
-    parser.add_argument("--half", choices=["tune", "report", "held_out", "fourth", "both", "all"], default="tune")
+    parser.add_argument(
+        "--half", choices=["tune", "report", "held_out", "fourth", "fifth", "both", "all"], default="tune"
+    )
     parser.add_argument("--bare", action="store_true", help="traces alone")
     parser.add_argument("--names", help="these runs only")
     parser.add_argument("--causes", type=int, default=4, help="number of causes to print for each run")
