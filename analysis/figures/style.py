@@ -66,7 +66,6 @@ USE_HATCHES = dict.fromkeys(USE_COLOURS, "") | {
     "end": "----",
     "idle": "....",
     "failed": "xxxx",
-    "unknown": "....",
 }
 STRATEGY_COLOURS = {
     "ddp": GREY,

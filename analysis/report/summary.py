@@ -55,7 +55,9 @@ def held_time(tables: dataset.Tables) -> dict[str, Any] | None:
 
 
 def _part(what: str, gpu_s: float, whole: float) -> dict[str, Any]:
-    return {"what": what, "hours": labels.hours(gpu_s), "share": labels.percent(gpu_s / whole), "width": gpu_s / whole}
+    share = gpu_s / whole
+    text = labels.percent(share) if share >= 0.0005 else "< 0.1 %"
+    return {"what": what, "hours": labels.hours(gpu_s), "share": text, "width": share}
 
 
 def reasons(points: pl.DataFrame) -> _Rows:

@@ -43,7 +43,8 @@ PHASES: dict[str, Column] = {
     "phase": Column(
         pl.String,
         "One of " + ", ".join(PHASE_NAMES) + " (docs/formats.md says what each is). Of several ranks the slowest "
-        "decides: a phase begins when the last rank has come to it.",
+        "decides: a phase begins when the last rank has come to it. Of a record of an earlier version start lasts "
+        "until the first step, warmup holds what compiled, traced is the counted steps, and the rest is unknown.",
         "record.json",
     ),
     "use": Column(
