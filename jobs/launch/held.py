@@ -28,9 +28,9 @@ _before: list[Phase] = []
 def arrive() -> None:
     """A launcher's process has started: its first point counts from there, and in a Slurm job from its allocation."""
     began_ns = int(psutil.Process().create_time() * 1e9)
-    known = [("queue", "SubmitTime"), ("job_start", "StartTime")] if allocation.inside() else []
-    found = [(name, allocation.time_ns(field)) for name, field in known]
-    for name, start_ns in [*found, ("launch", began_ns)]:
+    times = allocation.times_ns() if allocation.inside() else {}
+    marks = [("queue", times.get("SubmitTime")), ("job_start", times.get("StartTime")), ("launch", began_ns)]
+    for name, start_ns in marks:
         if start_ns is not None:
             phases.append(_before, Phase(phase=name, start_ns=start_ns))
 

@@ -230,11 +230,11 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    held.arrive()
     args = parse()
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda n, _: signals.append(n))
+    held.arrive()
     try:
         listed = load_json(args.sweep, PointList)
         block = [(folder, listed.job(folder.name)) for folder in args.folders]

@@ -38,7 +38,9 @@ def rows(record: Record, starts: Sequence[Start], steps: pl.DataFrame, breakdown
     found = [_row(phase, following.start_ns - phase.start_ns) for phase, following in pairwise(own)]
     if not record.phases:
         found = _with_traced_steps(found, breakdown)
-    found = [row | {"attempt": record.attempt} for row in found]
+    # The driver, which writes the record of a lost job, counts jobs and not what came of them.
+    attempt = starts[-1].attempt if starts else record.attempt
+    found = [row | {"attempt": attempt} for row in found]
     bad = record.status != "ok"
     for row in found:
         row["use"] = _use(row, bad)

@@ -99,7 +99,7 @@ def test_a_later_point_of_a_process_counts_from_the_end_of_the_one_before(tmp_pa
     monkeypatch.setattr(held, "_before", [])
     monkeypatch.setattr(held.allocation, "inside", lambda: True)
     times = {"SubmitTime": 5 * S, "StartTime": 65 * S}
-    monkeypatch.setattr(held.allocation, "time_ns", times.__getitem__)
+    monkeypatch.setattr(held.allocation, "times_ns", lambda: times)
     held.arrive()
     _, first = held.begin(tmp_path)
     assert seconds(first)[:2] == [("queue", 5), ("job_start", 65)] and first[2].phase == "launch"
