@@ -8,6 +8,7 @@ held, without gaps and without overlaps.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -115,11 +116,14 @@ def slowest_ranks(run_folder: RunFolder) -> list[tuple[str, int]]:
 
 
 def last_sign_ns(point: Path) -> int | None:
-    """When something was last written into a run's folder of this point, or into a record that was set aside, UTC ns;
-    None where there is neither. Ranks and samplers write several times a second."""
-    folders = [path for pattern in ("timed*", "traced*", "cost-*", "search*") for path in point.glob(pattern)]
-    files = [*point.glob("record.aside-*.json"), *(file for folder in folders for file in folder.iterdir())]
-    return max((file.stat().st_mtime_ns for file in files), default=None)
+    """When something was last written into a run's folder of this point, UTC ns; None where there is none. Ranks and
+    samplers write several times a second."""
+    times = []
+    for pattern in ("timed*/*", "traced*/*", "cost-*/*", "search*/*"):
+        for file in point.glob(pattern):
+            with contextlib.suppress(OSError):  # ranks that outlive a lost node still replace their files
+                times.append(file.stat().st_mtime_ns)
+    return max(times, default=None)
 
 
 def starts_of(point: Path) -> list[Start]:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from jobs.launch import held
 from jobs.point.point import complete
 from jobs.record.json_files import read_json
 from jobs.record.lost import Loss
@@ -86,11 +87,15 @@ LOSS = Loss("host_out_of_memory", "Slurm ended the job as OUT_OF_MEMORY")
 
 def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
     write_record(block[0] / MEASURED, Record(point_id=A.id, status="ok"))
+    held.begin(block[1])
+    (block[1] / "timed.1").mkdir()
+    (block[1] / "timed.1/rank0.heartbeat").write_text("model\n")
     assert point_job.write_loss(Job(*block), LOSS, 1, "77_1")
     assert record(block[0]).status == "ok"
     assert (record(block[1]).status, record(block[1]).reason, record(block[1]).slurm.job_id) == (
         "failed", "host_out_of_memory", "77_1",
     )  # fmt: skip
+    assert [phase.phase for phase in record(block[1]).phases] == ["lost", "end"]
 
 
 def test_a_job_is_judged_by_the_point_of_its_block_that_is_not_ok(block):
