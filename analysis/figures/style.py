@@ -42,6 +42,31 @@ RANGE_COLOURS = {
     "backward": "#AAAAAA",
     "optimizer": "#666666",
 }
+USE_COLOURS = {
+    "timed": BLUE,
+    "traced": SKY,
+    "epochs": "#003F66",
+    "warm-up": GREEN,
+    "start": ORANGE,
+    "compile": PURPLE,
+    "tracing": YELLOW,
+    "control": BROWN,
+    "search": "#C5B0D5",
+    "end": "#BBBBBB",
+    "idle": PALE,
+    "failed": VERMILION,
+    "lost": BLACK,
+    "unknown": "#FFFFFF",
+}
+USE_HATCHES = dict.fromkeys(USE_COLOURS, "") | {
+    "traced": "////",
+    "warm-up": "\\\\\\\\",
+    "compile": "xxxx",
+    "tracing": "////",
+    "end": "----",
+    "idle": "....",
+    "failed": "xxxx",
+}
 STRATEGY_COLOURS = {
     "ddp": GREY,
     "ddp_ds": BLUE,

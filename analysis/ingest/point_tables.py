@@ -15,12 +15,13 @@ from typing import Any
 import polars as pl
 
 from analysis.ingest import trace_tables
-from analysis.metrics.points import cost, energy, point_row, warm_up
+from analysis.metrics.points import cost, energy, phases, point_row, warm_up
 from analysis.metrics.ranks import clock
 from analysis.metrics.steps import activities, parts, timeline
 from analysis.readers import gpu_log, point_files
 from analysis.tables import column, points
 from jobs.record.launch_files import RankResult
+from jobs.record.phases import starts_of
 from jobs.record.point_folder import by_rank, record_of, results_of
 from jobs.telemetry.gpu import log
 
@@ -38,6 +39,7 @@ KEYS: dict[str, list[str]] = {
     "energy": ["point_id", "host", "gpu", "uuid"],
     "clocks": ["point_id", "look", "between", "rank"],
     "cost": ["point_id", "condition", "pair"],
+    "phases": ["point_id", "attempt", "start_ns", "start", "phase"],
     "failures": ["point_id"],
     "diagnoses": ["point_id", "place"],
     "remedies": ["round", "point_id", "remedied_id"],
@@ -81,6 +83,9 @@ def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
     found["steps"] = warm_up.mark_settling(found["steps"])  # energy is of the whole window
     traced, clocks, offsets = from_traces(point, out / TRACES, hosts)
     own["clocks"] += clocks
+    own["phases"] = phases.rows(
+        record, starts_of(point), found["steps"], as_table("breakdown", traced.get("breakdown"))
+    )
     found |= {name: point_files.frame(rows, name) for name, rows in own.items()} | traced
     found["points"] = point_files.points_frame([point_row.row(point, found)])
     named = on_one_clock(found, offsets)

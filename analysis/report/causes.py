@@ -14,7 +14,7 @@ from analysis.diagnosis.remedies.trials import is_foreseen, is_test
 from analysis.diagnosis.thresholds import NOISE
 from analysis.figures.remedies import change
 from analysis.sweep import dataset
-from analysis.sweep.labels import percent
+from analysis.sweep.labels import hours, percent
 
 _Rows = list[dict[str, Any]]
 
@@ -27,9 +27,6 @@ VERDICTS = {
     "not_run": "not run",
 }
 MOST_CHANGES = 10
-_HOUR_S = 3600
-_PLAIN_H = 1e-4
-"""Below it three digits would be written with an exponent."""
 
 
 def labels(tables: dataset.Tables) -> dict[str, str]:
@@ -103,7 +100,7 @@ def lost_hours(tables: dataset.Tables) -> _Rows:
         .sort("gpu_s", "kind", descending=[True, False])
     )
     return [
-        row | {"hours": _hours(row["gpu_s"]), "share": percent(row["gpu_s"] / whole) if whole else ""}
+        row | {"hours": hours(row["gpu_s"]), "share": percent(row["gpu_s"] / whole) if whole else ""}
         for row in rows.to_dicts()
     ]
 
@@ -129,9 +126,9 @@ def changes(tables: dataset.Tables) -> _Rows:
         row
         | {
             "change": change(row["remedy"]),
-            "predicted": _hours(row["predicted_s"]),
-            "predicted_tried": _hours(row["predicted_tried_s"]) if row["tried"] else "",
-            "gained": _hours(row["gained_s"]) if row["tried"] else "",
+            "predicted": hours(row["predicted_s"]),
+            "predicted_tried": hours(row["predicted_tried_s"]) if row["tried"] else "",
+            "gained": hours(row["gained_s"]) if row["tried"] else "",
             "outcome": f"{row['helped']} of {row['tried']} helped" if row["tried"] else "not tried",
         }
         for row in top.to_dicts()
@@ -161,8 +158,3 @@ def predictions(tables: dataset.Tables) -> tuple[int, int, int]:
     rows = list(measured.select("predicted", "predicted_low", "predicted_high", "gain").iter_rows())
     tested = [row for row in rows if is_test(*row[1:3])]
     return sum(is_foreseen(*row) for row in tested), len(tested), len(rows) - len(tested)
-
-
-def _hours(seconds: float) -> str:
-    hours = seconds / _HOUR_S
-    return f"{hours:.3g}" if abs(hours) >= _PLAIN_H else f"{hours:.6f}"

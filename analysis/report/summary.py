@@ -7,7 +7,9 @@ from typing import Any
 
 import polars as pl
 
+from analysis.figures import style
 from analysis.sweep import dataset, labels
+from analysis.sweep import held_time as held
 
 _Rows = list[dict[str, Any]]
 
@@ -26,10 +28,36 @@ def headline(points: pl.DataFrame) -> list[tuple[str, str]]:
     numbers += [(s.replace("_", " "), str(count[s])) for s in ("ok", "failed", "cancelled", "not_run")]
     numbers.append(("ranks", ", ".join(map(str, ranks)) or "none"))
     numbers.append(("hardware", ", ".join(models) or "not recorded"))
-    gpu_s = points.filter(pl.col("device_used") == "cuda").select(pl.col("wall_s") * pl.col("world_size"))
-    if gpu_s.height:
-        numbers.append(("GPU-hours of all launches", f"{gpu_s.to_series().sum() / 3600:.3g}"))
     return numbers
+
+
+def held_time(tables: dataset.Tables) -> dict[str, Any] | None:
+    """Where the time went in which GPUs were held; None where nothing of it is known.
+
+    Returns:
+        hours: all of it; `uses` and `kinds`: (what, hours, share of all, and of a use its colour), in their order;
+        `unknown`: how many attempts have no known end, and count nowhere.
+    """
+    rows, phases = held.by_use(tables), tables["phases"]
+    if rows.is_empty():
+        return None
+    whole = float(rows["gpu_s"].sum())
+    kinds = held.by_kind(tables).group_by("kind", "points", maintain_order=True).agg(pl.col("gpu_s").sum())
+    return {
+        "hours": labels.hours(whole),
+        "uses": [
+            _part(row["use"], row["gpu_s"], whole) | {"colour": style.USE_COLOURS[row["use"]]}
+            for row in rows.to_dicts()
+        ],
+        "kinds": [_part(row["kind"], row["gpu_s"], whole) | {"points": row["points"]} for row in kinds.to_dicts()],
+        "unknown": phases["duration_ns"].null_count(),
+    }
+
+
+def _part(what: str, gpu_s: float, whole: float) -> dict[str, Any]:
+    share = gpu_s / whole
+    text = labels.percent(share) if share >= 0.0005 else "< 0.1 %"
+    return {"what": what, "hours": labels.hours(gpu_s), "share": text, "width": share}
 
 
 def reasons(points: pl.DataFrame) -> _Rows:

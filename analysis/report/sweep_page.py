@@ -52,6 +52,7 @@ def render(
         title=", ".join(sweeps) or "no points",
         headline=summary.headline(points),
         gpus=bool((points["device_used"] == "cuda").any()),
+        held=summary.held_time(tables),
         reasons=summary.reasons(points),
         extremes=summary.extremes(tables),
         figures=[one for one in drawn if one["id"] not in CLAIMS],

@@ -40,6 +40,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def hours(seconds: float) -> str:
+    """Seconds as a number of hours, never with an exponent."""
+    found = seconds / 3600
+    return f"{found:.3g}" if abs(found) >= 1e-4 else f"{found:.6f}"
+
+
 def word(name: str, value: Any) -> str:
     """A setting's value as a label says it."""
     if name == "variables":

@@ -13,6 +13,7 @@ from analysis.tables.column import ID, RANK, Column
 from analysis.tables.failures import FAILURES, REASONS
 from analysis.tables.pairs import PAIRS
 from analysis.tables.part_names import GROUPS
+from analysis.tables.phases import PHASES
 from jobs.point import point as points
 from jobs.record.record import STATUSES as STATUSES
 
@@ -274,6 +275,7 @@ TABLES: dict[str, dict[str, Column]] = {
     "energy": telemetry.ENERGY,
     "clocks": telemetry.CLOCKS,
     "cost": telemetry.COST,
+    "phases": PHASES,
     "failures": FAILURES,
     "diagnoses": remedies.DIAGNOSES,
     "remedies": remedies.REMEDIES,

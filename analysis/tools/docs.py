@@ -28,7 +28,7 @@ from analysis.tables.traces import TRACE_TABLES
 from jobs.host.facts import ROOT, Host
 from jobs.point import strategies
 from jobs.point.point import FIELDS, setting_schema
-from jobs.record import launch_files
+from jobs.record import launch_files, phases
 from jobs.record.record import Record
 from jobs.sweep.order import Order
 
@@ -116,6 +116,7 @@ FILES: dict[str, type[Struct]] = {
     "run.json": Order,
     "facts-H.json": Host,
     "rankR.pid.json": launch_files.RankProcess,
+    "rankR.phases.jsonl": phases.RankPhase,
     "rankR.exit.json": launch_files.RankExit,
     "rankR.result.json": launch_files.RankResult,
     "rankR.error.json": launch_files.RankError,
@@ -173,7 +174,16 @@ def formats() -> str:
     for name, kind in FILES.items():
         about = " ".join((kind.__doc__ or "").split())
         lines += [f"## {name}", "", about, "", "| field | values | meaning |", "|---|---|---|", *fields(kind), ""]
-    return "\n".join(lines)
+    lines += [
+        "## Phases of a launch",
+        "",
+        " ".join((phases.__doc__ or "").split()),
+        "",
+        "| phase | meaning |",
+        "|---|---|",
+    ]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in phases.PHASES.items()]
+    return "\n".join([*lines, ""])
 
 
 PAGES = {

@@ -6,6 +6,7 @@ computes nor end it where something is unusual.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -17,7 +18,7 @@ from types import ModuleType, TracebackType
 from typing import Any, TextIO
 
 from ..record.folder import RunFolder
-from .imports import after_import
+from .imports import Callback, after_import
 from .watch import Watch
 
 Report = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -54,7 +55,15 @@ def install() -> None:
     def with_numpy(module: ModuleType) -> None:
         module.random.seed(watch.seed)
 
-    after_import({"torch": with_torch, "deepspeed.runtime.engine": with_engine, "numpy": with_numpy})
+    def with_compiler(module: ModuleType) -> None:
+        with contextlib.suppress(Exception):  # versions of PyTorch differ here
+            watch.heart.follow_compiler(module)  # type: ignore[union-attr]
+
+    found: dict[str, Callback] = {"torch": with_torch, "deepspeed.runtime.engine": with_engine, "numpy": with_numpy}
+    settings = order["settings"]
+    if settings["launcher"] != "none" or settings["ranks_per_node"] == 1:  # else ranks are not known before their steps
+        found["torch._dynamo.callback"] = with_compiler
+    after_import(found)
 
 
 def rearm(stacks: TextIO, stall_s: float) -> None:

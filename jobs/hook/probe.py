@@ -1,4 +1,5 @@
-"""Looks at one step of the warm-up for the lines of the script that make the host wait for the GPU, or copy to it.
+"""Lines of the script that may cost time. Looks at one step of the warm-up for those that make the host wait for the
+GPU, or copy to it.
 
 PyTorch itself tells of calls that wait (torch.cuda.set_sync_debug_mode). Telling costs time, so that the step is one of
 those that are not measured.
@@ -7,8 +8,11 @@ those that are not measured.
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,3 +54,21 @@ def begin(watch: Watch) -> Callable[[], None]:
     warnings.showwarning = count
     torch.cuda.set_sync_debug_mode("warn")
     return end
+
+
+ROOT = f"{Path.cwd()}{os.sep}"
+"""The folder in which the script was started: its own code is there."""
+
+
+def script_line() -> str | None:
+    """The innermost line of the running stack that is the script's own: in its folder, and in no installed package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        own = name.removeprefix(ROOT)
+        if not (own.startswith((os.sep, "<")) or "site-packages" in own):
+            return f"{own}:{frame.f_lineno}"
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None

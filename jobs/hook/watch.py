@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..record.folder import RunFolder
@@ -109,6 +108,13 @@ class Watch:
         self.heart.beat(phase)
         self.rearm()
 
+    def _enter(self, phase: str, place: str | None = None) -> None:
+        """A phase begins, and where it is worth a sign of life, a place."""
+        if self.heart is not None:
+            self.heart.enter(phase)
+            if place:
+                self.heart.beat(place)
+
     def mark(self, source: str) -> None:
         """A step ends and the next one begins."""
         if not self.is_own():
@@ -152,6 +158,7 @@ class Watch:
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         self.device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
         self.allocator = Allocator(self.device, resets=False)
+        self.heart.enter("warmup")
         self.samplers = Samplers(self.run_folder, int(os.environ.get("LOCAL_RANK", "0")))
         traced = self.order["tracer"] if self.rank in self.order["traced_ranks"] else "none"
         self.tracer = make_tracer(traced, self.run_folder, self.rank, deep=self.settings["trace_preset"] == "deep")
@@ -203,8 +210,7 @@ class Watch:
             self.window["end_ns"] = time.time_ns()
         if self.capturing:
             self.capturing = False
-            if self.heart is not None:
-                self.heart.beat("trace")
+            self._enter("tracing", "trace")
             self.tracer.stop()
         if self.block + 1 == len(self.blocks):
             self.finish()
@@ -214,18 +220,21 @@ class Watch:
         self.left = block["steps"]
         self.samplers.set(block["sampled"])
         if block["captured"]:
+            self._enter("tracing")
             self.tracer.start()
             self.capturing = True
+        self._enter(block["phase"])
         self.window = {"start_ns": time.time_ns(), "end_ns": 0}
 
     def finish(self) -> None:
         """All blocks are done: write them, and end the script unless it is to run to its own end."""
         self.over = True
+        self._enter("results")
         write_outcome(self)
         if self.settings["run_to_end"]:
+            self._enter("rest")
             return
-        if self.heart is not None:
-            self.heart.beat("end")
+        self._enter("teardown", "end")
         self._wait_for_others()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -270,25 +279,7 @@ class Watch:
 
     def found_place(self, what: str) -> None:
         """Count the line of the script that does this now."""
-        place = script_line()
+        place = probe.script_line()
         if place:
             found = self.places.setdefault(what, {})
             found[place] = found.get(place, 0) + 1
-
-
-ROOT = f"{Path.cwd()}{os.sep}"
-"""The folder in which the script was started: its own code is there."""
-
-
-def script_line() -> str | None:
-    """The innermost line of the running stack that is the script's own: in its folder, and in no installed package."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        own = name.removeprefix(ROOT)
-        if not (own.startswith((os.sep, "<")) or "site-packages" in own):
-            return f"{own}:{frame.f_lineno}"
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-    return None

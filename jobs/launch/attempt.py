@@ -15,8 +15,10 @@ import msgspec
 from jobs.launch import tenants, watchdog
 from jobs.point import plan
 from jobs.point.point import Point
+from jobs.record import phases
 from jobs.record.failures import Reason
 from jobs.record.folder import RunFolder
+from jobs.record.phases import Phase
 from jobs.record.point_folder import count_attempts
 from jobs.record.record import Failure, Run, RunName, Tracebacks
 from jobs.slurm import allocation
@@ -53,7 +55,8 @@ def clear(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A start of the point, and what its runs share. `gpu_metrics`: whether nsys can sample them."""
+    """A start of the point, and what its runs share. `gpu_metrics`: whether nsys can sample them; `phases`: those of
+    the launch so far."""
 
     folder: Path
     number: int
@@ -62,6 +65,7 @@ class Attempt:
     stopped: Callable[[], bool]
     alert: Alert = field(default_factory=Alert)
     gpu_metrics: bool = True
+    phases: list[Phase] = field(default_factory=list)
 
     def run(self, kind: str, tracer: TracerName, blocks: Sequence[plan.Block], *, samplers: bool = True) -> RunEnd:
         """One run, from an empty folder. `kind`: name of its folder: timed, traced, cost-* or search."""
@@ -80,12 +84,15 @@ class Attempt:
         )
         started = time.time_ns()
         outcome = self.ranks(run_folder, order)
+        over = exported = time.time_ns()
         if count_attempts(self.folder) <= self.number:  # else a later attempt has taken over this point
             run_folder = run_folder.settle()
         if outcome.reason is None and tracer == "nsys" and kind == "traced":
             problem = nsys.export(run_folder, order.traced_ranks, keep_report=self.point.keep_report)
+            exported = time.time_ns()
             if problem:
                 outcome = watchdog.Outcome("rank_exit", problem)
+        phases.append_start(self.phases, run_folder, started, over, exported, outcome.reason)
         ended = time.time_ns()
         run = Run(
             status="failed" if outcome.reason else "ok",

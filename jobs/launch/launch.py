@@ -12,11 +12,9 @@ from __future__ import annotations
 import argparse
 import fcntl
 import importlib
-import os
 import shlex
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -28,14 +26,15 @@ from typing import Literal
 import msgspec
 
 from jobs.host import facts, gpus
-from jobs.launch import batch_search, control, watchdog
+from jobs.launch import batch_search, control, held, watchdog
 from jobs.launch.attempt import SKIPPED, Attempt, RunEnd, clear
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.record.failures import is_disk_full
 from jobs.record.folder import RunFolder, utc_now
-from jobs.record.json_files import FormatError, json_line, load_json, read_json, read_lines, write_json
-from jobs.record.launch_files import WHOLE_RUN, Job, Start
+from jobs.record.json_files import FormatError, load_json, read_json, read_lines, write_json
+from jobs.record.launch_files import WHOLE_RUN, Job
+from jobs.record.phases import Phase, append
 from jobs.record.point_folder import MEASURED, count_attempts, measured_record, results_of
 from jobs.record.record import (
     NvmlUse,
@@ -55,14 +54,6 @@ from jobs.sweep.rounds import PointList
 from jobs.telemetry.trace import nsys
 
 MOST_EVENTS = 200
-
-
-def next_attempt(folder: Path) -> int:
-    """Number this start, and note it before anything else happens."""
-    number = count_attempts(folder) + 1
-    with (folder / "attempts.jsonl").open("a") as sink:
-        sink.write(json_line(Start(attempt=number, started_at=utc_now(), host=socket.gethostname(), pid=os.getpid())))
-    return number
 
 
 @dataclass(frozen=True)
@@ -191,12 +182,14 @@ def launch(
     folder: Path, job: Job, limits: watchdog.Limits, stopped: Callable[[], bool], alert: Alert | None = None
 ) -> Record:
     """Run the point and return its record."""
-    point, number, started_at, begin = job.point(), next_attempt(folder), utc_now(), time.monotonic()
+    point, started_at, begin = job.point(), utc_now(), time.monotonic()
+    number, phases = held.begin(folder)
     clear(folder)
     write_json(folder / "point.json", job)
     if point.device != "cpu":  # torch, which the record asks; imported while the ranks run, it holds nobody up
         threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
-    measured = run_all(Attempt(folder, number, point, limits, stopped, alert or Alert()))
+    measured = run_all(Attempt(folder, number, point, limits, stopped, alert or Alert(), phases=phases))
+    append(phases, Phase(phase="record", start_ns=time.time_ns()))
     cuda, (available, nvml_why) = uses_cuda(point), gpus.probe()
     choice, timed, traced = measured.choice, measured.ends["timed"].run, measured.ends["traced"].run
     return Record(
@@ -223,6 +216,7 @@ def launch(
         hosts=hosts(RunFolder(folder / "timed")),
         software=facts.software(choice.version, cuda),
         slurm=facts.slurm(),
+        phases=held.conclude(phases),
     )
 
 
@@ -240,6 +234,7 @@ def main() -> int:
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda n, _: signals.append(n))
+    held.arrive()
     try:
         listed = load_json(args.sweep, PointList)
         block = [(folder, listed.job(folder.name)) for folder in args.folders]

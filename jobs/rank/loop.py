@@ -114,6 +114,7 @@ class Loop:
         self.total = sum(block.steps for block in blocks)
         for number, block in enumerate(blocks):
             window = self.block(number, block)
+        self.heart.enter("results")
         lines = [step.line(self.work.tokens_per_sample) for step in self.steps]
         self.run_folder.steps(self.rank).write_text("".join(map(json_line, lines)))
         for step in self.steps:
@@ -123,6 +124,8 @@ class Loop:
 
     def block(self, place: int, block: Block) -> Window:
         """The steps of one block; its window."""
+        if block.captured:
+            self.heart.enter("tracing")
         if place == 1:
             # What a compiler and the first steps made lasts. To look through all of it takes 0.4 s and seldom
             # happens: in a few timed steps it would count for far more than in training.
@@ -134,6 +137,7 @@ class Loop:
             settle(self.device)
         if block.captured:
             self.tracer.start()
+        self.heart.enter(block.phase)
         start_ns = time.time_ns()
         for _ in range(block.steps):
             number = len(self.steps)
@@ -145,6 +149,7 @@ class Loop:
         window = Window(start_ns=start_ns, end_ns=time.time_ns())
         if block.captured:
             self.heart.beat("trace")
+            self.heart.enter("tracing")
             self.tracer.stop()
         return window
 

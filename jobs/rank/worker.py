@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from jobs.hook.imports import after_import
 from jobs.host import numa
 from jobs.host.gpus import full_uuid
 from jobs.host.processes import die_with_parent
@@ -29,7 +30,7 @@ from jobs.record.failures import reason_of
 from jobs.record.folder import RunFolder
 from jobs.record.heartbeat import Heartbeat, place
 from jobs.record.json_files import write_json
-from jobs.record.launch_files import RankError, RankResult
+from jobs.record.launch_files import Flops, RankError, RankResult
 from jobs.sweep.order import Order, read_order
 
 
@@ -92,6 +93,14 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def count_flops(point: Point, heart: Heartbeat) -> Flops:
+    """Those of one optimizer step; a phase of its own."""
+    from jobs.rank import flops
+
+    heart.enter("flops")
+    return flops.count(point)
+
+
 def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: Heartbeat) -> None:
     point = order.point()
     # Before any library starts its threads.
@@ -100,7 +109,6 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         loader_server.start()
     import torch
 
-    from jobs.rank import flops
     from jobs.rank.loader import make_loader
     from jobs.rank.loop import Loop
     from jobs.strategies.make import make_trainer
@@ -110,13 +118,16 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
     from jobs.workloads import make as workloads
 
     heart.beat("group")
+    heart.enter("process_group")
     device = pick_device(point, local_rank)
     set_precision(point)
     compute.set_kernels(point)
     join_group(device, order.stall_s)
     heart.beat("data")
+    heart.enter("data")
     workloads.prepare_data(point, heart)
     heart.beat("model")
+    heart.enter("model")
     work = workloads.build(point, device)
     compute.write_attention_out(point, work)
     counts = [sum(p.numel() for p in work.model.parameters() if p.requires_grad or all_) for all_ in (True, False)]
@@ -134,7 +145,9 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         if run_folder.kind == "timed" and point.epochs:
             from jobs.rank import epochs
 
+            heart.enter("epochs")
             epochs.run(loop)
+    heart.enter("results")
     cuda = device.type == "cuda"
     result = RankResult(
         rank=rank,
@@ -152,10 +165,11 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         **peaks,  # type: ignore[arg-type]
         **work.facts(),
         # Last of all, when nothing is left to disturb: the peak of the process's memory has been read.
-        flops=flops.count(point) if run_folder.kind == "timed" else None,
+        flops=count_flops(point, heart) if run_folder.kind == "timed" else None,
     )
     write_json(run_folder.rank_file(rank, "result.json"), result)
     heart.beat("end")
+    heart.enter("teardown")
     trainer.close()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -168,6 +182,8 @@ def main() -> int:
     die_with_parent()
     run_folder, rank = RunFolder(Path(sys.argv[1])), int(os.environ["RANK"])
     heart = Heartbeat(run_folder.rank_file(rank, "heartbeat"))
+    heart.enter("import")
+    after_import({"torch._dynamo.callback": heart.follow_compiler})
     with run_folder.rank_file(rank, "stacks.txt").open("w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
         try:

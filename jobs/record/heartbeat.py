@@ -1,7 +1,8 @@
 """Signs of life of a rank: one small file whose time of change says when the rank last moved.
 
 Its first line is where the rank stands (`model`, `step 17`); in the step loop a second one is JSON for
-`nightsweep watch`: {"step", "steps", "t_ns", "step_ms": mean since the last sign, or null}.
+`nightsweep watch`: {"step", "steps", "t_ns", "step_ms": mean since the last sign, or null}. Beside it, in
+rankR.phases.jsonl, is when each phase of the rank began (jobs/record/phases.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+CONTROL = ("none", "sampler", "idle", "capturing")
+"""Blocks of steps of the control."""
 MIN_INTERVAL_S = 1.0  # a shared file system must not feel the step loop
 
 
@@ -23,12 +28,41 @@ class Heartbeat:
 
     def __init__(self, path: Path) -> None:
         self.path, self.last = path, 0.0
+        self.phase = "start"
         self.reported: tuple[int, int] | None = None
         self.beat("start")
 
     def beat(self, phase: str) -> None:
         self.last = time.monotonic()
         self.path.write_text(phase + "\n")
+
+    def enter(self, name: str) -> None:
+        """A phase of the rank begins: one of PHASES in jobs/record/phases.py, or a block of steps (jobs/point/plan.py),
+        of which those of the control are one phase."""
+        phase = "control" if name in CONTROL else name
+        if phase == self.phase:
+            return
+        self.phase = phase
+        line = json.dumps({"phase": phase, "start_ns": time.time_ns()})
+        with self.path.with_suffix(".phases.jsonl").open("a") as sink:
+            sink.write(line + "\n")
+
+    def follow_compiler(self, module: ModuleType) -> None:
+        """Let torch.compile be a phase wherever it compiles. `module`: torch._dynamo.callback, which not every version
+        of PyTorch has alike."""
+        interrupted: list[str] = []
+
+        def begin(*_: Any) -> None:
+            interrupted.append(self.phase)
+            self.enter("compile")
+
+        def end(*_: Any) -> None:
+            before = interrupted.pop()
+            if self.phase == "compile":
+                self.enter(before)
+
+        module.callback_handler.register_start_callback(begin)
+        module.callback_handler.register_end_callback(end)
 
     def pulse(self) -> None:
         """Within a phase that takes long: where the rank stood last still holds, and it moves."""

@@ -45,6 +45,8 @@ class Start(Struct, frozen=True, kw_only=True):
     """Host name of the launcher."""
     pid: int
     """Process id of the launcher."""
+    earlier_sign_ns: int | None = None
+    """Last sign of life of the attempts before this one, UTC, ns; null where they left none."""
 
 
 class RankProcess(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from jobs.point.point import Value
 from jobs.record.failures import Reason
 from jobs.record.json_files import write_json
 from jobs.record.launch_files import Event
+from jobs.record.phases import Phase
 
 SCHEMA = 1
 
@@ -176,6 +177,9 @@ class Record(Struct, frozen=True, kw_only=True):
     """Versions of what ran."""
     slurm: SlurmJob | None = None
     """Null outside of Slurm."""
+    phases: list[Phase] = field(default_factory=list)
+    """Where the time of the launch went, from when its GPUs were held (and before that, in Slurm's queue) to its end.
+    Empty of a launch that gave no sign of life, and in records of earlier versions."""
 
 
 def ending(record: Record | None) -> str:

@@ -42,10 +42,17 @@ def _job() -> str:
     return query.ask("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"]).out
 
 
+def times_ns() -> dict[str, int]:
+    """Times that Slurm gives of this job, UTC ns, to the second: SubmitTime, StartTime and EndTime; without those that
+    are not known or, of the end, not limited."""
+    found = re.findall(r"\b(SubmitTime|StartTime|EndTime)=(\d\S+)", _job())
+    return {name: round(datetime.fromisoformat(text).timestamp()) * 1_000_000_000 for name, text in found}
+
+
 def seconds_left() -> float | None:
     """Until Slurm ends this job, or None where that is not known or not limited."""
-    found = re.search(r"EndTime=(\d\S+)", _job())
-    return datetime.fromisoformat(found[1]).timestamp() - time.time() if found else None
+    end_ns = times_ns().get("EndTime")
+    return None if end_ns is None else end_ns / 1e9 - time.time()
 
 
 def is_ending() -> bool:

@@ -1,6 +1,6 @@
 # Derived data: each point's raw files to tables, then one set for the sweep.
 TABLES = (
-    "points steps accuracy ranks breakdown activities timeline host_samples gpu_samples gpu_events energy clocks cost failures"
+    "points steps accuracy ranks breakdown activities timeline host_samples gpu_samples gpu_events energy clocks cost phases failures"
     " diagnoses remedies pairs"
 ).split()
 

@@ -60,7 +60,7 @@ COLUMNS: dict[str, Kind] = SETTINGS | {
     "variables": Kind.AXES,
     "step_source": F, "notes": W, "phase": F, "part": F, "category": F,
     "lane": F, "name": S, "look": F, "kind": F, "between": F, "condition": F, "tool": F, "traceback": W,
-    "traceback_rank0": W, "cause": F, "advice": W, "remedy": F, "method": F, "verdict": F,
+    "traceback_rank0": W, "use": F, "cause": F, "advice": W, "remedy": F, "method": F, "verdict": F,
 }  # fmt: skip
 """Columns of text of all tables, by name."""
 
@@ -74,6 +74,7 @@ RECORD: dict[str, Kind] = {f"settings.{name}": kind for name, kind in SETTINGS.i
     "hosts.hostname": H, "hosts.cpu_model": F, "hosts.kernel": F, "hosts.driver": F, "hosts.topology": F,
     "hosts.gpus.uuid": G, "hosts.gpus.name": F, "software.git_commit": F, "software.python": F, "software.cuda": F,
     "software.nccl": F, "software.nsys": F, "software.packages.*": F, "slurm.restart_count": F,
+    "phases.phase": F, "phases.look": F, "phases.reason": F,
     **{f"looks.{run}.{key}": kind for run in ("timed", "traced", "control")
        for key, kind in (("status", F), ("reason", F), ("message", W))},
 }  # fmt: skip

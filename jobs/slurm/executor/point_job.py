@@ -6,8 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from jobs.record import lost
 from jobs.record.json_files import read_json
+from jobs.record.phases import last_attempt
 from jobs.record.point_folder import measured_record
 from jobs.record.record import Record, write_record
 from jobs.sweep import rounds
@@ -60,5 +63,6 @@ def write_loss(job: Any, loss: lost.Loss, losses: int, slurm_id: str | None) -> 
         if record is None:
             own = rounds.job_of(path.parents[2], path.parent.name)
             record = lost.lost_record(own, loss, losses + 1, slurm_id)
+            record = structs.replace(record, phases=last_attempt(path.parent))
         write_record(path, record)
     return True

@@ -111,6 +111,18 @@ def _diagnoses(point):
         yield {"point_id": point.id, "place": place, "cause": cause, "kind": kind, "share": share, "gpu_s": 2.0, **told}
 
 
+def _phases(row):
+    """A start that takes a minute and steps that take ten seconds, of points that were run."""
+    start_ns = 10**18
+    lengths = (("launch", "start", 1), ("model", "start", 59), ("timed", "timed", 10), ("idle", "idle", 2))
+    for phase, use, seconds in lengths if row["status"] != "not_run" else ():
+        use = use if row["status"] == "ok" else "failed"
+        own = {"point_id": row["point_id"], "attempt": 1, "phase": phase, "use": use, "start_ns": start_ns}
+        gpus = row.get("world_size") or 2
+        yield own | {"duration_ns": seconds * 10**9, "gpus": gpus, "gpu_s": float(seconds * gpus)}
+        start_ns += seconds * 10**9
+
+
 def _failure(row):
     return {
         **{k: row[k] for k in ("point_id", "status", "reason", "message")},
@@ -148,6 +160,7 @@ def made_up() -> dataset.Tables:
     raw = {name: [row for point in ok for row in make(point)] for name, make in makers.items()}
     raw |= {
         "remedies": list(_remedies(plan)),
+        "phases": [phase for row in rows for phase in _phases(row)],
         "points": rows,
         "failures": [_failure(row) for row in rows if row["status"] == "failed"],
     }

@@ -50,7 +50,21 @@ def page(tmp_path_factory):
 def test_nothing_is_loaded_from_outside(page):
     assert not re.search(r"https?://", page)
     assert not re.search(r"<(link|iframe)|@import|url\(|\bfetch\(|XMLHttpRequest|<script[^>]+src", page)
-    assert page.count('src="') == page.count('src="data:image/webp;base64,') == 9
+    assert page.count('src="') == page.count('src="data:image/webp;base64,') == 10
+
+
+def test_the_first_screen_says_where_the_held_time_went(page):
+    """By the table: 72 s of a point, of which 60 are its start and 10 its timed steps; 24 ok points on 1 and 2 ranks
+    and, of 2 ranks, three that failed."""
+    ok, failed = 12 * 3 * 72, 2 * 3 * 72
+    head = page[page.index('id="summary"') : page.index("What is not ok")]
+    shares = dict(re.findall(r"</i>([\w-]+) <strong>([\d.]+) %</strong>", head))
+    parts = {"timed": ok * 10 / 72, "start": ok * 60 / 72, "idle": ok * 2 / 72, "failed": failed}
+    assert shares == {use: f"{100 * part / (ok + failed):.1f}" for use, part in parts.items()}
+    widths = re.findall(r'<span style="flex: ([\d.]+) 0 0', head)
+    assert sum(map(float, widths)) == pytest.approx(1, abs=1e-5) and len(widths) == 4
+    assert f"Where the rank-hours went: {(ok + failed) / 3600:.3g} held" in head
+    assert "repeats" in head and "(0.12 h, 3 points)" in head
 
 
 def test_messages_and_tracebacks_are_escaped(page):

@@ -33,6 +33,8 @@ CASES = {
 def test_steps_of_unchanged_scripts_are_found_and_timed(tmp_path, settings, source, samples, passes):
     record, folder = launch(tmp_path, stall_s=150, **settings)  # DeepSpeed may compile
     assert (record["status"], record["message"]) == ("ok", None)
+    came_to = dict.fromkeys(phase["phase"] for phase in record["phases"] if phase["look"] == "timed")
+    assert list(came_to) == ["start", "warmup", "timed", "results", "teardown"]
     for rank in range(settings.get("ranks_per_node", 1)):
         found, lines = result(folder, rank), steps(folder, rank)
         assert (found["step_source"], found["notes"], found["passes"], len(lines)) == (source, [], passes, 10)

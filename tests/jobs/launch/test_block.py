@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from jobs.launch import held
 from jobs.point.point import complete
 from jobs.record.json_files import read_json
 from jobs.record.lost import Loss
@@ -41,6 +42,8 @@ def test_all_points_are_measured_in_order_and_what_is_measured_stays(tmp_path):
     records = {p.id: json.loads((tmp_path / "points" / p.id / "record.json").read_text()) for p in (A, B, broken)}
     assert [records[p.id]["status"] for p in (broken, A, B)] == ["failed", "ok", "ok"]
     assert records[broken.id]["started_at"] < records[A.id]["started_at"] < records[B.id]["started_at"]
+    ends = {i: (record["phases"][0]["start_ns"], record["phases"][-1]["start_ns"]) for i, record in records.items()}
+    assert ends[broken.id][1] == ends[A.id][0] and ends[A.id][1] == ends[B.id][0]  # no time is nobody's
     times = [(tmp_path / "points" / p.id / "record.json").stat().st_mtime_ns for p in (B, A, broken)]
     assert times == sorted(times)  # the first one's record stands for all
     (tmp_path / "points" / B.id / "record.json").unlink()
@@ -84,11 +87,15 @@ LOSS = Loss("host_out_of_memory", "Slurm ended the job as OUT_OF_MEMORY")
 
 def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
     write_record(block[0] / MEASURED, Record(point_id=A.id, status="ok"))
+    held.begin(block[1])
+    (block[1] / "timed.1").mkdir()
+    (block[1] / "timed.1/rank0.heartbeat").write_text("model\n")
     assert point_job.write_loss(Job(*block), LOSS, 1, "77_1")
     assert record(block[0]).status == "ok"
     assert (record(block[1]).status, record(block[1]).reason, record(block[1]).slurm.job_id) == (
         "failed", "host_out_of_memory", "77_1",
     )  # fmt: skip
+    assert [phase.phase for phase in record(block[1]).phases] == ["lost", "end"]
 
 
 def test_a_job_is_judged_by_the_point_of_its_block_that_is_not_ok(block):

@@ -27,6 +27,15 @@ def launch(tmp_path, *extra_args, **settings):
     return json.loads((folder / "record.json").read_text()), folder
 
 
+def phases(record, look):
+    """Phases of a start of ranks, in order, each once; all of the record lie end to end."""
+    times = [phase["start_ns"] for phase in record["phases"]]
+    assert times == sorted(times) and record["phases"][0]["phase"] == "launch"
+    assert [phase["phase"] for phase in record["phases"][-2:]] == ["record", "end"]
+    assert 0 <= (times[-1] - times[0]) / 1e9 - record["wall_s"] < 30  # and what the process did before
+    return list(dict.fromkeys(phase["phase"] for phase in record["phases"] if phase["look"] == look))
+
+
 def losses(folder, rank):
     return [json.loads(line)["loss"] for line in (folder / f"timed/steps-r{rank}.jsonl").read_text().splitlines()]
 
@@ -42,6 +51,14 @@ def test_both_looks_leave_steps_samples_and_a_trace_of_each_rank(tmp_path):
     assert found["timed"]["flops"] == to_builtins(count(complete(NANO | {"method": "lora"})))
     assert found["traced"]["flops"] is None
     assert list((folder / "timed").glob("host-*.jsonl"))
+    start = ["start", "import", "process_group", "data", "model", "warmup"]
+    assert phases(record, "timed") == [*start, "timed", "results", "flops", "teardown"]
+    assert phases(record, "traced") == [*start, "tracing", "traced", "results", "teardown"]
+    names = [phase["phase"] for phase in record["phases"] if phase["look"] == "timed"]
+    marks = [phase["start_ns"] for phase in record["phases"] if phase["look"] == "timed"]
+    timed_s = (marks[names.index("results")] - marks[names.index("timed")]) / 1e9
+    window = found["timed"]["window"]
+    assert timed_s == pytest.approx((window["end_ns"] - window["start_ns"]) / 1e9, abs=0.05)
     assert record["software"]["packages"]["torch"] and record["hosts"][0]["cpu_model"]
 
 
@@ -60,6 +77,9 @@ def test_a_failure_is_told_with_its_rank_and_tracebacks(tmp_path, fault, reason,
     assert words in record["message"]
     paths = record["failure"]["tracebacks"]
     assert (folder / paths["rank0"]).stat().st_size
+    came_to = ["process_group", "data", "model", "warmup", "timed"] + ["results"] * (reason == "loss_nan")
+    assert phases(record, "timed") == ["start", "import", *came_to, "teardown"]
+    assert {phase["reason"] for phase in record["phases"] if phase["look"]} == {reason}
     if reason == "rank_exception":
         assert "DrillError" in (folder / paths["first_failed"]).read_text()
 

@@ -48,6 +48,12 @@ def test_chain(cluster, tmp_path):
     assert found[2, "hang@rank1:step1"]["reason"] == "stalled"
     record = tmp_path / "results/chain/points" / found[2, None]["point_id"] / "record.json"
     assert json.loads(record.read_text())["slurm"]["job_id"]
+    phases = pl.read_parquet(tmp_path / "results/chain/tables/phases.parquet")
+    for point in points["point_id"]:
+        marks = json.loads((tmp_path / f"results/chain/points/{point}/record.json").read_text())["phases"]
+        own = phases.filter(pl.col("point_id") == point, pl.col("use") != "queue")
+        assert [mark["phase"] for mark in marks[:2]] == ["queue", "job_start"]
+        assert own["duration_ns"].sum() == marks[-1]["start_ns"] - marks[1]["start_ns"]
     drawn = {p.stem for p in (tmp_path / "results/chain/figures").glob("*.png")}
     # Whether steps of milliseconds wait for something above the noise, which is what causes shows, is chance.
     expected = FAMILIES.keys() - {"energy", "remedies", "roofline"}
@@ -82,6 +88,9 @@ def test_slurmd_dies_and_its_ranks_run_on(cluster, tmp_path):
     window = json.loads((folder / "timed/rank0.result.json").read_text())["window"]
     look = record["looks"]["timed"]
     assert look["started_ns"] < window["start_ns"] < window["end_ns"] < look["ended_ns"]
+    assert [phase["phase"] for phase in record["phases"][:3]] == ["queue", "job_start", "launch"]
+    starts = [json.loads(line) for line in (folder / "attempts.jsonl").read_text().splitlines()]
+    assert starts[-1]["earlier_sign_ns"] < record["phases"][2]["start_ns"]  # of the attempt that was lost
     names = [row["state"] for row in cluster.jobs()]
     assert "NODE_FAIL" in names and names.count("COMPLETED") >= 1
 

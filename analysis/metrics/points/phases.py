@@ -1,0 +1,146 @@
+"""Where the time went in which a point's GPUs were held: the table PHASES, from the phases of its record.
+
+A record of an earlier version has none. What its times of runs and the steps tell is given, and the rest is `unknown`:
+in a timed run everything after the last step, in a traced one everything but the steps that are counted, and all of a
+control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+
+from analysis.metrics.points import warm_up
+from analysis.tables import phases as table
+from jobs.record import phases
+from jobs.record.launch_files import Start
+from jobs.record.phases import END, Phase, append
+from jobs.record.record import Record, Run
+
+_Row = dict[str, Any]
+_MS = 1_000_000
+
+
+def rows(record: Record, starts: Sequence[Start], steps: pl.DataFrame, breakdown: pl.DataFrame) -> list[_Row]:
+    """Rows of PHASES, without the point's id.
+
+    Args:
+        record: of the point.
+        starts: its attempts, in order.
+        steps: its table STEPS, by its ranks' own clocks.
+        breakdown: its table BREAKDOWN.
+    """
+    own = record.phases or _of_runs(record, steps)
+    found = [_row(phase, following.start_ns - phase.start_ns) for phase, following in pairwise(own)]
+    if not record.phases:
+        found = _with_traced_steps(found, breakdown)
+    # The driver, which writes the record of a lost job, counts jobs and not what came of them.
+    attempt = starts[-1].attempt if starts else record.attempt
+    found = [row | {"attempt": attempt} for row in found]
+    bad = record.status != "ok"
+    for row in found:
+        row["use"] = _use(row, bad)
+    found += _earlier(starts[:-1] if own else starts, [start.earlier_sign_ns for start in starts[1:]])
+    for row in found:
+        row["gpus"] = 0 if row["use"] == table.NOT_HELD else record.world_size
+    return _in_sum(found)
+
+
+def _row(phase: Phase, duration_ns: int) -> _Row:
+    return {
+        "look": phase.look,
+        "start": phase.start,
+        "phase": phase.phase,
+        "reason": phase.reason,
+        "start_ns": phase.start_ns,
+        "duration_ns": duration_ns,
+    }
+
+
+def _use(row: _Row, bad: bool) -> str:
+    """What the time of a row was for. `bad`: the point is not ok."""
+    use = table.USE_OF.get(row["phase"], "unknown")
+    if use in ("lost", table.NOT_HELD):
+        return use
+    if bad:
+        return "failed"
+    if row["look"] == "search":
+        return "search"
+    return "failed" if row["reason"] else use
+
+
+def _in_sum(found: list[_Row]) -> list[_Row]:
+    """One row an attempt, start of ranks and phase, from the first time that it came."""
+    made: dict[tuple[Any, ...], _Row] = {}
+    for row in found:
+        key = tuple(row[name] for name in ("attempt", "start", "phase"))
+        first = made.setdefault(key, row)
+        if first is not row:
+            first["duration_ns"] += row["duration_ns"]
+    for row in made.values():
+        known = row["duration_ns"] is not None and row["gpus"] is not None
+        row["gpu_s"] = row["duration_ns"] * row["gpus"] / 1e9 if known else None
+    return list(made.values())
+
+
+def _earlier(starts: Sequence[Start], signs: Sequence[int | None]) -> list[_Row]:
+    """A row an attempt before the one of the record. `signs`: the last sign of life before each following one."""
+    found = []
+    for place, start in enumerate(starts):
+        own = phases.lost_phases(start.started_at, signs[place] if place < len(signs) else None)
+        length = own[1].start_ns - own[0].start_ns if own else None
+        began = own[0] if own else Phase(phase="lost", start_ns=_ns(start.started_at))
+        found.append(_row(began, 0) | {"duration_ns": length, "attempt": start.attempt, "use": "lost"})
+    return found
+
+
+def _ns(text: str) -> int:
+    """An ISO 8601 time of milliseconds, UTC ns."""
+    return round(datetime.fromisoformat(text).timestamp() * 1000) * _MS
+
+
+def _of_runs(record: Record, steps: pl.DataFrame) -> list[Phase]:
+    """What a record without phases tells of them; empty where it does not say when the launch was."""
+    if record.started_at is None or record.wall_s is None:
+        return []
+    found = [Phase(phase="launch", start_ns=_ns(record.started_at))]
+    made = [(look, run) for look, run in record.runs.named() if run.started_ns is not None and run.ended_ns is not None]
+    for number, (look, run) in enumerate(made, 1):
+        for name, start_ns in _of_run(look, run, steps):
+            append(found, Phase(phase=name, start_ns=start_ns, look=look, start=number, reason=run.reason))
+        append(found, Phase(phase="record" if number == len(made) else "idle", start_ns=run.ended_ns or 0))
+    append(found, Phase(phase=END, start_ns=_ns(record.started_at) + round(record.wall_s * 1e9)))
+    return found
+
+
+def _of_run(look: str, run: Run, steps: pl.DataFrame) -> list[tuple[str, int]]:
+    """(phase, start) of a run whose record has no phases. The slowest rank decides."""
+    began, ended = run.started_ns or 0, run.ended_ns or 0
+    if look != "timed" or steps.is_empty():
+        return [("unknown", began)]
+    window = warm_up.in_window(steps)
+    found = [("start", began)]
+    for name, part in (("warmup", steps.filter(pl.col("phase") == "warmup")), ("timed", window)):
+        first = part.group_by("rank").agg(pl.col("start_ns").min())["start_ns"].max()
+        if isinstance(first, int):
+            found.append((name, first))
+    last = window["end_ns"].max()
+    found.append(("unknown", last if isinstance(last, int) else began))
+    return [(name, min(max(at, began), ended)) for name, at in found]
+
+
+def _with_traced_steps(found: list[_Row], breakdown: pl.DataFrame) -> list[_Row]:
+    """The rows, with the counted traced steps, of the slowest rank in each, taken out of what is unknown of the run."""
+    of_rank = breakdown.group_by("rank", "step").agg(pl.col("duration_ns").sum())
+    counted = int(of_rank.group_by("step").agg(pl.col("duration_ns").max())["duration_ns"].sum())
+    made = []
+    for row in found:
+        if counted and row["look"] == "traced" and counted <= row["duration_ns"]:
+            made.append(row | {"phase": "traced", "duration_ns": counted, "start_ns": None})
+            row["duration_ns"] -= counted
+        made.append(row)
+    return made

@@ -1,0 +1,53 @@
+"""Where the time went in which a sweep held its GPUs: sums of the table `phases`.
+
+GPU time is that of GPUs, or of ranks on CPUs. An attempt whose end is not known counts nowhere.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analysis.sweep.dataset import Tables
+from analysis.tables.phases import NOT_HELD, USE_OF, USES
+
+KINDS = ("first starts", "repeats", "remedies", "failed points", "lost attempts")
+"""What the time was for, by point: the sweep's own points that are ok, first and further repeats; points that remedies
+added and that are ok; points that are not ok; and, of any point, attempts whose result was not kept."""
+_ORDER = pl.col("use").replace_strict({use: place for place, use in enumerate(USES)}, return_dtype=pl.Int64)
+
+
+def held(tables: Tables) -> pl.DataFrame:
+    """The rows of `phases` in which GPUs were held and whose length is known."""
+    return tables["phases"].filter(pl.col("use") != NOT_HELD, pl.col("gpu_s").is_not_null())
+
+
+def by_use(tables: Tables) -> pl.DataFrame:
+    """use, gpu_s and its share of all held GPU time, in the order of USES; without what took no time."""
+    sums = held(tables).group_by("use").agg(pl.col("gpu_s").sum()).filter(pl.col("gpu_s") > 0)
+    return sums.with_columns(share=pl.col("gpu_s") / pl.col("gpu_s").sum()).sort(_ORDER)
+
+
+def by_kind(tables: Tables) -> pl.DataFrame:
+    """kind (of KINDS), points (how many had such time), use and gpu_s, in the order of both. Of points that failed, the
+    uses are those of their phases, so that one sees how far they came."""
+    about = tables["points"].select("point_id", "status", "round", "repeat")
+    kind = (
+        pl.when(pl.col("use") == "lost")
+        .then(pl.lit("lost attempts"))
+        .when(pl.col("status") != "ok")
+        .then(pl.lit("failed points"))
+        .when(pl.col("round").is_not_null())
+        .then(pl.lit("remedies"))
+        .when(pl.col("repeat") > 0)
+        .then(pl.lit("repeats"))
+        .otherwise(pl.lit("first starts"))
+    )
+    came_to = pl.col("phase").replace_strict(USE_OF, default="unknown")
+    rows = held(tables).join(about, on="point_id", how="left").with_columns(kind=kind)
+    rows = rows.with_columns(
+        use=pl.when(pl.col("kind") == "failed points").then(came_to).otherwise("use"),
+        points=pl.col("point_id").n_unique().over("kind"),
+    )
+    sums = rows.group_by("kind", "points", "use").agg(pl.col("gpu_s").sum()).filter(pl.col("gpu_s") > 0)
+    place = pl.col("kind").replace_strict({kind: n for n, kind in enumerate(KINDS)}, return_dtype=pl.Int64)
+    return sums.sort(place, _ORDER)
