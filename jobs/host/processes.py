@@ -23,10 +23,10 @@ def end_on_sigterm(stop: threading.Event) -> None:
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=stop.set).start())
 
 
-def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    """Signal a process that was started with start_new_session, and all that it started."""
+def signal_group(leader: int, number: int) -> None:
+    """Signal a process that leads a session, and all that it started."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+        os.killpg(leader, number)
 
 
 def out_of_memory_kills() -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from jobs.launch import tenants, watchdog
+from jobs.launch.starts import Servers
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.record import phases
@@ -63,6 +64,7 @@ class Attempt:
     point: Point
     limits: watchdog.Limits
     stopped: Callable[[], bool]
+    servers: Servers
     alert: Alert = field(default_factory=Alert)
     gpu_metrics: bool = True
     phases: list[Phase] = field(default_factory=list)
@@ -112,7 +114,7 @@ class Attempt:
             try:
                 limits = bound_by_allocation(self.limits)
                 with tenants.beside(run_folder, order, limits, self.stopped) as variables:
-                    outcome = watchdog.Ranks(run_folder, order, limits, variables).watch(self.stopped)
+                    outcome = watchdog.Ranks(run_folder, order, limits, variables, self.servers).watch(self.stopped)
             except tenants.TenantError as error:
                 return error.outcome
             except OSError as error:

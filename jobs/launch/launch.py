@@ -28,6 +28,7 @@ import msgspec
 from jobs.host import facts, gpus
 from jobs.launch import batch_search, control, held, watchdog
 from jobs.launch.attempt import SKIPPED, Attempt, RunEnd, clear
+from jobs.launch.starts import Servers
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.record.failures import is_disk_full
@@ -179,7 +180,12 @@ def run_all(attempt: Attempt) -> Measurement:
 
 
 def launch(
-    folder: Path, job: Job, limits: watchdog.Limits, stopped: Callable[[], bool], alert: Alert | None = None
+    folder: Path,
+    job: Job,
+    limits: watchdog.Limits,
+    stopped: Callable[[], bool],
+    servers: Servers,
+    alert: Alert | None = None,
 ) -> Record:
     """Run the point and return its record."""
     point, started_at, begin = job.point(), utc_now(), time.monotonic()
@@ -188,7 +194,7 @@ def launch(
     write_json(folder / "point.json", job)
     if point.device != "cpu":  # torch, which the record asks; imported while the ranks run, it holds nobody up
         threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
-    measured = run_all(Attempt(folder, number, point, limits, stopped, alert or Alert(), phases=phases))
+    measured = run_all(Attempt(folder, number, point, limits, stopped, servers, alert or Alert(), phases=phases))
     append(phases, Phase(phase="record", start_ns=time.time_ns()))
     cuda, (available, nvml_why) = uses_cuda(point), gpus.probe()
     choice, timed, traced = measured.choice, measured.ends["timed"].run, measured.ends["traced"].run
@@ -226,6 +232,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sweep", type=Path, required=True, help="sweep.json, which holds the points of these folders")
     parser.add_argument("--stall-s", type=float, default=300.0)
     parser.add_argument("--timeout-s", type=float, default=3600.0)
+    parser.add_argument("--new-pythons", action="store_true", help="start each rank as a new Python, not as a fork")
     return parser.parse_args()
 
 
@@ -241,8 +248,10 @@ def main() -> int:
     except (FormatError, LookupError) as error:
         print(f"{args.sweep}: {error}" if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
+    limits = watchdog.Limits(args.stall_s, args.timeout_s)
     try:
-        return measure_block(block, watchdog.Limits(args.stall_s, args.timeout_s), lambda: bool(signals), listed.alert)
+        with Servers(fork=not args.new_pythons) as servers:
+            return measure_block(block, limits, lambda: bool(signals), servers, listed.alert)
     except OSError as error:
         if not is_disk_full(error):
             raise
@@ -251,12 +260,16 @@ def main() -> int:
 
 
 def measure_block(
-    block: Sequence[tuple[Path, Job]], limits: watchdog.Limits, stopped: Callable[[], bool], alert: Alert | None
+    block: Sequence[tuple[Path, Job]],
+    limits: watchdog.Limits,
+    stopped: Callable[[], bool],
+    servers: Servers,
+    alert: Alert | None,
 ) -> int:
     """Measure points one after the other and write their records, the first one's last. Returns the exit status."""
     records = []
     for folder, job in block:
-        record = measure(folder, job, limits, stopped, alert)
+        record = measure(folder, job, limits, stopped, servers, alert)
         print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip(), flush=True)
         if record.status == "cancelled":
             return 130
@@ -267,7 +280,12 @@ def measure_block(
 
 
 def measure(
-    folder: Path, job: Job, limits: watchdog.Limits, stopped: Callable[[], bool], alert: Alert | None
+    folder: Path,
+    job: Job,
+    limits: watchdog.Limits,
+    stopped: Callable[[], bool],
+    servers: Servers,
+    alert: Alert | None,
 ) -> Record:
     """The point's record, measured now unless it is already."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -276,7 +294,7 @@ def measure(
         fcntl.flock(lock, fcntl.LOCK_EX)
         record = measured_record(folder)
         if record is None:
-            record = launch(folder, job, limits, stopped, alert)
+            record = launch(folder, job, limits, stopped, servers, alert)
             if record.status == "ok":
                 write_record(folder / MEASURED, record)
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)

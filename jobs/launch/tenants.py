@@ -53,7 +53,7 @@ def beside(
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             ends.callback(shutil.rmtree, folder, ignore_errors=True)
-            others.append(watchdog.Ranks(RunFolder(folder), own, limits, variables, local=True))
+            others.append(watchdog.Ranks(RunFolder(folder), own, limits, variables, None))
             ends.callback(others[-1].end)
         for ranks in others:
             settle_in(ranks, stopped)

@@ -7,13 +7,13 @@ import re
 import shlex
 import signal
 import socket
-import subprocess
 import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobs.host import gpus
+from jobs.launch.starts import Fresh, Servers, Started
 from jobs.point.point import Point
 from jobs.record.failures import Reason
 from jobs.record.folder import RunFolder
@@ -98,7 +98,7 @@ def commands(run_folder: RunFolder, point: Point, local: bool = False) -> list[t
     module = "jobs.rank.node_launcher" if point.has_node_launcher else "jobs.rank.supervisor"
     started = [*allocation.python(), "-m", module, str(run_folder.path)]
     if allocation.inside() and not local:
-        return [(allocation.srun(point, started), {})]
+        return [(allocation.srun(point, started, 1 if point.has_node_launcher else point.processes_per_node), {})]
     number = 1 if point.has_node_launcher else point.processes
     return [(started, {"RANK": str(n), "LOCAL_RANK": str(n)}) for n in range(number)]
 
@@ -174,43 +174,41 @@ def blame(run_folder: RunFolder, end: RankExit, *, script: bool = False) -> Outc
     return Outcome("rank_exit", message, failure)
 
 
+def needs_new_python(order: Order) -> bool:
+    """Whether a run's ranks cannot be forked: nsys and others' scripts begin with a program of their own."""
+    return order.tracer == "nsys" or order.point().workload == "command"
+
+
 class Ranks:
-    """The started ranks of a run. `variables`: for their environment; `local`: on this node, outside of Slurm's
-    steps."""
+    """The started ranks of a run. `variables`: for their environment; `servers`: to fork them from; None: each is a new
+    Python on this node, outside of Slurm's steps."""
 
     def __init__(
-        self, run_folder: RunFolder, order: Order, limits: Limits, variables: dict[str, str], local: bool = False
+        self, run_folder: RunFolder, order: Order, limits: Limits, variables: dict[str, str], servers: Servers | None
     ) -> None:
         self.run_folder, self.point, self.limits = run_folder, order.point(), limits
         order.write(run_folder)
-        shared = {**rank_environment(self.point), **variables}
-        with run_folder.log.open("ab") as log:
-            self.processes = [
-                subprocess.Popen(cmd, env={**shared, **env}, stderr=log)
-                for cmd, env in commands(run_folder, self.point, local)
-            ]
+        environment = {**rank_environment(self.point), **variables}
+        self.processes: Started
+        if servers is None or not servers.fork or needs_new_python(order):
+            if servers is not None:
+                servers.close()  # Slurm has no CPUs for another step beside theirs
+            self.processes = Fresh(run_folder, commands(run_folder, self.point, servers is None), environment)
+        else:
+            self.processes = servers.begin(run_folder, self.point, environment)
         self.started = time.time()
-
-    def alive(self) -> bool:
-        return any(p.poll() is None for p in self.processes)
-
-    def send(self, number: int) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(number)
 
     def end(self) -> None:
         """Ask the ranks for their stacks, then end them. Scripts write theirs by themselves (jobs/hook/install.py)."""
         if self.point.workload != "command":
-            self.send(signal.SIGUSR1)
+            self.processes.send(signal.SIGUSR1)
             time.sleep(0.5)
-        self.send(signal.SIGTERM)
+        self.processes.send(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
-        while self.alive() and time.monotonic() < deadline:
+        while self.processes.alive() and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        self.send(signal.SIGKILL)
-        for process in self.processes:
-            process.wait()
+        self.processes.send(signal.SIGKILL)
+        self.processes.wait()
 
     def ended_badly(self, stopped: Callable[[], bool]) -> Outcome | None:
         """The outcome where a rank has failed, or was stopped by somebody who stops the job."""
@@ -231,8 +229,7 @@ class Ranks:
         while True:
             outcome = self.ended_badly(stopped)
             if outcome is None and len(exits(self.run_folder, self.point)) == self.point.processes:
-                for process in self.processes:
-                    process.wait()
+                self.processes.wait()
                 return Outcome()
             outcome = outcome or self.trouble(stopped)
             if outcome.reason:
@@ -259,7 +256,7 @@ class Ranks:
             return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s")
         if now - max(self.started, last_move(self.run_folder)) > self.limits.stall_s:
             return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s: {self.places()}")
-        if not self.alive() and len(exits(self.run_folder, self.point)) < self.point.processes:
+        if not self.processes.alive() and len(exits(self.run_folder, self.point)) < self.point.processes:
             said = last_line(self.run_folder.log.read_text(errors="replace"))
             return Outcome("launch_failed", f"ranks ended without saying how; the last line of their log: {said}")
         return Outcome()

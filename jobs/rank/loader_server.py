@@ -2,18 +2,52 @@
 
 Python starts such a server with the first worker, and empty: each worker would then import torch for itself, and where
 the data set is too large for a pipe to hold, one after another (3 s each). Started at once, with torch in it, it is
-ready by the time the rank has imported torch too, and its workers have nothing left to import.
+ready by the time the rank has imported torch too, and its workers have nothing left to import. Of a rank that was
+forked from a process with all imports (jobs/rank/server.py) it is a fork, too.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from multiprocessing import forkserver
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, util
+
+from jobs.host import start as processes
 
 PRELOADED = ["numpy", "torch", "torch.utils.data._utils.worker", "PIL.Image", "jobs.workloads.images.datasets"]
 
 
 def start() -> None:
     """Start it, and go on; to be called before this process has threads of its own or a GPU."""
-    multiprocessing.set_forkserver_preload(PRELOADED)
-    forkserver.ensure_running()
+    if not processes.is_preloaded:
+        multiprocessing.set_forkserver_preload(PRELOADED)
+        forkserver.ensure_running()
+        return
+    with forks():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def forks() -> Iterator[None]:
+    """Where multiprocessing would start a Python for its server, or for what tracks its resources, it forks this one."""
+
+    def fork(_: str, arguments: Sequence[str], kept: Sequence[int]) -> int:
+        code = str(arguments[-1])  # what it has `python -c` run
+
+        def run() -> None:
+            for name in os.listdir("/proc/self/fd"):
+                # The server ends when nobody holds the other ends of its pipes.
+                if int(name) > 2 and int(name) not in kept:
+                    with suppress(OSError):
+                        os.close(int(name))
+            exec(code, {})
+
+        return processes.Forked(run).pid
+
+    usual, util.spawnv_passfds = util.spawnv_passfds, fork  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        util.spawnv_passfds = usual  # type: ignore[attr-defined]

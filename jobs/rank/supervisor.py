@@ -1,6 +1,6 @@
 """Supervises one rank: starts its worker (under nsys when asked), and writes how it ended, however it ended.
 
-Started by jobs/launch/launch.py, as a local process or as a task of srun, so that both leave the same evidence:
+A fork of a node's server (jobs/rank/server.py), or, where the rank needs a new Python, started by itself:
 
     python -m jobs.rank.supervisor POINT/timed
 
@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from jobs.host import facts, gpus
+from jobs.host import facts, gpus, start
 from jobs.host.processes import die_with_parent, out_of_memory_kills, signal_group
 from jobs.rank import script
 from jobs.record.folder import RunFolder
@@ -74,10 +74,10 @@ def main() -> int:
     if own_script:
         script.first_sign(run_folder, rank)
         try:
-            start = script.prepare(run_folder, point, rank)
+            prepared = script.prepare(run_folder, point, rank)
         except script.ConfigError as error:
             return refuse(run_folder, rank, str(error))
-        command, env, workdir = start.command, start.environment, start.workdir
+        command, env, workdir = prepared.command, prepared.environment, prepared.workdir
     under_nsys = order.tracer == "nsys" and rank in order.traced_ranks
     owner = uuid.uuid4().hex
     if under_nsys:
@@ -91,9 +91,12 @@ def main() -> int:
     began = time.time_ns()
     try:
         with run_folder.rank_file(rank, "log").open("ab") as log:
-            worker = subprocess.Popen(
-                command, env=env, cwd=workdir, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            if own_script or under_nsys:
+                worker: start.Process = subprocess.Popen(
+                    command, env=env, cwd=workdir, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                )
+            else:
+                worker = start.start("jobs.rank.worker", [str(run_folder.path)], env, log)
     except OSError as error:
         if samplers is not None:
             samplers.end()
@@ -105,12 +108,12 @@ def main() -> int:
         if under_nsys and number == signal.SIGUSR1:
             nsys.ask_for_stacks(owner)
         else:
-            signal_group(worker, number)
+            signal_group(worker.pid, number)
             if own_script and number == signal.SIGTERM:
                 signal.alarm(PATIENCE_S)  # a script may not heed it
 
     def kill(*_: Any) -> None:
-        signal_group(worker, signal.SIGKILL)
+        signal_group(worker.pid, signal.SIGKILL)
 
     signal.signal(signal.SIGALRM, kill)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -123,14 +126,14 @@ def main() -> int:
     signal.alarm(0)
     if code and not was_stopped(received):
         time.sleep(STOP_SKEW_S)
-    signal_group(worker, signal.SIGKILL)  # loader workers, or what nsys left
+    signal_group(worker.pid, signal.SIGKILL)  # loader workers, or what nsys left
     if under_nsys and (code or received):
         nsys.end(owner)
     if code > 128 and under_nsys:  # as a shell says it
         code = 128 - code
     if own_script:
         script.conclude(run_folder, rank, code, Window(start_ns=began, end_ns=ended))
-        shutil.rmtree(start.out, ignore_errors=True)
+        shutil.rmtree(prepared.out, ignore_errors=True)
     write_json(
         run_folder.rank_file(rank, "exit.json"),
         RankExit(

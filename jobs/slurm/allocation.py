@@ -68,10 +68,9 @@ def python() -> list[str]:
     return shlex.split(os.environ.get("NIGHTSWEEP_PYTHON", "")) or [sys.executable]
 
 
-def srun(point: Point, command: list[str]) -> list[str]:
-    """srun over all ranks, or over their launchers. Every number is given: what srun takes from the environment differs
-    between versions."""
-    tasks = 1 if point.has_node_launcher else point.processes_per_node
+def srun(point: Point, command: list[str], tasks: int) -> list[str]:
+    """srun of so many tasks on each of a point's nodes. Every number is given: what srun takes from the environment
+    differs between versions."""
     shape = [f"--nodes={point.nodes}", f"--ntasks={point.nodes * tasks}", f"--ntasks-per-node={tasks}"]
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")
     if cpus:  # not inherited since Slurm 22.05; a launcher has those of all ranks that it starts

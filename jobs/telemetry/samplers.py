@@ -8,9 +8,8 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 
-from jobs.host import gpus
+from jobs.host import gpus, start
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import write_json
 from jobs.record.launch_files import SamplerProcesses
@@ -28,23 +27,23 @@ class Started:
         modules = ["jobs.telemetry.host_sampler"] if order.samplers else []
         if modules and order.point().nvml_hz > 0 and gpus.probe()[0]:
             modules.append("jobs.telemetry.gpu.sampler")
-        commands = [[sys.executable, "-m", module, str(run_folder.path)] for module in modules]
         # numpy's and Arrow's pools of threads would cost more than the sampling
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self.processes = [subprocess.Popen(command, env=env, start_new_session=True) for command in commands]
-        write_json(run_folder.samplers(socket.gethostname()), SamplerProcesses(pids=[p.pid for p in self.processes]))
+        self.processes = {module: start.start(module, [str(run_folder.path)], env) for module in modules}
+        pids = [process.pid for process in self.processes.values()]
+        write_json(run_folder.samplers(socket.gethostname()), SamplerProcesses(pids=pids))
 
     def end(self) -> None:
         """Let them write what they have, and go; tell of one that did not last so long."""
         host = socket.gethostname()
-        for process in self.processes:
+        for module, process in self.processes.items():
             if process.poll() is not None:
-                text = f"`{' '.join(map(str, process.args[1:3]))}` ended by itself with {process.returncode}"  # type: ignore[index]
+                text = f"`-m {module}` ended by itself with {process.returncode}"
                 Events(self.run_folder.events(host), host).add("sampler_lost", text)
-        for process in self.processes:
+        for process in self.processes.values():
             process.terminate()
             process.send_signal(signal.SIGCONT)  # one that is held still would not hear it
-        for process in self.processes:
+        for process in self.processes.values():
             try:
                 process.wait(END_S)
             except subprocess.TimeoutExpired:

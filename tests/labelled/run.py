@@ -33,6 +33,7 @@ from msgspec import structs
 from jobs.host.facts import ROOT
 from jobs.launch import launch, watchdog
 from jobs.launch.attempt import SKIPPED, Attempt, RunEnd
+from jobs.launch.starts import Servers
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.record.json_files import read_json, write_json
@@ -100,7 +101,7 @@ def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: f
             return export(*args, **options)
 
         nsys.export = after_the_turn
-        record = launch.launch(folder, point, watchdog.Limits(limit_s, limit_s), lambda: False)
+        record = launch.launch(folder, point, watchdog.Limits(limit_s, limit_s), lambda: False, Servers(fork=False))
     failed = [run for _, run in record.runs.named() if run.status == "failed"]
     first, status = (failed[0], "failed") if failed else (RankRun(), "ok")
     record = structs.replace(record, status=status, reason=first.reason, message=first.message)

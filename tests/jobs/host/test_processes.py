@@ -32,7 +32,7 @@ def test_one_process_drives_all_gpus_of_dp(monkeypatch):
     assert (point.processes, point.world_size, point.gpus_per_node()) == (1, 4, 4)
     assert 0 in point.traced_ranks()
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    told = allocation.srun(point, ["x"])
+    told = allocation.srun(point, ["x"], point.processes_per_node)
     assert "--ntasks=1" in told and "--ntasks-per-node=1" in told
     assert watchdog.rank_environment(point)["WORLD_SIZE"] == "1"
 

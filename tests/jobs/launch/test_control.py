@@ -9,6 +9,7 @@ import pytest
 from analysis.metrics.points import cost
 from jobs.launch import control, launch, watchdog
 from jobs.launch.attempt import Attempt, RunEnd
+from jobs.launch.starts import Servers
 from jobs.point import plan
 from jobs.point.plan import Block
 from jobs.point.point import complete
@@ -33,7 +34,8 @@ def measure(tmp_path, point):
     folder = tmp_path / "points" / point.id
     folder.mkdir(parents=True, exist_ok=True)
     job = Job(sweep="t", point_id=point.id, settings=point.settings())
-    return launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False), folder
+    with Servers() as servers:
+        return launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False, servers), folder
 
 
 def lines(path):

@@ -13,6 +13,7 @@ import torch
 
 from jobs.launch import batch_search, tenants, watchdog
 from jobs.launch.attempt import Attempt, RunEnd
+from jobs.launch.starts import Servers
 from jobs.point.point import complete
 from jobs.rank import worker
 from jobs.record.failures import TOO_FEW, reason_of
@@ -149,7 +150,7 @@ def searching(tmp_path, monkeypatch, outcome_of):
         return RunEnd(Run(status="failed" if reason else "ok", reason=reason, message=message))
 
     monkeypatch.setattr(Attempt, "run", run)
-    return batch_search.search(Attempt(tmp_path, 1, complete(settings), watchdog.Limits(9, 9), lambda: False))
+    return batch_search.search(Attempt(tmp_path, 1, complete(settings), watchdog.Limits(9, 9), lambda: False, Servers()))
 
 
 @pytest.mark.parametrize("end", [("gpu_out_of_memory", "rank 0: no"), ("rank_exception", f"rank 0: {TOO_FEW}")])

@@ -14,6 +14,7 @@ import pytest
 
 from jobs.launch import launch, watchdog
 from jobs.launch.attempt import Attempt, RunEnd
+from jobs.launch.starts import Servers
 from jobs.record.folder import RunFolder
 from jobs.record.launch_files import Job
 from jobs.record.record import Run
@@ -26,7 +27,8 @@ def measure(tmp_path, point):
     folder = tmp_path / "points" / point.id
     folder.mkdir(parents=True)
     job = Job(sweep="t", point_id=point.id, settings=point.settings())
-    return launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False), folder
+    with Servers() as servers:
+        return launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False, servers), folder
 
 
 def test_ranks_are_told_that_gpu_metrics_cannot_be_had(tmp_path, monkeypatch):
@@ -134,7 +136,7 @@ def test_a_look_that_was_stopped_under_nsys_is_not_taken_up_by_kineto(tmp_path, 
         return RunEnd(Run(status="failed", reason="interrupted", message="asked to stop"))
 
     monkeypatch.setattr(Attempt, "run", stopped)
-    attempt = Attempt(tmp_path, 1, nano(), watchdog.Limits(1, 1), lambda: True)
+    attempt = Attempt(tmp_path, 1, nano(), watchdog.Limits(1, 1), lambda: True, Servers())
     launch.run_traced(attempt, launch.Choice("nsys", "a stand-in"))
     assert ran == [("traced", "nsys")]
 

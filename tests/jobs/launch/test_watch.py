@@ -65,7 +65,7 @@ def test_srun_is_told_every_number(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
     point = complete({"workload": "image", "model": "mobilenet_v2", "nodes": 2, "ranks_per_node": 4})
-    command = allocation.srun(point, ["python"])
+    command = allocation.srun(point, ["python"], point.processes_per_node)
     wanted = {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6", "--kill-on-bad-exit=0"}
     assert wanted <= set(command)
     assert watchdog.threads(point) == 6

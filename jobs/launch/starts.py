@@ -1,0 +1,162 @@
+"""How the processes of ranks come to be: forked from a server on each node (jobs/rank/server.py), which lasts from point
+to point, or each a new Python, where a rank needs one.
+
+Both are started by srun in an allocation, else on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from jobs.point.point import Point
+from jobs.rank.request import Request
+from jobs.record.folder import RunFolder
+from jobs.slurm import allocation
+
+POLL_S = 0.05
+END_S = 20.0
+"""For a server whose ranks have been killed."""
+OF_ONE_START = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+"""Variables that nothing reads before a rank joins the others; all else a library may read when it is loaded."""
+
+
+class Started(Protocol):
+    """The processes of one start."""
+
+    def alive(self) -> bool: ...
+
+    def send(self, number: int) -> None: ...
+
+    def wait(self) -> None:
+        """Until all have ended."""
+
+
+class Fresh:
+    """Each a new Python. `commands`: with the variables of each."""
+
+    def __init__(
+        self, run_folder: RunFolder, commands: Sequence[tuple[list[str], dict[str, str]]], environment: dict[str, str]
+    ) -> None:
+        with run_folder.log.open("ab") as log:
+            self.processes = [
+                subprocess.Popen(command, env={**environment, **own}, stderr=log) for command, own in commands
+            ]
+
+    def alive(self) -> bool:
+        return any(process.poll() is None for process in self.processes)
+
+    def send(self, number: int) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def wait(self) -> None:
+        for process in self.processes:
+            process.wait()
+
+
+class Forked:
+    """Ranks that the servers of the nodes have forked."""
+
+    def __init__(self, servers: Servers, run_folder: RunFolder, nodes: int) -> None:
+        self.servers, self.run_folder, self.nodes = servers, run_folder, nodes
+
+    def alive(self) -> bool:
+        heard = self.servers.listen(self.run_folder)
+        return heard < self.nodes and self.servers.running()
+
+    def send(self, number: int) -> None:
+        self.servers.ask(Request(signal=number))
+
+    def wait(self) -> None:
+        while self.alive():
+            time.sleep(POLL_S)
+        self.servers.listen(self.run_folder)
+
+
+class Servers:
+    """The servers of a launcher, one a node: started with the first ranks that are forked, and again where their
+    variables or nodes are not those that ranks need. `fork`: false: ranks are new Pythons."""
+
+    def __init__(self, *, fork: bool = True) -> None:
+        self.fork = fork
+        self.process: subprocess.Popen[bytes] | None = None
+        self.given: tuple[int, dict[str, str]] | None = None
+        self.ended = 0
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def begin(self, run_folder: RunFolder, point: Point, environment: Mapping[str, str]) -> Forked:
+        """Fork a point's ranks."""
+        lasting = {name: value for name, value in environment.items() if name not in OF_ONE_START}
+        if not self.running() or self.given != (point.nodes, lasting):
+            self.close()
+            self._start(point, lasting)
+        self.ended = 0
+        own = {name: value for name, value in environment.items() if name in OF_ONE_START}
+        self.ask(Request(folder=str(run_folder.path.absolute()), ranks=point.processes_per_node, environment=own))
+        return Forked(self, run_folder, point.nodes)
+
+    def _start(self, point: Point, environment: dict[str, str]) -> None:
+        command = [*allocation.python(), "-m", "jobs.rank.server"]
+        if allocation.inside():
+            command = allocation.srun(point, command, tasks=1)
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
+        )
+        assert self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self.given, self.told = (point.nodes, environment), 0
+
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def ask(self, request: Request) -> None:
+        """Hand a request to all servers; lost where they have ended."""
+        assert self.process is not None and self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(msgspec.json.encode(request) + b"\n")
+            self.process.stdin.flush()
+
+    def listen(self, run_folder: RunFolder) -> int:
+        """On how many nodes all ranks of the start have ended. What servers and srun print goes to the run's log."""
+        assert self.process is not None and self.process.stdout is not None
+        with suppress(BlockingIOError):
+            self.ended += (self.process.stdout.read() or b"").count(b"ended ")
+        size = os.fstat(self.log.fileno()).st_size
+        if size > self.told:
+            text = os.pread(self.log.fileno(), size - self.told, self.told)
+            self.told = size
+            with run_folder.log.open("ab") as sink:
+                sink.write(text)
+        return self.ended
+
+    def close(self) -> None:
+        """End the servers, and what ranks of theirs still run."""
+        if self.process is None:
+            return
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+        self.process = None

@@ -1,0 +1,154 @@
+"""The process of a node that ranks are forked from, so that what they import is imported once for all starts:
+
+    python -m jobs.rank.server
+
+It has no GPU and no threads; each rank is a process of its own, with its own CUDA. Of its standard input, which srun
+hands to the servers of all nodes alike, every line is a Request. On its standard output it says `ready`, and `ended
+NODE`, when all ranks of a start on this node have ended. With the end of its input, or on SIGTERM, it ends, once its
+ranks have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jobs.host import start
+from jobs.host.processes import die_with_parent
+from jobs.rank.request import Request
+
+MODULES = (
+    "torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.profiler",
+    "torch.utils.flop_counter", "transformers.modeling_utils", "jobs.rank.supervisor", "jobs.rank.worker",
+    "jobs.rank.loop", "jobs.rank.loader", "jobs.rank.flops", "jobs.strategies.make", "jobs.telemetry.host_sampler",
+    "jobs.telemetry.gpu.sampler", "jobs.telemetry.sampler_hold", "jobs.telemetry.trace.tracers",
+    "jobs.workloads.image", "jobs.workloads.llm.workload",
+)  # fmt: skip
+"""What ranks import, but for DeepSpeed and torchao, which begin CUDA."""
+PER_RANK = ("torchao",)
+"""Imported by libraries where it is there, though not needed: not to be found while the server imports."""
+
+
+def preload() -> str | None:
+    """Import what ranks need. Returns why ranks cannot be forked from this process; None where they can."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else to ask whether there are GPUs begins CUDA
+    for name in PER_RANK:
+        sys.modules[name] = None  # type: ignore[assignment]
+    for name in MODULES:
+        importlib.import_module(name)
+    for name in PER_RANK:
+        del sys.modules[name]
+    gc.collect()
+    gc.freeze()  # so that collections in ranks write to no page of this process's
+    return "CUDA began while modules were imported" if holds_gpu() else None
+
+
+def holds_gpu() -> bool:
+    """Whether CUDA has begun in this process: nothing else opens this device."""
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # one of them is that of this listing
+            if path.readlink().name == "nvidia-uvm":
+                return True
+    return False
+
+
+class Server:
+    """Starts, signals and reaps the supervisors of one start after the other. `answers`: takes a line for each end."""
+
+    def __init__(self, answers: int) -> None:
+        self.answers, self.ranks = answers, list[start.Forked]()
+        self.node = int(os.environ.get("SLURM_NODEID", "0"))
+
+    def handle(self, request: Request) -> None:
+        if request.folder:
+            self.ranks = [self.supervisor(request, local) for local in range(request.ranks)]
+        for rank in self.ranks if request.signal else []:
+            rank.send_signal(request.signal)
+
+    def supervisor(self, request: Request, local: int) -> start.Forked:
+        """A rank's supervisor, forked."""
+        number = self.node * request.ranks + local
+        given = {**request.environment, "RANK": str(number), "LOCAL_RANK": str(local)}
+
+        def run() -> int:
+            from jobs.rank import supervisor
+
+            os.close(self.answers)
+            os.environ.update(given)
+            sys.argv = ["jobs.rank.supervisor", request.folder]
+            return supervisor.main()
+
+        return start.Forked(run)
+
+    def reap(self) -> None:
+        """Say so where the last rank of a start has ended."""
+        if self.ranks and all([rank.poll() is not None for rank in self.ranks]):
+            self.ranks = []
+            self.say(f"ended {self.node}")
+
+    def say(self, line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.answers, f"{line}\n".encode())
+
+    def send(self, number: int) -> None:
+        for rank in self.ranks:
+            rank.send_signal(number)
+
+
+def serve(server: Server, woken: int) -> None:
+    """Requests and the ends of ranks, until both are over. `woken`: is written to when a signal comes."""
+    waiting, open_ = b"", True
+    while open_ or server.ranks:
+        ready, _, _ = select.select([woken, *([0] if open_ else [])], [], [])
+        if woken in ready and signal.SIGTERM in os.read(woken, 4096):
+            server.send(signal.SIGTERM)
+            open_ = False
+        elif 0 in ready:
+            given = os.read(0, 65536)
+            *lines, waiting = (waiting + given).split(b"\n")
+            for line in lines:
+                server.handle(msgspec.json.decode(line, type=Request))
+            if not given:
+                server.send(signal.SIGTERM)
+                open_ = False
+        server.reap()
+
+
+def main() -> int:
+    die_with_parent(signal.SIGTERM)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what ranks print is the run's log
+    why = preload()
+    server = Server(answers)
+    if why:
+        server.say(f"refuses {why}")
+        return 1
+    start.is_preloaded = True
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wake)
+
+    def note(*_: Any) -> None:
+        """The wake-up tells."""
+
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, note)
+    signal.signal(signal.SIGINT, note)  # a terminal's goes to supervisors as well, and the launcher decides
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    server.say("ready")
+    serve(server, woken)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
