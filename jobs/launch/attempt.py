@@ -111,6 +111,7 @@ class Attempt:
         for pause in (*RETRY_S, None):
             shutil.rmtree(run_folder.path, ignore_errors=True)
             run_folder.path.mkdir(parents=True)
+            forks = self.servers.fork
             try:
                 limits = bound_by_allocation(self.limits)
                 with tenants.beside(run_folder, order, limits, self.stopped) as variables:
@@ -119,6 +120,8 @@ class Attempt:
                 return error.outcome
             except OSError as error:
                 return watchdog.Outcome("launch_failed", str(error))
+            if forks and not self.servers.fork and not self.stopped():
+                continue  # as new Pythons
             if pause is None or not is_passing(outcome, run_folder):
                 break
             time.sleep(pause)

@@ -85,7 +85,8 @@ class Forked:
 
 class Servers:
     """The servers of a launcher, one a node: started with the first ranks that are forked, and again where their
-    variables or nodes are not those that ranks need. `fork`: false: ranks are new Pythons."""
+    variables or nodes are not those that ranks need. `fork`: false: ranks are new Pythons, as where no rank can be
+    forked here."""
 
     def __init__(self, *, fork: bool = True) -> None:
         self.fork = fork
@@ -120,7 +121,7 @@ class Servers:
         )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
-        self.given, self.told = (point.nodes, environment), 0
+        self.given, self.told, self.is_ready = (point.nodes, environment), 0, False
 
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
@@ -135,8 +136,11 @@ class Servers:
     def listen(self, run_folder: RunFolder) -> int:
         """On how many nodes all ranks of the start have ended. What servers and srun print goes to the run's log."""
         assert self.process is not None and self.process.stdout is not None
-        with suppress(BlockingIOError):
-            self.ended += (self.process.stdout.read() or b"").count(b"ended ")
+        over = not self.running()
+        said = self.process.stdout.read() or b""
+        self.is_ready = self.is_ready or b"ready" in said
+        self.fork = self.fork and (self.is_ready or not over)
+        self.ended += said.count(b"ended ")
         size = os.fstat(self.log.fileno()).st_size
         if size > self.told:
             text = os.pread(self.log.fileno(), size - self.told, self.told)

@@ -5,7 +5,7 @@
 It has no GPU and no threads; each rank is a process of its own, with its own CUDA. Of its standard input, which srun
 hands to the servers of all nodes alike, every line is a Request. On its standard output it says `ready`, and `ended
 NODE`, when all ranks of a start on this node have ended. With the end of its input, or on SIGTERM, it ends, once its
-ranks have.
+ranks have. It ends without `ready` where no rank can be forked from it.
 """
 
 from __future__ import annotations
@@ -127,10 +127,9 @@ def main() -> int:
     die_with_parent(signal.SIGTERM)
     answers = os.dup(1)
     os.dup2(2, 1)  # what ranks print is the run's log
-    why = preload()
     server = Server(answers)
-    if why:
-        server.say(f"refuses {why}")
+    if why := preload():
+        print(f"no rank can be forked: {why}", flush=True)
         return 1
     start.is_preloaded = True
     woken, wake = os.pipe()

@@ -1,0 +1,136 @@
+"""Ranks that are forked from a node's server, beside ranks that are new Pythons."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jobs.launch import watchdog
+from jobs.launch.starts import Servers
+from jobs.point import plan
+from jobs.point.point import complete
+from jobs.rank import server
+from jobs.record.folder import RunFolder
+from jobs.sweep.order import Order
+
+NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 2, "device": "cpu", "timed_steps": 3,
+        "warmup_steps": 1, "traced_steps": 0}  # fmt: skip
+IMAGE = {"workload": "image", "model": "mobilenet_v2", "image_size": 32, "micro_batch": 4, "loader_workers": 2,
+         "device": "cpu", "timed_steps": 3, "warmup_steps": 1, "traced_steps": 0}  # fmt: skip
+
+
+def run(servers, folder, **settings):
+    """Start the ranks of a point and watch them to their end; the outcome, and the processes."""
+    point = complete(settings)
+    folder.mkdir()
+    order = Order(settings=point.settings(), blocks=plan.timed_blocks(point))
+    ranks = watchdog.Ranks(RunFolder(folder), order, watchdog.Limits(60, 120), {}, servers)
+    return ranks.watch(lambda: False), ranks.processes
+
+
+def losses(folder, rank=0):
+    return [json.loads(line)["loss"] for line in (folder / f"steps-r{rank}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory):
+    """Folders of starts that were forked from one server, one after the other; whether it was the same."""
+    folder, pids = tmp_path_factory.mktemp("forked"), []
+    with Servers() as servers:
+        bad = NANO | {"fault": "exception@rank0:step2"}
+        for name, settings in (("nano", NANO), ("image", IMAGE), ("again", NANO), ("bad", bad), ("last", NANO)):
+            outcome, _ = run(servers, folder / name, **settings)
+            assert outcome.reason == ("rank_exception" if name == "bad" else None), outcome
+            pids.append(servers.process.pid)
+        assert len(set(pids)) == 1
+    return folder
+
+
+def test_a_forked_rank_trains_as_a_new_python_does(tmp_path, forked):
+    with Servers(fork=False) as servers:
+        for name, settings in (("nano", NANO), ("image", IMAGE)):
+            run(servers, tmp_path / name, **settings)
+            assert losses(tmp_path / name) == losses(forked / name)
+        assert servers.process is None
+
+
+def test_a_start_that_failed_leaves_nothing_to_the_next_one(forked):
+    assert losses(forked / "nano") == losses(forked / "again") == losses(forked / "last")
+    assert "DrillError" in (forked / "bad/rank0.traceback.txt").read_text()
+
+
+def test_each_rank_is_a_process_of_its_own_with_its_own_log(forked):
+    pids = [json.loads((forked / name / "rank0.pid.json").read_text())["pid"] for name in ("nano", "again", "last")]
+    assert len(set(pids)) == 3
+    assert (forked / "nano/rank0.log").read_text().endswith("rank 0 is done\n")
+
+
+def test_servers_are_started_anew_for_other_variables(tmp_path):
+    with Servers() as servers:
+        run(servers, tmp_path / "one", **NANO)
+        first = servers.process.pid
+        run(servers, tmp_path / "other", **NANO, cpu_threads=3)
+        assert servers.process.pid != first
+
+
+def test_where_no_rank_can_be_forked_they_are_new_pythons(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif sys.orig_argv[1:3] == ['-m', 'jobs.rank.server']:\n    sys.modules['transformers'] = None\n"
+    )
+    with Servers() as servers:
+        outcome, _ = run(servers, tmp_path / "a", **NANO)
+        assert (outcome.reason, servers.fork) == ("launch_failed", False)
+        outcome, processes = run(servers, tmp_path / "b", **NANO)
+        assert outcome.reason is None and "Fresh" in type(processes).__name__
+
+
+def test_a_server_that_holds_a_gpu_forks_nobody(monkeypatch, capsys):
+    monkeypatch.setattr(server, "preload", lambda: "CUDA began")
+    monkeypatch.setattr(server.os, "dup2", lambda *_: None)
+    monkeypatch.setattr(server, "die_with_parent", lambda *_: None)
+    assert server.main() == 1
+    assert capsys.readouterr().out == "no rank can be forked: CUDA began\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_ranks_do_not_outlive_their_server(tmp_path, number):
+    point = complete(NANO | {"timed_steps": 100_000})
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    order = Order(settings=point.settings(), blocks=plan.timed_blocks(point))
+    with Servers() as servers:
+        ranks = watchdog.Ranks(folder, order, watchdog.Limits(60, 120), {}, servers)
+        while not folder.rank_file(0, "heartbeat").exists() or "step" not in folder.rank_file(0, "heartbeat").read_text():
+            time.sleep(0.1)
+        pid = json.loads(folder.rank_file(0, "pid.json").read_text())["pid"]
+        servers.process.send_signal(number)
+        outcome = ranks.watch(lambda: False)
+    assert outcome.reason in ("launch_failed", "rank_killed", "interrupted"), outcome
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.kill(pid, 0)
+            time.sleep(0.05)
+
+
+def test_a_launcher_that_is_killed_leaves_no_process(tmp_path):
+    point = complete(NANO | {"timed_steps": 100_000})
+    sweep = tmp_path / "sweep.json"
+    sweep.write_text(json.dumps({"name": "t", "points": [{"point_id": point.id, "settings": point.settings()}]}))
+    folder = tmp_path / "points" / point.id
+    command = [sys.executable, "-m", "jobs.launch.launch", str(folder), "--sweep", str(sweep)]
+    launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    heart = folder / "timed.1/rank0.heartbeat"
+    while not heart.exists() or "step" not in heart.read_text():
+        time.sleep(0.1)
+    pid = json.loads((folder / "timed.1/rank0.pid.json").read_text())["pid"]
+    launcher.kill()
+    launcher.wait()
+    with pytest.raises(ProcessLookupError):
+        for _ in range(200):
+            os.kill(pid, 0)
+            time.sleep(0.05)
