@@ -114,6 +114,8 @@ class Attempt:
             forks = self.servers.fork
             try:
                 limits = bound_by_allocation(self.limits)
+                if limits.timeout_s <= 0:  # Slurm is ending the job, and has not come to this process yet
+                    return watchdog.Outcome("interrupted", "the job was stopped from outside")
                 with tenants.beside(run_folder, order, limits, self.stopped) as variables:
                     outcome = watchdog.Ranks(run_folder, order, limits, variables, self.servers).watch(self.stopped)
             except tenants.TenantError as error:

@@ -266,15 +266,20 @@ def measure_block(
     servers: Servers,
     alert: Alert | None,
 ) -> int:
-    """Measure points one after the other and write their records, the first one's last. Returns the exit status."""
-    records = []
+    """Measure points one after the other and write their records, the first one's last. Returns the exit status. What a
+    Slurm job has no time left for gets no record, and so is run by another job."""
+    records: list[Record] = []
     for folder, job in block:
+        if records and (left := allocation.seconds_left() if allocation.inside() else None) is not None:
+            if left < limits.timeout_s / 2 and measured_record(folder) is None:
+                print(f"{folder.name} and what follows it not run: {left:.0f} s are left of this job", flush=True)
+                break
         record = measure(folder, job, limits, stopped, servers, alert)
         print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip(), flush=True)
         if record.status == "cancelled":
             return 130
         records.append(record)
-    for (folder, _), record in reversed([*zip(block, records, strict=True)]):
+    for (folder, _), record in reversed([*zip(block, records, strict=False)]):
         publish(folder, record)
     return 0
 

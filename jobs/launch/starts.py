@@ -107,6 +107,7 @@ class Servers:
             self.close()
             self._start(point, lasting)
         self.ended = 0
+        run_folder.log.touch()
         own = {name: value for name, value in environment.items() if name in OF_ONE_START}
         self.ask(Request(folder=str(run_folder.path.absolute()), ranks=point.processes_per_node, environment=own))
         return Forked(self, run_folder, point.nodes)

@@ -69,14 +69,15 @@ def families(points: Iterable[Point], pairs: Iterable[tuple[str, str]]) -> list[
     known = {point.id: point for point in points if point.repeat == 0}
     joined: dict[str, list[str]] = {}
     for one, other in pairs:
-        if {one, other} <= known.keys() and _shape(known[one]) == _shape(known[other]):
+        if {one, other} <= known.keys() and shape(known[one]) == shape(known[other]):
             together = [*dict.fromkeys([*joined.get(one, [one]), *joined.get(other, [other])])]
             joined |= dict.fromkeys(together, together)
     unique = {tuple(together) for together in joined.values()}
     return [tuple(known[i] for i in ids) for ids in sorted(unique)]
 
 
-def _shape(point: Point) -> tuple[int, ...]:
+def shape(point: Point) -> tuple[int, ...]:
+    """What a point needs of an allocation: nodes, and tasks and GPUs on each."""
     return point.nodes, point.tasks_per_node, point.gpus_per_node()
 
 
@@ -106,8 +107,8 @@ def queues(points: Iterable[Point], pairs: Sequence[Pair], design: Design) -> li
 
 
 def led(blocks: Iterable[Sequence[Point]], has_record: Callable[[str], bool]) -> dict[str, tuple[Point, ...]]:
-    """The points that a job runs, by the id of the one that leads them and comes first: the first of its block without
-    a record, for a job runs where its output is not there."""
+    """The points that a job runs, by the id of the one that leads them and comes first: the first of its block, or
+    batch (batches.py), without a record, for a job runs where its output is not there."""
     found = {}
     for block in blocks:
         leader = next((point for point in block if not has_record(point.id)), block[0])

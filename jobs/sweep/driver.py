@@ -14,7 +14,7 @@ from typing import IO, Any, ClassVar
 from jobs.point.point import Point
 from jobs.record.json_files import read_json, write_json
 from jobs.record.record import Record, ending
-from jobs.sweep import design, rounds
+from jobs.sweep import batches, design, rounds
 from jobs.sweep.sweep import Sweep
 
 LEAST_BYTES = 1 << 20
@@ -34,6 +34,8 @@ class Run:
 
     folder: Path
     sweep: Sweep
+    batch_min: float = 0.0
+    """How long jobs that run several points may be (batches.py)."""
     lock: IO[str] | None = field(default=None, init=False)
     all_ok: bool = field(default=True, init=False)
     """As the last summary found it."""
@@ -88,9 +90,9 @@ class Run:
 
     @functools.cached_property
     def queues(self) -> dict[str, tuple[Point, ...]]:
-        """The points that the job of each block runs, by the id of the one that leads it."""
-        blocks = design.queues(self.sweep.points, self.sweep.pairs, self.sweep.design)
-        return design.led(blocks, lambda point_id: self.record_path(point_id).exists())
+        """The points that a job of several runs, by the id of the one that leads it."""
+        made = batches.batches(self.sweep.points, self.sweep.pairs, self.sweep.design, self.batch_min)
+        return design.led(made, lambda point_id: self.record_path(point_id).exists())
 
     @functools.cached_property
     def leaders(self) -> dict[str, str]:
@@ -100,6 +102,11 @@ class Run:
     def queue(self, point_id: str) -> list[str]:
         """Ids of the points that a point's job runs, itself first."""
         return [point.id for point in self.queues[point_id]] if point_id in self.queues else [point_id]
+
+    def minutes(self, point_id: str) -> int:
+        """Wall time of a point's job."""
+        queue = self.queues.get(point_id, (self.point(point_id),))
+        return batches.minutes(queue, self.sweep.resources.timeout_min, self.batch_min)
 
     def point(self, point_id: str) -> Point:
         """A point of the sweep, or of a round."""

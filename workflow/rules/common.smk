@@ -30,7 +30,8 @@ deployed = workflow.deployment_settings.deployment_method
 PYTHON = "python" if DeploymentMethod.CONDA in deployed else shlex.quote(sys.executable)
 
 ROOT = f"results/{SWEEP.name}"
-RUN = Run(Path(ROOT), SWEEP)
+BATCH = workflow.resource_settings.default_resources.get("batch_min")  # of the profile
+RUN = Run(Path(ROOT), SWEEP, float(BATCH.value) if BATCH else 0.0)
 
 
 def asked():

@@ -17,8 +17,7 @@ rule point:
         nodes=lambda wildcards: RUN.point(wildcards.point).nodes,
         tasks_per_node=lambda wildcards: RUN.point(wildcards.point).tasks_per_node,
         gpus_per_node=lambda wildcards: RUN.point(wildcards.point).gpus_per_node(),
-        runtime=lambda wildcards: SWEEP.resources.timeout_min
-        * len(RUN.queue(wildcards.point)),
+        runtime=lambda wildcards: RUN.minutes(wildcards.point),
     params:
         python=PYTHON,
         folders=lambda wildcards: expand(

@@ -16,7 +16,7 @@ from jobs.slurm.executor.profile import Profile
 from jobs.slurm.executor.refusal import TooMany, advised, change, error_of
 from jobs.slurm.executor.request import Request
 from jobs.slurm.query import last_line, parse_config, whole
-from jobs.sweep import design
+from jobs.sweep import batches, design
 from jobs.sweep.sweep import Sweep
 
 QOS = ("Name", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmit", "MaxWall", "GrpWall")
@@ -43,7 +43,7 @@ class Limits:
 def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Finding]:
     """One finding or more for each kind of point."""
     try:
-        asked = Counter(profile.request(point, minutes) for point, minutes in _jobs(sweep))
+        asked = Counter(profile.request(point, minutes) for point, minutes in _jobs(sweep, profile.batch_min))
     except ValueError as error:
         yield fail("plan", f"profile: {error}")
         return
@@ -55,12 +55,12 @@ def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Findin
     yield from judge_numbers(asked, limits, config, profile.settings.array_size)
 
 
-def _jobs(sweep: Sweep) -> list[tuple[Point, int]]:
-    """The points that have a job, and its minutes: the one that leads a block runs all of it."""
-    queues = design.led(design.queues(sweep.points, sweep.pairs, sweep.design), lambda _: False)
+def _jobs(sweep: Sweep, batch_min: float) -> list[tuple[Point, int]]:
+    """The points that have a job, and its minutes: the one that leads a block or batch runs all of it."""
+    queues = design.led(batches.batches(sweep.points, sweep.pairs, sweep.design, batch_min), lambda _: False)
     led = design.leaders(queues)
     each = sweep.resources.timeout_min
-    return [(p, each * len(queues.get(p.id, (p,)))) for p in sweep.points if p.id not in led]
+    return [(p, batches.minutes(queues.get(p.id, (p,)), each, batch_min)) for p in sweep.points if p.id not in led]
 
 
 def judge_request(request: Request, points: int, where: Partition) -> Iterator[Finding]:

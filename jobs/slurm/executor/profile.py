@@ -28,6 +28,11 @@ class Profile:
     defaults: dict[str, Any] = field(default_factory=dict)
     overrides: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def batch_min(self) -> float:
+        """How long jobs that run several points may be (jobs/sweep/batches.py). Raises ValueError."""
+        return float(self.defaults.get("batch_min", 0.0))
+
     def request(self, point: Point, timeout_min: int) -> Request:
         """What the point's job asks for. Raises ValueError where a resource is not what it should be."""
         own = {
