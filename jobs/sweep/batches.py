@@ -24,13 +24,17 @@ def batches(
 ) -> list[tuple[Point, ...]]:
     """The points of each job that runs several, in its order. Blocks, and points in none, are joined in the order in
     which they would run, where they need the same allocation and take no longer than `batch_min` minutes together; a
-    block is never divided. 0: blocks alone."""
+    block is never divided. Blocks that a round of repeats may add are not known to run, and join nothing. 0: blocks
+    alone."""
     points = list(points)
     blocks = queues(points, pairs, design)
     if batch_min <= 0:
         return blocks
     in_blocks = {point.id for block in blocks for point in block}
-    units = [*blocks, *((point,) for point in points if point.id not in in_blocks)]
+    begun = max((point.repeat for point in points), default=0)
+    later = [block for block in blocks if any(point.repeat > begun for point in block)]
+    now = [block for block in blocks if block not in later]
+    units = [*now, *((point,) for point in points if point.id not in in_blocks)]
     units.sort(key=lambda unit: -design.priority(unit[0].id))
     made: list[list[Point]] = []
     open_: dict[tuple[int, ...], int] = {}
@@ -43,7 +47,7 @@ def batches(
             lengths.append(0.0)
         made[place] += unit
         lengths[place] += length
-    return [tuple(batch) for batch in made if len(batch) > 1]
+    return [*(tuple(batch) for batch in made if len(batch) > 1), *later]
 
 
 def minutes(batch: Sequence[Point], timeout_min: int, batch_min: float = 0.0) -> int:
