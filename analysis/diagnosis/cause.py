@@ -20,9 +20,6 @@ CAUSES = (
 )
 """The seven causes. Each has a file of its name with its kinds."""
 
-POOLS = ("communication", "compute", "none")
-"""What a cause takes its time from. No nanosecond of a step counts for two causes of one pool."""
-
 
 @dataclass(frozen=True)
 class Share:
@@ -67,24 +64,33 @@ class Fact:
 class Cause:
     """One cause of a step's length.
 
-    `share`: of the step's time (of its time a sample, where the remedy changes the batch) that the remedy could give
-    back, 0 to 1; 0 is a remark. `low` and `high`: where it may lie; None where one step alone tells nothing of that.
-    `rank`: the rank at fault where it is one. `change`: of the traced steps, of which the share is what it gives.
-    `remedy`: settings of the point to change, empty where no setting does it. `method`: how the share was computed.
+    `gain`: of the step's time (of its time a sample, where the remedy changes the batch) that the remedy could give
+    back, 0 to 1; 0 is a remark. `rank`: the rank at fault where it is one. `change`: of the traced steps, of which the
+    gain is what it gives. `remedy`: settings of the point to change, empty where no setting does it. `method`: how the
+    gain was computed. `cause` and `kind`: those of the rule that found it, which fills them in.
     """
 
-    cause: str
-    kind: str
-    share: float
-    low: float | None
-    high: float | None
-    pool: str
+    gain: Share
     method: str
     advice: str
     remedy: Mapping[str, Any] = field(default_factory=dict)
-    evidence: tuple[Fact, ...] = ()
+    evidence: Sequence[Fact] = ()
     rank: int | None = None
     change: Callable[[Graph], Graph] | None = None
+    cause: str = ""
+    kind: str = ""
+
+    @property
+    def share(self) -> float:
+        return self.gain.value
+
+    @property
+    def low(self) -> float | None:
+        return self.gain.low
+
+    @property
+    def high(self) -> float | None:
+        return self.gain.high
 
     @property
     def least(self) -> float:
@@ -104,35 +110,3 @@ class Cause:
             "advice": self.advice,
             "method": self.method,
         }
-
-
-def list_cause(
-    cause: str,
-    kind: str,
-    share: Share,
-    pool: str,
-    *,
-    method: str,
-    advice: str,
-    remedy: Mapping[str, Any] | None = None,
-    evidence: Sequence[Fact] = (),
-    rank: int | None = None,
-    change: Callable[[Graph], Graph] | None = None,
-) -> list[Cause]:
-    """A rule's answer: this one cause."""
-    return [
-        Cause(
-            cause=cause,
-            kind=kind,
-            share=share.value,
-            low=share.low,
-            high=share.high,
-            pool=pool,
-            method=method,
-            advice=advice,
-            remedy=remedy or {},
-            evidence=tuple(evidence),
-            rank=rank,
-            change=change,
-        )
-    ]

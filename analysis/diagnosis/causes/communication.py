@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, list_cause, replayed
-from analysis.diagnosis.causes.rule import Rule
-from analysis.diagnosis.evidence.contention import slowdowns
+from analysis.diagnosis.cause import Cause, Fact, Share, replayed
+from analysis.diagnosis.causes.rule import OTHERS, Rule
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.evidence.link import bandwidth_between_ranks
@@ -110,28 +110,25 @@ def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
 
 
 def _merged(e: Evidence) -> Change:
-    return e.scaled(lambda lane: small_messages_of(e, lane))
+    return e.scaled(small_messages_of(e, lane) for lane in e.lanes)
 
 
 def _on_fast_link(e: Evidence) -> Change:
-    return e.scaled(lambda lane: slow_messages_of(e, lane))
+    return e.scaled(slow_messages_of(e, lane) for lane in e.lanes)
 
 
-def small_messages(e: Evidence) -> list[Cause]:
+def small_messages(e: Evidence) -> Iterator[Cause]:
     """Many small collectives, each of which takes about as long as an empty one. The steps again, with one message of
     each kind below `small_message` in place of all: it takes as long as the shortest of them and its bytes at the
     bandwidth of large ones, and is launched once."""
     if not communicates(e):
-        return []
+        return
     small = [calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value) for lane in e.lanes]
     steps = sum(lane.steps.height for lane in e.lanes)
     frame = pl.concat(small)
     proposals: list[dict[str, Any]] = [{"ddp_bucket_mb": 25}, {"local_steps": 8}]
-    return list_cause(
-        CAUSE,
-        "small_messages",
-        e.gain(_merged(e)),
-        "none",
+    yield Cause(
+        gain=e.gain(_merged(e)),
         method="the steps replayed with one small message of a kind in place of many",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
         remedy=remedies.choose(e.point, *proposals) if e.point else {},
@@ -143,19 +140,16 @@ def small_messages(e: Evidence) -> list[Cause]:
     )
 
 
-def slow_interconnect(e: Evidence) -> list[Cause]:
+def slow_interconnect(e: Evidence) -> Iterator[Cause]:
     """Large messages are slow for their link: bus bandwidth below `slow_link` of it. The steps again, with these
     at what the link lets them reach."""
     if not communicates(e):
-        return []
+        return
     rate = max((_rate(calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)) for lane in e.lanes), default=0.0)
     bandwidth, name = bandwidth_between_ranks(e)
     proposals: list[dict[str, Any]] = [{"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}]
-    return list_cause(
-        CAUSE,
-        "slow_interconnect",
-        e.gain(_on_fast_link(e)),
-        "none",
+    yield Cause(
+        gain=e.gain(_on_fast_link(e)),
         method="the steps replayed with large messages at the reachable bandwidth",
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
         remedy=remedies.choose(e.point, *proposals) if e.point else {},
@@ -167,17 +161,17 @@ def slow_interconnect(e: Evidence) -> list[Cause]:
     )
 
 
-def exposed_communication(e: Evidence) -> list[Cause]:
+def exposed_communication(e: Evidence) -> Iterator[Cause]:
     """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
-    without communication, but for waiting for ranks that are late, and with kernels that ran beside it as fast as alone
-    (analysis/diagnosis/evidence/contention.py): as far as compute could hide it, and half of the
+    without communication, but for waiting for ranks that are late: as far as compute could hide it, and half of the
     rest, for messages can be halved (bf16) or sent half as often; of local SGD what averaging every eighth step (or
     half as often) leaves out, and of a script's DDP all but that of one of its passes, with what
     DDP copies to and from its buckets. All of it is the interval's
     upper end."""
     if not communicates(e):
-        return []
-    first, silent = (_merged(e), _on_fast_link(e)), _silent(e)
+        return
+    first = (_merged(e), _on_fast_link(e))
+    silent: Change = changes.without_communication
     whole = e.gain(*first, then=silent).value
     transfer = e.length(lambda lane: lane.exposed.transfer)
     room = np.maximum(0.0, e.part("compute") - e.length(_hidden))
@@ -186,31 +180,21 @@ def exposed_communication(e: Evidence) -> list[Cause]:
     value = whole * (1 - periods / max(8, 2 * periods) if periods else hidden + (1 - hidden) / 2)
     share = Share(value, value / 2, whole)
     if e.passes > 1 and periods is None and _averages(e):  # a script that averages in each of its passes
-        silent = compose(silent, e.scaled(_bucketing))
+        silent = compose(silent, e.scaled(map(_bucketing, e.lanes)))
         value = e.gain(*first, then=silent).value * (1 - 1 / e.passes)
         share = replayed(value)
     facts = [
         Fact("communication", float(e.length(_all).mean()) / 1e6, "ms a step", "collectives"),
         Fact("of it exposed transfer", float(transfer.mean()) / 1e6, "ms a step", "breakdown"),
     ]
-    return list_cause(
-        CAUSE,
-        "exposed_communication",
-        share,
-        "none",
-        method="the steps replayed without communication and its slowing of kernels, as far as compute can hide it, "
-        "and half of the rest",
+    yield Cause(
+        gain=share,
+        method="the steps replayed without communication, as far as compute can hide it, and half of the rest",
         advice="overlap communication with the backward pass, send less, or send less often",
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
         evidence=facts,
         change=compose(*first, silent),
     )
-
-
-def _silent(e: Evidence) -> Change:
-    """Nothing is sent, and kernels do not share their device with what sends."""
-    beside = e.scaled(lambda lane: slowdowns(lane).with_columns(factor=1 / pl.col("slowdown"), kept=pl.lit(1.0)))
-    return compose(beside, changes.without_communication)
 
 
 def _bucketing(lane: Lane) -> pl.DataFrame:
@@ -254,24 +238,21 @@ def _less(e: Evidence) -> list[remedies.Change]:
     ]
 
 
-def straggler(e: Evidence) -> list[Cause]:
+def straggler(e: Evidence) -> Iterator[Cause]:
     """The device of one rank has more to do than the others': kernels and copies take longer, or there are more. The
     steps again, with as much work as the others have in the mean (right for a slower GPU), and with the work shared
     evenly (right for uneven batches). The share is the mean of the two, and they are the ends of the interval. A rank
     whose host is late has another cause, which names the rank."""
     ranks = sorted({lane.rank for lane in e.lanes})
     if len(ranks) < 2 or e.setting("strategy") == "pp":
-        return []
+        return
     gains = {rank: e.gain(_as_others(rank)).value for rank in ranks}
     rank = max(ranks, key=lambda each: gains[each])
     even = e.gain(lambda graph: changes.with_device_of_others(graph, rank, shared=True)).value
     work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0).mean(axis=1) / 1e6
     own = [lane.rank == rank for lane in e.lanes]
-    return list_cause(
-        CAUSE,
-        "straggler",
-        replayed((even + gains[rank]) / 2, even, gains[rank]),
-        "none",
+    yield Cause(
+        gain=replayed((even + gains[rank]) / 2, even, gains[rank]),
         method="the steps replayed with as much work for this rank's device as the others have, or shared evenly",
         advice=f"give rank {rank} as much to compute as the others have, and the same GPU",
         evidence=[
@@ -288,8 +269,8 @@ def _as_others(rank: int) -> Change:
 
 
 RULES = (
-    Rule(CAUSE, exposed_communication),
-    Rule(CAUSE, small_messages),
-    Rule(CAUSE, slow_interconnect),
-    Rule(CAUSE, straggler),
+    Rule(CAUSE, exposed_communication, OTHERS),
+    Rule(CAUSE, small_messages, OTHERS),
+    Rule(CAUSE, slow_interconnect, OTHERS),
+    Rule(CAUSE, straggler, OTHERS),
 )

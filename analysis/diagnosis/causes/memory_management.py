@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
-from analysis.diagnosis.causes.rule import Rule
+from analysis.diagnosis.cause import Cause, Fact, Share
+from analysis.diagnosis.causes.rule import DEVICE, HOST, Rule
 from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
@@ -74,22 +75,18 @@ def _bytes(lane: Lane, which: tuple[pl.Expr, ...]) -> Any:
     return lane.summed(own["start_ns"], own["bytes"])
 
 
-def allocator_churn(e: Evidence) -> list[Cause]:
+def allocator_churn(e: Evidence) -> Iterator[Cause]:
     """Memory is taken from the driver and given back in the middle of training (cudaMalloc, cudaFree, empty_cache).
     The steps again, without these calls."""
     if e.retries:
-        return []
+        return
     change = remedies.choose(e.point, {"empty_cache": False}, {"allocator": "expandable"})
-    return list_cause(
-        CAUSE,
-        "allocator_churn",
-        e.gain(changes.without_allocations),
-        "none",
+    yield Cause(
+        gain=e.gain(changes.without_allocations),
         method="the steps replayed without calls of the driver's allocator",
         advice="let the caching allocator keep its memory: no empty_cache, sizes that repeat",
         remedy=change if e.point is None or e.point.empty_cache or e.point.allocator == "default" else {},
         evidence=[_calls(e)],
-        rank=e.rank_of(changes.without_allocations),
         change=changes.without_allocations,
     )
 
@@ -107,7 +104,7 @@ MEMORY_FULL = Threshold(
 )
 
 
-def memory_pressure(e: Evidence) -> list[Cause]:
+def memory_pressure(e: Evidence) -> Iterator[Cause]:
     """Memory is too tight: the allocator tries again after giving its cache back, or weights and optimizer live on the
     host. The steps again, without these calls; or without copies of what is offloaded and pauses of the host, which
     computes the optimizer's step. Reserved memory near the device's is a remark."""
@@ -128,15 +125,12 @@ def memory_pressure(e: Evidence) -> list[Cause]:
     if full and e.memory is not None:
         facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
     if not facts:
-        return []
+        return
     batch_size = e.setting("micro_batch") or 1
     half = [{"micro_batch": batch_size // 2}] if batch_size > 1 else []
     proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, *half]
-    return list_cause(
-        CAUSE,
-        "memory_pressure",
-        e.gain(change) if e.lanes and (e.retries or offloads(e)) else Share(0.0),
-        "none",
+    yield Cause(
+        gain=e.gain(change) if e.lanes and (e.retries or offloads(e)) else Share(0.0),
         method="the steps replayed without offloading, or without the allocator's retries",
         advice="keep on the GPU what fits there"
         if offloads(e)
@@ -147,18 +141,15 @@ def memory_pressure(e: Evidence) -> list[Cause]:
     )
 
 
-def memory_headroom(e: Evidence) -> list[Cause]:
+def memory_headroom(e: Evidence) -> Iterator[Cause]:
     """Memory has room for a batch twice as large or more. Time of the optimizer's kernels, which do not depend on the
     batch, that a batch as large as memory allows would save a sample; the rest that it may give is `launch_bound`. A
     remark where the batch is small: then it is `small_batch` that has the same remedy."""
     if e.memory is None or e.growth < 2:
-        return []
+        return
     share = e.share(batch.optimizer_saving(e)).times(0.5) if e.lanes and not batch.is_small(e) else Share(0.0)
-    return list_cause(
-        CAUSE,
-        "memory_headroom",
-        share,
-        "compute",
+    yield Cause(
+        gain=share,
         method=f"time of optimizer kernels x (1 - 1/{e.growth}), of the time a sample",
         advice="enlarge the batch: more samples share one optimizer step",
         remedy=remedies.choose(e.point, *remedies.larger_batch(e.point, e.growth)),
@@ -170,7 +161,7 @@ def memory_headroom(e: Evidence) -> list[Cause]:
 
 
 RULES = (
-    Rule(CAUSE, allocator_churn),
-    Rule(CAUSE, memory_headroom, traced=False, remark=True),
-    Rule(CAUSE, memory_pressure, traced=False, remark=True),
+    Rule(CAUSE, allocator_churn, HOST),
+    Rule(CAUSE, memory_headroom, DEVICE, traced=False, remark=True),
+    Rule(CAUSE, memory_pressure, HOST, traced=False, remark=True),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,45 +159,52 @@ class Evidence:
         return replayed(min(1.0, float(amount.mean()) / self.step_ns))
 
     @functools.cached_property
-    def _savings(self) -> dict[tuple[int, int | None], pl.DataFrame]:
+    def savings(self) -> list[pl.DataFrame]:
         """What each kernel of each lane could save (analysis/diagnosis/evidence/kernel_savings.py)."""
-        return {
-            (lane.rank, lane.device): lane_savings(lane, self.device_name(lane), self.passes, self.compiled)
+        return [
+            lane_savings(lane, self.device_name(lane), self.passes, self.compiled, self.recomputed)
             for lane in self.lanes
-        }
+        ]
 
     @functools.cached_property
     def kernels(self) -> dict[str, Floats]:
         """What kernels could save, by kind (lanes, steps), ns."""
-
-        def of_lane(lane: Lane, kind: str) -> Floats:
-            own = self._savings[lane.rank, lane.device]
-            return lane.summed(own["start_ns"], own[kind])
-
-        return {kind: self.of_lanes(functools.partial(of_lane, kind=kind)) for kind in KINDS}
+        own = dict(zip(map(id, self.lanes), self.savings, strict=True))
+        return {
+            kind: self.of_lanes(lambda lane, kind=kind: lane.summed(own[id(lane)]["start_ns"], own[id(lane)][kind]))  # type: ignore[misc]
+            for kind in KINDS
+        }
 
     def faster(self, kind: str) -> Change:
         """Kernels take as long as without what they could save of this kind; those of which nothing is left are not
         launched."""
         gone = (pl.col(kind) > 0) & (pl.col(kind) >= (1 - GONE) * pl.col("alone"))
         return self.scaled(
-            lambda lane: self._savings[lane.rank, lane.device].with_columns(
-                factor=1 - pl.col(kind) / pl.col("took"), kept=pl.when(gone).then(0.0).otherwise(1.0)
-            )
+            own.with_columns(factor=1 - pl.col(kind) / pl.col("took"), kept=pl.when(gone).then(0.0).otherwise(1.0))
+            for own in self.savings
         )
 
-    def scaled(self, alike: Callable[[Lane], pl.DataFrame]) -> Change:
-        """A change of work. `alike`: of a lane, rows of device, stream and start_ns with `factor`, of the time that
+    def scaled(self, works: Iterable[pl.DataFrame]) -> Change:
+        """A change of work. `works`: of each lane, rows of device, stream and start_ns with `factor`, of the time that
         each of them takes, and `kept`, the share of them that is still launched."""
         keys = [pl.col(name).cast(pl.Int64) for name in KEYS[1:]]
         rows = [
-            alike(lane).select(pl.lit(lane.rank, dtype=pl.Int64).alias("rank"), *keys, "factor", "kept")
-            for lane in self.lanes
+            own.select(pl.lit(lane.rank, dtype=pl.Int64).alias("rank"), *keys, "factor", "kept")
+            for lane, own in zip(self.lanes, works, strict=True)
         ]
         changed = pl.concat(rows).unique(KEYS, keep="first")
         found = self.what_if.graph.work.frame.select(KEYS).join(changed, on=KEYS, how="left", maintain_order="left")
         factor, kept = (found[name].cast(pl.Float64).fill_null(1.0).to_numpy() for name in ("factor", "kept"))
         return lambda graph: with_messages(graph, np.clip(factor, 0.0, 1.0), kept)
+
+    @property
+    def recomputed(self) -> float | None:
+        """Share of the hardware FLOPs that activation checkpointing adds, as the ranks counted; None without it, or
+        where nothing tells."""
+        counts = [(r.flops.step or 0, r.flops.hardware_step) for r in self.results if r.flops and r.flops.hardware_step]
+        if not self.setting("activation_checkpointing") or not counts:
+            return None
+        return 1 - sum(model for model, _ in counts) / sum(hardware for _, hardware in counts)
 
     @functools.cached_property
     def tenants(self) -> int:

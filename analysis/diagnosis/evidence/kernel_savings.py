@@ -7,7 +7,8 @@ taken a later one does not see.
   the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64).
-- recomputed: forward kernels that are run again in the backward pass (recomputation.py).
+- recomputed: forward kernels that are run again in the backward pass (recomputation.py); where the ranks counted FLOPs,
+  what they say of all kernels.
 - scores: softmax of attention that is not fused, and elementwise kernels, copies and casts next to it on its stream,
   all of their time: fused attention writes no scores. The matrix products next to these, half of their time: they write
   and read the scores, too, but fused attention still multiplies. One on each side, of a backward pass two.
@@ -56,7 +57,7 @@ products. Three fixes that were measured gave 60 to 62 % where it predicts 51 to
 KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "unfused", "underfilled")
 
 
-def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) -> pl.DataFrame:
+def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool, recomputed: float | None) -> pl.DataFrame:
     """What each kernel of the steps could save, ns, a column a kind, beside its device, stream, start_ns, the time that
     it `took` and `alone`, what of that it has for itself. `passes`: forward passes of a step."""
     begins, ends = int(lane.steps["start_ns"].min()), int(lane.steps["end_ns"].max())  # type: ignore[arg-type]
@@ -65,18 +66,19 @@ def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) ->
         pl.col("start_ns").is_between(begins, ends, closed="left"),
     )
     compute = intervals.total(lane.sets["compute"])
-    found = savings(own, compute, passes * lane.steps.height, device, compiled)
-    keys = own.select("device", "stream", "start_ns", took=(pl.col("end_ns") - pl.col("start_ns")).clip(1))
+    found = savings(own, compute, passes * lane.steps.height, device, compiled, recomputed)
+    keys = own.select("device", "stream", "start_ns", "name", took=(pl.col("end_ns") - pl.col("start_ns")).clip(1))
     return keys.with_columns(**{kind: pl.Series(amount) for kind, amount in found.items()})
 
 
 def savings(
-    kernels: pl.DataFrame, compute_ns: int, passes: int, device: str | None, compiled: bool
+    kernels: pl.DataFrame, compute_ns: int, passes: int, device: str | None, compiled: bool, recomputed: float | None
 ) -> Mapping[str, Floats]:
     """ns of each kernel by kind, and `alone`, in the kernels' order.
 
     `kernels`: compute kernels of the steps that count; `compute_ns`: the time in which any of them runs: kernels that
-    run beside each other share it; `passes`: forward passes in these steps; `device`: its name; `compiled`: fused.
+    run beside each other share it; `passes`: forward passes in these steps; `device`: its name; `compiled`: fused;
+    `recomputed`: the share of them that is, where it is known.
     """
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
     left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)
@@ -85,7 +87,7 @@ def savings(
     rules = (
         lambda: layout,
         lambda: _without_tensor_cores(kernels, device),
-        lambda: recomputed_share(kernels),
+        lambda: recomputed_share(kernels) if recomputed is None else np.full(len(took), recomputed),
         lambda: chains.scores,
         lambda: np.zeros(len(took)) if compiled else chains.saved(took),
         lambda: np.where(layout > 0, 0.0, _unfilled_share(kernels)),

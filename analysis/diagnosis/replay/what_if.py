@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,9 +23,10 @@ _ROUNDS = 12
 
 @dataclass(frozen=True)
 class WhatIf:
-    """`graph`: the run. Times are means over devices and steps that count, ns."""
+    """`graph`: the run. Times are means over devices and steps that count, ns; those that were asked for are kept."""
 
     graph: Graph
+    _known: dict[tuple[Change, ...], float] = field(default_factory=dict)
 
     @functools.cached_property
     def step_ns(self) -> float:
@@ -33,9 +34,11 @@ class WhatIf:
 
     def after(self, *made: Change) -> float:
         """The time of a step after these changes, one after the other."""
-        graph = functools.reduce(lambda graph, change: change(graph), made, self.graph)
-        found = [own for own in times.periods(graph, times.replay(graph)) if len(own)]
-        return float(np.mean([own.mean() for own in found])) if found else np.nan
+        if made not in self._known:
+            graph = functools.reduce(lambda graph, change: change(graph), made, self.graph)
+            found = [own for own in times.periods(graph, times.replay(graph)) if len(own)]
+            self._known[made] = float(np.mean([own.mean() for own in found])) if found else np.nan
+        return self._known[made]
 
     def gain(self, *made: Change, then: Change | None = None) -> float:
         """The share of the step that changes give back, 0 to 1; with `then`, what this one gives on top of the rest."""
