@@ -10,6 +10,7 @@ import polars as pl
 
 from analysis.diagnosis.cause import Cause, Fact, Share, replayed
 from analysis.diagnosis.causes.rule import OTHERS, Rule
+from analysis.diagnosis.evidence.contention import slowdowns
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.evidence.link import bandwidth_between_ranks
@@ -18,7 +19,6 @@ from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.changes import compose
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import Threshold
-from analysis.metrics import intervals
 from analysis.metrics.steps import selection
 from analysis.tables.part_names import BUSY
 
@@ -163,36 +163,33 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
 
 def exposed_communication(e: Evidence) -> Iterator[Cause]:
     """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
-    without communication, but for waiting for ranks that are late: as far as compute could hide it, and half of the
-    rest, for messages can be halved (bf16) or sent half as often; of local SGD what averaging every eighth step (or
-    half as often) leaves out, and of a script's DDP all but that of one of its passes, with what
-    DDP copies to and from its buckets. All of it is the interval's
-    upper end."""
+    without communication, but for waiting for ranks that are late, and with kernels that ran beside it as fast as alone
+    (analysis/diagnosis/evidence/contention.py): compute could hide it. Of local SGD what averaging
+    every eighth step (or half as often) leaves out, and of a script's DDP all but that of one of its passes, with what
+    DDP copies to and from its buckets. Half is the interval's lower end, and all of it the upper one."""
     if not communicates(e):
         return
     first = (_merged(e), _on_fast_link(e))
-    silent: Change = changes.without_communication
-    whole = e.gain(*first, then=silent).value
-    transfer = e.length(lambda lane: lane.exposed.transfer)
-    room = np.maximum(0.0, e.part("compute") - e.length(_hidden))
-    hidden = float(np.minimum(transfer, room).sum() / max(float(transfer.sum()), 1.0))
+    silent = compose(e.scaled(map(slowdowns, e.lanes)), changes.without_communication)
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
-    value = whole * (1 - periods / max(8, 2 * periods) if periods else hidden + (1 - hidden) / 2)
-    share = Share(value, value / 2, whole)
+    saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
     if e.passes > 1 and periods is None and _averages(e):  # a script that averages in each of its passes
         silent = compose(silent, e.scaled(map(_bucketing, e.lanes)))
-        value = e.gain(*first, then=silent).value * (1 - 1 / e.passes)
-        share = replayed(value)
-    facts = [
-        Fact("communication", float(e.length(_all).mean()) / 1e6, "ms a step", "collectives"),
-        Fact("of it exposed transfer", float(transfer.mean()) / 1e6, "ms a step", "breakdown"),
-    ]
+        saved = 1 - 1 / e.passes
+    whole = e.gain(*first, then=silent).value
+    covered, exposed = (
+        e.length(lambda lane: selection.covered_time(lane.exposed.calls)),
+        e.length(lambda lane: lane.exposed.transfer),
+    )
     yield Cause(
-        gain=share,
-        method="the steps replayed without communication, as far as compute can hide it, and half of the rest",
+        gain=Share(saved * whole, saved * whole / 2, whole),
+        method="the steps replayed without communication and its slowing of kernels",
         advice="overlap communication with the backward pass, send less, or send less often",
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
-        evidence=facts,
+        evidence=[
+            Fact("communication", float(covered.mean()) / 1e6, "ms a step", "collectives"),
+            Fact("of it exposed transfer", float(exposed.mean()) / 1e6, "ms a step", "breakdown"),
+        ],
         change=compose(*first, silent),
     )
 
@@ -211,14 +208,6 @@ def _bucketing(lane: Lane) -> pl.DataFrame:
 def _averages(e: Evidence) -> bool:
     """Whether a script's gradients are averaged by DDP."""
     return any("DistributedDataParallel" in rank.places for rank in e.results)
-
-
-def _all(lane: Lane) -> intervals.Intervals:
-    return selection.covered_time(lane.exposed.calls)
-
-
-def _hidden(lane: Lane) -> intervals.Intervals:
-    return intervals.intersect(_all(lane), lane.sets["compute"])
 
 
 def _less(e: Evidence) -> list[remedies.Change]:

@@ -23,7 +23,7 @@ GRAPHS = {"cuda_graph": True}
 def launch_bound(e: Evidence) -> Iterator[Cause]:
     """The GPU is idle because the launching thread has not launched yet. The steps again, with launches as cheap as in
     a captured CUDA graph: on top of what is gained where the thread does not wait for batches, for the device or for
-    memory, and does no other work. A graph may leave some launches out: three quarters are the interval's lower
+    memory. A graph may leave some launches out: three quarters are the interval's lower
     end. What an optimizer gives that goes over its tensors one by one stands apart: with a fused one as it does here
     (analysis/diagnosis/evidence/optimizer.py)."""
     found = list(_optimizer(e))
@@ -31,8 +31,6 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
     fused = tuple(cause.change for cause in found if cause.change is not None)
     first = (*fused, changes.without_loading, changes.without_waits, changes.without_allocations, copies)
-    after = (first, (*first, changes.without_other_work))  # other work that is hidden must not hide launches
-    share = max((e.gain(*made, then=changes.without_launches) for made in after), key=lambda share: share.value)
     count, took = e.what_if.calls_a_step(e.what_if.launching)
     advice = "launch less: CUDA graphs, or a larger batch; a compiler where it fuses many kernels"
     if e.compiled:  # still, there are many launches
@@ -42,7 +40,7 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
         )
     larger = proposals.larger_batch(e.point, e.growth)
     yield Cause(
-        gain=share.times(0.75),
+        gain=e.gain(*first, then=changes.without_launches).times(0.75),
         method="the steps replayed with launches that cost nothing",
         advice=advice,
         remedy=proposals.choose(e.point, GRAPHS, {"compile": "reduce-overhead"}, *larger),

@@ -47,8 +47,6 @@ NOT_ELIGIBLE = (
 FUSIBLE = ("elementwise", "memory", "normalisation", "reduction", "softmax_loss")
 NOT_FUSIBLE = r"multi_tensor_apply|triton|nchwtonhwc|nhwctonchw|chunk_cat|split_with_sizes|adam|sgd"
 """Of these categories, what is fused already or belongs to the optimizer or to sharding."""
-LONGEST_CHAIN = 8
-"""Neighbours beyond so many are of several fused kernels: optimizers and casts go over parameters one by one."""
 LOSS = r"(?i)nll|logsoftmax|cross_?entropy|softmax_warp_(for|back)ward<.*, \d+, true"
 """Of what is softmax or loss, a loss. The first flag of the warp kernel says that it takes the logarithm."""
 PRODUCTS_SAVED = 0.5
@@ -154,7 +152,6 @@ class Chains:
         own, stream = fusible[order], stream[order]
         change = np.append(True, (own[1:] != own[:-1]) | (stream[1:] != stream[:-1]))[: len(own)]
         run = np.cumsum(change)
-        place = np.arange(len(run)) - np.flatnonzero(change)[run - 1]
         within = own & np.isin(run, run[of_attention[order]])
         products = category.is_in(sorted(kernel_class.MATRIX)).to_numpy()[order]
         backward = _is(kernels, r"(?i)backward")[order] > 0
@@ -164,7 +161,7 @@ class Chains:
         )
         scores = np.zeros(len(run))
         scores[order] = np.where(within, 1.0, PRODUCTS_SAVED * beside)
-        return cls(order, run * (len(run) + 1) + place // LONGEST_CHAIN, own, scores)
+        return cls(order, run, own, scores)
 
     def saved(self, took: Floats) -> Floats:
         """The share of each kernel that fusing would save: of a chain all but the longest."""

@@ -13,7 +13,7 @@ import polars as pl
 from analysis.diagnosis.evidence import exposed
 from analysis.diagnosis.evidence.exposed import Exposed
 from analysis.metrics.intervals import Intervals
-from analysis.metrics.steps import parts, selection
+from analysis.metrics.steps import parts
 from analysis.tables.part_names import BUSY
 
 Ints = npt.NDArray[np.int64]
@@ -47,12 +47,6 @@ class Lane:
         place = np.searchsorted(begins, start, side="right") - 1
         inside = (place >= 0) & (start < ends[np.maximum(place, 0)])
         return np.bincount(place[inside], weights=length[inside], minlength=len(begins)).astype(np.float64)
-
-    def ranges(self, pattern: str) -> Intervals:
-        """When a range of such a name was open on the host."""
-        names = self.events["nvtx"]["name"].unique().cast(pl.String)
-        wanted = names.filter(names.str.contains(pattern)).cast(pl.Categorical())
-        return selection.covered_time(self.events["nvtx"].filter(pl.col("name").is_in(wanted.implode())))
 
     @functools.cached_property
     def periods(self) -> Ints:

@@ -185,27 +185,11 @@ def without_allocations(graph: Graph) -> Graph:
 
 
 def with_pinned_batches(graph: Graph, bytes_per_s: float) -> Graph:
-    """Batches are copied from page-locked memory at this rate, and the host does not wait for that; nor does it
-    pause between them and the next kernel, while the memory of the batch goes back to the system."""
+    """Batches are copied from page-locked memory at this rate, and the host does not wait for that."""
     copies = of_batches(graph, "pageable")
     size = graph.work.frame["bytes"].fill_null(0).to_numpy()
     fast = np.minimum(graph.work.duration, size * 1e9 / bytes_per_s)
-    changed = _unwaited(change_work(graph, copies, duration=fast), copies)
-    pauses = until_next_kernel(graph, copies) & (graph.calls.gap >= PAUSE.value)
-    return change_calls(changed, pauses, gap=changed.calls.loading_gap)
-
-
-def until_next_kernel(graph: Graph, copies: Mask) -> Mask:
-    """Calls after these copies up to the next launch of a kernel on the rank."""
-    calls, work = graph.calls, graph.work
-    kernels = np.unique(work.call[work.frame["direction"].is_null().to_numpy() & (work.call >= 0)])
-    made = np.unique(work.call[copies & (work.call >= 0)])
-    after = np.searchsorted(kernels, made, side="right")
-    last = np.where(after < len(kernels), kernels[np.minimum(after, len(kernels) - 1)], made) if len(kernels) else made
-    ends = np.zeros(len(calls.start) + 1, np.int64)
-    np.add.at(ends, made + 1, 1)
-    np.add.at(ends, last + 1, -1)
-    return np.cumsum(ends)[:-1] > 0
+    return _unwaited(change_work(graph, copies, duration=fast), copies)
 
 
 def with_batches_ahead(graph: Graph) -> Graph:

@@ -16,8 +16,6 @@ Change = Callable[[Graph], Graph]
 MOST_TRACER_NS = 10_000
 """A tracer adds 3 to 6 us to a call (H200s, nsys: launch-bound jobs of tests/data/labelled with and without it), and
 the PyTorch profiler so much to each operator, too."""
-CLOSE = 1.05
-"""Two times of a step that are so near are taken for the same."""
 _ROUNDS = 12
 
 
@@ -70,8 +68,6 @@ class WhatIf:
         make it so short, something else made the traced steps longer: then `tracer` is taken out."""
         if not step_ns < self.step_ns:
             return WhatIf(changes.without_tracer(self.graph, TRACER.value))
-        if WhatIf(changes.without_tracer(self.graph, MOST_TRACER_NS)).step_ns > CLOSE * step_ns:
-            return WhatIf(changes.without_tracer(self.graph, TRACER.value))  # not the tracer alone made it longer
         least, most = 0.0, float(MOST_TRACER_NS)
         for _ in range(_ROUNDS):
             middle = (least + most) / 2
