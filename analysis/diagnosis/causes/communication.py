@@ -44,25 +44,28 @@ def calls(lane: Lane) -> pl.DataFrame:
 
 
 LARGE_MESSAGE = Threshold(
-    16 << 20,
+    4 << 20,
     "bytes",
-    "From this size on the link, not the start of a message, decides.",
-    "two H200s (tests/data/labelled, half tune): 0.35 to 0.58 of NVLink's rate from here on, 0.2 at 1 MiB",
+    "From this size on the link, not the start of a message, decides; smaller ones would gain from being one.",
+    "two H200s (tests/data/h200-ranks): 3.8 us for 256 bytes, 5 us for 128 KiB; 0.19 of NVLink's rate at 2 MiB",
 )
-
-
 REACHABLE_LINK = Threshold(
     0.55,
     "share",
-    "Of the link's bandwidth, what large messages reach.",
+    "Of the link's bandwidth, what large messages reach; where they reach less than half of that, the link is slow.",
     "two H200s: messages of 109 MB at 248 of 450 GB/s; of 64 and 128 MiB at 244 and 240 (launch_bound_fsdp2)",
 )
+_LARGE = pl.col("bytes") >= LARGE_MESSAGE.value
 
 
 def reachable_rate(e: Evidence) -> float:
     """Bus bandwidth that large messages reach: the best of the run, or what the link allows, bytes/s."""
-    rates = [_rate(calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)) for lane in e.lanes]
-    return max([REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], *rates])
+    return max(REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], large_rate(e))
+
+
+def large_rate(e: Evidence) -> float:
+    """Bus bandwidth of large messages, the best of the devices, bytes/s."""
+    return max((_rate(calls(lane).filter(_LARGE)) for lane in e.lanes), default=0.0)
 
 
 def _rate(own: pl.DataFrame) -> float:
@@ -70,43 +73,26 @@ def _rate(own: pl.DataFrame) -> float:
     return float(known["on_bus"].sum()) * 1e9 / max(float(known["transfer_ns"].sum()), 1.0)
 
 
-SMALL_MESSAGE = Threshold(
-    4 << 20,
-    "bytes",
-    "Collectives of smaller messages would gain from being one.",
-    "two H200s (tests/data/h200-ranks): 3.8 us for 256 bytes, 5 us for 128 KiB; 0.19 of NVLink's rate at 2 MiB",
-)
-
-
 def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
     """Small collectives of kinds of which a step has several, as one in each step: for `Evidence.scaled`."""
-    own = calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value)
-    steps, found = lane.steps.height, [own.clear().with_columns(factor=pl.lit(1.0), kept=pl.lit(1.0))]
-    for part in own.partition_by("collective"):
-        known = part.drop_nulls(["transfer_ns", "on_bus"])
-        whole = float(known["transfer_ns"].sum())
-        least = float(known["transfer_ns"].min() or 0)  # type: ignore[arg-type]
-        merged = steps * least + float(known["on_bus"].sum()) * 1e9 / reachable_rate(e)
-        if part.height > steps:
-            factor = min(1.0, merged / whole) if whole else 1.0
-            found.append(part.with_columns(factor=pl.lit(factor), kept=pl.lit(steps / part.height)))
-    return pl.concat(found)
-
-
-SLOW_LINK = Threshold(
-    0.25,
-    "share",
-    "Bus bandwidth of large messages over the link's; less is slow.",
-    "two H200s (tests/data/labelled): 0.35 to 0.55 over NVLink, 0.05 where NCCL goes through the host's memory",
-)
+    steps, took = lane.steps.height, pl.col("transfer_ns")
+    merged = steps * took.min() + pl.col("on_bus").sum() * 1e9 / reachable_rate(e)
+    small = (
+        calls(lane)
+        .filter(~_LARGE)
+        .with_columns(
+            factor=(merged / took.sum()).over("collective").fill_nan(1.0).fill_null(1.0).clip(0.0, 1.0),
+            kept=steps / pl.len().over("collective"),
+        )
+    )
+    return small.filter(pl.col("kept") < 1)
 
 
 def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
     """Large collectives on a link as fast as it could be: for `Evidence.scaled`."""
-    own = calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)
-    rate, link = _rate(own), bandwidth_between_ranks(e)[0]
-    factor = rate / (REACHABLE_LINK.value * link) if rate < SLOW_LINK.value * link else 1.0
-    return own.with_columns(factor=pl.lit(min(1.0, factor)), kept=pl.lit(1.0))
+    own, reachable = calls(lane).filter(_LARGE), REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
+    share = _rate(own) / reachable
+    return own.with_columns(factor=pl.lit(share if share < 0.5 else 1.0), kept=pl.lit(1.0))
 
 
 def _merged(e: Evidence) -> Change:
@@ -119,11 +105,11 @@ def _on_fast_link(e: Evidence) -> Change:
 
 def small_messages(e: Evidence) -> Iterator[Cause]:
     """Many small collectives, each of which takes about as long as an empty one. The steps again, with one message of
-    each kind below `small_message` in place of all: it takes as long as the shortest of them and its bytes at the
+    each kind below `large_message` in place of all: it takes as long as the shortest of them and its bytes at the
     bandwidth of large ones, and is launched once."""
     if not communicates(e):
         return
-    small = [calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value) for lane in e.lanes]
+    small = [calls(lane).filter(~_LARGE) for lane in e.lanes]
     steps = sum(lane.steps.height for lane in e.lanes)
     frame = pl.concat(small)
     proposals: list[dict[str, Any]] = [{"ddp_bucket_mb": 25}, {"local_steps": 8}]
@@ -141,11 +127,10 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
 
 
 def slow_interconnect(e: Evidence) -> Iterator[Cause]:
-    """Large messages are slow for their link: bus bandwidth below `slow_link` of it. The steps again, with these
-    at what the link lets them reach."""
+    """Large messages are slow for their link: bus bandwidth below half of what it lets them reach. The steps again,
+    with these at what the link lets them reach."""
     if not communicates(e):
         return
-    rate = max((_rate(calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)) for lane in e.lanes), default=0.0)
     bandwidth, name = bandwidth_between_ranks(e)
     proposals: list[dict[str, Any]] = [{"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}]
     yield Cause(
@@ -154,7 +139,7 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
         remedy=remedies.choose(e.point, *proposals) if e.point else {},
         evidence=[
-            Fact("bus bandwidth of large messages", rate / 1e9, "GB/s", "collectives"),
+            Fact("bus bandwidth of large messages", large_rate(e) / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),
         ],
         change=_on_fast_link(e),

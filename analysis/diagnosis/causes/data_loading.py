@@ -165,10 +165,7 @@ def h2d_exposed(e: Evidence) -> Iterator[Cause]:
     bytes can be fewer, and all of it is the interval's upper end."""
     both = compose(_pinned(e), changes.with_batches_ahead)
     gained = e.gain(_pinned(e), then=changes.with_batches_ahead).value
-    pinned = _pinned(e)(e.what_if.graph)
-    copying = changes.copying_ns(pinned) / e.step_ns
-    _, waited = e.what_if.calls_a_step(changes.waits_for_batches(pinned, changes.of_batches(pinned)))
-    gained = min(gained, copying + waited / e.step_ns)  # else it is not the copies that are in the way
+    copying = changes.copying_ns(_pinned(e)(e.what_if.graph)) / e.step_ns
     beyond = max(0.0, copying - (1 - e.gain(both).value))
     hidden = max(0.0, gained - beyond)
     change = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}

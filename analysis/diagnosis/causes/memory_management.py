@@ -96,18 +96,12 @@ def _calls(e: Evidence) -> Fact:
     return Fact("calls of the driver's allocator", count, "a step", "runtime")
 
 
-MEMORY_FULL = Threshold(
-    0.90,
-    "share",
-    "Reserved memory over the device's from which it is near its limit.",
-    "PyTorch's profiler for TensorBoard warned at 90 %",
-)
-
-
 def memory_pressure(e: Evidence) -> Iterator[Cause]:
     """Memory is too tight: the allocator tries again after giving its cache back, or weights and optimizer live on the
     host. The steps again, without these calls; or without copies of what is offloaded and pauses of the host, which
-    computes the optimizer's step. Reserved memory near the device's is a remark."""
+    computes the optimizer's step."""
+    if not e.retries and not offloads(e):
+        return
     facts: list[Fact] = []
     change = changes.without_offload if offloads(e) else changes.without_allocations
     if e.retries:
@@ -115,29 +109,19 @@ def memory_pressure(e: Evidence) -> Iterator[Cause]:
     if e.retries and e.lanes:
         facts.append(_calls(e))
     if offloads(e) and e.lanes:
-        copies = np.sum([e.part(part) for part in (*TO_HOST, *FROM_HOST)], axis=0)
-        facts.append(
-            Fact(
-                "copies from and to the host that nothing hides", float(np.mean(copies)) / 1e6, "ms a step", "breakdown"
-            )
-        )
-    full = e.memory is not None and e.memory[0] > MEMORY_FULL.value * e.memory[1]
-    if full and e.memory is not None:
-        facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
-    if not facts:
-        return
-    batch_size = e.setting("micro_batch") or 1
-    half = [{"micro_batch": batch_size // 2}] if batch_size > 1 else []
-    proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, *half]
+        copies = float(np.sum([e.part(part) for part in (*TO_HOST, *FROM_HOST)], axis=0).mean()) / 1e6
+        facts.append(Fact("copies from and to the host that nothing hides", copies, "ms a step", "breakdown"))
+    smaller = {"micro_batch": max(1, (e.setting("micro_batch") or 1) // 2)}
+    proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, smaller]
     yield Cause(
-        gain=e.gain(change) if e.lanes and (e.retries or offloads(e)) else Share(0.0),
+        gain=e.gain(change) if e.lanes else Share(0.0),
         method="the steps replayed without offloading, or without the allocator's retries",
         advice="keep on the GPU what fits there"
         if offloads(e)
         else "leave memory room: sizes that repeat, a smaller batch",
-        remedy=remedies.choose(e.point, *proposals) if e.retries or offloads(e) else {},
+        remedy=remedies.choose(e.point, *proposals),
         evidence=facts,
-        change=change if e.lanes and (e.retries or offloads(e)) else None,
+        change=change if e.lanes else None,
     )
 
 

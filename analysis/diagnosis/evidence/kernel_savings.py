@@ -20,7 +20,6 @@ taken a later one does not see.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -81,13 +80,13 @@ def savings(
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
     left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)
     found = {"alone": left}
-    layout, chains = _layout_savings(kernels), Chains.of(kernels, passes)
+    layout, (scores, fused) = _layout_savings(kernels), fused_shares(kernels, passes)
     rules = (
         lambda: layout,
         lambda: _without_tensor_cores(kernels, device),
         lambda: recomputed_share(kernels) if recomputed is None else np.full(len(took), recomputed),
-        lambda: chains.scores,
-        lambda: np.zeros(len(took)) if compiled else chains.saved(took),
+        lambda: scores,
+        lambda: np.zeros(len(took)) if compiled else fused,
         lambda: np.where(layout > 0, 0.0, _unfilled_share(kernels)),
     )
     for kind, rule in zip(KINDS, rules, strict=True):
@@ -128,56 +127,39 @@ def _without_tensor_cores(kernels: pl.DataFrame, device: str | None) -> Floats:
     return np.where(plain, [gain.get(each, 0.0) for each in precision], 0.0)
 
 
-@dataclass(frozen=True)
-class Chains:
-    """Kernels that follow each other on a stream and could be one. `order`: of the kernels by stream and start;
-    `chain`: the number of each one's, in this order; `fusible`: likewise; `scores`: the share that kernels which write
-    or read attention's scores would save, in the kernels' own order."""
+def fused_shares(kernels: pl.DataFrame, passes: int) -> tuple[Floats, Floats]:
+    """The shares that fusing kernels which follow each other on a stream would save, in the kernels' order: of those
+    that write or read attention's scores, and of other chains all but the longest kernel."""
+    category, path = kernels["category"].cast(pl.String), kernels["nvtx_path"].cast(pl.String).fill_null("")
+    excluded = (_is(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
+    softmax = (category == "softmax_loss").to_numpy() & (_is(kernels, LOSS) == 0)
+    frame = pl.DataFrame(
+        {
+            "stream": kernels["stream"].fill_null(-1),
+            "start": kernels["start_ns"],
+            "took": kernels["end_ns"] - kernels["start_ns"],
+            "own": category.is_in(FUSIBLE).to_numpy() & ~excluded,
+            "softmax": softmax & ~excluded & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value),
+            "product": category.is_in(sorted(kernel_class.MATRIX)),
+            "backward": _is(kernels, r"(?i)backward") > 0,
+        }
+    ).with_row_index("place")
 
-    order: npt.NDArray[np.int64]
-    chain: npt.NDArray[np.int64]
-    fusible: npt.NDArray[np.bool_]
-    scores: Floats
-
-    @classmethod
-    def of(cls, kernels: pl.DataFrame, passes: int) -> Chains:
-        category = kernels["category"].cast(pl.String)
-        softmax = (category == "softmax_loss").to_numpy() & (_is(kernels, LOSS) == 0)
-        path = kernels["nvtx_path"].cast(pl.String).fill_null("")
-        excluded = (_is(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
-        fusible = category.is_in(FUSIBLE).to_numpy() & ~excluded
-        of_attention = softmax & ~excluded & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value)
-        stream = kernels["stream"].fill_null(-1).to_numpy()
-        order = np.lexsort((kernels["start_ns"].to_numpy(), stream))
-        own, stream = fusible[order], stream[order]
-        change = np.append(True, (own[1:] != own[:-1]) | (stream[1:] != stream[:-1]))[: len(own)]
-        run = np.cumsum(change)
-        within = own & np.isin(run, run[of_attention[order]])
-        products = category.is_in(sorted(kernel_class.MATRIX)).to_numpy()[order]
-        backward = _is(kernels, r"(?i)backward")[order] > 0
-        beside = products & _neighbours(within, stream)
-        beside |= products & _neighbours(
-            beside & _neighbours(within & np.isin(run, run[within & backward]), stream), stream
+    def beside(chosen: pl.Expr) -> pl.Expr:
+        """Products right before or after chosen kernels of their stream."""
+        return pl.col("product") & pl.any_horizontal(
+            chosen.shift(by, fill_value=False).over("stream") for by in (1, -1)
         )
-        scores = np.zeros(len(run))
-        scores[order] = np.where(within, 1.0, PRODUCTS_SAVED * beside)
-        return cls(order, run, own, scores)
 
-    def saved(self, took: Floats) -> Floats:
-        """The share of each kernel that fusing would save: of a chain all but the longest."""
-        frame = pl.DataFrame({"chain": self.chain, "took": took[self.order], "own": self.fusible})
-        longest = pl.col("took").max().over("chain")
-        first = pl.int_range(pl.len()).over("chain") == pl.col("took").arg_max().over("chain")
-        each = frame.select(pl.when(pl.col("own") & ~first & (longest > 0)).then(1.0).otherwise(0.0)).to_series()
-        out = np.zeros(len(took))
-        out[self.order] = each.to_numpy()
-        return out
-
-
-def _neighbours(chosen: npt.NDArray[np.bool_], stream: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Kernels right before or after chosen ones of their stream. Both arrays: by stream and start."""
-    same = stream[1:] == stream[:-1]
-    out = np.zeros(len(chosen), bool)
-    out[:-1] |= chosen[1:] & same
-    out[1:] |= chosen[:-1] & same
-    return out
+    found = frame.sort("stream", "start", maintain_order=True)
+    found = found.with_columns(chain=pl.struct("stream", "own").rle_id())
+    found = found.with_columns(within=pl.col("own") & pl.col("softmax").any().over("chain"))
+    found = found.with_columns(deep=pl.col("within") & pl.col("backward").any().over("chain"))
+    found = found.with_columns(next=beside(pl.col("within")), deep=beside(pl.col("deep")))
+    found = found.with_columns(next=pl.col("next") | beside(pl.col("deep")))
+    longest = pl.int_range(pl.len()).over("chain") == pl.col("took").arg_max().over("chain")
+    found = found.sort("place").select(
+        scores=pl.when("within").then(1.0).when("next").then(PRODUCTS_SAVED).otherwise(0.0),
+        fused=(pl.col("own") & ~longest).cast(pl.Float64),
+    )
+    return found["scores"].to_numpy(), found["fused"].to_numpy()
