@@ -23,17 +23,16 @@ CAUSES = (
 
 @dataclass(frozen=True)
 class Share:
-    """A share of the step, and its interval; None where there was one step."""
+    """A share of the step, and its interval."""
 
-    value: float
-    low: float | None = None
-    high: float | None = None
+    value: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
 
     def times(self, least: float, most: float = 1.0, value: float | None = None) -> Share:
         """The share where only a part of it can be gained: `value` of it (`most`, if not given), at least `least` and
         at most `most`."""
-        low, high = (self.value if edge is None else edge for edge in (self.low, self.high))
-        return Share(self.value * (most if value is None else value), low * least, min(1.0, high * most))
+        return Share(self.value * (most if value is None else value), self.low * least, min(1.0, self.high * most))
 
 
 def replayed(value: float, low: float | None = None, high: float | None = None) -> Share:
@@ -85,25 +84,21 @@ class Cause:
         return self.gain.value
 
     @property
-    def low(self) -> float | None:
+    def low(self) -> float:
+        """What the remedy gives at least: causes are ranked by it, so that a sure gain comes before a large hope."""
         return self.gain.low
 
     @property
-    def high(self) -> float | None:
+    def high(self) -> float:
         return self.gain.high
-
-    @property
-    def least(self) -> float:
-        """What the remedy gives at least: causes are ranked by it, so that a sure gain comes before a large hope."""
-        return self.share if self.low is None else self.low
 
     def as_json(self) -> dict[str, Any]:
         return {
             "cause": self.cause,
             "kind": self.kind,
             "share": round(self.share, 4),
-            "share_low": None if self.low is None else round(self.low, 4),
-            "share_high": None if self.high is None else round(self.high, 4),
+            "share_low": round(self.low, 4),
+            "share_high": round(self.high, 4),
             "rank": self.rank,
             "evidence": [fact.as_json() for fact in self.evidence],
             "remedy": dict(self.remedy),

@@ -77,9 +77,9 @@ def _parts(found: Diagnosis) -> list[str]:
 
 
 def _cause(place: int, cause: Cause) -> list[str]:
-    span = "" if cause.low is None or cause.high is None else f" ({cause.low:.1%} to {cause.high:.1%})"
     rank = "" if cause.rank is None else f", rank {cause.rank}"
-    lines = [f"{place}. {cause.kind} ({cause.cause}{rank}): {cause.share:.1%} of the step{span}"]
+    span = f"({cause.low:.1%} to {cause.high:.1%})"
+    lines = [f"{place}. {cause.kind} ({cause.cause}{rank}): {cause.share:.1%} of the step {span}"]
     facts = "; ".join(_fact(fact.what, fact.value, fact.unit) for fact in cause.evidence)
     for text in (facts, _advice(cause)):
         lines += textwrap.wrap(text, WIDTH, initial_indent="   ", subsequent_indent="     ")

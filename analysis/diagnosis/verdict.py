@@ -47,7 +47,7 @@ def judge(e: Evidence) -> Diagnosis:
     """The verdict on a run."""
     causes = [cause for rule in RULES for cause in rule.causes(e)]
     kept = [c for c in cap_shares(e, causes) if BY_KIND[c.kind].remark or c.share >= NOISE.value]
-    ranked = tuple(with_lines(e, with_rank(e, cause)) for cause in sorted(kept, key=lambda c: (-c.least, -c.share)))
+    ranked = tuple(with_lines(e, with_rank(e, cause)) for cause in sorted(kept, key=lambda c: (-c.low, -c.share)))
     traced = bool(e.periods.size)
     timed = None if e.timed_ns is None else e.timed_ns / 1e6
     step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed
@@ -82,14 +82,13 @@ def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
         share = min(share, left)
         left -= share
         left_of = share / cause.share if cause.share else 1.0
-        low, high = (None if edge is None else edge * left_of for edge in (cause.low, cause.high))
-        out.append(dataclasses.replace(cause, gain=Share(share, low, high)))
+        out.append(dataclasses.replace(cause, gain=Share(share, cause.low * left_of, cause.high * left_of)))
     return out
 
 
 def _turn(cause: Cause) -> tuple[int, float]:
     turn = BY_KIND[cause.kind].turn
-    return turn, -(cause.least if turn == DEVICE else cause.share)
+    return turn, -(cause.low if turn == DEVICE else cause.share)
 
 
 def unseen(e: Evidence, cause: Cause) -> float:

@@ -22,7 +22,6 @@ from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics.steps import selection
 from analysis.tables.part_names import BUSY
 
-CAUSE = "communication"
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
 """Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""
 
@@ -243,8 +242,8 @@ def _as_others(rank: int) -> Change:
 
 
 RULES = (
-    Rule(CAUSE, exposed_communication, OTHERS),
-    Rule(CAUSE, small_messages, OTHERS),
-    Rule(CAUSE, slow_interconnect, OTHERS),
-    Rule(CAUSE, straggler, OTHERS),
+    Rule(exposed_communication, OTHERS),
+    Rule(small_messages, OTHERS),
+    Rule(slow_interconnect, OTHERS),
+    Rule(straggler, OTHERS),
 )

@@ -18,8 +18,6 @@ from analysis.diagnosis.replay.changes import compose
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import NOISE, Threshold
 
-CAUSE = "data_loading"
-
 
 def loader_wait(e: Evidence) -> Iterator[Cause]:
     """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
@@ -86,8 +84,7 @@ def _as_fast_as_workers(e: Evidence, share: Share, remedy: dict[str, Any]) -> Sh
         return share
     loading = max(host_wait(e), share.value) if have == 0 else float(have)
     most, least = (max(0.0, 1 - loading / able) for able in (more, min(more, (cores(e) or 2 * more) / 2)))
-    low, high = (share.value if edge is None else edge for edge in (share.low, share.high))
-    return Share(min(share.value, most), min(low, least), min(high, most))
+    return Share(min(share.value, most), min(share.low, least), min(share.high, most))
 
 
 def _late_rank(e: Evidence) -> int | None:
@@ -231,8 +228,8 @@ def pinned_bandwidth(e: Evidence) -> float:
 
 
 RULES = (
-    Rule(CAUSE, loader_wait, HOST, traced=False),
-    Rule(CAUSE, cpu_preprocessing, HOST, traced=False),
-    Rule(CAUSE, h2d_pageable, HOST),
-    Rule(CAUSE, h2d_exposed, HOST),
+    Rule(loader_wait, HOST, traced=False),
+    Rule(cpu_preprocessing, HOST, traced=False),
+    Rule(h2d_pageable, HOST),
+    Rule(h2d_exposed, HOST),
 )

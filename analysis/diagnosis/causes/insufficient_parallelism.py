@@ -16,7 +16,6 @@ from analysis.diagnosis.remedies import proposals
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.thresholds import BATCH_GROWTH, SMALL_FILL
 
-CAUSE = "insufficient_parallelism"
 GRAPHS = {"cuda_graph": True}
 
 
@@ -111,41 +110,31 @@ def small_batch(e: Evidence) -> Iterator[Cause]:
     many blocks."""
     filled = batch.mean_fill(e) * e.share(e.part("compute")).value
     together = max(n for n in range(1, max(e.room, 1) + 1) if e.passes % n == 0)
+    facts = [Fact("SMs that get a block, mean over the time of kernels", batch.mean_fill(e), "share", "kernels")]
     if together > 1 and filled < SMALL_FILL.value:
-        yield _merged(e, together)
-        return
-    if not batch.is_small(e):
-        return
-    between = e.part("idle_between")
-    gaps = between * (1 - 1 / BATCH_GROWTH.value)
-    share = e.share(e.kernels["underfilled"] + gaps + batch.optimizer_saving(e)).times(0.5)
-    facts = [*fill(e), Fact("between kernels launched in time", float(between.mean()) / 1e6, "ms a step", "breakdown")]
-    if e.setting("micro_batch") is not None:
-        facts.append(Fact("samples of a forward pass", e.setting("micro_batch"), "", "points"))
-    if e.memory is not None:
-        facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
-    change = proposals.choose(e.point, *proposals.larger_batch(e.point, e.growth)) if e.point else {}
-    method = "sum over kernels of time x (1 - blocks / SMs), gaps between them, and optimizer, of the time a sample"
-    yield Cause(
-        gain=share,
-        method=method,
-        advice="enlarge the batch of a forward pass",
-        remedy=change,
-        evidence=facts,
-    )
-
-
-def _merged(e: Evidence, together: int) -> Cause:
-    """Passes of a step that could be one."""
-    change = e.scaled(batch.merged(lane, together) for lane in e.lanes)
-    return Cause(
-        gain=e.gain(change),
-        method=f"the steps replayed with {together} passes in one",
-        advice=f"let each pass have {together} times the samples, and accumulate less often",
-        remedy=_fewer_passes(e, together),
-        evidence=[*fill(e), Fact("forward passes of a step", e.passes, "", "ranks")],
-        change=change,
-    )
+        change = e.scaled(batch.merged(lane, together) for lane in e.lanes)
+        yield Cause(
+            gain=e.gain(change),
+            method=f"the steps replayed with {together} passes in one",
+            advice=f"let each pass have {together} times the samples, and accumulate less often",
+            remedy=_fewer_passes(e, together),
+            evidence=[*facts, Fact("forward passes of a step", e.passes, "", "ranks")],
+            change=change,
+        )
+    elif batch.is_small(e):
+        gaps = e.part("idle_between") * (1 - 1 / BATCH_GROWTH.value)
+        facts.append(Fact("between kernels launched in time", float(gaps.mean()) / 1e6, "ms a step", "breakdown"))
+        if e.setting("micro_batch") is not None:
+            facts.append(Fact("samples of a forward pass", e.setting("micro_batch"), "", "points"))
+        if e.memory is not None:
+            facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
+        yield Cause(
+            gain=e.share(e.kernels["underfilled"] + gaps + batch.optimizer_saving(e)).times(0.5),
+            method="sum over kernels of time x (1 - blocks / SMs), gaps between them, optimizer, of the time a sample",
+            advice="enlarge the batch of a forward pass",
+            remedy=proposals.choose(e.point, *proposals.larger_batch(e.point, e.growth)) if e.point else {},
+            evidence=facts,
+        )
 
 
 def _fewer_passes(e: Evidence, together: int) -> dict[str, Any]:
@@ -154,10 +143,6 @@ def _fewer_passes(e: Evidence, together: int) -> dict[str, Any]:
     if samples is None or passes is None:
         return {}
     return proposals.choose(e.point, {"micro_batch": samples * together, "grad_accum": passes // together})
-
-
-def fill(e: Evidence) -> list[Fact]:
-    return [Fact("SMs that get a block, mean over the time of kernels", batch.mean_fill(e), "share", "kernels")]
 
 
 def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
@@ -179,9 +164,9 @@ def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
 
 
 RULES = (
-    Rule(CAUSE, launch_bound, LAUNCHES),
-    Rule(CAUSE, small_batch, HOST),
-    Rule(CAUSE, host_sync, HOST),
-    Rule(CAUSE, host_work, HOST),
-    Rule(CAUSE, pipeline_bubble, OTHERS),
+    Rule(launch_bound, LAUNCHES),
+    Rule(small_batch, HOST),
+    Rule(host_sync, HOST),
+    Rule(host_work, HOST),
+    Rule(pipeline_bubble, OTHERS),
 )

@@ -19,7 +19,6 @@ from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics.steps.parts import LARGE_BYTES
 from analysis.tables.part_names import COPIES
 
-CAUSE = "memory_management"
 TO_HOST = tuple(part for part in COPIES if part.startswith("copy_dtoh"))
 FROM_HOST = tuple(part for part in COPIES if part.startswith("copy_htod"))
 
@@ -114,7 +113,7 @@ def memory_pressure(e: Evidence) -> Iterator[Cause]:
     smaller = {"micro_batch": max(1, (e.setting("micro_batch") or 1) // 2)}
     proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, smaller]
     yield Cause(
-        gain=e.gain(change) if e.lanes else Share(0.0),
+        gain=e.gain(change) if e.lanes else Share(),
         method="the steps replayed without offloading, or without the allocator's retries",
         advice="keep on the GPU what fits there"
         if offloads(e)
@@ -131,7 +130,7 @@ def memory_headroom(e: Evidence) -> Iterator[Cause]:
     remark where the batch is small: then it is `small_batch` that has the same remedy."""
     if e.memory is None or e.growth < 2:
         return
-    share = e.share(batch.optimizer_saving(e)).times(0.5) if e.lanes and not batch.is_small(e) else Share(0.0)
+    share = e.share(batch.optimizer_saving(e)).times(0.5) if e.lanes and not batch.is_small(e) else Share()
     yield Cause(
         gain=share,
         method=f"time of optimizer kernels x (1 - 1/{e.growth}), of the time a sample",
@@ -145,7 +144,7 @@ def memory_headroom(e: Evidence) -> Iterator[Cause]:
 
 
 RULES = (
-    Rule(CAUSE, allocator_churn, HOST),
-    Rule(CAUSE, memory_headroom, DEVICE, traced=False, remark=True),
-    Rule(CAUSE, memory_pressure, HOST, traced=False, remark=True),
+    Rule(allocator_churn, HOST),
+    Rule(memory_headroom, DEVICE, traced=False, remark=True),
+    Rule(memory_pressure, HOST, traced=False, remark=True),
 )

@@ -13,7 +13,6 @@ from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals as remedies
 
-CAUSE = "model_hyperparameters"
 MEMORY_LEFT = 0.5
 
 
@@ -116,8 +115,8 @@ def _short() -> pl.Expr:
 
 
 RULES = (
-    Rule(CAUSE, tensor_cores_unused, DEVICE),
-    Rule(CAUSE, low_occupancy, DEVICE),
-    Rule(CAUSE, layout_transposes, DEVICE),
-    Rule(CAUSE, recompute_or_unfused, DEVICE),
+    Rule(tensor_cores_unused, DEVICE),
+    Rule(low_occupancy, DEVICE),
+    Rule(layout_transposes, DEVICE),
+    Rule(recompute_or_unfused, DEVICE),
 )

@@ -9,8 +9,6 @@ from analysis.diagnosis.cause import Cause, Fact, Share
 from analysis.diagnosis.causes.rule import OTHERS, Rule
 from analysis.diagnosis.evidence.evidence import Evidence
 
-CAUSE = "monitoring"
-
 
 def missing_trace(e: Evidence) -> Iterator[Cause]:
     """There is no trace, none of some ranks, or it lacks something that rules need (ranges, launching calls, message
@@ -35,10 +33,10 @@ def missing_counters(e: Evidence) -> Iterator[Cause]:
 
 def _missing(facts: list[Fact], **about: Any) -> Iterator[Cause]:
     if facts:
-        yield Cause(gain=Share(0.0), evidence=facts, **about)
+        yield Cause(gain=Share(), evidence=facts, **about)
 
 
 RULES = (
-    Rule(CAUSE, missing_trace, OTHERS, traced=False, remark=True),
-    Rule(CAUSE, missing_counters, OTHERS, traced=False, remark=True),
+    Rule(missing_trace, OTHERS, traced=False, remark=True),
+    Rule(missing_counters, OTHERS, traced=False, remark=True),
 )

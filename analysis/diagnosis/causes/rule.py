@@ -20,15 +20,13 @@ class Rule:
     """One kind of cause.
 
     Attributes:
-        cause: category of the kind.
-        find: gives the causes that it finds; its name is the kind, and its docstring says in docs/diagnosis.md what it
-            looks for and how the share is computed.
+        find: gives the causes that it finds; its name is the kind, its module the category, and its docstring says in
+            docs/diagnosis.md what it looks for and how the share is computed.
         turn: HOST, LAUNCHES, OTHERS or DEVICE.
         traced: whether it needs a trace of a GPU.
         remark: whether a cause is reported even where its share is 0.
     """
 
-    cause: str
     find: Callable[[Evidence], Iterator[Cause]]
     turn: int
     traced: bool = True
@@ -37,6 +35,10 @@ class Rule:
     @property
     def kind(self) -> str:
         return self.find.__name__
+
+    @property
+    def cause(self) -> str:
+        return self.find.__module__.rpartition(".")[2]
 
     @property
     def text(self) -> str:

@@ -9,9 +9,7 @@ from analysis.diagnosis.causes.rule import OTHERS, Rule
 from analysis.diagnosis.evidence import samples
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals
-from analysis.diagnosis.thresholds import Threshold
-
-CAUSE = "scheduling"
+from analysis.diagnosis.thresholds import NOISE, Threshold
 
 
 def gpu_shared(e: Evidence) -> Iterator[Cause]:
@@ -19,31 +17,23 @@ def gpu_shared(e: Evidence) -> Iterator[Cause]:
     (idle_queued), x (1 - 1/processes) x its share of the step: what others at work as long as this one take by turns.
     The lower end is idle_queued alone, since a process on the GPU may do nothing; half, where the others are the
     point's own tenants."""
-    count = e.tenants
-    queued = e.part("idle_queued")
-    alone = e.share(queued)
-    if count < 2:
-        if not e.shared:
-            return
-        share = alone
-    else:
-        held = e.part("compute") + queued
-        duty = min(1.0, float(held.mean()) / e.step_ns) if held.size else 0.0
-        likely = e.share(held * (1 - 1 / count) * duty)
-        low = min(alone.low or 0.0, likely.value)
-        if (e.setting("tenants") or 1) > 1:  # they are known to be at work
-            low = likely.value / 2
-        share = Share(max(likely.value, alone.value), low, min(1.0, (likely.high or likely.value) / max(duty, 0.01)))
+    count, own, queued = e.tenants, (e.setting("tenants") or 1) > 1, e.part("idle_queued")
+    alone, held = e.share(queued), e.part("compute") + queued
+    if count < 2 and (e.samples or alone.value <= NOISE.value):
+        return  # without counters work that stood still on an idle GPU must have waited for others
+    duty = min(1.0, float(held.mean()) / e.step_ns) if held.size else 0.0
+    likely = e.share(held * (1 - 1 / count) * duty)
+    low = likely.value / 2 if own else alone.low
+    high = min(1.0, max(likely.high, alone.high) / max(duty, 0.01))
     facts = [Fact("processes with a context on the GPU", count, "", "gpu_samples")] if count > 1 else []
     if e.lanes:
-        facts.append(
-            Fact("launched, and the GPU idle in this trace", float(queued.mean()) / 1e6, "ms a step", "breakdown")
-        )
+        idle = float(queued.mean()) / 1e6
+        facts.append(Fact("launched, and the GPU idle in this trace", idle, "ms a step", "breakdown"))
     yield Cause(
-        gain=share,
+        gain=Share(max(likely.value, alone.value), low, high),
         method="time of this rank's work x (1 - 1/processes) x its share of the step",
         advice="give the job GPUs of its own",
-        remedy=proposals.choose(e.point, {"tenants": 1}, {"mps": True}) if (e.setting("tenants") or 1) > 1 else {},
+        remedy=proposals.choose(e.point, {"tenants": 1}, {"mps": True}) if own else {},
         evidence=facts,
     )
 
@@ -88,7 +78,7 @@ def numa_far(e: Evidence) -> Iterator[Cause]:
     if e.setting("numa") != "far":
         return
     yield Cause(
-        gain=Share(0.0),
+        gain=Share(),
         method="as the point was bound",
         advice="bind ranks to the CPUs near their GPUs",
         remedy=proposals.choose(e.point, {"numa": "near"}, {"numa": "none"}),
@@ -97,7 +87,7 @@ def numa_far(e: Evidence) -> Iterator[Cause]:
 
 
 RULES = (
-    Rule(CAUSE, gpu_shared, OTHERS, traced=False),
-    Rule(CAUSE, throttled, OTHERS, traced=False),
-    Rule(CAUSE, numa_far, OTHERS, traced=False, remark=True),
+    Rule(gpu_shared, OTHERS, traced=False),
+    Rule(throttled, OTHERS, traced=False),
+    Rule(numa_far, OTHERS, traced=False, remark=True),
 )

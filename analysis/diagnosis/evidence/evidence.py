@@ -64,22 +64,10 @@ class Evidence:
         """The point's setting; None where there is no point."""
         return getattr(self.point, name) if self.point else None
 
-    @functools.cached_property
-    def aligned(self) -> dict[int, npt.NDArray[np.int64]]:
-        """Places of the steps of each lane (by its place) that all lanes have, in the same order."""
-        if all(lane.source == "nvtx" for lane in self.lanes):
-            common = set.intersection(*(set(lane.steps["step"]) for lane in self.lanes)) if self.lanes else set()
-            if common:
-                return {
-                    place: np.flatnonzero(lane.steps["step"].is_in(sorted(common)).to_numpy())
-                    for place, lane in enumerate(self.lanes)
-                }
-        count = min((lane.steps.height for lane in self.lanes), default=0)
-        return {place: np.arange(count) for place in range(len(self.lanes))}
-
     def of_lanes(self, amount: Callable[[Lane], Any]) -> Floats:
-        """An amount of each lane and step (lanes, steps)."""
-        rows = [np.asarray(amount(lane), dtype=np.float64)[self.aligned[n]] for n, lane in enumerate(self.lanes)]
+        """An amount of each lane and step (lanes, steps): of as many steps as all lanes have."""
+        count = min((lane.steps.height for lane in self.lanes), default=0)
+        rows = [np.asarray(amount(lane), dtype=np.float64)[:count] for lane in self.lanes]
         return np.vstack(rows) if rows else np.empty((0, 0))
 
     def length(self, covered: Callable[[Lane], Intervals]) -> Floats:
@@ -154,14 +142,14 @@ class Evidence:
         """The share of an amount (lanes, steps), with the same error as what is replayed: how far off the method is
         counts, not how far steps of one run differ."""
         if not amount.size:
-            return Share(0.0)
+            return Share()
         return replayed(min(1.0, float(amount.mean()) / self.step_ns))
 
     @functools.cached_property
     def savings(self) -> list[pl.DataFrame]:
         """What each kernel of each lane could save (analysis/diagnosis/evidence/kernel_savings.py)."""
         return [
-            lane_savings(lane, self.device_name(lane), self.passes, self.compiled, self.recomputed)
+            lane_savings(lane, self.device_name(lane), self.passes, compiled=self.compiled, recomputed=self.recomputed)
             for lane in self.lanes
         ]
 
@@ -214,13 +202,6 @@ class Evidence:
         strangers = [own["foreign_processes"].max() for own in self.samples.values()]
         foreign = max((int(c) for c in strangers if isinstance(c, int)), default=0)
         return max(self.setting("tenants") or 1, counted, foreign + 1)
-
-    @functools.cached_property
-    def shared(self) -> bool:
-        """Whether others use the GPU; without counters, whether launched work stood still on an idle GPU."""
-        if self.tenants > 1:
-            return True
-        return not self.samples and self.share(self.part("idle_queued")).value > NOISE.value
 
     @property
     def passes(self) -> int:

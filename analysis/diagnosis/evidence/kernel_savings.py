@@ -19,8 +19,6 @@ taken a later one does not see.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -54,44 +52,35 @@ products. Three fixes that were measured gave 60 to 62 % where it predicts 51 to
 KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "unfused", "underfilled")
 
 
-def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool, recomputed: float | None) -> pl.DataFrame:
-    """What each kernel of the steps could save, ns, a column a kind, beside its device, stream, start_ns, the time that
-    it `took` and `alone`, what of that it has for itself. `passes`: forward passes of a step."""
+def lane_savings(
+    lane: Lane, device: str | None, passes: int, *, compiled: bool, recomputed: float | None
+) -> pl.DataFrame:
+    """What each kernel of the steps could save, ns, a column a kind, beside its name, device, stream, start_ns, the
+    time that it `took` and `alone`, what of that it has for itself: kernels that run beside each other share it.
+
+    `device`: its name; `passes`: forward passes of a step; `compiled`: kernels are fused already; `recomputed`: the
+    share of them that is, where it is known.
+    """
     begins, ends = int(lane.steps["start_ns"].min()), int(lane.steps["end_ns"].max())  # type: ignore[arg-type]
-    own = lane.own["kernels"].filter(
+    kernels = lane.own["kernels"].filter(
         pl.col("category").cast(pl.String) != "communication",
         pl.col("start_ns").is_between(begins, ends, closed="left"),
     )
-    compute = intervals.total(lane.sets["compute"])
-    found = savings(own, compute, passes * lane.steps.height, device, compiled, recomputed)
-    keys = own.select("device", "stream", "start_ns", "name", took=(pl.col("end_ns") - pl.col("start_ns")).clip(1))
-    return keys.with_columns(**{kind: pl.Series(amount) for kind, amount in found.items()})
-
-
-def savings(
-    kernels: pl.DataFrame, compute_ns: int, passes: int, device: str | None, compiled: bool, recomputed: float | None
-) -> Mapping[str, Floats]:
-    """ns of each kernel by kind, and `alone`, in the kernels' order.
-
-    `kernels`: compute kernels of the steps that count; `compute_ns`: the time in which any of them runs: kernels that
-    run beside each other share it; `passes`: forward passes in these steps; `device`: its name; `compiled`: fused;
-    `recomputed`: the share of them that is, where it is known.
-    """
-    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
-    left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)
-    found = {"alone": left}
-    layout, (scores, fused) = _layout_savings(kernels), fused_shares(kernels, passes)
-    rules = (
-        lambda: layout,
-        lambda: _without_tensor_cores(kernels, device),
-        lambda: recomputed_share(kernels) if recomputed is None else np.full(len(took), recomputed),
-        lambda: scores,
-        lambda: np.zeros(len(took)) if compiled else fused,
-        lambda: np.where(layout > 0, 0.0, _unfilled_share(kernels)),
-    )
-    for kind, rule in zip(KINDS, rules, strict=True):
-        found[kind] = left * rule()
-        left = left - found[kind]
+    took = (kernels["end_ns"] - kernels["start_ns"]).clip(1).to_numpy().astype(np.float64)
+    left = took * min(1.0, intervals.total(lane.sets["compute"]) / max(took.sum(), 1.0))
+    layout, (scores, fused) = _layout_savings(kernels), fused_shares(kernels, passes * lane.steps.height)
+    shares = {
+        "layout_transposes": layout,
+        "tensor_cores_unused": _without_tensor_cores(kernels, device),
+        "recomputed": recomputed_share(kernels) if recomputed is None else np.full(len(took), recomputed),
+        "scores": scores,
+        "unfused": np.zeros(len(took)) if compiled else fused,
+        "underfilled": np.where(layout > 0, 0.0, _unfilled_share(kernels)),
+    }
+    found = kernels.select("name", "device", "stream", "start_ns", took=took, alone=left)
+    for kind in KINDS:
+        found = found.with_columns(pl.Series(kind, left * shares[kind]))
+        left = left - left * shares[kind]
     return found
 
 

@@ -30,7 +30,7 @@ def compose(*made: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
     return lambda graph: functools.reduce(lambda changed, change: change(changed), made, graph)
 
 
-def change_calls(graph: Graph, where: Mask, **columns: npt.ArrayLike) -> Graph:
+def change_calls(graph: Graph, where: Mask | bool, **columns: npt.ArrayLike) -> Graph:
     """The graph with other columns of these calls."""
     chosen = where & graph.counted_calls
     return dataclasses.replace(graph, calls=_replaced(graph.calls, chosen, columns))
@@ -65,10 +65,6 @@ def _merged(before: Any, after: Any, chosen: Mask) -> Any:
     return dataclasses.replace(before, **{n: np.where(chosen, getattr(after, n), getattr(before, n)) for n in names})
 
 
-def everywhere(graph: Graph) -> Mask:
-    return np.ones(len(graph.calls.start), bool)
-
-
 def without_tracer(graph: Graph, each_ns: float) -> Graph:
     """As if the tracer did not add so much to each call and operator that it noted; of a call's own it takes some in
     the call and some after it. All steps are changed."""
@@ -83,7 +79,7 @@ def without_loading(graph: Graph) -> Graph:
     """Batches are there when the loop asks for them."""
     calls = graph.calls
     gap = calls.gap - np.minimum(calls.loading_gap, np.maximum(calls.gap, 0))
-    return change_calls(graph, everywhere(graph), gap=gap, least=np.maximum(0, calls.least - calls.loading))
+    return change_calls(graph, True, gap=gap, least=np.maximum(0, calls.least - calls.loading))
 
 
 def without_pauses(graph: Graph) -> Graph:
