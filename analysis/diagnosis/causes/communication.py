@@ -28,13 +28,13 @@ FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1
 
 def communicates(e: Evidence) -> bool:
     """Whether collectives tell waiting from transfer; where they do not, `missing_trace` says what is needed."""
-    return e.heard and any(lane.exposed.calls.height for lane in e.lanes)
+    return e.heard and any(lane.collectives.height for lane in e.lanes)
 
 
 def calls(lane: Lane) -> pl.DataFrame:
     """Collectives of the lane's steps with on_bus, the bytes on the bus (null where sizes are unknown)."""
     begin, end = lane.steps["start_ns"].min(), lane.steps["end_ns"].max()
-    own = lane.exposed.calls.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
+    own = lane.collectives.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
     ranks = pl.coalesce("ranks", "matched_ranks").cast(pl.Float64)
     bus = pl.when(pl.col("collective").is_null()).then(None).otherwise(pl.col("bytes").cast(pl.Float64))
     for kind, factor in FACTOR.items():
@@ -161,10 +161,7 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
         silent = compose(silent, e.scaled(map(_bucketing, e.lanes)))
         saved = 1 - 1 / e.passes
     whole = e.gain(*first, then=silent).value
-    covered, exposed = (
-        e.length(lambda lane: selection.covered_time(lane.exposed.calls)),
-        e.length(lambda lane: lane.exposed.transfer),
-    )
+    covered = e.length(lambda lane: selection.covered_time(lane.collectives))
     yield Cause(
         gain=Share(saved * whole, saved * whole / 2, whole),
         method="the steps replayed without communication and its slowing of kernels",
@@ -172,7 +169,7 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
         evidence=[
             Fact("communication", float(covered.mean()) / 1e6, "ms a step", "collectives"),
-            Fact("of it exposed transfer", float(exposed.mean()) / 1e6, "ms a step", "breakdown"),
+            Fact("of it beside no compute", float(e.part("communication").mean()) / 1e6, "ms a step", "breakdown"),
         ],
         change=compose(*first, silent),
     )

@@ -146,14 +146,14 @@ def _fewer_passes(e: Evidence, together: int) -> dict[str, Any]:
 
 
 def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
-    """Stages of a pipeline wait for their neighbours. Waiting in sends and receives that nothing hides; twice the
-    micro-batches halve it."""
+    """Stages of a pipeline wait for their neighbours. Sends and receives that nothing hides, which mostly wait;
+    twice the micro-batches halve it."""
     if e.setting("strategy") != "pp" or e.point is None:
         return
-    share = e.share(e.length(lambda lane: lane.exposed.waiting)).times(0.25, 1.0, 0.5)
+    share = e.share(e.part("communication")).times(0.25, value=0.5)
     facts = [Fact("micro-batches of a step", e.point.grad_accum, "", "points")]
     change = proposals.choose(e.point, {"grad_accum": 2 * e.point.grad_accum})
-    method = "half of the exposed waiting in collectives, of the time a sample"
+    method = "half of what sends and receives take that nothing hides, of the time a sample"
     yield Cause(
         gain=share,
         method=method,

@@ -218,7 +218,7 @@ class Evidence:
     @functools.cached_property
     def heard(self) -> bool:
         """Whether all ranks that talk to each other have a trace."""
-        return all(lane.exposed.heard for lane in self.lanes)
+        return all(lane.heard for lane in self.lanes)
 
     @property
     def compiled(self) -> bool:

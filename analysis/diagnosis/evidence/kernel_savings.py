@@ -111,9 +111,8 @@ def _without_tensor_cores(kernels: pl.DataFrame, device: str | None) -> Floats:
     matrix = text["category"].is_in(sorted(kernel_class.MATRIX)).to_numpy()
     plain = (~text["tensor_cores"].fill_null(True)).to_numpy() & matrix & (_is(kernels, NOT_ELIGIBLE) == 0)
     stated = peak.flops_per_s if peak else {"fp32": 1.0, "tf32": 8.0}  # 7.4 to 16 on all that is stated
-    gain = {kind: 1 - stated["fp32"] / stated["tf32"] for kind in ("fp32",) if {"fp32", "tf32"} <= stated.keys()}
-    precision = text["precision"].fill_null("")
-    return np.where(plain, [gain.get(each, 0.0) for each in precision], 0.0)
+    gain = 1 - stated["fp32"] / stated["tf32"] if {"fp32", "tf32"} <= stated.keys() else 0.0
+    return np.where(plain & (text["precision"] == "fp32").fill_null(False).to_numpy(), gain, 0.0)
 
 
 def fused_shares(kernels: pl.DataFrame, passes: int) -> tuple[Floats, Floats]:

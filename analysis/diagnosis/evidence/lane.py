@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.evidence import exposed
-from analysis.diagnosis.evidence.exposed import Exposed
 from analysis.metrics.intervals import Intervals
 from analysis.metrics.steps import parts
 from analysis.tables.part_names import BUSY
@@ -59,9 +57,17 @@ class Lane:
         return launched.null_count() < len(launched) / 2
 
     @functools.cached_property
-    def exposed(self) -> Exposed:
+    def collectives(self) -> pl.DataFrame:
+        """The device's collectives, as ingest writes them."""
         here = pl.lit(True) if self.device is None else pl.col("device").eq_missing(self.device)
-        return exposed.divide(self.events["collectives"].filter(here), self.sets["communication"])
+        return self.events["collectives"].filter(here)
+
+    @functools.cached_property
+    def heard(self) -> bool:
+        """Whether all ranks of most of its collectives have a trace, which it takes to tell waiting from transfer."""
+        joint = self.collectives.filter(pl.col("collective").cast(pl.String).ne_missing("send_recv"))  # of two ranks
+        whole = joint.select((pl.col("matched_ranks") >= pl.coalesce("ranks", pl.lit(2))).sum()).item()
+        return bool(whole >= joint.height / 2)
 
 
 def device_lane(

@@ -20,7 +20,7 @@ from analysis.tables.part_names import HIDDEN
 from jobs.point.point import FIELDS, Point, complete
 from jobs.record.point_folder import record_of, results_of
 
-KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "operators", "syncs", "nvtx", "collectives")
+KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "operators", "nvtx", "collectives")
 COLUMNS = {
     "kernels": (
         "start_ns", "end_ns", "name", "device", "stream", "thread", "launch_ns", "launch_end_ns", "nvtx_path",
@@ -32,9 +32,8 @@ COLUMNS = {
         "source", "target",
     ),
     "memsets": ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns"),
-    "runtime": ("start_ns", "end_ns", "name", "thread", "correlation"),
+    "runtime": ("start_ns", "end_ns", "name", "thread"),
     "operators": ("start_ns", "thread"),
-    "syncs": ("correlation", "device", "stream"),
     "nvtx": ("start_ns", "end_ns", "name", "thread"),
 }  # fmt: skip
 """What rules read of the tables."""
@@ -127,11 +126,11 @@ def trace_gaps(lanes: Sequence[Lane]) -> dict[str, str]:
 
 def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
     """What is not known of collectives."""
-    calls = pl.concat([one.exposed.calls for one in lanes])
+    calls = pl.concat([one.collectives for one in lanes])
     if calls.is_empty():
         return {}
     found = {}
-    if not all(one.exposed.heard for one in lanes):
+    if not all(one.heard for one in lanes):
         most = max(one.lengths(one.sets["communication"]).sum() / one.periods.sum() for one in lanes)
         found["trace of the other ranks"] = f"up to {most:.0%} of the step may be waiting for them"
     if calls["bytes"].null_count() == calls.height:

@@ -82,11 +82,6 @@ def without_loading(graph: Graph) -> Graph:
     return change_calls(graph, True, gap=gap, least=np.maximum(0, calls.least - calls.loading))
 
 
-def without_pauses(graph: Graph) -> Graph:
-    """The launching threads do nothing between calls that takes longer than dispatch does, but for loading."""
-    return change_calls(graph, pausing(graph), gap=graph.calls.loading_gap)
-
-
 def pausing(graph: Graph) -> Mask:
     """Calls before which the launching threads do other work than dispatch and loading."""
     return np.asarray(graph.calls.gap - graph.calls.loading_gap >= PAUSE.value)
@@ -171,7 +166,8 @@ def without_offload(graph: Graph) -> Graph:
     which the host computes the optimizer's step."""
     either = _text(graph, "direction", "HtoD") | _text(graph, "direction", "DtoH")
     large = either & (graph.work.frame["bytes"].fill_null(0) >= LARGE_BYTES).to_numpy()
-    return without_pauses(without_work(_unwaited(graph, large), large))
+    changed = without_work(_unwaited(graph, large), large)
+    return change_calls(changed, pausing(graph), gap=changed.calls.loading_gap)
 
 
 def without_allocations(graph: Graph) -> Graph:

@@ -72,7 +72,7 @@ def _calls(events: Mapping[int, Frames], launching: pl.DataFrame) -> pl.DataFram
         threads = launching.filter(pl.col("rank") == rank)["thread"]
         rows = own["runtime"].with_columns(pl.col("thread").cast(pl.Int64))
         rows = rows.filter(pl.col("thread").is_in(threads.implode()), pl.col("start_ns") <= pl.col("end_ns"))
-        names = ("start_ns", "end_ns", "thread", "correlation")
+        names = ("start_ns", "end_ns", "thread")
         own_calls = rows.select(pl.lit(rank, dtype=pl.Int64).alias("rank"), pl.col("name").cast(pl.String), *names)
         found.append(own_calls.sort("start_ns", "end_ns"))
     return pl.concat(found)
