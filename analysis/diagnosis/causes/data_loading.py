@@ -46,7 +46,7 @@ def cpu_preprocessing(e: Evidence) -> Iterator[Cause]:
 def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...]) -> Cause:
     remedy, waited, busy = remedies.choose(e.point, *proposals), host_wait(e), workers_busy(e)
     if e.lanes:
-        share = replayed(min(1.0, e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns)).times(0.5)
+        share = replayed(waiting(e)).times(0.5)
         method = "the steps replayed with batches that are ready"
         if e.unseen_wait:
             method += ", and what timed steps wait longer than traced ones"
@@ -91,6 +91,11 @@ def _late_rank(e: Evidence) -> int | None:
     """The rank whose loader it is, by what is larger: the waits in the trace, or those that it did not see."""
     seen = e.gain(changes.without_loading).value * e.step_ns
     return e.loader_waits.rank_alone if e.unseen_wait > seen else e.rank_of(changes.without_loading)
+
+
+def waiting(e: Evidence) -> float:
+    """The share of the step that batches which are there give back, with what the trace does not see; 0 without one."""
+    return min(1.0, e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns) if e.lanes else 0.0
 
 
 def host_wait(e: Evidence) -> float:
@@ -138,8 +143,7 @@ def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
     compute, else fewer than twice as many, for they may wait for storage."""
     if e.point is None:
         return ({"loader_workers": 4},)
-    seen = e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns if e.lanes else 0.0
-    wait, have = max(host_wait(e), seen), max(e.workers or 0, 1)
+    wait, have = max(host_wait(e), waiting(e)), max(e.workers or 0, 1)
     enough = math.ceil(have / max(1 - wait, 1 / 16)) + 1
     limit = (cores(e) or enough) * (1 if preparing(e) else 2) - 1
     more: dict[str, Any] = {"loader_workers": max(have, min(enough, max(limit, 1)))}

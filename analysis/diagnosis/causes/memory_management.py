@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,7 +11,6 @@ from analysis.diagnosis.cause import Cause, Fact, Share
 from analysis.diagnosis.causes.rule import DEVICE, HOST, Rule
 from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.thresholds import Threshold
@@ -53,25 +51,15 @@ def offloads(e: Evidence) -> bool:
         return bool(e.setting("offload") != "none")
     if not e.lanes:
         return False
-    large = pl.col("bytes") >= LARGE_BYTES
-    back, out = (
-        (large, pl.col("direction") == "HtoD"),
-        (large, pl.col("direction") == "DtoH", pl.col("target") == "pinned"),
-    )
-    copies = e.of_lanes(lambda lane: lane.summed(lane.own["copies"].filter(*back)["start_ns"]))
-    moved = [e.of_lanes(lambda lane, w=way: _bytes(lane, w)).mean(axis=1).min() for way in (back, out)]  # type: ignore[misc]
-    if min(moved) > OFFLOAD_BYTES.value:
+    graph = e.what_if.graph
+    large = graph.work.frame.filter(pl.Series(graph.counted_work), pl.col("bytes") >= LARGE_BYTES)
+    back, out = large.filter(direction="HtoD"), large.filter(direction="DtoH", target="pinned")
+    if min(back["bytes"].sum(), out["bytes"].sum()) > OFFLOAD_BYTES.value * graph.steps:
         return True
-    many = float(copies.mean()) > OFFLOAD_COPIES.value
+    many = back.height > OFFLOAD_COPIES.value * graph.steps
     if e.lanes[0].source != "none":
         return many
     return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > OFFLOAD_EXPOSED.value
-
-
-def _bytes(lane: Lane, which: tuple[pl.Expr, ...]) -> Any:
-    """Bytes of these copies in each step."""
-    own = lane.own["copies"].filter(*which)
-    return lane.summed(own["start_ns"], own["bytes"])
 
 
 def allocator_churn(e: Evidence) -> Iterator[Cause]:

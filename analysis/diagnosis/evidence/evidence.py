@@ -39,16 +39,14 @@ GONE = 0.01
 
 @dataclass(frozen=True)
 class Evidence:
-    """`lanes`: one a device of each rank that was traced. `devices`: their table. `reports`: of the traces.
-    `cpu_parts`: the table step_parts of a trace that has no lanes. `steps`,
-    `traced_steps`: of a point; `results`: what its ranks recorded at their end. `samples`: of each rank's GPU, in the
-    timed window or while the trace ran. `hosts`: host_samples of the timed steps, else of the traced ones. `absent`:
-    what is missing, with the reason. `disturbed`: what outside of the job disturbed the timed steps (docs/protocol.md);
-    None where nothing is known to have."""
+    """`lanes`: one a device of each rank that was traced. `devices`: their table. `cpu_parts`: step_parts of a
+    trace that has no lanes. `steps`, `traced_steps`: of a point; `results`: what its ranks recorded at their end.
+    `samples`: of each rank's GPU, in the timed window or while the trace ran. `hosts`: host_samples of the timed steps,
+    else of the traced ones. `absent`: what is missing, with the reason. `disturbed`: what outside of the job disturbed
+    the timed steps (docs/protocol.md); None where nothing is known to have."""
 
     lanes: tuple[Lane, ...] = ()
     devices: pl.DataFrame = field(default_factory=pl.DataFrame)
-    reports: pl.DataFrame = field(default_factory=pl.DataFrame)
     cpu_parts: pl.DataFrame = field(default_factory=pl.DataFrame)
     point: Point | None = None
     record: Record = field(default_factory=lambda: Record(status="not_run"))
@@ -91,7 +89,8 @@ class Evidence:
         )
         if self.timed_ns is None:
             return WhatIf(without_tracer(traced.graph, TRACER.value))
-        return traced.untraced(self.loader_waits.without_unseen_ns or self.timed_ns)
+        waits = self.loader_waits
+        return traced.untraced(self.timed_ns if waits.rank is None else waits.mean_ns - waits.longer[waits.rank])
 
     @functools.cached_property
     def unexplained(self) -> float:

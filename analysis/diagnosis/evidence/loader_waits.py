@@ -55,12 +55,6 @@ class LoaderWaits:
         rest = [ns for rank, ns in self.longer.items() if rank != self.rank]
         return self.rank if self.rank is not None and rest and max(rest) < self.longer[self.rank] / 2 else None
 
-    @functools.cached_property
-    def without_unseen_ns(self) -> float | None:
-        """What the mean timed step takes but for waits that the trace does not see, if the devices are idle in all of
-        them, ns; None where there are no such waits."""
-        return None if self.rank is None else self.mean_ns - self.longer[self.rank]
-
     def unseen_ns(self, traced_ns: float) -> float:
         """By how much the mean timed step is longer than a traced one of `traced_ns` without the tracer for want of
         batches, ns. 0 where that is noise."""

@@ -82,9 +82,7 @@ def from_traces(traces: Sequence[Path]) -> Evidence:
 
 def from_tables(folder: Path) -> Evidence:
     """A folder of trace tables."""
-    windows, spans, reports, devices = (
-        pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "parts", "reports", "devices")
-    )
+    windows, spans, devices = (pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "parts", "devices"))
     lanes = []
     for rank in windows["rank"].unique().sort():
         events = {kind: _events(folder, kind, rank) for kind in KINDS}
@@ -95,7 +93,7 @@ def from_tables(folder: Path) -> Evidence:
             lanes += [made] if made else []
     absent = trace_gaps(lanes) | {"counters": "no log of the GPUs' counters"}
     parts = pl.read_parquet(folder / "step_parts.parquet").filter(pl.col("device").is_null(), pl.col("part") != HIDDEN)
-    return Evidence(tuple(lanes), devices, reports, parts.clear() if lanes else parts, absent=absent)
+    return Evidence(tuple(lanes), devices, parts.clear() if lanes else parts, absent=absent)
 
 
 def _events(folder: Path, kind: str, rank: int) -> pl.DataFrame:

@@ -193,8 +193,7 @@ def with_batches_ahead(graph: Graph) -> Graph:
 
 def copying_ns(graph: Graph) -> float:
     """Time of the copies of batches of a device, ns a step."""
-    steps = sum(int(own["counted"].sum()) for own in graph.windows)
-    return float(graph.work.duration[of_batches(graph) & graph.counted_work].sum()) / max(steps, 1)
+    return float(graph.work.duration[of_batches(graph) & graph.counted_work].sum()) / graph.steps
 
 
 def _unwaited(graph: Graph, copies: Mask) -> Graph:

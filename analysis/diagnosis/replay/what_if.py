@@ -55,7 +55,7 @@ class WhatIf:
     def calls_a_step(self, chosen: Mask) -> tuple[float, float]:
         """How many of these calls there are, and how long they take, ns: of a rank, a step."""
         calls, counted = self.graph.calls, chosen & self.graph.counted_calls
-        steps = max(1, sum(int(own["counted"].sum()) for own in self.graph.windows))
+        steps = self.graph.steps
         return float(counted.sum()) / steps, float((calls.end - calls.start)[counted].sum()) / steps
 
     def of_rank(self, change: Change, rank: int) -> Change:
