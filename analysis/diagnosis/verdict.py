@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.diagnosis.cause import Cause, Share
-from analysis.diagnosis.causes.rule import DEVICE
+from analysis.diagnosis.causes.rule import DEVICE, HOST, LAUNCHES
 from analysis.diagnosis.causes.rules import RULES
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.replay.what_if import Change
@@ -62,8 +62,9 @@ def is_known(e: Evidence) -> bool:
 
 
 def with_rank(e: Evidence, cause: Cause) -> Cause:
-    """The cause with the rank on which alone its change gives most of what it gives, where there is one."""
-    if cause.rank is not None or cause.change is None:
+    """The cause with the rank on which alone its change gives most of what it gives, where there is one: of what hosts
+    wait for or do, since messages are of all ranks, and devices run what the script tells all of them."""
+    if cause.rank is not None or cause.change is None or BY_KIND[cause.kind].turn not in (HOST, LAUNCHES):
         return cause
     return dataclasses.replace(cause, rank=e.rank_of(cause.change))
 

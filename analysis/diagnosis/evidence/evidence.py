@@ -111,7 +111,8 @@ class Evidence:
             return None
         alone = {rank: self.gain(self.what_if.of_rank(change, rank)).value for rank in ranks}
         most = max(ranks, key=lambda rank: alone[rank])
-        return most if alone[most] >= STRAGGLER.value * whole else None
+        rest = max(alone[rank] for rank in ranks if rank != most)
+        return most if alone[most] >= STRAGGLER.value * whole and rest < alone[most] / 2 else None
 
     @functools.cached_property
     def step_ns(self) -> float:
