@@ -20,23 +20,19 @@ CAUSES = (
 )
 """The seven causes. Each has a file of its name with its kinds."""
 
-POOLS = ("communication", "compute", "none")
-"""What a cause takes its time from. No nanosecond of a step counts for two causes of one pool."""
-
 
 @dataclass(frozen=True)
 class Share:
-    """A share of the step, and its interval; None where there was one step."""
+    """A share of the step, and its interval."""
 
-    value: float
-    low: float | None = None
-    high: float | None = None
+    value: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
 
     def times(self, least: float, most: float = 1.0, value: float | None = None) -> Share:
         """The share where only a part of it can be gained: `value` of it (`most`, if not given), at least `least` and
         at most `most`."""
-        low, high = (self.value if edge is None else edge for edge in (self.low, self.high))
-        return Share(self.value * (most if value is None else value), low * least, min(1.0, high * most))
+        return Share(self.value * (most if value is None else value), self.low * least, min(1.0, self.high * most))
 
 
 def replayed(value: float, low: float | None = None, high: float | None = None) -> Share:
@@ -67,72 +63,45 @@ class Fact:
 class Cause:
     """One cause of a step's length.
 
-    `share`: of the step's time (of its time a sample, where the remedy changes the batch) that the remedy could give
-    back, 0 to 1; 0 is a remark. `low` and `high`: where it may lie; None where one step alone tells nothing of that.
-    `rank`: the rank at fault where it is one. `change`: of the traced steps, of which the share is what it gives.
-    `remedy`: settings of the point to change, empty where no setting does it. `method`: how the share was computed.
+    `gain`: of the step's time (of its time a sample, where the remedy changes the batch) that the remedy could give
+    back, 0 to 1; 0 is a remark. `rank`: the rank at fault where it is one. `change`: of the traced steps, of which the
+    gain is what it gives. `remedy`: settings of the point to change, empty where no setting does it. `method`: how the
+    gain was computed. `cause` and `kind`: those of the rule that found it, which fills them in.
     """
 
-    cause: str
-    kind: str
-    share: float
-    low: float | None
-    high: float | None
-    pool: str
+    gain: Share
     method: str
     advice: str
     remedy: Mapping[str, Any] = field(default_factory=dict)
-    evidence: tuple[Fact, ...] = ()
+    evidence: Sequence[Fact] = ()
     rank: int | None = None
     change: Callable[[Graph], Graph] | None = None
+    cause: str = ""
+    kind: str = ""
 
     @property
-    def least(self) -> float:
+    def share(self) -> float:
+        return self.gain.value
+
+    @property
+    def low(self) -> float:
         """What the remedy gives at least: causes are ranked by it, so that a sure gain comes before a large hope."""
-        return self.share if self.low is None else self.low
+        return self.gain.low
+
+    @property
+    def high(self) -> float:
+        return self.gain.high
 
     def as_json(self) -> dict[str, Any]:
         return {
             "cause": self.cause,
             "kind": self.kind,
             "share": round(self.share, 4),
-            "share_low": None if self.low is None else round(self.low, 4),
-            "share_high": None if self.high is None else round(self.high, 4),
+            "share_low": round(self.low, 4),
+            "share_high": round(self.high, 4),
             "rank": self.rank,
             "evidence": [fact.as_json() for fact in self.evidence],
             "remedy": dict(self.remedy),
             "advice": self.advice,
             "method": self.method,
         }
-
-
-def list_cause(
-    cause: str,
-    kind: str,
-    share: Share,
-    pool: str,
-    *,
-    method: str,
-    advice: str,
-    remedy: Mapping[str, Any] | None = None,
-    evidence: Sequence[Fact] = (),
-    rank: int | None = None,
-    change: Callable[[Graph], Graph] | None = None,
-) -> list[Cause]:
-    """A rule's answer: this one cause."""
-    return [
-        Cause(
-            cause=cause,
-            kind=kind,
-            share=share.value,
-            low=share.low,
-            high=share.high,
-            pool=pool,
-            method=method,
-            advice=advice,
-            remedy=remedy or {},
-            evidence=tuple(evidence),
-            rank=rank,
-            change=change,
-        )
-    ]

@@ -6,20 +6,12 @@ import json
 import textwrap
 
 from analysis.diagnosis.cause import Cause
+from analysis.diagnosis.causes.rule import DEVICE
 from analysis.diagnosis.thresholds import HEALTHY, NOISE
-from analysis.diagnosis.verdict import Diagnosis
+from analysis.diagnosis.verdict import BY_KIND, Diagnosis
 from analysis.sweep.labels import plural
 
 WIDTH = 100
-FASTER = (
-    "tensor_cores_unused",
-    "low_occupancy",
-    "layout_transposes",
-    "recompute_or_unfused",
-    "small_batch",
-    "memory_headroom",
-)
-"""Kinds that are estimates of what kernels could do, and not time in which nothing computes."""
 LEAST_PART = 0.005
 """Parts with a smaller share of the step are one line."""
 
@@ -31,7 +23,7 @@ def screen(found: Diagnosis) -> str:
     remarks = [cause for cause in found.causes if cause.share < NOISE.value]
     place = 0
     for title, faster in (("what holds the step up", False), ("what could be computed faster", True)):
-        chosen = [cause for cause in losses if (cause.kind in FASTER) == faster]
+        chosen = [cause for cause in losses if (BY_KIND[cause.kind].turn == DEVICE) == faster]
         lines += ["", title] if chosen else []
         for cause in chosen:
             place += 1
@@ -85,9 +77,9 @@ def _parts(found: Diagnosis) -> list[str]:
 
 
 def _cause(place: int, cause: Cause) -> list[str]:
-    span = "" if cause.low is None or cause.high is None else f" ({cause.low:.1%} to {cause.high:.1%})"
     rank = "" if cause.rank is None else f", rank {cause.rank}"
-    lines = [f"{place}. {cause.kind} ({cause.cause}{rank}): {cause.share:.1%} of the step{span}"]
+    span = f"({cause.low:.1%} to {cause.high:.1%})"
+    lines = [f"{place}. {cause.kind} ({cause.cause}{rank}): {cause.share:.1%} of the step {span}"]
     facts = "; ".join(_fact(fact.what, fact.value, fact.unit) for fact in cause.evidence)
     for text in (facts, _advice(cause)):
         lines += textwrap.wrap(text, WIDTH, initial_indent="   ", subsequent_indent="     ")

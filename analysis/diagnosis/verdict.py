@@ -6,26 +6,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.diagnosis.cause import Cause
+from analysis.diagnosis.cause import Cause, Share
+from analysis.diagnosis.causes.rule import DEVICE, HOST, LAUNCHES
 from analysis.diagnosis.causes.rules import RULES
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.script_lines import with_lines
 from analysis.diagnosis.thresholds import HEALTHY, HEALTHY_SUM, NOISE
 
-REMARKS = frozenset(rule.kind for rule in RULES if rule.remark)
-"""Kinds that are reported even where their share is 0."""
-
-
-PLACE = {
-    **dict.fromkeys(("loader_wait", "cpu_preprocessing", "host_sync", "host_work", "h2d_pageable", "h2d_exposed"), 0),
-    **dict.fromkeys(("allocator_churn", "memory_pressure"), 0),
-    "launch_bound": 1,
-    **dict.fromkeys(("straggler", "small_messages", "slow_interconnect", "exposed_communication"), 2),
-}
-LAST = 3
-"""What counts first where two causes give back the same time: what the host waits for, then that it launches slowly at
-all, then what ranks wait for, each the largest first; then what the devices could compute faster, the surest first."""
+BY_KIND = {rule.kind: rule for rule in RULES}
 
 
 @dataclass(frozen=True)
@@ -56,9 +45,9 @@ class Diagnosis:
 
 def judge(e: Evidence) -> Diagnosis:
     """The verdict on a run."""
-    causes = [cause for rule in RULES if e.lanes or not rule.traced for cause in rule.find(e)]
-    kept = [c for c in cap_shares(e, causes) if c.kind in REMARKS or c.share >= NOISE.value]
-    ranked = tuple(with_lines(e, cause) for cause in sorted(kept, key=lambda c: (-c.least, -c.share)))
+    causes = [cause for rule in RULES for cause in rule.causes(e)]
+    kept = [c for c in cap_shares(e, causes) if BY_KIND[c.kind].remark or c.share >= NOISE.value]
+    ranked = tuple(with_lines(e, with_rank(e, cause)) for cause in sorted(kept, key=lambda c: (-c.low, -c.share)))
     traced = bool(e.periods.size)
     timed = None if e.timed_ns is None else e.timed_ns / 1e6
     step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed
@@ -72,30 +61,35 @@ def is_known(e: Evidence) -> bool:
     return e.heard and all(lane.launches_known for lane in e.lanes)
 
 
+def with_rank(e: Evidence, cause: Cause) -> Cause:
+    """The cause with the rank on which alone its change gives most of what it gives, where there is one: of what hosts
+    wait for or do, since messages are of all ranks, and devices run what the script tells all of them."""
+    if cause.rank is not None or cause.change is None or BY_KIND[cause.kind].turn not in (HOST, LAUNCHES):
+        return cause
+    return dataclasses.replace(cause, rank=e.rank_of(cause.change))
+
+
 def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
-    """The causes with shares cut so that no time counts twice, in the order of PLACE: what is replayed is replayed on
-    top of the causes before it, and the rest adds up to no more than its pool."""
+    """The causes with shares cut so that no time counts twice, in the order of their rules' turns: what is replayed is
+    replayed on top of the causes before it, and all add up to no more than the step."""
     if not e.periods.size:
         return causes
-    left = {"compute": e.share(e.part("compute")).value, "communication": e.share(e.part("communication")).value}
-    made: list[Change] = []
-    out = []
+    left, made, out = 1.0, list[Change](), []
     for cause in sorted(causes, key=_turn):
-        share = min(cause.share, left[cause.pool]) if cause.pool in left else cause.share
+        share = cause.share
         if cause.change is not None and share >= NOISE.value:
             share = min(share, e.gain(*made, then=cause.change).value + unseen(e, cause))
             made.append(cause.change)
-        if cause.pool in left:
-            left[cause.pool] -= share
+        share = min(share, left)
+        left -= share
         left_of = share / cause.share if cause.share else 1.0
-        low, high = (None if edge is None else edge * left_of for edge in (cause.low, cause.high))
-        out.append(dataclasses.replace(cause, share=share, low=low, high=high))
+        out.append(dataclasses.replace(cause, gain=Share(share, cause.low * left_of, cause.high * left_of)))
     return out
 
 
 def _turn(cause: Cause) -> tuple[int, float]:
-    place = PLACE.get(cause.kind, 0 if cause.kind == "small_batch" and cause.change else LAST)
-    return place, -(cause.least if place == LAST else cause.share)
+    turn = BY_KIND[cause.kind].turn
+    return turn, -(cause.low if turn == DEVICE else cause.share)
 
 
 def unseen(e: Evidence, cause: Cause) -> float:

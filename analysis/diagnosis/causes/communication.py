@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, list_cause, replayed
-from analysis.diagnosis.causes.rule import Rule
+from analysis.diagnosis.cause import Cause, Fact, Share, replayed
+from analysis.diagnosis.causes.rule import OTHERS, Rule
 from analysis.diagnosis.evidence.contention import slowdowns
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
@@ -18,24 +19,22 @@ from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.changes import compose
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import Threshold
-from analysis.metrics import intervals
 from analysis.metrics.steps import selection
 from analysis.tables.part_names import BUSY
 
-CAUSE = "communication"
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
 """Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""
 
 
 def communicates(e: Evidence) -> bool:
     """Whether collectives tell waiting from transfer; where they do not, `missing_trace` says what is needed."""
-    return e.heard and any(lane.exposed.calls.height for lane in e.lanes)
+    return e.heard and any(lane.collectives.height for lane in e.lanes)
 
 
 def calls(lane: Lane) -> pl.DataFrame:
     """Collectives of the lane's steps with on_bus, the bytes on the bus (null where sizes are unknown)."""
     begin, end = lane.steps["start_ns"].min(), lane.steps["end_ns"].max()
-    own = lane.exposed.calls.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
+    own = lane.collectives.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
     ranks = pl.coalesce("ranks", "matched_ranks").cast(pl.Float64)
     bus = pl.when(pl.col("collective").is_null()).then(None).otherwise(pl.col("bytes").cast(pl.Float64))
     for kind, factor in FACTOR.items():
@@ -44,25 +43,28 @@ def calls(lane: Lane) -> pl.DataFrame:
 
 
 LARGE_MESSAGE = Threshold(
-    16 << 20,
+    4 << 20,
     "bytes",
-    "From this size on the link, not the start of a message, decides.",
-    "two H200s (tests/data/labelled, half tune): 0.35 to 0.58 of NVLink's rate from here on, 0.2 at 1 MiB",
+    "From this size on the link, not the start of a message, decides; smaller ones would gain from being one.",
+    "two H200s (tests/data/h200-ranks): 3.8 us for 256 bytes, 5 us for 128 KiB; 0.19 of NVLink's rate at 2 MiB",
 )
-
-
 REACHABLE_LINK = Threshold(
     0.55,
     "share",
-    "Of the link's bandwidth, what large messages reach.",
+    "Of the link's bandwidth, what large messages reach; where they reach less than half of that, the link is slow.",
     "two H200s: messages of 109 MB at 248 of 450 GB/s; of 64 and 128 MiB at 244 and 240 (launch_bound_fsdp2)",
 )
+_LARGE = pl.col("bytes") >= LARGE_MESSAGE.value
 
 
 def reachable_rate(e: Evidence) -> float:
     """Bus bandwidth that large messages reach: the best of the run, or what the link allows, bytes/s."""
-    rates = [_rate(calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)) for lane in e.lanes]
-    return max([REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], *rates])
+    return max(REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], large_rate(e))
+
+
+def large_rate(e: Evidence) -> float:
+    """Bus bandwidth of large messages, the best of the devices, bytes/s."""
+    return max((_rate(calls(lane).filter(_LARGE)) for lane in e.lanes), default=0.0)
 
 
 def _rate(own: pl.DataFrame) -> float:
@@ -70,68 +72,48 @@ def _rate(own: pl.DataFrame) -> float:
     return float(known["on_bus"].sum()) * 1e9 / max(float(known["transfer_ns"].sum()), 1.0)
 
 
-SMALL_MESSAGE = Threshold(
-    4 << 20,
-    "bytes",
-    "Collectives of smaller messages would gain from being one.",
-    "two H200s (tests/data/h200-ranks): 3.8 us for 256 bytes, 5 us for 128 KiB; 0.19 of NVLink's rate at 2 MiB",
-)
-
-
 def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
     """Small collectives of kinds of which a step has several, as one in each step: for `Evidence.scaled`."""
-    own = calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value)
-    steps, found = lane.steps.height, [own.clear().with_columns(factor=pl.lit(1.0), kept=pl.lit(1.0))]
-    for part in own.partition_by("collective"):
-        known = part.drop_nulls(["transfer_ns", "on_bus"])
-        whole = float(known["transfer_ns"].sum())
-        least = float(known["transfer_ns"].min() or 0)  # type: ignore[arg-type]
-        merged = steps * least + float(known["on_bus"].sum()) * 1e9 / reachable_rate(e)
-        if part.height > steps:
-            factor = min(1.0, merged / whole) if whole else 1.0
-            found.append(part.with_columns(factor=pl.lit(factor), kept=pl.lit(steps / part.height)))
-    return pl.concat(found)
-
-
-SLOW_LINK = Threshold(
-    0.25,
-    "share",
-    "Bus bandwidth of large messages over the link's; less is slow.",
-    "two H200s (tests/data/labelled): 0.35 to 0.55 over NVLink, 0.05 where NCCL goes through the host's memory",
-)
+    steps, took = lane.steps.height, pl.col("transfer_ns")
+    merged = steps * took.min() + pl.col("on_bus").sum() * 1e9 / reachable_rate(e)
+    small = (
+        calls(lane)
+        .filter(~_LARGE)
+        .with_columns(
+            factor=(merged / took.sum()).over("collective").fill_nan(1.0).fill_null(1.0).clip(0.0, 1.0),
+            kept=steps / pl.len().over("collective"),
+        )
+    )
+    return small.filter(pl.col("kept") < 1)
 
 
 def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
     """Large collectives on a link as fast as it could be: for `Evidence.scaled`."""
-    own = calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)
-    rate, link = _rate(own), bandwidth_between_ranks(e)[0]
-    factor = rate / (REACHABLE_LINK.value * link) if rate < SLOW_LINK.value * link else 1.0
-    return own.with_columns(factor=pl.lit(min(1.0, factor)), kept=pl.lit(1.0))
+    own, reachable = calls(lane).filter(_LARGE), REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
+    share = _rate(own) / reachable
+    return own.with_columns(factor=pl.lit(share if share < 0.5 else 1.0), kept=pl.lit(1.0))
 
 
 def _merged(e: Evidence) -> Change:
-    return e.scaled(lambda lane: small_messages_of(e, lane))
+    return e.scaled(small_messages_of(e, lane) for lane in e.lanes)
 
 
 def _on_fast_link(e: Evidence) -> Change:
-    return e.scaled(lambda lane: slow_messages_of(e, lane))
+    return e.scaled(slow_messages_of(e, lane) for lane in e.lanes)
 
 
-def small_messages(e: Evidence) -> list[Cause]:
+def small_messages(e: Evidence) -> Iterator[Cause]:
     """Many small collectives, each of which takes about as long as an empty one. The steps again, with one message of
-    each kind below `small_message` in place of all: it takes as long as the shortest of them and its bytes at the
+    each kind below `large_message` in place of all: it takes as long as the shortest of them and its bytes at the
     bandwidth of large ones, and is launched once."""
     if not communicates(e):
-        return []
-    small = [calls(lane).filter(pl.col("bytes") < SMALL_MESSAGE.value) for lane in e.lanes]
+        return
+    small = [calls(lane).filter(~_LARGE) for lane in e.lanes]
     steps = sum(lane.steps.height for lane in e.lanes)
     frame = pl.concat(small)
     proposals: list[dict[str, Any]] = [{"ddp_bucket_mb": 25}, {"local_steps": 8}]
-    return list_cause(
-        CAUSE,
-        "small_messages",
-        e.gain(_merged(e)),
-        "none",
+    yield Cause(
+        gain=e.gain(_merged(e)),
         method="the steps replayed with one small message of a kind in place of many",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
         remedy=remedies.choose(e.point, *proposals) if e.point else {},
@@ -143,74 +125,54 @@ def small_messages(e: Evidence) -> list[Cause]:
     )
 
 
-def slow_interconnect(e: Evidence) -> list[Cause]:
-    """Large messages are slow for their link: bus bandwidth below `slow_link` of it. The steps again, with these
-    at what the link lets them reach."""
+def slow_interconnect(e: Evidence) -> Iterator[Cause]:
+    """Large messages are slow for their link: bus bandwidth below half of what it lets them reach. The steps again,
+    with these at what the link lets them reach."""
     if not communicates(e):
-        return []
-    rate = max((_rate(calls(lane).filter(pl.col("bytes") >= LARGE_MESSAGE.value)) for lane in e.lanes), default=0.0)
+        return
     bandwidth, name = bandwidth_between_ranks(e)
     proposals: list[dict[str, Any]] = [{"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}]
-    return list_cause(
-        CAUSE,
-        "slow_interconnect",
-        e.gain(_on_fast_link(e)),
-        "none",
+    yield Cause(
+        gain=e.gain(_on_fast_link(e)),
         method="the steps replayed with large messages at the reachable bandwidth",
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
         remedy=remedies.choose(e.point, *proposals) if e.point else {},
         evidence=[
-            Fact("bus bandwidth of large messages", rate / 1e9, "GB/s", "collectives"),
+            Fact("bus bandwidth of large messages", large_rate(e) / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),
         ],
         change=_on_fast_link(e),
     )
 
 
-def exposed_communication(e: Evidence) -> list[Cause]:
+def exposed_communication(e: Evidence) -> Iterator[Cause]:
     """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
     without communication, but for waiting for ranks that are late, and with kernels that ran beside it as fast as alone
-    (analysis/diagnosis/evidence/contention.py): as far as compute could hide it, and half of the
-    rest, for messages can be halved (bf16) or sent half as often; of local SGD what averaging every eighth step (or
-    half as often) leaves out, and of a script's DDP all but that of one of its passes, with what
-    DDP copies to and from its buckets. All of it is the interval's
-    upper end."""
+    (analysis/diagnosis/evidence/contention.py): compute could hide it. Of local SGD what averaging
+    every eighth step (or half as often) leaves out, and of a script's DDP all but that of one of its passes, with what
+    DDP copies to and from its buckets. Half is the interval's lower end, and all of it the upper one."""
     if not communicates(e):
-        return []
-    first, silent = (_merged(e), _on_fast_link(e)), _silent(e)
-    whole = e.gain(*first, then=silent).value
-    transfer = e.length(lambda lane: lane.exposed.transfer)
-    room = np.maximum(0.0, e.part("compute") - e.length(_hidden))
-    hidden = float(np.minimum(transfer, room).sum() / max(float(transfer.sum()), 1.0))
+        return
+    first = (_merged(e), _on_fast_link(e))
+    silent = compose(e.scaled(map(slowdowns, e.lanes)), changes.without_communication)
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
-    value = whole * (1 - periods / max(8, 2 * periods) if periods else hidden + (1 - hidden) / 2)
-    share = Share(value, value / 2, whole)
+    saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
     if e.passes > 1 and periods is None and _averages(e):  # a script that averages in each of its passes
-        silent = compose(silent, e.scaled(_bucketing))
-        value = e.gain(*first, then=silent).value * (1 - 1 / e.passes)
-        share = replayed(value)
-    facts = [
-        Fact("communication", float(e.length(_all).mean()) / 1e6, "ms a step", "collectives"),
-        Fact("of it exposed transfer", float(transfer.mean()) / 1e6, "ms a step", "breakdown"),
-    ]
-    return list_cause(
-        CAUSE,
-        "exposed_communication",
-        share,
-        "none",
-        method="the steps replayed without communication and its slowing of kernels, as far as compute can hide it, "
-        "and half of the rest",
+        silent = compose(silent, e.scaled(map(_bucketing, e.lanes)))
+        saved = 1 - 1 / e.passes
+    whole = e.gain(*first, then=silent).value
+    covered = e.length(lambda lane: selection.covered_time(lane.collectives))
+    yield Cause(
+        gain=Share(saved * whole, saved * whole / 2, whole),
+        method="the steps replayed without communication and its slowing of kernels",
         advice="overlap communication with the backward pass, send less, or send less often",
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
-        evidence=facts,
+        evidence=[
+            Fact("communication", float(covered.mean()) / 1e6, "ms a step", "collectives"),
+            Fact("of it beside no compute", float(e.part("communication").mean()) / 1e6, "ms a step", "breakdown"),
+        ],
         change=compose(*first, silent),
     )
-
-
-def _silent(e: Evidence) -> Change:
-    """Nothing is sent, and kernels do not share their device with what sends."""
-    beside = e.scaled(lambda lane: slowdowns(lane).with_columns(factor=1 / pl.col("slowdown"), kept=pl.lit(1.0)))
-    return compose(beside, changes.without_communication)
 
 
 def _bucketing(lane: Lane) -> pl.DataFrame:
@@ -227,14 +189,6 @@ def _bucketing(lane: Lane) -> pl.DataFrame:
 def _averages(e: Evidence) -> bool:
     """Whether a script's gradients are averaged by DDP."""
     return any("DistributedDataParallel" in rank.places for rank in e.results)
-
-
-def _all(lane: Lane) -> intervals.Intervals:
-    return selection.covered_time(lane.exposed.calls)
-
-
-def _hidden(lane: Lane) -> intervals.Intervals:
-    return intervals.intersect(_all(lane), lane.sets["compute"])
 
 
 def _less(e: Evidence) -> list[remedies.Change]:
@@ -254,24 +208,21 @@ def _less(e: Evidence) -> list[remedies.Change]:
     ]
 
 
-def straggler(e: Evidence) -> list[Cause]:
+def straggler(e: Evidence) -> Iterator[Cause]:
     """The device of one rank has more to do than the others': kernels and copies take longer, or there are more. The
     steps again, with as much work as the others have in the mean (right for a slower GPU), and with the work shared
     evenly (right for uneven batches). The share is the mean of the two, and they are the ends of the interval. A rank
     whose host is late has another cause, which names the rank."""
     ranks = sorted({lane.rank for lane in e.lanes})
     if len(ranks) < 2 or e.setting("strategy") == "pp":
-        return []
+        return
     gains = {rank: e.gain(_as_others(rank)).value for rank in ranks}
     rank = max(ranks, key=lambda each: gains[each])
     even = e.gain(lambda graph: changes.with_device_of_others(graph, rank, shared=True)).value
     work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0).mean(axis=1) / 1e6
     own = [lane.rank == rank for lane in e.lanes]
-    return list_cause(
-        CAUSE,
-        "straggler",
-        replayed((even + gains[rank]) / 2, even, gains[rank]),
-        "none",
+    yield Cause(
+        gain=replayed((even + gains[rank]) / 2, even, gains[rank]),
         method="the steps replayed with as much work for this rank's device as the others have, or shared evenly",
         advice=f"give rank {rank} as much to compute as the others have, and the same GPU",
         evidence=[
@@ -288,8 +239,8 @@ def _as_others(rank: int) -> Change:
 
 
 RULES = (
-    Rule(CAUSE, exposed_communication),
-    Rule(CAUSE, small_messages),
-    Rule(CAUSE, slow_interconnect),
-    Rule(CAUSE, straggler),
+    Rule(exposed_communication, OTHERS),
+    Rule(small_messages, OTHERS),
+    Rule(slow_interconnect, OTHERS),
+    Rule(straggler, OTHERS),
 )

@@ -3,82 +3,72 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, list_cause, replayed
+from analysis.diagnosis.cause import Cause, Fact, Share, replayed
 from analysis.diagnosis.causes import memory_management
-from analysis.diagnosis.causes.rule import Rule
+from analysis.diagnosis.causes.rule import HOST, Rule
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.changes import compose
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import NOISE, Threshold
-from analysis.metrics.steps.parts import LARGE_BYTES
-
-CAUSE = "data_loading"
 
 
-def loader_wait(e: Evidence) -> list[Cause]:
+def loader_wait(e: Evidence) -> Iterator[Cause]:
     """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
     batch's copy to the device. The steps again, with batches that are there; and what timed steps wait longer than the
     trace's, which may live on batches loaded before. Half is the lower end, for more workers may not keep up.
     Remedied by more workers it gives no more than these can, in proportion to their number. Without a trace the host's
     wait, of which the GPU may have worked through any part."""
-    return [] if preparing(e) else _loading(e, "loader_wait", "let more workers load, further ahead", _more_workers(e))
-
-
-def cpu_preprocessing(e: Evidence) -> list[Cause]:
-    """The same wait, while the loader's workers compute (`cpu_busy`): preparing samples is what takes the time."""
     if not preparing(e):
-        return []
-    proposals = (
-        {"resize_on": "device", "pixels": "uint8"},
-        {"resize_on": "device"},
-        {"source": "raw", "loader": "mmap", "pixels": "uint8"},
-        {"loader": "dali", "dali_on": "mixed"},
-        {"loader": "mmap"},
-        *_more_workers(e),
-    )
-    return _loading(e, "cpu_preprocessing", "prepare samples on the GPU, or once and for all", proposals)
+        yield _loading(e, "let more workers load, further ahead", _more_workers(e))
 
 
-def _loading(e: Evidence, kind: str, advice: str, proposals: tuple[dict[str, Any], ...]) -> list[Cause]:
-    unmarked = e.part("idle_unmarked_data")
+def cpu_preprocessing(e: Evidence) -> Iterator[Cause]:
+    """The same wait, while the loader's workers compute (`cpu_busy`): preparing samples is what takes the time."""
+    if preparing(e):
+        proposals = (
+            {"resize_on": "device", "pixels": "uint8"},
+            {"resize_on": "device"},
+            {"source": "raw", "loader": "mmap", "pixels": "uint8"},
+            {"loader": "dali", "dali_on": "mixed"},
+            {"loader": "mmap"},
+            *_more_workers(e),
+        )
+        yield _loading(e, "prepare samples on the GPU, or once and for all", proposals)
+
+
+def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...]) -> Cause:
+    remedy, waited, busy = remedies.choose(e.point, *proposals), host_wait(e), workers_busy(e)
     if e.lanes:
-        share = replayed(min(1.0, e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns)).times(0.5)
+        share = replayed(waiting(e)).times(0.5)
         method = "the steps replayed with batches that are ready"
         if e.unseen_wait:
             method += ", and what timed steps wait longer than traced ones"
     else:
-        waited = host_wait(e)
         share = Share(waited, 0.0, waited)
         method = "time of the host in the loader, timed steps: at most so much"
-    share = _as_fast_as_workers(e, share, remedies.choose(e.point, *proposals))
-    facts = (
-        [Fact("host's wait for the loader", host_wait(e), "share of the timed step", "steps")]
-        if not e.steps.is_empty()
-        else []
-    )
+    facts = []
+    if not e.steps.is_empty():
+        facts.append(Fact("host's wait for the loader", waited, "share of the timed step", "steps"))
     if e.workers is not None:
         facts.append(Fact("loader workers of a rank", e.workers, "", "points"))
-    busy = workers_busy(e)
     if busy is not None:
         facts.append(Fact("CPU time of a loader worker", busy, "share of its time", "host_samples"))
-    if e.lanes and unmarked.sum() > 0:
-        facts.append(
-            Fact("of it before a batch's copy, in no range", float(unmarked.mean()) / 1e6, "ms a step", "copies")
-        )
-    return list_cause(
-        CAUSE,
-        kind,
-        share,
-        "none",
+    unmarked = e.part("idle_unmarked_data")
+    if unmarked.any():
+        before = float(unmarked.mean()) / 1e6
+        facts.append(Fact("of it before a batch's copy, in no range", before, "ms a step", "copies"))
+    return Cause(
+        gain=_as_fast_as_workers(e, share, remedy),
         method=method,
         advice=advice,
-        remedy=remedies.choose(e.point, *proposals),
+        remedy=remedy,
         evidence=facts,
         rank=_late_rank(e) if e.lanes else None,
         change=changes.without_loading if e.lanes else None,
@@ -94,14 +84,18 @@ def _as_fast_as_workers(e: Evidence, share: Share, remedy: dict[str, Any]) -> Sh
         return share
     loading = max(host_wait(e), share.value) if have == 0 else float(have)
     most, least = (max(0.0, 1 - loading / able) for able in (more, min(more, (cores(e) or 2 * more) / 2)))
-    low, high = (share.value if edge is None else edge for edge in (share.low, share.high))
-    return Share(min(share.value, most), min(low, least), min(high, most))
+    return Share(min(share.value, most), min(share.low, least), min(share.high, most))
 
 
 def _late_rank(e: Evidence) -> int | None:
     """The rank whose loader it is, by what is larger: the waits in the trace, or those that it did not see."""
     seen = e.gain(changes.without_loading).value * e.step_ns
     return e.loader_waits.rank_alone if e.unseen_wait > seen else e.rank_of(changes.without_loading)
+
+
+def waiting(e: Evidence) -> float:
+    """The share of the step that batches which are there give back, with what the trace does not see; 0 without one."""
+    return min(1.0, e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns) if e.lanes else 0.0
 
 
 def host_wait(e: Evidence) -> float:
@@ -149,8 +143,7 @@ def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
     compute, else fewer than twice as many, for they may wait for storage."""
     if e.point is None:
         return ({"loader_workers": 4},)
-    seen = e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns if e.lanes else 0.0
-    wait, have = max(host_wait(e), seen), max(e.workers or 0, 1)
+    wait, have = max(host_wait(e), waiting(e)), max(e.workers or 0, 1)
     enough = math.ceil(have / max(1 - wait, 1 / 16)) + 1
     limit = (cores(e) or enough) * (1 if preparing(e) else 2) - 1
     more: dict[str, Any] = {"loader_workers": max(have, min(enough, max(limit, 1)))}
@@ -158,57 +151,48 @@ def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
     return ({**more, "across_epochs": True}, more, {"across_epochs": True}, ahead)
 
 
-def h2d_pageable(e: Evidence) -> list[Cause]:
+def h2d_pageable(e: Evidence) -> Iterator[Cause]:
     """Batches are copied from pageable memory. The steps again, with copies at the rate of page-locked memory for which
     the host does not wait."""
     change = {"pin_memory": True, "non_blocking": True}
-    return _copy_causes(e, "h2d_pageable", e.gain(_pinned(e)), "pageable", change, _pinned(e))
+    yield from _copying(
+        e, e.gain(_pinned(e)), "pageable", "page-locked memory and non-blocking copies", change, _pinned(e)
+    )
 
 
-def h2d_exposed(e: Evidence) -> list[Cause]:
+def h2d_exposed(e: Evidence) -> Iterator[Cause]:
     """Copies of batches to the GPU beside which it does nothing, at the rate of page-locked memory. The steps again,
     with copies ahead on a stream of their own, which take as long as the link lets them; of what that leaves half, for
     bytes can be fewer, and all of it is the interval's upper end."""
     both = compose(_pinned(e), changes.with_batches_ahead)
     gained = e.gain(_pinned(e), then=changes.with_batches_ahead).value
-    pinned = _pinned(e)(e.what_if.graph)
-    copying = changes.copying_ns(pinned) / e.step_ns
-    _, waited = e.what_if.calls_a_step(changes.waits_for_batches(pinned, changes.of_batches(pinned)))
-    gained = min(gained, copying + waited / e.step_ns)  # else it is not the copies that are in the way
+    copying = changes.copying_ns(_pinned(e)(e.what_if.graph)) / e.step_ns
     beyond = max(0.0, copying - (1 - e.gain(both).value))
     hidden = max(0.0, gained - beyond)
     change = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}
     share = replayed(hidden + (gained - hidden) / 2, hidden, gained)
-    return _copy_causes(e, "h2d_exposed", share, "pinned", change, both)
+    yield from _copying(e, share, "pinned", "copy the next batch ahead", change, both)
 
 
 def _pinned(e: Evidence) -> Change:
     return lambda graph: changes.with_pinned_batches(graph, pinned_bandwidth(e))
 
 
-def _copy_causes(
-    e: Evidence, kind: str, share: Share, memory: str, settings: dict[str, Any], change: Change
-) -> list[Cause]:
-    moved = e.of_lanes(
-        lambda lane: lane.summed(
-            _batches(lane.own["copies"], None)["start_ns"], _batches(lane.own["copies"], None)["bytes"]
-        )
-    )
-    if memory_management.offloads(e) or not e.lanes or not moved.sum():
-        return []
+def _copying(
+    e: Evidence, share: Share, memory: str, advice: str, settings: dict[str, Any], change: Change
+) -> Iterator[Cause]:
     graph = e.what_if.graph
+    if memory_management.offloads(e) or not changes.of_batches(graph).any():
+        return
     waiting = changes.waits_for_batches(graph, changes.of_batches(graph, memory)) & (graph.calls.waits_for >= 0)
     count, waited = e.what_if.calls_a_step(waiting)
-    return list_cause(
-        CAUSE,
-        kind,
-        share,
-        "none",
+    yield Cause(
+        gain=share,
         method="the steps replayed with faster copies to the device, or with copies ahead",
-        advice="page-locked memory and non-blocking copies" if memory == "pageable" else "copy the next batch ahead",
+        advice=advice,
         remedy=remedies.choose(e.point, settings, {"pixels": "uint8"}),
         evidence=[
-            Fact("copied to the device", float(moved.mean()) / 1e6, "MB a step", "copies"),
+            Fact("copies of batches", changes.copying_ns(graph) / 1e6, "ms a step", "copies"),
             Fact(f"bandwidth from {memory} memory", bandwidth(e, memory) / 1e9, "GB/s", "copies"),
             Fact("waits of the host for these copies", waited / 1e6, "ms a step", "runtime"),
             Fact("such waits", count, "a step", "runtime"),
@@ -217,21 +201,11 @@ def _copy_causes(
     )
 
 
-def _batches(copies: pl.DataFrame, memory: str | None) -> pl.DataFrame:
-    own = copies.filter(pl.col("direction") == "HtoD", pl.col("bytes") > 0)
-    return own if memory is None else own.filter(pl.col("source") == memory)
-
-
 def bandwidth(e: Evidence, memory: str) -> float:
-    """Bytes over time of large copies from this memory to the device, bytes/s; of all where none is large; 0 without
-    any."""
-    own = [_batches(lane.own["copies"], memory) for lane in e.lanes]
-    copies = pl.concat(own) if own else pl.DataFrame()
-    if copies.is_empty():
-        return 0.0
-    large = copies.filter(pl.col("bytes") >= LARGE_BYTES)
-    used = large if large.height else copies
-    return float(used["bytes"].sum()) * 1e9 / max(float((used["end_ns"] - used["start_ns"]).sum()), 1.0)
+    """Bytes over time of the copies of batches from this memory, bytes/s; 0 without any."""
+    work = e.what_if.graph.work
+    copies = changes.of_batches(e.what_if.graph, memory)
+    return float(work.frame["bytes"].filter(copies).sum()) * 1e9 / max(float(work.duration[copies].sum()), 1.0)
 
 
 PINNED_BYTES_PER_S = Threshold(
@@ -252,17 +226,14 @@ HOPPER_BYTES_PER_S = Threshold(
 
 def pinned_bandwidth(e: Evidence) -> float:
     """What copies from page-locked memory reach here, bytes/s."""
-    known = pl.DataFrame() if e.devices.is_empty() else e.devices.filter(pl.col("name").str.starts_with("NVIDIA"))
-    texts = [] if known.is_empty() else known["compute_capability"].drop_nulls().to_list()
-    newer = bool(texts) and min(float(text) for text in texts) >= 9.0
-    usual = HOPPER_BYTES_PER_S.value if newer else PINNED_BYTES_PER_S.value
-    large = [_batches(lane.own["copies"], "pinned").filter(pl.col("bytes") >= LARGE_BYTES).height for lane in e.lanes]
-    return max(bandwidth(e, "pinned"), usual) if sum(large) else usual
+    known = e.devices.filter(pl.col("name").str.starts_with("NVIDIA"))["compute_capability"].cast(pl.Float64).min()
+    newer = isinstance(known, float) and known >= 9.0
+    return max(bandwidth(e, "pinned"), HOPPER_BYTES_PER_S.value if newer else PINNED_BYTES_PER_S.value)
 
 
 RULES = (
-    Rule(CAUSE, loader_wait, traced=False),
-    Rule(CAUSE, cpu_preprocessing, traced=False),
-    Rule(CAUSE, h2d_pageable),
-    Rule(CAUSE, h2d_exposed),
+    Rule(loader_wait, HOST, traced=False),
+    Rule(cpu_preprocessing, HOST, traced=False),
+    Rule(h2d_pageable, HOST),
+    Rule(h2d_exposed, HOST),
 )

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from analysis.diagnosis.cause import Cause, Fact, list_cause
+from analysis.diagnosis.cause import Cause, Fact
 from analysis.diagnosis.causes import memory_management
-from analysis.diagnosis.causes.rule import Rule
+from analysis.diagnosis.causes.rule import HOST, LAUNCHES, OTHERS, Rule
 from analysis.diagnosis.evidence import batch, optimizer, pauses
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.thresholds import BATCH_GROWTH, SMALL_FILL
 
-CAUSE = "insufficient_parallelism"
 GRAPHS = {"cuda_graph": True}
 
 
-def launch_bound(e: Evidence) -> list[Cause]:
+def launch_bound(e: Evidence) -> Iterator[Cause]:
     """The GPU is idle because the launching thread has not launched yet. The steps again, with launches as cheap as in
     a captured CUDA graph: on top of what is gained where the thread does not wait for batches, for the device or for
-    memory, and does no other work. A graph may leave some launches out: three quarters are the interval's lower
+    memory. A graph may leave some launches out: three quarters are the interval's lower
     end. What an optimizer gives that goes over its tensors one by one stands apart: with a fused one as it does here
     (analysis/diagnosis/evidence/optimizer.py)."""
-    found = _optimizer(e)
+    found = list(_optimizer(e))
+    yield from found
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
     fused = tuple(cause.change for cause in found if cause.change is not None)
     first = (*fused, changes.without_loading, changes.without_waits, changes.without_allocations, copies)
-    after = (first, (*first, changes.without_other_work))  # other work that is hidden must not hide launches
-    share = max((e.gain(*made, then=changes.without_launches) for made in after), key=lambda share: share.value)
     count, took = e.what_if.calls_a_step(e.what_if.launching)
     advice = "launch less: CUDA graphs, or a larger batch; a compiler where it fuses many kernels"
     if e.compiled:  # still, there are many launches
@@ -39,11 +38,8 @@ def launch_bound(e: Evidence) -> list[Cause]:
             "graphs (TORCH_LOGS=graph_breaks)"
         )
     larger = proposals.larger_batch(e.point, e.growth)
-    return found + list_cause(
-        CAUSE,
-        "launch_bound",
-        share.times(0.75),
-        "none",
+    yield Cause(
+        gain=e.gain(*first, then=changes.without_launches).times(0.75),
         method="the steps replayed with launches that cost nothing",
         advice=advice,
         remedy=proposals.choose(e.point, GRAPHS, {"compile": "reduce-overhead"}, *larger),
@@ -51,24 +47,18 @@ def launch_bound(e: Evidence) -> list[Cause]:
             Fact("kernels, copies and graphs launched", count, "a step", "kernels"),
             Fact("time in these calls", took / 1e6, "ms a step", "runtime"),
         ],
-        rank=e.rank_of(changes.without_launches),
-        change=changes.compose(
-            changes.without_other_work, changes.without_launches
-        ),  # what both give and neither alone
-    )
+        change=changes.compose(changes.without_other_work, changes.without_launches),
+    )  # both: what they give and neither alone
 
 
-def _optimizer(e: Evidence) -> list[Cause]:
+def _optimizer(e: Evidence) -> Iterator[Cause]:
     """An optimizer that goes over its tensors one by one."""
     if not any(map(optimizer.is_looped, e.lanes)):
-        return []
-    change = e.scaled(optimizer.fused)
+        return
+    change = e.scaled(map(optimizer.fused, e.lanes))
     count = np.mean([lane.summed(optimizer.kernels(lane)["start_ns"]).mean() for lane in e.lanes])
-    return list_cause(
-        CAUSE,
-        "launch_bound",
-        e.gain(change),
-        "none",
+    yield Cause(
+        gain=e.gain(change),
         method="the steps replayed with an optimizer that takes many tensors at once",
         advice="a fused optimizer (fused=True, or foreach=True), which takes many tensors at once",
         remedy=proposals.choose(e.point, {"optimizer_kernels": "fused"}, {"optimizer_kernels": "foreach"}),
@@ -77,7 +67,7 @@ def _optimizer(e: Evidence) -> list[Cause]:
     )
 
 
-def host_work(e: Evidence) -> list[Cause]:
+def host_work(e: Evidence) -> Iterator[Cause]:
     """The launching thread does other work than loading and launching, for 1 ms or longer at a time: it writes a
     checkpoint, collects garbage, logs, or computes on the CPU. The steps again, without these pauses and the large
     copies from the device that they need. A pause in the middle of a pass is none: then the thread has no core, and
@@ -85,28 +75,21 @@ def host_work(e: Evidence) -> list[Cause]:
     facts = [
         Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)
     ]
-    return list_cause(
-        CAUSE,
-        "host_work",
-        e.gain(changes.without_other_work),
-        "none",
-        method="the steps replayed without pauses of the launching thread, and what it copies from the device for them",
+    yield Cause(
+        gain=e.gain(changes.without_other_work),
+        method="the steps replayed without pauses of the launching thread, and its copies from the device for them",
         advice="do this less often or in another process, and reserve a core for the launching thread",
         evidence=facts,
-        rank=e.rank_of(changes.without_other_work),
         change=changes.without_other_work,
     )
 
 
-def host_sync(e: Evidence) -> list[Cause]:
+def host_sync(e: Evidence) -> Iterator[Cause]:
     """The launching thread waits for the device in the middle of its work (`.item()`, a check of finiteness,
     synchronize) and so gives up its lead. The steps again, without these waits."""
     count, waited = e.what_if.calls_a_step(changes.synchronizing(e.what_if.graph))
-    return list_cause(
-        CAUSE,
-        "host_sync",
-        e.gain(changes.without_waits),
-        "none",
+    yield Cause(
+        gain=e.gain(changes.without_waits),
         method="the steps replayed without waits for the device",
         advice="do not read values of the GPU within a step: keep them there, and read them every so many steps",
         remedy=proposals.choose(e.point, {"precision": "bf16"}) if e.setting("precision") == "fp16" else {},
@@ -114,12 +97,11 @@ def host_sync(e: Evidence) -> list[Cause]:
             Fact("calls that wait for the device", count, "a step", "runtime"),
             Fact("time in them", waited / 1e6, "ms a step", "runtime"),
         ],
-        rank=e.rank_of(changes.without_waits),
         change=changes.without_waits,
     )
 
 
-def small_batch(e: Evidence) -> list[Cause]:
+def small_batch(e: Evidence) -> Iterator[Cause]:
     """Kernels have fewer blocks than the GPU has SMs, and the batch is small. Their time, times the share of SMs
     without a block: a larger batch fills these in the same time. And the gaps between kernels that were launched in
     time (idle_between), x (1 - 1/`batch_growth`), and the optimizer's kernels, x (1 - 1/room for a larger batch), for
@@ -128,46 +110,31 @@ def small_batch(e: Evidence) -> list[Cause]:
     many blocks."""
     filled = batch.mean_fill(e) * e.share(e.part("compute")).value
     together = max(n for n in range(1, max(e.room, 1) + 1) if e.passes % n == 0)
+    facts = [Fact("SMs that get a block, mean over the time of kernels", batch.mean_fill(e), "share", "kernels")]
     if together > 1 and filled < SMALL_FILL.value:
-        return _merged(e, together)
-    if not batch.is_small(e):
-        return []
-    between = e.part("idle_between")
-    gaps = between * (1 - 1 / BATCH_GROWTH.value)
-    share = e.share(e.kernels["underfilled"] + gaps + batch.optimizer_saving(e)).times(0.5)
-    facts = [*fill(e), Fact("between kernels launched in time", float(between.mean()) / 1e6, "ms a step", "breakdown")]
-    if e.setting("micro_batch") is not None:
-        facts.append(Fact("samples of a forward pass", e.setting("micro_batch"), "", "points"))
-    if e.memory is not None:
-        facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
-    change = proposals.choose(e.point, *proposals.larger_batch(e.point, e.growth)) if e.point else {}
-    method = "sum over kernels of time x (1 - blocks / SMs), gaps between them, and optimizer, of the time a sample"
-    return list_cause(
-        CAUSE,
-        "small_batch",
-        share,
-        "compute",
-        method=method,
-        advice="enlarge the batch of a forward pass",
-        remedy=change,
-        evidence=facts,
-    )
-
-
-def _merged(e: Evidence, together: int) -> list[Cause]:
-    """Passes of a step that could be one."""
-    change = e.scaled(lambda lane: batch.merged(lane, together))
-    return list_cause(
-        CAUSE,
-        "small_batch",
-        e.gain(change),
-        "none",
-        method=f"the steps replayed with {together} passes in one",
-        advice=f"let each pass have {together} times the samples, and accumulate less often",
-        remedy=_fewer_passes(e, together),
-        evidence=[*fill(e), Fact("forward passes of a step", e.passes, "", "ranks")],
-        change=change,
-    )
+        change = e.scaled(batch.merged(lane, together) for lane in e.lanes)
+        yield Cause(
+            gain=e.gain(change),
+            method=f"the steps replayed with {together} passes in one",
+            advice=f"let each pass have {together} times the samples, and accumulate less often",
+            remedy=_fewer_passes(e, together),
+            evidence=[*facts, Fact("forward passes of a step", e.passes, "", "ranks")],
+            change=change,
+        )
+    elif batch.is_small(e):
+        gaps = e.part("idle_between") * (1 - 1 / BATCH_GROWTH.value)
+        facts.append(Fact("between kernels launched in time", float(gaps.mean()) / 1e6, "ms a step", "breakdown"))
+        if e.setting("micro_batch") is not None:
+            facts.append(Fact("samples of a forward pass", e.setting("micro_batch"), "", "points"))
+        if e.memory is not None:
+            facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
+        yield Cause(
+            gain=e.share(e.kernels["underfilled"] + gaps + batch.optimizer_saving(e)).times(0.5),
+            method="sum over kernels of time x (1 - blocks / SMs), gaps between them, optimizer, of the time a sample",
+            advice="enlarge the batch of a forward pass",
+            remedy=proposals.choose(e.point, *proposals.larger_batch(e.point, e.growth)) if e.point else {},
+            evidence=facts,
+        )
 
 
 def _fewer_passes(e: Evidence, together: int) -> dict[str, Any]:
@@ -178,24 +145,17 @@ def _fewer_passes(e: Evidence, together: int) -> dict[str, Any]:
     return proposals.choose(e.point, {"micro_batch": samples * together, "grad_accum": passes // together})
 
 
-def fill(e: Evidence) -> list[Fact]:
-    return [Fact("SMs that get a block, mean over the time of kernels", batch.mean_fill(e), "share", "kernels")]
-
-
-def pipeline_bubble(e: Evidence) -> list[Cause]:
-    """Stages of a pipeline wait for their neighbours. Waiting in sends and receives that nothing hides; twice the
-    micro-batches halve it."""
+def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
+    """Stages of a pipeline wait for their neighbours. Sends and receives that nothing hides, which mostly wait;
+    twice the micro-batches halve it."""
     if e.setting("strategy") != "pp" or e.point is None:
-        return []
-    share = e.share(e.length(lambda lane: lane.exposed.waiting)).times(0.25, 1.0, 0.5)
+        return
+    share = e.share(e.part("communication")).times(0.25, value=0.5)
     facts = [Fact("micro-batches of a step", e.point.grad_accum, "", "points")]
     change = proposals.choose(e.point, {"grad_accum": 2 * e.point.grad_accum})
-    method = "half of the exposed waiting in collectives, of the time a sample"
-    return list_cause(
-        CAUSE,
-        "pipeline_bubble",
-        share,
-        "communication",
+    method = "half of what sends and receives take that nothing hides, of the time a sample"
+    yield Cause(
+        gain=share,
         method=method,
         advice="more micro-batches a step",
         remedy=change,
@@ -204,9 +164,9 @@ def pipeline_bubble(e: Evidence) -> list[Cause]:
 
 
 RULES = (
-    Rule(CAUSE, launch_bound),
-    Rule(CAUSE, small_batch),
-    Rule(CAUSE, host_sync),
-    Rule(CAUSE, host_work),
-    Rule(CAUSE, pipeline_bubble),
+    Rule(launch_bound, LAUNCHES),
+    Rule(small_batch, HOST),
+    Rule(host_sync, HOST),
+    Rule(host_work, HOST),
+    Rule(pipeline_bubble, OTHERS),
 )

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
-from analysis.diagnosis.causes.rule import Rule
+from analysis.diagnosis.cause import Cause, Fact, Share
+from analysis.diagnosis.causes.rule import DEVICE, HOST, Rule
 from analysis.diagnosis.evidence import batch
 from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics.steps.parts import LARGE_BYTES
 from analysis.tables.part_names import COPIES
 
-CAUSE = "memory_management"
 TO_HOST = tuple(part for part in COPIES if part.startswith("copy_dtoh"))
 FROM_HOST = tuple(part for part in COPIES if part.startswith("copy_htod"))
 
@@ -53,43 +51,29 @@ def offloads(e: Evidence) -> bool:
         return bool(e.setting("offload") != "none")
     if not e.lanes:
         return False
-    large = pl.col("bytes") >= LARGE_BYTES
-    back, out = (
-        (large, pl.col("direction") == "HtoD"),
-        (large, pl.col("direction") == "DtoH", pl.col("target") == "pinned"),
-    )
-    copies = e.of_lanes(lambda lane: lane.summed(lane.own["copies"].filter(*back)["start_ns"]))
-    moved = [e.of_lanes(lambda lane, w=way: _bytes(lane, w)).mean(axis=1).min() for way in (back, out)]  # type: ignore[misc]
-    if min(moved) > OFFLOAD_BYTES.value:
+    graph = e.what_if.graph
+    large = graph.work.frame.filter(pl.Series(graph.counted_work), pl.col("bytes") >= LARGE_BYTES)
+    back, out = large.filter(direction="HtoD"), large.filter(direction="DtoH", target="pinned")
+    if min(back["bytes"].sum(), out["bytes"].sum()) > OFFLOAD_BYTES.value * graph.steps:
         return True
-    many = float(copies.mean()) > OFFLOAD_COPIES.value
+    many = back.height > OFFLOAD_COPIES.value * graph.steps
     if e.lanes[0].source != "none":
         return many
     return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > OFFLOAD_EXPOSED.value
 
 
-def _bytes(lane: Lane, which: tuple[pl.Expr, ...]) -> Any:
-    """Bytes of these copies in each step."""
-    own = lane.own["copies"].filter(*which)
-    return lane.summed(own["start_ns"], own["bytes"])
-
-
-def allocator_churn(e: Evidence) -> list[Cause]:
+def allocator_churn(e: Evidence) -> Iterator[Cause]:
     """Memory is taken from the driver and given back in the middle of training (cudaMalloc, cudaFree, empty_cache).
     The steps again, without these calls."""
     if e.retries:
-        return []
+        return
     change = remedies.choose(e.point, {"empty_cache": False}, {"allocator": "expandable"})
-    return list_cause(
-        CAUSE,
-        "allocator_churn",
-        e.gain(changes.without_allocations),
-        "none",
+    yield Cause(
+        gain=e.gain(changes.without_allocations),
         method="the steps replayed without calls of the driver's allocator",
         advice="let the caching allocator keep its memory: no empty_cache, sizes that repeat",
         remedy=change if e.point is None or e.point.empty_cache or e.point.allocator == "default" else {},
         evidence=[_calls(e)],
-        rank=e.rank_of(changes.without_allocations),
         change=changes.without_allocations,
     )
 
@@ -99,18 +83,12 @@ def _calls(e: Evidence) -> Fact:
     return Fact("calls of the driver's allocator", count, "a step", "runtime")
 
 
-MEMORY_FULL = Threshold(
-    0.90,
-    "share",
-    "Reserved memory over the device's from which it is near its limit.",
-    "PyTorch's profiler for TensorBoard warned at 90 %",
-)
-
-
-def memory_pressure(e: Evidence) -> list[Cause]:
+def memory_pressure(e: Evidence) -> Iterator[Cause]:
     """Memory is too tight: the allocator tries again after giving its cache back, or weights and optimizer live on the
     host. The steps again, without these calls; or without copies of what is offloaded and pauses of the host, which
-    computes the optimizer's step. Reserved memory near the device's is a remark."""
+    computes the optimizer's step."""
+    if not e.retries and not offloads(e):
+        return
     facts: list[Fact] = []
     change = changes.without_offload if offloads(e) else changes.without_allocations
     if e.retries:
@@ -118,47 +96,31 @@ def memory_pressure(e: Evidence) -> list[Cause]:
     if e.retries and e.lanes:
         facts.append(_calls(e))
     if offloads(e) and e.lanes:
-        copies = np.sum([e.part(part) for part in (*TO_HOST, *FROM_HOST)], axis=0)
-        facts.append(
-            Fact(
-                "copies from and to the host that nothing hides", float(np.mean(copies)) / 1e6, "ms a step", "breakdown"
-            )
-        )
-    full = e.memory is not None and e.memory[0] > MEMORY_FULL.value * e.memory[1]
-    if full and e.memory is not None:
-        facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
-    if not facts:
-        return []
-    batch_size = e.setting("micro_batch") or 1
-    half = [{"micro_batch": batch_size // 2}] if batch_size > 1 else []
-    proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, *half]
-    return list_cause(
-        CAUSE,
-        "memory_pressure",
-        e.gain(change) if e.lanes and (e.retries or offloads(e)) else Share(0.0),
-        "none",
+        copies = float(np.sum([e.part(part) for part in (*TO_HOST, *FROM_HOST)], axis=0).mean()) / 1e6
+        facts.append(Fact("copies from and to the host that nothing hides", copies, "ms a step", "breakdown"))
+    smaller = {"micro_batch": max(1, (e.setting("micro_batch") or 1) // 2)}
+    proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, smaller]
+    yield Cause(
+        gain=e.gain(change) if e.lanes else Share(),
         method="the steps replayed without offloading, or without the allocator's retries",
         advice="keep on the GPU what fits there"
         if offloads(e)
         else "leave memory room: sizes that repeat, a smaller batch",
-        remedy=remedies.choose(e.point, *proposals) if e.retries or offloads(e) else {},
+        remedy=remedies.choose(e.point, *proposals),
         evidence=facts,
-        change=change if e.lanes and (e.retries or offloads(e)) else None,
+        change=change if e.lanes else None,
     )
 
 
-def memory_headroom(e: Evidence) -> list[Cause]:
+def memory_headroom(e: Evidence) -> Iterator[Cause]:
     """Memory has room for a batch twice as large or more. Time of the optimizer's kernels, which do not depend on the
     batch, that a batch as large as memory allows would save a sample; the rest that it may give is `launch_bound`. A
     remark where the batch is small: then it is `small_batch` that has the same remedy."""
     if e.memory is None or e.growth < 2:
-        return []
-    share = e.share(batch.optimizer_saving(e)).times(0.5) if e.lanes and not batch.is_small(e) else Share(0.0)
-    return list_cause(
-        CAUSE,
-        "memory_headroom",
-        share,
-        "compute",
+        return
+    share = e.share(batch.optimizer_saving(e)).times(0.5) if e.lanes and not batch.is_small(e) else Share()
+    yield Cause(
+        gain=share,
         method=f"time of optimizer kernels x (1 - 1/{e.growth}), of the time a sample",
         advice="enlarge the batch: more samples share one optimizer step",
         remedy=remedies.choose(e.point, *remedies.larger_batch(e.point, e.growth)),
@@ -170,7 +132,7 @@ def memory_headroom(e: Evidence) -> list[Cause]:
 
 
 RULES = (
-    Rule(CAUSE, allocator_churn),
-    Rule(CAUSE, memory_headroom, traced=False, remark=True),
-    Rule(CAUSE, memory_pressure, traced=False, remark=True),
+    Rule(allocator_churn, HOST),
+    Rule(memory_headroom, DEVICE, traced=False, remark=True),
+    Rule(memory_pressure, HOST, traced=False, remark=True),
 )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from analysis.diagnosis.cause import Cause
 from analysis.diagnosis.evidence.evidence import Evidence
+
+HOST, LAUNCHES, OTHERS, DEVICE = range(4)
+"""What counts first where two causes give back the same time: what the host waits for or does, then that it launches
+slowly at all, then what other ranks and jobs make it wait for, each the largest first; then what the devices could
+compute faster, the surest first."""
 
 
 @dataclass(frozen=True)
@@ -14,15 +20,15 @@ class Rule:
     """One kind of cause.
 
     Attributes:
-        cause: category of the kind.
-        find: gives the causes that it finds; its name is the kind, and its docstring says in docs/diagnosis.md what it
-            looks for and how the share is computed.
+        find: gives the causes that it finds; its name is the kind, its module the category, and its docstring says in
+            docs/diagnosis.md what it looks for and how the share is computed.
+        turn: HOST, LAUNCHES, OTHERS or DEVICE.
         traced: whether it needs a trace of a GPU.
         remark: whether a cause is reported even where its share is 0.
     """
 
-    cause: str
-    find: Callable[[Evidence], list[Cause]]
+    find: Callable[[Evidence], Iterator[Cause]]
+    turn: int
     traced: bool = True
     remark: bool = False
 
@@ -31,5 +37,15 @@ class Rule:
         return self.find.__name__
 
     @property
+    def cause(self) -> str:
+        return self.find.__module__.rpartition(".")[2]
+
+    @property
     def text(self) -> str:
         return " ".join((self.find.__doc__ or "").split())
+
+    def causes(self, e: Evidence) -> list[Cause]:
+        """What it finds, under its own name."""
+        if self.traced and not e.lanes:
+            return []
+        return [dataclasses.replace(cause, cause=self.cause, kind=self.kind) for cause in self.find(e)]

@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-from analysis.diagnosis.cause import Cause, Fact, Share, list_cause
-from analysis.diagnosis.causes.rule import Rule
+from collections.abc import Iterator
+
+from analysis.diagnosis.cause import Cause, Fact, Share
+from analysis.diagnosis.causes.rule import OTHERS, Rule
 from analysis.diagnosis.evidence import samples
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.remedies import proposals
-from analysis.diagnosis.thresholds import Threshold
-
-CAUSE = "scheduling"
+from analysis.diagnosis.thresholds import NOISE, Threshold
 
 
-def gpu_shared(e: Evidence) -> list[Cause]:
+def gpu_shared(e: Evidence) -> Iterator[Cause]:
     """Other processes compute on the GPU. Time in which this rank's work runs or stands launched on an idle GPU
     (idle_queued), x (1 - 1/processes) x its share of the step: what others at work as long as this one take by turns.
     The lower end is idle_queued alone, since a process on the GPU may do nothing; half, where the others are the
     point's own tenants."""
-    count = e.tenants
-    queued = e.part("idle_queued")
-    alone = e.share(queued)
-    if count < 2:
-        if not e.shared:
-            return []
-        share = alone
-    else:
-        held = e.part("compute") + queued
-        duty = min(1.0, float(held.mean()) / e.step_ns) if held.size else 0.0
-        likely = e.share(held * (1 - 1 / count) * duty)
-        low = min(alone.low or 0.0, likely.value)
-        if (e.setting("tenants") or 1) > 1:  # they are known to be at work
-            low = likely.value / 2
-        share = Share(max(likely.value, alone.value), low, min(1.0, (likely.high or likely.value) / max(duty, 0.01)))
+    count, own, queued = e.tenants, (e.setting("tenants") or 1) > 1, e.part("idle_queued")
+    alone, held = e.share(queued), e.part("compute") + queued
+    if count < 2 and (e.samples or alone.value <= NOISE.value):
+        return  # without counters work that stood still on an idle GPU must have waited for others
+    duty = min(1.0, float(held.mean()) / e.step_ns) if held.size else 0.0
+    likely = e.share(held * (1 - 1 / count) * duty)
+    low = likely.value / 2 if own else alone.low
+    high = min(1.0, max(likely.high, alone.high) / max(duty, 0.01))
     facts = [Fact("processes with a context on the GPU", count, "", "gpu_samples")] if count > 1 else []
     if e.lanes:
-        facts.append(
-            Fact("launched, and the GPU idle in this trace", float(queued.mean()) / 1e6, "ms a step", "breakdown")
-        )
-    return list_cause(
-        CAUSE,
-        "gpu_shared",
-        share,
-        "none",
+        idle = float(queued.mean()) / 1e6
+        facts.append(Fact("launched, and the GPU idle in this trace", idle, "ms a step", "breakdown"))
+    yield Cause(
+        gain=Share(max(likely.value, alone.value), low, high),
         method="time of this rank's work x (1 - 1/processes) x its share of the step",
         advice="give the job GPUs of its own",
-        remedy=proposals.choose(e.point, {"tenants": 1}, {"mps": True}) if (e.setting("tenants") or 1) > 1 else {},
+        remedy=proposals.choose(e.point, {"tenants": 1}, {"mps": True}) if own else {},
         evidence=facts,
     )
 
@@ -57,11 +46,11 @@ THROTTLED_SAMPLES = Threshold(
 )
 
 
-def throttled(e: Evidence) -> list[Cause]:
+def throttled(e: Evidence) -> Iterator[Cause]:
     """Clocks are held down by heat, the board's power brake, or fixed clocks; or by the power cap far below where dense
     products run into it. Compute time x share of such samples x (1 - their SM clock / the highest sampled)."""
     if not e.samples:
-        return []
+        return
     worst, facts = 0.0, []
     for rank, own in e.samples.items():
         held = samples.throttled_samples(own)
@@ -73,29 +62,23 @@ def throttled(e: Evidence) -> list[Cause]:
         facts.append(Fact(f"rank {rank}: samples with {samples.reasons(held)}", part, "share", "gpu_samples"))
         facts.append(Fact(f"rank {rank}: SM clock then, over the highest", clock, "share", "gpu_samples"))
     if not facts:
-        return []
+        return
     share = e.share(e.part("compute")).times(0.0, worst) if e.lanes else Share(worst, 0.0, worst)
-    return list_cause(
-        CAUSE,
-        "throttled",
-        share,
-        "compute",
+    yield Cause(
+        gain=share,
         method="compute time x share of throttled samples x (1 - SM clock then / highest)",
         advice="cool the GPU, raise its power limit, or free its clocks",
         evidence=facts,
     )
 
 
-def numa_far(e: Evidence) -> list[Cause]:
+def numa_far(e: Evidence) -> Iterator[Cause]:
     """The rank's CPUs are bound to a NUMA node that its GPU is not at. How much that takes cannot be seen in one run: a
     remark; it shows as slower copies (`h2d_exposed`) and launches (`launch_bound`)."""
     if e.setting("numa") != "far":
-        return []
-    return list_cause(
-        CAUSE,
-        "numa_far",
-        Share(0.0),
-        "none",
+        return
+    yield Cause(
+        gain=Share(),
         method="as the point was bound",
         advice="bind ranks to the CPUs near their GPUs",
         remedy=proposals.choose(e.point, {"numa": "near"}, {"numa": "none"}),
@@ -104,7 +87,7 @@ def numa_far(e: Evidence) -> list[Cause]:
 
 
 RULES = (
-    Rule(CAUSE, gpu_shared, traced=False),
-    Rule(CAUSE, throttled, traced=False),
-    Rule(CAUSE, numa_far, traced=False, remark=True),
+    Rule(gpu_shared, OTHERS, traced=False),
+    Rule(throttled, OTHERS, traced=False),
+    Rule(numa_far, OTHERS, traced=False, remark=True),
 )

@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 
 from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.replay.measured import KEYS
 from analysis.metrics import intervals
 
 BESIDE, ALONE = 0.9, 0.1
@@ -22,7 +21,7 @@ PLAUSIBLE = (0.8, 2.5)
 
 
 def slowdowns(lane: Lane) -> pl.DataFrame:
-    """`KEYS` and `slowdown` (1 and more) of the lane's kernels that run beside its collectives."""
+    """The lane's kernels that run beside its collectives, as fast as alone: for `Evidence.scaled`."""
     frame = lane.own["kernels"]
     sent = frame["category"].cast(pl.String) == "communication"
     start, end = (frame[name].to_numpy() for name in ("start_ns", "end_ns"))
@@ -39,9 +38,5 @@ def slowdowns(lane: Lane) -> pl.DataFrame:
         )
         .filter(pl.col("fewest") >= FEWEST, pl.col("slowdown").is_between(*PLAUSIBLE))
     )
-    found = kernels.filter(beside).join(known, on=kind, how="inner")
-    return found.select(
-        pl.lit(lane.rank, dtype=pl.Int64).alias("rank"),
-        *(pl.col(name).cast(pl.Int64) for name in KEYS[1:]),
-        pl.col("slowdown").clip(1.0),
-    )
+    slowed = kernels.filter(beside).join(known, on=kind, how="inner")
+    return slowed.with_columns(factor=1 / pl.col("slowdown"), kept=pl.lit(1.0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,16 +39,14 @@ GONE = 0.01
 
 @dataclass(frozen=True)
 class Evidence:
-    """`lanes`: one a device of each rank that was traced. `devices`: their table. `reports`: of the traces.
-    `cpu_parts`: the table step_parts of a trace that has no lanes. `steps`,
-    `traced_steps`: of a point; `results`: what its ranks recorded at their end. `samples`: of each rank's GPU, in the
-    timed window or while the trace ran. `hosts`: host_samples of the timed steps, else of the traced ones. `absent`:
-    what is missing, with the reason. `disturbed`: what outside of the job disturbed the timed steps (docs/protocol.md);
-    None where nothing is known to have."""
+    """`lanes`: one a device of each rank that was traced. `devices`: their table. `cpu_parts`: step_parts of a
+    trace that has no lanes. `steps`, `traced_steps`: of a point; `results`: what its ranks recorded at their end.
+    `samples`: of each rank's GPU, in the timed window or while the trace ran. `hosts`: host_samples of the timed steps,
+    else of the traced ones. `absent`: what is missing, with the reason. `disturbed`: what outside of the job disturbed
+    the timed steps (docs/protocol.md); None where nothing is known to have."""
 
     lanes: tuple[Lane, ...] = ()
     devices: pl.DataFrame = field(default_factory=pl.DataFrame)
-    reports: pl.DataFrame = field(default_factory=pl.DataFrame)
     cpu_parts: pl.DataFrame = field(default_factory=pl.DataFrame)
     point: Point | None = None
     record: Record = field(default_factory=lambda: Record(status="not_run"))
@@ -64,22 +62,10 @@ class Evidence:
         """The point's setting; None where there is no point."""
         return getattr(self.point, name) if self.point else None
 
-    @functools.cached_property
-    def aligned(self) -> dict[int, npt.NDArray[np.int64]]:
-        """Places of the steps of each lane (by its place) that all lanes have, in the same order."""
-        if all(lane.source == "nvtx" for lane in self.lanes):
-            common = set.intersection(*(set(lane.steps["step"]) for lane in self.lanes)) if self.lanes else set()
-            if common:
-                return {
-                    place: np.flatnonzero(lane.steps["step"].is_in(sorted(common)).to_numpy())
-                    for place, lane in enumerate(self.lanes)
-                }
-        count = min((lane.steps.height for lane in self.lanes), default=0)
-        return {place: np.arange(count) for place in range(len(self.lanes))}
-
     def of_lanes(self, amount: Callable[[Lane], Any]) -> Floats:
-        """An amount of each lane and step (lanes, steps)."""
-        rows = [np.asarray(amount(lane), dtype=np.float64)[self.aligned[n]] for n, lane in enumerate(self.lanes)]
+        """An amount of each lane and step (lanes, steps): of as many steps as all lanes have."""
+        count = min((lane.steps.height for lane in self.lanes), default=0)
+        rows = [np.asarray(amount(lane), dtype=np.float64)[:count] for lane in self.lanes]
         return np.vstack(rows) if rows else np.empty((0, 0))
 
     def length(self, covered: Callable[[Lane], Intervals]) -> Floats:
@@ -103,7 +89,8 @@ class Evidence:
         )
         if self.timed_ns is None:
             return WhatIf(without_tracer(traced.graph, TRACER.value))
-        return traced.untraced(self.loader_waits.without_unseen_ns or self.timed_ns)
+        waits = self.loader_waits
+        return traced.untraced(self.timed_ns if waits.rank is None else waits.mean_ns - waits.longer[waits.rank])
 
     @functools.cached_property
     def unexplained(self) -> float:
@@ -155,49 +142,56 @@ class Evidence:
         """The share of an amount (lanes, steps), with the same error as what is replayed: how far off the method is
         counts, not how far steps of one run differ."""
         if not amount.size:
-            return Share(0.0)
+            return Share()
         return replayed(min(1.0, float(amount.mean()) / self.step_ns))
 
     @functools.cached_property
-    def _savings(self) -> dict[tuple[int, int | None], pl.DataFrame]:
+    def savings(self) -> list[pl.DataFrame]:
         """What each kernel of each lane could save (analysis/diagnosis/evidence/kernel_savings.py)."""
-        return {
-            (lane.rank, lane.device): lane_savings(lane, self.device_name(lane), self.passes, self.compiled)
+        return [
+            lane_savings(lane, self.device_name(lane), self.passes, compiled=self.compiled, recomputed=self.recomputed)
             for lane in self.lanes
-        }
+        ]
 
     @functools.cached_property
     def kernels(self) -> dict[str, Floats]:
         """What kernels could save, by kind (lanes, steps), ns."""
-
-        def of_lane(lane: Lane, kind: str) -> Floats:
-            own = self._savings[lane.rank, lane.device]
-            return lane.summed(own["start_ns"], own[kind])
-
-        return {kind: self.of_lanes(functools.partial(of_lane, kind=kind)) for kind in KINDS}
+        own = dict(zip(map(id, self.lanes), self.savings, strict=True))
+        return {
+            kind: self.of_lanes(lambda lane, kind=kind: lane.summed(own[id(lane)]["start_ns"], own[id(lane)][kind]))  # type: ignore[misc]
+            for kind in KINDS
+        }
 
     def faster(self, kind: str) -> Change:
         """Kernels take as long as without what they could save of this kind; those of which nothing is left are not
         launched."""
         gone = (pl.col(kind) > 0) & (pl.col(kind) >= (1 - GONE) * pl.col("alone"))
         return self.scaled(
-            lambda lane: self._savings[lane.rank, lane.device].with_columns(
-                factor=1 - pl.col(kind) / pl.col("took"), kept=pl.when(gone).then(0.0).otherwise(1.0)
-            )
+            own.with_columns(factor=1 - pl.col(kind) / pl.col("took"), kept=pl.when(gone).then(0.0).otherwise(1.0))
+            for own in self.savings
         )
 
-    def scaled(self, alike: Callable[[Lane], pl.DataFrame]) -> Change:
-        """A change of work. `alike`: of a lane, rows of device, stream and start_ns with `factor`, of the time that
+    def scaled(self, works: Iterable[pl.DataFrame]) -> Change:
+        """A change of work. `works`: of each lane, rows of device, stream and start_ns with `factor`, of the time that
         each of them takes, and `kept`, the share of them that is still launched."""
         keys = [pl.col(name).cast(pl.Int64) for name in KEYS[1:]]
         rows = [
-            alike(lane).select(pl.lit(lane.rank, dtype=pl.Int64).alias("rank"), *keys, "factor", "kept")
-            for lane in self.lanes
+            own.select(pl.lit(lane.rank, dtype=pl.Int64).alias("rank"), *keys, "factor", "kept")
+            for lane, own in zip(self.lanes, works, strict=True)
         ]
         changed = pl.concat(rows).unique(KEYS, keep="first")
         found = self.what_if.graph.work.frame.select(KEYS).join(changed, on=KEYS, how="left", maintain_order="left")
         factor, kept = (found[name].cast(pl.Float64).fill_null(1.0).to_numpy() for name in ("factor", "kept"))
         return lambda graph: with_messages(graph, np.clip(factor, 0.0, 1.0), kept)
+
+    @property
+    def recomputed(self) -> float | None:
+        """Share of the hardware FLOPs that activation checkpointing adds, as the ranks counted; None without it, or
+        where nothing tells."""
+        counts = [(r.flops.step or 0, r.flops.hardware_step) for r in self.results if r.flops and r.flops.hardware_step]
+        if not self.setting("activation_checkpointing") or not counts:
+            return None
+        return 1 - sum(model for model, _ in counts) / sum(hardware for _, hardware in counts)
 
     @functools.cached_property
     def tenants(self) -> int:
@@ -208,13 +202,6 @@ class Evidence:
         strangers = [own["foreign_processes"].max() for own in self.samples.values()]
         foreign = max((int(c) for c in strangers if isinstance(c, int)), default=0)
         return max(self.setting("tenants") or 1, counted, foreign + 1)
-
-    @functools.cached_property
-    def shared(self) -> bool:
-        """Whether others use the GPU; without counters, whether launched work stood still on an idle GPU."""
-        if self.tenants > 1:
-            return True
-        return not self.samples and self.share(self.part("idle_queued")).value > NOISE.value
 
     @property
     def passes(self) -> int:
@@ -231,7 +218,7 @@ class Evidence:
     @functools.cached_property
     def heard(self) -> bool:
         """Whether all ranks that talk to each other have a trace."""
-        return all(lane.exposed.heard for lane in self.lanes)
+        return all(lane.heard for lane in self.lanes)
 
     @property
     def compiled(self) -> bool:

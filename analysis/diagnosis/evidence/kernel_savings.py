@@ -7,7 +7,8 @@ taken a later one does not see.
   the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64).
-- recomputed: forward kernels that are run again in the backward pass (recomputation.py).
+- recomputed: forward kernels that are run again in the backward pass (recomputation.py); where the ranks counted FLOPs,
+  what they say of all kernels.
 - scores: softmax of attention that is not fused, and elementwise kernels, copies and casts next to it on its stream,
   all of their time: fused attention writes no scores. The matrix products next to these, half of their time: they write
   and read the scores, too, but fused attention still multiplies. One on each side, of a backward pass two.
@@ -17,9 +18,6 @@ taken a later one does not see.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +44,6 @@ NOT_ELIGIBLE = (
 FUSIBLE = ("elementwise", "memory", "normalisation", "reduction", "softmax_loss")
 NOT_FUSIBLE = r"multi_tensor_apply|triton|nchwtonhwc|nhwctonchw|chunk_cat|split_with_sizes|adam|sgd"
 """Of these categories, what is fused already or belongs to the optimizer or to sharding."""
-LONGEST_CHAIN = 8
-"""Neighbours beyond so many are of several fused kernels: optimizers and casts go over parameters one by one."""
 LOSS = r"(?i)nll|logsoftmax|cross_?entropy|softmax_warp_(for|back)ward<.*, \d+, true"
 """Of what is softmax or loss, a loss. The first flag of the warp kernel says that it takes the logarithm."""
 PRODUCTS_SAVED = 0.5
@@ -56,43 +52,35 @@ products. Three fixes that were measured gave 60 to 62 % where it predicts 51 to
 KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "unfused", "underfilled")
 
 
-def lane_savings(lane: Lane, device: str | None, passes: int, compiled: bool) -> pl.DataFrame:
-    """What each kernel of the steps could save, ns, a column a kind, beside its device, stream, start_ns, the time that
-    it `took` and `alone`, what of that it has for itself. `passes`: forward passes of a step."""
+def lane_savings(
+    lane: Lane, device: str | None, passes: int, *, compiled: bool, recomputed: float | None
+) -> pl.DataFrame:
+    """What each kernel of the steps could save, ns, a column a kind, beside its name, device, stream, start_ns, the
+    time that it `took` and `alone`, what of that it has for itself: kernels that run beside each other share it.
+
+    `device`: its name; `passes`: forward passes of a step; `compiled`: kernels are fused already; `recomputed`: the
+    share of them that is, where it is known.
+    """
     begins, ends = int(lane.steps["start_ns"].min()), int(lane.steps["end_ns"].max())  # type: ignore[arg-type]
-    own = lane.own["kernels"].filter(
+    kernels = lane.own["kernels"].filter(
         pl.col("category").cast(pl.String) != "communication",
         pl.col("start_ns").is_between(begins, ends, closed="left"),
     )
-    compute = intervals.total(lane.sets["compute"])
-    found = savings(own, compute, passes * lane.steps.height, device, compiled)
-    keys = own.select("device", "stream", "start_ns", took=(pl.col("end_ns") - pl.col("start_ns")).clip(1))
-    return keys.with_columns(**{kind: pl.Series(amount) for kind, amount in found.items()})
-
-
-def savings(
-    kernels: pl.DataFrame, compute_ns: int, passes: int, device: str | None, compiled: bool
-) -> Mapping[str, Floats]:
-    """ns of each kernel by kind, and `alone`, in the kernels' order.
-
-    `kernels`: compute kernels of the steps that count; `compute_ns`: the time in which any of them runs: kernels that
-    run beside each other share it; `passes`: forward passes in these steps; `device`: its name; `compiled`: fused.
-    """
-    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy().astype(np.float64)
-    left = took * min(1.0, compute_ns / took.sum() if took.sum() else 1.0)
-    found = {"alone": left}
-    layout, chains = _layout_savings(kernels), Chains.of(kernels, passes)
-    rules = (
-        lambda: layout,
-        lambda: _without_tensor_cores(kernels, device),
-        lambda: recomputed_share(kernels),
-        lambda: chains.scores,
-        lambda: np.zeros(len(took)) if compiled else chains.saved(took),
-        lambda: np.where(layout > 0, 0.0, _unfilled_share(kernels)),
-    )
-    for kind, rule in zip(KINDS, rules, strict=True):
-        found[kind] = left * rule()
-        left = left - found[kind]
+    took = (kernels["end_ns"] - kernels["start_ns"]).clip(1).to_numpy().astype(np.float64)
+    left = took * min(1.0, intervals.total(lane.sets["compute"]) / max(took.sum(), 1.0))
+    layout, (scores, fused) = _layout_savings(kernels), fused_shares(kernels, passes * lane.steps.height)
+    shares = {
+        "layout_transposes": layout,
+        "tensor_cores_unused": _without_tensor_cores(kernels, device),
+        "recomputed": recomputed_share(kernels) if recomputed is None else np.full(len(took), recomputed),
+        "scores": scores,
+        "unfused": np.zeros(len(took)) if compiled else fused,
+        "underfilled": np.where(layout > 0, 0.0, _unfilled_share(kernels)),
+    }
+    found = kernels.select("name", "device", "stream", "start_ns", took=took, alone=left)
+    for kind in KINDS:
+        found = found.with_columns(pl.Series(kind, left * shares[kind]))
+        left = left - left * shares[kind]
     return found
 
 
@@ -123,62 +111,43 @@ def _without_tensor_cores(kernels: pl.DataFrame, device: str | None) -> Floats:
     matrix = text["category"].is_in(sorted(kernel_class.MATRIX)).to_numpy()
     plain = (~text["tensor_cores"].fill_null(True)).to_numpy() & matrix & (_is(kernels, NOT_ELIGIBLE) == 0)
     stated = peak.flops_per_s if peak else {"fp32": 1.0, "tf32": 8.0}  # 7.4 to 16 on all that is stated
-    gain = {kind: 1 - stated["fp32"] / stated["tf32"] for kind in ("fp32",) if {"fp32", "tf32"} <= stated.keys()}
-    precision = text["precision"].fill_null("")
-    return np.where(plain, [gain.get(each, 0.0) for each in precision], 0.0)
+    gain = 1 - stated["fp32"] / stated["tf32"] if {"fp32", "tf32"} <= stated.keys() else 0.0
+    return np.where(plain & (text["precision"] == "fp32").fill_null(False).to_numpy(), gain, 0.0)
 
 
-@dataclass(frozen=True)
-class Chains:
-    """Kernels that follow each other on a stream and could be one. `order`: of the kernels by stream and start;
-    `chain`: the number of each one's, in this order; `fusible`: likewise; `scores`: the share that kernels which write
-    or read attention's scores would save, in the kernels' own order."""
+def fused_shares(kernels: pl.DataFrame, passes: int) -> tuple[Floats, Floats]:
+    """The shares that fusing kernels which follow each other on a stream would save, in the kernels' order: of those
+    that write or read attention's scores, and of other chains all but the longest kernel."""
+    category, path = kernels["category"].cast(pl.String), kernels["nvtx_path"].cast(pl.String).fill_null("")
+    excluded = (_is(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
+    softmax = (category == "softmax_loss").to_numpy() & (_is(kernels, LOSS) == 0)
+    frame = pl.DataFrame(
+        {
+            "stream": kernels["stream"].fill_null(-1),
+            "start": kernels["start_ns"],
+            "took": kernels["end_ns"] - kernels["start_ns"],
+            "own": category.is_in(FUSIBLE).to_numpy() & ~excluded,
+            "softmax": softmax & ~excluded & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value),
+            "product": category.is_in(sorted(kernel_class.MATRIX)),
+            "backward": _is(kernels, r"(?i)backward") > 0,
+        }
+    ).with_row_index("place")
 
-    order: npt.NDArray[np.int64]
-    chain: npt.NDArray[np.int64]
-    fusible: npt.NDArray[np.bool_]
-    scores: Floats
-
-    @classmethod
-    def of(cls, kernels: pl.DataFrame, passes: int) -> Chains:
-        category = kernels["category"].cast(pl.String)
-        softmax = (category == "softmax_loss").to_numpy() & (_is(kernels, LOSS) == 0)
-        path = kernels["nvtx_path"].cast(pl.String).fill_null("")
-        excluded = (_is(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
-        fusible = category.is_in(FUSIBLE).to_numpy() & ~excluded
-        of_attention = softmax & ~excluded & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value)
-        stream = kernels["stream"].fill_null(-1).to_numpy()
-        order = np.lexsort((kernels["start_ns"].to_numpy(), stream))
-        own, stream = fusible[order], stream[order]
-        change = np.append(True, (own[1:] != own[:-1]) | (stream[1:] != stream[:-1]))[: len(own)]
-        run = np.cumsum(change)
-        place = np.arange(len(run)) - np.flatnonzero(change)[run - 1]
-        within = own & np.isin(run, run[of_attention[order]])
-        products = category.is_in(sorted(kernel_class.MATRIX)).to_numpy()[order]
-        backward = _is(kernels, r"(?i)backward")[order] > 0
-        beside = products & _neighbours(within, stream)
-        beside |= products & _neighbours(
-            beside & _neighbours(within & np.isin(run, run[within & backward]), stream), stream
+    def beside(chosen: pl.Expr) -> pl.Expr:
+        """Products right before or after chosen kernels of their stream."""
+        return pl.col("product") & pl.any_horizontal(
+            chosen.shift(by, fill_value=False).over("stream") for by in (1, -1)
         )
-        scores = np.zeros(len(run))
-        scores[order] = np.where(within, 1.0, PRODUCTS_SAVED * beside)
-        return cls(order, run * (len(run) + 1) + place // LONGEST_CHAIN, own, scores)
 
-    def saved(self, took: Floats) -> Floats:
-        """The share of each kernel that fusing would save: of a chain all but the longest."""
-        frame = pl.DataFrame({"chain": self.chain, "took": took[self.order], "own": self.fusible})
-        longest = pl.col("took").max().over("chain")
-        first = pl.int_range(pl.len()).over("chain") == pl.col("took").arg_max().over("chain")
-        each = frame.select(pl.when(pl.col("own") & ~first & (longest > 0)).then(1.0).otherwise(0.0)).to_series()
-        out = np.zeros(len(took))
-        out[self.order] = each.to_numpy()
-        return out
-
-
-def _neighbours(chosen: npt.NDArray[np.bool_], stream: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Kernels right before or after chosen ones of their stream. Both arrays: by stream and start."""
-    same = stream[1:] == stream[:-1]
-    out = np.zeros(len(chosen), bool)
-    out[:-1] |= chosen[1:] & same
-    out[1:] |= chosen[:-1] & same
-    return out
+    found = frame.sort("stream", "start", maintain_order=True)
+    found = found.with_columns(chain=pl.struct("stream", "own").rle_id())
+    found = found.with_columns(within=pl.col("own") & pl.col("softmax").any().over("chain"))
+    found = found.with_columns(deep=pl.col("within") & pl.col("backward").any().over("chain"))
+    found = found.with_columns(next=beside(pl.col("within")), deep=beside(pl.col("deep")))
+    found = found.with_columns(next=pl.col("next") | beside(pl.col("deep")))
+    longest = pl.int_range(pl.len()).over("chain") == pl.col("took").arg_max().over("chain")
+    found = found.sort("place").select(
+        scores=pl.when("within").then(1.0).when("next").then(PRODUCTS_SAVED).otherwise(0.0),
+        fused=(pl.col("own") & ~longest).cast(pl.Float64),
+    )
+    return found["scores"].to_numpy(), found["fused"].to_numpy()

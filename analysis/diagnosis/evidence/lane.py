@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.evidence import exposed
-from analysis.diagnosis.evidence.exposed import Exposed
 from analysis.metrics.intervals import Intervals
-from analysis.metrics.steps import parts, selection
+from analysis.metrics.steps import parts
 from analysis.tables.part_names import BUSY
 
 Ints = npt.NDArray[np.int64]
@@ -48,12 +46,6 @@ class Lane:
         inside = (place >= 0) & (start < ends[np.maximum(place, 0)])
         return np.bincount(place[inside], weights=length[inside], minlength=len(begins)).astype(np.float64)
 
-    def ranges(self, pattern: str) -> Intervals:
-        """When a range of such a name was open on the host."""
-        names = self.events["nvtx"]["name"].unique().cast(pl.String)
-        wanted = names.filter(names.str.contains(pattern)).cast(pl.Categorical())
-        return selection.covered_time(self.events["nvtx"].filter(pl.col("name").is_in(wanted.implode())))
-
     @functools.cached_property
     def periods(self) -> Ints:
         return (self.steps["end_ns"] - self.steps["start_ns"]).to_numpy()
@@ -65,9 +57,17 @@ class Lane:
         return launched.null_count() < len(launched) / 2
 
     @functools.cached_property
-    def exposed(self) -> Exposed:
+    def collectives(self) -> pl.DataFrame:
+        """The device's collectives, as ingest writes them."""
         here = pl.lit(True) if self.device is None else pl.col("device").eq_missing(self.device)
-        return exposed.divide(self.events["collectives"].filter(here), self.sets["communication"])
+        return self.events["collectives"].filter(here)
+
+    @functools.cached_property
+    def heard(self) -> bool:
+        """Whether all ranks of most of its collectives have a trace, which it takes to tell waiting from transfer."""
+        joint = self.collectives.filter(pl.col("collective").cast(pl.String).ne_missing("send_recv"))  # of two ranks
+        whole = joint.select((pl.col("matched_ranks") >= pl.coalesce("ranks", pl.lit(2))).sum()).item()
+        return bool(whole >= joint.height / 2)
 
 
 def device_lane(

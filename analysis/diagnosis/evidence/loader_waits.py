@@ -10,11 +10,6 @@ import polars as pl
 
 from analysis.diagnosis.thresholds import NOISE
 
-SHORT = 0.25
-"""Share of the mean wait below which a step does not wait."""
-ENOUGH = 0.25
-"""Share of the steps that must not wait, to tell what such a step takes."""
-
 
 @dataclass(frozen=True)
 class LoaderWaits:
@@ -60,34 +55,8 @@ class LoaderWaits:
         rest = [ns for rank, ns in self.longer.items() if rank != self.rank]
         return self.rank if self.rank is not None and rest and max(rest) < self.longer[self.rank] / 2 else None
 
-    @functools.cached_property
-    def free_ns(self) -> float | None:
-        """Median time, on the slowest rank, of a timed step in which that rank does not wait, ns; None where too few do
-        not: what a step would take then is not known."""
-        if self.rank is None:
-            return None
-        waits = self.timed.filter(pl.col("rank") == self.rank).select("step", "data_ms")
-        slowest = self.timed.group_by("step").agg(pl.col("step_ms").max()).join(waits, on="step").drop_nulls()
-        free = slowest.filter(pl.col("data_ms") < SHORT * pl.col("data_ms").mean())
-        middle = free["step_ms"].median()
-        return float(middle) * 1e6 if isinstance(middle, float) and free.height >= ENOUGH * slowest.height else None
-
-    @functools.cached_property
-    def without_unseen_ns(self) -> float | None:
-        """What the mean timed step takes but for waits that the trace does not see, if the devices are idle in all of
-        them, ns; None where there are no such waits."""
-        if self.rank is None:
-            return None
-        if self.free_ns is None:
-            return self.mean_ns - self.longer[self.rank]
-        seen = self._counted.filter(pl.col("rank") == self.rank)["data_ms"].mean()
-        return self.free_ns + (float(seen) * 1e6 if isinstance(seen, float) else 0.0)
-
     def unseen_ns(self, traced_ns: float) -> float:
-        """By how much the mean timed step is longer than one without these waits, or, where too few steps tell what
-        that takes, than a traced one of `traced_ns` without the tracer, ns. 0 where that is noise."""
-        if self.rank is None or self.without_unseen_ns is None:
-            return 0.0
-        step_ns = self.without_unseen_ns if self.free_ns else traced_ns
-        unseen = min(self.mean_ns - step_ns, self.longer[self.rank])
-        return unseen if unseen >= NOISE.value * step_ns else 0.0
+        """By how much the mean timed step is longer than a traced one of `traced_ns` without the tracer for want of
+        batches, ns. 0 where that is noise."""
+        unseen = 0.0 if self.rank is None else min(self.mean_ns - traced_ns, self.longer[self.rank])
+        return unseen if unseen >= NOISE.value * traced_ns else 0.0

@@ -20,7 +20,6 @@ MOST = 3
 def longest(lanes: Sequence[Lane], graph: Graph) -> list[tuple[str, float]]:
     """The places with the longest pauses for other work of the steps that count, ms a step of a rank."""
     calls, found = graph.calls, defaultdict[str, float](float)
-    steps = max(1, sum(int(own["counted"].sum()) for own in graph.windows))
     ranges = {lane.rank: _ranges(lane) for lane in lanes}
     for place in np.flatnonzero(working(graph) & graph.counted_calls).tolist():
         middle = int(calls.start[place] - calls.gap[place] // 2)
@@ -28,7 +27,7 @@ def longest(lanes: Sequence[Lane], graph: Graph) -> list[tuple[str, float]]:
         where = inside.sort("start_ns")["name"].to_list()
         found[where[-1] if where else f"no range, before {calls.name[place]}"] += float(calls.gap[place])
     ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    return [(where, ns / 1e6 / steps) for where, ns in ordered[:MOST]]
+    return [(where, ns / 1e6 / graph.steps) for where, ns in ordered[:MOST]]
 
 
 def _ranges(lane: Lane) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from analysis.tables.part_names import HIDDEN
 from jobs.point.point import FIELDS, Point, complete
 from jobs.record.point_folder import record_of, results_of
 
-KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "operators", "syncs", "nvtx", "collectives")
+KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "operators", "nvtx", "collectives")
 COLUMNS = {
     "kernels": (
         "start_ns", "end_ns", "name", "device", "stream", "thread", "launch_ns", "launch_end_ns", "nvtx_path",
@@ -32,9 +32,8 @@ COLUMNS = {
         "source", "target",
     ),
     "memsets": ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns"),
-    "runtime": ("start_ns", "end_ns", "name", "thread", "correlation"),
+    "runtime": ("start_ns", "end_ns", "name", "thread"),
     "operators": ("start_ns", "thread"),
-    "syncs": ("correlation", "device", "stream"),
     "nvtx": ("start_ns", "end_ns", "name", "thread"),
 }  # fmt: skip
 """What rules read of the tables."""
@@ -83,9 +82,7 @@ def from_traces(traces: Sequence[Path]) -> Evidence:
 
 def from_tables(folder: Path) -> Evidence:
     """A folder of trace tables."""
-    windows, spans, reports, devices = (
-        pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "parts", "reports", "devices")
-    )
+    windows, spans, devices = (pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "parts", "devices"))
     lanes = []
     for rank in windows["rank"].unique().sort():
         events = {kind: _events(folder, kind, rank) for kind in KINDS}
@@ -96,7 +93,7 @@ def from_tables(folder: Path) -> Evidence:
             lanes += [made] if made else []
     absent = trace_gaps(lanes) | {"counters": "no log of the GPUs' counters"}
     parts = pl.read_parquet(folder / "step_parts.parquet").filter(pl.col("device").is_null(), pl.col("part") != HIDDEN)
-    return Evidence(tuple(lanes), devices, reports, parts.clear() if lanes else parts, absent=absent)
+    return Evidence(tuple(lanes), devices, parts.clear() if lanes else parts, absent=absent)
 
 
 def _events(folder: Path, kind: str, rank: int) -> pl.DataFrame:
@@ -127,11 +124,11 @@ def trace_gaps(lanes: Sequence[Lane]) -> dict[str, str]:
 
 def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
     """What is not known of collectives."""
-    calls = pl.concat([one.exposed.calls for one in lanes])
+    calls = pl.concat([one.collectives for one in lanes])
     if calls.is_empty():
         return {}
     found = {}
-    if not all(one.exposed.heard for one in lanes):
+    if not all(one.heard for one in lanes):
         most = max(one.lengths(one.sets["communication"]).sum() / one.periods.sum() for one in lanes)
         found["trace of the other ranks"] = f"up to {most:.0%} of the step may be waiting for them"
     if calls["bytes"].null_count() == calls.height:

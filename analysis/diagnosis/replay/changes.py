@@ -30,7 +30,7 @@ def compose(*made: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
     return lambda graph: functools.reduce(lambda changed, change: change(changed), made, graph)
 
 
-def change_calls(graph: Graph, where: Mask, **columns: npt.ArrayLike) -> Graph:
+def change_calls(graph: Graph, where: Mask | bool, **columns: npt.ArrayLike) -> Graph:
     """The graph with other columns of these calls."""
     chosen = where & graph.counted_calls
     return dataclasses.replace(graph, calls=_replaced(graph.calls, chosen, columns))
@@ -65,10 +65,6 @@ def _merged(before: Any, after: Any, chosen: Mask) -> Any:
     return dataclasses.replace(before, **{n: np.where(chosen, getattr(after, n), getattr(before, n)) for n in names})
 
 
-def everywhere(graph: Graph) -> Mask:
-    return np.ones(len(graph.calls.start), bool)
-
-
 def without_tracer(graph: Graph, each_ns: float) -> Graph:
     """As if the tracer did not add so much to each call and operator that it noted; of a call's own it takes some in
     the call and some after it. All steps are changed."""
@@ -83,12 +79,7 @@ def without_loading(graph: Graph) -> Graph:
     """Batches are there when the loop asks for them."""
     calls = graph.calls
     gap = calls.gap - np.minimum(calls.loading_gap, np.maximum(calls.gap, 0))
-    return change_calls(graph, everywhere(graph), gap=gap, least=np.maximum(0, calls.least - calls.loading))
-
-
-def without_pauses(graph: Graph) -> Graph:
-    """The launching threads do nothing between calls that takes longer than dispatch does, but for loading."""
-    return change_calls(graph, pausing(graph), gap=graph.calls.loading_gap)
+    return change_calls(graph, True, gap=gap, least=np.maximum(0, calls.least - calls.loading))
 
 
 def pausing(graph: Graph) -> Mask:
@@ -175,7 +166,8 @@ def without_offload(graph: Graph) -> Graph:
     which the host computes the optimizer's step."""
     either = _text(graph, "direction", "HtoD") | _text(graph, "direction", "DtoH")
     large = either & (graph.work.frame["bytes"].fill_null(0) >= LARGE_BYTES).to_numpy()
-    return without_pauses(without_work(_unwaited(graph, large), large))
+    changed = without_work(_unwaited(graph, large), large)
+    return change_calls(changed, pausing(graph), gap=changed.calls.loading_gap)
 
 
 def without_allocations(graph: Graph) -> Graph:
@@ -185,27 +177,11 @@ def without_allocations(graph: Graph) -> Graph:
 
 
 def with_pinned_batches(graph: Graph, bytes_per_s: float) -> Graph:
-    """Batches are copied from page-locked memory at this rate, and the host does not wait for that; nor does it
-    pause between them and the next kernel, while the memory of the batch goes back to the system."""
+    """Batches are copied from page-locked memory at this rate, and the host does not wait for that."""
     copies = of_batches(graph, "pageable")
     size = graph.work.frame["bytes"].fill_null(0).to_numpy()
     fast = np.minimum(graph.work.duration, size * 1e9 / bytes_per_s)
-    changed = _unwaited(change_work(graph, copies, duration=fast), copies)
-    pauses = until_next_kernel(graph, copies) & (graph.calls.gap >= PAUSE.value)
-    return change_calls(changed, pauses, gap=changed.calls.loading_gap)
-
-
-def until_next_kernel(graph: Graph, copies: Mask) -> Mask:
-    """Calls after these copies up to the next launch of a kernel on the rank."""
-    calls, work = graph.calls, graph.work
-    kernels = np.unique(work.call[work.frame["direction"].is_null().to_numpy() & (work.call >= 0)])
-    made = np.unique(work.call[copies & (work.call >= 0)])
-    after = np.searchsorted(kernels, made, side="right")
-    last = np.where(after < len(kernels), kernels[np.minimum(after, len(kernels) - 1)], made) if len(kernels) else made
-    ends = np.zeros(len(calls.start) + 1, np.int64)
-    np.add.at(ends, made + 1, 1)
-    np.add.at(ends, last + 1, -1)
-    return np.cumsum(ends)[:-1] > 0
+    return _unwaited(change_work(graph, copies, duration=fast), copies)
 
 
 def with_batches_ahead(graph: Graph) -> Graph:
@@ -217,8 +193,7 @@ def with_batches_ahead(graph: Graph) -> Graph:
 
 def copying_ns(graph: Graph) -> float:
     """Time of the copies of batches of a device, ns a step."""
-    steps = sum(int(own["counted"].sum()) for own in graph.windows)
-    return float(graph.work.duration[of_batches(graph) & graph.counted_work].sum()) / max(steps, 1)
+    return float(graph.work.duration[of_batches(graph) & graph.counted_work].sum()) / graph.steps
 
 
 def _unwaited(graph: Graph, copies: Mask) -> Graph:

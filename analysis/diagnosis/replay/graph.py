@@ -102,6 +102,11 @@ class Graph:
     counted_calls: Mask
     counted_work: Mask
 
+    @property
+    def steps(self) -> int:
+        """How many steps count, of all devices; at least 1."""
+        return max(1, sum(int(own["counted"].sum()) for own in self.windows))
+
 
 def is_batch(frame: pl.DataFrame) -> Mask:
     """Whether work (`Work.frame`) is the copy of a batch to its device."""

@@ -14,11 +14,9 @@ WAITS = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)\w*$"
 RETURN_NS = 60_000
 """A call that waited for work comes back within so long of its end."""
 NOTICEABLE_NS = 30_000
-"""A launch takes some 5 us; one that takes longer may have waited."""
-QUEUE = 512
-"""A launch can only wait for room where so much work is launched and not begun; CUDA's queues hold some 1,000."""
+"""A copy or an allocation takes some 5 us; one that takes longer may have waited."""
 STUCK_NS = 1_000_000
-"""A launch that takes longer waits for room even if that much work is not in the trace, which may begin later."""
+"""A launch that takes longer waits for room in the queue."""
 WAIT_NS = 3_000
 """What a call takes that waits for work which is done."""
 
@@ -62,25 +60,17 @@ def _blocking(m: Measured, synchronizes: Mask, allocates: Mask) -> tuple[Ints, I
     copies = np.zeros(len(start), bool)
     launching = m.call[m.call >= 0]
     copies[launching] = m.called["name"].str.contains("Memcpy").to_numpy()[launching]
-    long = end - start > NOTICEABLE_NS
-    lane = _lanes_waited_for(m)
+    took = end - start
+    may = synchronizes | ((took > NOTICEABLE_NS) & (allocates | copies)) | (took > STUCK_NS)
     for there in by_rank(m.rank):
         own = np.flatnonzero(rank == m.rank[there[0]])
-        queued = np.searchsorted(np.sort(m.launched[there]), start[own])
-        queued -= np.searchsorted(np.sort(m.start[there]), start[own])
-        full = (queued >= QUEUE) | (end - start > STUCK_NS)[own]
-        may = synchronizes[own] | (long[own] & (allocates[own] | copies[own] | full))
-        asked = own[may]
-        for each in np.unique(lane[asked]):
-            group, some = asked[lane[asked] == each], there[m.lane[there] == each]
-            found, late = _waited_for(m, group, some if len(some) else there, synchronizes)
-            waits_for[group], lag[group] = found, late
+        asked = own[may[own]]
+        waits_for[asked], lag[asked] = _waited_for(m, asked, there)
     return waits_for, lag
 
 
-def _waited_for(m: Measured, asked: Ints, there: Ints, synchronizes: Mask) -> tuple[Ints, Ints]:
-    """What these calls wait for, and the lags, ns: the last of this work to end within the call; for a call that found
-    its device idle, the last that was launched before."""
+def _waited_for(m: Measured, asked: Ints, there: Ints) -> tuple[Ints, Ints]:
+    """What these calls wait for, and the lags, ns: the last of this work to end within the call."""
     start, end = (m.called[name].to_numpy()[asked] for name in ("start_ns", "end_ns"))
     ended = there[np.argsort(m.end[there], kind="stable")]
     place = np.searchsorted(m.end[ended], end, side="right") - 1
@@ -88,27 +78,7 @@ def _waited_for(m: Measured, asked: Ints, there: Ints, synchronizes: Mask) -> tu
     back = (end - m.end[last] <= RETURN_NS) | (m.call[last] == asked)  # a copy that is over waits for nothing else
     waited = (place >= 0) & (m.end[last] > start) & back & (m.start[last] < end)
     waited &= (m.launched[last] <= start) | (m.call[last] < 0)
-    queued = there[np.argsort(m.launched[there], kind="stable")]
-    place = np.searchsorted(m.launched[queued], start, side="right") - 1
-    before = queued[np.maximum(place, 0)]
-    idle = ~waited & synchronizes[asked] & (place >= 0) & (m.end[before] <= start)
-    found = np.where(waited, last, np.where(idle, before, -1))
-    return found, np.where(waited, end - m.end[last], np.minimum(end - start, WAIT_NS))
-
-
-def _lanes_waited_for(m: Measured) -> Ints:
-    """The lane that each call waits for, -1 where the trace does not say."""
-    out = np.full(m.called.height, -1)
-    found = []
-    for rank, own in m.events.items():
-        rows = own["syncs"].drop_nulls(["correlation", "device", "stream"]).unique("correlation", keep="first")
-        keys = ("correlation", "device", "stream")
-        found.append(rows.select(pl.lit(rank, dtype=pl.Int64).alias("rank"), *(pl.col(k).cast(pl.Int64) for k in keys)))
-    lanes = m.frame.select("rank", "device", "stream", "lane").unique()
-    waits = pl.concat(found).join(lanes, on=["rank", "device", "stream"])
-    joined = m.called.with_row_index("call").join(waits, on=["rank", "correlation"])
-    out[joined["call"].to_numpy()] = joined["lane"].to_numpy()
-    return out
+    return np.where(waited, last, -1), np.where(waited, end - m.end[last], 0)
 
 
 def _inside(m: Measured, pattern: str, start: Ints, gap: Ints) -> Ints:

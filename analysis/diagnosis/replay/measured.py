@@ -21,8 +21,8 @@ _TEXTS = ("category", "direction", "source", "target")
 class Measured:
     """`events`: tables of each rank's events. `called`: calls of the threads that launch, by rank and start. `frame`:
     work on the devices, by start; the arrays are its columns. `lane`: a number for each stream of each rank; `call`:
-    the place in `called` of what launched it, -1 for none; `launched`, `launch_end`: when that began and ended, else
-    the start of the work."""
+    the place in `called` of what launched it, -1 for none; `launched`: when that began, else the start of
+    the work."""
 
     events: Mapping[int, Frames]
     called: pl.DataFrame
@@ -33,7 +33,6 @@ class Measured:
     lane: Ints
     call: Ints
     launched: Ints
-    launch_end: Ints
 
     @classmethod
     def of(cls, events: Mapping[int, Frames]) -> Measured:
@@ -41,9 +40,9 @@ class Measured:
         called = _calls(events, frame.select("rank", "thread").drop_nulls().unique())
         call = _launching(frame, called)
         rank, start, end, lane = (frame[name].to_numpy() for name in ("rank", "start_ns", "end_ns", "lane"))
-        begun, ended = called["start_ns"].to_numpy(), called["end_ns"].to_numpy()
-        launched, launch_end = (np.where(call >= 0, at[call], start) if len(at) else start for at in (begun, ended))
-        return cls(events, called, frame, rank, start, end, lane, call, launched, launch_end)
+        begun = called["start_ns"].to_numpy()
+        launched = np.where(call >= 0, begun[call], start) if len(begun) else start
+        return cls(events, called, frame, rank, start, end, lane, call, launched)
 
 
 def _work(events: Mapping[int, Frames]) -> pl.DataFrame:
@@ -63,16 +62,8 @@ def _work(events: Mapping[int, Frames]) -> pl.DataFrame:
         for rank, own in sorted(events.items())
         for kind in ON_DEVICE
     ]
-    sent = [
-        own["collectives"].select(
-            pl.lit(rank, dtype=pl.Int64).alias("rank"), *(pl.col(n).cast(pl.Int64) for n in KEYS[1:]),
-            pl.col("collective").cast(pl.String), pl.col("bytes").cast(pl.Int64).alias("message_bytes"),
-        ).unique(KEYS, keep="first")
-        for rank, own in sorted(events.items())
-    ]  # fmt: skip
     lane = pl.struct("rank", "device", "stream").rank("dense").cast(pl.Int64) - 1
-    ordered = pl.concat(found).sort("start_ns", "end_ns", "rank").with_columns(lane=lane)
-    return ordered.join(pl.concat(sent), on=KEYS, how="left", maintain_order="left")
+    return pl.concat(found).sort("start_ns", "end_ns", "rank").with_columns(lane=lane)
 
 
 def _calls(events: Mapping[int, Frames], launching: pl.DataFrame) -> pl.DataFrame:
@@ -81,7 +72,7 @@ def _calls(events: Mapping[int, Frames], launching: pl.DataFrame) -> pl.DataFram
         threads = launching.filter(pl.col("rank") == rank)["thread"]
         rows = own["runtime"].with_columns(pl.col("thread").cast(pl.Int64))
         rows = rows.filter(pl.col("thread").is_in(threads.implode()), pl.col("start_ns") <= pl.col("end_ns"))
-        names = ("start_ns", "end_ns", "thread", "correlation")
+        names = ("start_ns", "end_ns", "thread")
         own_calls = rows.select(pl.lit(rank, dtype=pl.Int64).alias("rank"), pl.col("name").cast(pl.String), *names)
         found.append(own_calls.sort("start_ns", "end_ns"))
     return pl.concat(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,16 +16,15 @@ Change = Callable[[Graph], Graph]
 MOST_TRACER_NS = 10_000
 """A tracer adds 3 to 6 us to a call (H200s, nsys: launch-bound jobs of tests/data/labelled with and without it), and
 the PyTorch profiler so much to each operator, too."""
-CLOSE = 1.05
-"""Two times of a step that are so near are taken for the same."""
 _ROUNDS = 12
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """`graph`: the run. Times are means over devices and steps that count, ns."""
+    """`graph`: the run. Times are means over devices and steps that count, ns; those that were asked for are kept."""
 
     graph: Graph
+    _known: dict[tuple[Change, ...], float] = field(default_factory=dict)
 
     @functools.cached_property
     def step_ns(self) -> float:
@@ -33,9 +32,11 @@ class WhatIf:
 
     def after(self, *made: Change) -> float:
         """The time of a step after these changes, one after the other."""
-        graph = functools.reduce(lambda graph, change: change(graph), made, self.graph)
-        found = [own for own in times.periods(graph, times.replay(graph)) if len(own)]
-        return float(np.mean([own.mean() for own in found])) if found else np.nan
+        if made not in self._known:
+            graph = functools.reduce(lambda graph, change: change(graph), made, self.graph)
+            found = [own for own in times.periods(graph, times.replay(graph)) if len(own)]
+            self._known[made] = float(np.mean([own.mean() for own in found])) if found else np.nan
+        return self._known[made]
 
     def gain(self, *made: Change, then: Change | None = None) -> float:
         """The share of the step that changes give back, 0 to 1; with `then`, what this one gives on top of the rest."""
@@ -54,7 +55,7 @@ class WhatIf:
     def calls_a_step(self, chosen: Mask) -> tuple[float, float]:
         """How many of these calls there are, and how long they take, ns: of a rank, a step."""
         calls, counted = self.graph.calls, chosen & self.graph.counted_calls
-        steps = max(1, sum(int(own["counted"].sum()) for own in self.graph.windows))
+        steps = self.graph.steps
         return float(counted.sum()) / steps, float((calls.end - calls.start)[counted].sum()) / steps
 
     def of_rank(self, change: Change, rank: int) -> Change:
@@ -67,8 +68,6 @@ class WhatIf:
         make it so short, something else made the traced steps longer: then `tracer` is taken out."""
         if not step_ns < self.step_ns:
             return WhatIf(changes.without_tracer(self.graph, TRACER.value))
-        if WhatIf(changes.without_tracer(self.graph, MOST_TRACER_NS)).step_ns > CLOSE * step_ns:
-            return WhatIf(changes.without_tracer(self.graph, TRACER.value))  # not the tracer alone made it longer
         least, most = 0.0, float(MOST_TRACER_NS)
         for _ in range(_ROUNDS):
             middle = (least + most) / 2
