@@ -23,8 +23,9 @@ def held(tables: Tables) -> pl.DataFrame:
 
 def by_use(tables: Tables) -> pl.DataFrame:
     """use, gpu_s and its share of all held GPU time, in the order of USES; without what took no time."""
-    sums = held(tables).group_by("use").agg(pl.col("gpu_s").sum()).filter(pl.col("gpu_s") > 0)
-    return sums.with_columns(share=pl.col("gpu_s") / pl.col("gpu_s").sum()).sort(_ORDER)
+    # In order, for sums of floats depend on it, and the same tables give the same figure.
+    sums = held(tables).group_by("use", maintain_order=True).agg(pl.col("gpu_s").sum()).filter(pl.col("gpu_s") > 0)
+    return sums.sort(_ORDER).with_columns(share=pl.col("gpu_s") / pl.col("gpu_s").sum())
 
 
 def by_kind(tables: Tables) -> pl.DataFrame:
@@ -43,11 +44,12 @@ def by_kind(tables: Tables) -> pl.DataFrame:
         .otherwise(pl.lit("first starts"))
     )
     came_to = pl.col("phase").replace_strict(USE_OF, default="unknown")
-    rows = held(tables).join(about, on="point_id", how="left").with_columns(kind=kind)
+    rows = held(tables).join(about, on="point_id", how="left", maintain_order="left").with_columns(kind=kind)
     rows = rows.with_columns(
         use=pl.when(pl.col("kind") == "failed points").then(came_to).otherwise("use"),
         points=pl.col("point_id").n_unique().over("kind"),
     )
-    sums = rows.group_by("kind", "points", "use").agg(pl.col("gpu_s").sum()).filter(pl.col("gpu_s") > 0)
+    sums = rows.group_by("kind", "points", "use", maintain_order=True).agg(pl.col("gpu_s").sum())
+    sums = sums.filter(pl.col("gpu_s") > 0)
     place = pl.col("kind").replace_strict({kind: n for n, kind in enumerate(KINDS)}, return_dtype=pl.Int64)
     return sums.sort(place, _ORDER)

@@ -232,7 +232,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sweep", type=Path, required=True, help="sweep.json, which holds the points of these folders")
     parser.add_argument("--stall-s", type=float, default=300.0)
     parser.add_argument("--timeout-s", type=float, default=3600.0)
-    parser.add_argument("--new-pythons", action="store_true", help="start each rank as a new Python, not as a fork")
+    parser.add_argument(
+        "--fork",
+        action=argparse.BooleanOptionalAction,
+        help="whether ranks are forked from a process that lasts from point to point; else each is a new Python, as "
+        "those of a single point are without this option",
+    )
     return parser.parse_args()
 
 
@@ -250,7 +255,7 @@ def main() -> int:
         return 2
     limits = watchdog.Limits(args.stall_s, args.timeout_s)
     try:
-        with Servers(fork=not args.new_pythons) as servers:
+        with Servers(fork=len(block) > 1 if args.fork is None else args.fork) as servers:
             return measure_block(block, limits, lambda: bool(signals), servers, listed.alert)
     except OSError as error:
         if not is_disk_full(error):

@@ -29,10 +29,11 @@ BARE = {"HOME": os.environ["HOME"], "PATH": "/usr/local/bin:/usr/bin:/bin"}
 """Only the path of snakemake names the environment, for nothing may depend on an activated one."""
 
 
-def start(folder, *targets, profile="local"):
+def start(folder, *targets, profile="local", more=()):
     command = [
         str(Path(sys.executable).with_name("snakemake")),
         *targets,
+        *more,
         "-s",
         str(ROOT / "Snakefile"),
         "--directory",
@@ -51,10 +52,11 @@ def finish(process, status=0):
 
 
 @pytest.mark.slow
-def test_killed_half_way_and_run_again(tmp_path):
+@pytest.mark.parametrize("more", [(), ("--default-resources", "batch_min=30")], ids=["points", "batch"])
+def test_killed_half_way_and_run_again(tmp_path, more):
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     records = tmp_path / "results/chain/points"
-    first = start(tmp_path)
+    first = start(tmp_path, more=more)
     deadline = time.monotonic() + 120
     while not list(records.glob("*/.measured.json")) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -65,7 +67,7 @@ def test_killed_half_way_and_run_again(tmp_path):
     first.wait()
     done = {p.with_name("record.json"): p.read_bytes() for p in records.glob("*/.measured.json")}
     assert done
-    said = finish(start(tmp_path), 1)
+    said = finish(start(tmp_path, more=more), 1)
     assert "2 of 3 points ok" in said and "DrillError" in said
     assert {p: p.read_bytes() for p in done} == done
     statuses = sorted(json.loads(p.read_text())["status"] for p in records.glob("*/record.json"))

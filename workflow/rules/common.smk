@@ -30,8 +30,10 @@ deployed = workflow.deployment_settings.deployment_method
 PYTHON = "python" if DeploymentMethod.CONDA in deployed else shlex.quote(sys.executable)
 
 ROOT = f"results/{SWEEP.name}"
-BATCH = workflow.resource_settings.default_resources.get("batch_min")  # of the profile
-RUN = Run(Path(ROOT), SWEEP, float(BATCH.value) if BATCH else 0.0)
+# How long jobs may be that run several points: of the profile.
+DEFAULTS = workflow.resource_settings.default_resources
+BATCH_MIN = DEFAULTS["batch_min"].value if DEFAULTS and "batch_min" in DEFAULTS else 0
+RUN = Run(Path(ROOT), SWEEP, float(BATCH_MIN))
 
 
 def asked():
