@@ -78,11 +78,11 @@ def test_killed_half_way_and_run_again(tmp_path, more):
     drawn = {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()}
     assert len(drawn) > len(FAMILIES)
     shutil.rmtree(figures)
-    finish(start(tmp_path, "figures"), 1)
+    finish(start(tmp_path, "figures", more=more), 1)
     assert {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()} == drawn
     assert {p: p.read_bytes() for p in done} == done
-    finish(start(tmp_path), 1)
-    said = finish(start(tmp_path), 1)
+    finish(start(tmp_path, more=more), 1)
+    said = finish(start(tmp_path, more=more), 1)
     assert "2 of 3 points ok" in said and "results/chain/report.html" in said
 
 
