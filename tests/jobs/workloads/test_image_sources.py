@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from jobs.host import cache
 from jobs.point.point import complete
 from jobs.workloads import image
 from jobs.workloads.images import digits, prepared
@@ -101,7 +102,7 @@ def test_two_at_once_make_it_once(monkeypatch):
     made, beats = [], []
     plain = prepared._make
     monkeypatch.setattr(prepared, "_make", lambda *args: (made.append(1), plain(*args)))
-    monkeypatch.setattr(prepared, "POLL_S", 0.01)
+    monkeypatch.setattr(cache, "POLL_S", 0.01)
     found = []
 
     def go():
