@@ -51,6 +51,6 @@ def alone():
 
 @pytest.fixture
 def image_cache(tmp_path, monkeypatch):
-    """An empty folder of prepared images."""
+    """A cache folder that nothing is in yet: prepared images, counts of FLOPs, compiled code."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache/nightsweep"

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -135,9 +136,10 @@ def host() -> Host:
     )
 
 
-def package_versions() -> dict[str, str | None]:
+def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str | None]:
+    """Versions by name; None for one that is not installed."""
     versions: dict[str, str | None] = {}
-    for name in PACKAGES:
+    for name in names:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
@@ -34,30 +35,53 @@ from jobs.record.launch_files import Flops
 from jobs.workloads import make as workloads
 
 
-def count(point: Point) -> Flops:
-    """FLOPs of one optimizer step of one rank; a `reason` alone where they cannot be counted."""
+class MicroBatch(Struct, frozen=True, kw_only=True):
+    """FLOPs of one micro-batch of a whole model."""
+
+    forward: dict[str, int]
+    """Of the forward pass, by torch's operator."""
+    backward: dict[str, int]
+    """Of the backward pass, likewise."""
+    hardware: int
+    """Of both passes, with what is computed again to save memory."""
+
+
+def count_micro_batch(point: Point) -> MicroBatch:
+    """FLOPs of one micro-batch, counted here and now. Raises what torch or the model raise."""
+    plain = disable_recomputing(point)
+    forward, backward = passes(plain)
+    hardware = forward + backward if plain == point else sum(passes(point), Counter())
+    return MicroBatch(forward=dict(forward), backward=dict(backward), hardware=hardware.total())
+
+
+def count(point: Point, micro_batch: Callable[[Point], MicroBatch] = count_micro_batch) -> Flops:
+    """FLOPs of one optimizer step of one rank, the same for every rank; a `reason` alone where they cannot be counted.
+
+    Args:
+        point: whose step.
+        micro_batch: gives those of one micro-batch of a point as `by_its_products` makes it.
+    """
     try:
-        point = by_its_products(point)
-        plain = disable_recomputing(point)
-        forward, backward = passes(plain)
-        hardware = forward + backward if plain == point else sum(passes(point), Counter())
+        found = micro_batch(by_its_products(point))
     except Exception as error:  # the count hangs on internals of torch and the models; a run must not fail of it
         return Flops(reason=f"{type(error).__name__}: {error}".splitlines()[0])
     times, shared = point.grad_accum * point.samples(0) // point.micro_batch, point.ranks_per_batch
+    forward, backward = Counter(found.forward), Counter(found.backward)
     return Flops(
         forward=forward.total() * times // shared,
         backward=backward.total() * times // shared,
         step=(forward + backward).total() * times // shared,
-        hardware_step=hardware.total() * times // shared,
+        hardware_step=found.hardware * times // shared,
         by_operator={name: flops * times // shared for name, flops in sorted((forward + backward).items())},
     )
 
 
 def by_its_products(point: Point) -> Point:
-    """A point of the same products in number and size: rounding, NF4, float8 and the shape of a sum add none."""
+    """A point of the same products in number and size: compilers, rounding, NF4, float8 and the shape of a sum add
+    none."""
     same: dict[str | None, Any] = {"qlora": "lora", "dpo_qlora": "dpo_lora", "qat": "full"}
-    if point.workload == "image":  # the zeros that it adds to a kernel are no work of the model
-        return replace(point, space_to_depth=False)
+    if point.workload == "image":  # the zeros that space to depth adds to a kernel are no work of the model
+        return replace(point, space_to_depth=False, compile="none")
     if point.workload != "llm":
         return point
     return replace(point, method=same.get(point.method, point.method), float8="none", compile="none")

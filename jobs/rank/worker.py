@@ -94,11 +94,11 @@ def peak_rss_bytes() -> int:
 
 
 def count_flops(point: Point, heart: Heartbeat) -> Flops:
-    """Those of one optimizer step; a phase of its own."""
-    from jobs.rank import flops
+    """Those of one optimizer step, counted once a configuration; a phase of its own."""
+    from jobs.rank import flops_cache
 
     heart.enter("flops")
-    return flops.count(point)
+    return flops_cache.count(point, heart.pulse)
 
 
 def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: Heartbeat) -> None:

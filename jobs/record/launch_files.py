@@ -166,7 +166,8 @@ class RankResult(Struct, frozen=True, kw_only=True):
     """Of a script: its lines that do what may cost time, by what they do, and how often they did."""
     flops: Flops | None = None
     """In the timed run alone. Those of a model that is split are divided by its ranks. They are counted on a model of
-    shapes alone after the last step, when the rank's times and peaks have been read."""
+    shapes alone after the last step, when the rank's times and peaks have been read; once a configuration, and then
+    kept in the cache folder."""
 
 
 class StepLine(Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ PHASES = {
     "control": "Steps of the control, which says what measuring costs.",
     "epochs": "Epochs after the timed steps, with their evaluation.",
     "results": "Ranks read the losses and write their results.",
-    "flops": "Floating-point operations are counted.",
+    "flops": "Floating-point operations are counted, or read where they have been counted before.",
     "rest": "A script's own end, where the point lets it run on.",
     "teardown": "Ranks end, until the launcher has seen all of them end.",
     "idle": "Between two starts of ranks: GPUs are held and nothing runs on them.",

@@ -19,7 +19,7 @@ from typing import IO
 GO_VARIABLE = "NIGHTSWEEP_TEST_GO"
 POLL_S = 0.05
 MODULES = {
-    "image": ("transformers.models.resnet.modeling_resnet", "transformers.models.vit.modeling_vit", "sklearn.datasets"),
+    "image": ("transformers.models.resnet.modeling_resnet", "transformers.models.vit.modeling_vit"),
     "llm": ("transformers.models.llama.modeling_llama", "jobs.workloads.llm"),
 }
 

@@ -1,6 +1,6 @@
 """Images on disk as a loader is to find them, made once of the digits and shared by all points and ranks.
 
-They lie in $XDG_CACHE_HOME/nightsweep (~/.cache/nightsweep), a folder for each data set, form and size:
+They lie in the cache folder (jobs/host/cache.py), a folder for each data set, form and size:
 
     jpeg   a JPEG file an image        raw   a file of its bytes, row by row, RGB
     array  images.npy, (N, H, W, 3) bytes, to be mapped into memory
@@ -11,12 +11,10 @@ two may make it, and the first to end wins.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from jobs.host import cache
 from jobs.point.point import Point
 from jobs.workloads.images.digits import enlarge, idx_files, load_digits, to_bytes
 
@@ -35,7 +34,6 @@ VERSION = 1
 """Of what is written; a newer program does not take older files for its own."""
 CHUNK = 256
 FILES_IN_A_FOLDER = 1000
-POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -86,23 +84,15 @@ def images_of_point(point: Point, beat: Callable[[], None] = lambda: None) -> Pr
 
 def prepare(data: str, form: Form, size: int | None, beat: Callable[[], None] = lambda: None) -> Prepared:
     """The images of `data` (see the setting) in this form, made where they are not there."""
-    folder = cache() / f"{key(data)}-{form}-{size or 'own'}-v{VERSION}"
+    folder = cache.folder() / f"{key(data)}-{form}-{size or 'own'}-v{VERSION}"
     made = Prepared(folder, form)
     if folder.is_dir():
         return made
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        while not _try_lock(lock.fileno()):
-            beat()
-            time.sleep(POLL_S)
+    with cache.locked(folder, beat):
         if not folder.is_dir():
             _make(data, made, size, beat)
     return made
-
-
-def cache() -> Path:
-    """The folder of all that is prepared."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nightsweep"
 
 
 def key(data: str) -> str:
@@ -113,16 +103,8 @@ def key(data: str) -> str:
     return hashlib.sha256(repr(state).encode()).hexdigest()[:12]
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _make(data: str, made: Prepared, size: int | None, beat: Callable[[], None]) -> None:
-    scratch = made.folder.with_name(f".{made.folder.name}.{os.uname().nodename}.{os.getpid()}")
+    scratch = cache.scratch(made.folder)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     images, labels = load_digits(data)

@@ -2,12 +2,15 @@
 
 import gzip
 import struct
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 import torch
 
+from jobs.host import cache
 from jobs.point.point import complete
 from jobs.workloads import image
 from jobs.workloads.images import digits, prepared
@@ -27,6 +30,26 @@ def idx(tmp_path):
     packed = gzip.compress(struct.pack(">4BI", 0, 0, 8, 1, 45) + labels.tobytes())
     (folder / "train-labels.idx1-ubyte.gz").write_bytes(packed)
     return folder, images, labels
+
+
+def test_the_digits_that_are_shipped_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    images, labels = digits.load_digits("builtin")
+    expected = load_digits()
+    assert images.dtype == np.float32 and np.array_equal(images, (expected.images / 8.0 - 1.0).astype(np.float32))
+    assert labels.dtype == expected.target.dtype and np.array_equal(labels, expected.target)
+
+
+@pytest.mark.slow
+def test_ranks_do_not_load_scikit_learn():
+    """It takes a second or more, in which a GPU is held; what transformers loads is part of it."""
+    script = (
+        "import sys; from jobs.point.point import complete; from jobs.workloads import image\n"
+        f"point = complete({TINY | {'loader': 'device'}!r}); image.build(point); assert 'sklearn' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("settings", [{}, {"source": "raw"}, {"loader": "mmap", "pixels": "uint8"}])
@@ -79,7 +102,7 @@ def test_two_at_once_make_it_once(monkeypatch):
     made, beats = [], []
     plain = prepared._make
     monkeypatch.setattr(prepared, "_make", lambda *args: (made.append(1), plain(*args)))
-    monkeypatch.setattr(prepared, "POLL_S", 0.01)
+    monkeypatch.setattr(cache, "POLL_S", 0.01)
     found = []
 
     def go():
