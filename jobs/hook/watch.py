@@ -226,6 +226,8 @@ class Watch:
         self.folder.path.mkdir(exist_ok=True)
         self.samplers.set(block["sampled"])
         if block["captured"]:
+            if self.heart is not None:
+                self.heart.beat("trace")
             self.tracer.start()
             self.capturing = True
         self.window = {"start_ns": time.time_ns(), "end_ns": 0}

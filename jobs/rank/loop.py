@@ -1,7 +1,7 @@
 """The step loop: warm-up, then the blocks of a run's plan. Nothing in a block waits for the device but what training
 itself needs.
 
-Losses stay on the device until a run's last block has ended; times of the device come from CUDA events, read afterwards.
+Losses stay on the device until a run's last block has ended; times of the device come from CUDA events, read after it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Loop:
 
     def run(self, run_folder: RunFolder, plan: list[Block]) -> tuple[Window, dict[str, int | None]]:
         """All blocks of a run, whose steps are written to its folder; returns the window of the last block and the
-        peaks of the allocator. The first one, and one after epochs, which use the same loader, begins with a warm-up."""
+        peaks of the allocator. The first run, and one after epochs, begins with a warm-up."""
         first, place = len(self.steps), 1
         if not self.is_warm:
             self.feed = Feed(self.point, endless(self.loader), self.work, self.device, self.tracer)
@@ -138,6 +138,7 @@ class Loop:
             self.samplers.set(block.sampled)
             settle(self.device)
         if block.captured:
+            self.heart.beat("trace")
             self.tracer.start()
         start_ns = time.time_ns()
         for _ in range(block.steps):
