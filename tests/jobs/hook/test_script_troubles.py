@@ -106,7 +106,9 @@ def test_a_script_that_ends_early_counts_as_far_as_it_came(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("marks", "timed", "notes"), [(9, 5, ["the script ended after 5 of 10 steps"]), (15, 10, [])], ids=["timed", "traced"]
+    ("marks", "timed", "notes"),
+    [(9, 5, ["the script ended after 5 of 10 steps"]), (15, 10, [])],
+    ids=["timed", "traced"],
 )
 def test_a_script_that_ends_before_its_traced_steps_is_timed_all_the_same(tmp_path, marks, timed, notes):
     record, folder = launch(tmp_path, **script(tmp_path, LOOP + f"\nfor n in range({marks}): step()"), traced_steps=3)
