@@ -19,7 +19,7 @@ from analysis.tables.column import Column
 from jobs.point.point import Value, applicable, complete
 from jobs.record.json_files import FormatError, load_json, read_lines
 from jobs.record.launch_files import EpochLine, Event, HostSample, StepLine
-from jobs.record.point_folder import by_rank, record_of, results_of
+from jobs.record.point_folder import by_rank, record_of, results_of, traced_from
 from jobs.record.record import Record
 
 _TAIL = 4000
@@ -31,15 +31,26 @@ def read(point: Path) -> dict[str, pl.DataFrame]:
     """The tables of a point that need no trace, except its summary (`metrics.summary`)."""
     record = record_of(point)
     identity = {"point_id": record.point_id}
+    logs = {
+        "host_samples": frame(_lines(point, "host", HostSample, identity), "host_samples"),
+        "gpu_samples": gpu_log.samples(point, record.point_id or point.name),
+        "gpu_events": frame(_lines(point, "events", Event, identity), "gpu_events"),
+    }
     return {
         "steps": steps(point),
         "accuracy": _accuracy(point, identity),
         "ranks": _frame([structs.asdict(r) | identity for r in results_of(point)], points.RANKS),
-        "host_samples": frame(_lines(point, "host", HostSample, identity), "host_samples"),
-        "gpu_samples": gpu_log.samples(point, record.point_id or point.name),
-        "gpu_events": frame(_lines(point, "events", Event, identity), "gpu_events"),
         "failures": _frame(_failures(point, record), failures.FAILURES),
+        **{name: in_their_run(rows, traced_from(point, record.runs)) for name, rows in logs.items()},
     }
+
+
+def in_their_run(rows: pl.DataFrame, traced_ns: int | None) -> pl.DataFrame:
+    """Rows of logs with the run that they are of. `traced_ns`: when the traced run began in the timed run's start."""
+    if traced_ns is None:
+        return rows
+    look = pl.when(pl.col("t_ns") >= traced_ns).then(pl.lit("traced")).otherwise("look")
+    return rows.with_columns(look=look)
 
 
 def problem(point: Path) -> str | None:

@@ -49,7 +49,8 @@ def logs(folder: Path | None, found: list[Record]) -> dict[str, Log]:
 
 def _log_file(point: Path, record: Record) -> Path | None:
     failure = record.failure or Failure()
-    runs = [failure.run] if failure.run else ["traced", "timed"]
+    # Of one start the timed run has the logs.
+    runs = [failure.run, "timed"] if failure.run else ["traced", "timed"]
     names = [f"rank{failure.rank or 0}.log", "launch.log"]
     files = (point / run / name for run in runs for name in names)
     return next((file for file in files if file.is_file() and file.stat().st_size), None)

@@ -6,20 +6,42 @@ import json
 import resource
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING, Any
+
+from ..record.folder import RunFolder
 
 if TYPE_CHECKING:
     from .watch import Step, Watch
 
 
+OTHERS_S = 60.0
+"""How long a rank that is done waits for the others before it ends."""
+
+
 def write_outcome(watch: Watch) -> None:
-    """Write steps-rR.jsonl and, last, rankR.result.json. Reads the device."""
-    lines = [json.dumps(line(step)) + "\n" for step in watch.steps]
-    watch.run_folder.steps(watch.rank).write_text("".join(lines))
-    target = watch.run_folder.rank_file(watch.rank, "result.json")
+    """Write steps-rR.jsonl and, last, rankR.result.json of the run that the rank has come to the end of. Reads the
+    device."""
+    folder = watch.folder
+    lines = [json.dumps(line(step)) + "\n" for step in watch.steps[watch.written :]]
+    watch.written = len(watch.steps)
+    folder.steps(watch.rank).write_text("".join(lines))
+    target = folder.rank_file(watch.rank, "result.json")
     scratch = target.with_name(f".{target.name}")
     scratch.write_text(json.dumps(result(watch)))
     scratch.replace(target)
+
+
+def wait_for_outcomes(folder: RunFolder) -> None:
+    """Until all ranks have written theirs: one that is gone would take the connections of the others with it."""
+    import torch
+
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    missing = set(range(torch.distributed.get_world_size() if distributed else 1))
+    deadline = time.monotonic() + OTHERS_S
+    while missing and time.monotonic() < deadline:
+        missing = {rank for rank in missing if not folder.rank_file(rank, "result.json").exists()}
+        time.sleep(0.01)
 
 
 def line(step: Step) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 from ..record.folder import RunFolder
 from ..record.heartbeat import Heartbeat
 from . import probe
-from .outcome import write_outcome
+from .outcome import wait_for_outcomes, write_outcome
 
 SOURCES = ("call", "profiler", "range", "engine", "optimizer")
 """Where marks come from, the best first."""
@@ -29,8 +29,6 @@ LEAST_TIMED = 2
 """Steps without which a script that ended early has no times of steps."""
 PROBED = 2
 """Steps left of the warm-up when one is looked at closely: another one comes before those that are measured."""
-OTHERS_S = 60.0
-"""How long a rank that is done waits for the others before it ends."""
 
 
 @dataclass
@@ -65,6 +63,7 @@ class Watch:
         self.block = 0
         self.left = self.blocks[0]["steps"]
         self.steps: list[Step] = []
+        self.written = 0
         self.current: Step | None = None
         self.source: str | None = None
         self.over = False
@@ -94,6 +93,16 @@ class Watch:
     def bare(self) -> bool:
         """Whether nothing but the ends of steps is to be looked at: the control asks what the rest costs."""
         return bool(self.blocks[self.block]["phase"] == "none")
+
+    @property
+    def folder(self) -> RunFolder:
+        """That of the run which is under way: traced steps that follow timed ones are a run with its own."""
+        return self.run_folder.traced if self.blocks[self.block]["phase"] == "traced" else self.run_folder
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this block is the last one of its run."""
+        return self.block > 0 and all(block["phase"] == "traced" for block in self.blocks[self.block + 1 :])
 
     def is_own(self) -> bool:
         """Whether this is the process that is watched, and not one that it forked."""
@@ -212,49 +221,39 @@ class Watch:
             self.capturing = False
             self._enter("tracing", "trace")
             self.tracer.stop()
+        if self.is_last:
+            self._enter("results")
+            write_outcome(self)
         if self.block + 1 == len(self.blocks):
             self.finish()
             return
         self.block += 1
         block = self.blocks[self.block]
         self.left = block["steps"]
+        self.folder.path.mkdir(exist_ok=True)
         self.samplers.set(block["sampled"])
         if block["captured"]:
-            self._enter("tracing")
+            self._enter("tracing", "trace")
             self.tracer.start()
             self.capturing = True
         self._enter(block["phase"])
         self.window = {"start_ns": time.time_ns(), "end_ns": 0}
 
     def finish(self) -> None:
-        """All blocks are done: write them, and end the script unless it is to run to its own end."""
+        """All blocks are done and written: end the script unless it is to run to its own end."""
         self.over = True
-        self._enter("results")
-        write_outcome(self)
         if self.settings["run_to_end"]:
             self._enter("rest")
             return
         self._enter("teardown", "end")
-        self._wait_for_others()
+        wait_for_outcomes(self.folder)
         sys.stdout.flush()
         sys.stderr.flush()
         # No orderly end: a script's last lines would evaluate, save and talk to ranks that are gone.
         os._exit(0)
 
-    def _wait_for_others(self) -> None:
-        """Until all ranks have come here: one that is gone would take the connections of the others with it."""
-        import torch
-
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        ranks = torch.distributed.get_world_size() if distributed else 1
-        deadline = time.monotonic() + OTHERS_S
-        missing = set(range(ranks))
-        while missing and time.monotonic() < deadline:
-            missing = {rank for rank in missing if not self.run_folder.rank_file(rank, "result.json").exists()}
-            time.sleep(0.01)
-
     def at_exit(self) -> None:
-        """The script ended before all blocks were done: what there is of the timed one counts if it is enough."""
+        """The script ended before all blocks were done: what there is of a run's last one counts if it is enough."""
         if not self.is_own() or self.source is None:
             return
         self.over = True
@@ -264,7 +263,7 @@ class Watch:
                 self.tracer.stop()
             block = self.blocks[self.block]
             done = block["steps"] - self.left if self.block else 0
-            if self.block == len(self.blocks) - 1 and done >= LEAST_TIMED:
+            if self.is_last and done >= LEAST_TIMED:
                 self.notes.append(f"the script ended after {done} of {block['steps']} steps")
                 if self.window is not None:
                     self.window["end_ns"] = self.steps[-1].end_ns

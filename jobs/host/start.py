@@ -81,7 +81,7 @@ class Forked:
         return self.returncode
 
 
-def _become(run: Callable[[], int | None], blocked: set[signal.Signals]) -> NoReturn:
+def _become(run: Callable[[], int | None], blocked: set[int | signal.Signals]) -> NoReturn:
     """In the child: a process like a new one, to its end. Nothing that the parent wants done at its exit is done."""
     code = 1
     try:

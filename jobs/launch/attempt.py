@@ -37,6 +37,8 @@ class RunEnd:
 
     run: Run
     failure: Failure | None = None
+    traced: RunEnd | None = None
+    """Of a timed run whose start went on to traced steps: the end of the traced run."""
 
     @classmethod
     def not_started(cls, reason: Reason, message: str) -> RunEnd:
@@ -45,6 +47,7 @@ class RunEnd:
 
 
 SKIPPED = RunEnd(Run())
+ENDED_BEFORE = "the script ended before its traced steps"
 
 
 def clear(folder: Path) -> None:
@@ -70,8 +73,8 @@ class Attempt:
     phases: list[Phase] = field(default_factory=list)
 
     def run(self, kind: str, tracer: TracerName, blocks: Sequence[plan.Block], *, samplers: bool = True) -> RunEnd:
-        """One run, from an empty folder. `kind`: name of its folder: timed, traced, cost-* or search."""
-        for earlier in self.folder.glob(f"{kind}.*"):
+        """One start, from an empty folder. `kind`: name of its folder: timed, traced, cost-* or search."""
+        for earlier in [*self.folder.glob(f"{kind}.*"), *self.folder.glob("traced.*")]:
             shutil.rmtree(earlier, ignore_errors=True)
         run_folder = RunFolder(self.folder / f"{kind}.{self.number}")
         order = Order(
@@ -88,23 +91,35 @@ class Attempt:
         outcome = self.ranks(run_folder, order)
         over = exported = time.time_ns()
         if count_attempts(self.folder) <= self.number:  # else a later attempt has taken over this point
-            run_folder = run_folder.settle()
+            settled = [own.settle() for own, _ in order.runs(run_folder) if own.path.exists()]
+            run_folder = settled[0]
         if outcome.reason is None and tracer == "nsys" and kind == "traced":
             problem = nsys.export(run_folder, order.traced_ranks, keep_report=self.point.keep_report)
             exported = time.time_ns()
             if problem:
                 outcome = watchdog.Outcome("rank_exit", problem)
         phases.append_start(self.phases, run_folder, started, over, exported, outcome.reason)
-        ended = time.time_ns()
-        run = Run(
-            status="failed" if outcome.reason else "ok",
-            reason=outcome.reason,
-            message=outcome.message,
-            started_ns=started,
-            ended_ns=ended,
-            wall_s=(ended - started) / 1e9,
-        )
-        return RunEnd(run, failure_from(run_folder, outcome) if outcome.reason else None)
+        span = started, time.time_ns()
+        if len(order.runs(run_folder)) > 1:
+            return self.both_ends(run_folder, outcome, span)
+        return RunEnd(entry(outcome, span), failure_from(run_folder, outcome) if outcome.reason else None)
+
+    def both_ends(self, run_folder: RunFolder, outcome: watchdog.Outcome, span: tuple[int, int]) -> RunEnd:
+        """The end of a timed run whose start was to go on to traced steps. From when all ranks have written what was
+        timed, a failure is the traced run's."""
+        timed, traced = ([*own.path.glob("rank*.result.json")] for own in (run_folder, run_folder.traced))
+        # Another tenant may have failed at any time: nothing of such a start counts.
+        if outcome.reason and (len(timed) < self.point.ranks or (self.point.tenants or 1) > 1):
+            shutil.rmtree(run_folder.traced.path, ignore_errors=True)
+            return RunEnd(entry(outcome, span), failure_from(run_folder, outcome))
+        middle = min(max((path.stat().st_mtime_ns for path in timed), default=span[1]), span[1])
+        run_timed = entry(watchdog.Outcome(), (span[0], middle))
+        if not outcome.reason and len(traced) < len(timed):
+            shutil.rmtree(run_folder.traced.path, ignore_errors=True)
+            return RunEnd(run_timed, traced=RunEnd(Run(message=ENDED_BEFORE)))
+        run = msgspec.structs.replace(entry(outcome, (middle, span[1])), same_start=True)
+        failure = failure_from(run_folder, outcome, "traced") if outcome.reason else None
+        return RunEnd(run_timed, traced=RunEnd(run, failure))
 
     def ranks(self, run_folder: RunFolder, order: Order) -> watchdog.Outcome:
         """The ranks of a run, started again a few times where the start failed for reasons that pass."""
@@ -138,6 +153,12 @@ def bound_by_allocation(limits: watchdog.Limits) -> watchdog.Limits:
     return watchdog.Limits(limits.stall_s, min(limits.timeout_s, max(left - allocation.MARGIN_S, left / 2)))
 
 
+def has_no_time(limits: watchdog.Limits) -> bool:
+    """Whether the Slurm job that this is in ends before a point has had half of the time that it may take."""
+    left = allocation.seconds_left() if allocation.inside() else None
+    return left is not None and left < limits.timeout_s / 2
+
+
 def is_passing(outcome: watchdog.Outcome, run_folder: RunFolder) -> bool:
     """Whether the ranks never got under way: another process took their port, or Slurm's controller was away."""
     if outcome.reason == "launch_failed":
@@ -152,13 +173,25 @@ def port_was_taken(log: Path) -> bool:
     return log.exists() and "EADDRINUSE" in log.read_text(errors="replace")
 
 
-def failure_from(run_folder: RunFolder, outcome: watchdog.Outcome) -> Failure:
-    """The record's failure of a run that ended so."""
+def entry(outcome: watchdog.Outcome, span: tuple[int, int]) -> Run:
+    """The record's entry of a run that ended so. `span`: its start and end, ns."""
+    return Run(
+        status="failed" if outcome.reason else "ok",
+        reason=outcome.reason,
+        message=outcome.message,
+        started_ns=span[0],
+        ended_ns=span[1],
+        wall_s=(span[1] - span[0]) / 1e9,
+    )
+
+
+def failure_from(run_folder: RunFolder, outcome: watchdog.Outcome, run: RunName | None = None) -> Failure:
+    """The record's failure of a start that ended so. `run`: which of its runs failed, where it is not its folder's."""
     names: dict[str, RunName] = {"traced": "traced", "cost": "control"}
     blamed = outcome.failure or Failure()
     return msgspec.structs.replace(
         blamed,
-        run=names.get(run_folder.kind.partition("-")[0], "timed"),
+        run=run or names.get(run_folder.kind.partition("-")[0], "timed"),
         tracebacks=Tracebacks(
             first_failed=traceback_path(run_folder, blamed.rank), rank0=traceback_path(run_folder, 0)
         ),

@@ -1,4 +1,4 @@
-"""One point: ranks up, watched, down; timed, then traced, then the control where one is asked for; the record last.
+"""One point: ranks up, watched, down; timed and traced, then the control where one is asked for; the record last.
 
     python -m jobs.launch.launch results/demo/points/<id> ... --sweep results/demo/sweep.json [--stall-s 300]
 
@@ -21,14 +21,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from jobs.host import facts, gpus
 from jobs.launch import batch_search, control, held, watchdog
-from jobs.launch.attempt import SKIPPED, Attempt, RunEnd, clear
+from jobs.launch.attempt import SKIPPED, Attempt, RunEnd, clear, has_no_time
 from jobs.launch.starts import Servers
+from jobs.launch.tracer_choice import Choice, choose_tracer
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.record.failures import is_disk_full
@@ -36,7 +36,7 @@ from jobs.record.folder import RunFolder, utc_now
 from jobs.record.json_files import FormatError, load_json, read_json, read_lines, write_json
 from jobs.record.launch_files import WHOLE_RUN, Job
 from jobs.record.phases import Phase, append
-from jobs.record.point_folder import MEASURED, count_attempts, measured_record, results_of
+from jobs.record.point_folder import MEASURED, count_attempts, measured_record, results_of, traced_from
 from jobs.record.record import (
     NvmlUse,
     Record,
@@ -51,41 +51,15 @@ from jobs.record.record import (
 from jobs.slurm import allocation
 from jobs.sweep import code
 from jobs.sweep.alert import Alert
+from jobs.sweep.order import TracerName
 from jobs.sweep.rounds import PointList
-from jobs.telemetry.trace import nsys
 
 MOST_EVENTS = 200
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which tracer the traced run uses (None: there is no such run), and why."""
-
-    tracer: Literal["nsys", "kineto"] | None
-    why: str
-    version: str | None = None
-    no_gpu_metrics: str | None = None
-
-
-def choose_tracer(point: Point, cuda: bool) -> Choice:
-    """nsys where it works and there is something for it to see."""
-    if point.traced_steps == 0:
-        return Choice(None, "the point asks for no trace")
-    if point.tracer == "kineto":
-        return Choice("kineto", "the point asks for it")
-    if not cuda:
-        return Choice("kineto", "ranks compute on the CPU, where nsys would see no kernels")
-    if point.launcher == "none" and point.ranks_per_node > 1:
-        return Choice("kineto", "the script starts its ranks itself, which nsys would not tell apart")
-    found = nsys.probe(point.trace_preset)
-    if not found.works:
-        return Choice("kineto", found.text)
-    why = f"{found.text}; no GPU metrics: {found.no_gpu_metrics}" if found.no_gpu_metrics else found.text
-    return Choice("nsys", why, found.text, found.no_gpu_metrics)
-
-
 def run_traced(attempt: Attempt, choice: Choice) -> tuple[RunEnd, Choice]:
-    """The traced run. Where it fails under nsys, although the same ranks ran well without, Kineto gets a turn."""
+    """The traced run in a second start. Where it fails under nsys, although the same ranks ran well without, Kineto
+    gets a turn."""
     if choice.tracer is None:
         return SKIPPED, choice
     blocks = plan.traced_blocks(attempt.point)
@@ -103,11 +77,12 @@ def hosts(run_folder: RunFolder) -> list[facts.Host]:
     return found or [facts.host()]
 
 
-def events(folder: Path) -> list[RunEvent]:
+def events(folder: Path, runs: Runs) -> list[RunEvent]:
     """What the samplers saw happen to GPUs, in order of time; the first ones where there are very many."""
     names: tuple[RunName, ...] = ("timed", "traced")
+    traced_ns = traced_from(folder, runs) or sys.maxsize
     found = [
-        msgspec.structs.replace(event, run=name)
+        msgspec.structs.replace(event, run="traced" if event.t_ns >= traced_ns else name)
         for name in names
         for path in (folder / name).glob("events-*.jsonl")
         for event in read_lines(path, RunEvent)
@@ -165,14 +140,18 @@ def run_all(attempt: Attempt) -> Measurement:
         except batch_search.SearchError as error:
             return Measurement({**ends, "timed": error.ended}, choice)
         attempt = batch_search.with_size(attempt, found)
-    ends["timed"] = attempt.run("timed", "none", plan.timed_blocks(point))
+    tracer: TracerName = "kineto" if plan.is_one_start(point) else "none"
+    ends["timed"] = attempt.run("timed", tracer, plan.timed_blocks(point))
     if ends["timed"].run.status != "ok":
         return Measurement(ends, choice, found)
     choice = choose_tracer(point, uses_cuda(point))
     if any(result.step_source == WHOLE_RUN for result in results_of(attempt.folder)):
         choice = Choice(None, "the script was timed as a whole, for want of steps: there is none to trace")
-    attempt = replace(attempt, gpu_metrics=choice.no_gpu_metrics is None)
-    ends["traced"], choice = run_traced(attempt, choice)
+    elif ends["timed"].traced:
+        ends["traced"] = ends["timed"].traced
+    else:
+        attempt = replace(attempt, gpu_metrics=choice.no_gpu_metrics is None)
+        ends["traced"], choice = run_traced(attempt, choice)
     traced = ends["traced"].run
     if traced.reason != "interrupted" and point.cost_pairs:
         ends["control"] = control.run(attempt, choice.tracer if traced.status == "ok" else None)
@@ -197,25 +176,27 @@ def launch(
     measured = run_all(Attempt(folder, number, point, limits, stopped, servers, alert or Alert(), phases=phases))
     append(phases, Phase(phase="record", start_ns=time.time_ns()))
     cuda, (available, nvml_why) = uses_cuda(point), gpus.probe()
-    choice, timed, traced = measured.choice, measured.ends["timed"].run, measured.ends["traced"].run
+    choice, runs = measured.choice, Runs(**{name: end.run for name, end in measured.ends.items()})
     return Record(
         point_id=job.point_id,
         sweep=job.sweep,
         settings=point.settings(),
         found=SearchResult(micro_batch=measured.found) if measured.found else None,
         status=measured.status,
-        reason=timed.reason,
-        message=timed.message,
+        reason=runs.timed.reason,
+        message=runs.timed.message,
         attempt=number,
         command=shlex.join(sys.argv) + " -> " + watchdog.describe(RunFolder(folder / "timed"), point),
         started_at=started_at,
         ended_at=utc_now(),
         wall_s=time.monotonic() - begin,
         failure=next((end.failure for end in measured.ends.values() if end.failure), None),
-        runs=Runs(**{name: end.run for name, end in measured.ends.items()}),
-        tracer=TracerUse(used=choice.tracer if traced.status == "ok" else None, reason=traced.message or choice.why),
+        runs=runs,
+        tracer=TracerUse(
+            used=choice.tracer if runs.traced.status == "ok" else None, reason=runs.traced.message or choice.why
+        ),
         nvml=NvmlUse(available=available, reason=None if available else nvml_why),
-        events=events(folder),
+        events=events(folder, runs),
         device="cuda" if cuda else "cpu",
         backend="nccl" if cuda else "gloo",
         world_size=point.world_size,
@@ -275,10 +256,9 @@ def measure_block(
     Slurm job has no time left for gets no record, and so is run by another job."""
     records: list[Record] = []
     for folder, job in block:
-        if records and (left := allocation.seconds_left() if allocation.inside() else None) is not None:
-            if left < limits.timeout_s / 2 and measured_record(folder) is None:
-                print(f"{folder.name} and what follows it not run: {left:.0f} s are left of this job", flush=True)
-                break
+        if records and has_no_time(limits) and measured_record(folder) is None:
+            print(f"{folder.name} and what follows it are not run: the time of this job is over", flush=True)
+            break
         record = measure(folder, job, limits, stopped, servers, alert)
         print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip(), flush=True)
         if record.status == "cancelled":

@@ -1,5 +1,5 @@
-"""How the processes of ranks come to be: forked from a server on each node (jobs/rank/server.py), which lasts from point
-to point, or each a new Python, where a rank needs one.
+"""How the processes of ranks come to be: forked from a server on each node (jobs/rank/server.py), which lasts from
+point to point, or each a new Python, where a rank needs one.
 
 Both are started by srun in an allocation, else on this machine.
 """
@@ -116,7 +116,7 @@ class Servers:
         command = [*allocation.python(), "-m", "jobs.rank.server"]
         if allocation.inside():
             command = allocation.srun(point, command, tasks=1)
-        self.log = tempfile.TemporaryFile()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
         )

@@ -1,7 +1,8 @@
 """What the ranks of a run do after their warm-up: blocks of steps, each under its own conditions.
 
-The timed run is one block, the traced run one that is captured. The runs of the control alternate: all blocks of a
-start run in the same processes, so that their ratio is of the condition alone.
+The timed run is one block, the traced run one that is captured, by default after the timed one in the same start. The
+runs of the control alternate: all blocks of a start run in the same processes, so that their ratio is of the condition
+alone.
 """
 
 from __future__ import annotations
@@ -34,11 +35,18 @@ class Block:
     captured: bool = False
 
 
+def is_one_start(point: Point) -> bool:
+    """Whether the point's traced steps follow its timed ones in the same start."""
+    return point.traced_steps > 0 and point.tracer == "auto"
+
+
 def timed_blocks(point: Point) -> list[Block]:
-    return [Block("timed", point.timed_steps)]
+    """Of the timed start: the timed steps, and the traced ones where they follow."""
+    return [Block("timed", point.timed_steps), *(traced_blocks(point) if is_one_start(point) else [])]
 
 
 def traced_blocks(point: Point) -> list[Block]:
+    """The traced steps."""
     return [Block("traced", point.traced_steps, captured=True)]
 
 

@@ -75,6 +75,11 @@ class Point(Command, Measuring, Llm, Image, Loading, Compute, Parallel, Job):
         return self.nodes * self.processes_per_node
 
     @property
+    def ranks(self) -> int:
+        """All ranks, also those that a script starts itself."""
+        return self.nodes if self.strategy == "dp" else self.world_size
+
+    @property
     def ranks_per_batch(self) -> int:
         """Ranks, next to each other in number, that work on the same samples: those over which a model is split."""
         return self.world_size // self.replicas if self.strategy in ("tp", "pp") else self.tensor_parallel
@@ -87,10 +92,9 @@ class Point(Command, Measuring, Llm, Image, Loading, Compute, Parallel, Job):
 
     def traced_ranks(self) -> list[int]:
         """Global ranks that are traced."""
-        per_node = 1 if self.strategy == "dp" else self.ranks_per_node  # a script may start its ranks itself
-        every = range(self.nodes * per_node)
+        every = range(self.ranks)
         if self.trace_ranks == "first-per-node":
-            return list(every[::per_node])
+            return list(every[:: self.ranks // self.nodes])
         return [rank for rank in every if self.trace_ranks == "all" or str(rank) in self.trace_ranks.split(",")]
 
     def gpus_per_node(self) -> int:

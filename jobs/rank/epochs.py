@@ -1,4 +1,5 @@
-"""Epochs after the timed window: trained as the window is, each evaluated on images that are never trained on.
+"""Epochs after the timed window, and before any traced one, which would train the model further: trained as the window
+is, each evaluated on images that are never trained on.
 
 After each, all ranks keep a checkpoint in the point's folder, so that a later attempt at the same point goes on there.
 The order of an epoch follows the seed and its number alone.
@@ -53,6 +54,7 @@ def run(loop: Loop) -> list[EpochLine]:
         )
         kept.save(rows, loop.trainer, device)
         show(loop, rows)
+    loop.is_warm = False
     return rows
 
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, util
+from pathlib import Path
 
 from jobs.host import start as processes
 
@@ -31,22 +32,22 @@ def start() -> None:
 
 @contextmanager
 def forks() -> Iterator[None]:
-    """Where multiprocessing would start a Python for its server, or for what tracks its resources, it forks this one."""
+    """Where multiprocessing would start a Python, its server or what tracks its resources, it forks this process."""
 
     def fork(_: str, arguments: Sequence[str], kept: Sequence[int]) -> int:
         code = str(arguments[-1])  # what it has `python -c` run
 
         def run() -> None:
-            for name in os.listdir("/proc/self/fd"):
+            for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
                 # The server ends when nobody holds the other ends of its pipes.
-                if int(name) > 2 and int(name) not in kept:
+                if number > 2 and number not in kept:
                     with suppress(OSError):
-                        os.close(int(name))
+                        os.close(number)
             exec(code, {})
 
         return processes.Forked(run).pid
 
-    usual, util.spawnv_passfds = util.spawnv_passfds, fork  # type: ignore[attr-defined]
+    usual, util.spawnv_passfds = util.spawnv_passfds, fork  # type: ignore[attr-defined, assignment]
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""The step loop: warm-up, then the blocks of the run's plan. Nothing in a block waits for the device but what training
+"""The step loop: warm-up, then the blocks of a run's plan. Nothing in a block waits for the device but what training
 itself needs.
 
-Losses stay on the device until the last block has ended; times of the device come from CUDA events, read afterwards.
+Losses stay on the device until a run's last block has ended; times of the device come from CUDA events, read after it.
 """
 
 from __future__ import annotations
@@ -103,21 +103,26 @@ class Loop:
     samplers: Samplers
     steps: list[Step] = field(default_factory=list, init=False)
     total: int = field(default=0, init=False)
+    is_warm: bool = field(default=False, init=False)
     feed: Feed = field(init=False)
     memory: Allocator = field(init=False)
 
-    def run(self, plan: list[Block]) -> tuple[Window, dict[str, int | None]]:
-        """Warm-up and all blocks; returns the window of the last block and the peaks of the allocator."""
-        self.feed = Feed(self.point, endless(self.loader), self.work, self.device, self.tracer)
+    def run(self, run_folder: RunFolder, plan: list[Block]) -> tuple[Window, dict[str, int | None]]:
+        """All blocks of a run, whose steps are written to its folder; returns the window of the last block and the
+        peaks of the allocator. The first run, and one after epochs, begins with a warm-up."""
+        first, place = len(self.steps), 1
+        if not self.is_warm:
+            self.feed = Feed(self.point, endless(self.loader), self.work, self.device, self.tracer)
+            plan, place, self.is_warm = [Block("warmup", self.point.warmup_steps), *plan], 0, True
         self.memory = Allocator(self.device)
-        blocks = [Block("warmup", self.point.warmup_steps), *plan]
-        self.total = sum(block.steps for block in blocks)
-        for number, block in enumerate(blocks):
+        self.total = first + sum(block.steps for block in plan)
+        for number, block in enumerate(plan, place):
             window = self.block(number, block)
         self.heart.enter("results")
-        lines = [step.line(self.work.tokens_per_sample) for step in self.steps]
-        self.run_folder.steps(self.rank).write_text("".join(map(json_line, lines)))
-        for step in self.steps:
+        steps = self.steps[first:]
+        lines = [step.line(self.work.tokens_per_sample) for step in steps]
+        run_folder.steps(self.rank).write_text("".join(map(json_line, lines)))
+        for step in steps:
             if not math.isfinite(step.loss()):
                 raise LossNotFinite(step.number, step.loss())
         return window, self.memory.result()
@@ -136,6 +141,7 @@ class Loop:
             self.samplers.set(block.sampled)
             settle(self.device)
         if block.captured:
+            self.heart.beat("trace")
             self.tracer.start()
         self.heart.enter(block.phase)
         start_ns = time.time_ns()

@@ -27,9 +27,9 @@ from jobs.host.processes import die_with_parent
 from jobs.rank.request import Request
 
 MODULES = (
-    "torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.profiler",
-    "torch.utils.flop_counter", "transformers.modeling_utils", "jobs.rank.supervisor", "jobs.rank.worker",
-    "jobs.rank.loop", "jobs.rank.loader", "jobs.rank.flops", "jobs.strategies.make", "jobs.telemetry.host_sampler",
+    "torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
+    "torch.profiler", "torch.utils.flop_counter", "transformers.modeling_utils", "jobs.rank.supervisor", "jobs.rank.worker",
+    "jobs.rank.loop", "jobs.rank.loader", "jobs.rank.flops_cache", "jobs.strategies.make", "jobs.telemetry.host_sampler",
     "jobs.telemetry.gpu.sampler", "jobs.telemetry.sampler_hold", "jobs.telemetry.trace.tracers",
     "jobs.workloads.image", "jobs.workloads.llm.workload",
 )  # fmt: skip

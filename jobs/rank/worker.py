@@ -19,6 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from jobs.hook.imports import after_import
 from jobs.host import numa
 from jobs.host.gpus import full_uuid
@@ -140,34 +142,40 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
     gc.collect()  # from here on all that lasts counts as old
     gc.enable()
     loop = Loop(point, work, trainer, loader, device, tracer, run_folder, rank, heart, samplers)
-    with compute.attention(point):
-        window, peaks = loop.run(order.blocks)
-        if run_folder.kind == "timed" and point.epochs:
-            from jobs.rank import epochs
-
-            heart.enter("epochs")
-            epochs.run(loop)
-    heart.enter("results")
     cuda = device.type == "cuda"
-    result = RankResult(
+    known = RankResult(
         rank=rank,
         host=socket.gethostname(),
         device="cuda" if cuda else "cpu",
         device_name=torch.cuda.get_device_name(device) if cuda else None,
         uuid=uuid(device, point),
         cpus=cpus,
-        peak_rss_bytes=peak_rss_bytes(),
         parameters=counts[0],
         trainable_parameters=counts[1],
         dataset_samples=len(work.dataset),  # type: ignore[arg-type]
         steps_per_epoch=max(1, len(loader) // point.grad_accum),
-        window=window,
-        **peaks,  # type: ignore[arg-type]
-        **work.facts(),
-        # Last of all, when nothing is left to disturb: the peak of the process's memory has been read.
-        flops=count_flops(point, heart) if run_folder.kind == "timed" else None,
     )
-    write_json(run_folder.rank_file(rank, "result.json"), result)
+    for folder, blocks in order.runs(run_folder):
+        folder.path.mkdir(exist_ok=True)
+        with compute.attention(point):
+            window, peaks = loop.run(folder, blocks)
+            if folder.kind == "timed" and point.epochs:
+                from jobs.rank import epochs
+
+                heart.enter("epochs")
+                epochs.run(loop)
+        heart.enter("results")
+        result = structs.replace(
+            known,
+            peak_rss_bytes=peak_rss_bytes(),
+            window=window,
+            **peaks,
+            **work.facts(),
+            # After the steps, when nothing is left to disturb: the peak of the process's memory has been read.
+            flops=count_flops(point, heart) if folder.kind == "timed" else None,
+        )
+        # Before the traced run begins: the timed one stands, whatever becomes of the rank.
+        write_json(folder.rank_file(rank, "result.json"), result)
     heart.beat("end")
     heart.enter("teardown")
     trainer.close()

@@ -28,6 +28,11 @@ class RunFolder:
         return final
 
     @property
+    def traced(self) -> RunFolder:
+        """The folder of the traced run in the same start: beside that of the timed one; its own where it is one."""
+        return RunFolder(self.path.with_name(self.path.name.replace(self.kind, "traced", 1)))
+
+    @property
     def order(self) -> Path:
         return self.path / "run.json"
 

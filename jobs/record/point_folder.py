@@ -9,7 +9,7 @@ from msgspec import structs
 
 from jobs.record.json_files import read_json
 from jobs.record.launch_files import Job, RankResult
-from jobs.record.record import Record
+from jobs.record.record import Record, Runs
 
 MEASURED = ".measured.json"
 """A copy of an ok record. A driver that is killed just as a point ends takes the record for half-written and deletes
@@ -44,6 +44,13 @@ def results_of(point: Path, run: str = "timed") -> list[RankResult]:
     """rankR.result.json of a run, by rank."""
     found = ((rank, read_json(path, RankResult)) for rank, path in by_rank(point / run, r"rank(\d+)\.result\.json"))
     return [structs.replace(result, rank=rank) for rank, result in found if result is not None]
+
+
+def traced_from(point: Path, runs: Runs) -> int | None:
+    """When the traced steps began (UTC, ns), of a start that was timed before: samples in timed/ are the traced run's
+    from then on. None where all of them are the timed run's."""
+    windows = [result.window for result in results_of(point, "traced")] if runs.traced.same_start else []
+    return min((window.start_ns for window in windows if window is not None), default=None)
 
 
 def by_rank(folder: Path, pattern: str) -> list[tuple[int, Path]]:

@@ -34,7 +34,7 @@ class Run(Struct, frozen=True, kw_only=True):
     """One run of the ranks. All starts of the control are one entry."""
 
     status: RunStatus = "skipped"
-    """`skipped`: it was not asked for, or the run before it failed."""
+    """`skipped`: it was not asked for, the run before it failed, or a script ended before its steps."""
     reason: Reason | None = None
     """Why it failed."""
     message: str | None = None
@@ -45,6 +45,8 @@ class Run(Struct, frozen=True, kw_only=True):
     """UTC, ns."""
     wall_s: float | None = None
     """Seconds between the two."""
+    same_start: bool = False
+    """Whether it followed the timed run in the same start. The logs and samples of both are then in timed/."""
 
 
 class Runs(Struct, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ class Runs(Struct, frozen=True, kw_only=True):
     timed: Run = field(default_factory=Run)
     """Without any profiler; the point's status is this run's."""
     traced: Run = field(default_factory=Run)
-    """Started again for a short traced window."""
+    """A short traced window: after the timed one in the same start, or in a second start."""
     control: Run = field(default_factory=Run)
     """The cost of measuring, where the point has `cost_pairs`."""
 

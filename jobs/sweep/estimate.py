@@ -10,7 +10,8 @@ somebody's own script, half a second.
                             the reference model, and of both texts of a pair)
                      image  3 * 2 * multiply-adds of a 224 px image * (size / 224)^2 * images
     disk of a point  1 MB + 1.5 MB for each rank and traced step
-    files of a point 5, logs and tables, and for each run (timed, traced) 2, 3 a node (5 with GPUs), 7 a rank (8 traced)
+    files of a point 5, logs and tables, and for each start 2, 3 a node (5 with GPUs), 7 a rank; of a trace 3 a rank, or
+                     one of these where it has a start to itself
 """
 
 from __future__ import annotations
@@ -96,16 +97,24 @@ def step_s(point: Point) -> float:
     return max(FLOOR_STEP_S, step_flops(point) / rate)
 
 
+def has_second_start(point: Point) -> bool:
+    """Whether the point is started again for its traced steps."""
+    return point.traced_steps > 0 and not plan.is_one_start(point)
+
+
 def wall_s(point: Point) -> float:
-    """Seconds of a point: the timed run and all its epochs, the traced one and the control where there are any."""
+    """Seconds of a point: the timed and traced steps, all epochs, and the control where there is one."""
     step = step_s(point)
     samples = IMAGES.get(point.data, MNIST_IMAGES) * (point.epochs or 0)
     epochs = samples / (point.micro_batch * point.grad_accum * point.world_size) if samples else 0.0
-    runs = [point.timed_steps + epochs] + ([point.traced_steps] if point.traced_steps else [])
+    runs = [point.timed_steps + epochs + (point.traced_steps if plan.is_one_start(point) else 0)]
+    runs += [point.traced_steps] if has_second_start(point) else []
     if point.cost_pairs:
         block = plan.block_steps(point, step)
         plans = [plan.control_plain(block)] + (
-            [plan.control_tracer(point, block, "nsys")] if point.traced_steps else []
+            [plan.control_tracer(point, block, "nsys" if point.tracer == "nsys" else "kineto")]
+            if point.traced_steps
+            else []
         )
         runs += [sum(b.steps for b in blocks) for blocks in plans] * point.cost_pairs
     return sum(START_S + (point.warmup_steps + steps) * step for steps in runs)
@@ -118,9 +127,9 @@ def disk_bytes(point: Point) -> float:
 
 def count_files(point: Point) -> int:
     """Files that a point leaves, with its logs, its tables and its diagnosis."""
-    runs = 1 + bool(point.traced_steps)
-    of_nodes = runs * (2 + point.nodes * (5 if point.gpus_per_node() else 3))
-    of_ranks = point.processes * (7 + (8 if point.traced_steps else 0))
+    second = has_second_start(point)
+    of_nodes = (1 + second) * (2 + point.nodes * (5 if point.gpus_per_node() else 3))
+    of_ranks = point.processes * (7 + (8 if second else 3 if point.traced_steps else 0))
     return POINT_FILES + of_nodes + of_ranks + (TRACE_TABLES if point.traced_steps else 0)
 
 

@@ -39,6 +39,12 @@ class Order(Struct, frozen=True, kw_only=True):
         """The point to train."""
         return complete(self.settings)
 
+    def runs(self, run_folder: RunFolder) -> list[tuple[RunFolder, list[Block]]]:
+        """The runs of this start, one after the other: each one's folder and blocks."""
+        own = [block for block in self.blocks if block.phase != "traced"]
+        traced = [block for block in self.blocks if block.phase == "traced"]
+        return [(folder, blocks) for folder, blocks in ((run_folder, own), (run_folder.traced, traced)) if blocks]
+
     def write(self, run_folder: RunFolder) -> None:
         """Before the ranks start."""
         write_json(run_folder.order, self)

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jobs.point import plan
@@ -75,16 +75,14 @@ def begin(run: ScriptRun, side: str, number: int, gpus: list[int], args: argpars
     """Fork the ranks."""
     point = run.point(side, args.peers, args.images)
     traced = side == "slow" and number == 0 and point.traced_steps > 0
-    folder = RunFolder(
-        (args.out / "runs" / run.name / f"{side}-{number}" / ("traced" if traced else "timed")).absolute()
-    )
-    shutil.rmtree(folder.path, ignore_errors=True)
+    folder = RunFolder((args.out / "runs" / run.name / f"{side}-{number}" / "timed").absolute())
+    shutil.rmtree(folder.path.parent, ignore_errors=True)
     folder.path.mkdir(parents=True)
     Order(
         settings=point.settings(),
         tracer="kineto" if traced else "none",
         traced_ranks=list(range(run.ranks)) if traced else [],
-        blocks=plan.timed_blocks(point) + (plan.traced_blocks(point) if traced else []),
+        blocks=plan.timed_blocks(point if traced else replace(point, traced_steps=0)),
         samplers=False,
         stall_s=args.limit_s,
     ).write(folder)

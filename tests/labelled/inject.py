@@ -192,9 +192,10 @@ def install() -> None:
         jobs.rank.loader.make_loader = slow_storage(jobs.rank.loader.make_loader, **options)
     run = Loop.run
 
-    def running(loop: Loop, plan: Any) -> dict[str, Any]:
-        for name, options in wanted.items():
-            OF_LOOP[name](loop, **options)
-        return run(loop, plan)
+    def running(loop: Loop, *given: Any) -> Any:
+        if not loop.steps:  # the first run of a start
+            for name, options in wanted.items():
+                OF_LOOP[name](loop, **options)
+        return run(loop, *given)
 
     Loop.run = running  # type: ignore[method-assign]

@@ -28,6 +28,7 @@ from jobs.record.json_files import read_json, write_json
 from jobs.record.launch_files import Job, RankResult
 from jobs.record.record import NvmlUse, Record, Runs, TracerUse, write_record
 from jobs.record.record import Run as RunEntry
+from jobs.sweep.order import read_order
 from tests.labelled import scripts
 from tests.labelled.forked import Start, begin, is_over, load
 from tests.labelled.scripts import ScriptRun
@@ -59,8 +60,9 @@ def timed_lines(folder: RunFolder, rank: int) -> list[dict[str, Any]]:
 def conclude(start: Start, pairs: Pairs, args: argparse.Namespace) -> str:
     """What came of a start, in a line."""
     label = f"{start.run.name} {start.side}-{start.number}"
-    ranks = range(start.run.ranks)
-    good = all(read_json(start.folder.rank_file(rank, "result.json"), RankResult) is not None for rank in ranks)
+    ranks, runs = range(start.run.ranks), read_order(start.folder).runs(start.folder)
+    results = [folder.rank_file(rank, "result.json") for folder, _ in runs for rank in ranks]
+    good = all(read_json(path, RankResult) is not None for path in results)
     shutil.rmtree(start.folder.path / "out", ignore_errors=True)
     if not good:
         logs = [start.folder.rank_file(rank, "log").read_text(errors="replace").splitlines() for rank in ranks]
@@ -75,7 +77,7 @@ def conclude(start: Start, pairs: Pairs, args: argparse.Namespace) -> str:
     losses = [line["loss"] for line in timed_lines(start.folder, 0) if line["loss"] is not None]
     pairs.means[start.side].append(mean)
     pairs.losses[start.side] += [statistics.mean(losses)] if losses else []
-    if start.folder.kind == "traced":
+    if len(runs) > 1:
         as_point(start, args.out / "points" / start.run.name)
     return f"ok {label} {mean:.2f} ms"
 
@@ -85,20 +87,18 @@ def as_point(start: Start, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     write_json(target / "point.json", Job(sweep="labelled", point_id=start.point.id, settings=start.point.settings()))
-    for kind in ("timed", "traced"):
-        (target / kind).mkdir()
-        for rank in range(start.run.ranks):
-            for path in (start.folder.steps(rank), start.folder.rank_file(rank, "result.json")):
-                shutil.copy(path, target / kind)
-            if kind == "traced" and start.folder.trace(rank, "json.gz").exists():
-                shutil.copy(start.folder.trace(rank, "json.gz"), target / kind)
+    for folder in (start.folder, start.folder.traced):
+        (target / folder.kind).mkdir()
+        for pattern in ("steps-*", "rank*.result.json", "trace-*.json.gz"):
+            for path in folder.path.glob(pattern):
+                shutil.copy(path, target / folder.kind)
     ok = RunEntry(status="ok")
     record = Record(
         point_id=start.point.id,
         sweep="labelled",
         settings=start.point.settings(),
         status="ok",
-        runs=Runs(timed=ok, traced=ok),
+        runs=Runs(timed=ok, traced=RunEntry(status="ok", same_start=True)),
         tracer=TracerUse(used="kineto", reason="in the start that was timed"),
         nvml=NvmlUse(available=False, reason="not sampled: starts are forked"),
         device="cuda" if start.gpus else "cpu",

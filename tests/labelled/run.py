@@ -34,6 +34,7 @@ from jobs.host.facts import ROOT
 from jobs.launch import launch, watchdog
 from jobs.launch.attempt import SKIPPED, Attempt, RunEnd
 from jobs.launch.starts import Servers
+from jobs.launch.tracer_choice import choose_tracer
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.record.json_files import read_json, write_json
@@ -75,12 +76,14 @@ def jobs_of(runs: list[Run]) -> list[Job]:
 def runs_of(job: Job, attempt: Attempt) -> launch.Measurement:
     """In place of the launcher's own runs. There is no second try under Kineto: a run without nsys is none."""
     ends: dict[RunName, RunEnd] = {"timed": SKIPPED, "traced": SKIPPED, "control": SKIPPED}
-    choice = launch.choose_tracer(job.point, launch.uses_cuda(job.point))
+    # Of all labelled runs, whatever their points ask for, so that they keep their ids.
+    point = dataclasses.replace(job.point, tracer="nsys")
+    choice = choose_tracer(point, launch.uses_cuda(point))
     attempt = dataclasses.replace(attempt, gpu_metrics=choice.no_gpu_metrics is None)
     if job.timed:
-        ends["timed"] = attempt.run("timed", "none", plan.timed_blocks(job.point))
+        ends["timed"] = attempt.run("timed", "none", plan.timed_blocks(point))
     if job.traced and ends["timed"].run.status != "failed":
-        ends["traced"] = attempt.run("traced", choice.tracer or "none", plan.traced_blocks(job.point))
+        ends["traced"] = attempt.run("traced", choice.tracer or "none", plan.traced_blocks(point))
     return launch.Measurement(ends, choice)
 
 

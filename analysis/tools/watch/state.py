@@ -112,9 +112,12 @@ def varying(points: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def steps_of(settings: dict[str, Any], look: str) -> int | None:
-    """Steps of a run, its warm-up included."""
-    warmup, window = whole(settings.get("warmup_steps")), whole(settings.get(f"{look}_steps"))
-    return None if warmup is None or window is None else warmup + window
+    """Steps of a run's start, its warm-up included."""
+    parts = ["warmup_steps", f"{look}_steps"]
+    if look == "timed" and settings.get("tracer") == "auto":
+        parts.append("traced_steps")
+    counts = [count for name in parts if (count := whole(settings.get(name))) is not None]
+    return sum(counts) if len(counts) == len(parts) else None
 
 
 class SweepReader:
@@ -181,7 +184,9 @@ class SweepReader:
     def examine(self, folder: Path, now: float) -> Running | str | None:
         """The same, from the files. A record outweighs what a killed launcher left, not ranks that moved since."""
         names = [path.name for path in folder.iterdir()]
-        looks = [(int(m[2]), m[1], m[0]) for name in names if (m := _LOOK.fullmatch(name))]
+        # A start that goes on to traced steps has a folder for these, too; it moves in the timed one.
+        one_start = {f"traced.{name.partition('.')[2]}" for name in names if name.startswith("timed.")}
+        looks = [(int(m[2]), m[1], m[0]) for name in names if (m := _LOOK.fullmatch(name)) and name not in one_start]
         record = content(folder / "record.json") if "record.json" in names else None
         if looks:
             attempt, look, name = max(looks)

@@ -24,9 +24,10 @@ class Measuring:
 
     warmup_steps: int = setting("Optimizer steps before each window.", 5, minimum=1)
     timed_steps: int = setting("Optimizer steps of the timed window, which no profiler sees.", 20, minimum=2)
-    traced_steps: int = setting("Optimizer steps of the traced window, in a second start; 0: no trace.", 3, minimum=0)
+    traced_steps: int = setting("Optimizer steps of the traced window, after the timed one; 0: no trace.", 3, minimum=0)
     tracer: Literal["auto", "nsys", "kineto"] = setting(
-        "auto: Nsight Systems where it works and there is a GPU, the PyTorch profiler (Kineto) otherwise.",
+        "auto: the PyTorch profiler (Kineto), in the start that was timed. kineto: the same in a second start. nsys: "
+        "Nsight Systems in a second start where it works, else kineto.",
         "auto",
         needs=[except_for("traced_steps", 0)],
     )
@@ -95,8 +96,9 @@ def fault_rank(p: Point) -> Reason | None:
 
 
 def fault_step(p: Point) -> Reason | None:
-    # The traced run starts anew at step 0, so the longer of the two looks is the limit.
-    steps = p.warmup_steps + max(p.timed_steps, p.traced_steps)
+    # A second start begins anew at step 0, so the longer of the two windows is the limit.
+    in_all = sum if p.tracer == "auto" else max
+    steps = p.warmup_steps + in_all((p.timed_steps, p.traced_steps))
     if p.fault and (step := _fault(p.fault)[1]) >= steps:
         text = f"step {step} never comes: steps go from 0 to {steps - 1}"
         return Reason(("fault", "warmup_steps", "timed_steps", "traced_steps"), text)

@@ -182,4 +182,4 @@ def nvml_part(part: Part) -> list[Finding]:
 def nsys_part(part: Part) -> list[Finding]:
     if part["answers"]:
         return [ok("nsys", f"nsys works: {part['text']}")]
-    return [warn("nsys", f"nsys does not work ({part['text']}): traces come from Kineto")]
+    return [warn("nsys", f"nsys does not work ({part['text']}): where `tracer: nsys` asks for it, Kineto traces")]

@@ -56,16 +56,21 @@ class NsysTracer(NoTracer):
         torch.cuda.cudart().cudaProfilerStop()
 
 
-class KinetoTracer:
-    """The PyTorch profiler over a block, written as trace-rR.json.gz by the traced run; the control throws it away."""
+class KinetoTracer(NoTracer):
+    """The PyTorch profiler over a block, written as trace-rR.json.gz of the traced run; the control throws it away.
+    Until the block it is no tracer: timed steps may come before it, and CUPTI is loaded by its start."""
 
     def __init__(self, run_folder: RunFolder, rank: int, *, deep: bool) -> None:
-        self.run_folder, self.target, self.deep = run_folder, run_folder.trace(rank, "json.gz"), deep
+        in_control = run_folder.kind.startswith("cost-")
+        self.target = None if in_control else run_folder.traced.trace(rank, "json.gz")
+        self.deep, self.capturing = deep, False
 
     def range(self, name: str) -> AbstractContextManager[Any]:
-        return torch.profiler.record_function(name)
+        return torch.profiler.record_function(name) if self.capturing else super().range(name)
 
     def open(self, name: str) -> Callable[[], Any]:
+        if not self.capturing:
+            return super().open(name)
         found = self.range(name)
         found.__enter__()
         return lambda: found.__exit__(None, None, None)
@@ -79,10 +84,12 @@ class KinetoTracer:
             activities=activities, acc_events=True, profile_memory=deep, with_stack=deep, record_shapes=deep
         )
         self.profiler.start()
+        self.capturing = True
 
     def stop(self) -> None:
+        self.capturing = False
         self.profiler.stop()
-        if self.run_folder.kind != "traced":
+        if self.target is None:
             return
         plain = self.target.with_suffix("")
         self.profiler.export_chrome_trace(str(plain))

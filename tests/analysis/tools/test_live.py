@@ -103,6 +103,14 @@ def test_an_old_record_does_not_hide_ranks_that_move(tmp_path):
     assert Reader(tmp_path).read().finished
 
 
+def test_a_start_that_goes_on_to_traced_steps_moves_in_its_timed_folder(tmp_path):
+    (point,) = make_sweep(tmp_path, 1, tracer="auto")
+    beats(point, "step 26")
+    (point / "traced.1").mkdir()
+    found = only(tmp_path)
+    assert (found.look, found.step, found.steps, found.silent) == ("timed", 26, 28, False)
+
+
 def test_a_look_without_signs_of_life_yet(tmp_path):
     (point,) = make_sweep(tmp_path, 1)
     (point / "timed.1").mkdir(parents=True)

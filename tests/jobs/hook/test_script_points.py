@@ -70,6 +70,7 @@ for x, y in torch.utils.data.DataLoader(Slow(), batch_size=8):
 """
     record, folder = launch(tmp_path, **script(tmp_path, text), traced_steps=3)
     assert (record["status"], record["tracer"]["used"]) == ("ok", "kineto")
+    assert record["looks"]["traced"]["same_start"]
     tables = tmp_path / "tables"
     point_tables.write(point_tables.ingest(folder, tables), tables)
     found = verdict.judge(sources.from_point(folder, tables))

@@ -105,6 +105,29 @@ def test_a_script_that_ends_early_counts_as_far_as_it_came(tmp_path):
     assert result(folder)["notes"] == ["the script ended after 5 of 10 steps"]
 
 
+@pytest.mark.parametrize(
+    ("marks", "timed", "notes"),
+    [(9, 5, ["the script ended after 5 of 10 steps"]), (15, 10, [])],
+    ids=["timed", "traced"],
+)
+def test_a_script_that_ends_before_its_traced_steps_is_timed_all_the_same(tmp_path, marks, timed, notes):
+    record, folder = launch(tmp_path, **script(tmp_path, LOOP + f"\nfor n in range({marks}): step()"), traced_steps=3)
+    assert (record["status"], len(steps(folder)), result(folder)["notes"]) == ("ok", timed, notes)
+    assert record["looks"]["traced"]["status"] == "skipped"
+    assert record["tracer"] == {"used": None, "reason": "the script ended before its traced steps"}
+    assert not (folder / "traced").exists()
+
+
+def test_a_script_that_fails_in_its_traced_steps_leaves_the_timed_ones(tmp_path):
+    text = LOOP + "\nfor n in range(15): step()\nraise RuntimeError('all gone')"
+    record, folder = launch(tmp_path, **script(tmp_path, text), traced_steps=3)
+    assert (record["status"], len(steps(folder)), record["looks"]["timed"]["status"]) == ("ok", 10, "ok")
+    traced = record["looks"]["traced"]
+    assert (traced["status"], traced["reason"], record["failure"]["look"]) == ("failed", "rank_exception", "traced")
+    assert traced["message"] == "rank 0: RuntimeError: all gone"
+    assert "all gone" in (folder / record["failure"]["tracebacks"]["first_failed"]).read_text()
+
+
 SOURCES = {
     "its own calls": (LOOP + "\nimport nightsweep\nwhile True:\n    step()\n    step()\n    nightsweep.step()", "call"),
     "its profiler": (

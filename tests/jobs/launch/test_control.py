@@ -45,9 +45,12 @@ def lines(path):
 # --- plans
 
 
-def test_the_looks_are_one_block_each():
-    assert plan.timed_blocks(nano()) == [Block("timed", 4, sampled=True, captured=False)]
-    assert plan.traced_blocks(nano()) == [Block("traced", 2, sampled=True, captured=True)]
+def test_the_looks_are_one_block_each_in_one_start_unless_a_second_one_is_asked_for():
+    timed, traced = Block("timed", 4, sampled=True, captured=False), Block("traced", 2, sampled=True, captured=True)
+    assert plan.timed_blocks(nano()) == [timed, traced]
+    for second in (nano(tracer="kineto"), nano(tracer="nsys")):
+        assert (plan.timed_blocks(second), plan.traced_blocks(second)) == ([timed], [traced])
+    assert plan.timed_blocks(nano(traced_steps=0)) == [timed]
 
 
 def test_blocks_with_and_without_the_samplers_swap_their_turns():
@@ -106,10 +109,13 @@ class Played(list):
 
     def __call__(self, kind, tracer, blocks, *, samplers=True):
         self.append((kind, tracer, samplers))
+        goes_on = kind == "timed" and any(block.phase == "traced" for block in blocks)
+        return RunEnd(self.entry(kind), traced=RunEnd(self.entry("traced")) if goes_on else None)
+
+    def entry(self, kind):
         (reason, message), now = self.told.get(kind.replace("-", "_"), (None, None)), len(self) * 10**9
         status = "failed" if reason else "ok"
-        run = Run(status=status, reason=reason, message=message, started_ns=now, ended_ns=now + 10**8, wall_s=0.1)
-        return RunEnd(run)
+        return Run(status=status, reason=reason, message=message, started_ns=now, ended_ns=now + 10**8, wall_s=0.1)
 
 
 def played(tmp_path, monkeypatch, point, **told):
@@ -121,21 +127,23 @@ def played(tmp_path, monkeypatch, point, **told):
 
 def test_without_pairs_there_is_no_control(tmp_path, monkeypatch):
     record, starts = played(tmp_path, monkeypatch, nano(cost_pairs=0))
-    assert [kind for kind, *_ in starts] == ["timed", "traced"]
-    assert record.runs.control == Run()
+    assert starts == [("timed", "kineto", True)]
+    assert record.runs.traced.status == "ok" and record.runs.control == Run()
+
+
+def test_a_second_start_is_one_of_its_own(tmp_path, monkeypatch):
+    record, starts = played(tmp_path, monkeypatch, nano(tracer="kineto"))
+    assert starts == [("timed", "none", True), ("traced", "kineto", True)]
+    assert (record.tracer.used, record.tracer.reason) == ("kineto", "the point asks for it")
 
 
 def test_pairs_of_starts_take_turns_and_are_one_entry(tmp_path, monkeypatch):
     record, starts = played(tmp_path, monkeypatch, nano(cost_pairs=2))
     starts_of_control = [("plain-0", "none", True), ("tracer-0", "kineto", False)]
     starts_of_control += [("plain-1", "none", True), ("tracer-1", "kineto", False)]
-    assert starts == [
-        ("timed", "none", True),
-        ("traced", "kineto", True),
-        *((f"cost-{k}", t, s) for k, t, s in starts_of_control),
-    ]
+    assert starts == [("timed", "kineto", True), *((f"cost-{k}", t, s) for k, t, s in starts_of_control)]
     run = record.runs.control
-    assert (run.status, run.started_ns, run.ended_ns) == ("ok", 3 * 10**9, 61 * 10**8)
+    assert (run.status, run.started_ns, run.ended_ns) == ("ok", 2 * 10**9, 51 * 10**8)
     assert run.wall_s == pytest.approx(3.1)
 
 
@@ -154,9 +162,9 @@ def test_a_tracer_that_did_not_trace_has_no_cost(tmp_path, monkeypatch, settings
     ("told", "expected"),
     [
         ({"timed": ("rank_exit", "bad")}, ["timed"]),
-        ({"traced": ("interrupted", "told to stop")}, ["timed", "traced"]),
-        ({"cost_plain_0": ("rank_exit", "bad")}, ["timed", "traced", "cost-plain-0"]),
-        ({"cost_tracer_0": ("stalled", "bad")}, ["timed", "traced", "cost-plain-0", "cost-tracer-0"]),
+        ({"traced": ("interrupted", "told to stop")}, ["timed"]),
+        ({"cost_plain_0": ("rank_exit", "bad")}, ["timed", "cost-plain-0"]),
+        ({"cost_tracer_0": ("stalled", "bad")}, ["timed", "cost-plain-0", "cost-tracer-0"]),
     ],
     ids=lambda value: "-".join(value),
 )
@@ -175,7 +183,7 @@ def test_reports_that_the_control_leaves_are_thrown_away(tmp_path, monkeypatch):
         return starts(kind, *args, **more)
 
     monkeypatch.setattr(Attempt, "run", run)
-    _, folder = measure(tmp_path, nano(cost_pairs=1))
+    _, folder = measure(tmp_path, nano(cost_pairs=1, tracer="kineto"))
     assert [path.parent.name for path in folder.glob("*/trace-*") if path.parent.name != "timed"] == ["traced"]
 
 
@@ -263,7 +271,7 @@ def test_no_sampler_runs_beside_the_tracer(measured):
     assert list((folder / "cost-tracer-0").glob("host-*.jsonl")) == []
     (told,) = (folder / "cost-tracer-0").glob("samplers-*.json")
     assert json.loads(told.read_text()) == {"pids": []}
-    assert list((folder / "traced").glob("host-*.jsonl"))  # where they do
+    assert list((folder / "timed").glob("host-*.jsonl"))  # where they do
 
 
 @pytest.mark.slow

@@ -105,7 +105,8 @@ def test_ranks_do_not_outlive_their_server(tmp_path, number):
     order = Order(settings=point.settings(), blocks=plan.timed_blocks(point))
     with Servers() as servers:
         ranks = watchdog.Ranks(folder, order, watchdog.Limits(60, 120), {}, servers)
-        while not folder.rank_file(0, "heartbeat").exists() or "step" not in folder.rank_file(0, "heartbeat").read_text():
+        heart = folder.rank_file(0, "heartbeat")
+        while not heart.exists() or "step" not in heart.read_text():
             time.sleep(0.1)
         pid = json.loads(folder.rank_file(0, "pid.json").read_text())["pid"]
         servers.process.send_signal(number)

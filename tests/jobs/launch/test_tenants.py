@@ -150,7 +150,8 @@ def searching(tmp_path, monkeypatch, outcome_of):
         return RunEnd(Run(status="failed" if reason else "ok", reason=reason, message=message))
 
     monkeypatch.setattr(Attempt, "run", run)
-    return batch_search.search(Attempt(tmp_path, 1, complete(settings), watchdog.Limits(9, 9), lambda: False, Servers()))
+    limits = watchdog.Limits(9, 9)
+    return batch_search.search(Attempt(tmp_path, 1, complete(settings), limits, lambda: False, Servers()))
 
 
 @pytest.mark.parametrize("end", [("gpu_out_of_memory", "rank 0: no"), ("rank_exception", f"rank 0: {TOO_FEW}")])

@@ -15,6 +15,7 @@ import pytest
 from jobs.launch import launch, watchdog
 from jobs.launch.attempt import Attempt, RunEnd
 from jobs.launch.starts import Servers
+from jobs.launch.tracer_choice import Choice
 from jobs.record.folder import RunFolder
 from jobs.record.launch_files import Job
 from jobs.record.record import Run
@@ -38,9 +39,9 @@ def test_ranks_are_told_that_gpu_metrics_cannot_be_had(tmp_path, monkeypatch):
         seen[kind] = attempt.gpu_metrics
         return RunEnd(Run(status="ok"))
 
-    monkeypatch.setattr(launch, "choose_tracer", lambda *_: launch.Choice("nsys", "v; no GPU metrics: x", "v", "x"))
+    monkeypatch.setattr(launch, "choose_tracer", lambda *_: Choice("nsys", "v; no GPU metrics: x", "v", "x"))
     monkeypatch.setattr(launch.Attempt, "run", run)
-    measure(tmp_path, nano())
+    measure(tmp_path, nano(tracer="nsys"))
     assert seen == {"timed": True, "traced": False}
 
 
@@ -50,8 +51,9 @@ def trace(folder, rank):
 
 def under_nsys(tmp_path, monkeypatch, point, profile):
     """Launch ranks that compute on the CPU as if nsys were to trace them; the record and its folder."""
+    point = dataclasses.replace(point, tracer="nsys")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr(launch, "choose_tracer", lambda *_: launch.Choice("nsys", "a stand-in", VERSION))
+    monkeypatch.setattr(launch, "choose_tracer", lambda *_: Choice("nsys", "a stand-in", VERSION))
     calls = stand_in(tmp_path, monkeypatch, profile=profile).with_name("calls")
     record, folder = measure(tmp_path, point)
     ranks = point.traced_ranks()
@@ -137,7 +139,7 @@ def test_a_look_that_was_stopped_under_nsys_is_not_taken_up_by_kineto(tmp_path, 
 
     monkeypatch.setattr(Attempt, "run", stopped)
     attempt = Attempt(tmp_path, 1, nano(), watchdog.Limits(1, 1), lambda: True, Servers())
-    launch.run_traced(attempt, launch.Choice("nsys", "a stand-in"))
+    launch.run_traced(attempt, Choice("nsys", "a stand-in"))
     assert ran == [("traced", "nsys")]
 
 

@@ -13,9 +13,9 @@ from jobs.launch.attempt import Attempt, RunEnd
 from jobs.launch.starts import Servers
 from jobs.record import lost
 from jobs.record.failures import REASONS
-from jobs.record.json_files import json_line, read_json
-from jobs.record.launch_files import Event, Job
-from jobs.record.record import Failure, Record, Run, write_record
+from jobs.record.json_files import json_line, read_json, write_json
+from jobs.record.launch_files import Event, Job, RankResult, Window
+from jobs.record.record import Failure, Record, Run, Runs, write_record
 
 JOB = Job(sweep="s", point_id="p", settings={"workload": "image", "model": "mobilenet_v2", "device": "cpu"})
 TYPED = """
@@ -95,8 +95,26 @@ def test_events_of_all_nodes_are_in_the_record_by_time(tmp_path):
         (tmp_path / name).mkdir(exist_ok=True)
         lines = [json_line(Event(t_ns=t_ns, host=host, kind="xid", message="XID 79")) for t_ns in times]
         (tmp_path / name / f"events-{host}.jsonl").write_text("".join(lines) + '{"t_ns": 1')
-    found = [(event["t_ns"], event["look"], event["host"]) for event in to_builtins(launch.events(tmp_path))]
-    assert found == [(3, "timed", "n1"), (4, "timed", "n2"), (5, "timed", "n1"), (9, "traced", "n1")]
+    assert looks_of_events(tmp_path, Runs()) == [
+        (3, "timed", "n1"), (4, "timed", "n2"), (5, "timed", "n1"), (9, "traced", "n1")
+    ]  # fmt: skip
+
+
+def looks_of_events(folder, runs):
+    return [(event["t_ns"], event["look"], event["host"]) for event in to_builtins(launch.events(folder, runs))]
+
+
+def test_events_of_one_start_are_the_traced_runs_from_its_first_step_on(tmp_path):
+    for name in ("timed", "traced"):
+        (tmp_path / name).mkdir()
+    rows = [json_line(Event(t_ns=t_ns, host="n1", kind="xid")) for t_ns in (3, 5, 9)]
+    (tmp_path / "timed/events-n1.jsonl").write_text("".join(rows))
+    for rank, start_ns in ((0, 6), (1, 5)):
+        result = RankResult(rank=rank, window=Window(start_ns=start_ns, end_ns=10))
+        write_json(tmp_path / f"traced/rank{rank}.result.json", result)
+    one = Runs(traced=Run(status="ok", started_ns=4, same_start=True))
+    assert looks_of_events(tmp_path, one) == [(3, "timed", "n1"), (5, "traced", "n1"), (9, "traced", "n1")]
+    assert {look for _, look, _ in looks_of_events(tmp_path, Runs())} == {"timed"}
 
 
 def test_an_ok_record_is_read_as_it_was_written(tmp_path):

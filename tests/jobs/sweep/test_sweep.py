@@ -48,7 +48,11 @@ BROKEN = [
     ),
     (BASE + "axes: {fault: ['kill@rank1:step1']}", "axes.fault[0]: rank 1 never fails: ranks go from 0 to 0 (1 point)"),
     (
-        BASE + "axes: {fault: ['kill@rank0:step25']}",
+        BASE + "axes: {fault: ['kill@rank0:step27', 'kill@rank0:step28']}",
+        "axes.fault[1]: step 28 never comes: steps go from 0 to 27 (1 point)",
+    ),
+    (
+        BASE + "axes: {fault: ['kill@rank0:step25'], tracer: [kineto]}",
         "axes.fault[0]: step 25 never comes: steps go from 0 to 24 (1 point)",
     ),
     (
@@ -222,17 +226,30 @@ def test_ten_thousand_points_in_time(tmp_path):
 
 def test_estimate_of_a_known_point(tmp_path):
     cost = estimate(sweep(tmp_path, BASE + "axes: {nodes: [2], ranks_per_node: [4]}").points)
-    # 32 images * 3 * 2 * 4.1e9 / 6.7e12 per s = 0.117 s a step; 25 and 8 steps; 40 s for each look; 8 GPUs.
-    assert cost.gpu_hours == pytest.approx(8 * (80 + 33 * 0.1175) / 3600, rel=1e-3)
+    # 32 images * 3 * 2 * 4.1e9 / 6.7e12 per s = 0.117 s a step; 5, 20 and 3 steps; 40 s for the start; 8 GPUs.
+    assert cost.gpu_hours == pytest.approx(8 * (40 + 28 * 0.1175) / 3600, rel=1e-3)
     assert cost.disk_bytes == 1e6 + 1.5e6 * 8 * 3
 
 
+def test_estimate_of_a_point_that_is_traced_in_a_second_start(tmp_path):
+    text = BASE + "axes: {nodes: [2], ranks_per_node: [4], tracer: [nsys]}"
+    cost = estimate(sweep(tmp_path, text).points)  # 25 and 8 steps, each after 40 s
+    assert cost.gpu_hours == pytest.approx(8 * (80 + 33 * 0.1175) / 3600, rel=1e-3)
+
+
 @pytest.mark.parametrize(
-    ("ranks", "traced", "files"),  # counted after runs on the CPU: raw, tables, logs, diagnosis
-    [(1, 0, 17 + 15 + 3 + 1), (3, 0, 31 + 15 + 3 + 1), (1, 2, 30 + 47 + 3 + 1), (2, 2, 45 + 47 + 3 + 1)],
+    ("ranks", "trace", "files"),  # counted after runs on the CPU: raw, tables, logs, diagnosis
+    [
+        (1, "traced_steps: 0", 17 + 15 + 3 + 1),
+        (3, "traced_steps: 0", 31 + 15 + 3 + 1),
+        (1, "traced_steps: 2", 20 + 47 + 3 + 1),
+        (2, "traced_steps: 2", 30 + 47 + 3 + 1),
+        (1, "traced_steps: 2, tracer: kineto", 30 + 47 + 3 + 1),
+        (2, "traced_steps: 2, tracer: kineto", 45 + 47 + 3 + 1),
+    ],
 )
-def test_files_of_a_point(tmp_path, ranks, traced, files):
-    text = f"name: s\nbase: {{workload: llm, model: llama-nano, device: cpu, strategy: ddp, traced_steps: {traced}}}\n"
+def test_files_of_a_point(tmp_path, ranks, trace, files):
+    text = f"name: s\nbase: {{workload: llm, model: llama-nano, device: cpu, strategy: ddp, {trace}}}\n"
     assert estimate(sweep(tmp_path, text + f"axes: {{ranks_per_node: [{ranks}]}}").points).files == files
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from jobs.launch import launch
+from jobs.launch.tracer_choice import Choice, choose_tracer
 from jobs.record.folder import RunFolder
 from jobs.telemetry.trace import nsys
 from tests.fakes.nsys import HANGS, LEAVES_A_FILE, VERSION, left_behind, nano, stand_in
@@ -43,7 +43,7 @@ def test_without_nsys_the_probe_says_so(tmp_path, monkeypatch):
 )
 def test_an_nsys_that_does_not_work_is_told_in_one_line_and_kineto_traces(tmp_path, monkeypatch, behaviour, why):
     stand_in(tmp_path, monkeypatch, **behaviour)
-    choice = launch.choose_tracer(nano(), cuda=True)
+    choice = choose_tracer(nano(tracer="nsys"), cuda=True)
     assert choice.tracer == "kineto"
     assert choice.why.endswith(why) and "\n" not in choice.why and "usage" not in choice.why
 
@@ -55,19 +55,20 @@ def test_an_nsys_that_hangs_is_given_up_with_all_its_processes(tmp_path, monkeyp
     monkeypatch.setattr(nsys, "PROBE_TIMEOUT_S", 0.5)
     stand_in(tmp_path, monkeypatch, **{behaviour: HANGS})
     begin = time.monotonic()
-    assert launch.choose_tracer(nano(), cuda=True) == launch.Choice("kineto", f"`nsys {name}` did not end within 0.5 s")
+    assert choose_tracer(nano(tracer="nsys"), cuda=True) == Choice("kineto", f"`nsys {name}` did not end within 0.5 s")
     assert time.monotonic() - begin < 5
     assert left_behind(tmp_path) == []
 
 
-def test_an_nsys_that_works_is_chosen_on_gpus_only(tmp_path, monkeypatch):
+def test_an_nsys_that_works_is_chosen_where_it_is_asked_for_and_on_gpus_only(tmp_path, monkeypatch):
     calls = stand_in(tmp_path, monkeypatch).with_name("calls")
-    assert launch.choose_tracer(nano(), cuda=True) == launch.Choice("nsys", VERSION, VERSION)
+    assert choose_tracer(nano(tracer="nsys"), cuda=True) == Choice("nsys", VERSION, VERSION)
     assert "--gpu-metrics-devices" not in calls.read_text()
     calls.unlink()
-    assert launch.choose_tracer(nano(), cuda=False).tracer == "kineto"
-    assert launch.choose_tracer(nano(tracer="kineto"), cuda=True).why == "the point asks for it"
-    assert launch.choose_tracer(nano(traced_steps=0), cuda=True).tracer is None
+    assert choose_tracer(nano(tracer="nsys"), cuda=False).tracer == "kineto"
+    assert choose_tracer(nano(tracer="kineto"), cuda=True).why == "the point asks for it"
+    assert choose_tracer(nano(), cuda=True) == Choice("kineto", "in the start that was timed")
+    assert choose_tracer(nano(traced_steps=0), cuda=True).tracer is None
     assert not calls.exists()
 
 
@@ -88,8 +89,8 @@ def test_the_deep_preset_goes_without_gpu_metrics_where_they_are_refused(tmp_pat
     refusal = "`nsys profile` failed: Illegal --gpu-metrics-devices argument. Insufficient privilege."
     assert nsys.probe("deep") == nsys.Probe(True, VERSION, refusal)
     assert nsys.probe("light") == nsys.Probe(True, VERSION, None)
-    choice = launch.choose_tracer(nano(trace_preset="deep"), cuda=True)
-    assert choice == launch.Choice("nsys", f"{VERSION}; no GPU metrics: {refusal}", VERSION, refusal)
+    choice = choose_tracer(nano(tracer="nsys", trace_preset="deep"), cuda=True)
+    assert choice == Choice("nsys", f"{VERSION}; no GPU metrics: {refusal}", VERSION, refusal)
 
 
 def test_the_deep_preset_is_what_is_tried_for_it(tmp_path, monkeypatch):

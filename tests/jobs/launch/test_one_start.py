@@ -1,0 +1,191 @@
+"""One start, timed and then traced: what it leaves, and what becomes of it where it does not come to its end."""
+
+import polars as pl
+import pytest
+
+from analysis.ingest import point_tables
+from jobs.launch import launch, watchdog
+from jobs.launch.attempt import ENDED_BEFORE, Attempt
+from jobs.point.point import complete
+from jobs.record.folder import RunFolder
+from jobs.record.json_files import read_json, read_lines, write_json
+from jobs.record.launch_files import Job, RankError, RankResult, StepLine
+from jobs.record.record import Failure, Run, write_record
+
+NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu"}
+QUICK = {"warmup_steps": 1, "timed_steps": 3, "traced_steps": 3, "ranks_per_node": 2}
+
+
+def nano(**settings):
+    return complete(NANO | QUICK | settings)
+
+
+def measure(tmp_path, point):
+    """Launch the point here; its record and folder."""
+    folder = tmp_path / "points" / point.id
+    folder.mkdir(parents=True)
+    job = Job(sweep="t", point_id=point.id, settings=point.settings())
+    record = launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False)
+    write_record(folder / "record.json", record)
+    return record, folder
+
+
+def phases(folder, run, rank=0):
+    return [(line.step, line.phase) for line in read_lines(folder / run / f"steps-r{rank}.jsonl", StepLine)]
+
+
+# --- how a start of two runs ends, without ranks
+
+
+def ended(tmp_path, monkeypatch, outcome, timed, traced, **settings):
+    """How the launcher takes a start of two ranks, of which these wrote a result of the timed and of the traced run;
+    and the point's folder."""
+
+    def ranks(attempt, run_folder, order):
+        for folder, written in ((run_folder, timed), (run_folder.traced, traced)):
+            folder.path.mkdir(exist_ok=True)
+            for rank in written:
+                write_json(folder.rank_file(rank, "result.json"), RankResult(rank=rank))
+        return outcome
+
+    monkeypatch.setattr(Attempt, "ranks", ranks)
+    monkeypatch.setattr(launch, "uses_cuda", lambda _: False)
+    return measure(tmp_path, nano(**settings))
+
+
+STALLED = watchdog.Outcome("stalled", "no rank moved", Failure(rank=1))
+
+
+def test_both_runs_of_a_start_that_ends_well_are_ok_and_one_begins_where_the_other_ends(tmp_path, monkeypatch):
+    record, folder = ended(tmp_path, monkeypatch, watchdog.Outcome(), [0, 1], [0, 1])
+    timed, traced = record.runs.timed, record.runs.traced
+    assert (record.status, timed.status, traced.status, record.failure) == ("ok", "ok", "ok", None)
+    assert timed.started_ns <= timed.ended_ns == traced.started_ns <= traced.ended_ns
+    assert (timed.same_start, traced.same_start) == (False, True)
+    assert (record.tracer.used, record.tracer.reason) == ("kineto", "in the start that was timed")
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["timed", "traced"]
+
+
+@pytest.mark.parametrize("traced", [[], [0], [0, 1]])
+def test_what_fails_after_all_ranks_were_timed_is_the_traced_run(tmp_path, monkeypatch, traced):
+    record, _ = ended(tmp_path, monkeypatch, STALLED, [0, 1], traced)
+    assert (record.status, record.reason, record.runs.timed.status) == ("ok", None, "ok")
+    assert (record.runs.traced.status, record.runs.traced.reason) == ("failed", "stalled")
+    assert (record.failure.run, record.failure.rank) == ("traced", 1)
+    assert (record.tracer.used, record.tracer.reason) == (None, "no rank moved")
+
+
+@pytest.mark.parametrize(("timed", "settings"), [([0], {}), ([0, 1], {"device": "cuda", "tenants": 2})])
+def test_a_start_that_was_not_timed_whole_is_a_timed_run_that_failed(tmp_path, monkeypatch, timed, settings):
+    """A rank's steps are missing; or another tenant, which may have left at any time, failed."""
+    record, folder = ended(tmp_path, monkeypatch, STALLED, timed, [0], **settings)
+    assert (record.status, record.reason, record.failure.run) == ("failed", "stalled", "timed")
+    assert record.runs.traced == Run()
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["timed"]
+
+
+def test_a_script_that_ends_before_its_traced_steps_is_timed(tmp_path, monkeypatch):
+    record, folder = ended(tmp_path, monkeypatch, watchdog.Outcome(), [0, 1], [1])
+    assert (record.status, record.runs.timed.status, record.failure) == ("ok", "ok", None)
+    assert record.runs.traced == Run(message=ENDED_BEFORE)
+    assert (record.tracer.used, record.tracer.reason) == (None, ENDED_BEFORE)
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["timed"]
+
+
+def test_the_folder_of_the_traced_run_is_beside_that_of_the_timed_one(tmp_path):
+    assert RunFolder(tmp_path / "timed.3").traced.path == tmp_path / "traced.3"
+    assert RunFolder(tmp_path / "timed").traced.path == tmp_path / "traced"
+    assert RunFolder(tmp_path / "traced.3").traced.path == tmp_path / "traced.3"
+
+
+# --- real ranks, on the CPU
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory):
+    """Records and folders of the same point in one start and in two."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+        points = {"one": nano(), "two": nano(tracer="kineto")}
+        return {name: measure(tmp_path_factory.mktemp(name), point) for name, point in points.items()}
+
+
+@pytest.mark.slow
+def test_one_start_leaves_what_two_leave_of_each_run(starts):
+    left = {}
+    for name, (record, folder) in starts.items():
+        assert [run.status for _, run in record.runs.named()] == ["ok", "ok", "skipped"], record
+        kinds = ("steps-*", "rank*.result.json", "trace-*")
+        left[name] = sorted(str(path.relative_to(folder)) for kind in kinds for path in folder.glob(f"t*/{kind}"))
+    assert left["one"] == left["two"] and len(left["one"]) == 10
+    (_, one), (_, two) = starts.values()
+    timed = [(0, "warmup"), (1, "timed"), (2, "timed"), (3, "timed")]
+    assert phases(one, "timed") == phases(two, "timed") == timed
+    assert phases(one, "traced") == [(4, "traced"), (5, "traced"), (6, "traced")]
+    assert phases(two, "traced") == [(0, "warmup"), (1, "traced"), (2, "traced"), (3, "traced")]
+    losses = [[line.loss for line in read_lines(f / "timed/steps-r1.jsonl", StepLine)] for f in (one, two)]
+    assert losses[0] == losses[1]
+    results = [read_json(one / run / "rank0.result.json", RankResult) for run in ("timed", "traced")]
+    assert results[0].flops and results[1].flops is None
+    assert results[0].window.end_ns < results[1].window.start_ns
+
+
+@pytest.mark.slow
+def test_the_trace_of_one_start_gives_the_tables_of_a_second_start(starts, tmp_path):
+    tables = {name: point_tables.ingest(folder, tmp_path / name) for name, (_, folder) in starts.items()}
+    keys = {"activities": ["category", "name", "count"], "breakdown": ["part"], "timeline": ["lane"]}
+    for name, columns in keys.items():  # bars that touch are one, so that their number depends on times
+        one, two = (found[name].select("rank", *columns).unique().sort(pl.all()) for found in tables.values())
+        assert one.height and one.equals(two), name
+    # The first traced step does not count.
+    assert [sorted(set(found["breakdown"]["step"])) for found in tables.values()] == [[5, 6], [2, 3]]
+
+
+@pytest.mark.slow
+def test_samples_of_one_start_are_those_of_both_runs(starts, tmp_path):
+    _, folder = starts["one"]
+    assert list(folder.glob("timed/host-*.jsonl")) and not list(folder.glob("traced/host-*.jsonl"))
+    samples = point_tables.ingest(folder, tmp_path)["host_samples"]
+    began = min(read_json(folder / f"traced/rank{r}.result.json", RankResult).window.start_ns for r in (0, 1))
+    assert set(samples["look"]) == {"timed", "traced"}
+    assert all((t_ns >= began) == (look == "traced") for t_ns, look in samples.select("t_ns", "look").iter_rows())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "reason", "words"),
+    [
+        ("exception", "rank_exception", "rank 1: DrillError"),
+        ("kill", "rank_killed", "rank 1 died of signal 9 (SIGKILL)"),
+        ("hang", "stalled", "no rank moved for 5 s"),
+    ],
+)
+def test_a_rank_that_fails_in_a_traced_step_leaves_the_timed_run(tmp_path, monkeypatch, fault, reason, words):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    trouble = watchdog.Ranks.trouble
+
+    def impatient(ranks, stopped):
+        """Starts take long on a busy machine; the steps do not."""
+        if ranks.run_folder.traced.path.exists():
+            ranks.limits = watchdog.Limits(5, 300)
+        return trouble(ranks, stopped)
+
+    monkeypatch.setattr(watchdog.Ranks, "trouble", impatient)
+    record, folder = measure(tmp_path, nano(fault=f"{fault}@rank1:step5"))
+    assert (record.status, record.reason, record.runs.timed.status) == ("ok", None, "ok")
+    traced = record.runs.traced
+    assert (traced.status, traced.reason, record.failure.run) == ("failed", reason, "traced")
+    assert words in traced.message and record.tracer.used is None
+    for rank in (0, 1):
+        assert phases(folder, "timed", rank) == [(0, "warmup"), (1, "timed"), (2, "timed"), (3, "timed")]
+        result = read_json(folder / f"timed/rank{rank}.result.json", RankResult)
+        assert result.window and result.flops.step
+    if fault == "hang":
+        assert "drill" in (folder / "timed/rank1.stacks.txt").read_text()
+    else:
+        assert record.failure.rank == 1
+    if fault == "exception":
+        assert "DrillError" in (folder / record.failure.tracebacks.first_failed).read_text()
+        assert read_json(folder / "timed/rank1.error.json", RankError).reason == reason
+    tables = point_tables.ingest(folder, tmp_path / "tables")
+    assert tables["points"]["trace_status"].to_list() == ["failed"] and tables["points"]["status"].to_list() == ["ok"]
