@@ -27,11 +27,11 @@ from jobs.host.processes import die_with_parent
 from jobs.rank.request import Request
 
 MODULES = (
-    "torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
-    "torch.profiler", "torch.utils.flop_counter", "transformers.modeling_utils", "jobs.rank.supervisor", "jobs.rank.worker",
-    "jobs.rank.loop", "jobs.rank.loader", "jobs.rank.flops_cache", "jobs.strategies.make", "jobs.telemetry.host_sampler",
-    "jobs.telemetry.gpu.sampler", "jobs.telemetry.sampler_hold", "jobs.telemetry.trace.tracers",
-    "jobs.workloads.image", "jobs.workloads.llm.workload",
+    "torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.profiler",
+    "torch.utils.flop_counter", "transformers.modeling_utils", "jobs.rank.supervisor", "jobs.rank.worker",
+    "jobs.rank.loop", "jobs.rank.loader", "jobs.rank.flops_cache", "jobs.strategies.make",
+    "jobs.telemetry.host_sampler", "jobs.telemetry.gpu.sampler", "jobs.telemetry.sampler_hold",
+    "jobs.telemetry.trace.tracers", "jobs.workloads.image", "jobs.workloads.llm.workload",
 )  # fmt: skip
 """What ranks import, but for DeepSpeed and torchao, which begin CUDA."""
 PER_RANK = ("torchao",)
@@ -91,7 +91,7 @@ class Server:
 
     def reap(self) -> None:
         """Say so where the last rank of a start has ended."""
-        if self.ranks and all([rank.poll() is not None for rank in self.ranks]):
+        if self.ranks and all(rank.poll() is not None for rank in self.ranks):
             self.ranks = []
             self.say(f"ended {self.node}")
 

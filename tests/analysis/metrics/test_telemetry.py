@@ -261,8 +261,9 @@ def test_cost_ratio_is_that_of_the_blocks(tmp_path):
 def test_a_sampler_that_dies_is_told_of(tmp_path):
     settings = {"workload": "image", "model": "mobilenet_v2", "nvml_hz": 0}
     started = Started(RunFolder(tmp_path), Order(settings=settings))
-    started.processes[0].kill()
-    started.processes[0].wait()
+    (sampler,) = started.processes.values()
+    sampler.kill()
+    sampler.wait()
     started.end()
     (event,) = (json.loads(line) for line in next(tmp_path.glob("events-*.jsonl")).read_text().splitlines())
     assert (

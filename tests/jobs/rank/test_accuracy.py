@@ -143,7 +143,7 @@ def loop_of(tmp_path, attempt, **settings):
     heart = Heartbeat(run_folder.rank_file(0, "heartbeat"))
     loader = make_loader(point, train, CPU)
     own = Loop(point, work, make_trainer(point, work, CPU), loader, CPU, NoTracer(), run_folder, 0, heart, Still())
-    own.run([Block("timed", 2)])
+    own.run(run_folder, [Block("timed", 2)])
     return own
 
 
