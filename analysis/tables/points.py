@@ -228,6 +228,10 @@ RANKS: dict[str, Column] = {
     ),
     "peak_rss_bytes": Column(pl.Int64, "Peak resident memory of the rank's process.", "rankR.result.json"),
     "cpus": Column(pl.List(pl.Int64), "Numbers of the CPUs that it may use; empty of a script.", "rankR.result.json"),
+    "compile_cache_hits": Column(
+        pl.Int64, "Graphs of torch.compile read from its cache; null where nothing was compiled.", "rankR.result.json"
+    ),
+    "compile_cache_misses": Column(pl.Int64, "Graphs that were compiled; null likewise.", "rankR.result.json"),
 }
 
 BREAKDOWN: dict[str, Column] = {

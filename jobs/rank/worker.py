@@ -116,7 +116,7 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
     from jobs.strategies.make import make_trainer
     from jobs.telemetry.sampler_hold import Samplers
     from jobs.telemetry.trace.tracers import make_tracer
-    from jobs.workloads import compute
+    from jobs.workloads import compile_cache, compute
     from jobs.workloads import make as workloads
 
     heart.beat("group")
@@ -171,6 +171,7 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
             window=window,
             **peaks,
             **work.facts(),
+            **compile_cache.counts(),
             # After the steps, when nothing is left to disturb: the peak of the process's memory has been read.
             flops=count_flops(point, heart) if folder.kind == "timed" else None,
         )

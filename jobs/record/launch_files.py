@@ -164,6 +164,10 @@ class RankResult(Struct, frozen=True, kw_only=True):
     """Of a script: backward passes of a step."""
     places: dict[str, dict[str, int]] = field(default_factory=dict)
     """Of a script: its lines that do what may cost time, by what they do, and how often they did."""
+    compile_cache_hits: int | None = None
+    """Graphs of torch.compile that were read from its cache; null where nothing was compiled."""
+    compile_cache_misses: int | None = None
+    """Those that were compiled, as they were not there or cannot be kept; null likewise."""
     flops: Flops | None = None
     """In the timed run alone. Those of a model that is split are divided by its ranks. They are counted on a model of
     shapes alone after the last step, when the rank's times and peaks have been read; once a configuration, and then

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.point.point import Point
 from jobs.point.settings.compute import GRAPHING_MODES
+from jobs.workloads import compile_cache
 
 if TYPE_CHECKING:
     from jobs.workloads.base import Work
@@ -28,9 +29,10 @@ def environment(point: Point) -> dict[str, str]:
 
 
 def set_kernels(point: Point) -> None:
-    """Process-wide: cuDNN's choice of convolutions."""
+    """Process-wide: where compiled code is kept, and cuDNN's choice of convolutions."""
     import torch
 
+    compile_cache.use(point)
     torch.backends.cudnn.benchmark = point.cudnn_benchmark
 
 

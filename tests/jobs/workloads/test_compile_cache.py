@@ -1,0 +1,94 @@
+"""Where compiled code is kept, and that a second process finds it there."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from jobs.point.point import complete
+from jobs.workloads import compile_cache
+from jobs.workloads.compile_cache import INDUCTOR, TRITON
+
+POINT = {"workload": "llm", "model": "llama-nano", "device": "cpu", "compile": "default"}
+SCRIPT = f"""
+import json, torch
+from jobs.point.point import complete
+from jobs.workloads import compile_cache, compute
+compute.set_kernels(complete({POINT!r}))
+before = compile_cache.counts()
+torch.compile(lambda x: x @ x)(torch.ones(4, 4))  # no code for a C++ compiler, which would take seconds
+print(json.dumps([before, compile_cache.counts()]))
+"""
+
+
+@pytest.fixture
+def variables(tmp_path, monkeypatch):
+    """The environment of this process, with a cache folder of its own and nothing about torch's."""
+    kept = {name: value for name, value in os.environ.items() if name not in (INDUCTOR, TRITON)}
+    monkeypatch.setattr(os, "environ", kept | {"XDG_CACHE_HOME": str(tmp_path)})
+    return os.environ
+
+
+def test_a_rank_that_compiles_keeps_it_in_the_cache_folder(tmp_path, variables):
+    compile_cache.use(complete(POINT | {"compile": "none"}))
+    assert INDUCTOR not in variables
+    # torch names this one itself when some of its modules are imported
+    variables[INDUCTOR] = f"{tempfile.gettempdir()}/torchinductor_somebody"
+    compile_cache.use(complete(POINT))
+    folder = Path(variables[INDUCTOR])
+    assert folder.parent == tmp_path / "nightsweep/compile" and folder.is_dir()
+    assert folder.name.startswith("torch-2.") and "/" not in folder.name
+    assert variables[TRITON] == f"{folder}/triton"
+
+
+def test_folders_of_the_users_are_left_alone(variables):
+    variables[TRITON] = "/theirs/triton"
+    compile_cache.use(complete(POINT))
+    assert variables[TRITON] == "/theirs/triton"
+    del variables[TRITON]
+    variables[INDUCTOR] = "/theirs/inductor"
+    compile_cache.use(complete(POINT))
+    assert variables[INDUCTOR] == "/theirs/inductor" and TRITON not in variables
+
+
+def test_without_a_folder_that_locks_torch_uses_its_own(tmp_path, variables, monkeypatch):
+    def refuse(*_):
+        raise OSError(38, "Function not implemented")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", refuse)
+        compile_cache.use(complete(POINT))
+    (tmp_path / "file").write_text("")
+    variables["XDG_CACHE_HOME"] = str(tmp_path / "file")
+    compile_cache.use(complete(POINT))
+    assert INDUCTOR not in variables and TRITON not in variables
+
+
+@pytest.mark.slow
+def test_what_one_process_compiled_another_reads(tmp_path, variables):
+    """Two at once, which find nothing, or what the other one has just written; and a third, which finds it."""
+
+    def begin():
+        return subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env=dict(variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(process):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        before, after = json.loads(out)
+        assert before == {}
+        return after["compile_cache_hits"], after["compile_cache_misses"]
+
+    for process in [begin(), begin()]:
+        assert sum(end(process)) == 1
+    assert end(begin()) == (1, 0)
