@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -44,6 +44,11 @@ class RunEnd:
     def not_started(cls, reason: Reason, message: str) -> RunEnd:
         """A timed run whose ranks could not be started."""
         return cls(Run(status="failed", reason=reason, message=message), Failure(run="timed"))
+
+    def of_forks(self) -> RunEnd:
+        """The same of a start whose ranks were forked."""
+        traced = self.traced and self.traced.of_forks()
+        return replace(self, run=msgspec.structs.replace(self.run, forked=True), traced=traced)
 
 
 SKIPPED = RunEnd(Run())
@@ -101,8 +106,10 @@ class Attempt:
         phases.append_start(self.phases, run_folder, started, over, exported, outcome.reason)
         span = started, time.time_ns()
         if len(order.runs(run_folder)) > 1:
-            return self.both_ends(run_folder, outcome, span)
-        return RunEnd(entry(outcome, span), failure_from(run_folder, outcome) if outcome.reason else None)
+            found = self.both_ends(run_folder, outcome, span)
+        else:
+            found = RunEnd(entry(outcome, span), failure_from(run_folder, outcome) if outcome.reason else None)
+        return found.of_forks() if self.servers.fork and not watchdog.needs_new_python(order) else found
 
     def both_ends(self, run_folder: RunFolder, outcome: watchdog.Outcome, span: tuple[int, int]) -> RunEnd:
         """The end of a timed run whose start was to go on to traced steps. From when all ranks have written what was

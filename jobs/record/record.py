@@ -47,6 +47,8 @@ class Run(Struct, frozen=True, kw_only=True):
     """Seconds between the two."""
     same_start: bool = False
     """Whether it followed the timed run in the same start. The logs and samples of both are then in timed/."""
+    forked: bool = False
+    """Whether its ranks were forked from a process that had imported what they need; else each was a new Python."""
 
 
 class Runs(Struct, frozen=True, kw_only=True):

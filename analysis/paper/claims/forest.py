@@ -191,7 +191,7 @@ def _scale(axes: Axes, parts: list[Part]) -> str:
         room = 0.15 * (high - low or 0.1)
         axes.set_xlim(low - room, high + room)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:g}"))
-        return "%"
+        return "% (of differences: percentage points)"
     axes.set_xscale("log")
     axes.set_xlim(min(low, 1 - MARGIN) / 1.06, max(high, 1 + MARGIN) * 1.06)
     left, right = axes.get_xlim()

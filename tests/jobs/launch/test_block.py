@@ -41,6 +41,7 @@ def test_all_points_are_measured_in_order_and_what_is_measured_stays(tmp_path):
     assert launch(tmp_path, listed, broken, A, B).returncode == 0
     records = {p.id: json.loads((tmp_path / "points" / p.id / "record.json").read_text()) for p in (A, B, broken)}
     assert [records[p.id]["status"] for p in (broken, A, B)] == ["failed", "ok", "ok"]
+    assert all(record["looks"]["timed"]["forked"] for record in records.values())
     assert records[broken.id]["started_at"] < records[A.id]["started_at"] < records[B.id]["started_at"]
     ends = {i: (record["phases"][0]["start_ns"], record["phases"][-1]["start_ns"]) for i, record in records.items()}
     assert ends[broken.id][1] == ends[A.id][0] and ends[A.id][1] == ends[B.id][0]  # no time is nobody's
