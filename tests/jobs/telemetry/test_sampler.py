@@ -169,7 +169,7 @@ def test_a_sampler_that_was_held_still_takes_up_its_rhythm(tmp_path, nvml, monke
     run_folder, period = make_run_folder(tmp_path, 10), 0.1
     started = Started(run_folder, ordered(10))
     first, other = Samplers(run_folder, 0), Samplers(run_folder, 1)
-    pids = [process.pid for process in started.processes]
+    pids = [process.pid for process in started.processes.values()]
     assert len(pids) == 2 and read_json(run_folder.samplers(HOST), dict) == {"pids": pids}
     wait_for(lambda: samples(run_folder))
     other.set(False)  # not a node's first rank
@@ -185,7 +185,7 @@ def test_a_sampler_that_was_held_still_takes_up_its_rhythm(tmp_path, nvml, monke
     begin = time.monotonic()
     started.end()
     assert time.monotonic() - begin < samplers.END_S
-    assert [process.returncode for process in started.processes] == [0, 0]
+    assert [process.returncode for process in started.processes.values()] == [0, 0]
     at = ticks(run_folder, 1)
     gaps = [after - before for before, after in pairwise(at)]
     assert 1 <= max(gaps) < held + 0.3
@@ -275,4 +275,4 @@ def test_samplers_are_those_that_are_asked_for(nvml, monkeypatch, tmp_path):
 def modules_of(run_folder, hz, **more):
     started = Started(run_folder, ordered(hz, **more))
     started.end()
-    return [process.args[2] for process in started.processes]
+    return list(started.processes)
