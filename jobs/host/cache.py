@@ -32,7 +32,7 @@ def locked(path: Path, beat: Callable[[], None], patience_s: float = float("inf"
     Args:
         path: what is made. Its folder must be there; the lock is a file beside it.
         beat: called while this process waits.
-        patience_s: go on without the lock after so many seconds.
+        patience_s: how long to wait, s, before going on without the lock.
     """
     with path.with_suffix(".lock").open("w") as lock:
         deadline = time.monotonic() + patience_s

@@ -106,7 +106,7 @@ is_preloaded = False
 
 
 def start(module: str, words: list[str], environment: Mapping[str, str], log: IO[bytes] | None = None) -> Process:
-    """`python -m module words` in a session of its own. `log`: takes what it prints; None: where this one's goes."""
+    """`python -m module words` in a new session. `log`: takes what it prints; None: where this one's goes."""
     if not is_preloaded:
         command = [sys.executable, "-m", module, *words]
         error = None if log is None else subprocess.STDOUT

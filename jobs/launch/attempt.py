@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from jobs.launch import tenants, watchdog
+from jobs.launch.held import Held
 from jobs.launch.starts import Servers
 from jobs.point import plan
 from jobs.point.point import Point
@@ -63,19 +64,27 @@ def clear(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A start of the point, and what its runs share. `gpu_metrics`: whether nsys can sample them; `phases`: those of
-    the launch so far."""
+class Launcher:
+    """What the points of one launcher's process share. `stopped`: whether it has been asked to stop."""
 
-    folder: Path
-    number: int
-    point: Point
     limits: watchdog.Limits
     stopped: Callable[[], bool]
     servers: Servers
     alert: Alert = field(default_factory=Alert)
-    gpu_metrics: bool = True
+    held: Held = field(default_factory=Held)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A start of the point, and what its runs share. `phases`: those of the launch so far; `gpu_metrics`: whether nsys
+    can sample them."""
+
+    folder: Path
+    number: int
+    point: Point
+    launcher: Launcher
     phases: list[Phase] = field(default_factory=list)
+    gpu_metrics: bool = True
 
     def run(self, kind: str, tracer: TracerName, blocks: Sequence[plan.Block], *, samplers: bool = True) -> RunEnd:
         """One start, from an empty folder. `kind`: name of its folder: timed, traced, cost-* or search."""
@@ -89,8 +98,8 @@ class Attempt:
             blocks=list(blocks),
             samplers=samplers,
             gpu_metrics=self.gpu_metrics,
-            stall_s=self.limits.stall_s,
-            alert=self.alert,
+            stall_s=self.launcher.limits.stall_s,
+            alert=self.launcher.alert,
         )
         started = time.time_ns()
         outcome = self.ranks(run_folder, order)
@@ -109,7 +118,7 @@ class Attempt:
             found = self.both_ends(run_folder, outcome, span)
         else:
             found = RunEnd(entry(outcome, span), failure_from(run_folder, outcome) if outcome.reason else None)
-        return found.of_forks() if self.servers.fork and not watchdog.needs_new_python(order) else found
+        return found.of_forks() if self.launcher.servers.fork and not watchdog.needs_new_python(order) else found
 
     def both_ends(self, run_folder: RunFolder, outcome: watchdog.Outcome, span: tuple[int, int]) -> RunEnd:
         """The end of a timed run whose start was to go on to traced steps. From when all ranks have written what was
@@ -130,21 +139,23 @@ class Attempt:
 
     def ranks(self, run_folder: RunFolder, order: Order) -> watchdog.Outcome:
         """The ranks of a run, started again a few times where the start failed for reasons that pass."""
+        launcher = self.launcher
+        servers, stopped = launcher.servers, launcher.stopped
         for pause in (*RETRY_S, None):
             shutil.rmtree(run_folder.path, ignore_errors=True)
             run_folder.path.mkdir(parents=True)
-            forks = self.servers.fork
+            forks = servers.fork
             try:
-                limits = bound_by_allocation(self.limits)
+                limits = bound_by_allocation(launcher.limits)
                 if limits.timeout_s <= 0:  # Slurm is ending the job, and has not come to this process yet
                     return watchdog.Outcome("interrupted", "the job was stopped from outside")
-                with tenants.beside(run_folder, order, limits, self.stopped) as variables:
-                    outcome = watchdog.Ranks(run_folder, order, limits, variables, self.servers).watch(self.stopped)
+                with tenants.beside(run_folder, order, limits, stopped) as variables:
+                    outcome = watchdog.Ranks(run_folder, order, limits, variables, servers).watch(stopped)
             except tenants.TenantError as error:
                 return error.outcome
             except OSError as error:
                 return watchdog.Outcome("launch_failed", str(error))
-            if forks and not self.servers.fork and not self.stopped():
+            if forks and not servers.fork and not stopped():
                 continue  # as new Pythons
             if pause is None or not is_passing(outcome, run_folder):
                 break

@@ -21,38 +21,44 @@ from jobs.record.phases import Phase
 from jobs.record.point_folder import count_attempts
 from jobs.slurm import allocation
 
-_before: list[Phase] = []
-"""What this process did since its last point ended, or at all, before the next one begins."""
 
+class Held:
+    """The time of a launcher's process. `before`: what it did since its last point ended, or at all."""
 
-def arrive() -> None:
-    """A launcher's process has started: its first point counts from there, and in a Slurm job from its allocation."""
-    began_ns = int(psutil.Process().create_time() * 1e9)
-    times = allocation.times_ns() if allocation.inside() else {}
-    marks = [("queue", times.get("SubmitTime")), ("job_start", times.get("StartTime")), ("launch", began_ns)]
-    for name, start_ns in marks:
-        if start_ns is not None:
-            phases.append(_before, Phase(phase=name, start_ns=start_ns))
+    def __init__(self) -> None:
+        self.before: list[Phase] = []
 
+    @classmethod
+    def arrived(cls) -> Held:
+        """Of this process, which has just started: its first point counts from there, and in a Slurm job from its
+        allocation."""
+        held = cls()
+        began_ns = int(psutil.Process().create_time() * 1e9)
+        times = allocation.times_ns() if allocation.inside() else {}
+        marks = [("queue", times.get("SubmitTime")), ("job_start", times.get("StartTime")), ("launch", began_ns)]
+        for name, start_ns in marks:
+            if start_ns is not None:
+                phases.append(held.before, Phase(phase=name, start_ns=start_ns))
+        return held
 
-def begin(folder: Path) -> tuple[int, list[Phase]]:
-    """Number this attempt at a point and note it, before anything else happens; its number, and its phases so far."""
-    started = Start(
-        attempt=count_attempts(folder) + 1,
-        started_at=utc_now(),
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        earlier_sign_ns=phases.last_sign_ns(folder),
-    )
-    with (folder / "attempts.jsonl").open("a") as sink:
-        sink.write(json_line(started))
-    found = list(_before) or [Phase(phase="launch", start_ns=time.time_ns())]
-    _before.clear()
-    return started.attempt, found
+    def begin(self, folder: Path) -> tuple[int, list[Phase]]:
+        """Number this attempt at a point and note it, before anything else happens; its number, and its phases so
+        far."""
+        started = Start(
+            attempt=count_attempts(folder) + 1,
+            started_at=utc_now(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            earlier_sign_ns=phases.last_sign_ns(folder),
+        )
+        with (folder / "attempts.jsonl").open("a") as sink:
+            sink.write(json_line(started))
+        found = self.before or [Phase(phase="launch", start_ns=time.time_ns())]
+        self.before = []
+        return started.attempt, found
 
-
-def conclude(found: list[Phase]) -> list[Phase]:
-    """Close the phases of a point; the next one of this process counts from here."""
-    phases.append(found, Phase(phase=phases.END, start_ns=time.time_ns()))
-    _before[:] = [Phase(phase="launch", start_ns=found[-1].start_ns)]
-    return found
+    def conclude(self, found: list[Phase]) -> list[Phase]:
+        """Close the phases of a point; the next one of this process counts from here."""
+        phases.append(found, Phase(phase=phases.END, start_ns=time.time_ns()))
+        self.before = [Phase(phase="launch", start_ns=found[-1].start_ns)]
+        return found

@@ -18,15 +18,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from jobs.host import facts, gpus
-from jobs.launch import batch_search, control, held, watchdog
-from jobs.launch.attempt import SKIPPED, Attempt, RunEnd, clear, has_no_time
+from jobs.launch import batch_search, control, watchdog
+from jobs.launch.attempt import SKIPPED, Attempt, Launcher, RunEnd, clear, has_no_time
+from jobs.launch.held import Held
 from jobs.launch.starts import Servers
 from jobs.launch.tracer_choice import Choice, choose_tracer
 from jobs.point import plan
@@ -50,7 +51,6 @@ from jobs.record.record import (
 )
 from jobs.slurm import allocation
 from jobs.sweep import code
-from jobs.sweep.alert import Alert
 from jobs.sweep.order import TracerName
 from jobs.sweep.rounds import PointList
 
@@ -158,22 +158,15 @@ def run_all(attempt: Attempt) -> Measurement:
     return Measurement(ends, choice, found)
 
 
-def launch(
-    folder: Path,
-    job: Job,
-    limits: watchdog.Limits,
-    stopped: Callable[[], bool],
-    servers: Servers,
-    alert: Alert | None = None,
-) -> Record:
+def launch(folder: Path, job: Job, launcher: Launcher) -> Record:
     """Run the point and return its record."""
     point, started_at, begin = job.point(), utc_now(), time.monotonic()
-    number, phases = held.begin(folder)
+    number, phases = launcher.held.begin(folder)
     clear(folder)
     write_json(folder / "point.json", job)
     if point.device != "cpu":  # torch, which the record asks; imported while the ranks run, it holds nobody up
         threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
-    measured = run_all(Attempt(folder, number, point, limits, stopped, servers, alert or Alert(), phases=phases))
+    measured = run_all(Attempt(folder, number, point, launcher, phases))
     append(phases, Phase(phase="record", start_ns=time.time_ns()))
     cuda, (available, nvml_why) = uses_cuda(point), gpus.probe()
     choice, runs = measured.choice, Runs(**{name: end.run for name, end in measured.ends.items()})
@@ -203,7 +196,7 @@ def launch(
         hosts=hosts(RunFolder(folder / "timed")),
         software=facts.software(choice.version, cuda),
         slurm=facts.slurm(),
-        phases=held.conclude(phases),
+        phases=launcher.held.conclude(phases),
     )
 
 
@@ -213,12 +206,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sweep", type=Path, required=True, help="sweep.json, which holds the points of these folders")
     parser.add_argument("--stall-s", type=float, default=300.0)
     parser.add_argument("--timeout-s", type=float, default=3600.0)
-    parser.add_argument(
-        "--fork",
-        action=argparse.BooleanOptionalAction,
-        help="whether ranks are forked from a process that lasts from point to point; else each is a new Python, as "
-        "those of a single point are without this option",
-    )
     return parser.parse_args()
 
 
@@ -227,7 +214,7 @@ def main() -> int:
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda n, _: signals.append(n))
-    held.arrive()
+    held = Held.arrived()
     try:
         listed = load_json(args.sweep, PointList)
         block = [(folder, listed.job(folder.name)) for folder in args.folders]
@@ -236,8 +223,8 @@ def main() -> int:
         return 2
     limits = watchdog.Limits(args.stall_s, args.timeout_s)
     try:
-        with Servers(fork=len(block) > 1 if args.fork is None else args.fork) as servers:
-            return measure_block(block, limits, lambda: bool(signals), servers, listed.alert)
+        with Servers(fork=len(block) > 1) as servers:
+            return measure_block(block, Launcher(limits, lambda: bool(signals), servers, listed.alert, held))
     except OSError as error:
         if not is_disk_full(error):
             raise
@@ -245,21 +232,15 @@ def main() -> int:
         return 1
 
 
-def measure_block(
-    block: Sequence[tuple[Path, Job]],
-    limits: watchdog.Limits,
-    stopped: Callable[[], bool],
-    servers: Servers,
-    alert: Alert | None,
-) -> int:
+def measure_block(block: Sequence[tuple[Path, Job]], launcher: Launcher) -> int:
     """Measure points one after the other and write their records, the first one's last. Returns the exit status. What a
     Slurm job has no time left for gets no record, and so is run by another job."""
     records: list[Record] = []
     for folder, job in block:
-        if records and has_no_time(limits) and measured_record(folder) is None:
+        if records and has_no_time(launcher.limits) and measured_record(folder) is None:
             print(f"{folder.name} and what follows it are not run: the time of this job is over", flush=True)
             break
-        record = measure(folder, job, limits, stopped, servers, alert)
+        record = measure(folder, job, launcher)
         print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip(), flush=True)
         if record.status == "cancelled":
             return 130
@@ -269,14 +250,7 @@ def measure_block(
     return 0
 
 
-def measure(
-    folder: Path,
-    job: Job,
-    limits: watchdog.Limits,
-    stopped: Callable[[], bool],
-    servers: Servers,
-    alert: Alert | None,
-) -> Record:
+def measure(folder: Path, job: Job, launcher: Launcher) -> Record:
     """The point's record, measured now unless it is already."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
@@ -284,7 +258,7 @@ def measure(
         fcntl.flock(lock, fcntl.LOCK_EX)
         record = measured_record(folder)
         if record is None:
-            record = launch(folder, job, limits, stopped, servers, alert)
+            record = launch(folder, job, launcher)
             if record.status == "ok":
                 write_record(folder / MEASURED, record)
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)

@@ -24,7 +24,7 @@ from jobs.slurm import allocation
 
 POLL_S = 0.05
 END_S = 20.0
-"""For a server whose ranks have been killed."""
+"""For servers whose ranks have ended, or been killed."""
 OF_ONE_START = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 """Variables that nothing reads before a rank joins the others; all else a library may read when it is loaded."""
 
@@ -71,16 +71,19 @@ class Forked:
         self.servers, self.run_folder, self.nodes = servers, run_folder, nodes
 
     def alive(self) -> bool:
-        heard = self.servers.listen(self.run_folder)
-        return heard < self.nodes and self.servers.running()
+        self.servers.listen(self.run_folder)
+        return self.servers.ended < self.nodes and self.servers.running()
 
     def send(self, number: int) -> None:
         self.servers.ask(Request(signal=number))
 
     def wait(self) -> None:
-        while self.alive():
+        """Until all have ended; where a node's server does not say so in time, or is gone, until all servers have."""
+        deadline = time.monotonic() + END_S
+        while self.alive() and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        self.servers.listen(self.run_folder)
+        if self.alive():
+            self.servers.close()
 
 
 class Servers:
@@ -122,7 +125,7 @@ class Servers:
         )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
-        self.given, self.told, self.is_ready = (point.nodes, environment), 0, False
+        self.given, self.told, self.said, self.is_ready = (point.nodes, environment), 0, b"", False
 
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
@@ -134,21 +137,22 @@ class Servers:
             self.process.stdin.write(msgspec.json.encode(request) + b"\n")
             self.process.stdin.flush()
 
-    def listen(self, run_folder: RunFolder) -> int:
-        """On how many nodes all ranks of the start have ended. What servers and srun print goes to the run's log."""
-        assert self.process is not None and self.process.stdout is not None
+    def listen(self, run_folder: RunFolder) -> None:
+        """Take in on how many nodes all ranks of the start have ended. What servers and srun print goes to the run's
+        log."""
+        if self.process is None or self.process.stdout is None:  # closed: all of it is taken in
+            return
         over = not self.running()
-        said = self.process.stdout.read() or b""
-        self.is_ready = self.is_ready or b"ready" in said
+        *lines, self.said = (self.said + (self.process.stdout.read() or b"")).split(b"\n")
+        self.is_ready = self.is_ready or b"ready" in lines
         self.fork = self.fork and (self.is_ready or not over)
-        self.ended += said.count(b"ended ")
+        self.ended += sum(line.startswith(b"ended ") for line in lines)
         size = os.fstat(self.log.fileno()).st_size
         if size > self.told:
             text = os.pread(self.log.fileno(), size - self.told, self.told)
             self.told = size
             with run_folder.log.open("ab") as sink:
                 sink.write(text)
-        return self.ended
 
     def close(self) -> None:
         """End the servers, and what ranks of theirs still run."""

@@ -2,10 +2,10 @@
 
     python -m jobs.rank.server
 
-It has no GPU and no threads; each rank is a process of its own, with its own CUDA. Of its standard input, which srun
-hands to the servers of all nodes alike, every line is a Request. On its standard output it says `ready`, and `ended
-NODE`, when all ranks of a start on this node have ended. With the end of its input, or on SIGTERM, it ends, once its
-ranks have. It ends without `ready` where no rank can be forked from it.
+It has no GPU and no threads; each rank is a separate process, which begins CUDA itself. Every line of its standard
+input, which srun hands to the servers of all nodes alike, is a Request. On its standard output it says `ready`, and
+`ended NODE` when all ranks of a start on this node have ended. With the end of its input, or on SIGTERM, it ends, once
+its ranks have. It ends without `ready` where no rank can be forked from it.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Server:
             from jobs.rank import supervisor
 
             os.close(self.answers)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the server's has the requests
             os.environ.update(given)
             sys.argv = ["jobs.rank.supervisor", request.folder]
             return supervisor.main()

@@ -96,7 +96,7 @@ def peak_rss_bytes() -> int:
 
 
 def count_flops(point: Point, heart: Heartbeat) -> Flops:
-    """Those of one optimizer step, counted once a configuration; a phase of its own."""
+    """Those of one optimizer step, counted once a configuration, as a separate phase."""
     from jobs.rank import flops_cache
 
     heart.enter("flops")

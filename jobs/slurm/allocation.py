@@ -69,7 +69,7 @@ def python() -> list[str]:
 
 
 def srun(point: Point, command: list[str], tasks: int) -> list[str]:
-    """srun of so many tasks on each of a point's nodes. Every number is given: what srun takes from the environment
+    """srun of `tasks` tasks on each of a point's nodes. Every number is given: what srun takes from the environment
     differs between versions."""
     shape = [f"--nodes={point.nodes}", f"--ntasks={point.nodes * tasks}", f"--ntasks-per-node={tasks}"]
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from jobs.record.json_files import load_json, read_json, write_json
 from jobs.record.launch_files import Job
@@ -32,7 +32,7 @@ class PointList(Struct, frozen=True, kw_only=True):
     """sweep.json, or the file of a round: points to measure. `precision`: of sweep.json alone."""
 
     name: str
-    alert: Alert | None = None
+    alert: Alert = field(default_factory=Alert)
     points: list[Job]
     precision: Precision | None = None
 

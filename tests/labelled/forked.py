@@ -13,11 +13,11 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.rank import script
+from jobs.rank.server import holds_gpu
 from jobs.record.folder import RunFolder
 from jobs.sweep.order import Order
 from tests.labelled.scripts import ScriptRun
@@ -60,15 +60,6 @@ def load() -> None:
             continue
         with suppress(ImportError):
             importlib.import_module(name)
-
-
-def holds_gpu() -> bool:
-    """Whether CUDA has begun in this process: it alone opens this device."""
-    found = set()
-    for path in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # one of them is that of this listing
-            found.add(path.readlink().name)
-    return "nvidia-uvm" in found
 
 
 def begin(run: ScriptRun, side: str, number: int, gpus: list[int], args: argparse.Namespace) -> Start:

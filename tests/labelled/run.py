@@ -32,7 +32,7 @@ from msgspec import structs
 
 from jobs.host.facts import ROOT
 from jobs.launch import launch, watchdog
-from jobs.launch.attempt import SKIPPED, Attempt, RunEnd
+from jobs.launch.attempt import SKIPPED, Attempt, Launcher, RunEnd
 from jobs.launch.starts import Servers
 from jobs.launch.tracer_choice import choose_tracer
 from jobs.point import plan
@@ -104,7 +104,8 @@ def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: f
             return export(*args, **options)
 
         nsys.export = after_the_turn
-        record = launch.launch(folder, point, watchdog.Limits(limit_s, limit_s), lambda: False, Servers(fork=False))
+        launcher = Launcher(watchdog.Limits(limit_s, limit_s), lambda: False, Servers(fork=False))
+        record = launch.launch(folder, point, launcher)
     failed = [run for _, run in record.runs.named() if run.status == "failed"]
     first, status = (failed[0], "failed") if failed else (RankRun(), "ok")
     record = structs.replace(record, status=status, reason=first.reason, message=first.message)

@@ -73,8 +73,7 @@ class Image:
         needs=[except_for("loader", "device")],
     )
     epochs: int | None = setting(
-        "Train on after the timed window for so many epochs, and evaluate each on images held back (one in six); 0: "
-        "timing only.",
+        "Epochs of training after the timed window, each evaluated on images held back (one in six); 0: timing only.",
         0,
         only="image",
         minimum=0,

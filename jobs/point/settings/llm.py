@@ -68,7 +68,7 @@ class Llm:
         "Recompute each layer's activations in the backward pass.", False, only="llm"
     )
     checkpoint_every: int | None = setting(
-        "Recompute only every so many-th layer's activations.",
+        "Recompute the activations of every n-th layer only.",
         1,
         only="llm",
         minimum=1,

@@ -50,8 +50,8 @@ class Measuring:
         "Rate at which the GPUs are sampled, Hz; 0: not at all.", 10, minimum=0, maximum=50, needs=[ON_GPU]
     )
     cost_pairs: int = setting(
-        "Control of what the measuring costs: so many pairs of starts, without and with the tracer, after the two "
-        "looks; 0: none.",
+        "Pairs of starts, without and with the tracer, that measure what measuring costs, after the timed and the "
+        "traced run; 0: none.",
         0,
         minimum=0,
     )

@@ -40,8 +40,8 @@ class Parallel:
         "Steps between two averages of local_sgd.", 8, minimum=1, needs=[only("strategy", "local_sgd")]
     )
     replicas: int = setting(
-        "Copies of the sharded or split model: fsdp2 shards over ranks / replicas of them (HSDP); tp and pp split over "
-        "so many, and the copies are data parallel.",
+        "Copies of the sharded or split model, which train data parallel: fsdp2 shards each over ranks / replicas "
+        "ranks (HSDP); tp and pp split each over as many.",
         1,
         minimum=1,
         needs=[only("strategy", "fsdp2", "tp", "pp")],

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jobs.launch import held
+from jobs.launch.held import Held
 from jobs.point.point import complete
 from jobs.record.json_files import read_json
 from jobs.record.lost import Loss
@@ -88,7 +88,7 @@ LOSS = Loss("host_out_of_memory", "Slurm ended the job as OUT_OF_MEMORY")
 
 def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
     write_record(block[0] / MEASURED, Record(point_id=A.id, status="ok"))
-    held.begin(block[1])
+    Held().begin(block[1])
     (block[1] / "timed.1").mkdir()
     (block[1] / "timed.1/rank0.heartbeat").write_text("model\n")
     assert point_job.write_loss(Job(*block), LOSS, 1, "77_1")

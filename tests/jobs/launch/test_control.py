@@ -8,7 +8,7 @@ import pytest
 
 from analysis.metrics.points import cost
 from jobs.launch import control, launch, watchdog
-from jobs.launch.attempt import Attempt, RunEnd
+from jobs.launch.attempt import Attempt, Launcher, RunEnd
 from jobs.launch.starts import Servers
 from jobs.point import plan
 from jobs.point.plan import Block
@@ -35,7 +35,7 @@ def measure(tmp_path, point):
     folder.mkdir(parents=True, exist_ok=True)
     job = Job(sweep="t", point_id=point.id, settings=point.settings())
     with Servers() as servers:
-        return launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False, servers), folder
+        return launch.launch(folder, job, Launcher(watchdog.Limits(120, 300), lambda: False, servers)), folder
 
 
 def lines(path):

@@ -5,7 +5,7 @@ import pytest
 
 from analysis.ingest import point_tables
 from jobs.launch import launch, watchdog
-from jobs.launch.attempt import ENDED_BEFORE, Attempt
+from jobs.launch.attempt import ENDED_BEFORE, Attempt, Launcher
 from jobs.launch.starts import Servers
 from jobs.point.point import complete
 from jobs.record.folder import RunFolder
@@ -26,7 +26,7 @@ def measure(tmp_path, point):
     folder = tmp_path / "points" / point.id
     folder.mkdir(parents=True)
     job = Job(sweep="t", point_id=point.id, settings=point.settings())
-    record = launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False, Servers(fork=False))
+    record = launch.launch(folder, job, Launcher(watchdog.Limits(120, 300), lambda: False, Servers(fork=False)))
     write_record(folder / "record.json", record)
     return record, folder
 

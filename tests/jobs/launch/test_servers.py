@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
 
-from jobs.launch import watchdog
+from jobs.launch import starts, watchdog
 from jobs.launch.starts import Servers
 from jobs.point import plan
 from jobs.point.point import complete
@@ -135,3 +136,35 @@ def test_a_launcher_that_is_killed_leaves_no_process(tmp_path):
         for _ in range(200):
             os.kill(pid, 0)
             time.sleep(0.05)
+
+
+@pytest.fixture
+def servers():
+    """Servers on two nodes, as far as a launcher sees them: a process that says what it is told."""
+    with Servers() as found, tempfile.TemporaryFile() as log:
+        found.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        os.set_blocking(found.process.stdout.fileno(), False)
+        found.log, found.told, found.said, found.is_ready = log, 0, b"", False
+        yield found
+
+
+def said(servers, text, folder):
+    servers.process.stdin.write(text)
+    servers.process.stdin.flush()
+    time.sleep(0.1)
+    servers.listen(RunFolder(folder))
+    return servers.is_ready, servers.ended
+
+
+def test_a_line_that_comes_in_pieces_counts_once_it_is_whole(tmp_path, servers):
+    assert said(servers, b"read", tmp_path) == (False, 0)
+    assert said(servers, b"y\nready\nen", tmp_path) == (True, 0)
+    assert said(servers, b"ded 0\nended 1", tmp_path) == (True, 1)
+    assert said(servers, b"\n", tmp_path) == (True, 2)
+
+
+def test_a_node_that_says_nothing_does_not_hold_up_the_launcher(tmp_path, servers, monkeypatch):
+    monkeypatch.setattr(starts, "END_S", 0.3)
+    assert said(servers, b"ready\nended 0\n", tmp_path) == (True, 1)
+    starts.Forked(servers, RunFolder(tmp_path), nodes=2).wait()
+    assert servers.process is None

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from jobs.launch import batch_search, tenants, watchdog
-from jobs.launch.attempt import Attempt, RunEnd
+from jobs.launch.attempt import Attempt, Launcher, RunEnd
 from jobs.launch.starts import Servers
 from jobs.point.point import complete
 from jobs.rank import worker
@@ -151,7 +151,7 @@ def searching(tmp_path, monkeypatch, outcome_of):
 
     monkeypatch.setattr(Attempt, "run", run)
     limits = watchdog.Limits(9, 9)
-    return batch_search.search(Attempt(tmp_path, 1, complete(settings), limits, lambda: False, Servers()))
+    return batch_search.search(Attempt(tmp_path, 1, complete(settings), Launcher(limits, lambda: False, Servers())))
 
 
 @pytest.mark.parametrize("end", [("gpu_out_of_memory", "rank 0: no"), ("rank_exception", f"rank 0: {TOO_FEW}")])

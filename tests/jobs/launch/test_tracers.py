@@ -13,7 +13,7 @@ import time
 import pytest
 
 from jobs.launch import launch, watchdog
-from jobs.launch.attempt import Attempt, RunEnd
+from jobs.launch.attempt import Attempt, Launcher, RunEnd
 from jobs.launch.starts import Servers
 from jobs.launch.tracer_choice import Choice
 from jobs.record.folder import RunFolder
@@ -29,7 +29,7 @@ def measure(tmp_path, point):
     folder.mkdir(parents=True)
     job = Job(sweep="t", point_id=point.id, settings=point.settings())
     with Servers() as servers:
-        return launch.launch(folder, job, watchdog.Limits(120, 300), lambda: False, servers), folder
+        return launch.launch(folder, job, Launcher(watchdog.Limits(120, 300), lambda: False, servers)), folder
 
 
 def test_ranks_are_told_that_gpu_metrics_cannot_be_had(tmp_path, monkeypatch):
@@ -105,8 +105,9 @@ def timed_before(monkeypatch, without_report):
         if kind == "timed":
             shutil.copytree(measured / "timed", self.folder / "timed")
             return RunEnd(record.runs.timed)
-        limits = watchdog.Limits(4, 60) if tracer == "nsys" else self.limits
-        return run(dataclasses.replace(self, limits=limits), kind, tracer, blocks, **more)
+        limits = watchdog.Limits(4, 60) if tracer == "nsys" else self.launcher.limits
+        launcher = dataclasses.replace(self.launcher, limits=limits)
+        return run(dataclasses.replace(self, launcher=launcher), kind, tracer, blocks, **more)
 
     monkeypatch.setattr(Attempt, "run", shorter)
 
@@ -138,7 +139,7 @@ def test_a_look_that_was_stopped_under_nsys_is_not_taken_up_by_kineto(tmp_path, 
         return RunEnd(Run(status="failed", reason="interrupted", message="asked to stop"))
 
     monkeypatch.setattr(Attempt, "run", stopped)
-    attempt = Attempt(tmp_path, 1, nano(), watchdog.Limits(1, 1), lambda: True, Servers())
+    attempt = Attempt(tmp_path, 1, nano(), Launcher(watchdog.Limits(1, 1), lambda: True, Servers()))
     launch.run_traced(attempt, Choice("nsys", "a stand-in"))
     assert ran == [("traced", "nsys")]
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch._dynamo import callback
 
-from jobs.launch import held
+from jobs.launch.held import Held
 from jobs.record import phases
 from jobs.record.folder import RunFolder
 from jobs.record.heartbeat import Heartbeat
 from jobs.record.json_files import read_lines
 from jobs.record.phases import Phase, RankPhase
+from jobs.slurm import allocation
 
 S = 10**9
 
@@ -82,7 +83,7 @@ def test_a_compilation_interrupts_the_phase_in_which_it_happens(tmp_path):
 
 
 def test_of_a_lost_attempt_the_last_sign_of_life_is_known(tmp_path):
-    assert held.begin(tmp_path)[0] == 1
+    assert Held().begin(tmp_path)[0] == 1
     assert phases.last_attempt(tmp_path) == []  # it left nothing
     (tmp_path / "timed.1").mkdir()
     sign = tmp_path / "timed.1/rank0.heartbeat"
@@ -91,16 +92,15 @@ def test_of_a_lost_attempt_the_last_sign_of_life_is_known(tmp_path):
     os.utime(sign, ns=(later, later))
     assert [phase.phase for phase in phases.last_attempt(tmp_path)] == ["lost", "end"]
     assert phases.last_attempt(tmp_path)[-1].start_ns == later
-    assert held.begin(tmp_path)[0] == 2
+    assert Held().begin(tmp_path)[0] == 2
     assert [start.earlier_sign_ns for start in phases.starts_of(tmp_path)] == [None, later]
 
 
 def test_a_later_point_of_a_process_counts_from_the_end_of_the_one_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(held, "_before", [])
-    monkeypatch.setattr(held.allocation, "inside", lambda: True)
+    monkeypatch.setattr(allocation, "inside", lambda: True)
     times = {"SubmitTime": 5 * S, "StartTime": 65 * S}
-    monkeypatch.setattr(held.allocation, "times_ns", lambda: times)
-    held.arrive()
+    monkeypatch.setattr(allocation, "times_ns", lambda: times)
+    held = Held.arrived()
     _, first = held.begin(tmp_path)
     assert seconds(first)[:2] == [("queue", 5), ("job_start", 65)] and first[2].phase == "launch"
     end = held.conclude(first)[-1]

@@ -9,7 +9,7 @@ from msgspec import to_builtins
 from analysis.tables import failures
 from jobs.host.facts import ROOT
 from jobs.launch import launch, watchdog
-from jobs.launch.attempt import Attempt, RunEnd
+from jobs.launch.attempt import Attempt, Launcher, RunEnd
 from jobs.launch.starts import Servers
 from jobs.record import lost
 from jobs.record.failures import REASONS
@@ -60,7 +60,7 @@ def launched(folder, monkeypatch, **settings):
     failed = RunEnd(Run(status="failed", reason="stalled", message="nothing moved"), Failure(run="timed", rank=1))
     monkeypatch.setattr(Attempt, "run", lambda *_, **__: failed)
     job = Job(sweep="s", point_id="p", settings=JOB.settings | settings)
-    return launch.launch(folder, job, watchdog.Limits(1, 1), lambda: False, Servers())
+    return launch.launch(folder, job, Launcher(watchdog.Limits(1, 1), lambda: False, Servers()))
 
 
 def test_a_lost_point_has_the_keys_of_a_launched_one(tmp_path, monkeypatch):
