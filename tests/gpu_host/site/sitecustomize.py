@@ -1,0 +1,16 @@
+"""Found by Python at its start, where tests/gpu_host/equivalence.py put this folder on the path. For rank processes and
+the server that they are forked from: new ranks wait for their turn, and all measure how fast their core is."""
+
+import os
+import sys
+
+module = sys.orig_argv[2] if sys.orig_argv[1:2] == ["-m"] else ""
+if module in ("jobs.rank.worker", "jobs.rank.server"):
+    from pathlib import Path
+
+    from tests.gpu_host import core_speed
+    from tests.labelled import ahead
+
+    core_speed.install()
+    if module == "jobs.rank.worker" and ahead.GO_VARIABLE in os.environ:
+        ahead.wait(Path(sys.orig_argv[3]))
