@@ -30,6 +30,7 @@ from msgspec import Struct
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
+from jobs.point.llama import SHAPES
 from jobs.point.point import Point
 from jobs.record.launch_files import Flops
 from jobs.workloads import make as workloads
@@ -95,11 +96,29 @@ def disable_recomputing(point: Point) -> Point:
 
 
 def passes(point: Point) -> tuple[Counter[str], Counter[str]]:
-    """FLOPs by operator of the forward and of the backward pass of one micro-batch, as this point runs them."""
+    """FLOPs by operator of the forward and of the backward pass of one micro-batch, as this point runs them. Layers of
+    a Llama are alike, but for the first, whose input may need no gradient: two are counted, not 32, which takes
+    seconds. Where only every n-th recomputes, n and twice as many."""
+    if point.workload != "llm":
+        return passes_of(point)
+    layers, alike = SHAPES[point.model].num_hidden_layers, point.checkpoint_every or 1
+    if layers % alike or layers <= 2 * alike:
+        return passes_of(point, layers)
+    few, more = passes_of(point, alike), passes_of(point, 2 * alike)
+    found = [_extended(one, two, layers // alike - 1) for one, two in zip(few, more, strict=True)]
+    return found[0], found[1]
+
+
+def _extended(few: Counter[str], more: Counter[str], times: int) -> Counter[str]:
+    return Counter({name: few[name] + times * (more[name] - few[name]) for name in more})
+
+
+def passes_of(point: Point, *layers: int) -> tuple[Counter[str], Counter[str]]:
+    """The same of a model built and run. `layers`: of a Llama, how many of them."""
     work = workloads.module(point)
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")
-        model, batch = work.build_model(point)[0], work.blank(point)
+        model, batch = work.build_model(point, *layers)[0], work.blank(point)
         return count_passes(lambda: work.loss(model, batch))
 
 

@@ -35,7 +35,7 @@ from jobs.record.folder import RunFolder
 from jobs.record.json_files import read_json, read_lines
 from jobs.record.launch_files import RankResult, StepLine
 from jobs.sweep.order import Order
-from tests.gpu_host.core_speed import FILE
+from tests.gpu_host.core_speed import CORE_VARIABLE, FILE
 from tests.labelled.ahead import GO_VARIABLE
 
 SITE = Path(__file__).parent / "site"
@@ -50,11 +50,13 @@ CASES: dict[str, dict[str, Any]] = {
                   "layout": "nhwc", "loader": "device", "loader_workers": 0, "pin_memory": False, "timed_steps": 20},
     "loader-bound": {"workload": "image", "model": "mobilenet_v2", "image_size": 300, "micro_batch": 32,
                      "precision": "bf16", "loader_workers": 1, "across_epochs": True, "timed_steps": 20},
-    "compiled": _LLAMA | {"seq_len": 1024, "micro_batch": 8, "compile": "default", "timed_steps": 25},
+    "compiled": {"workload": "image", "model": "vit_s", "image_size": 224, "micro_batch": 256, "precision": "bf16",
+                 "loader": "device", "loader_workers": 0, "pin_memory": False, "compile": "default", "timed_steps": 20},
 }  # fmt: skip
 ON_CPU = {
     "llama-160m": {"model": "llama-nano", "seq_len": 32, "micro_batch": 2, "precision": "fp32",
                    "optimizer_kernels": "default"},
+    "vit_s": {"image_size": 32, "micro_batch": 4, "precision": "fp32", "loader": "torch"},
     "resnet50": {"model": "mobilenet_v2", "image_size": 32, "micro_batch": 4, "precision": "fp32", "loader": "torch"},
     "mobilenet_v2": {"image_size": 32, "micro_batch": 4, "precision": "fp32"},
 }  # fmt: skip
@@ -156,12 +158,23 @@ def measure(out: Path, device: str, seconds: float) -> None:
     processes = []
     for gpu in range(gpus):
         own = cores[gpu * share : (gpu + 1) * share]
+        core = own[-1]
+        if len(own) > 2:
+            own = [other for other in own if other not in siblings(core)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": str(gpu)}
+        environment[CORE_VARIABLE] = str(core)
         command = ["taskset", "-c", ",".join(map(str, own)), sys.executable, "-m", "tests.gpu_host.equivalence", "on"]
         command += [str(gpu), str(out), device, str(seconds)]
         processes.append(subprocess.Popen(command, env=environment))
     for process in processes:
         process.wait()
+
+
+def siblings(core: int) -> set[int]:
+    """The CPUs that share a core with this one, and itself."""
+    text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+    ends = [part.split("-") for part in text.strip().split(",")]
+    return {cpu for first, *last in ends for cpu in range(int(first), int((last or [first])[0]) + 1)}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:

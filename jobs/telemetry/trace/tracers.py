@@ -80,9 +80,8 @@ class KinetoTracer(NoTracer):
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         deep = self.deep
-        self.profiler = profile(
-            activities=activities, acc_events=True, profile_memory=deep, with_stack=deep, record_shapes=deep
-        )
+        # Not acc_events: an object of Python for each event would take most of a minute, with the GPU held.
+        self.profiler = profile(activities=activities, profile_memory=deep, with_stack=deep, record_shapes=deep)
         self.profiler.start()
         self.capturing = True
 

@@ -27,14 +27,17 @@ QAT_GROUP = 256
 INT4: Any = torch.int4  # type: ignore[attr-defined]  # not in torch's stubs
 
 
-def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, ...]]:
-    """The model and its decoder layers; a frozen reference model's come after the model's own."""
+def build_model(
+    point: Point, layers_of_model: int | None = None
+) -> tuple[torch.nn.Module, tuple[torch.nn.Module, ...]]:
+    """The model and its decoder layers; a frozen reference model's come after the model's own. `layers_of_model`: fewer
+    than it has."""
     from jobs.workloads.llm.model import Llama
 
     device = torch.get_default_device()
     method, chunks = str(point.method), point.loss_chunks or 0
     assert point.dpo_beta is not None
-    config = configuration(point)
+    config = configuration(point, layers_of_model)
     with torch.device("meta"):
         if method.startswith("dpo"):
             from jobs.workloads.llm.preference import PreferenceLlama

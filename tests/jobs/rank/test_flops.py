@@ -132,3 +132,13 @@ def test_what_cannot_be_counted_has_a_reason(monkeypatch):
 
     monkeypatch.setattr(llm, "loss", break_)
     assert flops.count(complete(NANO)) == Flops(reason="ValueError: no such shape")
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "dpo", "dpo_lora"])
+@pytest.mark.parametrize(
+    "recomputing",
+    [{}, {"activation_checkpointing": True}, {"activation_checkpointing": True, "checkpoint_every": 3}],
+)
+def test_two_layers_tell_of_all(method, recomputing):
+    point = complete(NANO | {"model": "llama-160m", "method": method} | recomputing)
+    assert flops.passes(point) == flops.passes_of(point, 12)
