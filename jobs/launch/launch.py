@@ -2,7 +2,7 @@
 
     python -m jobs.launch.launch results/demo/points/<id> ... --sweep results/demo/sweep.json [--stall-s 300]
 
-Several points are those of a block (jobs/sweep/design.py): one after the other, and the record of the first one last,
+Several points are those of a block or batch (jobs/sweep): one after the other, and the record of the first one last,
 so that it stands for all. Ends with 0 when a record was written, whatever the record says: a failed point is a result,
 and the sweep goes on. Ends with 130 and without a record where somebody stopped it.
 """
@@ -233,30 +233,36 @@ def main() -> int:
 
 
 def measure_block(block: Sequence[tuple[Path, Job]], launcher: Launcher) -> int:
-    """Measure points one after the other and write their records, the first one's last. Returns the exit status. What a
-    Slurm job has no time left for gets no record, and so is run by another job."""
-    records: list[Record] = []
+    """Measure points one after the other, and write the record of each as it ends, but the first one's last, which
+    stands for all. Returns the exit status. What a Slurm job has no time left for gets no record, and so is run by
+    another job."""
+    first: Record | None = None
     for folder, job in block:
-        if records and has_no_time(launcher.limits) and measured_record(folder) is None:
+        if first is not None and has_no_time(launcher.limits) and measured_record(folder) is None:
             print(f"{folder.name} and what follows it are not run: the time of this job is over", flush=True)
             break
-        record = measure(folder, job, launcher)
+        record = measure(folder, job, launcher, leads=first is None)
         print(f"{folder.name} {record.status} {record.reason or ''} {record.message or ''}".strip(), flush=True)
         if record.status == "cancelled":
             return 130
-        records.append(record)
-    for (folder, _), record in reversed([*zip(block, records, strict=False)]):
-        publish(folder, record)
+        if first is not None:
+            publish(folder, record)
+        first = first or record
+    if first is not None:
+        publish(block[0][0], first)
     return 0
 
 
-def measure(folder: Path, job: Job, launcher: Launcher) -> Record:
-    """The point's record, measured now unless it is already."""
+def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Record:
+    """The point's record, measured now unless it is already. `leads`: its block; of the others a failed one stays, too,
+    which an earlier job of the block ran."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         # an orphan of a killed run may still be measuring this point: wait for it rather than disturb it
         fcntl.flock(lock, fcntl.LOCK_EX)
         record = measured_record(folder)
+        if record is None and not leads:
+            record = read_json(folder / "record.json", Record)
         if record is None:
             record = launch(folder, job, launcher)
             if record.status == "ok":

@@ -52,14 +52,14 @@ def take_back(job: Any) -> None:
 
 
 def write_loss(job: Any, loss: lost.Loss, losses: int, slurm_id: str | None) -> bool:
-    """Write the records of the points of a lost job, the leader's last; of those that it had measured, theirs. False
-    where the job is not one of points."""
+    """Write the records of the points of a lost job, the leader's last; those that it had measured, or that had failed
+    by themselves, have theirs. False where the job is not one of points."""
     leader = leader_of(job)
     if leader is None:
         return False
     for path in reversed(block_of(job, leader)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        record = measured_record(path.parent)
+        record = measured_record(path.parent) or (None if path == leader else read_json(path, Record))
         if record is None:
             own = rounds.job_of(path.parents[2], path.parent.name)
             record = lost.lost_record(own, loss, losses + 1, slurm_id)

@@ -45,11 +45,12 @@ def test_all_points_are_measured_in_order_and_what_is_measured_stays(tmp_path):
     assert records[broken.id]["started_at"] < records[A.id]["started_at"] < records[B.id]["started_at"]
     ends = {i: (record["phases"][0]["start_ns"], record["phases"][-1]["start_ns"]) for i, record in records.items()}
     assert ends[broken.id][1] == ends[A.id][0] and ends[A.id][1] == ends[B.id][0]  # no time is nobody's
-    times = [(tmp_path / "points" / p.id / "record.json").stat().st_mtime_ns for p in (B, A, broken)]
-    assert times == sorted(times)  # the first one's record stands for all
+    times = [(tmp_path / "points" / p.id / "record.json").stat().st_mtime_ns for p in (A, B, broken)]
+    assert times == sorted(times)  # each as its point ends, but the first one's, which stands for all
     (tmp_path / "points" / B.id / "record.json").unlink()
-    assert launch(tmp_path, listed, A, B).returncode == 0
-    assert json.loads((tmp_path / "points" / B.id / "record.json").read_text()) == records[B.id]
+    assert launch(tmp_path, listed, A, B, broken).returncode == 0
+    for point in (B, broken):  # a failed point is run again where it leads, and nowhere else
+        assert json.loads((tmp_path / "points" / point.id / "record.json").read_text()) == records[point.id]
 
 
 def test_a_point_that_the_sweep_does_not_have_stops_the_block_before_it_begins(tmp_path):
@@ -97,6 +98,12 @@ def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
         "failed", "host_out_of_memory", "77_1",
     )  # fmt: skip
     assert [phase.phase for phase in record(block[1]).phases] == ["lost", "end"]
+
+
+def test_a_lost_job_leaves_what_had_failed_by_itself(block):
+    write_record(block[1] / "record.json", Record(point_id=B.id, status="failed", reason="stalled"))
+    assert point_job.write_loss(Job(*block), LOSS, 1, "77_1")
+    assert [record(folder).reason for folder in block] == ["host_out_of_memory", "stalled"]
 
 
 def test_a_job_is_judged_by_the_point_of_its_block_that_is_not_ok(block):
