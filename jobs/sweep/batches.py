@@ -15,12 +15,17 @@ SLOWER = 3
 """Estimates are right to a factor of a few."""
 
 
+def forked_s(point: Point) -> float:
+    """Seconds of a point whose ranks are forked."""
+    return estimate.wall_s(point, estimate.FORKED_START_S)
+
+
 def batches(
     points: Iterable[Point],
     pairs: Sequence[Pair],
     design: Design,
     batch_min: float = 0.0,
-    seconds: Callable[[Point], float] = estimate.wall_s,
+    seconds: Callable[[Point], float] = forked_s,
 ) -> list[tuple[Point, ...]]:
     """The points of each job that runs several, in its order. Blocks, and points in none, are joined in the order in
     which they would run, where they need the same allocation and take no longer than `batch_min` minutes together; a
@@ -40,7 +45,10 @@ def batches(
     open_: dict[tuple[int, ...], int] = {}
     lengths: list[float] = []
     for unit in units:
-        length, place = sum(map(seconds, unit)), open_.get(shape(unit[0]))
+        length, place = (
+            sum(map(seconds, unit)),
+            open_.get(shape(unit[0])),
+        )
         if place is None or lengths[place] + length > 60 * batch_min:
             place = open_[shape(unit[0])] = len(made)
             made.append([])

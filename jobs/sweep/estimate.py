@@ -38,7 +38,10 @@ FLOAT8_GAIN = 1.25
 FLOOR_STEP_S = 0.020
 SCRIPT_STEP_S = 0.5
 """Of a script of which nothing is known."""
-START_S = 40.0
+START_S = 25.0
+"""Of a point that runs alone, from its job's start to its first step and after its last."""
+FORKED_START_S = 10.0
+"""Of a point in a job of several, whose ranks are forked."""
 RECORD_BYTES = 1e6
 TRACE_BYTES = 1.5e6
 POINT_FILES = 5 + 3 + 15 + 1
@@ -102,8 +105,8 @@ def has_second_start(point: Point) -> bool:
     return point.traced_steps > 0 and not plan.is_one_start(point)
 
 
-def wall_s(point: Point) -> float:
-    """Seconds of a point: the timed and traced steps, all epochs, and the control where there is one."""
+def wall_s(point: Point, start_s: float = START_S) -> float:
+    """Seconds of a point, `start_s` for each start: the timed and traced steps, all epochs, and the control where there is one."""
     step = step_s(point)
     samples = IMAGES.get(point.data, MNIST_IMAGES) * (point.epochs or 0)
     epochs = samples / (point.micro_batch * point.grad_accum * point.world_size) if samples else 0.0
@@ -117,7 +120,7 @@ def wall_s(point: Point) -> float:
             else []
         )
         runs += [sum(b.steps for b in blocks) for blocks in plans] * point.cost_pairs
-    return sum(START_S + (point.warmup_steps + steps) * step for steps in runs)
+    return sum(start_s + (point.warmup_steps + steps) * step for steps in runs)
 
 
 def disk_bytes(point: Point) -> float:

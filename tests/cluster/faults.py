@@ -269,11 +269,12 @@ FAULTS = {
 }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run(faults, doc, batch_min=0):
+    """Try faults as the command line says, and print a table."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tries", type=int, default=3)
-    parser.add_argument("--only", nargs="+", default=list(FAULTS), metavar="NAME")
+    parser.add_argument("--only", nargs="+", default=list(faults), metavar="NAME")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     chance, folder = random.Random(args.seed), args.folder.resolve()
@@ -284,7 +285,7 @@ def main():
         for number, name in enumerate(args.only):
             total = Outcome()
             for k in range(args.tries):
-                total += FAULTS[name](Trial(cluster, folder / f"{number}.{k}", chance, folder / "disk"))
+                total += faults[name](Trial(cluster, folder / f"{number}.{k}", chance, folder / "disk", batch_min))
             print(f"| {name} | {args.tries} | {total.lost} | {total.twice} | {total.wrong} |", flush=True)
             notes += total.notes
         print("\n".join(notes), flush=True)
@@ -292,4 +293,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(FAULTS, __doc__)

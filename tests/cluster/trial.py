@@ -39,10 +39,12 @@ class Outcome:
 
 
 class Trial:
-    """The folder, the cluster and the chance that a fault works with, and what to do there."""
+    """The folder, the cluster and the chance that a fault works with, and what to do there. `batch_min`: as a profile
+    has it, for real points."""
 
-    def __init__(self, cluster, folder, chance, disk=None):
+    def __init__(self, cluster, folder, chance, disk=None, batch_min=0):
         self.cluster, self.folder, self.chance, self.disk = cluster, folder, chance, disk
+        self.batch_min = batch_min
         folder.mkdir(parents=True)
 
     # Points that sleep, one a node at a time
@@ -76,10 +78,11 @@ class Trial:
     def start(self, sweep, local=False, group=None):
         """`group`: the memory cgroup to run in."""
         if not local:
-            return start(self.cluster, self.folder, sweep, "points")
+            return start(self.cluster, self.folder, sweep, "points", batch_min=self.batch_min)
         (self.folder / "sweep.yaml").write_text(sweep)
         command = [str(Path(sys.executable).with_name("snakemake")), "points", "-s", str(ROOT / "Snakefile")]
         command += ["--profile", str(ROOT / "profiles/local"), "--configfile", "sweep.yaml"]
+        command += ["--default-resources", f"batch_min={self.batch_min}"]
         own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
         if group is not None:
             command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$0" "$@"', *command]

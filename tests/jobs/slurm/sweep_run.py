@@ -12,11 +12,12 @@ ROOT = Path(__file__).parents[3]
 BASE = "workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1"
 
 
-def start(cluster, folder, sweep, *more):
+def start(cluster, folder, sweep, *more, batch_min=0):
     (folder / "sweep.yaml").write_text(sweep)
     command = ["snakemake", *more, "-s", str(ROOT / "Snakefile"), "--directory", str(folder), "--profile"]
     command += [str(ROOT / "profiles/slurm"), "--configfile", "sweep.yaml", "--latency-wait", "10"]
-    command += ["--default-resources", "mem_mb=1000", "cpus_per_task=1", "gpus_per_node=1", "--submitit-poll-s", "5"]
+    command += ["--default-resources", "mem_mb=1000", "cpus_per_task=1", "gpus_per_node=1", f"batch_min={batch_min}"]
+    command += ["--submitit-poll-s", "5"]
     environment = cluster.environment | {"PATH": f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"}
     return subprocess.Popen(
         command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True

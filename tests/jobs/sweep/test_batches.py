@@ -64,7 +64,7 @@ def test_a_job_of_a_batch_may_take_as_long_as_one_that_hangs_and_three_times_wha
 
 def test_a_run_knows_the_jobs_of_its_batches(tmp_path):
     swept = sweep(tmp_path, axes={"micro_batch": [1, 2, 3]}, resources={"timeout_min": 7})
-    run = Run(tmp_path / "b", swept, batch_min=estimate.wall_s(swept.points[0]) * 2.5 / 60)
+    run = Run(tmp_path / "b", swept, batch_min=estimate.wall_s(swept.points[0], estimate.FORKED_START_S) * 2.5 / 60)
     first, second, third = (point.id for point in swept.points)
     assert run.queue(first) == [first, second] and run.queue(third) == [third]
     assert run.leaders == {second: first}

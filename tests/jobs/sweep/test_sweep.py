@@ -226,15 +226,15 @@ def test_ten_thousand_points_in_time(tmp_path):
 
 def test_estimate_of_a_known_point(tmp_path):
     cost = estimate(sweep(tmp_path, BASE + "axes: {nodes: [2], ranks_per_node: [4]}").points)
-    # 32 images * 3 * 2 * 4.1e9 / 6.7e12 per s = 0.117 s a step; 5, 20 and 3 steps; 40 s for the start; 8 GPUs.
-    assert cost.gpu_hours == pytest.approx(8 * (40 + 28 * 0.1175) / 3600, rel=1e-3)
+    # 32 images * 3 * 2 * 4.1e9 / 6.7e12 per s = 0.117 s a step; 5, 20 and 3 steps; 25 s for the start; 8 GPUs.
+    assert cost.gpu_hours == pytest.approx(8 * (25 + 28 * 0.1175) / 3600, rel=1e-3)
     assert cost.disk_bytes == 1e6 + 1.5e6 * 8 * 3
 
 
 def test_estimate_of_a_point_that_is_traced_in_a_second_start(tmp_path):
     text = BASE + "axes: {nodes: [2], ranks_per_node: [4], tracer: [nsys]}"
-    cost = estimate(sweep(tmp_path, text).points)  # 25 and 8 steps, each after 40 s
-    assert cost.gpu_hours == pytest.approx(8 * (80 + 33 * 0.1175) / 3600, rel=1e-3)
+    cost = estimate(sweep(tmp_path, text).points)  # 25 and 8 steps, each after 25 s
+    assert cost.gpu_hours == pytest.approx(8 * (50 + 33 * 0.1175) / 3600, rel=1e-3)
 
 
 @pytest.mark.parametrize(
