@@ -17,6 +17,7 @@ from analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.changes import compose
+from analysis.diagnosis.replay.graph import Graph
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics.steps import selection
@@ -209,33 +210,34 @@ def _less(e: Evidence) -> list[remedies.Change]:
 
 
 def straggler(e: Evidence) -> Iterator[Cause]:
-    """The device of one rank has more to do than the others': kernels and copies take longer, or there are more. The
-    steps again, with as much work as the others have in the mean (right for a slower GPU), and with the work shared
-    evenly (right for uneven batches). The share is the mean of the two, and they are the ends of the interval. A rank
-    whose host is late has another cause, which names the rank."""
-    ranks = sorted({lane.rank for lane in e.lanes})
-    if len(ranks) < 2 or e.setting("strategy") == "pp":
+    """The device of one rank has more to do in a step than the others': kernels and copies take longer, or there are
+    more. The steps again, each with no more work for any rank than the others have in the mean (right for a slower
+    GPU), and with its work shared evenly (right for uneven batches). The share is the mean of the two, and they are the
+    ends of the interval. The rank is named that has more in every step; ranks may also be late in turns. A rank whose
+    host is late has another cause, which names the rank."""
+    if len({lane.rank for lane in e.lanes}) < 2 or e.setting("strategy") == "pp":
         return
-    gains = {rank: e.gain(_as_others(rank)).value for rank in ranks}
-    rank = max(ranks, key=lambda each: gains[each])
-    even = e.gain(lambda graph: changes.with_device_of_others(graph, rank, shared=True)).value
-    work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0).mean(axis=1) / 1e6
-    own = [lane.rank == rank for lane in e.lanes]
+    gained = e.gain(changes.with_device_of_others).value
+    even = min(gained, e.gain(_shared).value)
+    work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0) / 1e6
+    most = {e.lanes[place].rank for place in work.argmax(axis=0)}
+    rank = most.pop() if len(most) == 1 else None
+    whose = "of the rank with most in a step" if rank is None else f"of rank {rank}"
     yield Cause(
-        gain=replayed((even + gains[rank]) / 2, even, gains[rank]),
-        method="the steps replayed with as much work for this rank's device as the others have, or shared evenly",
-        advice=f"give rank {rank} as much to compute as the others have, and the same GPU",
+        gain=replayed((even + gained) / 2, even, gained),
+        method="the steps replayed with as much work for each rank's device as the others have, or shared evenly",
+        advice="give all ranks as much to compute in each step, and the same GPU",
         evidence=[
-            Fact(f"kernels and copies of rank {rank}", float(work[own].mean()), "ms a step", "breakdown"),
-            Fact("of the others", float(work[np.logical_not(own)].mean()), "ms a step", "breakdown"),
+            Fact(f"kernels and copies {whose}", float(work.max(axis=0).mean()), "ms a step", "breakdown"),
+            Fact("of all in the mean", float(work.mean()), "ms a step", "breakdown"),
         ],
         rank=rank,
-        change=_as_others(rank),
+        change=changes.with_device_of_others,
     )
 
 
-def _as_others(rank: int) -> Change:
-    return lambda graph: changes.with_device_of_others(graph, rank)
+def _shared(graph: Graph) -> Graph:
+    return changes.with_device_of_others(graph, shared=True)
 
 
 RULES = (

@@ -236,19 +236,20 @@ def without_work(graph: Graph, gone: Mask) -> Graph:
     return with_messages(graph, left, left)
 
 
-def with_device_of_others(graph: Graph, rank: int, *, shared: bool = False) -> Graph:
-    """The rank's kernels and copies take in all what the other ranks' take in the mean; `shared`: what all take in the
-    mean, the rank and the others, since what is taken from the one is given to the others."""
-    work = graph.work
-    own = (work.rank == rank) & ~communication(graph)
-    others = (work.rank != rank) & ~communication(graph) & graph.counted_work
-    mine, count = float(work.duration[own & graph.counted_work].sum()), len(np.unique(work.rank[others]))
-    theirs = float(work.duration[others].sum()) / max(count, 1)
-    if not 0 < theirs < mine:
+def with_device_of_others(graph: Graph, *, shared: bool = False) -> Graph:
+    """In no step do a rank's kernels and copies take longer than the other ranks' in the mean; `shared`: each rank's
+    take what all ranks' take in the mean, since what is taken from one rank is given to the others."""
+    work, chosen = graph.work, graph.counted_work & ~communication(graph)
+    ranks, rank = np.unique(work.rank, return_inverse=True)
+    if len(ranks) < 2:
         return graph
-    if not shared:
-        return change_work(graph, own, duration=work.duration * theirs / mine)
-    mean = (mine + theirs * count) / (1 + count)
-    less = change_work(graph, own, duration=work.duration * mean / mine)
-    rest = (work.rank != rank) & ~communication(graph)
-    return change_work(less, rest, duration=work.duration * mean / theirs)
+    begins = {own["rank"][0]: own["host_start_ns"].to_numpy() for own in graph.windows}
+    step = np.zeros(len(rank), np.int64)
+    for number, each in enumerate(ranks.tolist()):
+        step[rank == number] = np.searchsorted(begins.get(each, []), work.launched[rank == number], side="right")
+    shape = (len(ranks), int(step.max()) + 1)
+    place = np.ravel_multi_index((rank, step), shape)
+    took = np.bincount(place[chosen], work.duration[chosen], shape[0] * shape[1]).reshape(shape)
+    whole = took.sum(axis=0)
+    wanted = whole / len(ranks) if shared else np.minimum(took, (whole - took) / (len(ranks) - 1))
+    return change_work(graph, chosen, duration=work.duration * (wanted / np.maximum(took, 1)).ravel()[place])
