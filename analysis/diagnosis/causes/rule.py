@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from analysis.diagnosis.cause import Cause
 from analysis.diagnosis.evidence.evidence import Evidence
 
-HOST, LAUNCHES, OTHERS, DEVICE = range(4)
+HOST, OTHERS, LAUNCHES, DEVICE = range(4)
 """What counts first where two causes give back the same time: what the host waits for or does, then that it launches
 slowly at all, then what other ranks and jobs make it wait for, each the largest first; then what the devices could
 compute faster, the surest first."""
