@@ -107,13 +107,18 @@ def working(graph: Graph) -> Mask:
 def without_launches(graph: Graph) -> Graph:
     """Launches cost as little as in a captured CUDA graph, and all begins as soon as it can; nor is the thread that
     launches held up in the middle of a pass."""
-    calls, work = graph.calls, graph.work
-    short = ~working(graph)
-    changed = change_calls(graph, short, gap=np.minimum(calls.gap, calls.loading_gap))
-    launching = (calls.least < PAUSE.value) & ~calls.allocates
-    changed = change_calls(changed, launching, least=np.minimum(calls.least, calls.loading))
+    work = graph.work
     launched = work.unexplained <= QUEUED_NS  # else something else was on the device
+    changed = _launched_free(graph, True)
     return change_work(changed, launched, launch_lag=np.minimum(work.launch_lag, CACHED_NS))
+
+
+def _launched_free(graph: Graph, where: Mask | bool) -> Graph:
+    """These calls, and what the host does before them, take no time, but for its own work, loading and allocations."""
+    calls = graph.calls
+    changed = change_calls(graph, where & ~working(graph), gap=np.minimum(calls.gap, calls.loading_gap))
+    launching = where & (calls.least < PAUSE.value) & ~calls.allocates
+    return change_calls(changed, launching, least=np.minimum(calls.least, calls.loading))
 
 
 def of_batches(graph: Graph, source: str | None = None) -> Mask:
@@ -148,6 +153,22 @@ def without_waits(graph: Graph) -> Graph:
     short = gone & (graph.calls.gap - graph.calls.loading_gap < PAUSE.value)
     changed = change_calls(graph, gone, waits_for=-1, least=np.minimum(graph.calls.least, graph.calls.loading))
     return change_calls(changed, short, gap=np.minimum(graph.calls.gap, graph.calls.loading_gap))
+
+
+def without_close_waits(graph: Graph) -> Graph:
+    """Nor, beside `without_waits`, do launches cost anything between waits that come so close that the host never gets
+    ahead by a pause: what it reads decides what it launches next, and no CUDA graph holds both."""
+    calls, waiting = graph.calls, synchronizing(graph)
+    between = np.zeros(len(waiting), bool)
+    for rank in np.unique(calls.rank):
+        own = np.flatnonzero(calls.rank == rank)
+        waits = np.flatnonzero(waiting[own])
+        close = np.diff(np.cumsum((calls.gap + calls.least)[own])[waits]) < PAUSE.value
+        through = np.zeros(len(own) + 1, np.int64)
+        np.add.at(through, waits[:-1][close], 1)
+        np.add.at(through, waits[1:][close], -1)
+        between[own] = np.cumsum(through[:-1]) > 0
+    return _launched_free(without_waits(graph), between)
 
 
 def synchronizing(graph: Graph) -> Mask:
