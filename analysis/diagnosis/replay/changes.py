@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Graph, Mask, is_batch, is_bulk_read
+from analysis.diagnosis.replay.graph import Graph, Mask, is_batch, is_read
 from analysis.diagnosis.thresholds import PAUSE
 from analysis.metrics.steps.parts import LARGE_BYTES, QUEUED_NS
 
@@ -90,7 +90,7 @@ def pausing(graph: Graph) -> Mask:
 def without_other_work(graph: Graph) -> Graph:
     """The script does no other work between calls, as far as pauses show it, and copies nothing large from the device
     for it."""
-    read = is_bulk_read(graph.work.frame)
+    read = is_read(graph.work.frame, LARGE_BYTES)
     copying = np.zeros(len(graph.calls.start), bool)
     copying[graph.work.call[read & (graph.work.call >= 0)]] = True
     copying |= (graph.calls.after >= 0) & graph.calls.synchronizes & copying[graph.calls.after]
@@ -162,12 +162,9 @@ def without_close_waits(graph: Graph) -> Graph:
     between = np.zeros(len(waiting), bool)
     for rank in np.unique(calls.rank):
         own = np.flatnonzero(calls.rank == rank)
-        waits = np.flatnonzero(waiting[own])
-        close = np.diff(np.cumsum((calls.gap + calls.least)[own])[waits]) < PAUSE.value
-        through = np.zeros(len(own) + 1, np.int64)
-        np.add.at(through, waits[:-1][close], 1)
-        np.add.at(through, waits[1:][close], -1)
-        between[own] = np.cumsum(through[:-1]) > 0
+        apart = np.diff(np.cumsum((calls.gap + calls.least)[own])[waiting[own]])
+        close = np.append(apart < PAUSE.value, False)  # after the last wait, and so before the first
+        between[own] = close[np.cumsum(waiting[own]) - 1]
     return _launched_free(without_waits(graph), between)
 
 
