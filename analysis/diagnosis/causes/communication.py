@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from analysis.diagnosis.cause import Cause, Fact, Share, replayed
-from analysis.diagnosis.causes.rule import OTHERS, Rule
+from analysis.diagnosis.causes.rule import MESSAGES, OTHERS, Rule
 from analysis.diagnosis.evidence.contention import slowdowns
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
@@ -242,7 +242,7 @@ def _shared(graph: Graph) -> Graph:
 
 RULES = (
     Rule(exposed_communication, OTHERS),
-    Rule(small_messages, OTHERS),
+    Rule(small_messages, MESSAGES),
     Rule(slow_interconnect, OTHERS),
     Rule(straggler, OTHERS),
 )
