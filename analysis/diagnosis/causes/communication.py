@@ -17,7 +17,6 @@ from analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.changes import compose
-from analysis.diagnosis.replay.graph import Graph
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import Threshold
 from analysis.metrics.steps import selection
@@ -218,7 +217,7 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     if len({lane.rank for lane in e.lanes}) < 2 or e.setting("strategy") == "pp":
         return
     gained = e.gain(changes.with_device_of_others).value
-    even = min(gained, e.gain(_shared).value)
+    even = min(gained, e.gain(lambda graph: changes.with_device_of_others(graph, shared=True)).value)
     work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0) / 1e6
     most = {e.lanes[place].rank for place in work.argmax(axis=0)}
     rank = most.pop() if len(most) == 1 else None
@@ -234,10 +233,6 @@ def straggler(e: Evidence) -> Iterator[Cause]:
         rank=rank,
         change=changes.with_device_of_others,
     )
-
-
-def _shared(graph: Graph) -> Graph:
-    return changes.with_device_of_others(graph, shared=True)
 
 
 RULES = (

@@ -151,16 +151,12 @@ def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
     twice the micro-batches halve it."""
     if e.setting("strategy") != "pp" or e.point is None:
         return
-    share = e.share(e.part("communication")).times(0.25, value=0.5)
-    facts = [Fact("micro-batches of a step", e.point.grad_accum, "", "points")]
-    change = proposals.choose(e.point, {"grad_accum": 2 * e.point.grad_accum})
-    method = "half of what sends and receives take that nothing hides, of the time a sample"
     yield Cause(
-        gain=share,
-        method=method,
+        gain=e.share(e.part("communication")).times(0.25, value=0.5),
+        method="half of what sends and receives take that nothing hides, of the time a sample",
         advice="more micro-batches a step",
-        remedy=change,
-        evidence=facts,
+        remedy=proposals.choose(e.point, {"grad_accum": 2 * e.point.grad_accum}),
+        evidence=[Fact("micro-batches of a step", e.point.grad_accum, "", "points")],
     )
 
 

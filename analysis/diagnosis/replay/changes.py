@@ -150,9 +150,7 @@ def without_waits(graph: Graph) -> Graph:
     copying[before[graph.calls.name.gather(before).str.contains("Memcpy").to_numpy()]] = True
     copying &= ~waits_for_batches(graph, of_batches(graph))
     gone = waiting | copying
-    short = gone & (graph.calls.gap - graph.calls.loading_gap < PAUSE.value)
-    changed = change_calls(graph, gone, waits_for=-1, least=np.minimum(graph.calls.least, graph.calls.loading))
-    return change_calls(changed, short, gap=np.minimum(graph.calls.gap, graph.calls.loading_gap))
+    return _launched_free(change_calls(graph, gone, waits_for=-1), gone)
 
 
 def without_close_waits(graph: Graph) -> Graph:
