@@ -219,16 +219,17 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     gained = e.gain(changes.with_device_of_others).value
     even = min(gained, e.gain(lambda graph: changes.with_device_of_others(graph, shared=True)).value)
     work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0) / 1e6
-    most = {e.lanes[place].rank for place in work.argmax(axis=0)}
-    rank = most.pop() if len(most) == 1 else None
-    whose = "of the rank with most in a step" if rank is None else f"of rank {rank}"
+    ranks, most = {e.lanes[place].rank for place in work.argmax(axis=0)}, work.max(axis=0)
+    rank = ranks.pop() if len(ranks) == 1 else None
+    whose = "of the rank that has most in a step" if rank is None else f"of rank {rank}"
+    others = (work.sum(axis=0) - most) / (len(work) - 1)
     yield Cause(
         gain=replayed((even + gained) / 2, even, gained),
         method="the steps replayed with as much work for each rank's device as the others have, or shared evenly",
         advice="give all ranks as much to compute in each step, and the same GPU",
         evidence=[
-            Fact(f"kernels and copies {whose}", float(work.max(axis=0).mean()), "ms a step", "breakdown"),
-            Fact("of all in the mean", float(work.mean()), "ms a step", "breakdown"),
+            Fact(f"kernels and copies {whose}", float(most.mean()), "ms a step", "breakdown"),
+            Fact("of the others", float(others.mean()), "ms a step", "breakdown"),
         ],
         rank=rank,
         change=changes.with_device_of_others,
