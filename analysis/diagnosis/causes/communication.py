@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -108,15 +107,13 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
     bandwidth of large ones, and is launched once."""
     if not communicates(e):
         return
-    small = [calls(lane).filter(~_LARGE) for lane in e.lanes]
     steps = sum(lane.steps.height for lane in e.lanes)
-    frame = pl.concat(small)
-    proposals: list[dict[str, Any]] = [{"ddp_bucket_mb": 25}, {"local_steps": 8}]
+    frame = pl.concat([calls(lane).filter(~_LARGE) for lane in e.lanes])
     yield Cause(
         gain=e.gain(_merged(e)),
         method="the steps replayed with one small message of a kind in place of many",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
-        remedy=remedies.choose(e.point, *proposals) if e.point else {},
+        remedy=remedies.choose(e.point, {"ddp_bucket_mb": 25}, {"local_steps": 8}) if e.point else {},
         evidence=[
             Fact("small collectives", frame.height / steps, "a step", "collectives"),
             Fact("their mean size", float(frame["bytes"].mean() or 0) / 1e3, "kB", "collectives"),  # type: ignore[arg-type]
@@ -131,12 +128,11 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
     if not communicates(e):
         return
     bandwidth, name = bandwidth_between_ranks(e)
-    proposals: list[dict[str, Any]] = [{"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}]
     yield Cause(
         gain=e.gain(_on_fast_link(e)),
         method="the steps replayed with large messages at the reachable bandwidth",
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
-        remedy=remedies.choose(e.point, *proposals) if e.point else {},
+        remedy=remedies.choose(e.point, {"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}) if e.point else {},
         evidence=[
             Fact("bus bandwidth of large messages", large_rate(e) / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),

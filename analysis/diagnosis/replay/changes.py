@@ -109,8 +109,7 @@ def without_launches(graph: Graph) -> Graph:
     launches held up in the middle of a pass."""
     work = graph.work
     launched = work.unexplained <= QUEUED_NS  # else something else was on the device
-    changed = _launched_free(graph, True)
-    return change_work(changed, launched, launch_lag=np.minimum(work.launch_lag, CACHED_NS))
+    return change_work(_launched_free(graph, True), launched, launch_lag=np.minimum(work.launch_lag, CACHED_NS))
 
 
 def _launched_free(graph: Graph, where: Mask | bool) -> Graph:
