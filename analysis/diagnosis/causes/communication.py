@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from analysis.diagnosis.cause import Cause, Fact, Share, replayed
-from analysis.diagnosis.causes.rule import OTHERS, Rule
+from analysis.diagnosis.causes.rule import MESSAGES, OTHERS, Rule
 from analysis.diagnosis.evidence.contention import slowdowns
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
@@ -108,15 +107,13 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
     bandwidth of large ones, and is launched once."""
     if not communicates(e):
         return
-    small = [calls(lane).filter(~_LARGE) for lane in e.lanes]
     steps = sum(lane.steps.height for lane in e.lanes)
-    frame = pl.concat(small)
-    proposals: list[dict[str, Any]] = [{"ddp_bucket_mb": 25}, {"local_steps": 8}]
+    frame = pl.concat([calls(lane).filter(~_LARGE) for lane in e.lanes])
     yield Cause(
         gain=e.gain(_merged(e)),
         method="the steps replayed with one small message of a kind in place of many",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
-        remedy=remedies.choose(e.point, *proposals) if e.point else {},
+        remedy=remedies.choose(e.point, {"ddp_bucket_mb": 25}, {"local_steps": 8}) if e.point else {},
         evidence=[
             Fact("small collectives", frame.height / steps, "a step", "collectives"),
             Fact("their mean size", float(frame["bytes"].mean() or 0) / 1e3, "kB", "collectives"),  # type: ignore[arg-type]
@@ -131,12 +128,11 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
     if not communicates(e):
         return
     bandwidth, name = bandwidth_between_ranks(e)
-    proposals: list[dict[str, Any]] = [{"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}]
     yield Cause(
         gain=e.gain(_on_fast_link(e)),
         method="the steps replayed with large messages at the reachable bandwidth",
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
-        remedy=remedies.choose(e.point, *proposals) if e.point else {},
+        remedy=remedies.choose(e.point, {"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}) if e.point else {},
         evidence=[
             Fact("bus bandwidth of large messages", large_rate(e) / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),
@@ -209,38 +205,36 @@ def _less(e: Evidence) -> list[remedies.Change]:
 
 
 def straggler(e: Evidence) -> Iterator[Cause]:
-    """The device of one rank has more to do than the others': kernels and copies take longer, or there are more. The
-    steps again, with as much work as the others have in the mean (right for a slower GPU), and with the work shared
-    evenly (right for uneven batches). The share is the mean of the two, and they are the ends of the interval. A rank
-    whose host is late has another cause, which names the rank."""
-    ranks = sorted({lane.rank for lane in e.lanes})
-    if len(ranks) < 2 or e.setting("strategy") == "pp":
+    """The device of one rank has more to do in a step than the others': kernels and copies take longer, or there are
+    more. The steps again, each with no more work for any rank than the others have in the mean (right for a slower
+    GPU), and with its work shared evenly (right for uneven batches). The share is the mean of the two, and they are the
+    ends of the interval. The rank is named that has more in every step; ranks may also be late in turns. A rank whose
+    host is late has another cause, which names the rank."""
+    if len({lane.rank for lane in e.lanes}) < 2 or e.setting("strategy") == "pp":
         return
-    gains = {rank: e.gain(_as_others(rank)).value for rank in ranks}
-    rank = max(ranks, key=lambda each: gains[each])
-    even = e.gain(lambda graph: changes.with_device_of_others(graph, rank, shared=True)).value
-    work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0).mean(axis=1) / 1e6
-    own = [lane.rank == rank for lane in e.lanes]
+    gained = e.gain(changes.with_device_of_others).value
+    even = min(gained, e.gain(lambda graph: changes.with_device_of_others(graph, shared=True)).value)
+    work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0) / 1e6
+    ranks, most = {e.lanes[place].rank for place in work.argmax(axis=0)}, work.max(axis=0)
+    rank = ranks.pop() if len(ranks) == 1 else None
+    whose = "of the rank that has most in a step" if rank is None else f"of rank {rank}"
+    others = (work.sum(axis=0) - most) / (len(work) - 1)
     yield Cause(
-        gain=replayed((even + gains[rank]) / 2, even, gains[rank]),
-        method="the steps replayed with as much work for this rank's device as the others have, or shared evenly",
-        advice=f"give rank {rank} as much to compute as the others have, and the same GPU",
+        gain=replayed((even + gained) / 2, even, gained),
+        method="the steps replayed with as much work for each rank's device as the others have, or shared evenly",
+        advice="give all ranks as much to compute in each step, and the same GPU",
         evidence=[
-            Fact(f"kernels and copies of rank {rank}", float(work[own].mean()), "ms a step", "breakdown"),
-            Fact("of the others", float(work[np.logical_not(own)].mean()), "ms a step", "breakdown"),
+            Fact(f"kernels and copies {whose}", float(most.mean()), "ms a step", "breakdown"),
+            Fact("of the others", float(others.mean()), "ms a step", "breakdown"),
         ],
         rank=rank,
-        change=_as_others(rank),
+        change=changes.with_device_of_others,
     )
-
-
-def _as_others(rank: int) -> Change:
-    return lambda graph: changes.with_device_of_others(graph, rank)
 
 
 RULES = (
     Rule(exposed_communication, OTHERS),
-    Rule(small_messages, OTHERS),
+    Rule(small_messages, MESSAGES),
     Rule(slow_interconnect, OTHERS),
     Rule(straggler, OTHERS),
 )

@@ -214,8 +214,6 @@ PINNED_BYTES_PER_S = Threshold(
     "What a copy from page-locked memory reaches, where the trace has no large one to compare.",
     "80 % of PCIe 4.0 x16, 31.5 GB/s in one direction",
 )
-
-
 HOPPER_BYTES_PER_S = Threshold(
     50e9,
     "bytes/s",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.diagnosis.cause import Cause, Fact
+from analysis.diagnosis.cause import Cause, Fact, replayed
 from analysis.diagnosis.causes import memory_management
 from analysis.diagnosis.causes.rule import HOST, LAUNCHES, OTHERS, Rule
 from analysis.diagnosis.evidence import batch, optimizer, pauses
@@ -29,7 +29,7 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
     yield from found
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
     fused = tuple(cause.change for cause in found if cause.change is not None)
-    first = (*fused, changes.without_loading, changes.without_waits, changes.without_allocations, copies)
+    first = (*fused, changes.without_loading, changes.without_close_waits, changes.without_allocations, copies)
     count, took = e.what_if.calls_a_step(e.what_if.launching)
     advice = "launch less: CUDA graphs, or a larger batch; a compiler where it fuses many kernels"
     if e.compiled:  # still, there are many launches
@@ -88,8 +88,9 @@ def host_sync(e: Evidence) -> Iterator[Cause]:
     """The launching thread waits for the device in the middle of its work (`.item()`, a check of finiteness,
     synchronize) and so gives up its lead. The steps again, without these waits."""
     count, waited = e.what_if.calls_a_step(changes.synchronizing(e.what_if.graph))
+    least, most = e.gain(changes.without_waits).value, e.gain(changes.without_close_waits).value
     yield Cause(
-        gain=e.gain(changes.without_waits),
+        gain=replayed((least + most) / 2, least, most),
         method="the steps replayed without waits for the device",
         advice="do not read values of the GPU within a step: keep them there, and read them every so many steps",
         remedy=proposals.choose(e.point, {"precision": "bf16"}) if e.setting("precision") == "fp16" else {},
@@ -97,7 +98,7 @@ def host_sync(e: Evidence) -> Iterator[Cause]:
             Fact("calls that wait for the device", count, "a step", "runtime"),
             Fact("time in them", waited / 1e6, "ms a step", "runtime"),
         ],
-        change=changes.without_waits,
+        change=changes.without_close_waits,
     )
 
 
@@ -150,16 +151,12 @@ def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
     twice the micro-batches halve it."""
     if e.setting("strategy") != "pp" or e.point is None:
         return
-    share = e.share(e.part("communication")).times(0.25, value=0.5)
-    facts = [Fact("micro-batches of a step", e.point.grad_accum, "", "points")]
-    change = proposals.choose(e.point, {"grad_accum": 2 * e.point.grad_accum})
-    method = "half of what sends and receives take that nothing hides, of the time a sample"
     yield Cause(
-        gain=share,
-        method=method,
+        gain=e.share(e.part("communication")).times(0.25, value=0.5),
+        method="half of what sends and receives take that nothing hides, of the time a sample",
         advice="more micro-batches a step",
-        remedy=change,
-        evidence=facts,
+        remedy=proposals.choose(e.point, {"grad_accum": 2 * e.point.grad_accum}),
+        evidence=[Fact("micro-batches of a step", e.point.grad_accum, "", "points")],
     )
 
 

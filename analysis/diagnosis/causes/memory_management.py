@@ -27,16 +27,12 @@ OFFLOAD_COPIES = Threshold(
     "Copies of 1 MiB and more from the host in a step; more are weights or states, not a batch.",
     "a batch is one to four tensors for each micro-batch",
 )
-
-
 OFFLOAD_BYTES = Threshold(
     32 << 20,
     "bytes",
     "Likewise so much in a step to page-locked memory of the host as well as from the host: gradients and weights.",
     "checkpoints are read into pageable memory",
 )
-
-
 OFFLOAD_EXPOSED = Threshold(
     0.5,
     "share",

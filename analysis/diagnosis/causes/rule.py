@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from analysis.diagnosis.cause import Cause
 from analysis.diagnosis.evidence.evidence import Evidence
 
-HOST, LAUNCHES, OTHERS, DEVICE = range(4)
-"""What counts first where two causes give back the same time: what the host waits for or does, then that it launches
-slowly at all, then what other ranks and jobs make it wait for, each the largest first; then what the devices could
-compute faster, the surest first."""
+HOST, MESSAGES, LAUNCHES, OTHERS, DEVICE = range(5)
+"""What counts first where two causes give back the same time: what the host waits for or does, then what it launches
+for small messages, then that it launches slowly at all, then what other ranks and jobs make it wait for, each the
+largest first; then what the devices could compute faster, the surest first."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Rule:
     Attributes:
         find: gives the causes that it finds; its name is the kind, its module the category, and its docstring says in
             docs/diagnosis.md what it looks for and how the share is computed.
-        turn: HOST, LAUNCHES, OTHERS or DEVICE.
+        turn: HOST, MESSAGES, LAUNCHES, OTHERS or DEVICE.
         traced: whether it needs a trace of a GPU.
         remark: whether a cause is reported even where its share is 0.
     """

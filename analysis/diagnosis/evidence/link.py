@@ -11,8 +11,6 @@ NVLINK_BYTES_PER_S = 25e9
 """One NVLink 3 or 4 in one direction (NVIDIA A100 and H100 white papers); nvidia-smi counts links as NV18."""
 PCIE_BYTES_PER_S = 31.5e9
 """PCIe 4.0 x16 in one direction: what GPUs without NVLink have at least."""
-
-
 LINKED = {
     "A100-SXM4-40GB": 12, "A100-SXM4-80GB": 12, "H100 80GB HBM3": 18, "H200": 18,
 }  # fmt: skip

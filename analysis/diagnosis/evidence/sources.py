@@ -37,8 +37,6 @@ COLUMNS = {
     "nvtx": ("start_ns", "end_ns", "name", "thread"),
 }  # fmt: skip
 """What rules read of the tables."""
-
-
 PUBLISHED = {"record.json", "point.json"}
 """All that a published data set has of a point beside its tables."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Graph, Mask, is_batch, is_bulk_read
+from analysis.diagnosis.replay.graph import Graph, Mask, is_batch, is_read
 from analysis.diagnosis.thresholds import PAUSE
 from analysis.metrics.steps.parts import LARGE_BYTES, QUEUED_NS
 
@@ -90,7 +90,7 @@ def pausing(graph: Graph) -> Mask:
 def without_other_work(graph: Graph) -> Graph:
     """The script does no other work between calls, as far as pauses show it, and copies nothing large from the device
     for it."""
-    read = is_bulk_read(graph.work.frame)
+    read = is_read(graph.work.frame, LARGE_BYTES)
     copying = np.zeros(len(graph.calls.start), bool)
     copying[graph.work.call[read & (graph.work.call >= 0)]] = True
     copying |= (graph.calls.after >= 0) & graph.calls.synchronizes & copying[graph.calls.after]
@@ -107,13 +107,17 @@ def working(graph: Graph) -> Mask:
 def without_launches(graph: Graph) -> Graph:
     """Launches cost as little as in a captured CUDA graph, and all begins as soon as it can; nor is the thread that
     launches held up in the middle of a pass."""
-    calls, work = graph.calls, graph.work
-    short = ~working(graph)
-    changed = change_calls(graph, short, gap=np.minimum(calls.gap, calls.loading_gap))
-    launching = (calls.least < PAUSE.value) & ~calls.allocates
-    changed = change_calls(changed, launching, least=np.minimum(calls.least, calls.loading))
+    work = graph.work
     launched = work.unexplained <= QUEUED_NS  # else something else was on the device
-    return change_work(changed, launched, launch_lag=np.minimum(work.launch_lag, CACHED_NS))
+    return change_work(_launched_free(graph, True), launched, launch_lag=np.minimum(work.launch_lag, CACHED_NS))
+
+
+def _launched_free(graph: Graph, where: Mask | bool) -> Graph:
+    """These calls, and what the host does before them, take no time, but for its own work, loading and allocations."""
+    calls = graph.calls
+    changed = change_calls(graph, where & ~working(graph), gap=np.minimum(calls.gap, calls.loading_gap))
+    launching = where & (calls.least < PAUSE.value) & ~calls.allocates
+    return change_calls(changed, launching, least=np.minimum(calls.least, calls.loading))
 
 
 def of_batches(graph: Graph, source: str | None = None) -> Mask:
@@ -145,9 +149,20 @@ def without_waits(graph: Graph) -> Graph:
     copying[before[graph.calls.name.gather(before).str.contains("Memcpy").to_numpy()]] = True
     copying &= ~waits_for_batches(graph, of_batches(graph))
     gone = waiting | copying
-    short = gone & (graph.calls.gap - graph.calls.loading_gap < PAUSE.value)
-    changed = change_calls(graph, gone, waits_for=-1, least=np.minimum(graph.calls.least, graph.calls.loading))
-    return change_calls(changed, short, gap=np.minimum(graph.calls.gap, graph.calls.loading_gap))
+    return _launched_free(change_calls(graph, gone, waits_for=-1), gone)
+
+
+def without_close_waits(graph: Graph) -> Graph:
+    """Nor, beside `without_waits`, do launches cost anything between waits that come so close that the host never gets
+    ahead by a pause: what it reads decides what it launches next, and no CUDA graph holds both."""
+    calls, waiting = graph.calls, synchronizing(graph)
+    between = np.zeros(len(waiting), bool)
+    for rank in np.unique(calls.rank):
+        own = np.flatnonzero(calls.rank == rank)
+        apart = np.diff(np.cumsum((calls.gap + calls.least)[own])[waiting[own]])
+        close = np.append(apart < PAUSE.value, False)  # after the last wait, and so before the first
+        between[own] = close[np.cumsum(waiting[own]) - 1]
+    return _launched_free(without_waits(graph), between)
 
 
 def synchronizing(graph: Graph) -> Mask:
@@ -236,19 +251,20 @@ def without_work(graph: Graph, gone: Mask) -> Graph:
     return with_messages(graph, left, left)
 
 
-def with_device_of_others(graph: Graph, rank: int, *, shared: bool = False) -> Graph:
-    """The rank's kernels and copies take in all what the other ranks' take in the mean; `shared`: what all take in the
-    mean, the rank and the others, since what is taken from the one is given to the others."""
-    work = graph.work
-    own = (work.rank == rank) & ~communication(graph)
-    others = (work.rank != rank) & ~communication(graph) & graph.counted_work
-    mine, count = float(work.duration[own & graph.counted_work].sum()), len(np.unique(work.rank[others]))
-    theirs = float(work.duration[others].sum()) / max(count, 1)
-    if not 0 < theirs < mine:
+def with_device_of_others(graph: Graph, *, shared: bool = False) -> Graph:
+    """In no step do a rank's kernels and copies take longer than the other ranks' in the mean; `shared`: each rank's
+    take what all ranks' take in the mean, since what is taken from one rank is given to the others."""
+    work, chosen = graph.work, graph.counted_work & ~communication(graph)
+    ranks, rank = np.unique(work.rank, return_inverse=True)
+    if len(ranks) < 2:
         return graph
-    if not shared:
-        return change_work(graph, own, duration=work.duration * theirs / mine)
-    mean = (mine + theirs * count) / (1 + count)
-    less = change_work(graph, own, duration=work.duration * mean / mine)
-    rest = (work.rank != rank) & ~communication(graph)
-    return change_work(less, rest, duration=work.duration * mean / theirs)
+    begins = {own["rank"][0]: own["host_start_ns"].to_numpy() for own in graph.windows}
+    step = np.zeros(len(rank), np.int64)
+    for number, each in enumerate(ranks.tolist()):
+        step[rank == number] = np.searchsorted(begins.get(each, []), work.launched[rank == number], side="right")
+    shape = (len(ranks), int(step.max()) + 1)
+    place = np.ravel_multi_index((rank, step), shape)
+    took = np.bincount(place[chosen], work.duration[chosen], shape[0] * shape[1]).reshape(shape)
+    whole = took.sum(axis=0)
+    wanted = whole / len(ranks) if shared else np.minimum(took, (whole - took) / (len(ranks) - 1))
+    return change_work(graph, chosen, duration=work.duration * (wanted / np.maximum(took, 1)).ravel()[place])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Calls, Ints, Mask, is_batch, is_bulk_read
+from analysis.diagnosis.replay.graph import Calls, Ints, Mask, is_batch, is_read
 from analysis.diagnosis.replay.measured import Measured, by_rank
 from analysis.metrics.steps import parts, selection
 
@@ -141,13 +141,13 @@ def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
     usual = int(np.median(gap[gap >= 0])) if (gap >= 0).any() else 0
     copied = m.call[is_batch(m.frame)]
     working = _inside(m, parts.WORKING, start, gap)
-    written = np.zeros(len(start), bool)
-    written[m.call[is_bulk_read(m.frame) & (m.call >= 0)]] = True
+    read = np.zeros(len(start), bool)
+    read[m.call[is_read(m.frame, parts.LEAST_BATCH_BYTES) & (m.call >= 0)]] = True
     for call in np.unique(copied[copied >= 0]).tolist():
         last = call
         while last >= 0 and not (launches[last] and last != call):
             last = after[last]
-        if last >= 0 and written[last]:
+        if last >= 0 and read[last]:
             continue  # the host works with what it has copied from the device
         while call >= 0:
             before[call] = max(0, gap[call] - working[call] - usual)

@@ -32,7 +32,7 @@ DISPATCH_NS = 100_000
 QUEUED_NS = 100_000
 """Longer between launch and start is waiting: a free device begins some 10 us after the call."""
 LEAST_BATCH_BYTES = 1 << 12
-"""A smaller copy to the device is a number, not a batch: waiting for it is like reading one."""
+"""A smaller copy to or from the device is a number, not a batch: waiting for it is like reading one."""
 LARGE_BYTES = 1 << 20
 """So much is copied from a device when weights are written, not when numbers are read."""
 DATA = (
@@ -281,9 +281,9 @@ def _next_launches(activities: pl.DataFrame, gaps: Intervals) -> tuple[Ints, Int
 
 def _ends_with_batch(copies: pl.DataFrame, activities: pl.DataFrame, gaps: Intervals) -> Mask:
     """Whether the activity at the end of each gap is a copy to the device of the size of a batch, and that before the
-    gap no large copy from it: then the host works with what it has copied."""
+    gap no copy from it of such a size: then the host works with what it has copied."""
     starts = activities["start_ns"].to_numpy()
     ends = starts[np.minimum(np.searchsorted(starts, gaps[:, 1]), len(starts) - 1)]
     large = copies.filter(pl.col("direction") == "HtoD", pl.col("bytes") >= LEAST_BATCH_BYTES)["start_ns"].to_numpy()
-    out = copies.filter(pl.col("direction") == "DtoH", pl.col("bytes") >= LARGE_BYTES)["end_ns"].to_numpy()
+    out = copies.filter(pl.col("direction") == "DtoH", pl.col("bytes") >= LEAST_BATCH_BYTES)["end_ns"].to_numpy()
     return np.isin(ends, large) & ~np.isin(gaps[:, 0], out)
