@@ -58,10 +58,7 @@ ruleorder: led_point > point
 # Further starts, where what there is does not tell enough: rounds of the sweep's precision.
 checkpoint repeat_round:
     input:
-        derived=lambda wildcards: expand(
-            f"{ROOT}/derived/{{point}}",
-            point=through_repeats(int(wildcards.round) - 1),
-        ),
+        derived=lambda wildcards: derived(repeats=int(wildcards.round) - 1),
     output:
         plan="results/{sweep}/repeats/{precision}/round{round}.json",
     log:
