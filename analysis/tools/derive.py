@@ -45,7 +45,10 @@ def derive(results: Path, name: str, ids: Sequence[str], processes: int) -> None
         new: list[Made] = []
         saved = time.monotonic()
         for one in each(results / "points", due, Path(scratch), processes):
-            new.append(place_traces(one, Path(scratch), chunk.folder))
+            if one.problem is not None:
+                print(f"{results / 'points' / one.point_id}: {one.problem}", file=sys.stderr)
+            place_traces(one, Path(scratch), chunk.folder)
+            new.append(one)
             if time.monotonic() - saved > SAVE_S:
                 chunk.save(ids, new)
                 new, saved = [], time.monotonic()
@@ -72,7 +75,6 @@ def each(points: Path, ids: Sequence[str], scratch: Path, processes: int) -> Ite
             try:
                 yield pool.submit(make, points / point, scratch / point).result()
             except BrokenProcessPool:
-                print(f"{points / point}: {KILLED}", file=sys.stderr)
                 yield failed(points / point, raw_ns(points / point), KILLED)
 
 
@@ -82,20 +84,14 @@ def make(point: Path, scratch: Path) -> Made:
     try:
         tables = point_tables.ingest(point, scratch)
     except Exception as error:  # whatever broken files lead to
-        return failed(point, written_ns, reason("tables", point, error))
+        return failed(point, written_ns, f"no tables: {one_line(f'{type(error).__name__}: {error}')}")
     problem = text = None
     try:
         point_tables.write({name: tables[name] for name in FOR_DIAGNOSIS}, scratch)
         text = json.dumps(diagnose_point(point, scratch))
     except Exception as error:
-        problem = reason("diagnosis", point, error)
+        problem = f"no diagnosis: {one_line(f'{type(error).__name__}: {error}')}"
     return Made(point.name, written_ns, time.time_ns(), tables, problem, text)
-
-
-def reason(what: str, point: Path, error: Exception) -> str:
-    why = f"no {what}: {one_line(f'{type(error).__name__}: {error}')}"
-    print(f"{point}: {why}", file=sys.stderr)
-    return why
 
 
 def failed(point: Path, written_ns: int, why: str) -> Made:
@@ -110,7 +106,7 @@ def failed(point: Path, written_ns: int, why: str) -> Made:
     return Made(point.name, written_ns, time.time_ns(), tables | {"points": frame}, why)
 
 
-def place_traces(one: Made, scratch: Path, chunk: Path) -> Made:
+def place_traces(one: Made, scratch: Path, chunk: Path) -> None:
     """Put a point's trace tables where they stay."""
     made, kept = scratch / one.point_id, chunk / "traces" / one.point_id
     shutil.rmtree(kept, ignore_errors=True)
@@ -118,7 +114,6 @@ def place_traces(one: Made, scratch: Path, chunk: Path) -> Made:
         kept.parent.mkdir(exist_ok=True)
         (made / point_tables.TRACES).rename(kept)
     shutil.rmtree(made, ignore_errors=True)
-    return one
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -61,9 +61,7 @@ def derived(repeats=SWEEP.repeat_rounds, remedies=0):
     through_repeats(repeats)
     for earlier in range(1, (remedies or 0) + 1):
         checkpoints.remedy_round.get(sweep=SWEEP.name, round=earlier)
-    return expand(
-        f"{ROOT}/derived/{{chunk}}.json", chunk=RUN.chunks(repeats, remedies)
-    )
+    return expand(f"{ROOT}/derived/{{chunk}}.json", chunk=RUN.chunks(repeats, remedies))
 
 
 def tried():

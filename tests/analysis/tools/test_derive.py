@@ -56,7 +56,15 @@ def later(file):
 
 
 def command(results, *ids, processes=1):
-    words = ["-c", "from analysis.tools import derive; derive.main()", results, "--chunk", "points-0000", "--points", *ids]
+    words = [
+        "-c",
+        "from analysis.tools import derive; derive.main()",
+        results,
+        "--chunk",
+        "points-0000",
+        "--points",
+        *ids,
+    ]
     return [sys.executable, *map(str, [*words, "--processes", processes])]
 
 
@@ -108,13 +116,13 @@ def test_an_edited_sweep_keeps_what_stays_in_a_chunk_and_the_youngest_counts(res
     assert Derived(results / "derived").table("points", IDS)["point_id"].to_list() == IDS
 
 
-def test_a_point_that_cannot_be_analysed_is_a_row(results, capfd):
+def test_a_point_that_cannot_be_analysed_is_a_row(results, capsys):
     dump(results / "points/bbb/record.json", record(point_id="bbb", settings={"workload": "command", "command": ""}))
     derive(results, "points-0000", IDS, 2)
     derived = Derived(results / "derived")
     (problem,) = json.loads((results / "derived/points-0000.json").read_text())["problems"].items()
     assert problem[0] == "bbb" and problem[1].startswith("no tables: ") and "\n" not in problem[1]
-    assert f"points/bbb: {problem[1]}\n" in capfd.readouterr().err
+    assert f"points/bbb: {problem[1]}\n" in capsys.readouterr().err
     rows = derived.table("points", IDS).select("point_id", "status")
     assert rows.rows() == [("aaa", "ok"), ("bbb", "ok"), ("ccc", "ok")]
     assert derived.diagnosis("bbb") is None and derived.diagnosis("aaa")["causes"] is not None
