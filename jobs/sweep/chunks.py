@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobs.record.json_files import read_json
 
-SIZE = 100
+SIZE = 200
 """Points of a chunk. A job needs some two seconds to start, and a point 20 ms without a trace, half a second with a
 small one; larger chunks would begin later, for all of their points must have ended."""
 

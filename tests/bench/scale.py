@@ -5,7 +5,7 @@
 
 A point is one of our published set under a new id: its record, and nothing else, as of a point of which no step was
 logged. So the times are those of the workflow and of its many small things; what traces cost is in `make bench`.
-Memory is resident, of the driver alone and of all processes together, looked at four times a second.
+Memory is resident, of the driver alone and of all processes together, looked at ten times a second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "data/h200-2026-11-21/points"
 SIZES = (100, 1000)
 POINTS_A_CONFIGURATION = 25
-LOOK_S = 0.25
+LOOK_S = 0.1
 
 
 @dataclass(frozen=True)

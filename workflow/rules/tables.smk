@@ -25,7 +25,7 @@ rule derive:
         machine=1,  # where points run on this machine, it must not disturb them
         gpus_per_node=0,
         cpus_per_task=8,
-        mem_mb=16000,
+        mem_mb=8000,
         runtime=120,
         exclusive=0,
     params:
