@@ -14,9 +14,7 @@ _GPU_S = "GPU time of the point's timed steps (those of its slowest rank x world
 
 DIAGNOSES: dict[str, Column] = {
     **ID,
-    "place": Column(
-        pl.Int64, "Place among the point's causes, from 1; what gives most at least first.", "derived"
-    ),
+    "place": Column(pl.Int64, "Place among the point's causes, from 1; what gives most at least first.", "derived"),
     **_CAUSE,
     "share": Column(
         pl.Float64,
