@@ -12,6 +12,9 @@ SIZE = 200
 """Points of a chunk. A job needs some two seconds to start, and a point 20 ms without a trace, half a second with a
 small one; larger chunks would begin later, for all of their points must have ended."""
 
+RESOURCES = {"gpus_per_node": 0, "cpus_per_task": 8, "mem_mb": 8000, "runtime": 120, "exclusive": 0}
+"""Of its job, where the profile says nothing else of the rule `derive`."""
+
 
 def divide(lists: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
     """The points of each chunk, by its name. A point is in the first list that has it, so that a round that is added

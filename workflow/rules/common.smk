@@ -8,7 +8,7 @@ from snakemake.settings.types import DeploymentMethod
 
 sys.path.insert(0, str(Path(workflow.current_basedir).parents[1]))
 
-from jobs.sweep import rounds
+from jobs.sweep import chunks
 from jobs.sweep.sweep import SweepError, load
 from jobs.sweep.driver import Run
 

@@ -20,14 +20,10 @@ rule derive:
         "results/{sweep}/logs/derived/{chunk}.log",
     conda:
         "../../envs/nightsweep.yaml"
-    threads: 8
+    threads: chunks.RESOURCES["cpus_per_task"]
     resources:
+        **chunks.RESOURCES,
         machine=1,  # where points run on this machine, it must not disturb them
-        gpus_per_node=0,
-        cpus_per_task=8,
-        mem_mb=8000,
-        runtime=120,
-        exclusive=0,
     params:
         python=PYTHON,
         points=lambda wildcards: members(wildcards.chunk),
