@@ -50,7 +50,7 @@ def test_a_rule_may_share_nodes_where_points_have_them_to_themselves():
 def cluster(tmp_path_factory):
     if why := available():
         pytest.skip(why)
-    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=1)) as started:
+    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=2)) as started:
         yield started
 
 
@@ -121,3 +121,13 @@ def test_chunks_are_jobs_of_the_cluster_and_only_what_is_newer_is_made_again(clu
     assert {point for point in measured if last[point] > after[point]} == {measured[1]}
     problems = [json.loads((kept / f"{name}.json").read_text())["problems"] for name in names]
     assert problems == [{}, {}, {}]
+
+
+@pytest.mark.slow
+def test_a_chunk_begins_while_other_points_still_run(cluster, measured, tmp_path):
+    record = tmp_path / f"results/night/points/{measured[4]}/record.json"
+    record.unlink()
+    finish(start(cluster, tmp_path, SWEEP, TABLE), 1)
+    after = made_at(tmp_path)
+    ended_ns = record.stat().st_mtime_ns
+    assert all(after[point] < ended_ns for point in measured[:4]) and after[measured[4]] > ended_ns
