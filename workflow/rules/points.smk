@@ -1,5 +1,4 @@
-# Raw data: one launch a point, or a block of points (jobs/sweep/design.py), on the scheduler; all other rules do small
-# work on tables where Snakemake runs.
+# Raw data: one launch a point, or a block of points (jobs/sweep/design.py), on the scheduler.
 # A point that fails is a result too: the launch writes its record and ends well.
 # The record is flagged `update`, so that Snakemake, started again after a kill, does not delete what is measured.
 
