@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-com
 
 DATA := data/h200-2026-11-21
 
-.PHONY: demo figures test lint lock clean bench
+.PHONY: demo figures test lint lock clean bench bench-scale
 
 demo: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --profile profiles/local --configfile config/demo.yaml
@@ -46,6 +46,10 @@ lint: .venv/ready
 # How fast traces become tables, beside nsys where there is one: see tests/bench/speed.py.
 bench: .venv/ready
 	$(BIN)/python -m tests.bench.speed $(BENCH)
+
+# What a sweep of many points costs once they are measured: see tests/bench/scale.py. SCALE="100 1000 10000" takes longer.
+bench-scale: .venv/ready
+	$(BIN)/python -m tests.bench.scale $(SCALE)
 
 # One lock for every Python from 3.11 on; torch is overridden away, because it is installed before (above).
 lock: .venv/ready

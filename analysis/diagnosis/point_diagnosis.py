@@ -1,6 +1,4 @@
-"""The diagnosis of a sweep's point, as a file that holds what `nightsweep diagnose --json` prints:
-
-    python -m analysis.diagnosis.point_diagnosis POINT_DIR --tables DIR --out FILE
+"""The diagnosis of a sweep's point, as `nightsweep diagnose --json` prints it.
 
 Of a point that is not ok nothing is said. Where its trace cannot be used, the timed run is diagnosed alone: one broken
 trace must not keep a sweep from its report.
@@ -8,11 +6,8 @@ trace must not keep a sweep from its report.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +30,3 @@ def diagnose_point(folder: Path, tables: Path) -> dict[str, Any]:
         print(f"{folder}: diagnosed without its trace: {why}", file=sys.stderr)
     timed = sources.from_point(folder, tables, with_traces=False)
     return verdict.judge(dataclasses.replace(timed, absent={**timed.absent, "trace": why})).as_json()
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.diagnosis.point_diagnosis", description="Diagnose a point."
-    )
-    parser.add_argument("point", type=Path, help="folder of the point")
-    parser.add_argument("--tables", type=Path, required=True, help="folder of the point's tables")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    args = parser.parse_args(argv)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(diagnose_point(args.point, args.tables), indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

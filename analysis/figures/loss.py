@@ -20,14 +20,15 @@ def curves(tables: dataset.Tables) -> pl.DataFrame:
     line = ["workload", "config_order", "config", "strategy", "precision", "step"]
     points = dataset.ok_points(tables).select("point_id", *line[:-1])
     return (
-        tables["steps"]
+        tables.scan("steps")
         .filter(pl.col("loss").is_finite())
-        .join(points, on="point_id")
+        .join(points.lazy(), on="point_id")
         .group_by(*line, "point_id")
         .agg(pl.col("loss").mean())
         .group_by(line)
         .agg(mean=pl.col("loss").mean(), least=pl.col("loss").min(), most=pl.col("loss").max(), n=pl.len())
         .sort(line)
+        .collect()
     )
 
 
@@ -70,7 +71,9 @@ FAMILY = Family(
     "Loss",
     "Loss of each optimizer step, mean over ranks and repeats; bands run from the least to the most repeat.",
     "No point has a finite loss.",
-    lambda tables: with_ids(tables, tables["steps"].filter(pl.col("loss").is_finite())["point_id"]),
+    lambda tables: with_ids(
+        tables, tables.scan("steps").filter(pl.col("loss").is_finite()).select("point_id").collect()["point_id"]
+    ),
     paint,
     numbers=numbers,
 )

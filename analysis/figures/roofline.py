@@ -37,12 +37,12 @@ def roofline_points(tables: dataset.Tables) -> list[dict[str, Any]]:
 
 def memory_busy(tables: dataset.Tables) -> dict[str, float]:
     """Share of cycles in which the memory interface moved data while a point's timed steps ran, mean over GPUs."""
-    timed = tables["steps"].filter(pl.col("phase") == "timed")
+    timed = tables.scan("steps").filter(pl.col("phase") == "timed")
     window = timed.group_by("point_id").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    own = tables["gpu_samples"].filter(pl.col("look") == "timed").join(window, on="point_id")
+    own = tables.scan("gpu_samples").filter(pl.col("look") == "timed").join(window, on="point_id")
     inside = own.filter(pl.col("t_ns").is_between(pl.col("begin"), pl.col("end"))).drop_nulls("dram_active_percent")
     means = inside.group_by("point_id").agg(pl.col("dram_active_percent").mean() / 100)
-    return dict(means.iter_rows())
+    return dict(means.collect().iter_rows())
 
 
 def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:

@@ -1,11 +1,7 @@
-"""From what a launch wrote to tidy tables, one Parquet file each:
-
-python -m analysis.ingest.point_tables POINT_DIR --out DIR
-"""
+"""From what a launch wrote to tidy tables."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -204,25 +200,3 @@ def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name, frame in frames.items():
         frame.write_parquet(out / f"{name}.parquet")
-
-
-def concatenate(name: str, ids: Sequence[str], derived: Path) -> pl.DataFrame:
-    """A table of these points."""
-    files = [path for i in sorted(set(ids)) if (path := derived / i / f"{name}.parquet").is_file()]
-    if not files:
-        return as_table(name, None)
-    columns = points.TABLES[name]
-    return as_table(name, pl.concat([column.conform(pl.scan_parquet(f), columns) for f in files]).collect())
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Write the tidy tables of one point.")
-    parser.add_argument("point", type=Path, help="folder of the point")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write the tables to")
-    args = parser.parse_args(argv)
-    write(ingest(args.point, args.out), args.out)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -33,26 +33,33 @@ SETTINGS = (*settings.FIELDS, VARIABLES)
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one sweep, by name."""
+    """The tables of one sweep, by name. What is lazy stays on disk until it is asked for, each time."""
 
-    frames: Mapping[str, pl.DataFrame]
+    frames: Mapping[str, pl.DataFrame | pl.LazyFrame]
 
     def __getitem__(self, name: str) -> pl.DataFrame:
         """The table, with exactly its schema's columns; empty where there is none."""
+        return self.scan(name).collect()
+
+    def scan(self, name: str) -> pl.LazyFrame:
+        """The same, of which only the columns and rows that are needed are read: tables of steps and samples are
+        large."""
         columns = schemas.TABLES[name]
         frame = self.frames.get(name)
-        return column.empty(columns) if frame is None else column.conform(frame, columns).collect()
+        return column.empty(columns).lazy() if frame is None else column.conform(frame, columns)
 
     def own(self) -> Tables:
         """Of the sweep's own points, without those that remedies added: these are no part of what it compares."""
         ids = self["points"].filter(pl.col("round").is_null())["point_id"].implode()
-        return Tables({name: self[name].filter(pl.col("point_id").is_in(ids)) for name in self.frames})
+        own = {name: self.scan(name).filter(pl.col("point_id").is_in(ids)) for name in self.frames}
+        return Tables({**own, "points": own["points"].collect()} if "points" in own else own)
 
 
 def load(folder: Path) -> Tables:
-    """Every table that the folder has, as NAME.parquet."""
+    """Every table that the folder has, as NAME.parquet. `points`, which all figures ask for many times, is read."""
     files = {name: folder / f"{name}.parquet" for name in schemas.TABLES}
-    return Tables({name: pl.read_parquet(file) for name, file in files.items() if file.exists()})
+    frames = {name: pl.scan_parquet(file) for name, file in files.items() if file.exists()}
+    return Tables({**frames, "points": frames["points"].collect()} if "points" in frames else frames)
 
 
 def varying(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> list[str]:

@@ -20,6 +20,7 @@ from scipy.special import stdtrit  # scipy.stats takes a second to import
 from analysis.sweep import dataset
 from analysis.sweep.interval import CONFIDENCE
 
+Frame = pl.DataFrame | pl.LazyFrame
 LEAST_OWN, LEAST_POOLED = 2, 5
 """Degrees of freedom that repeats must have: of the two settings that are compared, and of all like them together."""
 DEVICE, MIXED = 85.0, 50.0
@@ -97,11 +98,11 @@ class Starts:
     frame: pl.DataFrame
 
     @classmethod
-    def of(cls, points: pl.DataFrame, steps: pl.DataFrame, samples: pl.DataFrame | None = None) -> Starts:
+    def of(cls, points: pl.DataFrame, steps: Frame, samples: Frame | None = None) -> Starts:
         names = [
             name for name in dataset.SETTINGS if name not in (*dataset.ASIDE, "nvml_hz") and name in points.columns
         ]
-        timed = steps.filter(pl.col("phase") == "timed")
+        timed = steps.lazy().filter(pl.col("phase") == "timed")
         slowest = timed.group_by("point_id", "step").agg(pl.col("step_ms").max())
         host = pl.col("hosts").cast(pl.List(pl.String)).list.join(",") + pl.col("started_at").str.slice(0, 10)
         disturbed = pl.col("disturbed") if "disturbed" in points.columns else pl.lit(None)
@@ -111,7 +112,8 @@ class Starts:
             host=host.fill_null(""),
             disturbed=disturbed.cast(pl.Boolean),
         )
-        frame = own.join(slowest.group_by("point_id").agg(ms=pl.col("step_ms").mean()), on="point_id")
+        times = slowest.group_by("point_id").agg(ms=pl.col("step_ms").mean()).collect()
+        frame = own.join(times, on="point_id")
         frame = frame.filter(pl.col("ms") > 0)  # a start without times of steps tells nothing
         return cls(frame.join(_activity(timed, samples), on="point_id", how="left"))
 
@@ -171,11 +173,11 @@ def _mean(values: pl.Series) -> float | None:
     return found if isinstance(found, float) else None
 
 
-def _activity(timed: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
+def _activity(timed: pl.LazyFrame, samples: Frame | None) -> pl.DataFrame:
     """Mean SM activity of each point's timed steps, %."""
-    if samples is None or samples.is_empty():
+    if samples is None:
         return pl.DataFrame(schema={"point_id": pl.String, "sm_active": pl.Float64})
     spans = timed.group_by("point_id").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    seen = samples.filter(pl.col("look") == "timed").join(spans, on="point_id")
+    seen = samples.lazy().filter(pl.col("look") == "timed").join(spans, on="point_id")
     inside = seen.filter(pl.col("t_ns").is_between(pl.col("begin"), pl.col("end")))
-    return inside.group_by("point_id").agg(sm_active=pl.col("sm_active_percent").mean())
+    return inside.group_by("point_id").agg(sm_active=pl.col("sm_active_percent").mean()).collect()

@@ -7,29 +7,27 @@ import polars as pl
 from analysis.tables.column import ID, Column
 
 _CAUSE = {
-    "cause": Column(pl.String, "One of the seven causes.", "diagnoses/ID.json"),
-    "kind": Column(pl.String, "Its kind.", "diagnoses/ID.json"),
+    "cause": Column(pl.String, "One of the seven causes.", "derived"),
+    "kind": Column(pl.String, "Its kind.", "derived"),
 }
 _GPU_S = "GPU time of the point's timed steps (those of its slowest rank x world_size), s; CPU ranks count likewise."
 
 DIAGNOSES: dict[str, Column] = {
     **ID,
-    "place": Column(
-        pl.Int64, "Place among the point's causes, from 1; what gives most at least first.", "diagnoses/ID.json"
-    ),
+    "place": Column(pl.Int64, "Place among the point's causes, from 1; what gives most at least first.", "derived"),
     **_CAUSE,
     "share": Column(
         pl.Float64,
         "Share of a step's time (of a sample's, where the remedy changes the batch) that the remedy could save; 0 is a "
         "remark.",
-        "diagnoses/ID.json",
+        "derived",
     ),
     "share_low": Column(pl.Float64, "Lower end of its interval; null where there is one step alone.", "likewise"),
     "share_high": Column(pl.Float64, "Upper end.", "likewise"),
-    "rank": Column(pl.Int64, "The rank at fault, where it is a single one.", "diagnoses/ID.json"),
-    "advice": Column(pl.String, "What to do, in words.", "diagnoses/ID.json"),
-    "remedy": Column(pl.String, "Settings to change, as JSON; {} where no setting helps.", "diagnoses/ID.json"),
-    "method": Column(pl.String, "How the share was computed.", "diagnoses/ID.json"),
+    "rank": Column(pl.Int64, "The rank at fault, where it is a single one.", "derived"),
+    "advice": Column(pl.String, "What to do, in words.", "derived"),
+    "remedy": Column(pl.String, "Settings to change, as JSON; {} where no setting helps.", "derived"),
+    "method": Column(pl.String, "How the share was computed.", "derived"),
     "gpu_s": Column(pl.Float64, _GPU_S + " Multiplied by share, the time that the cause took.", "steps"),
 }
 """One row a cause, of points that are ok."""

@@ -46,7 +46,11 @@ POINTS: dict[str, Column] = {
         "With workload command: where steps come from: call, profiler, range, engine, optimizer; or whole run.",
         "rankR.result.json",
     ),
-    "notes": Column(pl.String, "With workload command: what is unusual about the steps.", "rankR.result.json"),
+    "notes": Column(
+        pl.String,
+        "With workload command: what is unusual about the steps. With any: why the point could not be analysed.",
+        "rankR.result.json",
+    ),
     "status": Column(pl.String, "One of " + ", ".join(STATUSES) + ".", "record.json"),
     "reason": Column(pl.String, "Why it is not ok: one of " + ", ".join(REASONS) + ".", "record.json"),
     "message": Column(pl.String, "The failure in one line.", "record.json"),

@@ -1,6 +1,6 @@
 """From the tables of a sweep's points to tables of the sweep:
 
-    python -m analysis.tools.collect SWEEP_JSON [--rounds ROUND_JSON ...] --derived DIR --diagnoses DIR --out DIR
+    python -m analysis.tools.collect SWEEP_JSON [--rounds ROUND_JSON ...] --derived DIR --out DIR
 
 A point without tables has its row too: status not_run, with its settings.
 """
@@ -10,31 +10,34 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from analysis.diagnosis.remedies import rows as remedies
-from analysis.ingest.point_tables import as_table, concatenate, write
+from analysis.ingest.derived import OF_POINT, Derived
+from analysis.ingest.point_tables import as_table, write
 from analysis.readers import point_files
 from analysis.sweep import pair_rows
-from analysis.tables import points as tables
 from jobs.record.record import Record
+
+USED = ("points", "steps", "gpu_samples")
+"""Tables of points that those of the sweep are computed from."""
 
 
 def collect(
-    sweep: Mapping[str, Any], derived: Path, diagnoses: Path | None = None, rounds: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, pl.DataFrame]:
+    sweep: Mapping[str, Any], derived: Derived, rounds: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[tuple[str, pl.DataFrame]]:
     """All tables of a sweep ({"name", "points": [{"point_id", "settings"}]}), and of the points that its rounds
-    add (jobs/sweep/rounds.py). `diagnoses`: folder of the points' diagnoses, POINT_ID.json."""
+    add (jobs/sweep/rounds.py), one after the other."""
     listed = {point["point_id"]: (point, None) for point in sweep["points"]}
     for one in rounds:
         for point in one["points"]:
             listed.setdefault(point["point_id"], (point, one["round"] if "trials" in one else None))
     ids = list(listed)
-    frames = {name: concatenate(name, ids, derived) for name in tables.TABLES if name not in tables.SWEEP_TABLES}
+    frames = {name: derived.table(name, ids) for name in USED}
     have = set(frames["points"]["point_id"])
     absent = [_not_run(point) for point, _ in listed.values() if point["point_id"] not in have]
     points = pl.concat([frames["points"], point_files.points_frame(absent)])
@@ -45,23 +48,18 @@ def collect(
             {i: number for i, (_, number) in listed.items()}, return_dtype=pl.Int64
         ),
     )
-    made = {
-        "points": points,
-        "diagnoses": point_files.frame(remedies.diagnoses(points, frames["steps"], diagnoses), "diagnoses"),
-        "remedies": point_files.frame(
-            remedies.trials(points, frames["steps"], frames["gpu_samples"], rounds), "remedies"
-        ),
-        "pairs": point_files.frame(
-            pair_rows.rows(
-                sweep,
-                (point["settings"] for point, number in listed.values() if number is None),
-                points,
-                frames["steps"],
-            ),
-            "pairs",
-        ),
+    steps, samples = frames["steps"], frames["gpu_samples"]
+    own = (point["settings"] for point, number in listed.values() if number is None)
+    rows = {
+        "diagnoses": remedies.diagnoses(points, steps, derived.causes(ids)),
+        "remedies": remedies.trials(points, steps, samples, rounds),
+        "pairs": pair_rows.rows(sweep, own, points, steps),
     }
-    return frames | {name: as_table(name, frame) for name, frame in made.items()}
+    yield "points", as_table("points", points)
+    yield from ((name, as_table(name, point_files.frame(made, name))) for name, made in rows.items())
+    for name in OF_POINT:
+        if name != "points":
+            yield name, frames.pop(name) if name in frames else derived.table(name, ids)
 
 
 def _not_run(point: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,13 +70,13 @@ def _not_run(point: Mapping[str, Any]) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the tidy tables of a sweep.")
     parser.add_argument("sweep", type=Path, help="JSON file of the sweep's name and points")
-    parser.add_argument("--derived", type=Path, required=True, help="folder of the points' tables")
-    parser.add_argument("--diagnoses", type=Path, help="folder of the points' diagnoses")
+    parser.add_argument("--derived", type=Path, required=True, help="folder of the points' tables and diagnoses")
     parser.add_argument("--rounds", type=Path, nargs="*", default=[], help="JSON files of its rounds")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the tables to")
     args = parser.parse_args(argv)
     sweep, *rounds = (json.loads(path.read_text()) for path in (args.sweep, *args.rounds))
-    write(collect(sweep, args.derived, args.diagnoses, rounds), args.out)
+    for name, frame in collect(sweep, Derived(args.derived), rounds):
+        write({name: frame}, args.out)
     return 0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from analysis.diagnosis import screen, verdict
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.verdict import Diagnosis
+from analysis.ingest.derived import Derived
 from jobs.record.json_files import read_json
 from jobs.record.record import Record, ending
 from jobs.sweep import rounds
@@ -30,10 +31,10 @@ def diagnose(paths: Sequence[Path], log_of_gpus: Path | None, as_json: bool) -> 
 
 
 def judge_run(paths: Sequence[Path], log_of_gpus: Path | None = None, tables: Path | None = None) -> Diagnosis | None:
-    """The diagnosis of a run; None, with a line on stderr, where nothing can be diagnosed. `tables`: where a point's
-    may have been made already; its trace is not read again then."""
+    """The diagnosis of a run; None, with a line on stderr, where nothing can be diagnosed. `tables`: a point's, where
+    they are made already; its trace is not read again then."""
     try:
-        if tables is not None and tables.is_dir():
+        if tables is not None:
             return verdict.judge(sources.from_point(paths[0], tables))
         return verdict.judge(sources.gather(paths, log_of_gpus))
     except sources.SourceError as error:
@@ -44,13 +45,16 @@ def judge_run(paths: Sequence[Path], log_of_gpus: Path | None = None, tables: Pa
 def diagnose_sweep(results: Path, as_json: bool) -> int:
     """Print the diagnosis of each point that is ok, and how the others ended; the exit status: 2 where none is ok.
     JSON: an object from the id of each point that is ok to its diagnosis. `results`: results/SWEEP."""
-    documents = {}
+    documents, derived = {}, Derived(results / "derived")
     for point in rounds.all_ids(results, rounds.ids(results / "sweep.json")):
         folder = results / "points" / point
         record = read_json(folder / "record.json", Record)
         if record is None or record.status != "ok":
             print(f"{point} {ending(record)}", file=sys.stderr if as_json else sys.stdout)
-        elif found := judge_run([folder], tables=results / "derived" / point):
+            continue
+        with derived.folder_of(point) as tables:
+            found = judge_run([folder], tables=tables)
+        if found is not None:
             documents[point] = found.as_json()
             if not as_json:
                 print(f"{point}\n{screen.screen(found)}")

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.ingest.derived import forget
 from jobs.sweep import rounds
 from jobs.sweep.file import read
 from jobs.sweep.sweep import load
@@ -15,14 +16,10 @@ from jobs.sweep.sweep import load
 POINT_ID = re.compile(r"[0-9a-f]{12}")
 PLACES = (
     "points/{}",
-    "derived/{}",
-    "diagnoses/{}.json",
     "logs/points/{}.log",
     "logs/points/{}.led.log",
-    "logs/ingest/{}.log",
-    "logs/diagnosis/{}.log",
 )
-"""What a point has under results/SWEEP."""
+"""What a point alone has under results/SWEEP; its rows are in the tables of a chunk."""
 
 
 class AtWorkError(Exception):
@@ -51,3 +48,4 @@ def remove_points(results: Path, ids: Sequence[str]) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+        forget(results / "derived", ids)

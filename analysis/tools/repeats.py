@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.ingest.point_tables import concatenate
+from analysis.ingest.derived import Derived
 from analysis.sweep.pair_rows import Times, beside, first_repeat, pairs_of, quiet, starts_of
 from analysis.sweep.precision import Estimate, mean, needed
 from jobs.point.point import Point, complete
@@ -44,7 +44,8 @@ def plan_round(results: Path, number: int) -> tuple[Precision, dict[str, Any]]:
     earlier = rounds.files(results, precision.folder)[: number - 1]
     lists = [sweep, *(json.loads(path.read_text()) for path in earlier)]
     listed = [complete(point["settings"]) for one in lists for point in one["points"]]
-    points, steps = (concatenate(name, [p.id for p in listed], results / "derived") for name in ("points", "steps"))
+    derived = Derived(results / "derived")
+    points, steps = (derived.table(name, [p.id for p in listed]) for name in ("points", "steps"))
     new, looks = due(listed, pairs_of(sweep), precision, starts_of(listed, points, steps))
     return precision, {
         "name": sweep["name"],

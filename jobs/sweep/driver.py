@@ -7,6 +7,7 @@ import fcntl
 import functools
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -14,12 +15,12 @@ from typing import IO, Any, ClassVar
 from jobs.point.point import Point
 from jobs.record.json_files import read_json, write_json
 from jobs.record.record import Record, ending
-from jobs.sweep import batches, design, rounds
+from jobs.sweep import batches, chunks, design, rounds
 from jobs.sweep.sweep import Sweep
 
 LEAST_BYTES = 1 << 20
 MOST_LINES = 20
-"""Points that are not ok which the summary names: a screen. The report names all."""
+"""Points that the summary names, of those that are not ok and of those that could not be analysed: a screen."""
 
 
 def tell_full_disk(folder: Path) -> str:
@@ -131,12 +132,22 @@ class Run:
         added = [point_id for path in self.repeat_files()[:upto] for point_id in rounds.ids(path)]
         return list(dict.fromkeys([*self.own, *added]))
 
-    def remedied(self, upto: int | None = None) -> list[str]:
-        """Ids of the points that rounds of remedies add to the sweep. Without `upto`, of all rounds so far: those that
-        were measured."""
-        known = {*self.started()}
-        ids = [i for i in rounds.added_ids(self.folder, rounds.REMEDIES, upto=upto) if i not in known]
-        return ids if upto is not None else [i for i in ids if self.record_path(i).exists()]
+    @functools.cached_property
+    def in_order(self) -> list[str]:
+        """Ids of the sweep's own points, as they come to run."""
+        return sorted(self.own, key=self.sweep.design.priority, reverse=True)
+
+    def chunks(self, repeats: int | None = None, remedies: int | None = None) -> dict[str, tuple[str, ...]]:
+        """The points whose tables are made together (chunks.py), by the chunk's name: of the sweep's own points, and of
+        the first rounds of repeats and of remedies. Without `remedies`, of all of those so far: what was measured."""
+        lists = {"points": self.in_order}
+        for path in self.repeat_files()[:repeats]:
+            lists[f"{path.parent.name}-{path.stem}"] = rounds.ids(path)
+        for path in rounds.files(self.folder, rounds.REMEDIES)[:remedies]:
+            ids = rounds.ids(path)
+            measured = ids if remedies is not None else [i for i in ids if self.record_path(i).exists()]
+            lists[f"{path.parent.name}-{path.stem}"] = measured
+        return chunks.divide(lists)
 
     def record_path(self, point_id: str) -> Path:
         """Where a point's record is, or will be."""
@@ -161,12 +172,11 @@ class Run:
         unread = [point for point, record in records.items() if not record and self.record_path(point).exists()]
         unrun = sum(record is None for record in records.values()) - len(unread)
         good = len(records) - len(bad) - len(unread) - unrun
-        self.all_ok = good == len(records)
+        unclear = chunks.problems(self.folder / "derived", self.chunks())
+        self.all_ok = good == len(records) and not unclear
         print(f"{good} of {len(records)} points ok", file=sys.stderr)
-        for point, record in list(bad.items())[:MOST_LINES]:
-            print(f"  {point} {ending(record)}", file=sys.stderr)
-        if len(bad) > MOST_LINES:
-            print(f"  and {len(bad) - MOST_LINES} more", file=sys.stderr)
+        _list(f"{point} {ending(record)}" for point, record in bad.items())
+        _list(f"{point} {why}" for point, why in unclear.items())
         if unread:
             print(
                 f"  {len(unread)} with a record.json that cannot be read; `nightsweep retry` sets it aside",
@@ -179,3 +189,11 @@ class Run:
         page = self.folder / "report.html"
         if page.exists():
             print(f"report: {page.resolve()}", file=sys.stderr)
+
+
+def _list(lines: Iterable[str]) -> None:
+    every = list(lines)
+    for line in every[:MOST_LINES]:
+        print(f"  {line}", file=sys.stderr)
+    if len(every) > MOST_LINES:
+        print(f"  and {len(every) - MOST_LINES} more", file=sys.stderr)

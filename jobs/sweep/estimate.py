@@ -10,18 +10,20 @@ somebody's own script, half a second.
                             the reference model, and of both texts of a pair)
                      image  3 * 2 * multiply-adds of a 224 px image * (size / 224)^2 * images
     disk of a point  1 MB + 1.5 MB for each rank and traced step
-    files of a point 5, logs and tables, and for each start 2, 3 a node (5 with GPUs), 7 a rank; of a trace 3 a rank, or
-                     one of these where it has a start to itself
+    files of a point 5 and a log, and for each start 2, 3 a node (5 with GPUs), 7 a rank; of a trace 3 a rank, or one of
+                     these where it has a start to itself, and its tables; and 18 a chunk (chunks.py)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jobs.point import plan
 from jobs.point.point import Point
 from jobs.point.workloads import WORKLOADS
+from jobs.sweep.chunks import SIZE
 
 NOTE = "coarse: H100-class GPUs at a fixed share of peak, nothing fails; right to a factor of a few"
 
@@ -44,8 +46,10 @@ FORKED_START_S = 10.0
 """Of a point in a job of several, whose ranks are forked."""
 RECORD_BYTES = 1e6
 TRACE_BYTES = 1.5e6
-POINT_FILES = 5 + 3 + 15 + 1
-"""Of the point itself, logs, tables, diagnosis."""
+POINT_FILES = 5 + 1
+"""Of the point itself, and its log."""
+CHUNK_FILES = 16 + 1 + 1
+"""Tables, what became of its points, log."""
 TRACE_TABLES = 32
 REFERENCE_PX = 224
 IMAGES = {"builtin": 1797}
@@ -129,7 +133,7 @@ def disk_bytes(point: Point) -> float:
 
 
 def count_files(point: Point) -> int:
-    """Files that a point leaves, with its logs, its tables and its diagnosis."""
+    """Files that a point leaves, without those that it shares with others."""
     second = has_second_start(point)
     of_nodes = (1 + second) * (2 + point.nodes * (5 if point.gpus_per_node() else 3))
     of_ranks = point.processes * (7 + (8 if second else 3 if point.traced_steps else 0))
@@ -148,6 +152,6 @@ def estimate(points: Iterable[Point]) -> Estimate:
         gpu_hours=sum(shape.gpu_hours for shape in shapes),
         wall_hours=sum(map(sum, seconds.values())) / 3600,
         disk_bytes=sum(map(disk_bytes, points)),
-        files=sum(map(count_files, points)),
+        files=sum(map(count_files, points)) + CHUNK_FILES * math.ceil(len(points) / SIZE),
         shapes=tuple(sorted(shapes, key=lambda s: (-s.gpus, -s.nodes))),
     )

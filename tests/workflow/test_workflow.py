@@ -99,7 +99,7 @@ def test_a_broken_sweep_submits_nothing(tmp_path):
 def test_a_dry_run_says_what_would_run_and_what_it_costs(tmp_path, profile):
     (tmp_path / "sweep.yaml").write_text(SWEEP.replace("device: cpu", "device: cuda"))
     said = finish(start(tmp_path, "-n", profile=profile))
-    assert "3 point, 3 ingest, 3 diagnosis, 1 tables" in said
+    assert "3 point, 1 derive, 1 tables" in said
     assert "chain: 3 of 3 points to run" in said and "3 points of 1 GPU, 0.0" in said
     assert not (tmp_path / "results").exists()
 

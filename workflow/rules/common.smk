@@ -8,7 +8,7 @@ from snakemake.settings.types import DeploymentMethod
 
 sys.path.insert(0, str(Path(workflow.current_basedir).parents[1]))
 
-from jobs.sweep import rounds
+from jobs.sweep import chunks
 from jobs.sweep.sweep import SweepError, load
 from jobs.sweep.driver import Run
 
@@ -55,20 +55,25 @@ def through_repeats(number=SWEEP.repeat_rounds):
     return RUN.started(number)
 
 
-def through_round(number):
-    """All starts, and the points of the first rounds of remedies, which must be planned for it."""
-    started = through_repeats()
-    for earlier in range(1, number + 1):
+def derived(repeats=SWEEP.repeat_rounds, remedies=0):
+    """The chunks of the sweep's points and of its first rounds, which must be planned for it. Without `remedies`, of
+    those that were tried so far."""
+    through_repeats(repeats)
+    for earlier in range(1, (remedies or 0) + 1):
         checkpoints.remedy_round.get(sweep=SWEEP.name, round=earlier)
-    return [*started, *RUN.remedied(number)]
+    return expand(f"{ROOT}/derived/{{chunk}}.json", chunk=RUN.chunks(repeats, remedies))
 
 
-def measured():
-    """All points that tables are made of."""
-    if asked():
-        return through_round(SWEEP.remedy_rounds)
-    return [*through_repeats(), *RUN.remedied()]
+def tried():
+    """How many rounds of remedies the tables are made of."""
+    return SWEEP.remedy_rounds if asked() else None
+
+
+def members(chunk):
+    """The points of a chunk."""
+    return RUN.chunks(remedies=tried())[chunk]
 
 
 wildcard_constraints:
     point="[0-9a-f]{12}",
+    chunk="[^/]+-[0-9]{4}",

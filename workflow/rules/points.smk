@@ -1,5 +1,4 @@
-# Raw data: one launch a point, or a block of points (jobs/sweep/design.py), on the scheduler; all other rules do small
-# work on tables where Snakemake runs.
+# Raw data: one launch a point, or a block of points (jobs/sweep/design.py), on the scheduler.
 # A point that fails is a result too: the launch writes its record and ends well.
 # The record is flagged `update`, so that Snakemake, started again after a kill, does not delete what is measured.
 
@@ -58,10 +57,7 @@ ruleorder: led_point > point
 # Further starts, where what there is does not tell enough: rounds of the sweep's precision.
 checkpoint repeat_round:
     input:
-        derived=lambda wildcards: expand(
-            f"{ROOT}/derived/{{point}}",
-            point=through_repeats(int(wildcards.round) - 1),
-        ),
+        derived=lambda wildcards: derived(repeats=int(wildcards.round) - 1),
     output:
         plan="results/{sweep}/repeats/{precision}/round{round}.json",
     log:

@@ -4,13 +4,7 @@
 
 checkpoint remedy_round:
     input:
-        derived=lambda wildcards: expand(
-            f"{ROOT}/derived/{{point}}", point=through_round(int(wildcards.round) - 1)
-        ),
-        diagnoses=lambda wildcards: expand(
-            f"{ROOT}/diagnoses/{{point}}.json",
-            point=through_round(int(wildcards.round) - 1),
-        ),
+        derived=lambda wildcards: derived(remedies=int(wildcards.round) - 1),
     output:
         plan="results/{sweep}/remedies/round{round}.json",
     log:

@@ -1,53 +1,41 @@
-# Derived data: each point's raw files to tables, then one set for the sweep.
+# Derived data: the raw files of some hundred points to tables and diagnoses, then one set of tables for the sweep.
 TABLES = (
     "points steps accuracy ranks breakdown activities timeline host_samples gpu_samples gpu_events energy clocks cost phases failures"
     " diagnoses remedies pairs"
 ).split()
 
 
-rule ingest:
+# It reads and writes what Snakemake is not told of: it does only those points again whose record is another one, and keeps
+# what is done when it is killed. A point that cannot be analysed is a line in its output.
+rule derive:
     input:
-        record="results/{sweep}/points/{point}/record.json",
+        records=lambda wildcards: expand(
+            "results/{sweep}/points/{point}/record.json",
+            sweep=wildcards.sweep,
+            point=members(wildcards.chunk),
+        ),
     output:
-        tables=directory("results/{sweep}/derived/{point}"),
+        done="results/{sweep}/derived/{chunk}.json",
     log:
-        "results/{sweep}/logs/ingest/{point}.log",
-    localrule: True
+        "results/{sweep}/logs/derived/{chunk}.log",
     conda:
         "../../envs/nightsweep.yaml"
+    threads: chunks.RESOURCES["cpus_per_task"]
+    resources:
+        **chunks.RESOURCES,
+        machine=1,  # where points run on this machine, it must not disturb them
     params:
         python=PYTHON,
-        folder=subpath(input.record, parent=True),
+        points=lambda wildcards: members(wildcards.chunk),
     shell:
-        "{params.python} -m analysis.ingest.point_tables {params.folder} --out {output.tables} > {log} 2>&1"
-
-
-rule diagnosis:
-    input:
-        record="results/{sweep}/points/{point}/record.json",
-        tables="results/{sweep}/derived/{point}",
-    output:
-        diagnosis="results/{sweep}/diagnoses/{point}.json",
-    log:
-        "results/{sweep}/logs/diagnosis/{point}.log",
-    localrule: True
-    conda:
-        "../../envs/nightsweep.yaml"
-    params:
-        python=PYTHON,
-        folder=subpath(input.record, parent=True),
-    shell:
-        "{params.python} -m analysis.diagnosis.point_diagnosis {params.folder} --tables {input.tables}"
-        " --out {output.diagnosis} > {log} 2>&1"
+        "{params.python} -m analysis.tools.derive results/{wildcards.sweep} --chunk {wildcards.chunk} --points {params.points}"
+        " --processes {threads} > {log} 2>&1"
 
 
 rule tables:
     input:
-        derived=lambda wildcards: expand(f"{ROOT}/derived/{{point}}", point=measured()),
-        diagnoses=lambda wildcards: expand(
-            f"{ROOT}/diagnoses/{{point}}.json", point=measured()
-        ),
-        repeats=lambda wildcards: measured() and RUN.repeat_files(),
+        derived=lambda wildcards: derived(remedies=tried()),
+        repeats=lambda wildcards: through_repeats() and RUN.repeat_files(),
     output:
         tables=expand("results/{{sweep}}/tables/{table}.parquet", table=TABLES),
     log:
@@ -60,8 +48,7 @@ rule tables:
         sweep_file="results/{sweep}/sweep.json",
         rounds=lambda wildcards: RUN.round_files(),
         derived="results/{sweep}/derived",
-        diagnoses="results/{sweep}/diagnoses",
         folder=subpath(output[0], parent=True),
     shell:
         "{params.python} -m analysis.tools.collect {params.sweep_file} --rounds {params.rounds} --derived {params.derived}"
-        " --diagnoses {params.diagnoses} --out {params.folder} > {log} 2>&1"
+        " --out {params.folder} > {log} 2>&1"

@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from analysis.diagnosis.remedies import trials
-from analysis.ingest.point_tables import concatenate
+from analysis.ingest.derived import Derived
 from jobs.point.point import complete
 from jobs.sweep import rounds
 
@@ -28,15 +28,14 @@ def plan_round(results: Path, number: int) -> dict[str, Any]:
     sweep = json.loads((results / "sweep.json").read_text())
     earlier = [json.loads(rounds.file(results, rounds.REMEDIES, n).read_text()) for n in range(1, number)]
     known = {p["point_id"]: complete(p["settings"]) for one in (sweep, *earlier) for p in one["points"]}
-    points, steps, samples = (
-        concatenate(name, list(known), results / "derived") for name in ("points", "steps", "gpu_samples")
-    )
+    derived = Derived(results / "derived")
+    points, steps, samples = (derived.table(name, list(known)) for name in ("points", "steps", "gpu_samples"))
     before = [trial for _, trial in trials.earlier_trials(earlier)]
     verdicts = [gain.verdict for gain in trials.gains(before, points, steps, samples)]
     now = trials.due_trials(
         {point["point_id"]: known[point["point_id"]] for point in sweep["points"]},
         set(points.filter(pl.col("status") == "ok")["point_id"]),
-        {i: json.loads((results / f"diagnoses/{i}.json").read_text())["causes"] for i in known},
+        derived.causes(list(known)),
         list(zip(before, verdicts, strict=True)),
     )
     new = {t.remedied_id: trials.apply_remedy(known[t.point_id], t.remedy) for t in now if t.remedied_id not in known}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -14,17 +13,13 @@ from analysis.diagnosis.remedies import trials as tried
 _Rows = list[dict[str, Any]]
 
 
-def diagnoses(points: pl.DataFrame, steps: pl.DataFrame, folder: Path | None) -> _Rows:
-    """The causes of each point that is ok and has a diagnosis in the folder."""
-    if folder is None:
-        return []
+def diagnoses(points: pl.DataFrame, steps: pl.DataFrame, causes: Mapping[str, Sequence[Mapping[str, Any]]]) -> _Rows:
+    """The causes of each point that is ok. `causes`: by point, of those that have a diagnosis."""
     times = gpu_seconds(points, steps)
-    files = {i: folder / f"{i}.json" for i in points.filter(pl.col("status") == "ok")["point_id"]}
     return [
         {**cause, "point_id": i, "place": place, "remedy": json.dumps(cause["remedy"]), "gpu_s": times.get(i)}
-        for i, path in files.items()
-        if path.is_file()
-        for place, cause in enumerate(json.loads(path.read_text())["causes"], 1)
+        for i in points.filter(pl.col("status") == "ok")["point_id"]
+        for place, cause in enumerate(causes.get(i, ()), 1)
     ]
 
 

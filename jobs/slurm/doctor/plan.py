@@ -6,17 +6,18 @@ import getpass
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from jobs.point.point import Point
 from jobs.slurm.doctor.cluster import Partition
 from jobs.slurm.doctor.findings import Finding, ask, fail, ok, warn
-from jobs.slurm.executor.profile import Profile
+from jobs.slurm.executor.profile import CHUNK, Profile
 from jobs.slurm.executor.refusal import TooMany, advised, change, error_of
 from jobs.slurm.executor.request import Request
 from jobs.slurm.query import last_line, parse_config, whole
 from jobs.sweep import batches, design
+from jobs.sweep.estimate import estimate
 from jobs.sweep.sweep import Sweep
 
 QOS = ("Name", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmit", "MaxWall", "GrpWall")
@@ -44,14 +45,18 @@ def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Findin
     """One finding or more for each kind of point."""
     try:
         asked = Counter(profile.request(point, minutes) for point, minutes in _jobs(sweep, profile.batch_min))
+        chunk = profile.chunk_request()
     except ValueError as error:
         yield fail("plan", f"profile: {error}")
         return
     config = parse_config(ask("scontrol", "show", "config").out)
     limits = read_limits() if config.get("AccountingStorageEnforce", "none") not in ("none", "(null)") else Limits()
     for request, points in asked.items():
-        yield from judge_request(request, points, where)
-    yield from judge_walls(asked, limits)
+        yield from judge_request(request, _points(points), where)
+    yield from judge_request(chunk, "tables and diagnoses, in jobs", where, CHUNK)
+    yield from judge_walls([*asked, chunk], limits)
+    cost = estimate(sweep.points)
+    yield ok("plan", f"the sweep leaves about {cost.files:,} files and {cost.disk_bytes / 1e9:.2g} GB")
     yield from judge_numbers(asked, limits, config, profile.settings.array_size)
 
 
@@ -63,13 +68,18 @@ def _jobs(sweep: Sweep, batch_min: float) -> list[tuple[Point, int]]:
     return [(p, batches.minutes(queues.get(p.id, (p,)), each, batch_min)) for p in sweep.points if p.id not in led]
 
 
-def judge_request(request: Request, points: int, where: Partition) -> Iterator[Finding]:
-    """Whether sbatch takes these points, and whether the partition would run them."""
-    what = f"{_points(points)} of {request}"
+def judge_request(request: Request, jobs: str, where: Partition, rule: str = "") -> Iterator[Finding]:
+    """Whether sbatch takes these jobs, and whether the partition would run them. `rule`: whose resources are to be
+    changed where it does not; without, those of the points."""
+
+    def cure(key: str) -> str:
+        return f"`set-resources: {rule}` in the profile" if rule else change(key)
+
+    what = f"{jobs} of {request}"
     answer = ask("sbatch", "--test-only", *request.options(), "--wrap", "true")
     if answer.status:
         error = error_of(answer.err or answer.out)
-        said = _too_large(request, where) or advised(str(error).removeprefix("allocation failure: "))
+        said = _too_large(request, where, cure) or advised(str(error).removeprefix("allocation failure: "))
         # How many jobs there may be at a time is judged below, and the queue may be full just now.
         yield (warn if isinstance(error, TooMany) else fail)("plan", f"{what}: {said}")
         return
@@ -78,12 +88,12 @@ def judge_request(request: Request, points: int, where: Partition) -> Iterator[F
     fields = dict(re.findall(r"(\w+)=(\S+)", shown))
     longest, widest = minutes(fields.get("MaxTime", "")), whole(fields, "MaxNodes")
     if longest is not None and request.runtime_min > longest:
-        yield fail("plan", f"{what}: the partition gives {longest:g} min at most (change {change('time limit')})")
+        yield fail("plan", f"{what}: the partition gives {longest:g} min at most (change {cure('time limit')})")
     if widest is not None and request.nodes > widest:
-        yield fail("plan", f"{what}: the partition gives {widest} nodes at most (change {change('nodelimit')})")
+        yield fail("plan", f"{what}: the partition gives {widest} nodes at most (change {cure('nodelimit')})")
 
 
-def _too_large(request: Request, where: Partition) -> str:
+def _too_large(request: Request, where: Partition, cure: Callable[[str], str]) -> str:
     """What no node has, and what to change; empty where that is not the reason."""
     if where.name != (request.partition or where.name) or not where.usable:
         return ""
@@ -95,9 +105,7 @@ def _too_large(request: Request, where: Partition) -> str:
         (f"{request.nodes} nodes", request.nodes, len(where.usable), "nodelimit"),
     )
     return "; ".join(
-        f"{words} asked for, {there} there (change {change(key)})"
-        for words, asked, there, key in sizes
-        if asked > there
+        f"{words} asked for, {there} there (change {cure(key)})" for words, asked, there, key in sizes if asked > there
     )
 
 

@@ -93,7 +93,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         """Take over a job that an earlier driver submitted; False where none came of it, or someone wants it again."""
         track = info.aux["track"]
         entry = self.earlier.pop(track.key, None)
-        if entry is None or self.options.cluster == "local" or job_end.is_wanted_again(entry):
+        if entry is None or self.options.cluster == "local":
+            return False
+        if job_end.is_wanted_again(entry, map(Path, info.job.input)):
             return False
         track.folder, track.name, track.place = entry.folder, entry.name, (entry.index, entry.size)
         track.losses = entry.losses

@@ -76,10 +76,14 @@ def ended_well(entry: Entry) -> bool:
     return job_id is not None and job_id in list_finished({entry.folder}) and exit_code(entry.folder, job_id) == 0
 
 
-def is_wanted_again(entry: Entry) -> bool:
-    """Whether what such a job wrote was removed: it ended well, so long ago that its files would be seen by now."""
-    if not ended_well(entry) or entry.is_written():
+def is_wanted_again(entry: Entry, inputs: Iterable[Path] = ()) -> bool:
+    """Whether what such a job wrote was removed, or is older than what it is made of: it ended well, so long ago that
+    its files would be seen by now."""
+    if not ended_well(entry):
         return False
+    if entry.is_written():
+        made = min(Path(output).stat().st_mtime_ns for output in entry.key.splitlines())
+        return any(path.stat().st_mtime_ns > made for path in inputs)
     result: Path = JobPaths(entry.folder, entry.job_id, 0).result_pickle
     return time.time() - result.stat().st_mtime > MISSING_S
 

@@ -12,8 +12,10 @@ import yaml
 from jobs.point.point import Point
 from jobs.slurm.executor.request import Request, from_job
 from jobs.slurm.executor.settings import ExecutorSettings
+from jobs.sweep import chunks
 
-RULE = "point"
+POINT, CHUNK = "point", "derive"
+"""The rules whose jobs go to the cluster."""
 
 
 class ProfileError(Exception):
@@ -22,11 +24,12 @@ class ProfileError(Exception):
 
 @dataclass(frozen=True)
 class Profile:
-    """Settings of the executor and the resources of a point, by name."""
+    """Settings of the executor, and resources by name: those of any job, and those of a point's or a chunk's alone."""
 
     settings: ExecutorSettings = field(default_factory=ExecutorSettings)
     defaults: dict[str, Any] = field(default_factory=dict)
     overrides: dict[str, Any] = field(default_factory=dict)
+    of_chunks: dict[str, Any] = field(default_factory=dict)
 
     @property
     def batch_min(self) -> float:
@@ -42,6 +45,10 @@ class Profile:
             "runtime": timeout_min,
         }
         return from_job({**self.defaults, **own, **self.overrides}, 1, self.settings)
+
+    def chunk_request(self) -> Request:
+        """What the job of a chunk (jobs/sweep/chunks.py) asks for. Raises ValueError likewise."""
+        return from_job({**self.defaults, **chunks.RESOURCES, **self.of_chunks}, 1, self.settings)
 
 
 def read(path: Path) -> Profile:
@@ -61,7 +68,8 @@ def read(path: Path) -> Profile:
     return Profile(
         ExecutorSettings(**settings),
         _mapping(content.get("default-resources"), "="),
-        _mapping(rules.get(RULE), "="),
+        _mapping(rules.get(POINT), "="),
+        _mapping(rules.get(CHUNK), "="),
     )
 
 

@@ -90,7 +90,7 @@ def parse_options(options: str) -> tuple[tuple[str, str | bool], ...]:
 def from_job(resources: Mapping[str, Any], threads: int, settings: ExecutorSettings) -> Request:
     """The request of a job with these Snakemake resources: nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_mb
     (or mem_mb_per_gpu, times the GPUs of a node), runtime (minutes), slurm_partition, slurm_account, qos, constraint,
-    slurm_exclude and slurm_extra; what they do not say, the settings do."""
+    slurm_exclude, slurm_extra and exclusive (0 or 1); what they do not say, the settings do."""
 
     def text(name: str, default: str | None) -> str | None:
         return str(resources[name]) if resources.get(name) else default
@@ -115,7 +115,7 @@ def from_job(resources: Mapping[str, Any], threads: int, settings: ExecutorSetti
         qos=text("qos", settings.qos),
         constraint=text("constraint", settings.constraint),
         exclude=text("slurm_exclude", settings.exclude),
-        exclusive=settings.exclusive,
+        exclusive=bool(int(resources.get("exclusive", settings.exclusive))),
         extra=tuple(sorted(extra.items())),
         setup=tuple(setup),
     )

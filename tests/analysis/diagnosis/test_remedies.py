@@ -13,6 +13,7 @@ from analysis.diagnosis import comparison, point_diagnosis
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.remedies import round, trials
 from analysis.diagnosis.remedies.trials import Gain, Trial
+from analysis.ingest.derived import OF_POINT, Chunk, Made
 from analysis.ingest.point_tables import as_table, ingest, write
 from analysis.report import causes as why
 from analysis.report import sweep_page as report
@@ -127,15 +128,15 @@ def results_of(folder, settings, causes):
     listed = [{"point_id": point.id, "settings": point.settings()} for point in points]
     folder.mkdir(exist_ok=True)
     (folder / "sweep.json").write_text(json.dumps({"name": "loop", "alert": {}, "points": listed}))
-    (folder / "diagnoses").mkdir()
+    made = []
     for point in points:
         row = pl.DataFrame({"point_id": [point.id], "status": "ok"})
-        write(
-            {"points": as_table("points", row), "steps": timed(10.0, point_id=point.id)},
-            folder / f"derived/{point.id}",
-        )
-        (folder / f"diagnoses/{point.id}.json").write_text(json.dumps({"causes": causes}))
-    return [point.id for point in points]
+        own = {name: as_table(name, None) for name in OF_POINT}
+        own |= {"points": as_table("points", row), "steps": as_table("steps", timed(10.0, point_id=point.id))}
+        made.append(Made(point.id, 0, 0, own, None, json.dumps({"causes": causes})))
+    ids = [point.id for point in points]
+    Chunk(folder / "derived/points-0000").save(ids, made)
+    return ids
 
 
 def test_a_remedied_point_of_the_sweep_is_tried_but_not_run_again(tmp_path):
@@ -198,9 +199,7 @@ def test_a_trace_of_ranks_on_cpus_says_nothing_of_a_gpu(tmp_path):
     (tmp_path / "record.json").write_text(json.dumps({"status": "ok", "settings": complete(IMAGE).settings()}))
     derived = tmp_path / "derived"
     write(ingest(tmp_path, derived), derived)
-    told = ["--tables", str(derived), "--out", str(tmp_path / "d/p.json")]
-    assert point_diagnosis.main([str(tmp_path), *told]) == 0
-    found = json.loads((tmp_path / "d/p.json").read_text())
+    found = point_diagnosis.diagnose_point(tmp_path, derived)
     assert found["steps"] == 2 and sum(found["parts"].values()) == pytest.approx(found["step_ms"])
     assert found["healthy"] is None and "no activity of a GPU" in json.dumps(found["causes"])
 

@@ -11,6 +11,7 @@ from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tables.part_names import GROUPS
 from analysis.tools import collect
+from analysis.tools.derive import derive
 from jobs.telemetry.gpu.log import Log
 from tests.analysis.readers.test_readers import DATA, make_nsys
 
@@ -160,9 +161,8 @@ def test_failed(point, tmp_path):
 
 def test_broken_trace_leaves_the_rest(point, tmp_path, capsys):
     (point / "traced/trace-r1.sqlite").write_text("no database")
-    assert point_tables.main([str(point), "--out", str(tmp_path / "out")]) == 0
+    read = point_tables.ingest(point, tmp_path / "out")
     assert "trace-r1.sqlite: not an Nsight Systems export" in capsys.readouterr().err
-    read = {name: pl.read_parquet(tmp_path / f"out/{name}.parquet") for name in OF_POINT}
     assert_contract(read)
     assert set(read["breakdown"]["rank"]) == {0} and read["steps"].height == 8
 
@@ -171,7 +171,7 @@ def test_kineto_point_and_determinism(tmp_path):
     (tmp_path / "p/traced").mkdir(parents=True)
     shutil.copy(DATA / "kineto-cpu-r0.json.gz", tmp_path / "p/traced/trace-r0.json.gz")
     for out in ("a", "b"):
-        assert point_tables.main([str(tmp_path / "p"), "--out", str(tmp_path / out)]) == 0
+        point_tables.write(point_tables.ingest(tmp_path / "p", tmp_path / out), tmp_path / out)
     for name in OF_POINT:
         assert (tmp_path / f"a/{name}.parquet").read_bytes() == (tmp_path / f"b/{name}.parquet").read_bytes()
     assert pl.read_parquet(tmp_path / "a/breakdown.parquet").height == 2 * len(GROUPS)
@@ -192,7 +192,7 @@ def test_empty_and_broken_folders(files, tmp_path, capsys):
 
 def test_collect(point, tmp_path):
     derived, out = tmp_path / "derived", tmp_path / "out"
-    point_tables.main([str(point), "--out", str(derived / "abc")])
+    derive(tmp_path, "points-0000", ["abc"], 1)
     points = [{"point_id": "zzz", "settings": SETTINGS}, {"point_id": "abc", "settings": SETTINGS}]
     dump(tmp_path / "sweep.json", {"name": "night", "points": points})
     assert collect.main([str(tmp_path / "sweep.json"), "--derived", str(derived), "--out", str(out)]) == 0

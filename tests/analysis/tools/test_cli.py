@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from analysis.ingest.derived import Derived
 from analysis.tools.cli import main
+from analysis.tools.derive import derive
 from jobs.sweep.sweep import load
 
 ROOT = Path(__file__).parents[3]
@@ -153,11 +156,10 @@ def test_orphans_are_listed_and_removed_only_where_asked(tmp_path, monkeypatch, 
     (own,), (preset,) = load(file).points, load(file, "more").points
     old = "0123456789ab"
     for point in (own.id, preset.id, old):
-        for folder in ("points", "derived"):
-            (results / folder / point).mkdir(parents=True)
-    (results / "diagnoses").mkdir()
-    (results / "diagnoses" / f"{old}.json").touch()
+        (results / "points" / point).mkdir(parents=True)
+    derive(results, "points-0000", [own.id, preset.id, old], 1)
     before = sorted(results.rglob("*"))
+    capsys.readouterr()
     assert main(["orphans", "s.yaml"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == old and sorted(results.rglob("*")) == before
     with (results / ".driver").open("w") as lock:
@@ -166,6 +168,8 @@ def test_orphans_are_listed_and_removed_only_where_asked(tmp_path, monkeypatch, 
         assert "at work" in capsys.readouterr().err and (results / "points" / old).exists()
     assert main(["orphans", "s.yaml", "--remove"]) == 0
     assert not list(results.rglob(f"{old}*"))
+    assert Derived(results / "derived").made.keys() == {own.id, preset.id}
+    assert set(pl.read_parquet(results / "derived/points-0000/points.parquet")["point_id"]) == {own.id, preset.id}
     assert all((results / "points" / point).exists() for point in (own.id, preset.id))
     assert main(["orphans", "s.yaml", "--results", "nowhere"]) == 2
 

@@ -39,6 +39,17 @@ def test_what_a_profile_asks_for(tmp_path):
     assert shipped.mem_mb == 4 * 32000 and shipped.cpus_per_task == 8
 
 
+def test_what_a_profile_asks_for_a_chunk(tmp_path):
+    chunk = profile.read(ROOT / "profiles/slurm").chunk_request()
+    assert (chunk.gpus_per_node, chunk.mem_mb, chunk.exclusive) == (0, 8000, False)
+    (tmp_path / "config.yaml").write_text(
+        "submitit-partition: gpu\nsubmitit-exclusive: true\n"
+        "set-resources: {derive: {slurm_partition: cpu, mem_mb: 64000}, point: {slurm_partition: big}}\n"
+    )
+    chunk = profile.read(tmp_path).chunk_request()
+    assert (chunk.partition, chunk.mem_mb, chunk.cpus_per_task, chunk.exclusive) == ("cpu", 64000, 8, False)
+
+
 def test_profiles_that_are_none(tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("[")
     for path in (tmp_path, tmp_path / "none"):

@@ -1,0 +1,133 @@
+"""The tables and diagnoses of a chunk of points (analysis/ingest/derived.py), several points at a time:
+
+    python -m analysis.tools.derive results/SWEEP --chunk NAME --points ID... --processes 8
+
+Only points with other raw data than before are read. A point that cannot be analysed gets a row that says why, and does
+not keep the others from theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from analysis.diagnosis.point_diagnosis import diagnose_point
+from analysis.ingest import point_tables
+from analysis.ingest.derived import FOR_DIAGNOSIS, OF_POINT, Chunk, Made, raw_ns
+from analysis.readers import point_files
+from jobs.record.point_folder import record_of
+from jobs.sweep.file import one_line
+
+SAVE_S = 60
+"""A chunk that is killed has lost no more than this."""
+KILLED = "its analysis was killed; out of memory?"
+
+
+def derive(results: Path, name: str, ids: Sequence[str], processes: int) -> None:
+    """Bring a chunk up to date."""
+    chunk = Chunk(results / "derived" / name)
+    chunk.folder.mkdir(parents=True, exist_ok=True)
+    for left in chunk.folder.glob(".work-*"):  # of a run that was killed
+        shutil.rmtree(left)
+    due = chunk.due(results, ids)
+    print(f"{name}: {len(due)} of {len(ids)} points to analyse")
+    with tempfile.TemporaryDirectory(dir=chunk.folder, prefix=".work-") as scratch:
+        new: list[Made] = []
+        saved = time.monotonic()
+        for one in each(results / "points", due, Path(scratch), processes):
+            if one.problem is not None:
+                print(f"{results / 'points' / one.point_id}: {one.problem}", file=sys.stderr)
+            place_traces(one, Path(scratch), chunk.folder)
+            new.append(one)
+            if time.monotonic() - saved > SAVE_S:
+                chunk.save(ids, new)
+                new, saved = [], time.monotonic()
+        chunk.save(ids, new)
+    chunk.finish()
+
+
+def each(points: Path, ids: Sequence[str], scratch: Path, processes: int) -> Iterator[Made]:
+    """What is made of each point, as it is done. Where a process is killed, all that were under way are lost with it,
+    and made again one at a time, to find the one."""
+    waiting = list(ids)
+    os.environ.setdefault("POLARS_MAX_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    # Not forked: Polars' threads do not survive it.
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(max(1, min(processes, len(ids))), context) as pool:
+        futures: dict[Future[Made], str] = {pool.submit(make, points / i, scratch / i): i for i in ids}
+        for future in as_completed(futures):
+            point = futures.pop(future)  # a future holds its tables
+            if not isinstance(future.exception(), BrokenProcessPool):
+                waiting.remove(point)
+                yield future.result()
+    for point in waiting:
+        with ProcessPoolExecutor(1, context) as pool:
+            try:
+                yield pool.submit(make, points / point, scratch / point).result()
+            except BrokenProcessPool:
+                yield failed(points / point, raw_ns(points / point), KILLED)
+
+
+def make(point: Path, scratch: Path) -> Made:
+    """The tables and the diagnosis of a point, or why there are none. Its trace tables are left in `scratch`."""
+    written_ns = raw_ns(point)
+    try:
+        tables = point_tables.ingest(point, scratch)
+    except Exception as error:  # whatever broken files lead to
+        return failed(point, written_ns, f"no tables: {one_line(f'{type(error).__name__}: {error}')}")
+    problem = text = None
+    try:
+        point_tables.write({name: tables[name] for name in FOR_DIAGNOSIS}, scratch)
+        text = json.dumps(diagnose_point(point, scratch))
+    except Exception as error:
+        problem = f"no diagnosis: {one_line(f'{type(error).__name__}: {error}')}"
+    return Made(point.name, written_ns, time.time_ns(), tables, problem, text)
+
+
+def failed(point: Path, written_ns: int, why: str) -> Made:
+    """A point without tables, but for a row of its record."""
+    record = record_of(point)
+    try:
+        row = point_files.point_row(record)
+    except Exception:  # its settings may be why there are no tables
+        row = {"sweep": record.sweep, "status": record.status, "reason": record.reason, "message": record.message}
+    tables = {name: point_tables.as_table(name, None) for name in OF_POINT}
+    frame = point_files.points_frame([{**row, "point_id": point.name, "notes": why}])
+    return Made(point.name, written_ns, time.time_ns(), tables | {"points": frame}, why)
+
+
+def place_traces(one: Made, scratch: Path, chunk: Path) -> None:
+    """Put a point's trace tables where they stay."""
+    made, kept = scratch / one.point_id, chunk / "traces" / one.point_id
+    shutil.rmtree(kept, ignore_errors=True)
+    if one.problem is None and any((made / point_tables.TRACES).glob("*.parquet")):
+        kept.parent.mkdir(exist_ok=True)
+        (made / point_tables.TRACES).rename(kept)
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.tools.derive", description="Make the tables and diagnoses of some points."
+    )
+    parser.add_argument("results", type=Path, help="folder of the sweep's results")
+    parser.add_argument("--chunk", required=True, help="name of the chunk")
+    parser.add_argument("--points", nargs="+", required=True, help="ids of its points")
+    parser.add_argument("--processes", type=int, default=1, help="points that are analysed at a time (1)")
+    args = parser.parse_args(argv)
+    derive(args.results, args.chunk, args.points, args.processes)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

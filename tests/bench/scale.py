@@ -1,0 +1,144 @@
+"""What follows the points, at a size: seconds, memory and files of sweeps of which only records are there.
+
+    make bench-scale                                  # 100 and 1,000 points
+    make bench-scale SCALE="10000 --folder /scratch"  # ten thousand, kept in that folder
+
+A point is one of our published set under a new id: its record, and nothing else, as of a point of which no step was
+logged. So the times are those of the workflow and of its many small things; what traces cost is in `make bench`.
+Memory is resident, of the driver alone and of all processes together, looked at ten times a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import yaml
+
+from jobs.point.point import FIELDS
+from jobs.record.json_files import write_json
+from jobs.sweep.sweep import load
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "data/h200-2026-11-21/points"
+SIZES = (100, 1000)
+POINTS_A_CONFIGURATION = 25
+LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds, and the largest resident memory of the driver and of all its processes, MB."""
+
+    seconds: float
+    driver_mb: float
+    all_mb: float
+
+
+def make(folder: Path, size: int) -> None:
+    """Write the sweep file and the record of each of its points."""
+    record = next(
+        known
+        for path in sorted(RECORDS.glob("*/record.json"))
+        if (known := json.loads(path.read_text()))["status"] == "ok" and known["settings"]["strategy"] == "ddp"
+    )
+    base = {k: v for k, v in record["settings"].items() if k in FIELDS and v is not None and k != "repeat"}
+    rates = [round(1e-4 * (i + 1), 6) for i in range(max(1, size // POINTS_A_CONFIGURATION))]
+    axes = {"learning_rate": rates, "seed": list(range(min(size, POINTS_A_CONFIGURATION)))}
+    file = folder / "sweep.yaml"
+    file.write_text(yaml.safe_dump({"name": "scale", "base": base, "axes": axes}))
+    points = load(file).points
+    assert len(points) == size, f"{size} is not a multiple of {POINTS_A_CONFIGURATION}"
+    for point in points:
+        own = folder / "results/scale/points" / point.id
+        own.mkdir(parents=True, exist_ok=True)
+        write_json(own / "record.json", {**record, "point_id": point.id, "settings": point.settings()})
+
+
+def family(process: psutil.Process) -> Iterator[int]:
+    """Resident bytes of a process and of all that it started."""
+    for one in (process, *process.children(recursive=True)):
+        try:
+            yield one.memory_info().rss
+        except psutil.NoSuchProcess:
+            yield 0
+
+
+def cost(command: list[str], folder: Path, log: Path) -> Cost:
+    """What a command costs that must end well."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    begin, driver, every = time.monotonic(), 0, 0
+    with log.open("a") as sink:
+        process = psutil.Popen(command, cwd=folder, stdout=sink, stderr=sink, env=os.environ | {"PATH": path})
+        while process.poll() is None:
+            try:
+                sizes = list(family(process))
+            except psutil.NoSuchProcess:
+                break
+            driver, every = max(driver, sizes[0]), max(every, sum(sizes))
+            time.sleep(LOOK_S)
+    if process.wait():
+        sys.exit(f"{' '.join(command)}: {log.read_text()[-2000:]}")
+    return Cost(time.monotonic() - begin, driver / 1e6, every / 1e6)
+
+
+def files_and_bytes(folder: Path) -> tuple[int, int]:
+    """How many files are in a folder, and their bytes."""
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return len(sizes), sum(sizes)
+
+
+def commands() -> dict[str, list[str]]:
+    """By name, in the order in which they are to run."""
+    tools = Path(sys.executable).parent
+    run = ["-s", str(ROOT / "Snakefile"), "--profile", str(ROOT / "profiles/local"), "--configfile", "sweep.yaml"]
+    return {
+        "check": [str(tools / "nightsweep"), "check", "sweep.yaml"],
+        **{
+            name: [str(tools / "snakemake"), *targets, *run]
+            for name, targets in (
+                ("dry run (-n)", ["-n"]),
+                ("downstream", ["results/scale/tables/points.parquet"]),
+                ("figures", ["figures"]),
+                ("report", []),
+                ("nothing to do", []),
+            )
+        },
+    }
+
+
+def measure(folder: Path, size: int) -> None:
+    """Print a line for each command."""
+    folder.mkdir(parents=True)
+    make(folder, size)
+    for name, command in commands().items():
+        found = cost(command, folder, folder / "commands.log")
+        count, total = files_and_bytes(folder)
+        print(
+            f"{size:7,} {name:14} {found.seconds:8.1f} s {found.driver_mb:8,.0f} {found.all_mb:8,.0f} MB"
+            f" {count:9,} files {total / 1e6:8,.1f} MB",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help="points (100 1000)")
+    parser.add_argument("--folder", type=Path, help="keep the sweeps in this folder, which must not be there yet")
+    args = parser.parse_args()
+    print(f"{'points':>7} {'':14} {'time':>10} {'driver':>8} {'all':>11} {'on disk then':>15}")
+    with tempfile.TemporaryDirectory() as scratch:
+        for size in args.sizes:
+            measure((args.folder or Path(scratch)) / str(size), size)
+
+
+if __name__ == "__main__":
+    main()

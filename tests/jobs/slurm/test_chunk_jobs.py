@@ -1,0 +1,133 @@
+"""Chunks of points, sent to a cluster through the executor as points are."""
+
+import json
+import os
+import pickle
+import signal
+import time
+
+import pytest
+
+from analysis.ingest.derived import Derived
+from jobs.record.json_files import write_json
+from jobs.slurm.executor import job_end, request
+from jobs.slurm.executor.journal import Entry
+from jobs.slurm.executor.settings import ExecutorSettings
+from jobs.sweep.sweep import load
+from tests.cluster.slurm import Cluster, Shape, available
+from tests.jobs.slurm.sweep_run import BASE, finish, start
+
+SWEEP = f"""
+name: night
+base: {{{BASE}, traced_steps: 0}}
+axes: {{seed: [0, 1, 2, 3, 4]}}
+"""
+SMALL = "from jobs.sweep import chunks\nchunks.SIZE = 2\n"
+TABLE = "results/night/tables/points.parquet"
+
+
+def test_what_is_older_than_its_inputs_is_wanted_again(tmp_path):
+    result = tmp_path / "x/7_0_0_result.pkl"
+    result.parent.mkdir()
+    result.write_bytes(pickle.dumps(("success", 0)))
+    record, made = tmp_path / "record.json", tmp_path / "points-0000.json"
+    for path in (record, made):
+        path.touch()
+    entry = Entry(str(made), "x", result.parent, 0, 1, "7_0", 0)
+    os.utime(record, (0, 0))
+    assert not job_end.is_wanted_again(entry, [record])
+    os.utime(made, (0, 0))
+    os.utime(record)
+    assert job_end.is_wanted_again(entry, [record])
+
+
+def test_a_rule_may_share_nodes_where_points_have_them_to_themselves():
+    settings = ExecutorSettings(exclusive=True)
+    assert request.from_job({}, 1, settings).exclusive and not request.from_job({"exclusive": 0}, 1, settings).exclusive
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if why := available():
+        pytest.skip(why)
+    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=2)) as started:
+        yield started
+
+
+@pytest.fixture
+def measured(tmp_path, cluster, monkeypatch):
+    """Five points that failed at once, in chunks of two. Ids in order."""
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    points = load(tmp_path / "sweep.yaml").points
+    for point in points:
+        folder = tmp_path / "results/night/points" / point.id
+        folder.mkdir(parents=True)
+        own = {"point_id": point.id, "settings": point.settings(), "status": "failed", "reason": "stalled"}
+        write_json(folder / "record.json", own)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(SMALL)
+    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setitem(cluster.environment, "PYTHONPATH", path)
+    return [point.id for point in points]
+
+
+def measure_again(folder, point):
+    """Another record: Snakemake is not moved by a date alone."""
+    path = folder / f"results/night/points/{point}/record.json"
+    write_json(path, json.loads(path.read_text()) | {"attempt": 2})
+
+
+def made_at(folder):
+    return {point: row["made_ns"] for point, row in Derived(folder / "results/night/derived").made.items()}
+
+
+def shown(cluster):
+    """What Slurm says of each job of ours."""
+    lines = cluster.run("scontrol", "-o", "show", "jobs").splitlines()
+    return [dict(word.partition("=")[::2] for word in line.split()) for line in lines if "nightsweep" in line]
+
+
+@pytest.mark.slow
+def test_chunks_are_jobs_of_the_cluster_and_only_what_is_newer_is_made_again(cluster, measured, tmp_path):
+    choice = ("--set-resources", "derive:slurm_partition=urgent")
+    said = finish(start(cluster, tmp_path, SWEEP, TABLE, *choice), 1)
+    assert "submitted 3 jobs" in said and "0 of 5 points ok" in said, said
+    jobs = shown(cluster)
+    assert [(job["Partition"], job["OverSubscribe"], job["NumCPUs"]) for job in jobs] == [("urgent", "OK", "8")] * 3
+    names = [f"points-000{number}" for number in range(3)]
+    kept = tmp_path / "results/night/derived"
+    assert sorted(path.name for path in kept.iterdir()) == sorted([*names, *(f"{name}.json" for name in names)])
+    before = made_at(tmp_path)
+    assert before.keys() == set(measured)
+
+    measure_again(tmp_path, measured[0])
+    driver = start(cluster, tmp_path, SWEEP, TABLE, *choice)
+    deadline = time.monotonic() + 120
+    while len(shown(cluster)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(driver.pid, signal.SIGKILL)  # and its job goes on
+    driver.wait()
+    while before.items() <= made_at(tmp_path).items() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    after = made_at(tmp_path)
+    assert {point for point in measured if after[point] > before[point]} == {measured[0]}
+
+    # What that job made is older than what is there now, and so not what the next driver wants.
+    time.sleep(2)
+    measure_again(tmp_path, measured[1])
+    said = finish(start(cluster, tmp_path, SWEEP, TABLE, *choice), 1)
+    assert "go on" not in said, said
+    last = made_at(tmp_path)
+    assert {point for point in measured if last[point] > after[point]} == {measured[1]}
+    problems = [json.loads((kept / f"{name}.json").read_text())["problems"] for name in names]
+    assert problems == [{}, {}, {}]
+
+
+@pytest.mark.slow
+def test_a_chunk_begins_while_other_points_still_run(cluster, measured, tmp_path):
+    record = tmp_path / f"results/night/points/{measured[4]}/record.json"
+    record.unlink()
+    finish(start(cluster, tmp_path, SWEEP, TABLE), 1)
+    after = made_at(tmp_path)
+    ended_ns = record.stat().st_mtime_ns
+    assert all(after[point] < ended_ns for point in measured[:4]) and after[measured[4]] > ended_ns
