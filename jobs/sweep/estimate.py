@@ -110,7 +110,8 @@ def has_second_start(point: Point) -> bool:
 
 
 def wall_s(point: Point, start_s: float = START_S) -> float:
-    """Seconds of a point, `start_s` for each start: the timed and traced steps, all epochs, and the control where there is one."""
+    """Seconds of a point: its starts, each of `start_s`, the timed and traced steps, all epochs, and the control where
+    there is one."""
     step = step_s(point)
     samples = IMAGES.get(point.data, MNIST_IMAGES) * (point.epochs or 0)
     epochs = samples / (point.micro_batch * point.grad_accum * point.world_size) if samples else 0.0

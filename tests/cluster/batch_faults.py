@@ -168,7 +168,7 @@ BATCH_FAULTS = {
     "kill -9 of a rank": killed(kill_rank, rank_killed=1),
     "kill -9 of a rank, local profile": killed(kill_rank, local=True, rank_killed=1),
     "kill -9 of a sampler": killed(kill_sampler),
-    "kill -9 of the fork server": killed(lambda one: one.process(SERVER).kill(), rank_killed=1),
+    "kill -9 of the fork server": killed(lambda one: one.process(SERVER).kill(), again=1),
     "kill -9 of slurmstepd": killed(kill_step, again=1),
     "node off": node_off,
     "slurmd killed": killed_slurmd,
