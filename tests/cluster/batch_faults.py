@@ -16,7 +16,7 @@ from tests.cluster import faults
 from tests.cluster.faults import LAUNCHER, bring_back, corrupt_record, full_disk, stopped_points, two_drivers
 from tests.cluster.trial import Outcome
 
-POINTS, STEPS = 4, 150
+POINTS, STEPS, BATCH_MIN = 4, 150, 15
 SERVER = "jobs.rank.server"
 
 
@@ -185,7 +185,7 @@ BATCH_FAULTS = {
 
 
 def main():
-    faults.run(BATCH_FAULTS, __doc__, batch_min=15)
+    faults.run(BATCH_FAULTS, __doc__, batch_min=BATCH_MIN)
 
 
 if __name__ == "__main__":

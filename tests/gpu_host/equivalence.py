@@ -50,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
                   "layout": "nhwc", "loader": "device", "loader_workers": 0, "pin_memory": False, "timed_steps": 20},
     "loader-bound": {"workload": "image", "model": "mobilenet_v2", "image_size": 300, "micro_batch": 32,
                      "precision": "bf16", "loader_workers": 1, "across_epochs": True, "timed_steps": 20},
-    "compiled": {"workload": "image", "model": "vit_s", "image_size": 224, "micro_batch": 256, "precision": "bf16",
+    "compiled": {"workload": "image", "model": "vit_s", "image_size": 224, "micro_batch": 512, "precision": "bf16",
                  "loader": "device", "loader_workers": 0, "pin_memory": False, "compile": "default", "timed_steps": 20},
 }  # fmt: skip
 ON_CPU = {

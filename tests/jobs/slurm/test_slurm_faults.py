@@ -1,6 +1,6 @@
 """Faults of a night on a real Slurm, once each: nothing is lost, measured twice or given a wrong reason.
 
-All of them, more often: python -m tests.cluster.faults
+All of them, more often: python -m tests.cluster.faults, and tests.cluster.batch_faults
 """
 
 import os
@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from tests.cluster.batch_faults import BATCH_FAULTS, BATCH_MIN
 from tests.cluster.faults import FAULTS
 from tests.cluster.slurm import Cluster, Shape, available
 from tests.cluster.trial import Outcome, Trial
@@ -17,13 +18,12 @@ HERE = (
     "Ctrl-C twice, ranks at work",
     "Ctrl-C twice, local profile",
     "kill -9 of the driver, local profile",
-    "kill -9 of the launcher",
-    "kill -9 of a rank",
     "kill -9 of slurmstepd",
     "slurmdbd away",
     "corrupt record",
     "host out of memory (cgroup)",
 )
+IN_BATCHES = ("kill -9 of the launcher", "kill -9 of a rank", "scancel")
 """The others take as long, and are like one of these, or are tried in another way by other tests."""
 
 
@@ -39,6 +39,15 @@ def cluster(tmp_path_factory):
 def test_fault(cluster, tmp_path, name):
     if "cgroup" in name and not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.F_OK):
         pytest.skip("memory cgroups of version 1 are not here")
-    chance = random.Random(int(os.environ.get("NIGHTSWEEP_SEED", "1")))
-    found = FAULTS[name](Trial(cluster, tmp_path / "try", chance))
+    found = FAULTS[name](Trial(cluster, tmp_path / "try", chance()))
     assert found == Outcome(), found
+
+
+@pytest.mark.parametrize("name", IN_BATCHES)
+def test_fault_where_a_job_runs_several_points(cluster, tmp_path, name):
+    found = BATCH_FAULTS[name](Trial(cluster, tmp_path / "try", chance(), batch_min=BATCH_MIN))
+    assert found == Outcome(), found
+
+
+def chance():
+    return random.Random(int(os.environ.get("NIGHTSWEEP_SEED", "1")))
