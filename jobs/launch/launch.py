@@ -239,6 +239,8 @@ def measure_block(block: Sequence[tuple[Path, Job]], launcher: Launcher) -> int:
     first: Record | None = None
     for folder, job in block:
         if first is not None and has_no_time(launcher.limits) and measured_record(folder) is None:
+            if launcher.stopped() or allocation.is_ending():  # a cancelled job has no time left, either
+                return 130
             print(f"{folder.name} and what follows it are not run: the time of this job is over", flush=True)
             break
         record = measure(folder, job, launcher, leads=first is None)
