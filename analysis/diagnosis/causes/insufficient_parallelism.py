@@ -92,7 +92,7 @@ def host_sync(e: Evidence) -> Iterator[Cause]:
     yield Cause(
         gain=replayed((least + most) / 2, least, most),
         method="the steps replayed without waits for the device",
-        advice="do not read values of the GPU within a step: keep them there, and read them every so many steps",
+        advice="do not read values of the GPU within a step: keep them there, and read them once in many steps",
         remedy=proposals.choose(e.point, {"precision": "bf16"}) if e.setting("precision") == "fp16" else {},
         evidence=[
             Fact("calls that wait for the device", count, "a step", "runtime"),
