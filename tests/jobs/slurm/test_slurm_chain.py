@@ -96,7 +96,7 @@ def test_slurmd_dies_and_its_ranks_run_on(cluster, tmp_path):
 
 
 def test_a_node_is_lost_as_ranks_start(cluster, tmp_path):
-    """srun notices before the controller does, and the point starts again without that node."""
+    """srun notices, on a busy machine the controller, and the point starts again without that node."""
     sweep = LONG.replace("1500", "3").replace("long", "started").replace("axes: {", "axes: {nodes: [2], ")
     driver = start(cluster, tmp_path, sweep, "points")
     deadline = time.monotonic() + 180
@@ -113,7 +113,8 @@ def test_a_node_is_lost_as_ranks_start(cluster, tmp_path):
     (record,) = tmp_path.glob("results/started/points/*/record.json")
     found = json.loads(record.read_text())
     assert (found["status"], found["attempt"]) == ("ok", 2), said
-    assert "(node_failure: srun: error: Task launch for StepId" in said and f"failed on node {lost}" in said, said
+    by_srun = "(node_failure: srun: error: Task launch for StepId" in said and f"failed on node {lost}" in said
+    assert by_srun or "(node_failure: Slurm ended the job as NODE_FAIL" in said, said
     assert lost not in [host["hostname"] for host in found["hosts"]]
 
 
