@@ -100,10 +100,13 @@ def test_a_node_is_lost_as_ranks_start(cluster, tmp_path):
     sweep = LONG.replace("1500", "3").replace("long", "started").replace("axes: {", "axes: {nodes: [2], ")
     driver = start(cluster, tmp_path, sweep, "points")
     deadline = time.monotonic() + 180
-    while not list(tmp_path.glob("results/started/points/*/attempts.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    nodes = next(row["nodes"] for row in cluster.jobs() if row["state"] == "RUNNING")
+    nodes = None
+    while nodes is None and time.monotonic() < deadline:
+        nodes = next((row["nodes"] for row in cluster.jobs() if row["state"] == "RUNNING"), None)
     lost = cluster.run("scontrol", "show", "hostnames", nodes).split()[-1]
+    # The launcher is there, and its srun is not yet: else Slurm takes minutes to miss the node.
+    while not list(tmp_path.glob("results/started/points/*/attempts.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.005)
     cluster.power_off(lost)
     try:
         said = finish(driver)
