@@ -45,10 +45,7 @@ def batches(
     open_: dict[tuple[int, ...], int] = {}
     lengths: list[float] = []
     for unit in units:
-        length, place = (
-            sum(map(seconds, unit)),
-            open_.get(shape(unit[0])),
-        )
+        length, place = sum(map(seconds, unit)), open_.get(shape(unit[0]))
         if place is None or lengths[place] + length > 60 * batch_min:
             place = open_[shape(unit[0])] = len(made)
             made.append([])

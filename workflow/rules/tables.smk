@@ -27,9 +27,13 @@ rule derive:
     params:
         python=PYTHON,
         points=lambda wildcards: members(wildcards.chunk),
+        # A profile may give the job fewer cores, and this machine may have fewer.
+        processes=lambda wildcards, threads, resources: min(
+            threads, resources.cpus_per_task
+        ),
     shell:
         "{params.python} -m analysis.tools.derive results/{wildcards.sweep} --chunk {wildcards.chunk} --points {params.points}"
-        " --processes {threads} > {log} 2>&1"
+        " --processes {params.processes} > {log} 2>&1"
 
 
 rule tables:

@@ -115,7 +115,7 @@ def is_batch(frame: pl.DataFrame) -> Mask:
 
 
 def is_read(frame: pl.DataFrame, least_bytes: int) -> Mask:
-    """Whether work (`Work.frame`) is a copy of so much from its device: of data that the host works with, or of weights
-    that are written to a file, not of a number."""
+    """Whether work (`Work.frame`) is a copy of `least_bytes` or more from its device: of data that the host works with,
+    or of weights that are written to a file, not of a number."""
     large = (pl.col("direction") == "DtoH") & (pl.col("bytes") >= least_bytes)
     return frame.select(large.fill_null(False)).to_series().to_numpy()

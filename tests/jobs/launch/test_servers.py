@@ -140,7 +140,7 @@ def test_a_launcher_that_is_killed_leaves_no_process(tmp_path):
 
 @pytest.fixture
 def servers():
-    """Servers on two nodes, as far as a launcher sees them: a process that says what it is told."""
+    """In place of the servers of two nodes, a process that repeats what it is sent."""
     with Servers() as found, tempfile.TemporaryFile() as log:
         found.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         os.set_blocking(found.process.stdout.fileno(), False)
