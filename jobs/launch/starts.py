@@ -7,6 +7,7 @@ Both are started by srun in an allocation, else on this machine.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -23,6 +24,8 @@ from jobs.record.folder import RunFolder
 from jobs.slurm import allocation
 
 POLL_S = 0.05
+NEWS_S = 0.01
+"""Between looks at servers that keep saying something, or whose output has ended."""
 END_S = 20.0
 """For servers whose ranks have ended, or been killed."""
 OF_ONE_START = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
@@ -38,6 +41,9 @@ class Started(Protocol):
 
     def wait(self) -> None:
         """Until all have ended."""
+
+    def pause(self, seconds: float) -> None:
+        """Let so much time pass, or less where there is news of them."""
 
 
 class Fresh:
@@ -63,6 +69,9 @@ class Fresh:
         for process in self.processes:
             process.wait()
 
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
 
 class Forked:
     """Ranks that the servers of the nodes have forked."""
@@ -81,9 +90,12 @@ class Forked:
         """Until all have ended; where a node's server does not say so in time, or is gone, until all servers have."""
         deadline = time.monotonic() + END_S
         while self.alive() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+            self.pause(POLL_S)
         if self.alive():
             self.servers.close()
+
+    def pause(self, seconds: float) -> None:
+        self.servers.pause(seconds)
 
 
 class Servers:
@@ -153,6 +165,14 @@ class Servers:
             self.told = size
             with run_folder.log.open("ab") as sink:
                 sink.write(text)
+
+    def pause(self, seconds: float) -> None:
+        """Until a server says something, at most so long."""
+        if not self.running() or self.process is None or self.process.stdout is None:
+            time.sleep(seconds)
+        else:
+            select.select([self.process.stdout], [], [], seconds)
+            time.sleep(NEWS_S)
 
     def close(self) -> None:
         """End the servers, and what ranks of theirs still run."""

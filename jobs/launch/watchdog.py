@@ -206,7 +206,7 @@ class Ranks:
         self.processes.send(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         while self.processes.alive() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+            self.processes.pause(POLL_S)
         self.processes.send(signal.SIGKILL)
         self.processes.wait()
 
@@ -236,7 +236,7 @@ class Ranks:
                 self.end()
                 blamed = allocation.blame(self.run_folder.log)
                 return Outcome(*blamed, outcome.failure) if blamed else outcome
-            time.sleep(POLL_S)
+            self.processes.pause(POLL_S)
 
     def places(self) -> str:
         """Where ranks stand, by their last sign of life: those that stand alike together, the fewest first."""

@@ -82,10 +82,11 @@ def by_its_products(point: Point) -> Point:
     none."""
     same: dict[str | None, Any] = {"qlora": "lora", "dpo_qlora": "dpo_lora", "qat": "full"}
     if point.workload == "image":  # the zeros that space to depth adds to a kernel are no work of the model
-        return replace(point, space_to_depth=False, compile="none")
+        return replace(point, space_to_depth=False, compile="none", precision="fp32")
     if point.workload != "llm":
         return point
-    return replace(point, method=same.get(point.method, point.method), float8="none", compile="none")
+    method = same.get(point.method, point.method)
+    return replace(point, method=method, float8="none", compile="none", precision="fp32")
 
 
 def disable_recomputing(point: Point) -> Point:

@@ -32,6 +32,8 @@ MODULES = (
     "jobs.rank.loop", "jobs.rank.loader", "jobs.rank.flops_cache", "jobs.strategies.make",
     "jobs.telemetry.host_sampler", "jobs.telemetry.gpu.sampler", "jobs.telemetry.sampler_hold",
     "jobs.telemetry.trace.tracers", "jobs.workloads.image", "jobs.workloads.llm.workload",
+    "transformers.models.mobilenet_v2.modeling_mobilenet_v2", "transformers.models.resnet.modeling_resnet",
+    "transformers.models.vit.modeling_vit", "transformers.models.llama.modeling_llama", "peft",
 )  # fmt: skip
 """What ranks import, but for DeepSpeed and torchao, which begin CUDA."""
 PER_RANK = ("torchao",)

@@ -1,11 +1,12 @@
 """Whether a rank that is forked in a job of many points measures what a new Python measures.
 
     python3 -m tests.gpu_host.equivalence measure OUT --seconds 500 [--device cpu]
-    python3 -m tests.gpu_host.equivalence tell OUT/starts-*.jsonl ...
+    python3 -m tests.gpu_host.equivalence tell OUT/pairs-*.jsonl ...
 
-Pairs of starts of four points, in turns that swap: one side is a new Python, as a point that runs alone is; the other
-is forked by a server that forked the points before it, as in a batch. All GPUs are used at the same time, each with its
-share of the cores. While one start has the GPU, the next new Python imports what it needs, and waits.
+Pairs of ranks of four points: one is a new Python, as that of a point which runs alone; the other is forked by a
+server that forked those of the points before it, as in a batch. Both are alive at the same time and take turns of some
+steps on the GPU (baton.py), so that the core that a virtual machine gives for a moment is that of both. All GPUs are
+used, each with its share of the cores. While a pair has the GPU, the next new Pythons import what they need, and wait.
 
 Equivalent are times whose ratio is, by two one-sided tests at 5 %, within 1 % of 1: the 90 % interval lies within.
 """
@@ -19,9 +20,12 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import median, stdev
 from typing import Any
@@ -35,23 +39,41 @@ from jobs.record.folder import RunFolder
 from jobs.record.json_files import read_json, read_lines
 from jobs.record.launch_files import RankResult, StepLine
 from jobs.sweep.order import Order
-from tests.gpu_host.core_speed import CORE_VARIABLE, FILE
+from tests.gpu_host import baton
+from tests.gpu_host.baton import SIDES, Turns
 from tests.labelled.ahead import GO_VARIABLE
 
 SITE = Path(__file__).parent / "site"
-LOOK_AHEAD = 3
+AHEAD = 2
 BOUND = math.log(1.01)
 LIMITS = watchdog.Limits(120, 300)
 _COMMON = {"traced_steps": 0, "warmup_steps": 5, "strategy": "ddp"}
-_LLAMA = {"workload": "llm", "model": "llama-160m", "precision": "bf16", "optimizer_kernels": "fused"}
-CASES: dict[str, dict[str, Any]] = {
-    "launch-bound": _LLAMA | {"seq_len": 128, "micro_batch": 1, "timed_steps": 80},
-    "GPU-bound": {"workload": "image", "model": "resnet50", "image_size": 224, "micro_batch": 256, "precision": "bf16",
-                  "layout": "nhwc", "loader": "device", "loader_workers": 0, "pin_memory": False, "timed_steps": 20},
-    "loader-bound": {"workload": "image", "model": "mobilenet_v2", "image_size": 300, "micro_batch": 32,
-                     "precision": "bf16", "loader_workers": 1, "across_epochs": True, "timed_steps": 20},
-    "compiled": {"workload": "image", "model": "vit_s", "image_size": 224, "micro_batch": 512, "precision": "bf16",
-                 "loader": "device", "loader_workers": 0, "pin_memory": False, "compile": "default", "timed_steps": 20},
+_ON_DEVICE = {"loader": "device", "loader_workers": 0, "pin_memory": False}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A point, and its turns: how many steps each, how many of them lead in, and whether one core runs its Python."""
+
+    settings: dict[str, Any]
+    steps: int
+    lead: int
+    on_one_core: bool = False
+
+
+CASES = {
+    "launch-bound": Case(
+        {"workload": "llm", "model": "llama-160m", "precision": "bf16", "optimizer_kernels": "fused", "seq_len": 128,
+         "micro_batch": 1, "timed_steps": 120}, steps=10, lead=2, on_one_core=True),
+    "GPU-bound": Case(
+        {"workload": "image", "model": "resnet50", "image_size": 224, "micro_batch": 128, "precision": "bf16",
+         "layout": "nhwc", "timed_steps": 36} | _ON_DEVICE, steps=6, lead=1),
+    "loader-bound": Case(
+        {"workload": "image", "model": "mobilenet_v2", "image_size": 300, "micro_batch": 32, "precision": "bf16",
+         "loader_workers": 1, "across_epochs": True, "timed_steps": 36}, steps=12, lead=5),
+    "compiled": Case(
+        {"workload": "image", "model": "vit_s", "image_size": 224, "micro_batch": 128, "precision": "bf16",
+         "compile": "default", "timed_steps": 36} | _ON_DEVICE, steps=6, lead=1),
 }  # fmt: skip
 ON_CPU = {
     "llama-160m": {"model": "llama-nano", "seq_len": 32, "micro_batch": 2, "precision": "fp32",
@@ -63,87 +85,90 @@ ON_CPU = {
 
 
 def point(case: str, device: str) -> Point:
-    settings = _COMMON | CASES[case] | {"device": device}
-    return complete(settings | ON_CPU[settings["model"]] | {"timed_steps": 5} if device == "cpu" else settings)
+    settings = _COMMON | CASES[case].settings | {"device": device}
+    if device == "cpu":
+        settings |= ON_CPU[settings["model"]] | {"timed_steps": 2 * CASES[case].steps}
+    return complete(settings)
 
 
 def schedule() -> Iterator[tuple[int, str, str]]:
-    """Pair, case and side of each start, without end."""
-    for pair in count():
-        for place, case in enumerate(CASES):
-            sides = ("new", "forked") if (pair + place) % 2 == 0 else ("forked", "new")
-            yield from ((pair, case, side) for side in sides)
+    """Number, case and the side that begins, of each pair, without end."""
+    for number in count():
+        place = number % len(CASES)
+        yield number, list(CASES)[place], SIDES[(number // len(CASES) + place) % 2]
 
 
-class New:
-    """A start as a new Python that waits for its turn."""
+class Rank:
+    """A side of a pair; the start of a new Python waits until it is let go."""
 
-    def __init__(self, folder: RunFolder, order: Order) -> None:
-        self.go = folder.path.with_suffix(".go")
-        self.go.unlink(missing_ok=True)
-        self.ranks = watchdog.Ranks(folder, order, LIMITS, {GO_VARIABLE: str(self.go)}, None)
+    def __init__(self, pair: Path, side: str, asked: Point, servers: Servers | None) -> None:
+        self.folder, self.go = RunFolder(pair / side / "timed"), pair / f"{side}.go"
+        self.folder.path.mkdir(parents=True)
+        order = Order(settings=asked.settings(), blocks=plan.timed_blocks(asked))
+        self.ranks = watchdog.Ranks(self.folder, order, LIMITS, {} if servers else {GO_VARIABLE: str(self.go)}, servers)
 
-    def watch(self) -> watchdog.Outcome:
+    def watch(self, failed: threading.Event) -> None:
+        """Let it go, and see it end; `failed` is set where it ends badly, and ends it where the other one has."""
         self.go.touch()
         self.ranks.started = time.time()
-        return self.ranks.watch(lambda: False)
+        self.outcome = self.ranks.watch(failed.is_set)
+        if self.outcome.reason:
+            failed.set()
 
 
 def measure_on(gpu: int, out: Path, device: str, seconds: float) -> None:
-    """All starts on one GPU, until the time is over."""
+    """All pairs on one GPU, until the time is over."""
     end, work = time.monotonic() + seconds, Path(f"/tmp/equivalence/gpu{gpu}")
     shutil.rmtree(work, ignore_errors=True)
-    waiting: dict[int, New] = {}
-    starts: list[tuple[int, str, str]] = []
-    endless = schedule()
-    with Servers() as servers, (out / f"starts-gpu{gpu}.jsonl").open("a") as sink:
-        for number in count():
-            if time.monotonic() > end:
-                break
-            starts += islice(endless, number + LOOK_AHEAD - len(starts))
-            for later in range(number, number + LOOK_AHEAD):
-                if starts[later][2] == "new" and later not in waiting:
-                    waiting[later] = New(*folder_of(work, later, starts[later][1], device))
-            pair, case, side = starts[number]
+    endless, ahead = schedule(), deque[tuple[int, str, str, Rank]]()
+    with Servers() as servers, (out / f"pairs-gpu{gpu}.jsonl").open("a") as sink:
+        while time.monotonic() < end:
+            while len(ahead) <= AHEAD:
+                number, case, first = next(endless)
+                ahead.append((number, case, first, laid_out(work / str(number), case, first, device)))
+            number, case, first, new = ahead.popleft()
             began = time.monotonic()
-            if side == "new":
-                folder = waiting[number].ranks.run_folder
-                outcome = waiting.pop(number).watch()
-                waiting = {later: new for later, new in waiting.items() if later > number}
+            sides = {"new": new, "forked": Rank(work / str(number), "forked", point(case, device), servers)}
+            failed = threading.Event()
+            watchers = [threading.Thread(target=side.watch, args=(failed,)) for side in sides.values()]
+            for watcher in watchers:
+                watcher.start()
+            for watcher in watchers:
+                watcher.join()
+            line = {"gpu": gpu, "number": number, "case": case, "first": first, "s": time.monotonic() - began}
+            if failed.is_set():
+                line |= {"failed": " / ".join(f"{name}: {side.outcome.message}" for name, side in sides.items())}
             else:
-                folder, order = folder_of(work, number, case, device)
-                outcome = watchdog.Ranks(folder, order, LIMITS, {}, servers).watch(lambda: False)
-            line = {"gpu": gpu, "pair": pair, "case": case, "side": side, "s": time.monotonic() - began}
-            line |= {"failed": outcome.message} if outcome.reason else result(folder)
+                line |= {name: result(side.folder) for name, side in sides.items()}
             sink.write(json.dumps(line) + "\n")
             sink.flush()
-            shutil.rmtree(folder.path)
-        for new in waiting.values():
+            shutil.rmtree(work / str(number))
+        for *_, new in ahead:
             new.ranks.end()
 
 
-def folder_of(work: Path, number: int, case: str, device: str) -> tuple[RunFolder, Order]:
-    folder = RunFolder(work / str(number) / "timed")
-    folder.path.mkdir(parents=True)
-    asked = point(case, device)
-    return folder, Order(settings=asked.settings(), blocks=plan.timed_blocks(asked))
+def laid_out(pair: Path, case: str, first: str, device: str) -> Rank:
+    """The folder of a pair, and its new Python, which loads and waits."""
+    core = max(os.sched_getaffinity(0)) if CASES[case].on_one_core else None
+    baton.prepare(pair, Turns(first=first, steps=CASES[case].steps, lead=CASES[case].lead, core=core))
+    return Rank(pair, "new", point(case, device), None)
 
 
 def result(folder: RunFolder) -> dict[str, Any]:
-    """What is compared of a start: the median timed step, ms; that over the core's speed beside it; memory; losses."""
-    lines = list(read_lines(folder.steps(0), StepLine))
-    timed = [line for line in lines if line.phase == "timed"]
-    spans = [(line.device_ns or (line.end_ns or 0) - (line.start_ns or 0)) / 1e6 for line in timed]
-    pieces = json.loads((folder.path / FILE).read_text())[-len(timed) :]
+    """What is compared of a side: the time of a step in each slice, ms; memory; losses."""
     known = read_json(folder.rank_file(0, "result.json"), RankResult)
     return {
-        "step_ms": median(spans),
-        "in_pieces": median(span / piece * 1e6 for span, piece in zip(spans, pieces, strict=True)),
-        "piece_ms": median(pieces) / 1e6,
+        "slices": json.loads((folder.path / baton.FILE).read_text()),
         "allocated": known and known.peak_allocated_bytes,
         "reserved": known and known.peak_reserved_bytes,
-        "losses": [line.loss for line in lines],
+        "losses": [line.loss for line in read_lines(folder.steps(0), StepLine)],
     }
+
+
+def ratio(pair: dict[str, Any]) -> float:
+    """Logarithm of forked / new of a pair: the median over slices that follow each other."""
+    both = zip(pair["forked"]["slices"], pair["new"]["slices"], strict=True)
+    return median(math.log(forked / new) for forked, new in both)
 
 
 def measure(out: Path, device: str, seconds: float) -> None:
@@ -154,27 +179,16 @@ def measure(out: Path, device: str, seconds: float) -> None:
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // gpus
     out.mkdir(parents=True, exist_ok=True)
-    paths = [str(SITE), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    paths = os.pathsep.join([str(SITE), str(ROOT), os.environ.get("PYTHONPATH", "")])
     processes = []
     for gpu in range(gpus):
         own = cores[gpu * share : (gpu + 1) * share]
-        core = own[-1]
-        if len(own) > 2:
-            own = [other for other in own if other not in siblings(core)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": str(gpu)}
-        environment[CORE_VARIABLE] = str(core)
         command = ["taskset", "-c", ",".join(map(str, own)), sys.executable, "-m", "tests.gpu_host.equivalence", "on"]
         command += [str(gpu), str(out), device, str(seconds)]
+        environment = os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": str(gpu)}
         processes.append(subprocess.Popen(command, env=environment))
     for process in processes:
         process.wait()
-
-
-def siblings(core: int) -> set[int]:
-    """The CPUs that share a core with this one, and itself."""
-    text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
-    ends = [part.split("-") for part in text.strip().split(",")]
-    return {cpu for first, *last in ends for cpu in range(int(first), int((last or [first])[0]) + 1)}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -187,41 +201,30 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def tell(files: Sequence[Path]) -> None:
-    """A row a case and quantity: how many pairs, the ratio forked / new and its 90 % interval, and whether that lies
-    within 1 %; then how many pairs have equal memory and losses, beside pairs of new Pythons among themselves."""
-    starts = [json.loads(line) | {"file": str(file)} for file in files for line in file.read_text().splitlines()]
-    for start in starts:
-        if "failed" in start:
-            print(f"failed: {start['case']} {start['side']}: {start['failed']}")
-    good = [start for start in starts if "failed" not in start]
+    """A row a case: how many pairs, the ratio forked / new and its 90 % interval, and whether that lies within 1 %;
+    then how many pairs have equal memory and losses, beside pairs of new Pythons among themselves."""
+    pairs = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    for pair in pairs:
+        if "failed" in pair:
+            print(f"failed: {pair['case']}: {pair['failed']}")
     for case in CASES:
-        by = {
-            side: {(s["file"], s["gpu"], s["pair"]): s for s in good if (s["case"], s["side"]) == (case, side)}
-            for side in ("new", "forked")
-        }
-        pairs = [(by["forked"][key], by["new"][key]) for key in by["forked"].keys() & by["new"].keys()]
-        if len(pairs) < 2:
+        good = [pair for pair in pairs if pair["case"] == case and "failed" not in pair]
+        if len(good) < 2:
             continue
-        for name in ("step_ms", "in_pieces"):
-            logs = [math.log(forked[name] / new[name]) for forked, new in pairs]
-            mean, low, high = interval(logs)
-            within = "equivalent" if low > -BOUND and high < BOUND else "not shown"
-            spread = 100 * stdev(logs) / math.sqrt(2)
-            print(
-                f"{case:13} {name:10} {len(pairs):3} pairs  {math.exp(mean):.4f} ({math.exp(low):.4f} to"
-                f" {math.exp(high):.4f})  {within:10}  sd of a start {spread:.1f} %"
-                f"  median {median(new[name] for _, new in pairs):.2f}"
-            )
-        own = sorted(by["new"].items())
-        among = [(one, other) for (_, one), (_, other) in zip(own[::2], own[1::2], strict=False)]
+        logs = [ratio(pair) for pair in good]
+        mean, low, high = interval(logs)
+        within = "equivalent" if low > -BOUND and high < BOUND else "not shown"
+        print(
+            f"{case:13} {len(good):3} pairs  {math.exp(mean):.4f} ({math.exp(low):.4f} to {math.exp(high):.4f})"
+            f"  {within:10}  sd of a pair {100 * stdev(logs):.2f} %"
+            f"  a step {median(median(pair['new']['slices']) for pair in good):.2f} ms"
+            f"  a pair {median(pair['s'] for pair in good):.1f} s"
+        )
         for name in ("allocated", "reserved", "losses"):
-            equal = sum(forked[name] == new[name] for forked, new in pairs)
-            equal_new = sum(one[name] == other[name] for one, other in among)
-            print(
-                f"{case:13} {name:10} equal in {equal} of {len(pairs)} pairs; new among new {equal_new} of {len(among)}"
-            )
-        seconds = {side: median(start["s"] for start in by[side].values()) for side in by}
-        print(f"{case:13} seconds    forked {seconds['forked']:.1f}, new (after its imports) {seconds['new']:.1f}")
+            equal = sum(pair["forked"][name] == pair["new"][name] for pair in good)
+            among = [one["new"][name] == other["new"][name] for one, other in zip(good[::2], good[1::2], strict=False)]
+            new = f"new among new {sum(among)} of {len(among)}"
+            print(f"{case:13} {name:10} equal in {equal} of {len(good)} pairs; {new}")
 
 
 def main() -> None:

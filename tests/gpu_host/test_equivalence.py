@@ -1,39 +1,82 @@
-"""The experiment on forked ranks: its order, its points, and what it concludes."""
+"""The experiment on forked ranks: its order, its points, its turns, and what it concludes."""
 
 import json
+import threading
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
 from jobs.point.point import complete
-from tests.gpu_host import equivalence
-from tests.gpu_host.core_speed import is_launch_bound
+from tests.gpu_host import baton, equivalence
 
 
-def test_sides_take_turns_that_swap():
+def test_sides_begin_in_turns():
     found = list(islice(equivalence.schedule(), 4 * len(equivalence.CASES)))
-    sides = [[side for pair, case, side in found if pair == number] for number in (0, 1)]
-    assert sides[0] == ["new", "forked", "forked", "new"] * 2
-    assert sides[1] == ["forked", "new", "new", "forked"] * 2
+    for case in equivalence.CASES:
+        begins = [first for _, name, first in found if name == case]
+        assert begins[0::2] == begins[0:1] * 2 and begins[1::2] == begins[1:2] * 2 and begins[0] != begins[1]
 
 
 @pytest.mark.parametrize("case", equivalence.CASES)
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_its_points_are_valid(case, device):
+def test_its_points_are_valid_and_made_of_whole_slices(case, device):
     point = equivalence.point(case, device)
     assert complete(point.settings()) == point
-    assert is_launch_bound(point) == (case == "launch-bound")
+    assert point.timed_steps % equivalence.CASES[case].steps == 0
 
 
-def starts(tmp_path, ratio, spread):
+def test_ranks_take_turns_slice_by_slice(tmp_path):
+    """Two loops whose steps only say that they ran: never both in a slice, the one that is to begin first."""
+    pair, ran = tmp_path / "0", []
+    baton.prepare(pair, baton.Turns(first="forked", steps=3, lead=1))
+    made = SimpleNamespace(Loop=Loop, synchronize=lambda device: None)
+    baton.take_turns(made)
+    sides = [threading.Thread(target=made.Loop(side, ran).run, args=(folder(pair, side), 9)) for side in baton.SIDES]
+    for side in sides:
+        side.start()
+    for side in sides:
+        side.join(20)
+    timed = [side for side, number in ran if number >= Loop.point.warmup_steps]
+    assert timed == (["forked"] * 3 + ["new"] * 3) * 3
+    for side in baton.SIDES:
+        assert json.loads((pair / side / "timed" / baton.FILE).read_text()) == [2.0] * 3
+
+
+def folder(pair, side):
+    path = pair / side / "timed"
+    path.mkdir(parents=True)
+    return SimpleNamespace(path=path)
+
+
+class Loop:
+    """As much of jobs.rank.loop.Loop as turns see. A step takes 2 ms."""
+
+    point, device = SimpleNamespace(warmup_steps=2), None
+
+    def __init__(self, side, ran):
+        self.side, self.ran = side, ran
+
+    def one_step(self, step):
+        self.ran.append((self.side, step.number))
+        return step
+
+    def run(self, _, timed):
+        for number in range(self.point.warmup_steps + timed):
+            phase = "warmup" if number < self.point.warmup_steps else "timed"
+            span = {"start_ns": number * 2_000_000, "end_ns": (number + 1) * 2_000_000}
+            self.one_step(SimpleNamespace(number=number, phase=phase, events=[], **span))
+
+
+def pairs(tmp_path, ratio, spread):
     """A file of 30 pairs of one case."""
-    path = tmp_path / "starts.jsonl"
-    lines = []
-    for pair in range(30):
-        off = 1 + spread * (-1) ** pair
-        for side, ms in (("new", 10.0), ("forked", 10.0 * ratio * off)):
-            lines.append({"gpu": 0, "pair": pair, "case": "GPU-bound", "side": side, "s": 5.0, "step_ms": ms,
-                          "in_pieces": ms, "allocated": 7, "reserved": 8, "losses": [1.0]})  # fmt: skip
+    path, lines = tmp_path / "pairs.jsonl", []
+    for number in range(30):
+        off = 1 + spread * (-1) ** number
+        sides = {"new": [10.0, 20.0, 11.0], "forked": [10.0 * ratio * off, 20.0 * ratio * off, 99.0]}
+        rest = {"allocated": 7, "reserved": 8, "losses": [1.0]}
+        line = {"gpu": 0, "number": number, "case": "GPU-bound", "first": "new", "s": 5.0}
+        lines.append(line | {side: rest | {"slices": slices} for side, slices in sides.items()})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -43,7 +86,7 @@ def starts(tmp_path, ratio, spread):
     [(1.0, 0.01, "equivalent"), (1.008, 0.01, "not shown"), (1.0, 0.05, "not shown"), (1.02, 0.0001, "not shown")],
 )
 def test_equal_is_what_is_shown_to_be_within_one_percent(tmp_path, capsys, ratio, spread, expected):
-    equivalence.tell([starts(tmp_path, ratio, spread)])
+    equivalence.tell([pairs(tmp_path, ratio, spread)])
     said = capsys.readouterr().out.splitlines()
     assert " 30 pairs " in said[0] and expected in said[0]
-    assert said[4].endswith("equal in 30 of 30 pairs; new among new 15 of 15")
+    assert said[3].endswith("equal in 30 of 30 pairs; new among new 15 of 15")

@@ -101,8 +101,8 @@ class Losses:
                 self.events.add("field_missing", f"GPU {gpu.index}: {names}: {why}", gpu)
 
 
-def watch_xid(gpus: list[Gpu], events: Events, stop: threading.Event) -> None:
-    """Write down XID and ECC errors as the driver reports them, until stopped."""
+def watch_xid(gpus: list[Gpu], events: Events) -> None:
+    """Write down XID and ECC errors as the driver reports them, to the end of the process."""
     import pynvml as n
 
     wanted = n.nvmlEventTypeXidCriticalError | n.nvmlEventTypeDoubleBitEccError | n.nvmlEventTypeSingleBitEccError
@@ -115,7 +115,7 @@ def watch_xid(gpus: list[Gpu], events: Events, stop: threading.Event) -> None:
     except n.NVMLError as error:
         events.add("field_missing", f"XID errors are not reported: {error}")
         return
-    while not stop.is_set():
+    while True:
         try:
             data = n.nvmlEventSetWait_v2(waiting, WAIT_MS)
         except n.NVMLError as error:
@@ -128,7 +128,6 @@ def watch_xid(gpus: list[Gpu], events: Events, stop: threading.Event) -> None:
             events.add("xid", f"XID {data.eventData}", whose)
         else:
             events.add("ecc", f"ECC error, event type {data.eventType}", whose)
-    n.nvmlEventSetFree(waiting)
 
 
 def _whose(data: Any, gpus: list[Gpu], boards: list[Gpu]) -> Gpu | None:

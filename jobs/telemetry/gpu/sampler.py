@@ -106,12 +106,10 @@ class Sampler:
 
     def run(self, stop: threading.Event) -> None:
         """Sample until stopped. A tick that is late by more than a period is left out and counted."""
-        threads = [
-            threading.Thread(target=self.slow, args=(stop,)),
-            threading.Thread(target=watch_xid, args=(self.gpus, self.events, stop)),
-        ]
-        for thread in threads:
-            thread.start()
+        slow = threading.Thread(target=self.slow, args=(stop,))
+        slow.start()
+        # Not waited for at the end: NVML hears of nothing else before its own time is over.
+        threading.Thread(target=watch_xid, args=(self.gpus, self.events), daemon=True).start()
         period, number = 1.0 / self.hz, 0
         every = max(1, round(self.hz / GPM_HZ))
         start = flushed = lived = time.monotonic()
@@ -128,8 +126,7 @@ class Sampler:
             following = max(number + 1, int((time.monotonic() - start) / period))
             self.missed += following - number - 1
             number = following
-        for thread in threads:
-            thread.join()
+        slow.join()
         self.log.close()
         self.tell_losses()
         write_json(self.run_folder.live(self.host), self.live())

@@ -1,5 +1,5 @@
 """Found by Python at its start, where tests/gpu_host/equivalence.py put this folder on the path. For rank processes and
-the server that they are forked from: new ranks wait for their turn, and all measure how fast their core is."""
+the server that they are forked from: new ranks wait until they are let go, and both sides of a pair take turns."""
 
 import os
 import sys
@@ -8,9 +8,9 @@ module = sys.orig_argv[2] if sys.orig_argv[1:2] == ["-m"] else ""
 if module in ("jobs.rank.worker", "jobs.rank.server"):
     from pathlib import Path
 
-    from tests.gpu_host import core_speed
+    from tests.gpu_host import baton
     from tests.labelled import ahead
 
-    core_speed.install()
+    baton.install()
     if module == "jobs.rank.worker" and ahead.GO_VARIABLE in os.environ:
         ahead.wait(Path(sys.orig_argv[3]))
