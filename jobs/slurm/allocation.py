@@ -39,7 +39,11 @@ def first_host() -> str:
 
 def _job() -> str:
     """What Slurm says of this process's job; empty where it does not answer."""
-    return query.ask("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"]).out
+    job = os.environ["SLURM_JOB_ID"]
+    if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
+        # The last job of an array has the array's own number, by which Slurm tells of all its jobs.
+        job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    return query.ask("scontrol", "-o", "show", "job", job).out
 
 
 def times_ns() -> dict[str, int]:

@@ -1,9 +1,11 @@
 """Limits of a real Slurm: as many jobs go out as it takes, the rest later; what can never pass stops the run."""
 
+import sys
 import time
 
 import pytest
 
+from jobs.host.facts import ROOT
 from tests.cluster.slurm import Cluster, Shape, available
 from tests.jobs.slurm.sleep_run import Driver
 
@@ -75,3 +77,16 @@ def test_nodes_that_are_drained_come_back(cluster, tmp_path):
         cluster.run("scontrol", "update", "nodename=n2", "state=resume")
     driver.finish()
     assert all(driver.record(n)["status"] == "ok" for n in range(2))
+
+
+def test_a_job_of_an_array_asks_about_itself_alone(cluster, tmp_path):
+    """The last one has the number of the whole array, and Slurm tells of all when asked about that."""
+    code = (
+        "import time; from jobs.slurm import allocation as a; time.sleep(5);"
+        "print(round(a.seconds_left()), a.is_ending(), sorted(a.times_ns()))"
+    )
+    body = f'if [ $SLURM_ARRAY_TASK_ID = 0 ]; then exit 0; fi; cd {ROOT}; exec {sys.executable} -c "{code}"'
+    cluster.run("sbatch", "--wait", "--array=0-1", "--time=20", f"--output={tmp_path}/%a.out", "--wrap", body)
+    left, ending, times = (tmp_path / "1.out").read_text().split(maxsplit=2)
+    assert 1100 < int(left) <= 1200 and ending == "False"
+    assert times.strip() == "['EndTime', 'StartTime', 'SubmitTime']"
