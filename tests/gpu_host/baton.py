@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
+import psutil
 
 from jobs.hook.imports import after_import
 
@@ -25,13 +26,14 @@ FILE = "slices.json"
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
     """turns.json of a pair: which side begins, how many steps a slice has, and how many of them come before what
-    counts: a queue is full or a pipeline empty when a turn begins. `core`: that the Python of both runs on; None:
-    any."""
+    counts: a queue is full or a pipeline empty when a turn begins. `core`: that both ranks run on, and
+    `loader_core`: their loader's workers; None: any."""
 
     first: str
     steps: int
     lead: int
     core: int | None = None
+    loader_core: int | None = None
 
 
 def prepare(pair: Path, turns: Turns) -> None:
@@ -83,6 +85,15 @@ class Baton:
         os.write(self.other, b".")
 
 
+def settle_on_cores(turns: Turns) -> None:
+    """All threads of this rank on one core, those of its children on another."""
+    rank = psutil.Process()
+    for core, processes in ((turns.core, [rank]), (turns.loader_core, rank.children(recursive=True))):
+        for thread in (thread for process in processes for thread in process.threads()):
+            if core is not None:
+                os.sched_setaffinity(thread.id, {core})
+
+
 def install() -> None:
     """In a rank, or in what ranks are forked from: as soon as the step loop is imported."""
     after_import({"jobs.rank.loop": take_turns})
@@ -97,11 +108,11 @@ def take_turns(module: ModuleType) -> None:
         baton = self.baton
         if baton is None:
             return one_step(self, step)
-        if baton.turns.core is not None:
-            # Not before: workers of the loader would come to lie on it, too.
-            os.sched_setaffinity(0, {baton.turns.core})
         if step.phase != "timed":
-            return one_step(self, step)
+            step = one_step(self, step)
+            if step.number == 0:  # when all threads and workers are there
+                settle_on_cores(baton.turns)
+            return step
         place = (step.number - self.point.warmup_steps) % baton.turns.steps
         if place == 0:
             baton.take()

@@ -5,8 +5,8 @@
 
 Pairs of ranks of four points: one is a new Python, as that of a point which runs alone; the other is forked by a
 server that forked those of the points before it, as in a batch. Both are alive at the same time and take turns of some
-steps on the GPU (baton.py), so that the core that a virtual machine gives for a moment is that of both. All GPUs are
-used, each with its share of the cores. While a pair has the GPU, the next new Pythons import what they need, and wait.
+steps on the GPU (baton.py) and on the same two cores, which nothing else runs on. All GPUs are used, each with its
+share of the cores. While a pair has the GPU, the next new Pythons import what they need, and wait.
 
 Equivalent are times whose ratio is, by two one-sided tests at 5 %, within 1 % of 1: the 90 % interval lies within.
 """
@@ -44,6 +44,7 @@ from tests.gpu_host.baton import SIDES, Turns
 from tests.labelled.ahead import GO_VARIABLE
 
 SITE = Path(__file__).parent / "site"
+CORES_VARIABLE = "NIGHTSWEEP_TEST_CORES"
 AHEAD = 2
 BOUND = math.log(1.01)
 LIMITS = watchdog.Limits(120, 300)
@@ -53,26 +54,25 @@ _ON_DEVICE = {"loader": "device", "loader_workers": 0, "pin_memory": False}
 
 @dataclass(frozen=True)
 class Case:
-    """A point, and its turns: how many steps each, how many of them lead in, and whether one core runs its Python."""
+    """A point, and its turns: how many steps each, and how many of them lead in."""
 
     settings: dict[str, Any]
     steps: int
     lead: int
-    on_one_core: bool = False
 
 
 CASES = {
     "launch-bound": Case(
         {"workload": "llm", "model": "llama-160m", "precision": "bf16", "optimizer_kernels": "fused", "seq_len": 128,
-         "micro_batch": 1, "timed_steps": 120}, steps=10, lead=2, on_one_core=True),
+         "micro_batch": 1, "timed_steps": 100}, steps=5, lead=1),
     "GPU-bound": Case(
-        {"workload": "image", "model": "resnet50", "image_size": 224, "micro_batch": 128, "precision": "bf16",
+        {"workload": "image", "model": "resnet50", "image_size": 224, "micro_batch": 256, "precision": "bf16",
          "layout": "nhwc", "timed_steps": 36} | _ON_DEVICE, steps=6, lead=1),
     "loader-bound": Case(
-        {"workload": "image", "model": "mobilenet_v2", "image_size": 300, "micro_batch": 32, "precision": "bf16",
-         "loader_workers": 1, "across_epochs": True, "timed_steps": 36}, steps=12, lead=5),
+        {"workload": "image", "model": "mobilenet_v2", "image_size": 300, "micro_batch": 16, "precision": "bf16",
+         "loader_workers": 1, "across_epochs": True, "timed_steps": 72}, steps=12, lead=5),
     "compiled": Case(
-        {"workload": "image", "model": "vit_s", "image_size": 224, "micro_batch": 128, "precision": "bf16",
+        {"workload": "image", "model": "vit_s", "image_size": 224, "micro_batch": 384, "precision": "bf16",
          "compile": "default", "timed_steps": 36} | _ON_DEVICE, steps=6, lead=1),
 }  # fmt: skip
 ON_CPU = {
@@ -149,8 +149,10 @@ def measure_on(gpu: int, out: Path, device: str, seconds: float) -> None:
 
 def laid_out(pair: Path, case: str, first: str, device: str) -> Rank:
     """The folder of a pair, and its new Python, which loads and waits."""
-    core = max(os.sched_getaffinity(0)) if CASES[case].on_one_core else None
-    baton.prepare(pair, Turns(first=first, steps=CASES[case].steps, lead=CASES[case].lead, core=core))
+    cores = map(int, os.environ.get(CORES_VARIABLE, "").split())
+    core, loader_core = next(cores, None), next(cores, None)
+    turns = Turns(first=first, steps=CASES[case].steps, lead=CASES[case].lead, core=core, loader_core=loader_core)
+    baton.prepare(pair, turns)
     return Rank(pair, "new", point(case, device), None)
 
 
@@ -183,12 +185,29 @@ def measure(out: Path, device: str, seconds: float) -> None:
     processes = []
     for gpu in range(gpus):
         own = cores[gpu * share : (gpu + 1) * share]
-        command = ["taskset", "-c", ",".join(map(str, own)), sys.executable, "-m", "tests.gpu_host.equivalence", "on"]
-        command += [str(gpu), str(out), device, str(seconds)]
+        kept = kept_cores(own)
+        others = sorted(set(own) - {core for one in kept for core in siblings(one)})
+        command = ["taskset", "-c", ",".join(map(str, others)), sys.executable, "-m", "tests.gpu_host.equivalence"]
+        command += ["on", str(gpu), str(out), device, str(seconds)]
         environment = os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": str(gpu)}
+        environment[CORES_VARIABLE] = " ".join(map(str, kept))
         processes.append(subprocess.Popen(command, env=environment))
     for process in processes:
         process.wait()
+
+
+def kept_cores(own: Sequence[int]) -> list[int]:
+    """Two of these CPUs that are no siblings, for ranks and their loaders alone; none where there are few."""
+    first = own[-1]
+    rest = [core for core in own if core not in siblings(first)]
+    return [first, rest[-1]] if len(own) >= 8 else []
+
+
+def siblings(core: int) -> set[int]:
+    """The CPUs that share a core with this one, and itself."""
+    text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+    ends = [part.split("-") for part in text.strip().split(",")]
+    return {cpu for first, *last in ends for cpu in range(int(first), int((last or [first])[0]) + 1)}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
