@@ -1,6 +1,7 @@
-"""A point that only sleeps on its nodes: python -m tests.cluster.sleep RECORD SECONDS
+"""Points that only sleep on their nodes: python -m tests.cluster.sleep SECONDS PART FOLDER...
 
-Notes its start and its end beside the record, so that a test can count them.
+Runs at most PART of those that are not measured. As jobs/launch does, it writes the first one's record last. Notes the
+start and the end of each beside its record, so that a test can count them.
 """
 
 import json
@@ -9,22 +10,32 @@ import subprocess
 import sys
 from pathlib import Path
 
+from jobs.record.point_folder import MEASURED
 
-def main() -> None:
-    record, seconds = Path(sys.argv[1]), sys.argv[2]
-    notes = record.with_name("notes")
+RECORD = json.dumps({"status": "ok", "reason": None, "message": None})
 
+
+def measure(folder: Path, seconds: str) -> None:
     def note(word: str) -> None:
-        with notes.open("a") as sink:
+        with (folder / "notes").open("a") as sink:
             sink.write(f"{word} {os.environ.get('SLURM_JOB_ID', 'here')}\n")
 
-    record.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     note("start")
     if float(seconds):
         nodes = os.environ["SLURM_JOB_NUM_NODES"]
         subprocess.run(["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "sleep", seconds], check=True)
     note("end")
-    record.write_text(json.dumps({"status": "ok", "reason": None, "message": None}))
+    (folder / MEASURED).write_text(RECORD)
+
+
+def main() -> None:
+    seconds, part, folders = sys.argv[1], int(sys.argv[2]), [Path(word) for word in sys.argv[3:]]
+    for folder in [folder for folder in folders if not (folder / MEASURED).exists()][:part]:
+        measure(folder, seconds)
+    for folder in reversed(folders):
+        if (folder / MEASURED).exists():
+            (folder / "record.json").write_text(RECORD)
 
 
 if __name__ == "__main__":

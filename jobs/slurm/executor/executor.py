@@ -156,7 +156,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             track.refused = end.message
             return not self.passed
         self.passed = True
-        return isinstance(end, Loss) and self._sends_again(info, end)
+        return self._sends_again(info, end) if isinstance(end, Loss) else self._sends_rest(info)
 
     def _query(self, infos: list[SubmittedJobInfo]) -> dict[str, State] | None:
         """States of all jobs when it is time to ask, else None; also sends what is yet to be sent."""
@@ -213,12 +213,26 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         except Unreachable:
             bad = []
         self.logger.warning(f"{info.external_jobid} is lost ({loss.reason}: {loss.message}); submitted again")
-        point_job.take_back(info.job)
         track.losses += 1
         track.request = track.request.avoid(sorted({*bad, *loss.named_nodes()}))
+        self._send_anew(info)
+        return True
+
+    def _sends_rest(self, info: SubmittedJobInfo) -> bool:
+        """Make a job of several points one that is yet to be sent, where its time was over before it came to all."""
+        track, left = info.aux["track"], point_job.unmeasured(info.job)
+        if self.submission.stopping or not left or left == track.left:  # no job does nothing twice
+            return False
+        self._tell(f"{info.external_jobid} had no time left for {left} of its points; submitted again for them")
+        track.left = left
+        self._send_anew(info)
+        return True
+
+    def _send_anew(self, info: SubmittedJobInfo) -> None:
+        track = info.aux["track"]
+        point_job.take_back(info.job)
         info.external_jobid, track.missing_since, track.name, track.nodes = None, None, "", ""
         self.next_query = 0.0
-        return True
 
     def _report(self, info: SubmittedJobInfo, end: Loss | bool) -> None:
         if not isinstance(end, Loss):

@@ -41,6 +41,8 @@ class Track:
     name: str = ""
     place: tuple[int, int] = (0, 1)
     losses: int = 0
+    left: int = 0
+    """Of a job that was sent again for want of time: how many points it had not come to."""
     missing_since: float | None = None
     refused: str | None = None
     nodes: str = ""

@@ -43,11 +43,19 @@ def record_of(job: Any) -> tuple[Path, Record | None] | None:
     return next(((path, one) for path, one in others if one is not None and one.status != "ok"), (leader, record))
 
 
+def unmeasured(job: Any) -> int:
+    """How many points of a job that has ended have no record; 0 for a job of another rule."""
+    leader = leader_of(job)
+    return 0 if leader is None else sum(not path.exists() for path in block_of(job, leader))
+
+
 def take_back(job: Any) -> None:
-    """Remove the records of a job that is sent again, but for what is measured: the leader's brings that back."""
+    """Remove the records of a job that is sent again: the leader's, which the job brings back, and of the others those
+    that may have failed of what ended the job."""
     if (leader := leader_of(job)) is not None:
         for path in block_of(job, leader):
-            if path == leader or measured_record(path.parent) is None:
+            record = read_json(path, Record)
+            if path == leader or record is None or record.reason in lost.DOUBTFUL | lost.AGAIN:
                 path.unlink(missing_ok=True)
 
 

@@ -123,6 +123,20 @@ def test_what_is_measured_is_not_taken_back_where_a_job_is_sent_again(block):
     assert record(block[0]) is None and record(block[1]).status == "ok"
 
 
+@pytest.mark.parametrize(("reason", "stays"), [("gpu_out_of_memory", True), ("rank_killed", False)])
+def test_what_had_failed_by_itself_is_not_taken_back(block, reason, stays):
+    """The lost node may have killed a rank; it cannot have used up a GPU's memory."""
+    write_record(block[1] / "record.json", Record(status="failed", reason=reason))
+    point_job.take_back(Job(*block))
+    assert (record(block[1]) is not None) == stays
+
+
+def test_points_that_a_job_did_not_come_to_are_counted(block):
+    assert point_job.unmeasured(Job(*block)) == 2
+    write_record(block[0] / "record.json", Record(status="ok"))
+    assert point_job.unmeasured(Job(*block)) == 1
+
+
 def follow(folder, leader):
     command = [sys.executable, "-m", "jobs.launch.follow", str(folder), "--leader", str(leader)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
