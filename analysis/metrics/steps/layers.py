@@ -24,13 +24,14 @@ class Segments:
     spans: Intervals
     labels: list[Label]
 
-    def clip(self, start: int, end: int) -> Iterator[tuple[int, int, Label]]:
-        """The segments in [start, end), cut to it: start, end, label."""
-        first = int(np.searchsorted(self.spans[:, 1], start, "right"))
-        last = int(np.searchsorted(self.spans[:, 0], end, "left"))
-        for (begins, ends), label in zip(self.spans[first:last].tolist(), self.labels[first:last], strict=True):
-            if max(begins, start) < min(ends, end):
-                yield max(begins, start), min(ends, end), label
+    def clip(self, during: Intervals) -> Iterator[tuple[int, int, Label]]:
+        """The segments in these times, cut to them: start, end, label."""
+        first = np.searchsorted(self.spans[:, 1], during[:, 0], "right").tolist()
+        last = np.searchsorted(self.spans[:, 0], during[:, 1], "left").tolist()
+        for (start, end), low, high in zip(during.tolist(), first, last, strict=True):
+            for (begins, ends), label in zip(self.spans[low:high].tolist(), self.labels[low:high], strict=True):
+                if max(begins, start) < min(ends, end):
+                    yield max(begins, start), min(ends, end), label
 
 
 def overlay(frames: list[tuple[str, pl.DataFrame]], during: Intervals) -> Segments:
