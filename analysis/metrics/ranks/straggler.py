@@ -101,7 +101,7 @@ def _split(span: tuple[int, int], launch: int | None, since: int, work: Segments
     found["unrecorded", None] = max(0, min(since, end) - start)
     start = max(start, since)
     whole = intervals.union([[start, end]])
-    busy = list(work.clip(whole))
+    busy = work.clip(whole)
     for begins, ends, label in busy:
         found[label] += ends - begins
     left = intervals.subtract(whole, intervals.union([part[:2] for part in busy]))

@@ -141,7 +141,7 @@ def test_layers_hold_no_more_than_what_is_near():
     frame = pl.DataFrame({"start_ns": [0, 10, 20, 35], "end_ns": [10, 21, 30, 40], "name": ["w", "x", "y", "z"]})
     found = layers.overlay([("a", frame)], np.array([[10, 12], [22, 30]]))
     assert [name for _, name in found.labels] == ["x", "y"]
-    assert not list(found.clip(np.array([[12, 12], [50, 60]])))
+    assert not found.clip(np.array([[12, 12], [50, 60]]))
 
 
 @pytest.fixture(scope="module")
