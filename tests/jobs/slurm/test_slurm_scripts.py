@@ -59,7 +59,8 @@ def test_scripts_over_two_nodes(cluster, tmp_path):
 
 PAIRS = """
 name: beside
-base: {workload: command, command: "job.py {ms}", launcher: none, device: cpu, traced_steps: 0, workdir: WORKDIR, ms: 300}
+base: {workload: command, command: "job.py {ms}", launcher: none, device: cpu, traced_steps: 0, workdir: WORKDIR,
+  ms: 300}
 pairs: {slower: {with: {ms: 600}}}
 repeats: 4
 design: {seed: 1}
