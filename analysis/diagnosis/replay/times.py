@@ -61,7 +61,7 @@ def _running_max(values: Ints, stretches: Stretches) -> Ints:
 
 
 def replay(graph: Graph) -> Times:
-    """Run the graph. Takes about a tenth of a second for a million pieces of work."""
+    """Run the graph. Takes about 0.2 s for a million kernels that one thread launches one by one."""
     calls, work, schedule = graph.calls, graph.work, Schedule.of(graph)
     runs, stretches = schedule.runs, schedule.stretches
     sums = _Sums.of(graph, stretches)
