@@ -7,6 +7,7 @@ differs from that model's most common values (`common`), and is a key as well.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -31,9 +32,10 @@ VARIABLES = "variables"
 SETTINGS = (*settings.FIELDS, VARIABLES)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tables:
-    """The tables of one sweep, by name. What is lazy stays on disk until it is asked for, each time."""
+    """The tables of one sweep, by name. What is lazy stays on disk until it is asked for, each time. Two are the same
+    only if they are one object, by which computations that many figures share are kept."""
 
     frames: Mapping[str, pl.DataFrame | pl.LazyFrame]
 
@@ -50,6 +52,10 @@ class Tables:
 
     def own(self) -> Tables:
         """Of the sweep's own points, without those that remedies added: these are no part of what it compares."""
+        return self._own
+
+    @functools.cached_property
+    def _own(self) -> Tables:
         ids = self["points"].filter(pl.col("round").is_null())["point_id"].implode()
         own = {name: self.scan(name).filter(pl.col("point_id").is_in(ids)) for name in self.frames}
         return Tables({**own, "points": own["points"].collect()} if "points" in own else own)

@@ -35,9 +35,14 @@ def schema(columns: Mapping[str, Column]) -> pl.Schema:
 def conform(frame: pl.LazyFrame | pl.DataFrame, columns: Mapping[str, Column]) -> pl.LazyFrame:
     """The frame with exactly these columns, in this order and of these types; missing ones are null."""
     lazy = frame.lazy()
-    have = set(lazy.collect_schema().names())
+    have = lazy.collect_schema()
+    same = {name for name, column in columns.items() if have.get(name) == column.dtype}
+    if len(same) == len(columns) and have.names() == list(columns):
+        return lazy
     return lazy.select(
-        (pl.col(name) if name in have else pl.lit(None)).cast(column.dtype).alias(name)
+        pl.col(name)
+        if name in same
+        else (pl.col(name) if name in have else pl.lit(None)).cast(column.dtype).alias(name)
         for name, column in columns.items()
     )
 

@@ -26,6 +26,7 @@ COUNTED = ("correlation", "External id")
 """Args that grow from event to event; the others are the same of many events."""
 OPERATOR = "op"
 CALLS = ("cuda_runtime", "cuda_driver")
+_THOUSANDTHS = [f"{number:03d}" for number in range(1000)]
 
 
 def pack(text: bytes) -> bytes:
@@ -60,21 +61,26 @@ def pack(text: bytes) -> bytes:
 
 def unpack(packed: bytes) -> bytes:
     """The trace's JSON again."""
-    content = json.loads(lzma.decompress(packed))
+    content = msgspec.json.decode(lzma.decompress(packed))
     columns = content.pop("columns")
-    counted = [list(accumulate(columns[name])) for name in COUNTED]
     known = {name: columns[name]["known"] for name in ("what", "where", "args")}
-    whats = [f'{{"ph": "X", "cat": {json.dumps(cat)}, "name": {json.dumps(name)}' for cat, name in known["what"]]
-    wheres = [f'"pid": {json.dumps(pid)}, "tid": {json.dumps(tid)}' for pid, tid in known["where"]]
+    whats = [f'{{"ph": "X", "cat": {json.dumps(cat)}, "name": {json.dumps(name)}, ' for cat, name in known["what"]]
+    wheres = [f'"pid": {json.dumps(pid)}, "tid": {json.dumps(tid)}, "args": {{' for pid, tid in known["where"]]
     texts = [json.dumps(args)[1:-1] for args in known["args"]]
+    ids = {True: [f"{text}, " if text else "" for text in texts], False: texts}
+    first, second = (f'"{name}": ' for name in COUNTED)
+    places = zip(*(columns[name]["code"] for name in known), strict=True)
+    numbers = zip(*(accumulate(columns[name]) for name in COUNTED), strict=True)
+    times = zip(accumulate(columns["ts"]), columns["dur"], strict=True)
     lines = []
-    for ts, dur, what, where, args, *numbers in zip(
-        accumulate(columns["ts"]), columns["dur"], *(columns[n]["code"] for n in known), *counted, strict=True
-    ):
-        own = [f'"{name}": {value}' for name, value in zip(COUNTED, numbers, strict=True) if value >= 0]
-        inner = ", ".join([texts[args], *own] if texts[args] else own)
-        times = f'"ts": {_microseconds(ts)}, "dur": {_microseconds(dur)}'
-        lines.append(f'{whats[what]}, {wheres[where]}, "args": {{{inner}}}, {times}}}')
+    for (what, where, args), (one, two), (ts, dur) in zip(places, numbers, times, strict=True):
+        inner = ids[one >= 0 or two >= 0][args]
+        if one >= 0:
+            inner += f"{first}{one}, {second}{two}" if two >= 0 else f"{first}{one}"
+        elif two >= 0:
+            inner += f"{second}{two}"
+        at, took = f"{ts // 1000}.{_THOUSANDTHS[ts % 1000]}", f"{dur // 1000}.{_THOUSANDTHS[dur % 1000]}"
+        lines.append(f'{whats[what]}{wheres[where]}{inner}}}, "ts": {at}, "dur": {took}}}')
     events = ",\n".join(lines)
     return f'{json.dumps(content)[:-1]}, "traceEvents": [\n{events}\n]}}'.encode()
 
@@ -95,10 +101,6 @@ def unpacked(kept: Path, folder: Path) -> Path:
 def _is_plain(event: dict[str, Any]) -> bool:
     """Whether it is an operator, and not of a collective."""
     return bool(event["cat"] == "cpu_op" and event["name"] != COMMUNICATION)
-
-
-def _microseconds(ns: int) -> str:
-    return f"{ns // 1000}.{ns % 1000:03d}"
 
 
 def _deltas(values: list[int]) -> list[int]:

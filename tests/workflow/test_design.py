@@ -15,7 +15,7 @@ from tests.workflow.test_ending import snakemake
 
 SWEEP = """
 name: beside
-base: {workload: command, command: "job.py {ms}", device: cpu, traced_steps: 0, ms: 100}
+base: {workload: command, command: "job.py {ms}", launcher: none, device: cpu, traced_steps: 0, ms: 100}
 pairs:
   slower: {with: {ms: 400}}
 design: {seed: 4, precision: {half_width: 1%, least: 3, most: 6}}
@@ -72,7 +72,7 @@ def test_a_pair_is_started_until_it_is_known_or_the_most_is_reached(tmp_path, mo
 
     # Another precision has rounds of its own, and what is measured counts for it.
     Path("sweep.yaml").write_text(SWEEP.replace("half_width: 1%", "half_width: 90%").replace("most: 6", "most: 4"))
-    done = snakemake(tmp_path)
+    done = snakemake(tmp_path, "results/beside/tables/pairs.parquet")
     assert done.returncode == 0 and "8 of 8 points ok" in done.stderr, done.stderr
     (found,) = pl.read_parquet("results/beside/tables/pairs.parquet").to_dicts()
     assert (found["starts"], found["wanted"]) == (len(quiet_repeats()), 0.9)

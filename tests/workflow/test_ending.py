@@ -49,7 +49,7 @@ def counts(capsys, *command):
 def test_all_count_the_same_points_and_the_exit_status_says_whether_all_are_ok(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("sweep.yaml").write_text(SWEEP.replace("[0, 1]", "[0]"))
-    good = snakemake(tmp_path)
+    good = snakemake(tmp_path, "points")
     assert good.returncode == 0 and "1 of 1 points ok" in good.stderr, good.stderr
     Path("sweep.yaml").write_text(SWEEP + 'include: [{fault: "exception@rank0:step1"}]\n')
     for _ in range(2):  # the second time there is nothing to be done

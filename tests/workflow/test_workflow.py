@@ -74,16 +74,17 @@ def test_killed_half_way_and_run_again(tmp_path, more):
     assert statuses == ["failed", "ok", "ok"]
     assert "DrillError" in (tmp_path / "results/chain/report.html").read_text()
 
-    figures = tmp_path / "results/chain/figures"
-    drawn = {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()}
-    assert len(drawn) > len(FAMILIES)
-    shutil.rmtree(figures)
-    finish(start(tmp_path, "figures", more=more), 1)
-    assert {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()} == drawn
-    assert {p: p.read_bytes() for p in done} == done
-    finish(start(tmp_path, more=more), 1)
+    if not more:  # what is drawn does not know in which jobs its points ran
+        figures = tmp_path / "results/chain/figures"
+        drawn = {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()}
+        assert len(drawn) > len(FAMILIES)
+        shutil.rmtree(figures)
+        finish(start(tmp_path, "figures"), 1)
+        assert {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()} == drawn
+        finish(start(tmp_path), 1)
     said = finish(start(tmp_path, more=more), 1)
     assert "2 of 3 points ok" in said and "results/chain/report.html" in said
+    assert {p: p.read_bytes() for p in done} == done
 
 
 def test_a_broken_sweep_submits_nothing(tmp_path):

@@ -31,14 +31,18 @@ def compose(*made: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
 
 
 def change_calls(graph: Graph, where: Mask | bool, **columns: npt.ArrayLike) -> Graph:
-    """The graph with other columns of these calls."""
+    """The graph with other columns of these calls; the graph itself where there are none."""
     chosen = where & graph.counted_calls
+    if not chosen.any():
+        return graph
     return dataclasses.replace(graph, calls=_replaced(graph.calls, chosen, columns))
 
 
 def change_work(graph: Graph, where: Mask, **columns: npt.ArrayLike) -> Graph:
-    """The graph with other columns of this work."""
+    """The graph with other columns of this work; the graph itself where there is none."""
     chosen = where & graph.counted_work
+    if not chosen.any():
+        return graph
     return dataclasses.replace(graph, work=_replaced(graph.work, chosen, columns))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Ints, Work
+from analysis.diagnosis.replay.graph import Ints, Mask, Work
 from analysis.diagnosis.replay.measured import KEYS, Measured, by_rank
 from analysis.metrics.steps.parts import QUEUED_NS
 
@@ -97,18 +97,23 @@ def _beside(m: Measured, late: Ints, waits: dict[int, list[int]], others: Ints) 
     right before; else what began there last and still runs, beside which it had to find room (with a lag below 0)."""
     for own in by_rank(m.rank):
         ended = own[np.argsort(m.end[own], kind="stable")]
-        for place in own[late[own] > UNEXPLAINED_NS].tolist():
-            start, lane = m.start[place], m.lane[place]
-            at = int(np.searchsorted(m.end[ended], start, side="right")) - 1
-            begun = int(np.searchsorted(m.start[own], start)) - 1
-            for other, fits in (
-                (int(ended[max(at, 0)]), at >= 0 and start - m.end[ended[max(at, 0)]] < BESIDE_NS),
-                (int(own[max(begun, 0)]), begun >= 0 and m.end[own[max(begun, 0)]] > start),
-            ):
-                if fits and m.lane[other] != lane and m.start[other] < start:
-                    waits.setdefault(place, []).append(other)
-                    others[place] = max(others[place], m.end[other])
-                    break
+        places = own[late[own] > UNEXPLAINED_NS]
+        start = m.start[places]
+        at = np.searchsorted(m.end[ended], start, side="right") - 1
+        begun = np.searchsorted(m.start[own], start) - 1
+        over, running = ended[np.maximum(at, 0)], own[np.maximum(begun, 0)]
+        explains = (at >= 0) & (start - m.end[over] < BESIDE_NS) & _is_before(m, over, places)
+        other = np.where(explains, over, running)
+        explains |= (begun >= 0) & (m.end[running] > start) & _is_before(m, running, places)
+        places, other = places[explains], other[explains]
+        others[places] = np.maximum(others[places], m.end[other])
+        for place, one in zip(places.tolist(), other.tolist(), strict=True):
+            waits.setdefault(place, []).append(one)
+
+
+def _is_before(m: Measured, other: Ints, places: Ints) -> Mask:
+    """Whether that work began on another stream before this."""
+    return np.asarray((m.lane[other] != m.lane[places]) & (m.start[other] < m.start[places]))
 
 
 def _collectives(m: Measured) -> tuple[Ints, Ints]:

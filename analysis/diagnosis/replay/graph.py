@@ -13,7 +13,8 @@ The idea is that of Daydream (Zhu et al., USENIX ATC 2020), across ranks as in d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -94,13 +95,15 @@ class Work:
 @dataclass(frozen=True)
 class Graph:
     """`windows`: of each device of each rank, its steps (table `windows`) that the trace has, in order. `counted_calls`
-    and `counted_work`: what belongs to steps that count, and so may be changed."""
+    and `counted_work`: what belongs to steps that count, and so may be changed. `kept`: what was found out about the
+    graph that holds for all that changes make of it, by its class."""
 
     calls: Calls
     work: Work
     windows: tuple[pl.DataFrame, ...]
     counted_calls: Mask
     counted_work: Mask
+    kept: dict[type, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def steps(self) -> int:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.diagnosis.replay import changes, times
+from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.graph import Graph, Mask
+from analysis.diagnosis.replay.periods import periods
+from analysis.diagnosis.replay.times import replay
 from analysis.diagnosis.thresholds import TRACER
 
 Change = Callable[[Graph], Graph]
@@ -34,7 +36,9 @@ class WhatIf:
         """The time of a step after these changes, one after the other."""
         if made not in self._known:
             graph = functools.reduce(lambda graph, change: change(graph), made, self.graph)
-            found = [own for own in times.periods(graph, times.replay(graph)) if len(own)]
+            if made and graph is self.graph:
+                return self.step_ns
+            found = [own for own in periods(graph, replay(graph)) if len(own)]
             self._known[made] = float(np.mean([own.mean() for own in found])) if found else np.nan
         return self._known[made]
 

@@ -100,19 +100,20 @@ def _split(span: tuple[int, int], launch: int | None, since: int, work: Segments
     found: Counter[Label] = Counter()
     found["unrecorded", None] = max(0, min(since, end) - start)
     start = max(start, since)
-    busy = list(work.clip(start, end))
+    whole = intervals.union([[start, end]])
+    busy = work.clip(whole)
     for begins, ends, label in busy:
         found[label] += ends - begins
-    left = intervals.subtract(intervals.union([[start, end]]), intervals.union([part[:2] for part in busy]))
+    left = intervals.subtract(whole, intervals.union([part[:2] for part in busy]))
     if launch is None:
         found["unknown", None] = intervals.total(left)
         return +found
     found["queued", None] = intervals.total(intervals.clip(left, launch, end))
-    for begins, ends in intervals.clip(left, start, launch).tolist():
-        found["nothing", None] += ends - begins
-        for a, b, label in doing.clip(begins, ends):
-            found[label] += b - a
-            found["nothing", None] -= b - a
+    waited = intervals.clip(left, start, launch)
+    found["nothing", None] = intervals.total(waited)
+    for begins, ends, label in doing.clip(waited):
+        found[label] += ends - begins
+        found["nothing", None] -= ends - begins
     return +found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,13 +23,17 @@ class Segments:
     spans: Intervals
     labels: list[Label]
 
-    def clip(self, start: int, end: int) -> Iterator[tuple[int, int, Label]]:
-        """The segments in [start, end), cut to it: start, end, label."""
-        first = int(np.searchsorted(self.spans[:, 1], start, "right"))
-        last = int(np.searchsorted(self.spans[:, 0], end, "left"))
-        for (begins, ends), label in zip(self.spans[first:last].tolist(), self.labels[first:last], strict=True):
-            if max(begins, start) < min(ends, end):
-                yield max(begins, start), min(ends, end), label
+    def clip(self, during: Intervals) -> list[tuple[int, int, Label]]:
+        """The segments in these times, cut to them: start, end, label."""
+        low = np.searchsorted(self.spans[:, 1], during[:, 0], "right")
+        counts = np.maximum(np.searchsorted(self.spans[:, 0], during[:, 1], "left") - low, 0)
+        of = np.repeat(np.arange(len(during)), counts)
+        place = low[of] + np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+        start = np.maximum(self.spans[place, 0], during[of, 0])
+        end = np.minimum(self.spans[place, 1], during[of, 1])
+        some = start < end
+        labels = map(self.labels.__getitem__, place[some].tolist())
+        return list(zip(start[some].tolist(), end[some].tolist(), labels, strict=True))
 
 
 def overlay(frames: list[tuple[str, pl.DataFrame]], during: Intervals) -> Segments:

@@ -6,6 +6,7 @@ python -m analysis.paper.claims results/paper/tables
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from statsmodels.stats.multitest import multipletests
 
@@ -97,14 +98,15 @@ CLAIMS = (
 )
 
 
-def judge(tables: dataset.Tables) -> list[Verdict]:
+@functools.lru_cache(maxsize=1)  # each plot and the page of a sweep ask for all of them
+def judge(tables: dataset.Tables) -> tuple[Verdict, ...]:
     """The verdict on each claim. Of all parts that are tested, each at 95 %, some would be decided by chance alone, so
     their p-values are corrected together (Holm, Scandinavian Journal of Statistics 6, 1979, 65-70)."""
     found = [claim.verdict(tables) for claim in CLAIMS]
     tested = [part for verdict in found for part in verdict.parts if part.decides and part.alone != NOT_TESTED]
     corrected = multipletests([part.chance for part in tested], method="holm")[1] if tested else []
     by_part = dict(zip(map(id, tested), corrected, strict=True))
-    return [
+    return tuple(
         dataclasses.replace(
             verdict,
             parts=tuple(
@@ -113,4 +115,4 @@ def judge(tables: dataset.Tables) -> list[Verdict]:
             ),
         )
         for verdict in found
-    ]
+    )

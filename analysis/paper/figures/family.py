@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import polars as pl
@@ -30,6 +31,7 @@ def family(
     return Family(title, text, missing, points, paint, numbers, aside=blocks.NEUTRAL, usual=False)
 
 
+@functools.lru_cache(maxsize=2)  # two workloads of one sweep, asked for by many figures
 def measured_points(tables: dataset.Tables, workload: str) -> pl.DataFrame:
     """Points of a workload with step times, and their `night`. Where as many ranks of a model ran on several counts of
     nodes, those on the fewest, for these figures are over GPUs."""

@@ -6,12 +6,12 @@ Numbers come as JSON numbers or as text ("12"), and any field may be missing: wh
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from analysis.readers.kineto.stream import Event
@@ -81,6 +81,9 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 _TEXT = ("collective", "dtype", "group")
 _ALL_ARGS = msgspec.json.Decoder(list[Args | None])
 _NO_ARGS = Args()
+_THREE_DECIMALS = re.compile(rb"-?\d{1,15}\.\d{3}(?:,-?\d{1,15}\.\d{3})*")
+_SMALL = 2**20
+"""The product of three numbers below this fits in 64 bits."""
 
 
 class EventColumns:
@@ -91,28 +94,31 @@ class EventColumns:
             "counters": [_counters([])]
         }
 
-    def add(self, block: Iterable[Event]) -> None:
+    def add(self, block: Sequence[Event]) -> None:
         """Add the events of a block."""
-        chosen: dict[str, list[Event]] = defaultdict(list)
+        chosen: dict[str, list[Event]] = {kind: [] for kind in (*_COLUMNS, "counters")}
+        add_to: dict[str | None, Callable[[Event], None]] = {cat: chosen[kind].append for cat, kind in _KINDS.items()}
+        add_to["Operator"] = lambda event: chosen[_kind_of_old_operator(event)].append(event)
+        others: list[Event] = []
         for event in block:
-            if event.ph == "X":
-                if kind := _KINDS.get(event.cat or ""):
-                    if event.cat == "Operator" and _OLD_ANNOTATION.match(event.name or ""):
-                        kind = "nvtx"
-                    chosen[kind].append(event)
-                    if event.name == COMMUNICATION:
-                        chosen["collectives"].append(event)
-            elif event.ph == "i" and event.name == "[memory]":
-                chosen["allocations"].append(event)
-                chosen["counters"].append(event)
-            elif event.ph == "C":
-                chosen["counters"].append(event)
+            if event.ph != "X":
+                others.append(event)
+            elif add := add_to.get(event.cat):
+                add(event)
+        chosen["collectives"] += [e for e in block if e.name == COMMUNICATION and e.ph == "X" and e.cat in _KINDS]
+        chosen["allocations"] += [e for e in others if e.ph == "i" and e.name == "[memory]"]
+        chosen["counters"] += [e for e in others if e.ph == "C" or (e.ph == "i" and e.name == "[memory]")]
         for kind, events in chosen.items():
-            self._frames[kind].append(_counters(events) if kind == "counters" else _frame(kind, events))
+            if events:
+                self._frames[kind].append(_counters(events) if kind == "counters" else _frame(kind, events))
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """Every table, with start_ns (on the trace's clock), duration_ns and name; null where the trace has none."""
         return {kind: pl.concat(frames) for kind, frames in self._frames.items()}
+
+
+def _kind_of_old_operator(event: Event) -> str:
+    return "nvtx" if _OLD_ANNOTATION.match(event.name or "") else "operators"
 
 
 def _frame(kind: str, events: list[Event]) -> pl.DataFrame:
@@ -120,7 +126,7 @@ def _frame(kind: str, events: list[Event]) -> pl.DataFrame:
     if _COLUMNS[kind]:
         args = _args(events)
         for name in _COLUMNS[kind]:
-            columns[name] = _series([_VALUES[name](a) for a in args], pl.String if name in _TEXT else pl.Int64)
+            columns[name] = _series(_VALUES[name](args), pl.String if name in _TEXT else pl.Int64)
     return pl.DataFrame(columns)
 
 
@@ -159,11 +165,11 @@ def _all_args(text: msgspec.Raw) -> dict[str, Any]:
 
 
 def _args(events: list[Event]) -> list[Args]:
-    texts = [bytes(e.args) or b"null" for e in events]
+    texts: list[bytes | msgspec.Raw] = [e.args for e in events]
     try:
         found = _ALL_ARGS.decode(b"[" + b",".join(texts) + b"]")
-    except (msgspec.MsgspecError, ValueError):  # some of them are no object
-        found = [_one_args(text) for text in texts]
+    except (msgspec.MsgspecError, ValueError):  # some of them are missing, or no object
+        found = [_one_args(bytes(text)) for text in texts]
     return [args or _NO_ARGS for args in found]
 
 
@@ -176,6 +182,9 @@ def _one_args(text: bytes) -> Args | None:
 
 def _nanoseconds(texts: list[msgspec.Raw]) -> pl.Series:
     """Times in us, which are decimals of any size, as exact ns."""
+    joined = b",".join(texts)
+    if _THREE_DECIMALS.fullmatch(joined):  # as the profiler writes them: without their point they are ns
+        return pl.Series(np.fromstring(joined.replace(b".", b"").decode(), dtype=np.int64, sep=","))
     decimals = pl.Series([str(t, "latin-1") for t in texts], dtype=pl.String).str.strip_chars('"')
     return decimals.cast(pl.Decimal(38, 3), strict=False).to_physical().cast(pl.Int64, strict=False)
 
@@ -187,8 +196,18 @@ def _series(values: list[Any], dtype: type[pl.DataType]) -> pl.Series:
         return pl.Series(values, dtype=dtype, strict=False)
 
 
-def _product(size: Any) -> Any:
-    """The number of elements of [x, y, z]."""
+def _products(sizes: list[Any]) -> list[int | None]:
+    """The number of elements of each [x, y, z]."""
+    try:
+        counts = np.array(sizes)
+        if counts.dtype == np.int64 and counts.shape == (len(sizes), 3) and np.abs(counts).max() < _SMALL:
+            return list(counts.prod(axis=1).tolist())
+    except (ValueError, OverflowError):  # not all of them have three numbers
+        pass
+    return [_product(size) for size in sizes]
+
+
+def _product(size: Any) -> int | None:
     try:
         x, y, z = size
         return int(x) * int(y) * int(z)
@@ -196,8 +215,13 @@ def _product(size: Any) -> Any:
         return None
 
 
-_VALUES: dict[str, Callable[[Args], Any]] = {name: attrgetter(name) for name in Args.__struct_fields__} | {
-    "blocks": lambda args: _product(args.grid),
-    "threads": lambda args: _product(args.block),
+def _column(name: str) -> Callable[[list[Args]], list[Any]]:
+    value = attrgetter(name)
+    return lambda args: list(map(value, args))
+
+
+_VALUES: dict[str, Callable[[list[Args]], list[Any]]] = {name: _column(name) for name in Args.__struct_fields__} | {
+    "blocks": lambda args: _products([each.grid for each in args]),
+    "threads": lambda args: _products([each.block for each in args]),
 }
 """How each column is taken from args."""

@@ -11,8 +11,9 @@ import pytest
 
 from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
-from analysis.diagnosis.replay import times
 from analysis.diagnosis.replay.build import build
+from analysis.diagnosis.replay.periods import periods
+from analysis.diagnosis.replay.times import replay
 from analysis.diagnosis.thresholds import HEALTHY, NOISE
 from analysis.ingest import point_tables
 from analysis.tables.part_names import GROUP, PARTS
@@ -49,7 +50,7 @@ def diagnosed(name):
         replayed = {}
         if e.lanes:
             graph = build({lane.rank: lane.events for lane in e.lanes}, pl.concat([lane.windows for lane in e.lanes]))
-            again = times.periods(graph, times.replay(graph))
+            again = periods(graph, replay(graph))
             replayed = {
                 lane.rank: (own.tolist(), lane.periods.tolist()) for own, lane in zip(again, e.lanes, strict=True)
             }

@@ -59,7 +59,8 @@ def test_scripts_over_two_nodes(cluster, tmp_path):
 
 PAIRS = """
 name: beside
-base: {workload: command, command: "job.py {ms}", device: cpu, traced_steps: 0, workdir: WORKDIR, ms: 300}
+base: {workload: command, command: "job.py {ms}", launcher: none, device: cpu, traced_steps: 0, workdir: WORKDIR,
+  ms: 300}
 pairs: {slower: {with: {ms: 600}}}
 repeats: 4
 design: {seed: 1}
@@ -69,7 +70,7 @@ resources: {timeout_min: 5}
 
 def test_a_block_of_a_pair_is_one_job(cluster, tmp_path):
     (tmp_path / "job.py").write_text("import sys, time\ntime.sleep(float(sys.argv[1]) / 1000)\n")
-    assert "8 of 8 points ok" in finish(start(cluster, tmp_path, PAIRS.replace("WORKDIR", str(tmp_path))), 0)
+    assert "8 of 8 points ok" in finish(start(cluster, tmp_path, PAIRS.replace("WORKDIR", str(tmp_path)), "points"))
     sweep = load(tmp_path / "sweep.yaml")
     blocks = design.queues(sweep.points, sweep.pairs, sweep.design)
     assert [len(block) for block in blocks] == [4, 4]
