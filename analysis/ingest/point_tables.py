@@ -62,9 +62,10 @@ class Offsets:
     of_rank: Mapping[int, int] = field(default_factory=dict)
 
 
-def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
+def ingest(point: Path, out: Path, processes: int | None = None) -> dict[str, pl.DataFrame]:
     """All tables of a point but OF_SWEEP; its traces are read once, and their tables written to OUT/trace. What of a
-    trace cannot be read is left out, with a line on stderr."""
+    trace cannot be read is left out, with a line on stderr. `processes`: how many may read traces; without it as many
+    as there are cores."""
     found, record = point_files.read(point), record_of(point)
     if problem := point_files.problem(point):
         print(problem, file=sys.stderr)
@@ -77,7 +78,7 @@ def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
         "clocks": clock_rows(point, hosts, results, found["gpu_samples"]),
     }
     found["steps"] = warm_up.mark_settling(found["steps"])  # energy is of the whole window
-    traced, clocks, offsets = from_traces(point, out / TRACES, hosts)
+    traced, clocks, offsets = from_traces(point, out / TRACES, hosts, processes)
     own["clocks"] += clocks
     own["phases"] = phases.rows(
         record, starts_of(point), found["steps"], as_table("breakdown", traced.get("breakdown"))
@@ -111,12 +112,13 @@ def clock_rows(
 
 
 def from_traces(
-    point: Path, out: Path, hosts: Mapping[int, str | None]
+    point: Path, out: Path, hosts: Mapping[int, str | None], processes: int | None
 ) -> tuple[dict[str, pl.DataFrame], list[_Row], Offsets]:
     """Write the trace tables of a point to OUT. Of these: its tables, the rows of CLOCKS, and the hosts' offsets.
     `hosts`: by rank."""
     files = readable(point)
-    good, problems = trace_tables.write_all([files[rank] for rank in sorted(files)], out) if files else ([], [])
+    traces = [files[rank] for rank in sorted(files)]
+    good, problems = trace_tables.write_all(traces, out, processes) if files else ([], [])
     for problem in problems:
         print(f"{point}: not in the trace tables: {problem}", file=sys.stderr)
     if problems:

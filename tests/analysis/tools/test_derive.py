@@ -24,12 +24,12 @@ if "multiprocessing" in " ".join(sys.orig_argv) or "derive.main" in " ".join(sys
     from analysis.ingest import point_tables
     from analysis.tools import derive
     derive.SAVE_S, real = 0, point_tables.ingest
-    def ingest(point, out):
+    def ingest(point, out, processes):
         if (point / "kills").exists():
             os._exit(9)
         while (point / "hangs").exists():
             time.sleep(0.1)
-        return real(point, out)
+        return real(point, out, processes)
     point_tables.ingest = ingest
 """
 
