@@ -88,9 +88,7 @@ def limit_arenas() -> None:
         ctypes.CDLL(None).mallopt(_ARENA_MAX, os.cpu_count() or 1)
 
 
-def write_all(
-    traces: Sequence[Path], out: Path, processes: int | None = None
-) -> tuple[list[FileTables], list[str]]:
+def write_all(traces: Sequence[Path], out: Path, processes: int | None = None) -> tuple[list[FileTables], list[str]]:
     """Write the tables of all traces that can be read; no tables where none can.
 
     Args:

@@ -1,4 +1,4 @@
-"""A point of many ranks out of a real trace of two, of which one has more to compute: that one, and copies of the other.
+"""A point of many ranks out of a real trace of two: the one that has more to compute, and copies of the other.
 
 The run is straggler_compute of tests/data/labelled, on two H200s. Copies are synthetic: say so where they are quoted.
 """

@@ -2,10 +2,12 @@
 
     make bench-scale                                  # 100 and 1,000 points
     make bench-scale SCALE="10000 --folder /scratch"  # ten thousand, kept in that folder
+    make bench-scale SCALE="--ranks 64 512"           # one traced point of many ranks
 
 A point is one of our published set under a new id: its record, and nothing else, as of a point of which no step was
 logged. So the times are those of the workflow and of its many small things; what traces cost is in `make bench`.
-Memory is resident, of the driver alone and of all processes together, looked at ten times a second.
+A point of many ranks is a real trace, copied (tests/bench/many_ranks.py): tables and diagnosis, which names the slow
+rank. Memory is resident, of the driver alone and of all processes together, looked at ten times a second.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from pathlib import Path
 import psutil
 import yaml
 
+from analysis.ingest.derived import Derived
 from jobs.point.point import FIELDS
 from jobs.record.json_files import write_json
 from jobs.sweep.sweep import load
+from tests.bench import many_ranks
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "data/h200-2026-11-21/points"
@@ -120,23 +124,43 @@ def measure(folder: Path, size: int) -> None:
     folder.mkdir(parents=True)
     make(folder, size)
     for name, command in commands().items():
-        found = cost(command, folder, folder / "commands.log")
-        count, total = files_and_bytes(folder)
-        print(
-            f"{size:7,} {name:14} {found.seconds:8.1f} s {found.driver_mb:8,.0f} {found.all_mb:8,.0f} MB"
-            f" {count:9,} files {total / 1e6:8,.1f} MB",
-            flush=True,
-        )
+        print(line(f"{size:,}", name, cost(command, folder, folder / "commands.log"), folder), flush=True)
+
+
+def measure_ranks(folder: Path, ranks: int) -> None:
+    """Print a line for the tables and the diagnosis of a traced point of many ranks, the last but two of them slow."""
+    point, slow = folder / "points" / f"{ranks:012x}", ranks - 3
+    many_ranks.make_point(point, ranks, slow)
+    words = ["--chunk", "points-0000", "--points", point.name, "--processes", str(len(os.sched_getaffinity(0)))]
+    command = [sys.executable, "-m", "analysis.tools.derive", str(folder), *words]
+    print(
+        line(f"{ranks} ranks", "derived", cost(command, ROOT, folder / "commands.log"), folder / "derived"), flush=True
+    )
+    causes = Derived(folder / "derived").causes([point.name])[point.name]
+    named = {cause["kind"]: cause["rank"] for cause in causes}.get("straggler")
+    if named != slow:
+        sys.exit(f"rank {slow} is slow; the diagnosis names {named}")
+
+
+def line(size: str, name: str, found: Cost, folder: Path) -> str:
+    count, total = files_and_bytes(folder)
+    return (
+        f"{size:>9} {name:14} {found.seconds:8.1f} s {found.driver_mb:8,.0f} {found.all_mb:8,.0f} MB"
+        f" {count:9,} files {total / 1e6:8,.1f} MB"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help="points (100 1000)")
+    parser.add_argument("sizes", nargs="*", type=int, help="points (100 1000, where no ranks are given)")
+    parser.add_argument("--ranks", nargs="+", type=int, default=[], help="ranks of a point: up to 8, or times 8")
     parser.add_argument("--folder", type=Path, help="keep the sweeps in this folder, which must not be there yet")
     args = parser.parse_args()
-    print(f"{'points':>7} {'':14} {'time':>10} {'driver':>8} {'all':>11} {'on disk then':>15}")
+    print(f"{'points':>9} {'':14} {'time':>10} {'driver':>8} {'all':>11} {'on disk then':>15}")
     with tempfile.TemporaryDirectory() as scratch:
-        for size in args.sizes:
+        for ranks in args.ranks:
+            measure_ranks((args.folder or Path(scratch)) / f"{ranks}-ranks", ranks)
+        for size in args.sizes or (() if args.ranks else SIZES):
             measure((args.folder or Path(scratch)) / str(size), size)
 
 

@@ -97,7 +97,7 @@ def from_tables(folder: Path) -> Evidence:
             lanes += [made] if made else []
     absent = trace_gaps(lanes) | {"counters": "no log of the GPUs' counters"}
     parts = step_parts.filter(pl.col("device").is_null(), pl.col("part") != HIDDEN)
-    return Evidence(tuple(lanes), devices, parts.clear() if lanes else parts, len(traced), absent=absent)
+    return Evidence(tuple(lanes), devices, parts.clear() if lanes else parts, traced, absent=absent)
 
 
 def _events(folder: Path, kind: str, rank: int) -> pl.DataFrame:
@@ -197,8 +197,8 @@ def from_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evide
     if not has_traces:
         why = None if record.tracer.used else record.tracer.reason
         absent["trace"] = problems or why or "none of a rank in the folder"
-    elif point and found.traces < point.processes:
-        absent["trace of all ranks"] = f"{found.traces} of {point.processes} ranks are traced"
+    elif point and len(found.traced) < point.processes:
+        absent["trace of all ranks"] = f"{len(found.traced)} of {point.processes} ranks are traced"
     if has_traces and problems:
         absent["trace, in part"] = problems
     if record.device == "cpu" and found.traced_ranks:
