@@ -32,6 +32,8 @@ _ARENA_MAX = -8
 """M_ARENA_MAX of glibc's mallopt."""
 LARGE_BYTES = 64 << 20
 """Files smaller than this in all are read sooner than a process has started."""
+PROCESS_BYTES = 256 << 20
+"""What one process reads before another takes its place; of larger files, one."""
 SMALL_BYTES = 4 << 20
 """A file takes as much time as if it were larger by this."""
 
@@ -110,18 +112,10 @@ def write_all(traces: Sequence[Path], out: Path, processes: int | None = None) -
 
 
 def in_processes(traces: Sequence[TraceJob], processes: int) -> list[FileTables]:
-    """Read traces, several at the same time where that is sooner. Small ones are read one after the other by one
-    process."""
+    """Read traces, several at the same time where that is sooner."""
     sizes = [size_bytes(job.trace) + SMALL_BYTES for job in traces]
     workers = processes if sum(sizes) >= LARGE_BYTES else 1
-    count = max(1, LARGE_BYTES // max(sizes))
-    batches = [traces[begin : begin + count] for begin in range(0, len(traces), count)]
-    return [file for files in pool.map_in_processes(batches, write_batch, workers) for file in files]
-
-
-def write_batch(jobs: Sequence[TraceJob]) -> list[FileTables]:
-    """Write the tables of some traces, each to its folder."""
-    return [write_file_tables(job) for job in jobs]
+    return pool.map_in_processes(traces, write_file_tables, workers, max(1, PROCESS_BYTES // max(sizes)))
 
 
 def size_bytes(trace: Path) -> int:

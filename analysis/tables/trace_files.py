@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 
 SLICE_ROWS = 1_000_000
 """Rows converted to Arrow at a time."""
+FOUND_BY = ("point_id", "rank")
+"""Columns by which rows are looked for."""
 GROUP_ROWS = 50_000
 """Rows of a small rank wait for those of the next ones until they are this many, for a row group costs as much as some
 thousand rows. Of larger groups more would be read for one rank."""
@@ -100,7 +102,7 @@ class File:
             compression_level=1,
             use_dictionary=[name for name in frame.columns if name not in grow],
             column_encoding=dict.fromkeys(grow, "DELTA_BINARY_PACKED"),
-            write_statistics=["rank"] if "rank" in frame.columns else False,  # to find a rank's rows
+            write_statistics=[name for name in FOUND_BY if name in frame.columns] or False,
             store_schema=False,
         )
 

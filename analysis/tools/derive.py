@@ -47,12 +47,11 @@ def derive(results: Path, name: str, ids: Sequence[str], processes: int) -> None
         for one in each(results / "points", due, Path(scratch), processes):
             if one.problem is not None:
                 print(f"{results / 'points' / one.point_id}: {one.problem}", file=sys.stderr)
-            place_traces(one, Path(scratch), chunk.folder)
             new.append(one)
             if time.monotonic() - saved > SAVE_S:
-                chunk.save(ids, new)
+                save(chunk, ids, new, Path(scratch))
                 new, saved = [], time.monotonic()
-        chunk.save(ids, new)
+        save(chunk, ids, new, Path(scratch))
     chunk.finish()
 
 
@@ -109,14 +108,11 @@ def failed(point: Path, written_ns: int, why: str) -> Made:
     return Made(point.name, written_ns, time.time_ns(), tables | {"points": frame}, why)
 
 
-def place_traces(one: Made, scratch: Path, chunk: Path) -> None:
-    """Put a point's trace tables where they stay."""
-    made, kept = scratch / one.point_id, chunk / "traces" / one.point_id
-    shutil.rmtree(kept, ignore_errors=True)
-    if one.problem is None and any((made / point_tables.TRACES).glob("*.parquet")):
-        kept.parent.mkdir(exist_ok=True)
-        (made / point_tables.TRACES).rename(kept)
-    shutil.rmtree(made, ignore_errors=True)
+def save(chunk: Chunk, ids: Sequence[str], new: Sequence[Made], scratch: Path) -> None:
+    """Save what is made; of the new points, nothing is left in `scratch`."""
+    chunk.save(ids, new, scratch)
+    for one in new:
+        shutil.rmtree(scratch / one.point_id, ignore_errors=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
