@@ -40,9 +40,11 @@ LOOK_S = 0.1
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds, and the largest resident memory of the driver and of all its processes, MB."""
+    """Seconds, those of all cores together, and the largest resident memory of the driver and of all its processes,
+    MB. Where others work on the machine, the cores' seconds tell more than the seconds."""
 
     seconds: float
+    core_s: float
     driver_mb: float
     all_mb: float
 
@@ -67,31 +69,34 @@ def make(folder: Path, size: int) -> None:
         write_json(own / "record.json", {**record, "point_id": point.id, "settings": point.settings()})
 
 
-def family(process: psutil.Process) -> Iterator[int]:
-    """Resident bytes of a process and of all that it started."""
+def family(process: psutil.Process) -> Iterator[tuple[int, float, int]]:
+    """Id, seconds of cores so far and resident bytes of a process and of all that it started."""
     for one in (process, *process.children(recursive=True)):
         try:
-            yield one.memory_info().rss
+            with one.oneshot():
+                yield one.pid, sum(one.cpu_times()[:2]), one.memory_info().rss
         except psutil.NoSuchProcess:
-            yield 0
+            yield one.pid, 0.0, 0
 
 
 def cost(command: list[str], folder: Path, log: Path) -> Cost:
     """What a command costs that must end well."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     begin, driver, every = time.monotonic(), 0, 0
+    cores: dict[int, float] = {}
     with log.open("a") as sink:
         process = psutil.Popen(command, cwd=folder, stdout=sink, stderr=sink, env=os.environ | {"PATH": path})
         while process.poll() is None:
             try:
-                sizes = list(family(process))
+                found = list(family(process))
             except psutil.NoSuchProcess:
                 break
-            driver, every = max(driver, sizes[0]), max(every, sum(sizes))
+            cores |= {pid: max(cores.get(pid, 0.0), seconds) for pid, seconds, _ in found}
+            driver, every = max(driver, found[0][2]), max(every, sum(size for _, _, size in found))
             time.sleep(LOOK_S)
     if process.wait():
         sys.exit(f"{' '.join(command)}: {log.read_text()[-2000:]}")
-    return Cost(time.monotonic() - begin, driver / 1e6, every / 1e6)
+    return Cost(time.monotonic() - begin, sum(cores.values()), driver / 1e6, every / 1e6)
 
 
 def files_and_bytes(folder: Path) -> tuple[int, int]:
@@ -145,7 +150,7 @@ def measure_ranks(folder: Path, ranks: int) -> None:
 def line(size: str, name: str, found: Cost, folder: Path) -> str:
     count, total = files_and_bytes(folder)
     return (
-        f"{size:>9} {name:14} {found.seconds:8.1f} s {found.driver_mb:8,.0f} {found.all_mb:8,.0f} MB"
+        f"{size:>9} {name:14} {found.seconds:8.1f} s {found.core_s:8.1f} s {found.driver_mb:8,.0f} {found.all_mb:8,.0f} MB"
         f" {count:9,} files {total / 1e6:8,.1f} MB"
     )
 
@@ -156,7 +161,7 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="+", type=int, default=[], help="ranks of a point: up to 8, or times 8")
     parser.add_argument("--folder", type=Path, help="keep the sweeps in this folder, which must not be there yet")
     args = parser.parse_args()
-    print(f"{'points':>9} {'':14} {'time':>10} {'driver':>8} {'all':>11} {'on disk then':>15}")
+    print(f"{'points':>9} {'':14} {'time':>10} {'of cores':>10} {'driver':>8} {'all':>11} {'on disk then':>15}")
     with tempfile.TemporaryDirectory() as scratch:
         for ranks in args.ranks:
             measure_ranks((args.folder or Path(scratch)) / f"{ranks}-ranks", ranks)
