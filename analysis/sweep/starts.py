@@ -98,24 +98,26 @@ class Starts:
     frame: pl.DataFrame
 
     @classmethod
-    def of(cls, points: pl.DataFrame, steps: Frame, samples: Frame | None = None) -> Starts:
+    def of(cls, points: pl.DataFrame, steps: Frame) -> Starts:
         names = [
             name for name in dataset.SETTINGS if name not in (*dataset.ASIDE, "nvml_hz") and name in points.columns
         ]
         timed = steps.lazy().filter(pl.col("phase") == "timed")
         slowest = timed.group_by("point_id", "step").agg(pl.col("step_ms").max())
         host = pl.col("hosts").cast(pl.List(pl.String)).list.join(",") + pl.col("started_at").str.slice(0, 10)
-        disturbed = pl.col("disturbed") if "disturbed" in points.columns else pl.lit(None)
+        disturbed, active = (
+            pl.col(name) if name in points.columns else pl.lit(None) for name in ("disturbed", "sm_active_percent")
+        )
         own = points.filter(pl.col("status") == "ok").select(
             "point_id",
             settings=pl.struct(names).struct.json_encode(),
             host=host.fill_null(""),
             disturbed=disturbed.cast(pl.Boolean),
+            sm_active=active.cast(pl.Float64),
         )
         times = slowest.group_by("point_id").agg(ms=pl.col("step_ms").mean()).collect()
         frame = own.join(times, on="point_id")
-        frame = frame.filter(pl.col("ms") > 0)  # a start without times of steps tells nothing
-        return cls(frame.join(_activity(timed, samples), on="point_id", how="left"))
+        return cls(frame.filter(pl.col("ms") > 0))  # a start without times of steps tells nothing
 
     def repeats(self, point_id: str) -> list[float]:
         """Mean steps of the point's settings, its own first; then of all other starts that nothing disturbed."""
@@ -171,13 +173,3 @@ def _mean(values: pl.Series) -> float | None:
     """Their mean; None where one is not known."""
     found = None if values.null_count() else values.mean()
     return found if isinstance(found, float) else None
-
-
-def _activity(timed: pl.LazyFrame, samples: Frame | None) -> pl.DataFrame:
-    """Mean SM activity of each point's timed steps, %."""
-    if samples is None:
-        return pl.DataFrame(schema={"point_id": pl.String, "sm_active": pl.Float64})
-    spans = timed.group_by("point_id").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    seen = samples.lazy().filter(pl.col("look") == "timed").join(spans, on="point_id")
-    inside = seen.filter(pl.col("t_ns").is_between(pl.col("begin"), pl.col("end")))
-    return inside.group_by("point_id").agg(sm_active=pl.col("sm_active_percent").mean()).collect()

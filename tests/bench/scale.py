@@ -150,8 +150,8 @@ def measure_ranks(folder: Path, ranks: int) -> None:
 def line(size: str, name: str, found: Cost, folder: Path) -> str:
     count, total = files_and_bytes(folder)
     return (
-        f"{size:>9} {name:14} {found.seconds:8.1f} s {found.core_s:8.1f} s {found.driver_mb:8,.0f} {found.all_mb:8,.0f} MB"
-        f" {count:9,} files {total / 1e6:8,.1f} MB"
+        f"{size:>9} {name:14} {found.seconds:8.1f} s {found.core_s:8.1f} s {found.driver_mb:8,.0f}"
+        f" {found.all_mb:8,.0f} MB {count:9,} files {total / 1e6:8,.1f} MB"
     )
 
 
