@@ -8,10 +8,12 @@ set, else from TABLE. Times are compared as ratios, for the spread is in proport
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -149,8 +151,8 @@ class Starts:
 
     def _pair(self, one: str, other: str) -> tuple[float | None, bool]:
         """Mean SM activity of two points, and whether both ran on one host on one day."""
-        both = self.frame.filter(pl.col("point_id").is_in([one, other]))
-        return _mean(both["sm_active"]), both["host"].n_unique() < 2 and "" not in both["host"]
+        both = self.frame.filter(pl.col("point_id").is_in([one, other])).select("sm_active", "host").rows()
+        return _of_pair(both[0], both[-1]) if both else (None, True)
 
     def _spans_hosts(self, point_id: str) -> bool:
         """Whether starts of the point's settings ran on several hosts or days, so that their spread has that in it."""
@@ -161,12 +163,19 @@ class Starts:
         """Of all pairs of starts of the same settings, how many are called different by TABLE alone, and how many there
         are: one in twenty is expected."""
         called = pairs = 0
+        half = functools.cache(lambda active, one_host: known_noise(active, one_host=one_host).half((1, 1)))
         several = dataset.undisturbed(self.frame).filter(pl.len().over("settings") > 1)
         for group in several.partition_by("settings"):
-            for (one, a), (other, b) in combinations(group.select("point_id", "ms").iter_rows(), 2):
+            for (a, *one), (b, *other) in combinations(group.select("ms", "sm_active", "host").iter_rows(), 2):
                 pairs += 1
-                called += abs(math.log(b / a)) > self.table_noise(one, other).half((1, 1))
+                called += abs(math.log(b / a)) > half(*_of_pair(one, other))
         return called, pairs
+
+
+def _of_pair(one: Sequence[Any], other: Sequence[Any]) -> tuple[float | None, bool]:
+    """Of (sm_active, host) of two starts: mean SM activity, and whether both ran on one host on one day."""
+    active = None if one[0] is None or other[0] is None else (one[0] + other[0]) / 2
+    return active, one[1] == other[1] != ""
 
 
 def _mean(values: pl.Series) -> float | None:
