@@ -34,8 +34,12 @@ from tests.bench import many_ranks
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "data/h200-2026-11-21/points"
 SIZES = (100, 1000)
+OWN = ("repeat", "trace_ranks")
+"""Settings of the record that are not taken over: the first is no setting of a sweep, the other has no effect here."""
 POINTS_A_CONFIGURATION = 25
 LOOK_S = 0.1
+RESUME = "one point anew"
+"""A run after one of the points was measured again, as a resumed night ends: its chunk and all that follows it."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ def make(folder: Path, size: int) -> None:
         for path in sorted(RECORDS.glob("*/record.json"))
         if (known := json.loads(path.read_text()))["status"] == "ok" and known["settings"]["strategy"] == "ddp"
     )
-    base = {k: v for k, v in record["settings"].items() if k in FIELDS and v is not None and k != "repeat"}
+    base = {k: v for k, v in record["settings"].items() if k in FIELDS and v is not None and k not in OWN}
     rates = [round(1e-4 * (i + 1), 6) for i in range(max(1, size // POINTS_A_CONFIGURATION))]
     axes = {"learning_rate": rates, "seed": list(range(min(size, POINTS_A_CONFIGURATION)))}
     file = folder / "sweep.yaml"
@@ -119,6 +123,7 @@ def commands() -> dict[str, list[str]]:
                 ("figures", ["figures"]),
                 ("report", []),
                 ("nothing to do", []),
+                (RESUME, []),
             )
         },
     }
@@ -129,6 +134,9 @@ def measure(folder: Path, size: int) -> None:
     folder.mkdir(parents=True)
     make(folder, size)
     for name, command in commands().items():
+        if name == RESUME:
+            record = next((folder / "results/scale/points").glob("*/record.json"))
+            record.write_text(record.read_text() + "\n")  # Snakemake looks at what is in a file, not at its time alone
         print(line(f"{size:,}", name, cost(command, folder, folder / "commands.log"), folder), flush=True)
 
 
