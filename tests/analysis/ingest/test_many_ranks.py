@@ -4,6 +4,7 @@ import dataclasses
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from analysis.diagnosis.causes.communication import straggler
 from analysis.diagnosis.evidence import rank_choice, sources
@@ -37,7 +38,8 @@ def test_several_processes_give_what_one_gives(tmp_path):
     assert len(TRACE_TABLES) == len(list((tmp_path / "1").glob("*.parquet")))
     for name in TRACE_TABLES:
         one, two = (trace_table(tmp_path / processes, name) for processes in "12")
-        assert not [column for column in one.columns if not one[column].equals(two[column])], name
+        # Exact, but for the last digit of divisions: it differs with the number of Polars' threads.
+        assert_frame_equal(one, two, rel_tol=1e-14, abs_tol=0.0)
         assert one.height or name in ("graphs", "operators", "allocations", "counters")
 
 
