@@ -24,25 +24,14 @@ from analysis.sweep import dataset
 def roofline_points(tables: dataset.Tables) -> list[dict[str, Any]]:
     """Points with all that it takes, each with intensity (FLOP/byte) and flops_per_s (of one GPU)."""
     measured = dataset.ok_points(tables).filter(pl.col("mfu_percent").is_not_null())
-    busy = memory_busy(tables)
     rows = []
     for row in measured.to_dicts():
-        peak, share = peaks.peak_of(row["accelerator"]), busy.get(row["point_id"])
-        if peak is not None and share:
+        peak, busy_percent = peaks.peak_of(row["accelerator"]), row["dram_active_percent"]
+        if peak is not None and busy_percent:
             achieved = row["flops_per_step"] / row["world_size"] / (row["step_ms_mean"] / 1e3)
-            placed = {"flops_per_s": achieved, "intensity": achieved / (share * peak.memory_bytes_per_s)}
+            placed = {"flops_per_s": achieved, "intensity": achieved / (busy_percent / 100 * peak.memory_bytes_per_s)}
             rows.append(row | placed | {"precision": peaks.format_of(row)})
     return rows
-
-
-def memory_busy(tables: dataset.Tables) -> dict[str, float]:
-    """Share of cycles in which the memory interface moved data while a point's timed steps ran, mean over GPUs."""
-    timed = tables.scan("steps").filter(pl.col("phase") == "timed")
-    window = timed.group_by("point_id").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    own = tables.scan("gpu_samples").filter(pl.col("look") == "timed").join(window, on="point_id")
-    inside = own.filter(pl.col("t_ns").is_between(pl.col("begin"), pl.col("end"))).drop_nulls("dram_active_percent")
-    means = inside.group_by("point_id").agg(pl.col("dram_active_percent").mean() / 100)
-    return dict(means.collect().iter_rows())
 
 
 def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:

@@ -3,16 +3,16 @@
     derived/CHUNK.json             how many points it has, and why some could not be analysed; written last
     derived/CHUNK/TABLE.parquet    a table of all its points
     derived/CHUNK/made.parquet     MADE: a row a point, with its diagnosis
-    derived/CHUNK/traces/ID/       the trace tables of a traced point (analysis/tables/traces.py)
+    derived/CHUNK/traces/PART/     the trace tables of some of its points (trace_parts.py)
 
 A point may be in several chunks, for an edited sweep is divided anew: the youngest row of MADE says which one counts.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +22,7 @@ from typing import Any
 
 import polars as pl
 
+from analysis.ingest import trace_parts
 from analysis.ingest.point_tables import TRACES, as_table, write
 from analysis.tables import column, points
 from analysis.tables.column import ID, Column
@@ -31,6 +32,7 @@ MADE = {
     "raw_ns": Column(pl.Int64, "When its record was written, which is the last of its raw data; 0: there was none."),
     "made_ns": Column(pl.Int64, "When its tables were made (UTC)."),
     "problem": Column(pl.String, "Why it has no tables, or no diagnosis."),
+    "part": Column(pl.String, "Folder in CHUNK/traces of its trace tables; null without any."),
     "diagnosis": Column(pl.String, "As `nightsweep diagnose --json` says it."),
 }
 OF_POINT = tuple(name for name in points.TABLES if name not in points.SWEEP_TABLES)
@@ -49,6 +51,7 @@ class Made:
     tables: Mapping[str, pl.DataFrame]
     problem: str | None = None
     diagnosis: str | None = None
+    part: str | None = None
 
     def row(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in MADE}
@@ -67,8 +70,7 @@ class Chunk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        made = folder / "made.parquet"
-        self.made = pl.read_parquet(made) if made.is_file() else column.empty(MADE)
+        self.made = read_made(folder)
 
     def due(self, results: Path, ids: Sequence[str]) -> list[str]:
         """Which of these points are to be made: those with other raw data than what is kept was made of, and those of
@@ -77,10 +79,12 @@ class Chunk:
         kept = dict(good.select("point_id", "raw_ns").iter_rows())
         return [point for point in ids if kept.get(point) != raw_ns(results / "points" / point)]
 
-    def save(self, ids: Collection[str], new: Sequence[Made]) -> None:
+    def save(self, ids: Collection[str], new: Sequence[Made], scratch: Path | None = None) -> None:
         """Keep of what there is the points in `ids`, and add or replace new ones. The rows of MADE come last: a point
-        whose tables alone are written when this is killed is made again."""
+        whose tables alone are written when this is killed is made again. `scratch`: has the new ones' trace tables, in
+        ID/trace."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        new = self._with_traces(new, scratch) if scratch is not None else new
         stays = (set(ids) & set(self.made["point_id"])) - {one.point_id for one in new}
         for name in OF_POINT:
             self._replace(name, as_table(name, pl.concat([self._rows(name, stays), *(m.tables[name] for m in new)])))
@@ -88,9 +92,18 @@ class Chunk:
         old = self.made.filter(pl.col("point_id").is_in(list(stays)))
         self.made = pl.concat([old, rows]).sort("point_id")
         self._replace("made", self.made)
-        for trace in (self.folder / "traces").glob("*"):
-            if trace.name not in ids:
-                shutil.rmtree(trace)
+        trace_parts.remove_unused(self.folder / "traces", self.made["part"].drop_nulls().unique().to_list())
+
+    def _with_traces(self, new: Sequence[Made], scratch: Path) -> list[Made]:
+        """The new points with the part that now has their trace tables."""
+        folders = {one.point_id: scratch / one.point_id / TRACES for one in new if one.problem is None}
+        traced = {point: folder for point, folder in folders.items() if any(folder.glob("*.parquet"))}
+        if not traced:
+            return list(new)
+        traces = self.folder / "traces"
+        name = trace_parts.next_name(traces)
+        trace_parts.write(traced, traces / name)
+        return [dataclasses.replace(one, part=name) if one.point_id in traced else one for one in new]
 
     def finish(self) -> None:
         """Write CHUNK.json, which says that all is there."""
@@ -107,6 +120,15 @@ class Chunk:
         scratch = self.folder / f".{name}.{os.getpid()}"
         frame.write_parquet(scratch)
         scratch.replace(self.folder / f"{name}.parquet")
+
+
+def read_made(chunk: Path) -> pl.DataFrame:
+    """The table MADE of a chunk. What an older version made is not known, and made again."""
+    try:
+        made = pl.read_parquet((chunk / "made.parquet").read_bytes())  # at once, for it may be replaced meanwhile
+    except FileNotFoundError:
+        return column.empty(MADE)
+    return made if made.schema == column.schema(MADE) else column.empty(MADE)
 
 
 def rows_of(chunk: Path, name: str, ids: Collection[str]) -> pl.LazyFrame:
@@ -131,11 +153,9 @@ class Derived:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        found = [
-            pl.scan_parquet(path).with_columns(chunk=pl.lit(path.parent.name))
-            for path in sorted(folder.glob("*/made.parquet"))
-        ]
-        made = pl.concat(found).sort("made_ns").collect() if found else pl.DataFrame(schema={"point_id": pl.String})
+        chunks = sorted(path.parent for path in folder.glob("*/made.parquet"))
+        found = [read_made(chunk).with_columns(chunk=pl.lit(chunk.name)) for chunk in chunks]
+        made = pl.concat(found).sort("made_ns") if found else column.empty(MADE)
         self.made = {row["point_id"]: row for row in made.iter_rows(named=True)}
 
     def table(self, name: str, ids: Sequence[str]) -> pl.DataFrame:
@@ -168,7 +188,6 @@ class Derived:
         with tempfile.TemporaryDirectory() as scratch:
             out = Path(scratch)
             write({name: self.table(name, [point_id]) for name in FOR_DIAGNOSIS}, out)
-            traces = self.folder / row["chunk"] / "traces" / point_id
-            if traces.is_dir():
-                (out / TRACES).symlink_to(traces.resolve())
+            if row["part"] is not None:
+                trace_parts.extract(self.folder / row["chunk"] / "traces" / row["part"], point_id, out / TRACES)
             yield out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ import polars as pl
 
 from analysis.ingest import trace_tables
 from analysis.metrics.points import cost, energy, phases, point_row, warm_up
-from analysis.metrics.ranks import clock
+from analysis.metrics.ranks import clock, pool
 from analysis.metrics.steps import activities, parts, timeline
 from analysis.readers import gpu_log, point_files
 from analysis.tables import column, points
@@ -50,7 +52,9 @@ TRACES = "trace"
 LOOP_STEPS = "loop_steps"
 """There also the table STEPS of the traced run, as the step loop wrote them down."""
 UNREAD = "unread"
-"""There also, where something of a trace could not be read, a line for each such thing: the column problem."""
+"""There also, a line for each thing of a trace that could not be read: the column problem."""
+MANY_RANKS = 64
+"""Of more ranks several processes make the rows, each of so many: fewer are done sooner than a process has started."""
 _EVENTS = ("kernels", "graphs", "copies", "memsets", "runtime", "nvtx", "operators")
 
 
@@ -62,9 +66,10 @@ class Offsets:
     of_rank: Mapping[int, int] = field(default_factory=dict)
 
 
-def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
+def ingest(point: Path, out: Path, processes: int | None = None) -> dict[str, pl.DataFrame]:
     """All tables of a point but OF_SWEEP; its traces are read once, and their tables written to OUT/trace. What of a
-    trace cannot be read is left out, with a line on stderr."""
+    trace cannot be read is left out, with a line on stderr. `processes`: how many may read traces; without it as many
+    as there are cores."""
     found, record = point_files.read(point), record_of(point)
     if problem := point_files.problem(point):
         print(problem, file=sys.stderr)
@@ -77,7 +82,7 @@ def ingest(point: Path, out: Path) -> dict[str, pl.DataFrame]:
         "clocks": clock_rows(point, hosts, results, found["gpu_samples"]),
     }
     found["steps"] = warm_up.mark_settling(found["steps"])  # energy is of the whole window
-    traced, clocks, offsets = from_traces(point, out / TRACES, hosts)
+    traced, clocks, offsets = from_traces(point, out / TRACES, hosts, processes)
     own["clocks"] += clocks
     own["phases"] = phases.rows(
         record, starts_of(point), found["steps"], as_table("breakdown", traced.get("breakdown"))
@@ -111,16 +116,19 @@ def clock_rows(
 
 
 def from_traces(
-    point: Path, out: Path, hosts: Mapping[int, str | None]
+    point: Path, out: Path, hosts: Mapping[int, str | None], processes: int | None
 ) -> tuple[dict[str, pl.DataFrame], list[_Row], Offsets]:
     """Write the trace tables of a point to OUT. Of these: its tables, the rows of CLOCKS, and the hosts' offsets.
     `hosts`: by rank."""
     files = readable(point)
-    good, problems = trace_tables.write_all([files[rank] for rank in sorted(files)], out) if files else ([], [])
+    traces = [files[rank] for rank in sorted(files)]
+    good, problems = trace_tables.write_all(traces, out, processes) if files else ([], [])
     for problem in problems:
         print(f"{point}: not in the trace tables: {problem}", file=sys.stderr)
-    if problems:
-        pl.DataFrame({"problem": problems}).write_parquet(out / f"{UNREAD}.parquet")
+    if files:
+        point_id = pl.lit(record_of(point).point_id).alias("point_id")
+        unread = pl.DataFrame({"problem": problems}, schema={"problem": pl.String}).with_columns(point_id)
+        unread.write_parquet(out / f"{UNREAD}.parquet")
     if not good:
         return {}, [], Offsets()
     ranks = sorted(rank for part in good for rank in part.ranks)
@@ -128,34 +136,42 @@ def from_traces(
     rows: list[_Row] = []
     ends: dict[int, pl.DataFrame] = {}
     late: dict[int, int] = {}
-    made: dict[str, list[pl.DataFrame]] = {"activities": [], "timeline": []}
-    for rank in ranks:  # one at a time: a trace can take gigabytes
-        events, windows = trace_events(out, rank), rank_table(out, "windows", rank)
-        against = clock.trace_row(_shift(windows, -taken_out.get(rank, 0)), point / "traced", rank)
+    # One at a time where they are few: a trace can take gigabytes.
+    workers = (processes or os.cpu_count() or 1) if len(ranks) > MANY_RANKS else 1
+    made = pool.map_in_processes(ranks, functools.partial(rank_rows, out), workers, MANY_RANKS)
+    for rank, one in zip(ranks, made, strict=True):
+        against = clock.trace_row(_shift(one["windows"], -taken_out.get(rank, 0)), point / "traced", rank)
         rows += [against, clock.utc_row(point / "traced", rank)]
         late[rank] = round((against["offset_us"] or 0.0) * 1e3)
-        ends[rank] = _shift(clock.collective_ends(events), late[rank] - taken_out.get(rank, 0))
-        for name, frame in (
-            ("activities", activities.rows(events, windows)),
-            ("timeline", timeline.rows(events, windows)),
-        ):
-            made[name].append(frame.with_columns(rank=pl.lit(rank, dtype=pl.Int64)))
+        ends[rank] = _shift(one["ends"], late[rank] - taken_out.get(rank, 0))
     between = clock.rank_rows(ends)
     rows = [{**row, "look": "traced", "host": hosts.get(row["rank"])} for row in rows + between]
     of_host = clock.host_offsets(between, {rank: hosts.get(rank) for rank in ends})
     of_rank = {rank: of_host[host] for rank, host in hosts.items() if host is not None and host in of_host}
     home = {rank: late[ranks[0]] if rank in taken_out else late[rank] + of_rank.get(rank, 0) for rank in ranks}
     bars = clock.subtract_offsets(
-        pl.concat(made["timeline"]), ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), home
+        pl.concat([one["timeline"] for one in made]), ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), home
     )
     steps = clock.subtract_offsets(point_files.steps(point, "traced"), ["start_ns", "end_ns"], pl.col("rank"), of_rank)
     steps.write_parquet(out / f"{LOOP_STEPS}.parquet")
     tables = {
         "breakdown": parts.group_lengths(pl.read_parquet(out / "step_parts.parquet"), "rank", "step"),
-        "activities": pl.concat(made["activities"]),
+        "activities": pl.concat([one["activities"] for one in made]),
         "timeline": timeline.set_zero(bars),
     }
     return tables, rows, Offsets(of_host, of_rank)
+
+
+def rank_rows(out: Path, rank: int) -> dict[str, pl.DataFrame]:
+    """Of a rank's trace tables: its windows, the ends of its collectives, and its rows of activities and timeline."""
+    events, windows = trace_events(out, rank), rank_table(out, "windows", rank)
+    number = pl.lit(rank, dtype=pl.Int64).alias("rank")
+    return {
+        "windows": windows,
+        "ends": clock.collective_ends(events),
+        "activities": activities.rows(events, windows).with_columns(number),
+        "timeline": timeline.rows(events, windows).with_columns(number),
+    }
 
 
 def _shift(frame: pl.DataFrame, by: int) -> pl.DataFrame:

@@ -32,6 +32,10 @@ _ARENA_MAX = -8
 """M_ARENA_MAX of glibc's mallopt."""
 LARGE_BYTES = 64 << 20
 """Files smaller than this in all are read sooner than a process has started."""
+PROCESS_BYTES = 256 << 20
+"""What one process reads before another takes its place; of larger files, one."""
+SMALL_BYTES = 4 << 20
+"""A file takes as much time as if it were larger by this."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,13 @@ def limit_arenas() -> None:
         ctypes.CDLL(None).mallopt(_ARENA_MAX, os.cpu_count() or 1)
 
 
-def write_all(traces: Sequence[Path], out: Path) -> tuple[list[FileTables], list[str]]:
+def write_all(traces: Sequence[Path], out: Path, processes: int | None = None) -> tuple[list[FileTables], list[str]]:
     """Write the tables of all traces that can be read; no tables where none can.
+
+    Args:
+        traces: their paths.
+        out: folder of the tables.
+        processes: how many may read at the same time; without it as many as there are cores.
 
     Returns:
         The traces that were read, and what could not be read, a line each.
@@ -95,12 +104,18 @@ def write_all(traces: Sequence[Path], out: Path) -> tuple[list[FileTables], list
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
         jobs = [TraceJob(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
-        large = sum(size_bytes(trace) for trace in traces) >= LARGE_BYTES
-        files = pool.map_in_processes(jobs, write_file_tables, workers=(os.cpu_count() or 1) if large else 1)
+        files = in_processes(jobs, processes or os.cpu_count() or 1)
         good = [file for file in files if file.failed is None]
         if good:
             join(good, out)
     return good, [line for file in files for line in ([file.failed] if file.failed else file.problems)]
+
+
+def in_processes(traces: Sequence[TraceJob], processes: int) -> list[FileTables]:
+    """Read traces, several at the same time where that is sooner."""
+    sizes = [size_bytes(job.trace) + SMALL_BYTES for job in traces]
+    workers = processes if sum(sizes) >= LARGE_BYTES else 1
+    return pool.map_in_processes(traces, write_file_tables, workers, max(1, PROCESS_BYTES // max(sizes)))
 
 
 def size_bytes(trace: Path) -> int:
@@ -156,15 +171,15 @@ def join(files: Sequence[FileTables], out: Path) -> None:
     calls = [scan_table(file, "collectives", names).collect() for file, names in zip(files, numbers, strict=True)]
     offsets = all_ranks.file_offsets(calls)
     shifts = offsets["offset_ns"].fill_null(0).to_list() if offsets.height else [0] * len(files)
-    for name in TRACE_TABLES.keys() - set(all_ranks.NAMES):
-        frames = [
-            all_ranks.subtract_offset(scan_table(file, name, names), by)
-            for file, names, by in zip(files, numbers, shifts, strict=True)
-        ]
-        if len(files) == 1 and all(old == new for old, new in numbers[0].items()):
+    plain = TRACE_TABLES.keys() - set(all_ranks.NAMES)
+    if len(files) == 1 and all(old == new for old, new in numbers[0].items()):
+        for name in plain:
             (files[0].folder / f"{name}.parquet").replace(out / f"{name}.parquet")
-        else:
-            trace_files.sink(pl.concat(frames), out / f"{name}.parquet")
+    else:
+        with trace_files.Writer(out) as writer:
+            for file, names, by in zip(files, numbers, shifts, strict=True):  # one at a time: it can take gigabytes
+                scans = {name: all_ranks.subtract_offset(scan_table(file, name, names), by) for name in plain}
+                writer.add(dict(zip(scans, pl.collect_all(scans.values()), strict=True)))
     aligned = [all_ranks.subtract_offset(frame.lazy(), by).collect() for frame, by in zip(calls, shifts, strict=True)]
 
     def events_of(rank: int) -> dict[str, pl.DataFrame]:

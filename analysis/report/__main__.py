@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.report import records
+from analysis.report import beside, records
 from analysis.report import sweep_page as report
 from analysis.sweep import dataset
 
@@ -21,8 +22,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not (args.tables / "points.parquet").is_file():
         parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
     found = records.read(args.records)
-    page = report.render(dataset.load(args.tables), args.figures, found, records.logs(args.records, found))
     args.out.parent.mkdir(parents=True, exist_ok=True)
+    folder, logs = beside.folder_of(args.out), records.logs(args.records, found)
+    shutil.rmtree(folder, ignore_errors=True)  # of a page that was larger
+    page = report.render(dataset.load(args.tables), args.figures, found, logs, folder)
     args.out.write_text(page, encoding="utf-8")
 
 

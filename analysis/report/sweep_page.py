@@ -5,7 +5,8 @@
 
 Each point's own page is in the same file, drawn from data within it when it is asked for: one file can be mailed,
 published, and put into Snakemake's own report, and of 1,000 points it stays below 10 MB (analysis/report/point_pages.py
-says what is cut for that). Templates, style and scripts are the files of page/, which are put into the page as they
+says what is cut for that). Of more points, the table's rows and that data are in a folder beside it
+(analysis/report/beside.py). Templates, style and scripts are the files of page/, which are put into the page as they
 are.
 """
 
@@ -23,7 +24,7 @@ from analysis.paper.claims.claims import judge
 from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.paper.families import CLAIMS
-from analysis.report import causes, pictures, point_pages, records, summary, table, trust
+from analysis.report import beside, causes, pictures, point_pages, records, summary, table, trust
 from analysis.sweep import dataset, variance
 from jobs.record.record import Record
 
@@ -37,8 +38,10 @@ def render(
     figure_folder: Path,
     found: list[Record],
     logs: Mapping[str, records.Log] | None = None,
+    folder: Path | None = None,
 ) -> str:
-    """The page. `found`: records of points (record.json); `logs`: by point, the log to show the end of."""
+    """The page. `found`: records of points (record.json); `logs`: by point, the log to show the end of; `folder`:
+    beside the page, for what is too much for it (analysis/report/beside.py), without which the page holds all."""
     loader = jinja2.FileSystemLoader(PAGE)
     env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     env.globals["inline"] = lambda name: (PAGE / name).read_text()
@@ -47,6 +50,10 @@ def render(
     drawn = pictures.figures(tables, figure_folder)
     starts = variance.list_starts(tables)
     known, blind = causes.lines(tables)
+    listed, data = table.point_table(points), point_pages.as_json(tables, found, logs or {})
+    apart = folder is not None and points.height > beside.MOST
+    if folder is not None and apart:
+        listed, data = beside.write(folder, listed, data, table.all_points(points).write_csv()), ""
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return env.get_template("report.html.j2").render(
         title=", ".join(sweeps) or "no points",
@@ -65,7 +72,9 @@ def render(
             v.claim.id: where_time_goes(v, tables) if v.status in (CONTRADICTED, INCONCLUSIVE) else {} for v in verdicts
         },
         fewest=FEWEST,
-        points=table.point_table(points),
+        points=listed,
+        script=f"{folder.name}/{beside.SCRIPT}" if folder is not None and apart else None,
+        shown=beside.MOST,
         most_settings=MOST_SETTINGS,
         fixed=captions.shared_settings(points) if points.height else "",
         troubles=summary.troubles(tables),
@@ -86,5 +95,5 @@ def render(
         mfu=points["mfu_percent"].drop_nulls().len(),
         provenance=records.provenance(found),
         records=len(found),
-        data=point_pages.as_json(tables, found, logs or {}),
+        data=data,
     )

@@ -46,7 +46,8 @@ def _remarks(row: dict[str, Any]) -> str:
 
 def point_table(points: pl.DataFrame) -> dict[str, Any]:
     """Head and rows: id, status, workload, configuration, the results that some point has, and last the settings that
-    vary within a workload. `numbers`: places of the first and last result, from 1; `settings`: of the first setting.
+    vary within a workload. `numbers`: places of the first and last result, from 1; `settings`: of the first setting;
+    `csv`: a link to all columns of all points.
     """
     ordered = dataset.with_config(points)
     vary = {name for _, part in dataset.per_workload(ordered) for name in dataset.varying(part, but=())}
@@ -59,11 +60,16 @@ def point_table(points: pl.DataFrame) -> dict[str, Any]:
         cells += [_number(row[column], scale, decimals) for _, column, scale, decimals in results]
         cells += ["" if row[name] is None else str(row[name]) for name in (*aside, *names)]
         rows.append({"id": row["point_id"], "status": row["status"] or "", "cells": cells})
-    whole = points.drop(LONG).with_columns(pl.col("hosts").list.join(" "))
     return {
         "head": [*FIRST, *(r[0] for r in results), *aside, *names],
         "numbers": (len(FIRST) + 1, len(FIRST) + len(results)),
         "settings": len(FIRST) + len(results) + len(aside) + 1,
         "rows": rows,
-        "csv": figure_data.link(figure_data.round_columns(whole)),
+        "statuses": sorted({row["status"] for row in rows}),
+        "csv": figure_data.link(all_points(points)),
     }
+
+
+def all_points(points: pl.DataFrame) -> pl.DataFrame:
+    """All columns that tell something, as the CSV of all points has them."""
+    return figure_data.round_columns(points.drop(LONG).with_columns(pl.col("hosts").list.join(" ")))

@@ -45,7 +45,7 @@ def costs(tables: dataset.Tables) -> _Rows:
 
 def identical_pairs(tables: dataset.Tables) -> tuple[int, int]:
     """Of all pairs of starts of the same settings, how many are called different, and how many there are."""
-    return Starts.of(tables["points"], tables.scan("steps"), tables.scan("gpu_samples")).identical_pairs()
+    return Starts.of(tables["points"], tables.scan("steps")).identical_pairs()
 
 
 def conditions(tables: dataset.Tables) -> dict[str, int]:

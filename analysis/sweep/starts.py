@@ -8,10 +8,12 @@ set, else from TABLE. Times are compared as ratios, for the spread is in proport
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -98,24 +100,26 @@ class Starts:
     frame: pl.DataFrame
 
     @classmethod
-    def of(cls, points: pl.DataFrame, steps: Frame, samples: Frame | None = None) -> Starts:
+    def of(cls, points: pl.DataFrame, steps: Frame) -> Starts:
         names = [
             name for name in dataset.SETTINGS if name not in (*dataset.ASIDE, "nvml_hz") and name in points.columns
         ]
         timed = steps.lazy().filter(pl.col("phase") == "timed")
         slowest = timed.group_by("point_id", "step").agg(pl.col("step_ms").max())
         host = pl.col("hosts").cast(pl.List(pl.String)).list.join(",") + pl.col("started_at").str.slice(0, 10)
-        disturbed = pl.col("disturbed") if "disturbed" in points.columns else pl.lit(None)
+        disturbed, active = (
+            pl.col(name) if name in points.columns else pl.lit(None) for name in ("disturbed", "sm_active_percent")
+        )
         own = points.filter(pl.col("status") == "ok").select(
             "point_id",
             settings=pl.struct(names).struct.json_encode(),
             host=host.fill_null(""),
             disturbed=disturbed.cast(pl.Boolean),
+            sm_active=active.cast(pl.Float64),
         )
         times = slowest.group_by("point_id").agg(ms=pl.col("step_ms").mean()).collect()
         frame = own.join(times, on="point_id")
-        frame = frame.filter(pl.col("ms") > 0)  # a start without times of steps tells nothing
-        return cls(frame.join(_activity(timed, samples), on="point_id", how="left"))
+        return cls(frame.filter(pl.col("ms") > 0))  # a start without times of steps tells nothing
 
     def repeats(self, point_id: str) -> list[float]:
         """Mean steps of the point's settings, its own first; then of all other starts that nothing disturbed."""
@@ -147,8 +151,8 @@ class Starts:
 
     def _pair(self, one: str, other: str) -> tuple[float | None, bool]:
         """Mean SM activity of two points, and whether both ran on one host on one day."""
-        both = self.frame.filter(pl.col("point_id").is_in([one, other]))
-        return _mean(both["sm_active"]), both["host"].n_unique() < 2 and "" not in both["host"]
+        both = self.frame.filter(pl.col("point_id").is_in([one, other])).select("sm_active", "host").rows()
+        return _of_pair(both[0], both[-1]) if both else (None, True)
 
     def _spans_hosts(self, point_id: str) -> bool:
         """Whether starts of the point's settings ran on several hosts or days, so that their spread has that in it."""
@@ -159,25 +163,22 @@ class Starts:
         """Of all pairs of starts of the same settings, how many are called different by TABLE alone, and how many there
         are: one in twenty is expected."""
         called = pairs = 0
+        half = functools.cache(lambda active, one_host: known_noise(active, one_host=one_host).half((1, 1)))
         several = dataset.undisturbed(self.frame).filter(pl.len().over("settings") > 1)
         for group in several.partition_by("settings"):
-            for (one, a), (other, b) in combinations(group.select("point_id", "ms").iter_rows(), 2):
+            for (a, *one), (b, *other) in combinations(group.select("ms", "sm_active", "host").iter_rows(), 2):
                 pairs += 1
-                called += abs(math.log(b / a)) > self.table_noise(one, other).half((1, 1))
+                called += abs(math.log(b / a)) > half(*_of_pair(one, other))
         return called, pairs
+
+
+def _of_pair(one: Sequence[Any], other: Sequence[Any]) -> tuple[float | None, bool]:
+    """Of (sm_active, host) of two starts: mean SM activity, and whether both ran on one host on one day."""
+    active = None if one[0] is None or other[0] is None else (one[0] + other[0]) / 2
+    return active, one[1] == other[1] != ""
 
 
 def _mean(values: pl.Series) -> float | None:
     """Their mean; None where one is not known."""
     found = None if values.null_count() else values.mean()
     return found if isinstance(found, float) else None
-
-
-def _activity(timed: pl.LazyFrame, samples: Frame | None) -> pl.DataFrame:
-    """Mean SM activity of each point's timed steps, %."""
-    if samples is None:
-        return pl.DataFrame(schema={"point_id": pl.String, "sm_active": pl.Float64})
-    spans = timed.group_by("point_id").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    seen = samples.lazy().filter(pl.col("look") == "timed").join(spans, on="point_id")
-    inside = seen.filter(pl.col("t_ns").is_between(pl.col("begin"), pl.col("end")))
-    return inside.group_by("point_id").agg(sm_active=pl.col("sm_active_percent").mean()).collect()

@@ -54,7 +54,7 @@ class Component:
 def list_starts(tables: dataset.Tables) -> pl.DataFrame:
     """The starts of a sweep that nothing disturbed: point_id, workload, config (a label), settings (equal for repeats),
     night, host (all hosts of the start), ms (mean timed step of the slowest rank), sm_active (%)."""
-    own = Starts.of(tables["points"], tables.scan("steps"), tables.scan("gpu_samples")).frame
+    own = Starts.of(tables["points"], tables.scan("steps")).frame
     known = dataset.undisturbed(own).drop("host", "disturbed")
     points = nights.add_nights(dataset.with_config(tables["points"]), tables["points"])
     host = pl.col("hosts").cast(pl.List(pl.String)).list.sort().list.join(",")

@@ -147,6 +147,12 @@ POINTS: dict[str, Column] = {
     "sm_clock_mhz": Column(
         pl.Float64, "Mean SM clock of the ranks' GPUs in the steady timed steps, MHz.", "gpu_samples"
     ),
+    "sm_active_percent": Column(
+        pl.Float64, "Mean share of cycles in which their SMs were active in these steps, %.", "gpu_samples"
+    ),
+    "dram_active_percent": Column(
+        pl.Float64, "Mean share of cycles in which their memory moved data in these steps, %.", "gpu_samples"
+    ),
     "power_limit_w": Column(pl.Float64, "Their power limit, the lowest of them, W.", "gpu_samples"),
     "power_capped_percent": Column(
         pl.Float64, "Share of readings in these steps in which the power limit held the clocks down, %.", "gpu_samples"

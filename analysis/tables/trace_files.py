@@ -14,6 +14,11 @@ import pyarrow.parquet as pq
 
 SLICE_ROWS = 1_000_000
 """Rows converted to Arrow at a time."""
+FOUND_BY = ("point_id", "rank")
+"""Columns by which rows are looked for."""
+GROUP_ROWS = 50_000
+"""Rows of a small rank wait for those of the next ones until they are this many, for a row group costs as much as some
+thousand rows. Of larger groups more would be read for one rank."""
 
 
 class Writer:
@@ -71,6 +76,7 @@ class File:
         self.path = path
         self.scratch = path.with_name(f".{path.name}.{os.getpid()}")
         self.writer: pq.ParquetWriter | None = None
+        self.waiting: list[pa.Table] = []
 
     def append(self, frame: pl.DataFrame) -> None:
         """Add rows, a slice at a time: what is converted at once is held twice."""
@@ -78,7 +84,14 @@ class File:
             table = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
             if self.writer is None:
                 self.writer = self._open(frame, table.schema)
-            self.writer.write_table(table.cast(self.writer.schema))
+            self.waiting.append(table.cast(self.writer.schema))
+            if sum(len(part) for part in self.waiting) >= GROUP_ROWS:
+                self._write()
+
+    def _write(self) -> None:
+        if self.writer is not None and self.waiting:
+            self.writer.write_table(pa.concat_tables(self.waiting))
+            self.waiting.clear()
 
     def _open(self, frame: pl.DataFrame, schema: pa.Schema) -> pq.ParquetWriter:
         grow = [n for n, kind in frame.schema.items() if kind == pl.Int64 and (n.endswith("_ns") or n == "correlation")]
@@ -89,13 +102,15 @@ class File:
             compression_level=1,
             use_dictionary=[name for name in frame.columns if name not in grow],
             column_encoding=dict.fromkeys(grow, "DELTA_BINARY_PACKED"),
-            write_statistics=False,
+            write_statistics=[name for name in FOUND_BY if name in frame.columns] or False,
             store_schema=False,
         )
 
     def close(self, keep: bool) -> None:
         """End the file; without `keep` it is removed."""
         if self.writer is not None:
+            if keep:
+                self._write()
             self.writer.close()
             if keep:
                 self.scratch.replace(self.path)
@@ -107,10 +122,3 @@ def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
     """Write OUT/NAME.parquet for each table."""
     with Writer(out) as files:
         files.add(dict(frames))
-
-
-def sink(frame: pl.LazyFrame, path: Path) -> None:
-    """Write a table that may be larger than memory."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    frame.sink_parquet(scratch, compression="zstd", compression_level=1)
-    scratch.replace(path)

@@ -23,7 +23,7 @@ from analysis.readers import point_files
 from analysis.sweep import pair_rows
 from jobs.record.record import Record
 
-USED = ("points", "steps", "gpu_samples")
+USED = ("points", "steps")
 """Tables of points that those of the sweep are computed from."""
 
 
@@ -48,11 +48,11 @@ def collect(
             {i: number for i, (_, number) in listed.items()}, return_dtype=pl.Int64
         ),
     )
-    steps, samples = frames["steps"], frames["gpu_samples"]
+    steps = frames["steps"]
     own = (point["settings"] for point, number in listed.values() if number is None)
     rows = {
         "diagnoses": remedies.diagnoses(points, steps, derived.causes(ids)),
-        "remedies": remedies.trials(points, steps, samples, rounds),
+        "remedies": remedies.trials(points, steps, rounds),
         "pairs": pair_rows.rows(sweep, own, points, steps),
     }
     yield "points", as_table("points", points)

@@ -47,12 +47,11 @@ def derive(results: Path, name: str, ids: Sequence[str], processes: int) -> None
         for one in each(results / "points", due, Path(scratch), processes):
             if one.problem is not None:
                 print(f"{results / 'points' / one.point_id}: {one.problem}", file=sys.stderr)
-            place_traces(one, Path(scratch), chunk.folder)
             new.append(one)
             if time.monotonic() - saved > SAVE_S:
-                chunk.save(ids, new)
+                save(chunk, ids, new, Path(scratch))
                 new, saved = [], time.monotonic()
-        chunk.save(ids, new)
+        save(chunk, ids, new, Path(scratch))
     chunk.finish()
 
 
@@ -63,8 +62,10 @@ def each(points: Path, ids: Sequence[str], scratch: Path, processes: int) -> Ite
     os.environ.setdefault("POLARS_MAX_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
     # Not forked: Polars' threads do not survive it.
     context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(max(1, min(processes, len(ids))), context) as pool:
-        futures: dict[Future[Made], str] = {pool.submit(make, points / i, scratch / i): i for i in ids}
+    at_once = max(1, min(processes, len(ids)))
+    share = max(1, processes // at_once)
+    with ProcessPoolExecutor(at_once, context) as pool:
+        futures: dict[Future[Made], str] = {pool.submit(make, points / i, scratch / i, share): i for i in ids}
         for future in as_completed(futures):
             point = futures.pop(future)  # a future holds its tables
             if not isinstance(future.exception(), BrokenProcessPool):
@@ -73,16 +74,17 @@ def each(points: Path, ids: Sequence[str], scratch: Path, processes: int) -> Ite
     for point in waiting:
         with ProcessPoolExecutor(1, context) as pool:
             try:
-                yield pool.submit(make, points / point, scratch / point).result()
+                yield pool.submit(make, points / point, scratch / point, 1).result()
             except BrokenProcessPool:
                 yield failed(points / point, raw_ns(points / point), KILLED)
 
 
-def make(point: Path, scratch: Path) -> Made:
-    """The tables and the diagnosis of a point, or why there are none. Its trace tables are left in `scratch`."""
+def make(point: Path, scratch: Path, processes: int) -> Made:
+    """The tables and the diagnosis of a point, or why there are none. Its trace tables are left in `scratch`.
+    `processes`: how many may read its traces."""
     written_ns = raw_ns(point)
     try:
-        tables = point_tables.ingest(point, scratch)
+        tables = point_tables.ingest(point, scratch, processes)
     except Exception as error:  # whatever broken files lead to
         return failed(point, written_ns, f"no tables: {one_line(f'{type(error).__name__}: {error}')}")
     problem = text = None
@@ -106,14 +108,11 @@ def failed(point: Path, written_ns: int, why: str) -> Made:
     return Made(point.name, written_ns, time.time_ns(), tables | {"points": frame}, why)
 
 
-def place_traces(one: Made, scratch: Path, chunk: Path) -> None:
-    """Put a point's trace tables where they stay."""
-    made, kept = scratch / one.point_id, chunk / "traces" / one.point_id
-    shutil.rmtree(kept, ignore_errors=True)
-    if one.problem is None and any((made / point_tables.TRACES).glob("*.parquet")):
-        kept.parent.mkdir(exist_ok=True)
-        (made / point_tables.TRACES).rename(kept)
-    shutil.rmtree(made, ignore_errors=True)
+def save(chunk: Chunk, ids: Sequence[str], new: Sequence[Made], scratch: Path) -> None:
+    """Save what is made; of the new points, nothing is left in `scratch`."""
+    chunk.save(ids, new, scratch)
+    for one in new:
+        shutil.rmtree(scratch / one.point_id, ignore_errors=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -131,8 +131,9 @@ def _format(value: Any) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     folder = Path((argv or sys.argv[1:])[0])
     pairs = load(SWEEP).pairs
-    points, steps, samples = (pl.read_parquet(folder / f"{n}.parquet") for n in ("points", "steps", "gpu_samples"))
-    (ROOT / "docs/techniques.md").write_text(page(points, pairs, Starts.of(points, steps, samples)))
+    tables = dataset.load(folder)
+    points, steps = tables["points"], tables.scan("steps")
+    (ROOT / "docs/techniques.md").write_text(page(points, pairs, Starts.of(points, steps)))
     return 0
 
 

@@ -25,7 +25,7 @@ from jobs.point.settings.image import Image
 from jobs.point.settings.job import Job
 from jobs.point.settings.llm import Llm
 from jobs.point.settings.loading import Loading
-from jobs.point.settings.measuring import Measuring
+from jobs.point.settings.measuring import TRACED, Measuring
 from jobs.point.settings.parallel import Parallel
 
 ID_LENGTH = 12
@@ -92,9 +92,13 @@ class Point(Command, Measuring, Llm, Image, Loading, Compute, Parallel, Job):
 
     def traced_ranks(self) -> list[int]:
         """Global ranks that are traced."""
-        every = range(self.ranks)
+        every, per_node = range(self.ranks), self.ranks // self.nodes
         if self.trace_ranks == "first-per-node":
-            return list(every[:: self.ranks // self.nodes])
+            return list(every[::per_node])
+        if self.trace_ranks == "auto":
+            # One a node, for nodes differ most; and others evenly over the job, at each place of a node in turn.
+            others = ((place * self.ranks // TRACED + place % per_node) % self.ranks for place in range(TRACED))
+            return list(every) if self.ranks <= TRACED else sorted({*every[::per_node], *others})
         return [rank for rank in every if self.trace_ranks == "all" or str(rank) in self.trace_ranks.split(",")]
 
     def gpus_per_node(self) -> int:

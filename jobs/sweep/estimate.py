@@ -11,7 +11,7 @@ somebody's own script, half a second.
                      image  3 * 2 * multiply-adds of a 224 px image * (size / 224)^2 * images
     disk of a point  1 MB + 1.5 MB for each rank and traced step
     files of a point 5 and a log, and for each start 2, 3 a node (5 with GPUs), 7 a rank; of a trace 3 a rank, or one of
-                     these where it has a start to itself, and its tables; and 18 a chunk (chunks.py)
+                     these where it has a start to itself; and 18 a chunk (chunks.py), and 32 for its trace tables
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ POINT_FILES = 5 + 1
 CHUNK_FILES = 16 + 1 + 1
 """Tables, what became of its points, log."""
 TRACE_TABLES = 32
+"""Of a chunk with traces, each time that it is saved; once where that takes less than a minute."""
 REFERENCE_PX = 224
 IMAGES = {"builtin": 1797}
 """Images of a data set; of any folder, as many as MNIST has."""
@@ -138,7 +139,7 @@ def count_files(point: Point) -> int:
     second = has_second_start(point)
     of_nodes = (1 + second) * (2 + point.nodes * (5 if point.gpus_per_node() else 3))
     of_ranks = point.processes * (7 + (8 if second else 3 if point.traced_steps else 0))
-    return POINT_FILES + of_nodes + of_ranks + (TRACE_TABLES if point.traced_steps else 0)
+    return POINT_FILES + of_nodes + of_ranks
 
 
 def estimate(points: Iterable[Point]) -> Estimate:
@@ -153,6 +154,8 @@ def estimate(points: Iterable[Point]) -> Estimate:
         gpu_hours=sum(shape.gpu_hours for shape in shapes),
         wall_hours=sum(map(sum, seconds.values())) / 3600,
         disk_bytes=sum(map(disk_bytes, points)),
-        files=sum(map(count_files, points)) + CHUNK_FILES * math.ceil(len(points) / SIZE),
+        files=sum(map(count_files, points))
+        + CHUNK_FILES * math.ceil(len(points) / SIZE)
+        + TRACE_TABLES * math.ceil(sum(point.traced_steps > 0 for point in points) / SIZE),
         shapes=tuple(sorted(shapes, key=lambda s: (-s.gpus, -s.nodes))),
     )

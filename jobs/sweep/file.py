@@ -258,7 +258,7 @@ def _what(error: ValidationError, limit: Any) -> str:
         case "pattern" if limit == PERCENT_PATTERN:
             return f"{value} is not a percentage above 0%, as 2%"
         case "pattern" if limit == TRACE_RANKS_PATTERN:
-            return f"{value} is not all, first-per-node or ranks with commas and without leading zeros (0,3)"
+            return f"{value} is not auto, all, first-per-node or ranks with commas and without leading zeros (0,3)"
         case "pattern":
             return f"{value} is not KIND@rankR:stepS with KIND one of exception, kill, nan, hang"
         case "minItems" | "minLength" | "minProperties":

@@ -13,6 +13,7 @@ from analysis.diagnosis.evidence.contention import slowdowns
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.evidence.link import bandwidth_between_ranks
+from analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
 from analysis.diagnosis.remedies import proposals as remedies
 from analysis.diagnosis.replay import changes
 from analysis.diagnosis.replay.changes import compose
@@ -209,8 +210,15 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     more. The steps again, each with no more work for any rank than the others have in the mean (right for a slower
     GPU), and with its work shared evenly (right for uneven batches). The share is the mean of the two, and they are the
     ends of the interval. The rank is named that has more in every step; ranks may also be late in turns. A rank whose
-    host is late has another cause, which names the rank."""
-    if len({lane.rank for lane in e.lanes}) < 2 or e.setting("strategy") == "pp":
+    host is late has another cause, which names the rank. One that has no trace is named where its timed steps are
+    longer than those of each other rank; but ranks that wait for each other in every step end it together."""
+    if e.setting("strategy") == "pp":
+        return
+    slow = slow_rank(e.steps)
+    if slow is not None and slow.rank not in e.traced:
+        yield _untraced_straggler(slow)
+        return
+    if len({lane.rank for lane in e.lanes}) < 2:
         return
     gained = e.gain(changes.with_device_of_others).value
     even = min(gained, e.gain(lambda graph: changes.with_device_of_others(graph, shared=True)).value)
@@ -229,6 +237,19 @@ def straggler(e: Evidence) -> Iterator[Cause]:
         ],
         rank=rank,
         change=changes.with_device_of_others,
+    )
+
+
+def _untraced_straggler(slow: SlowRank) -> Cause:
+    return Cause(
+        gain=replayed(1 - slow.others_ms / slow.own_ms),
+        method="the median timed step of the slowest rank, with that of the others in its place",
+        advice=f"trace rank {slow.rank} (trace_ranks) to see what it does for longer",
+        evidence=[
+            Fact(f"median step of rank {slow.rank}", slow.own_ms, "ms", "steps"),
+            Fact("of the others", slow.others_ms, "ms", "steps"),
+        ],
+        rank=slow.rank,
     )
 
 

@@ -39,15 +39,17 @@ GONE = 0.01
 
 @dataclass(frozen=True)
 class Evidence:
-    """`lanes`: one a device of each rank that was traced. `devices`: their table. `cpu_parts`: step_parts of a
-    trace that has no lanes. `steps`, `traced_steps`: of a point; `results`: what its ranks recorded at their end.
-    `samples`: of each rank's GPU, in the timed window or while the trace ran. `hosts`: host_samples of the timed steps,
-    else of the traced ones. `absent`: what is missing, with the reason. `disturbed`: what outside of the job disturbed
-    the timed steps (docs/protocol.md); None where nothing is known to have."""
+    """`lanes`: one a device of each rank that was traced; of many ranks, of those that `rank_choice` takes. `devices`:
+    of all. `cpu_parts`: step_parts of a trace that has no lanes. `traced`: ranks that have a trace. `steps`,
+    `traced_steps`: of a point; `results`: what its ranks recorded at their end. `samples`: of each rank's GPU, in the
+    timed window or while the trace ran. `hosts`: host_samples of the timed steps, else of the traced ones. `absent`:
+    what is missing, with the reason. `disturbed`: what outside of the job disturbed the timed steps (docs/protocol.md);
+    None where nothing is known to have."""
 
     lanes: tuple[Lane, ...] = ()
     devices: pl.DataFrame = field(default_factory=pl.DataFrame)
     cpu_parts: pl.DataFrame = field(default_factory=pl.DataFrame)
+    traced: Sequence[int] = ()
     point: Point | None = None
     record: Record = field(default_factory=lambda: Record(status="not_run"))
     results: Sequence[RankResult] = ()

@@ -14,6 +14,7 @@ import polars as pl
 from analysis.diagnosis.evidence import lane, samples
 from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.evidence.rank_choice import choose_ranks
 from analysis.ingest import point_tables, trace_tables
 from analysis.metrics.ranks import clock
 from analysis.tables.part_names import HIDDEN
@@ -79,10 +80,15 @@ def from_traces(traces: Sequence[Path]) -> Evidence:
 
 
 def from_tables(folder: Path) -> Evidence:
-    """A folder of trace tables."""
-    windows, spans, devices = (pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "parts", "devices"))
+    """A folder of trace tables. Of many ranks a choice is looked at."""
+    windows, step_parts, devices, waits = (
+        pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "step_parts", "devices", "waited_for")
+    )
+    traced = windows["rank"].unique().sort().to_list()
+    chosen = choose_ranks(traced, waits, step_parts)
+    spans = pl.scan_parquet(folder / "parts.parquet").filter(pl.col("rank").is_in(chosen)).collect()
     lanes = []
-    for rank in windows["rank"].unique().sort():
+    for rank in chosen:
         events = {kind: _events(folder, kind, rank) for kind in KINDS}
         own = windows.filter(pl.col("rank") == rank)
         for (device,), steps in sorted(own.partition_by("device", as_dict=True).items(), key=str):
@@ -90,8 +96,8 @@ def from_tables(folder: Path) -> Evidence:
             made = lane.device_lane(events, steps, here, rank, device)
             lanes += [made] if made else []
     absent = trace_gaps(lanes) | {"counters": "no log of the GPUs' counters"}
-    parts = pl.read_parquet(folder / "step_parts.parquet").filter(pl.col("device").is_null(), pl.col("part") != HIDDEN)
-    return Evidence(tuple(lanes), devices, parts.clear() if lanes else parts, absent=absent)
+    parts = step_parts.filter(pl.col("device").is_null(), pl.col("part") != HIDDEN)
+    return Evidence(tuple(lanes), devices, parts.clear() if lanes else parts, traced, absent=absent)
 
 
 def _events(folder: Path, kind: str, rank: int) -> pl.DataFrame:
@@ -191,8 +197,8 @@ def from_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evide
     if not has_traces:
         why = None if record.tracer.used else record.tracer.reason
         absent["trace"] = problems or why or "none of a rank in the folder"
-    elif point and len(found.traced_ranks) < point.processes:
-        absent["trace of all ranks"] = f"{len(found.traced_ranks)} of {point.processes} ranks are traced"
+    elif point and len(found.traced) < point.processes:
+        absent["trace of all ranks"] = f"{len(found.traced)} of {point.processes} ranks are traced"
     if has_traces and problems:
         absent["trace, in part"] = problems
     if record.device == "cpu" and found.traced_ranks:

@@ -29,9 +29,9 @@ def plan_round(results: Path, number: int) -> dict[str, Any]:
     earlier = [json.loads(rounds.file(results, rounds.REMEDIES, n).read_text()) for n in range(1, number)]
     known = {p["point_id"]: complete(p["settings"]) for one in (sweep, *earlier) for p in one["points"]}
     derived = Derived(results / "derived")
-    points, steps, samples = (derived.table(name, list(known)) for name in ("points", "steps", "gpu_samples"))
+    points, steps = (derived.table(name, list(known)) for name in ("points", "steps"))
     before = [trial for _, trial in trials.earlier_trials(earlier)]
-    verdicts = [gain.verdict for gain in trials.gains(before, points, steps, samples)]
+    verdicts = [gain.verdict for gain in trials.gains(before, points, steps)]
     now = trials.due_trials(
         {point["point_id"]: known[point["point_id"]] for point in sweep["points"]},
         set(points.filter(pl.col("status") == "ok")["point_id"]),

@@ -23,12 +23,10 @@ def diagnoses(points: pl.DataFrame, steps: pl.DataFrame, causes: Mapping[str, Se
     ]
 
 
-def trials(
-    points: pl.DataFrame, steps: pl.DataFrame, samples: pl.DataFrame, rounds: Sequence[Mapping[str, Any]]
-) -> _Rows:
-    """What came of each trial of these rounds. `samples`: the table gpu_samples."""
+def trials(points: pl.DataFrame, steps: pl.DataFrame, rounds: Sequence[Mapping[str, Any]]) -> _Rows:
+    """What came of each trial of these rounds."""
     tried_before = tried.earlier_trials(rounds)
-    gains = tried.gains([trial for _, trial in tried_before], points, steps, samples)
+    gains = tried.gains([trial for _, trial in tried_before], points, steps)
     times = gpu_seconds(points, steps)
     return [
         {

@@ -100,11 +100,9 @@ def earlier_trials(rounds: Iterable[Mapping[str, Any]]) -> list[tuple[int, Trial
     return [(one["round"], Trial(**trial)) for one in rounds for trial in one.get("trials", ())]
 
 
-def gains(
-    tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame, samples: pl.DataFrame | None = None
-) -> list[Gain]:
-    """What came of each trial, from the tables `points`, `steps` and, where there is one, `gpu_samples`."""
-    starts = Starts.of(points, steps, samples) if tried else None
+def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> list[Gain]:
+    """What came of each trial, from the tables `points` and `steps`."""
+    starts = Starts.of(points, steps) if tried else None
     status = dict(points.select("point_id", "status").iter_rows())
     scripts = set(points.filter(pl.col("workload") == "command")["point_id"])
     timed = timed_steps(steps)

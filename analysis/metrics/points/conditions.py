@@ -91,7 +91,7 @@ def _gpu_columns(samples: pl.DataFrame, ranks: pl.DataFrame, span: tuple[int, in
         return 100 * float(((reasons & bits) > 0).mean()) if len(reasons) else None  # type: ignore[arg-type]
 
     return {
-        "sm_clock_mhz": inside["sm_clock_mhz"].mean(),
+        **{name: inside[name].mean() for name in ("sm_clock_mhz", "sm_active_percent", "dram_active_percent")},
         "power_limit_w": own["power_limit_w"].min(),
         "power_capped_percent": percent(CAP),
         "throttled_percent": percent(BRAKES),

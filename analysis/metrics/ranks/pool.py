@@ -16,15 +16,16 @@ _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
-def map_in_processes(items: Sequence[_In], work: Callable[[_In], _Out], workers: int) -> list[_Out]:
+def map_in_processes(items: Sequence[_In], work: Callable[[_In], _Out], workers: int, a_process: int = 1) -> list[_Out]:
     """`work` of each item, in their order; an error in any of them is raised.
 
-    With several workers each item has a separate process, so `work` must be a function of a module (or a
-    functools.partial of one), and its results small.
+    With several workers items have separate processes, so `work` must be a function of a module (or a
+    functools.partial of one), and its results small. `a_process`: how many items one process does at most, before its
+    memory is given back and another begins.
     """
     if workers < 2 or len(items) < 2:
         return [work(item) for item in items]
     # Polars has threads, which a fork would lose with their locks held.
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(min(workers, len(items)), context, max_tasks_per_child=1) as pool:
-        return list(pool.map(work, items))
+        return list(pool.map(work, items, chunksize=min(a_process, -(-len(items) // workers))))

@@ -1,6 +1,6 @@
 // A point's own page, drawn from the data when the address names it (#point-ID).
-{
-  const data = JSON.parse(document.getElementById("data").textContent);
+if (!SCRIPT || typeof BESIDE !== "undefined") {
+  const data = SCRIPT ? BESIDE.data : JSON.parse(document.getElementById("data").textContent);
   const places = new Map(data.ids.map((id, place) => [id, place]));
   const report = document.getElementById("report"), page = document.getElementById("point"), title = document.title;
   const value = (column, place) => "same" in column ? column.same : column.values[column.of ? column.of[place] : place];

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 FAULT_PATTERN = r"^(exception|kill|nan|hang)@rank\d+:step\d+$"
 # A rank has one spelling, 1 and not 01: `Point.traces` compares texts. `$` alone would let the end of a line pass.
-TRACE_RANKS_PATTERN = r"^(all|first-per-node|(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*)$(?!\n)"
+TRACE_RANKS_PATTERN = r"^(auto|all|first-per-node|(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*)$(?!\n)"
+
+TRACED = 16
+"""Ranks up to which all are traced: more traces take long to write and to read, and most show the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +35,9 @@ class Measuring:
         needs=[except_for("traced_steps", 0)],
     )
     trace_ranks: str = setting(
-        "Ranks that are traced: all, first-per-node, or global ranks with commas.",
-        "all",
+        f"Ranks that are traced: auto (all of up to {TRACED}; of more the first of each node and {TRACED} over the "
+        "job), all, first-per-node, or global ranks with commas.",
+        "auto",
         pattern=TRACE_RANKS_PATTERN,
         needs=[except_for("traced_steps", 0)],
     )

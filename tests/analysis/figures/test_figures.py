@@ -300,8 +300,9 @@ def test_the_roofline_is_of_what_memory_moved_while_timed_steps_ran():
             ("traced", 1500, 90.0),
         )
     ]
-    frames = {"points": [row], "steps": [step], "gpu_samples": samples}
-    tables = dataset.Tables({name: pl.DataFrame(rows) for name, rows in frames.items()})
+    rows = {"points": [row], "steps": [step], "gpu_samples": samples}
+    frames = {name: pl.LazyFrame(found) for name, found in rows.items()}
+    tables = dataset.Tables({**frames, "points": dataset.with_activity(frames)})
     (placed,) = roofline.roofline_points(tables)
     assert placed["flops_per_s"] == pytest.approx(200e12) and placed["intensity"] == pytest.approx(200 / 1.2)
     assert "bf16: llm" in texts(FAMILIES["roofline"].draw(tables))

@@ -42,14 +42,15 @@ def judged(row, on_gpus=True, has_tenants=False):
 def test_means_are_of_the_steady_steps_of_the_ranks_gpus():
     gpu = [
         (9.5, {"sm_clock_mhz": 100, "throttle_reasons": 64, "power_limit_w": 700.0}),
-        (11, {"sm_clock_mhz": 1900, "throttle_reasons": 4}),
-        (19, {"sm_clock_mhz": 1800, "throttle_reasons": 0}),
+        (11, {"sm_clock_mhz": 1900, "throttle_reasons": 4, "sm_active_percent": 80.0, "dram_active_percent": 10.0}),
+        (19, {"sm_clock_mhz": 1800, "throttle_reasons": 0, "sm_active_percent": 90.0}),
         (15, {"sm_clock_mhz": 300, "throttle_reasons": 128, "uuid": "of nobody"}),
         (15, {"sm_clock_mhz": 300, "throttle_reasons": 128, "look": "traced"}),
-        (25, {"sm_clock_mhz": 100, "throttle_reasons": 64}),
+        (25, {"sm_clock_mhz": 100, "throttle_reasons": 64, "sm_active_percent": 1.0}),
     ]
     row = columns(gpu)
     assert (row["sm_clock_mhz"], row["power_limit_w"]) == (1850.0, 700.0)
+    assert (row["sm_active_percent"], row["dram_active_percent"]) == (85.0, 10.0)
     assert (row["power_capped_percent"], row["throttled_percent"]) == (50.0, 0.0)
 
 

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from axe_core_python.base import AXE_SCRIPT
 
+from analysis.report import beside
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
 from analysis.tools.draw import main as draw
@@ -233,3 +234,54 @@ def test_it_prints_whole(browser):
     boxes = "[...document.querySelectorAll('table, img, pre')]"
     cut = "(box) => box.getBoundingClientRect().right > innerWidth + 1"
     assert browser.evaluate(f"{boxes}.filter({cut}).map((box) => box.outerHTML.slice(0, 60))") == []
+
+
+@pytest.fixture
+def large(sweep, tmp_path, monkeypatch):
+    """The report of the same points, of which a page holds ten."""
+    monkeypatch.setattr(beside, "MOST", 10)
+    root = sweep[1].parent
+    arguments = ["--tables", root / "tables", "--figures", root / "figures", "--records", root / "points"]
+    write_report([str(a) for a in [*arguments, "--out", tmp_path / "report.html"]])
+    return tmp_path / "report.html"
+
+
+def test_of_many_points_the_rows_are_beside_the_page_and_shown_ten_at_a_time(running, sweep, large):
+    running.errors.clear()
+    running.open(large, width=WIDE)
+    assert counted(running) == "1 to 10 of 30 points" and len(cells(running, 0)) == 10
+    everyone = cells(running, 0)
+    running.click("#next")
+    everyone += cells(running, 0)
+    running.click("#next")
+    everyone += cells(running, 0)
+    assert counted(running) == "21 to 30 of 30 points" and running.evaluate("document.getElementById('next').disabled")
+    assert sorted(everyone) == sorted(sweep[0]["points"]["point_id"])
+    running.evaluate("document.getElementById('filter').focus()")
+    running.write("fsdp2")
+    assert counted(running) == "6 of 30 points shown" and running.evaluate("document.getElementById('pages').hidden")
+    running.click(f'#points a[href="#point-{sweep[2]}"]')
+    wait(running, "document.getElementById('report').hidden")
+    text = running.evaluate("document.getElementById('point').innerText")
+    assert "small_kernels (idle)" in text and "last line </script>" in text
+    assert running.errors == []
+
+
+def test_a_large_page_is_small_and_says_what_it_lacks_without_its_files(running, sweep, large):
+    files = beside.folder_of(large)
+    assert pl.read_csv(files / beside.CSV).height == 30 and (files / beside.SCRIPT).stat().st_size > 10_000
+    page = large.read_text()
+    assert len(page) < len(sweep[1].read_text()) - 10_000
+    own, row = sweep[1].read_text(), '<tr><td><a href="#point-'
+    assert page.count(row) == own.count(row) - 30 and '"part_names":' in own and '"part_names":' not in page
+    (files / beside.SCRIPT).unlink()
+    running.open(large, width=WIDE)
+    assert counted(running) == "report_files/points.js is not beside this page: it has the points"
+    running.errors.clear()
+
+
+def test_files_of_a_page_that_was_larger_are_deleted(sweep, large, monkeypatch):
+    monkeypatch.undo()
+    root = sweep[1].parent
+    write_report(["--tables", str(root / "tables"), "--figures", str(root / "figures"), "--out", str(large)])
+    assert not beside.folder_of(large).exists() and "points.js" not in large.read_text()

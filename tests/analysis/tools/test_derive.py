@@ -24,12 +24,12 @@ if "multiprocessing" in " ".join(sys.orig_argv) or "derive.main" in " ".join(sys
     from analysis.ingest import point_tables
     from analysis.tools import derive
     derive.SAVE_S, real = 0, point_tables.ingest
-    def ingest(point, out):
+    def ingest(point, out, processes):
         if (point / "kills").exists():
             os._exit(9)
         while (point / "hangs").exists():
             time.sleep(0.1)
-        return real(point, out)
+        return real(point, out, processes)
     point_tables.ingest = ingest
 """
 
@@ -109,11 +109,36 @@ def test_an_edited_sweep_keeps_what_stays_in_a_chunk_and_the_youngest_counts(res
     derive(results, "points-0000", IDS, 1)
     before = made_at(results)
     derive(results, "points-0000", ["bbb", "ccc"], 1)
-    assert not (results / "derived/points-0000/traces/aaa").exists() and made_at(results).keys() == {"bbb", "ccc"}
+    assert made_at(results).keys() == {"bbb", "ccc"}
     derive(results, "points-0001", ["aaa", "ccc"], 1)
     after = made_at(results)
     assert after["bbb"] == before["bbb"] and after["ccc"] > before["ccc"]
     assert Derived(results / "derived").table("points", IDS)["point_id"].to_list() == IDS
+    traces = results / "derived/points-0000/traces"
+    assert [path.name for path in traces.iterdir()] == ["0000"]  # of the second point, which stayed
+    derive(results, "points-0000", ["ccc"], 1)
+    assert not list(traces.iterdir())
+
+
+def test_the_trace_tables_of_a_chunk_are_as_many_files_as_those_of_one_point(results):
+    for point in ("ddd", "eee", "fff"):
+        make_point(results / f"points/{point}", point_id=point)
+    traces, counts = results / "derived/points-0000/traces", []
+    for ids in (["aaa"], ["aaa", "ddd", "eee"], ["aaa", "ddd", "eee", "fff"]):
+        derive(results, "points-0000", ids, 1)
+        counts.append([len(list(part.iterdir())) for part in sorted(traces.iterdir())])
+    (one,) = counts[0]
+    assert counts[1:] == [[one] * 2, [one] * 3]
+    later(results / "points/ddd/record.json")
+    later(results / "points/eee/record.json")
+    derive(results, "points-0000", ["aaa", "ddd", "eee", "fff"], 1)
+    assert sorted(path.name for path in traces.iterdir()) == ["0000", "0002", "0003"]  # 0001 was of these two alone
+    derived = Derived(results / "derived")
+    for point in ("aaa", "ddd", "fff"):
+        with derived.folder_of(point) as folder:
+            assert json.dumps(diagnose_point(results / "points" / point, folder)) == json.dumps(
+                derived.diagnosis(point)
+            )
 
 
 def test_a_point_that_cannot_be_analysed_is_a_row(results, capsys):

@@ -17,8 +17,15 @@ def test_ranks_that_are_traced(asked, ranks):
     assert point.traced_ranks() == ranks
 
 
+@pytest.mark.parametrize(("nodes", "count"), [(1, 8), (2, 16), (3, 14), (64, 78)])
+def test_ranks_that_are_traced_of_many_are_of_every_node_and_every_place_on_one(nodes, count):
+    ranks = nano(nodes=nodes, ranks_per_node=8).traced_ranks()
+    assert len(ranks) == len(set(ranks)) == count and ranks == sorted(ranks) and max(ranks) < 8 * nodes
+    assert {rank // 8 for rank in ranks} == set(range(nodes)) and {rank % 8 for rank in ranks} == set(range(8))
+
+
 BASE = "name: s\nbase: {workload: image, model: resnet50}\n"
-BAD_RANKS = "is not all, first-per-node or ranks with commas and without leading zeros (0,3)"
+BAD_RANKS = "is not auto, all, first-per-node or ranks with commas and without leading zeros (0,3)"
 BROKEN = [
     (
         "include: [{ranks_per_node: 2, trace_ranks: '0,2'}]",

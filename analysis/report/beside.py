@@ -1,0 +1,33 @@
+"""What a page of many points leaves to a folder beside it: the rows of the table of points and the data of their own
+pages (points.js), and all points as CSV. A page that is opened from a file may load a script, but no other file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MOST = 1000
+"""Points that a page holds itself; the table shows so many rows at a time."""
+SCRIPT, CSV = "points.js", "points.csv"
+
+
+def folder_of(page: Path) -> Path:
+    """The folder beside a page: report_files for report.html."""
+    return page.with_name(f"{page.stem}_files")
+
+
+def write(folder: Path, table: Mapping[str, Any], data: str, csv: str) -> dict[str, Any]:
+    """Write the files; the table (`point_table`) without its rows, and with the link to the CSV file.
+
+    Args:
+        folder: where they go; the page lies beside it.
+        data: JSON of the points' own pages.
+        csv: all points.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = json.dumps([[row["id"], row["status"], *row["cells"]] for row in table["rows"]], separators=(",", ":"))
+    (folder / SCRIPT).write_text(f'"use strict";\nconst BESIDE = {{rows: {rows},\ndata: {data}}};\n', encoding="utf-8")
+    (folder / CSV).write_text(csv, encoding="utf-8")
+    return {**table, "rows": [], "csv": f"{folder.name}/{CSV}"}
