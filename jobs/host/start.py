@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -96,8 +97,9 @@ def _become(run: Callable[[], int | None], blocked: set[int | signal.Signals]) -
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(ValueError):  # multiprocessing's own processes close theirs
+                stream.flush()
         os._exit(code)
 
 
