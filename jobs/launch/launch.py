@@ -37,7 +37,14 @@ from jobs.record.folder import RunFolder, utc_now
 from jobs.record.json_files import FormatError, load_json, read_json, read_lines, write_json
 from jobs.record.launch_files import WHOLE_RUN, Job
 from jobs.record.phases import Phase, append
-from jobs.record.point_folder import MEASURED, count_attempts, measured_record, results_of, traced_from
+from jobs.record.point_folder import (
+    MEASURED,
+    count_attempts,
+    measured_record,
+    remove_passing,
+    results_of,
+    traced_from,
+)
 from jobs.record.record import (
     NvmlUse,
     Record,
@@ -259,7 +266,7 @@ def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Recor
     """The point's record, measured now unless it is already. `leads`: its block; of the others a failed one stays, too,
     which an earlier job of the block ran."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    with (folder / "attempts.jsonl").open("a") as lock:
         # an orphan of a killed run may still be measuring this point: wait for it rather than disturb it
         fcntl.flock(lock, fcntl.LOCK_EX)
         record = measured_record(folder)
@@ -270,6 +277,7 @@ def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Recor
             if record.status == "ok":
                 write_record(folder / MEASURED, record)
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+                remove_passing(folder, record.runs)
     return record
 
 

@@ -10,7 +10,7 @@ somebody's own script, half a second.
                             the reference model, and of both texts of a pair)
                      image  3 * 2 * multiply-adds of a 224 px image * (size / 224)^2 * images
     disk of a point  1 MB + 1.5 MB for each rank and traced step
-    files of a point 5 and a log, and for each start 2, 3 a node (5 with GPUs), 7 a rank; of a trace 3 a rank, or one of
+    files of a point 4 and a log, and for each start 1, 1 a node (2 with GPUs), 3 a rank; of a trace 3 a rank, or one of
                      these where it has a start to itself; and 18 a chunk (chunks.py), and 32 for its trace tables
 """
 
@@ -46,7 +46,7 @@ FORKED_START_S = 10.0
 """Of a point in a job of several, whose ranks are forked."""
 RECORD_BYTES = 1e6
 TRACE_BYTES = 1.5e6
-POINT_FILES = 5 + 1
+POINT_FILES = 4 + 1
 """Of the point itself, and its log."""
 CHUNK_FILES = 16 + 1 + 1
 """Tables, what became of its points, log."""
@@ -137,8 +137,8 @@ def disk_bytes(point: Point) -> float:
 def count_files(point: Point) -> int:
     """Files that a point leaves, without those that it shares with others."""
     second = has_second_start(point)
-    of_nodes = (1 + second) * (2 + point.nodes * (5 if point.gpus_per_node() else 3))
-    of_ranks = point.processes * (7 + (8 if second else 3 if point.traced_steps else 0))
+    of_nodes = (1 + second) * (1 + point.nodes * (2 if point.gpus_per_node() else 1))
+    of_ranks = point.processes * (3 + (4 if second else 3 if point.traced_steps else 0))
     return POINT_FILES + of_nodes + of_ranks
 
 
