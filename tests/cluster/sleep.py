@@ -1,7 +1,7 @@
 """Points that only sleep on their nodes: python -m tests.cluster.sleep SECONDS PART FOLDER...
 
-Runs at most PART of those that are not measured. As jobs/launch does, it writes the first one's record last. Notes the
-start and the end of each beside its record, so that a test can count them.
+Of several, runs at most PART of those that are not measured, and writes the first one's record last, as jobs/launch
+does. Notes the start and the end of each beside its record, so that a test can count them.
 """
 
 import json
@@ -31,7 +31,8 @@ def measure(folder: Path, seconds: str) -> None:
 
 def main() -> None:
     seconds, part, folders = sys.argv[1], int(sys.argv[2]), [Path(word) for word in sys.argv[3:]]
-    for folder in [folder for folder in folders if not (folder / MEASURED).exists()][:part]:
+    due = [folder for folder in folders if len(folders) == 1 or not (folder / MEASURED).exists()]
+    for folder in due[:part]:
         measure(folder, seconds)
     for folder in reversed(folders):
         if (folder / MEASURED).exists():

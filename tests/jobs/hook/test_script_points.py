@@ -60,7 +60,7 @@ class Slow(torch.utils.data.Dataset):
     def __len__(self):
         return 100_000
     def __getitem__(self, place):
-        time.sleep(0.002)
+        time.sleep(0.004)
         return torch.randn(64), place % 10
 model = torch.nn.Linear(64, 10)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -27,7 +27,7 @@ def start(cluster, folder, sweep, *more, batch_min=0):
 def finish(process, status=0):
     """What it says. `status`: 1 where a point is not ok."""
     try:
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail(process.communicate()[1])
