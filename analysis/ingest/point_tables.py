@@ -54,7 +54,7 @@ LOOP_STEPS = "loop_steps"
 UNREAD = "unread"
 """There also, a line for each thing of a trace that could not be read: the column problem."""
 MANY_RANKS = 64
-"""Of more ranks several processes make the rows, each of so many: fewer are done sooner than a process has started."""
+"""The number of ranks whose rows one process makes. Starting another process for fewer is not worth its time."""
 _EVENTS = ("kernels", "graphs", "copies", "memsets", "runtime", "nvtx", "operators")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 MOST = 1000
-"""Points that a page holds itself; the table shows so many rows at a time."""
+"""The largest number of points that the page itself holds, and the number of rows that its table shows at a time."""
 SCRIPT, CSV = "points.js", "points.csv"
 
 

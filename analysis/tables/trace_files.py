@@ -17,8 +17,8 @@ SLICE_ROWS = 1_000_000
 FOUND_BY = ("point_id", "rank")
 """Columns by which rows are looked for."""
 GROUP_ROWS = 50_000
-"""Rows of a small rank wait for those of the next ones until they are this many, for a row group costs as much as some
-thousand rows. Of larger groups more would be read for one rank."""
+"""Rows of small ranks are gathered into row groups of this size, for each group has a cost of its own. Larger groups
+would have more rows read to find those of one rank."""
 
 
 class Writer:

@@ -25,7 +25,7 @@ PASSING = (
 
 
 def remove_passing(point: Path, runs: Runs) -> None:
-    """Remove them, half of a point's files, where no run has failed; a log stays where it says something."""
+    """Remove them where no run has failed; a log stays where it says something."""
     if "failed" in (runs.timed.status, runs.traced.status):
         return
     for run in ("timed", "traced"):

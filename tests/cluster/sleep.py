@@ -1,7 +1,7 @@
 """Points that only sleep on their nodes: python -m tests.cluster.sleep SECONDS PART FOLDER...
 
-Of several, runs at most PART of those that are not measured, and writes the first one's record last, as jobs/launch
-does. Notes the start and the end of each beside its record, so that a test can count them.
+Of several, runs at most PART of those that are not done, and writes the first one's record last, as jobs/launch does.
+One with a file `fails` fails. Notes the start and the end of each beside its record, so that a test can count them.
 """
 
 import json
@@ -26,12 +26,19 @@ def measure(folder: Path, seconds: str) -> None:
         nodes = os.environ["SLURM_JOB_NUM_NODES"]
         subprocess.run(["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "sleep", seconds], check=True)
     note("end")
-    (folder / MEASURED).write_text(RECORD)
+    if (folder / "fails").exists():
+        (folder / "record.json").write_text(json.dumps({"status": "failed", "reason": "rank_exception"}))
+    else:
+        (folder / MEASURED).write_text(RECORD)
+
+
+def is_done(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (MEASURED, "record.json"))
 
 
 def main() -> None:
     seconds, part, folders = sys.argv[1], int(sys.argv[2]), [Path(word) for word in sys.argv[3:]]
-    due = [folder for folder in folders if len(folders) == 1 or not (folder / MEASURED).exists()]
+    due = [folder for folder in folders if len(folders) == 1 or not is_done(folder)]
     for folder in due[:part]:
         measure(folder, seconds)
     for folder in reversed(folders):

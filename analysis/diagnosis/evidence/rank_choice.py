@@ -1,5 +1,4 @@
-"""Which of many traced ranks are looked at in full: to replay all ranks of a large job takes hours and all memory, and
-most of them do the same."""
+"""Which of many traced ranks are replayed: time and memory grow with their number, and most ranks do the same."""
 
 from __future__ import annotations
 
@@ -8,9 +7,10 @@ import polars as pl
 from analysis.tables.part_names import BUSY
 
 MOST = 16
-"""Up to so many ranks, all are."""
+"""The largest number of ranks that are replayed. A job with no more than these has all of them replayed."""
 SUSPECTS = 4
-"""Of more, so many that others waited for longest, and so many whose devices had most to do."""
+"""In a larger job, how many ranks are taken because others waited for them longest, and how many because their devices
+had most to do."""
 
 
 def choose_ranks(ranks: list[int], waited_for: pl.DataFrame, step_parts: pl.DataFrame) -> list[int]:

@@ -213,6 +213,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         except Unreachable:
             bad = []
         self.logger.warning(f"{info.external_jobid} is lost ({loss.reason}: {loss.message}); submitted again")
+        point_job.take_back(info.job)
         track.losses += 1
         track.request = track.request.avoid(sorted({*bad, *loss.named_nodes()}))
         self._send_anew(info)
@@ -225,12 +226,12 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             return False
         self._tell(f"{info.external_jobid} had no time left for {left} of its points; submitted again for them")
         track.left = left
+        point_job.take_back_leader(info.job)
         self._send_anew(info)
         return True
 
     def _send_anew(self, info: SubmittedJobInfo) -> None:
         track = info.aux["track"]
-        point_job.take_back(info.job)
         info.external_jobid, track.missing_since, track.name, track.nodes = None, None, "", ""
         self.next_query = 0.0
 

@@ -49,9 +49,15 @@ def unmeasured(job: Any) -> int:
     return 0 if leader is None else sum(not path.exists() for path in block_of(job, leader))
 
 
+def take_back_leader(job: Any) -> None:
+    """Remove the leader's record of a job that is sent again for the rest of its points, which brings it back."""
+    if (leader := leader_of(job)) is not None:
+        leader.unlink(missing_ok=True)
+
+
 def take_back(job: Any) -> None:
-    """Remove the records of a job that is sent again: the leader's, which the job brings back, and of the others those
-    that may have failed of what ended the job."""
+    """Remove the records of a lost job that is sent again: the leader's, which the job brings back, and of the others
+    those that may have failed of what ended the job."""
     if (leader := leader_of(job)) is not None:
         for path in block_of(job, leader):
             record = read_json(path, Record)

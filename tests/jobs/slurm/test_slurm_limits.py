@@ -93,10 +93,13 @@ def test_a_job_of_an_array_asks_about_itself_alone(cluster, tmp_path):
 
 
 def test_what_a_job_of_several_points_has_no_time_for_is_sent_again(cluster, tmp_path):
-    """In the same run, as often as it takes; what is measured is not measured again."""
+    """In the same run, as often as it takes; neither what is measured nor what has failed by itself runs again."""
+    failing = tmp_path / "results/sleep/points" / f"{1:012x}"
+    failing.mkdir(parents=True)
+    (failing / "fails").touch()
     driver = Driver(cluster, tmp_path, 5, 0, 1, 5, "part=2", "--submitit-poll-s=2")
     said = driver.finish()
-    assert [driver.record(n)["status"] for n in range(5)] == ["ok"] * 5
+    assert [driver.record(n)["status"] for n in range(5)] == ["ok", "failed", "ok", "ok", "ok"]
     jobs = [driver.notes(n, "start") for n in range(5)]
     assert all(len(starts) == 1 for starts in jobs) and len({starts[0] for starts in jobs}) == 3, jobs
     assert [said.count(f"had no time left for {left} of its points") for left in (3, 1)] == [1, 1], said
