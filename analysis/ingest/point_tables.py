@@ -124,7 +124,7 @@ def from_traces(
     traces = [files[rank] for rank in sorted(files)]
     good, problems = trace_tables.write_all(traces, out, processes) if files else ([], [])
     for problem in problems:
-        print(f"{point}: not in the trace tables: {problem}", file=sys.stderr)
+        print(f"{point.name}: not in the trace tables: {problem}", file=sys.stderr)
     if files:
         point_id = pl.lit(record_of(point).point_id).alias("point_id")
         unread = pl.DataFrame({"problem": problems}, schema={"problem": pl.String}).with_columns(point_id)

@@ -5,7 +5,9 @@ Published copies have records but no logs.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import zipfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 from jobs.host.facts import Host, Software
 from jobs.record.json_files import read_json
+from jobs.record.raw_files import ARCHIVE
 from jobs.record.record import Failure, Record
 
 LOGS_BYTES = 1_000_000
@@ -41,22 +44,24 @@ def logs(folder: Path | None, found: list[Record]) -> dict[str, Log]:
     if folder is None or not found:
         return {}
     most = min(LOG_BYTES, LOGS_BYTES // len(found))
-    named = {record.point_id: _log_file(folder / record.point_id, record) for record in found if record.point_id}
-    return {
-        point: Log(str(file.relative_to(folder / point)), tail(file, most)) for point, file in named.items() if file
-    }
+    named = ((record.point_id, _log(folder / record.point_id, record, most)) for record in found if record.point_id)
+    return {point: log for point, log in named if log is not None}
 
 
-def _log_file(point: Path, record: Record) -> Path | None:
+def _log(point: Path, record: Record, most: int) -> Log | None:
     failure = record.failure or Failure()
     # Of one start the timed run has the logs.
     runs = [failure.run, "timed"] if failure.run else ["traced", "timed"]
-    names = [f"rank{failure.rank or 0}.log", "launch.log"]
-    files = (point / run / name for run in runs for name in names)
-    return next((file for file in files if file.is_file() and file.stat().st_size), None)
+    names = [f"{run}/{name}" for run in runs for name in (f"rank{failure.rank or 0}.log", "launch.log")]
+    with contextlib.suppress(zipfile.BadZipFile):
+        archive = point / ARCHIVE
+        files = [(zipfile.Path(archive) if archive.exists() else point) / name for name in names]
+        texts = ((name, tail(file, most)) for name, file in zip(names, files, strict=True) if file.is_file())
+        return next((Log(name, text) for name, text in texts if text), None)
+    return None
 
 
-def tail(file: Path, most: int) -> str:
+def tail(file: Path | zipfile.Path, most: int) -> str:
     """The last whole lines of a text file, at most so many bytes of it, as a terminal would show them."""
     with file.open("rb") as stream:
         size = stream.seek(0, 2)

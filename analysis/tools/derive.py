@@ -26,6 +26,7 @@ from analysis.ingest import point_tables
 from analysis.ingest.derived import FOR_DIAGNOSIS, OF_POINT, Chunk, Made, raw_ns
 from analysis.readers import point_files
 from jobs.record.point_folder import record_of
+from jobs.record.raw_files import pack, unpacked
 from jobs.sweep.file import one_line
 
 SAVE_S = 60
@@ -83,16 +84,19 @@ def make(point: Path, scratch: Path, processes: int) -> Made:
     """The tables and the diagnosis of a point, or why there are none. Its trace tables are left in `scratch`.
     `processes`: how many may read its traces."""
     written_ns = raw_ns(point)
-    try:
-        tables = point_tables.ingest(point, scratch, processes)
-    except Exception as error:  # whatever broken files lead to
-        return failed(point, written_ns, f"no tables: {one_line(f'{type(error).__name__}: {error}')}")
     problem = text = None
     try:
-        point_tables.write({name: tables[name] for name in FOR_DIAGNOSIS}, scratch)
-        text = json.dumps(diagnose_point(point, scratch))
-    except Exception as error:
-        problem = f"no diagnosis: {one_line(f'{type(error).__name__}: {error}')}"
+        with unpacked(point) as folder:
+            tables = point_tables.ingest(folder, scratch, processes)
+            try:
+                point_tables.write({name: tables[name] for name in FOR_DIAGNOSIS}, scratch)
+                text = json.dumps(diagnose_point(folder, scratch))
+            except Exception as error:
+                problem = f"no diagnosis: {one_line(f'{type(error).__name__}: {error}')}"
+    except Exception as error:  # whatever broken files lead to
+        return failed(point, written_ns, f"no tables: {one_line(f'{type(error).__name__}: {error}')}")
+    if problem is None:
+        pack(point)
     return Made(point.name, written_ns, time.time_ns(), tables, problem, text)
 
 

@@ -12,7 +12,8 @@ from analysis.diagnosis import screen, verdict
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.verdict import Diagnosis
 from analysis.ingest.derived import Derived
-from jobs.record.json_files import read_json
+from jobs.record.json_files import FormatError, read_json
+from jobs.record.raw_files import unpacked
 from jobs.record.record import Record, ending
 from jobs.sweep import rounds
 
@@ -34,10 +35,11 @@ def judge_run(paths: Sequence[Path], log_of_gpus: Path | None = None, tables: Pa
     """The diagnosis of a run; None, with a line on stderr, where nothing can be diagnosed. `tables`: a point's, where
     they are made already; its trace is not read again then."""
     try:
-        if tables is not None:
-            return verdict.judge(sources.from_point(paths[0], tables))
-        return verdict.judge(sources.gather(paths, log_of_gpus))
-    except sources.SourceError as error:
+        if tables is None:
+            return verdict.judge(sources.gather(paths, log_of_gpus))
+        with unpacked(paths[0]) as point:
+            return verdict.judge(sources.from_point(point, tables))
+    except (sources.SourceError, FormatError) as error:
         print(f"nightsweep diagnose: {error}", file=sys.stderr)
         return None
 

@@ -22,6 +22,7 @@ from jobs.record.failures import Reason
 from jobs.record.folder import RunFolder
 from jobs.record.phases import Phase
 from jobs.record.point_folder import count_attempts
+from jobs.record.raw_files import ARCHIVE, RUNS
 from jobs.record.record import Failure, Run, RunName, Tracebacks
 from jobs.slurm import allocation
 from jobs.sweep.alert import Alert
@@ -58,9 +59,10 @@ ENDED_BEFORE = "the script ended before its traced steps"
 
 def clear(folder: Path) -> None:
     """Take away the runs of earlier attempts: this one may skip some, and they would pass for its own."""
-    for pattern in ("timed", "traced", "cost-*", "search*", "tenant-*"):
+    for pattern in (*RUNS, "tenant-*"):
         for old in folder.glob(pattern):
             shutil.rmtree(old, ignore_errors=True)
+    (folder / ARCHIVE).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

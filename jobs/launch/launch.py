@@ -37,14 +37,8 @@ from jobs.record.folder import RunFolder, utc_now
 from jobs.record.json_files import FormatError, load_json, read_json, read_lines, write_json
 from jobs.record.launch_files import WHOLE_RUN, Job
 from jobs.record.phases import Phase, append
-from jobs.record.point_folder import (
-    MEASURED,
-    count_attempts,
-    measured_record,
-    remove_passing,
-    results_of,
-    traced_from,
-)
+from jobs.record.point_folder import count_attempts, results_of, traced_from
+from jobs.record.raw_files import MEASURED, measured_record
 from jobs.record.record import (
     NvmlUse,
     Record,
@@ -277,7 +271,6 @@ def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Recor
             if record.status == "ok":
                 write_record(folder / MEASURED, record)
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-                remove_passing(folder, record.runs)
     return record
 
 

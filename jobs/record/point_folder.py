@@ -11,33 +11,6 @@ from jobs.record.json_files import read_json
 from jobs.record.launch_files import Job, RankResult
 from jobs.record.record import Record, Runs
 
-MEASURED = ".measured.json"
-"""A copy of an ok record. A driver that is killed just as a point ends takes the record for half-written and deletes
-it, and a block that is lost leaves none of its points one; this copy puts it back, so that a measured point is never
-measured again."""
-
-
-PASSING = (
-    *("rank*.heartbeat", "rank*.pid.json", "rank*.exit.json", "rank*.phases.jsonl", "rank*.stacks.txt"),
-    *("facts-*.json", "live-*.json", "samplers-*.json", "launch.log"),
-)
-"""Files of a run that whoever watches it needs, or of which the record of one that ended well says the same."""
-
-
-def remove_passing(point: Path, runs: Runs) -> None:
-    """Remove them where no run has failed; a log stays where it says something."""
-    if "failed" in (runs.timed.status, runs.traced.status):
-        return
-    for run in ("timed", "traced"):
-        for path in (path for pattern in PASSING for path in (point / run).glob(pattern)):
-            if path.suffix not in (".log", ".txt") or not path.stat().st_size:
-                path.unlink()
-
-
-def measured_record(point: Path) -> Record | None:
-    """That copy; None where the point was not measured."""
-    return read_json(point / MEASURED, Record)
-
 
 def record_of(point: Path) -> Record:
     """record.json; where there is none that can be read, what point.json says, with status not_run."""

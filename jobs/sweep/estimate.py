@@ -10,8 +10,8 @@ somebody's own script, half a second.
                             the reference model, and of both texts of a pair)
                      image  3 * 2 * multiply-adds of a 224 px image * (size / 224)^2 * images
     disk of a point  1 MB + 1.5 MB for each rank and traced step
-    files of a point 4 and a log, and for each start 1, 1 a node (2 with GPUs), 3 a rank; of a trace 3 a rank, or one of
-                     these where it has a start to itself; and 18 a chunk (chunks.py), and 32 for its trace tables
+    files of a point 4 and a log, and its traces; and 18 a chunk (chunks.py), and 32 for its trace tables. While it runs
+                     it has ten and more a rank, which are packed once its tables are made
 """
 
 from __future__ import annotations
@@ -136,10 +136,10 @@ def disk_bytes(point: Point) -> float:
 
 def count_files(point: Point) -> int:
     """Files that a point leaves, without those that it shares with others."""
-    second = has_second_start(point)
-    of_nodes = (1 + second) * (1 + point.nodes * (2 if point.gpus_per_node() else 1))
-    of_ranks = point.processes * (3 + (4 if second else 3 if point.traced_steps else 0))
-    return POINT_FILES + of_nodes + of_ranks
+    if not point.traced_steps:
+        return POINT_FILES
+    of_rank = 2 if point.tracer == "nsys" and point.keep_report else 1
+    return POINT_FILES + of_rank * len(point.traced_ranks())
 
 
 def estimate(points: Iterable[Point]) -> Estimate:

@@ -20,6 +20,7 @@ from analysis.metrics.ranks import clock
 from analysis.tables.part_names import HIDDEN
 from jobs.point.point import FIELDS, Point, complete
 from jobs.record.point_folder import record_of, results_of
+from jobs.record.raw_files import unpacked
 
 KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "operators", "nvtx", "collectives")
 COLUMNS = {
@@ -146,10 +147,10 @@ def from_folder(folder: Path, *, with_traces: bool = True) -> Evidence:
     published = folder.resolve().parent.parent / "tables"
     if {path.name for path in folder.iterdir()} <= PUBLISHED and (published / "steps.parquet").is_file():
         return from_data_set(folder, published)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, unpacked(folder) as raw:
         tables = Path(scratch)
-        point_tables.write(point_tables.ingest(folder, tables), tables)
-        return from_point(folder, tables, with_traces=with_traces)
+        point_tables.write(point_tables.ingest(raw, tables), tables)
+        return from_point(raw, tables, with_traces=with_traces)
 
 
 def from_data_set(folder: Path, tables: Path) -> Evidence:

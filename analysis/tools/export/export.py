@@ -16,6 +16,7 @@ from analysis.readers import gpu_log, point_files
 from analysis.sweep.labels import plural
 from analysis.tables import column, points
 from analysis.tools.export import perfetto
+from jobs.record.raw_files import unpacked
 from jobs.telemetry.gpu import log
 
 EXIT_WRONG = 2
@@ -59,8 +60,9 @@ def to_perfetto(
         else:
             traces = list(paths)
             if len(paths) == 1 and is_point(paths[0]):
-                samples = samples_of(paths[0])
-                found = point_tables.readable(paths[0])
+                point = stack.enter_context(unpacked(paths[0]))
+                samples = samples_of(point)
+                found = point_tables.readable(point)
                 traces = [found[rank] for rank in sorted(found)]
                 if not traces:
                     raise ExportError(f"{paths[0]}: no trace of a rank; expected a point with a traced run")

@@ -11,7 +11,7 @@ from msgspec import structs
 from jobs.record import lost
 from jobs.record.json_files import read_json
 from jobs.record.phases import last_attempt
-from jobs.record.point_folder import measured_record
+from jobs.record.raw_files import measured_record
 from jobs.record.record import Record, write_record
 from jobs.sweep import rounds
 

@@ -12,7 +12,7 @@ from jobs.launch.held import Held
 from jobs.point.point import complete
 from jobs.record.json_files import read_json
 from jobs.record.lost import Loss
-from jobs.record.point_folder import MEASURED
+from jobs.record.raw_files import MEASURED
 from jobs.record.record import Record, write_record
 from jobs.slurm.executor import point_job
 

@@ -4,7 +4,6 @@ import shutil
 
 import polars as pl
 import pytest
-from msgspec import structs
 
 from analysis.ingest import point_tables
 from jobs.launch import launch, watchdog
@@ -14,7 +13,7 @@ from jobs.point.point import complete
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import read_json, read_lines, write_json
 from jobs.record.launch_files import Job, RankError, RankResult, StepLine
-from jobs.record.point_folder import remove_passing
+from jobs.record.raw_files import MEASURED, pack, unpacked
 from jobs.record.record import Failure, Run, write_record
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu"}
@@ -157,21 +156,15 @@ def test_samples_of_one_start_are_those_of_both_runs(starts, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_only_a_watcher_needs_goes_where_both_runs_are_ok(starts, tmp_path):
-    """Nothing that tables are made of; of a run that failed nothing at all."""
+def test_the_archive_of_a_point_gives_its_tables(starts, tmp_path):
     record, folder = starts["one"]
     copy = tmp_path / "points" / folder.name
     shutil.copytree(folder, copy)
-    failed = structs.replace(record.runs, traced=Run(status="failed"))
-    before = {path.relative_to(copy) for path in copy.rglob("*")}
-    remove_passing(copy, failed)
-    assert {path.relative_to(copy) for path in copy.rglob("*")} == before
-    remove_passing(copy, record.runs)
-    of_ranks = [f"rank{rank}.{name}" for rank in (0, 1) for name in ("log", "result.json")]
-    steps = ["steps-r0.jsonl", "steps-r1.jsonl"]
-    left = {path.name for path in (copy / "timed").iterdir() if not path.name.startswith("host-")}
-    assert left == {"run.json", *of_ranks, *steps}
-    kept, all_ = (point_tables.ingest(one, tmp_path / name) for name, one in (("kept", copy), ("all", folder)))
+    write_record(copy / MEASURED, record)
+    pack(copy)
+    assert len([path for path in copy.rglob("*") if path.is_file()]) == 3 + 1 + 2  # JSON, archive, traces
+    with unpacked(copy) as raw:
+        kept, all_ = (point_tables.ingest(one, tmp_path / name) for name, one in (("kept", raw), ("all", folder)))
     assert kept.keys() == all_.keys() and all(kept[name].equals(all_[name]) for name in kept)
 
 

@@ -240,12 +240,11 @@ def test_estimate_of_a_point_that_is_traced_in_a_second_start(tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "trace", "files"),  # counted after runs on the CPU: raw, trace tables, log, chunk
     [
-        (1, "traced_steps: 0", 9 + 1 + 18),
-        (3, "traced_steps: 0", 15 + 1 + 18),
-        (1, "traced_steps: 2", 12 + 32 + 1 + 18),
-        (2, "traced_steps: 2", 18 + 32 + 1 + 18),
-        (1, "traced_steps: 2, tracer: kineto", 15 + 32 + 1 + 18),
-        (2, "traced_steps: 2, tracer: kineto", 22 + 32 + 1 + 18),
+        (1, "traced_steps: 0", 4 + 1 + 18),
+        (3, "traced_steps: 0", 4 + 1 + 18),
+        (1, "traced_steps: 2", 5 + 32 + 1 + 18),
+        (2, "traced_steps: 2", 6 + 32 + 1 + 18),
+        (2, "traced_steps: 2, tracer: kineto", 6 + 32 + 1 + 18),
     ],
 )
 def test_files_of_a_point(tmp_path, ranks, trace, files):

@@ -1,0 +1,116 @@
+"""The raw files of a measured point as one file, once its tables are made: file systems of clusters have quotas of
+files, and a point of two ranks writes thirty.
+
+    with unpacked(point) as folder:  # as the launch left it
+        results_of(folder)
+
+Traces stay beside the archive, for the tools that open them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import fnmatch
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from jobs.record.json_files import FormatError, parse_json, read_json
+from jobs.record.record import Record
+
+ARCHIVE = "raw.zip"
+MEASURED = ".measured.json"
+"""A copy of an ok record, which the archive takes over. A driver that is killed just as a point ends takes the record
+for half-written and deletes it, and a block that is lost leaves none of its points one; this copy puts it back, so that
+a measured point is never measured again."""
+RUNS = ("timed", "traced", "cost-*", "search*")
+TRACES = "trace-r*"
+PASSING = (
+    *("rank*.heartbeat", "rank*.pid.json", "rank*.exit.json", "rank*.phases.jsonl"),
+    *("facts-*.json", "live-*.json", "samplers-*.json"),
+)
+"""Files of a run that only whoever watches it needs, or of which the record says the same: the archive has none."""
+
+
+def measured_record(point: Path) -> Record | None:
+    """That copy; None where the point was not measured."""
+    return read_json(point / MEASURED, Record) or _archived_record(point / ARCHIVE)
+
+
+def _archived_record(archive: Path) -> Record | None:
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            return parse_json(packed.read(MEASURED).decode(errors="replace"), Record)
+    except (OSError, KeyError, zipfile.BadZipFile, zlib.error, EOFError):
+        return None
+
+
+def pack(point: Path) -> None:
+    """Put a point's raw files into its archive, where it is measured and none of its runs has failed. While it is being
+    measured, nothing happens."""
+    if not (point / MEASURED).exists():
+        return
+    with (point / "attempts.jsonl").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        record = read_json(point / MEASURED, Record)
+        if record is None or "failed" in (record.runs.timed.status, record.runs.traced.status):
+            return
+        files = _files(point)
+        if not (point / ARCHIVE).exists():
+            _write(point, files)
+        for path in files:
+            path.unlink()
+        for folder in {path.parent for path in files} - {point}:
+            with contextlib.suppress(OSError):  # traces are still there
+                folder.rmdir()
+
+
+def _files(point: Path) -> list[Path]:
+    """All that goes into the archive or is gone then; the copy of the record last, so that no kill loses it."""
+    runs = (folder for pattern in RUNS for folder in sorted(point.glob(pattern)))
+    found = (path for folder in runs for path in sorted(folder.iterdir()) if path.is_file())
+    return [*(path for path in found if not fnmatch.fnmatch(path.name, TRACES)), point / MEASURED]
+
+
+def _write(point: Path, files: list[Path]) -> None:
+    scratch = point / f".{ARCHIVE}.{os.getpid()}"
+    try:
+        with scratch.open("wb") as sink:
+            with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as packed:
+                for path in files:
+                    if not any(fnmatch.fnmatch(path.name, pattern) for pattern in PASSING):
+                        packed.write(path, path.relative_to(point))
+            sink.flush()
+            os.fsync(sink.fileno())  # before what it holds is removed
+        scratch.replace(point / ARCHIVE)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def unpacked(point: Path) -> Iterator[Path]:
+    """The point's folder as a launch leaves it; a temporary one of the same name where the raw files are packed. Raises
+    FormatError where the archive is broken."""
+    if not (point / ARCHIVE).exists():
+        yield point
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch, point.resolve().name)
+        try:
+            with zipfile.ZipFile(point / ARCHIVE) as packed:
+                packed.extractall(folder)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise FormatError(f"{point / ARCHIVE}: holds no raw files: {error}") from error
+        for path in (path for path in point.resolve().rglob("*") if path.is_file() and path.name != ARCHIVE):
+            link = folder / path.relative_to(point.resolve())
+            if not link.exists():
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(path)
+        yield folder
