@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 
 from analysis.ingest import trace_parts
 from analysis.ingest.point_tables import TRACES, as_table, write
@@ -39,6 +41,8 @@ OF_POINT = tuple(name for name in points.TABLES if name not in points.SWEEP_TABL
 """The tables that a point has."""
 FOR_DIAGNOSIS = ("points", "steps", "gpu_samples", "host_samples", "clocks")
 """Those of them that a diagnosis reads (analysis/diagnosis/evidence/sources.py)."""
+PART_ROWS = 2_000_000
+"""Of a table of many points that is in memory at a time: of samples some 600 MB."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,16 @@ class Derived:
             return as_table(name, None)
         frames = [rows_of(self.folder / chunk, name, own) for chunk, own in sorted(by_chunk.items())]
         return as_table(name, pl.concat(frames).collect())
+
+    def parts(self, name: str, ids: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """The same in parts of about PART_ROWS rows, in the order of the table; at least one. Samples of ten thousand
+        points are more than many a memory holds."""
+        files = (self.folder / chunk / f"{name}.parquet" for chunk in {row["chunk"] for row in self.made.values()})
+        rows = sum(pq.read_metadata(file).num_rows for file in files if file.is_file())
+        known = sorted(set(ids) & self.made.keys())
+        size = max(1, math.ceil(len(known) / math.ceil(max(1, rows) / PART_ROWS)))
+        for start in range(0, max(1, len(known)), size):
+            yield self.table(name, known[start : start + size])
 
     def diagnosis(self, point_id: str) -> dict[str, Any] | None:
         """The diagnosis of a point; None where there is none."""

@@ -8,17 +8,19 @@ A point without tables has its row too: status not_run, with its settings.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 
 from analysis.diagnosis.remedies import rows as remedies
 from analysis.ingest.derived import OF_POINT, Derived
-from analysis.ingest.point_tables import as_table, write
+from analysis.ingest.point_tables import as_table
 from analysis.readers import point_files
 from analysis.sweep import pair_rows
 from jobs.record.record import Record
@@ -29,9 +31,9 @@ USED = ("points", "steps")
 
 def collect(
     sweep: Mapping[str, Any], derived: Derived, rounds: Sequence[Mapping[str, Any]] = ()
-) -> Iterator[tuple[str, pl.DataFrame]]:
+) -> Iterator[tuple[str, Iterable[pl.DataFrame]]]:
     """All tables of a sweep ({"name", "points": [{"point_id", "settings"}]}), and of the points that its rounds
-    add (jobs/sweep/rounds.py), one after the other."""
+    add (jobs/sweep/rounds.py), one after the other, each in parts whose rows follow one another."""
     listed = {point["point_id"]: (point, None) for point in sweep["points"]}
     for one in rounds:
         for point in one["points"]:
@@ -55,11 +57,10 @@ def collect(
         "remedies": remedies.trials(points, steps, rounds),
         "pairs": pair_rows.rows(sweep, own, points, steps),
     }
-    yield "points", as_table("points", points)
-    yield from ((name, as_table(name, point_files.frame(made, name))) for name, made in rows.items())
-    for name in OF_POINT:
-        if name != "points":
-            yield name, frames.pop(name) if name in frames else derived.table(name, ids)
+    yield "points", [as_table("points", points)]
+    yield from ((name, [as_table(name, point_files.frame(made, name))]) for name, made in rows.items())
+    yield "steps", [frames.pop("steps")]
+    yield from ((name, derived.parts(name, ids)) for name in OF_POINT if name not in USED)
 
 
 def _not_run(point: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,9 +76,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder to write the tables to")
     args = parser.parse_args(argv)
     sweep, *rounds = (json.loads(path.read_text()) for path in (args.sweep, *args.rounds))
-    for name, frame in collect(sweep, Derived(args.derived), rounds):
-        write({name: frame}, args.out)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, parts in collect(sweep, Derived(args.derived), rounds):
+        write(parts, args.out / f"{name}.parquet")
     return 0
+
+
+def write(parts: Iterable[pl.DataFrame], file: Path) -> None:
+    """Write a table of one part or more."""
+    frames = iter(parts)
+    first = next(frames)
+    second = next(frames, None)
+    if second is None:
+        first.write_parquet(file)
+        return
+    with pq.ParquetWriter(file, first.to_arrow().schema, compression="zstd") as sink:
+        for frame in itertools.chain([first, second], frames):
+            sink.write_table(frame.to_arrow())
 
 
 if __name__ == "__main__":

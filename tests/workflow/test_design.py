@@ -8,6 +8,7 @@ import pytest
 
 from analysis.tools.cli import main
 from jobs.record.json_files import read_json
+from jobs.record.raw_files import ARCHIVE
 from jobs.record.record import Record
 from jobs.sweep import design
 from jobs.sweep.sweep import load
@@ -63,7 +64,7 @@ def test_a_pair_is_started_until_it_is_known_or_the_most_is_reached(tmp_path, mo
     record = Path(f"results/beside/points/{led.id}/record.json")
     content = json.loads(record.read_text()) | {"status": "failed", "reason": "lost", "message": "gone"}
     record.write_text(json.dumps(content))
-    (record.parent / ".measured.json").unlink()
+    (record.parent / ARCHIVE).unlink()
     before = started(tmp_path, leader)
     assert main(["retry", "sweep.yaml"]) == 0 and f"{led.id} lost" in capsys.readouterr().out
     done = snakemake(tmp_path, "points")

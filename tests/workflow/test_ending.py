@@ -101,4 +101,4 @@ def test_points_of_a_round_of_remedies_count_before_they_are_measured(tmp_path, 
     assert (seen["points"], seen["done"], seen["left"]) == (3, 2, 1)
     assert counts(capsys, "retry", "sweep.yaml") == "0 of 3 points set aside\n"
     sweep = json.loads((run.folder / "sweep.json").read_text())
-    assert dict(collect(sweep, Derived(run.folder / "derived"), [listed]))["points"].height == 3
+    assert dict(collect(sweep, Derived(run.folder / "derived"), [listed]))["points"][0].height == 3

@@ -11,8 +11,9 @@ import polars as pl
 import pytest
 
 from analysis.diagnosis.point_diagnosis import diagnose_point
-from analysis.ingest import point_tables
+from analysis.ingest import derived, point_tables
 from analysis.ingest.derived import OF_POINT, Chunk, Derived
+from analysis.tools import collect
 from analysis.tools.derive import derive
 from tests.analysis.ingest.test_ingest import dump, make_point, record
 
@@ -21,7 +22,7 @@ PATCH = """
 import os, sys, time
 from pathlib import Path
 if "multiprocessing" in " ".join(sys.orig_argv) or "derive.main" in " ".join(sys.orig_argv):
-    from analysis.ingest import point_tables
+    from analysis.ingest import derived, point_tables
     from analysis.tools import derive
     derive.SAVE_S, real = 0, point_tables.ingest
     def ingest(point, out, processes):
@@ -93,6 +94,22 @@ def test_a_chunk_holds_what_each_point_alone_gives(results, tmp_path):
     assert traces == {path.name: path.read_bytes() for path in (tmp_path / "aaa/trace").iterdir()}
     assert json.loads((results / "derived/points-0000.json").read_text()) == {"points": 2, "problems": {}}
     assert not list((results / "derived").glob("*/.*"))
+
+
+def test_a_table_in_parts_is_the_same_table(results, tmp_path, monkeypatch):
+    derive(results, "points-0000", IDS[:2], 1)
+    derive(results, "points-0001", IDS[2:], 1)
+    own = Derived(results / "derived")
+    for name in OF_POINT:
+        whole = own.table(name, IDS[::-1])
+        assert [part.equals(whole) for part in own.parts(name, IDS)] == [True]
+        with monkeypatch.context() as patch:
+            patch.setattr(derived, "PART_ROWS", 1)
+            parts = list(own.parts(name, IDS[::-1]))
+            collect.write(own.parts(name, IDS), tmp_path / "parts.parquet")
+        assert pl.concat(parts).equals(whole) and len(parts) == min(3, max(1, whole.height))
+        assert pl.read_parquet(tmp_path / "parts.parquet").equals(whole)
+        assert pl.read_parquet_schema(tmp_path / "parts.parquet") == whole.schema
 
 
 def test_only_points_with_another_record_are_made_again(results):
