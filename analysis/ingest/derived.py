@@ -41,8 +41,8 @@ OF_POINT = tuple(name for name in points.TABLES if name not in points.SWEEP_TABL
 """The tables that a point has."""
 FOR_DIAGNOSIS = ("points", "steps", "gpu_samples", "host_samples", "clocks")
 """Those of them that a diagnosis reads (analysis/diagnosis/evidence/sources.py)."""
-PART_ROWS = 2_000_000
-"""Of a table of many points that is in memory at a time: of samples some 600 MB."""
+PART_ROWS = 500_000
+"""Of a table of many points that is in memory at a time: of samples 150 MB, and a few times that to sort them."""
 
 
 @dataclass(frozen=True)
