@@ -120,6 +120,10 @@ def changes(tables: dataset.Tables) -> _Rows:
         gained_s=(pl.col("gain") * pl.col("gpu_s")).sum(),
         helped=(pl.col("verdict") == "helped").sum(),
         worth_s=(pl.coalesce("gain", "share") * pl.col("gpu_s")).sum(),
+        # Of 100 GPU-hours of the points that it is for, or where it was tried.
+        predicted_percent=100 * (pl.col("share") * pl.col("gpu_s")).sum() / pl.col("gpu_s").sum(),
+        gained_percent=100 * (pl.col("gain") * pl.col("gpu_s")).sum() / pl.col("gpu_s").filter(measured).sum(),
+        first=pl.col("point_id").first(),
     )
     top = rows.sort("worth_s", "kind", "remedy", descending=[True, False, False]).head(MOST_CHANGES)
     return [

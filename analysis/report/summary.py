@@ -1,8 +1,10 @@
-"""What a reader should know first: what was run, what failed, and the best and the worst of what can be compared."""
+"""What a reader should know first: what was run, what failed, where the time went, what to beware of, and the best and
+the worst of what can be compared."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -10,12 +12,14 @@ import polars as pl
 from analysis.figures import style
 from analysis.sweep import dataset, labels
 from analysis.sweep import held_time as held
+from jobs.record.record import Record
 
 _Rows = list[dict[str, Any]]
 
 WORK = ("workload", "model", "method", "image_size", "seq_len", "sequences")
 """Settings that say what is trained: the times of other work are no better and no worse."""
 MOST_WORKS = 8
+MOST_REASONS, MOST_LINKS = 3, 3
 
 
 def headline(points: pl.DataFrame) -> list[tuple[str, str]]:
@@ -25,7 +29,8 @@ def headline(points: pl.DataFrame) -> list[tuple[str, str]]:
     models = points["accelerator"].drop_nulls().unique().sort().to_list()
     added = points["round"].drop_nulls().len()
     numbers = [("points", str(points.height))] + ([("of these by remedies", str(added))] if added else [])
-    numbers += [(s.replace("_", " "), str(count[s])) for s in ("ok", "failed", "cancelled", "not_run")]
+    states = [s for s in ("ok", "failed", "cancelled", "not_run") if count[s] or s == "ok"]
+    numbers += [(s.replace("_", " "), str(count[s])) for s in states]
     numbers.append(("ranks", ", ".join(map(str, ranks)) or "none"))
     numbers.append(("hardware", ", ".join(models) or "not recorded"))
     return numbers
@@ -60,10 +65,50 @@ def _part(what: str, gpu_s: float, whole: float) -> dict[str, Any]:
     return {"what": what, "hours": labels.hours(gpu_s), "share": text, "width": share}
 
 
-def reasons(points: pl.DataFrame) -> _Rows:
-    """Why points failed, were cancelled or did not run: status, reason, points; the most frequent first."""
-    bad = points.filter(pl.col("status") != "ok").group_by("status", "reason").agg(points=pl.len())
-    return bad.sort("points", "status", "reason", descending=[True, False, False]).to_dicts()
+def failures(tables: dataset.Tables) -> dict[str, Any]:
+    """Why points failed, were cancelled or did not run, by reason, what cost most first.
+
+    Returns:
+        rows: status, reason, points, ids (of the first MOST_LINKS of them), message (of the first) and hours (that they
+        held, with lost attempts), of MOST_REASONS; left: further reasons, and left_points, theirs.
+    """
+    cost = held.held(tables).group_by("point_id").agg(pl.col("gpu_s").sum())
+    bad = tables["points"].filter(pl.col("status") != "ok").select("point_id", "status", "reason", "message")
+    rows = (
+        bad.join(cost, on="point_id", how="left", maintain_order="left")
+        .group_by("status", "reason", maintain_order=True)
+        .agg(
+            pl.len().alias("points"), pl.col("point_id").alias("ids"), pl.col("message").first(), pl.col("gpu_s").sum()
+        )
+        .sort("gpu_s", "points", "status", "reason", descending=[True, True, False, False], nulls_last=True)
+        .to_dicts()
+    )
+    shown = [
+        row | {"ids": row["ids"][:MOST_LINKS], "hours": labels.hours(row["gpu_s"]) if row["gpu_s"] else ""}
+        for row in rows[:MOST_REASONS]
+    ]
+    left = rows[MOST_REASONS:]
+    return {"rows": shown, "left": len(left), "left_points": sum(row["points"] for row in left)}
+
+
+def warnings(tables: dataset.Tables, records: Sequence[Record]) -> list[tuple[str, str]]:
+    """What weakens the numbers: (the part of the page that tells more, what)."""
+    points, ok = tables["points"], tables["points"].filter(pl.col("status") == "ok")
+    disturbed, unsteady = int(ok["disturbed"].sum()), int((~ok["steady"]).sum())
+    untraced = ok.filter(pl.col("trace_status").ne_missing("ok")).height
+    dirty = sum(record.software.git_dirty is True for record in records)
+    kinds = Counter(tables["gpu_events"]["kind"].drop_nulls().to_list())
+    once = dataset.with_config(points).filter(pl.col("status") == "ok").group_by("workload", "config_order").len()
+    single = once.filter(pl.col("len") == 1).height
+    found = [
+        (untraced, "causes", f"{untraced} of {labels.plural(ok.height, 'ok point')} without a trace"),
+        (disturbed, "trust", f"{labels.plural(disturbed, 'point')} disturbed from outside and left out"),
+        (unsteady, "trust", f"{labels.plural(unsteady, 'point')} still warming up half way"),
+        (dirty, "provenance", f"{dirty} of {labels.plural(len(records), 'record')} from code with uncommitted changes"),
+        (single, "trust", f"{single} of {labels.plural(once.height, 'configuration')} started only once"),
+        (kinds.total(), "trust", "GPU events: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())),
+    ]
+    return [(place, text) for count, place, text in found if count]
 
 
 def troubles(tables: dataset.Tables) -> _Rows:
@@ -74,8 +119,8 @@ def troubles(tables: dataset.Tables) -> _Rows:
 
 
 def extremes(tables: dataset.Tables) -> dict[str, Any]:
-    """The best and the worst configuration of each work, by throughput over ranks (median of repeats), and over all
-    works by MFU where it is known. `left`: works that are not shown.
+    """The best and the worst configuration of each work, by throughput over ranks (median of repeats). `left`: works
+    that are not shown.
 
     Of the sweep's own points that are ok and that nothing disturbed. Each side names the settings in which the two
     differ, and its first repeat.
@@ -87,9 +132,6 @@ def extremes(tables: dataset.Tables) -> dict[str, Any]:
     compared = [group for group in groups if group["config_order"].n_unique() > 1]
     compared.sort(key=lambda group: -group.height)
     rows = [_pair(group, _work(group), _measure(group)) for group in compared[:MOST_WORKS]]
-    by_mfu = points.filter(pl.col("mfu_percent").is_not_null()).with_columns(value=pl.col("mfu_percent"))
-    if by_mfu.n_unique(["workload", "config_order"]) > 1:
-        rows.insert(0, _pair(by_mfu, "all", "MFU (%)"))
     return {"rows": rows, "left": len(compared[MOST_WORKS:])}
 
 
@@ -119,9 +161,7 @@ def _pair(group: pl.DataFrame, work: str, measure: str) -> dict[str, Any]:
 
 
 def _sentence(row: dict[str, Any], other: dict[str, Any]) -> str:
-    """What sets a configuration apart from the other one; of another workload, from all of its own."""
-    if row["workload"] != other["workload"]:
-        return f"{row['workload']}: {row['config']}"
+    """What sets a configuration apart from the other one."""
     names = [name for name in dataset.SETTINGS if name not in dataset.ASIDE and row[name] != other[name]]
     return labels.label(row, [name for name in names if row[name] is not None])
 

@@ -24,6 +24,8 @@ CLOCKS = {
     "ranks": "ends of collectives against rank 0; taken out between hosts",
     "counters": "age of GPM values; not taken out",
 }
+GRAVEST = ("gpu_lost", "xid", "ecc", "low_gpu", "sampler_lost", "foreign_process", "field_missing")
+"""Kinds of events, in the order in which they are shown."""
 MOST_EVENTS = 50
 MOST_CONFIGURATIONS = 20
 
@@ -97,8 +99,10 @@ def clocks(tables: dataset.Tables) -> _Rows:
     return [rows[kind] | {"what": text} for kind, text in CLOCKS.items() if kind in rows]
 
 
-def events(tables: dataset.Tables) -> _Rows:
-    """What happened to GPUs, in order of time, with the point's label; the first ones where there are very many."""
+def events(tables: dataset.Tables) -> tuple[_Rows, int]:
+    """What happened to GPUs, the gravest first, then in order of time, with the point's label, at most MOST_EVENTS; and
+    how many there are."""
     found = tables["gpu_events"].join(labels(tables), on="point_id", how="left", maintain_order="left")
     when = pl.from_epoch("t_ns", "ns").dt.strftime("%Y-%m-%d %H:%M:%S")
-    return found.sort("t_ns", "host").with_columns(when=when).head(MOST_EVENTS).to_dicts()
+    grave = pl.col("kind").replace_strict({kind: n for n, kind in enumerate(GRAVEST)}, default=len(GRAVEST))
+    return found.sort(grave, "t_ns", "host").with_columns(when=when).head(MOST_EVENTS).to_dicts(), found.height

@@ -7,10 +7,14 @@ import polars as pl
 import pytest
 
 from analysis.figures.families import FAMILIES
+from analysis.report import causes as causes_part
+from analysis.report import summary
 from analysis.report import sweep_page as report
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
 from analysis.tools.draw import main as draw
+from jobs.host.facts import Software
+from jobs.record.record import Record
 from tests.analysis.figures.test_figures import made_up, write
 
 COST = [
@@ -65,6 +69,82 @@ def test_the_first_screen_says_where_the_held_time_went(page):
     assert sum(map(float, widths)) == pytest.approx(1, abs=1e-5) and len(widths) == 4
     assert f"Where the rank-hours went: {(ok + failed) / 3600:.3g} held" in head
     assert "repeats" in head and "(0.12 h, 3 points)" in head
+
+
+def test_the_first_screen_says_what_failed_and_what_it_held(page):
+    """Three points of 144 s each failed for one reason; as many were not run."""
+    said = page[page.index("<h3>What is not ok") : page.index("<h3>What to change first")]
+    rows = [re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", row)).strip() for row in said.split("<tr>")[2:]]
+    assert len(rows) == 2 and re.match(r"gpu_out_of_memory 3: \w{12} \w{12} \w{12} rank 1: .* 0\.12$", rows[0]), rows
+    assert re.match(r"\w+ 3: ", rows[1]) and not rows[1].endswith("0.12"), rows
+
+
+def test_failures_are_by_reason_what_cost_most_first():
+    tables = made_up()
+    points = tables["points"].with_columns(
+        status=pl.lit("failed"), reason=pl.Series([f"reason{n % 5}" for n in range(tables["points"].height)])
+    )
+    cost = {f"reason{n}": 3600.0 * (n + 1) for n in range(5)}
+    held = points.select("point_id", use=pl.lit("failed"), gpu_s=pl.col("reason").replace_strict(cost) / 6)
+    found = summary.failures(dataset.Tables({**tables.frames, "points": points, "phases": held}))
+    assert [(row["reason"], row["points"], row["hours"]) for row in found["rows"]] == [
+        ("reason4", 6, "5"), ("reason3", 6, "4"), ("reason2", 6, "3")
+    ]  # fmt: skip
+    assert all(len(row["ids"]) == 3 for row in found["rows"]) and (found["left"], found["left_points"]) == (2, 12)
+
+
+GAIN = {"predicted": 0.2, "predicted_low": 0.1, "predicted_high": 0.3, "gain": 0.4, "verdict": "helped"}
+
+
+def test_what_to_change_first_has_what_was_predicted_and_measured(tmp_path):
+    """Two points of 2 and 1 hours could gain 20 and 50 %: 30 of 100 hours. One was tried, and gained 40 %."""
+    tables = made_up()
+    ids = tables["points"].filter(status="ok")["point_id"].to_list()[:2]
+    own = {"cause": "launch", "kind": "launch_bound", "place": 1, "advice": "record", "method": "sums"}
+    change = {"remedy": '{"compile": "default"}'}
+    causes = [
+        own | change | {"point_id": point, "share": share, "gpu_s": hours * 3600.0}
+        for point, share, hours in zip(ids, (0.2, 0.5), (2, 1), strict=True)
+    ]
+    tried = [{"point_id": ids[0], "remedied_id": "x", "round": 1, "kind": "launch_bound"} | change | GAIN]
+    frames = {"diagnoses": pl.DataFrame(causes), "remedies": pl.DataFrame(tried)}
+    (found,) = causes_part.changes(dataset.Tables({**tables.frames, **frames}))
+    assert (found["predicted_percent"], found["gained_percent"]) == (pytest.approx(30), pytest.approx(40))
+    page = report.render(dataset.Tables({**tables.frames, **frames}), tmp_path, [])
+    said = page[page.index("What to change first") : page.index("All causes and changes")]
+    assert ">30<" in said and "40 (1 of 1 helped)" in said and f'2, such as <a href="#point-{ids[0]}' in said
+
+
+def test_what_weakens_the_numbers_is_on_the_first_screen():
+    tables = made_up()
+    points = tables["points"].with_columns(trace_status=pl.lit("ok"), disturbed=pl.lit(False), steady=pl.lit(True))
+    records = [Record(status="ok", software=Software(git_dirty=dirty)) for dirty in (True, False, None)]
+    told = dict(summary.warnings(dataset.Tables({**tables.frames, "points": points}), records))
+    assert told["provenance"] == "1 of 3 records from code with uncommitted changes" and "causes" not in told
+    events = pl.DataFrame([EVENT, EVENT, EVENT | {"kind": "xid"}])
+    points = points.with_columns(trace_status=pl.lit(None, pl.String), disturbed=pl.lit(True), steady=pl.lit(False))
+    every = summary.warnings(dataset.Tables({**tables.frames, "points": points, "gpu_events": events}), [])
+    texts = [text for _, text in every]
+    assert texts[:2] == ["24 of 24 ok points without a trace", "24 points disturbed from outside and left out"]
+    assert texts[2] == "24 points still warming up half way" and texts[-1] == "GPU events: 2 low_gpu, 1 xid"
+
+
+def test_the_gravest_events_are_shown_first_and_how_many_there_are(tmp_path):
+    tables = made_up()
+    point = tables["points"]["point_id"][0]
+    rows = [EVENT | {"t_ns": n, "kind": "foreign_process"} for n in range(60)] + [EVENT | {"kind": "xid"}]
+    events = pl.DataFrame(rows).with_columns(point_id=pl.lit(point))
+    page = report.render(dataset.Tables({**tables.frames, "gpu_events": events}), tmp_path, [])
+    said = page[page.index("What happened to GPUs") :].partition("</table>")[0]
+    assert "50 of 61 events" in said and said.count("<tr>") == 51
+    assert said.index("<td>xid</td>") < said.index("foreign_process")
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page):
+    text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert {link for link in re.findall(r'href="#([^"]+)"', text) if not link.startswith("point-")} <= set(ids)
 
 
 def test_messages_and_tracebacks_are_escaped(page):

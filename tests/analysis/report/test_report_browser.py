@@ -181,9 +181,9 @@ def test_a_link_to_a_point_opens_its_page(browser, sweep):
 @pytest.mark.parametrize("by", ["pointer", "Enter", "Space"])
 def test_a_figure_opens_in_full_size_and_escape_closes_it(browser, by):
     if by == "pointer":
-        browser.click("#breakdown .zoom")
+        browser.click("#figure-breakdown .zoom")
     else:
-        browser.evaluate("document.querySelector('#breakdown .zoom').focus()")
+        browser.evaluate("document.querySelector('#figure-breakdown .zoom').focus()")
         browser.press(by)
     assert browser.evaluate("document.getElementById('zoom').open")
     assert browser.evaluate("document.getElementById('zoom-title').textContent") == "Where the time goes"
@@ -193,12 +193,12 @@ def test_a_figure_opens_in_full_size_and_escape_closes_it(browser, by):
     assert shown < natural == browser.evaluate("document.querySelector('#zoom img').getBoundingClientRect().width")
     browser.press("Escape")
     assert not browser.evaluate("document.getElementById('zoom').open")
-    assert browser.evaluate("document.activeElement.closest('figure').id") == "breakdown"
+    assert browser.evaluate("document.activeElement.closest('figure').id") == "figure-breakdown"
 
 
 def test_the_data_behind_a_figure_comes_as_csv(browser, sweep, tmp_path):
     browser.downloads(tmp_path)
-    browser.click("#iteration_time .links a")
+    browser.click("#figure-iteration_time .links a")
     file, until = tmp_path / "iteration_time.csv", time.monotonic() + 60
     while not file.exists() and time.monotonic() < until:
         time.sleep(0.05)
