@@ -109,9 +109,11 @@ class Measurement:
 
     @property
     def status(self) -> Status:
-        """The point's: that of its timed run."""
-        timed = self.ends["timed"].run
-        return "ok" if timed.status == "ok" else "cancelled" if timed.reason == "interrupted" else "failed"
+        """The point's: that of its timed run; where any run was stopped from outside, the point is to run again, for it
+        would lack what it asks for."""
+        if any(end.run.reason == "interrupted" for end in self.ends.values()):
+            return "cancelled"
+        return "ok" if self.ends["timed"].run.status == "ok" else "failed"
 
 
 def changed_code(point: Point) -> str | None:

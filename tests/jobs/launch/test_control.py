@@ -163,6 +163,7 @@ def test_a_tracer_that_did_not_trace_has_no_cost(tmp_path, monkeypatch, settings
     [
         ({"timed": ("rank_exit", "bad")}, ["timed"]),
         ({"traced": ("interrupted", "told to stop")}, ["timed"]),
+        ({"cost_plain_0": ("interrupted", "told to stop")}, ["timed", "cost-plain-0"]),
         ({"cost_plain_0": ("rank_exit", "bad")}, ["timed", "cost-plain-0"]),
         ({"cost_tracer_0": ("stalled", "bad")}, ["timed", "cost-plain-0", "cost-tracer-0"]),
     ],
@@ -171,7 +172,8 @@ def test_a_tracer_that_did_not_trace_has_no_cost(tmp_path, monkeypatch, settings
 def test_nothing_is_started_after_a_start_that_says_it_is_no_use(tmp_path, monkeypatch, told, expected):
     record, starts = played(tmp_path, monkeypatch, nano(cost_pairs=2), **told)
     assert [kind for kind, *_ in starts] == expected
-    assert record.status == ("failed" if "timed" in told else "ok")
+    (reason,) = (reason for reason, _ in told.values())
+    assert record.status == ("cancelled" if reason == "interrupted" else "failed" if "timed" in told else "ok")
 
 
 def test_reports_that_the_control_leaves_are_thrown_away(tmp_path, monkeypatch):
