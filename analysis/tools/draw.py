@@ -1,5 +1,4 @@
 """Draws the figures of a folder of tables, several at a time: those of the sweep, and in paper/ those of the paper.
-paper.
 
     python -m analysis.tools.draw --tables results/demo/tables --out results/demo/figures
     python -m analysis.tools.draw breakdown pinned --tables results/demo/tables --out figures
@@ -40,22 +39,31 @@ def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | 
         folder: tables of a sweep, NAME.parquet each.
         out: folder to write to.
         names: which figures; all where none is named.
-        processes: how many draw; by default one a core.
+        processes: how many draw, at most; by default one a core, and never more.
 
     Returns:
         A line for each figure that is left out.
     """
+    _tables.cache_clear()  # the folder's may have changed since
     out.mkdir(parents=True, exist_ok=True)
     wanted = [(name, "") for name in families.FAMILIES if name in names or not names]
     wanted += [(name, suffix) for name in paper.FAMILIES if name in names or not names for suffix in PAPER_WIDTHS]
-    # Started afresh: Polars' threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), context) as pool:
-        drawn = [pool.submit(draw_one, name, suffix, folder, out) for name, suffix in wanted]
-        left_out = list(dict.fromkeys(line for each in drawn if (line := each.result())))
+    cores = len(os.sched_getaffinity(0))
+    lines = _draw_each(wanted, folder, out, min(processes or cores, cores, len(wanted)))
+    left_out = list(dict.fromkeys(filter(None, lines)))
     if not names:
         (out / LEFT_OUT).write_text("".join(f"{line}\n" for line in left_out))
     return left_out
+
+
+def _draw_each(wanted: Sequence[tuple[str, str]], folder: Path, out: Path, processes: int) -> list[str | None]:
+    """`draw_one` of each name and suffix."""
+    if processes < 2:
+        return [draw_one(name, suffix, folder, out) for name, suffix in wanted]
+    # Started afresh: Polars' threads do not survive a fork.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        drawn = [pool.submit(draw_one, name, suffix, folder, out) for name, suffix in wanted]
+        return [each.result() for each in drawn]
 
 
 def draw_one(name: str, suffix: str, folder: Path, out: Path) -> str | None:
@@ -94,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("family", nargs="*", help=f"all, or of {', '.join(known)}")
     parser.add_argument("--tables", type=Path, required=True, help="folder of the sweep's tables (parquet)")
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--processes", type=int, help="that draw (default: as many as there are cores)")
+    parser.add_argument("--processes", type=int, help="that draw, at most (default: as many as there are cores)")
     parser.add_argument("--keep-going", action="store_true", help="end well where one fails (left-out.txt says why)")
     args = parser.parse_args(argv)
     for name in args.family:

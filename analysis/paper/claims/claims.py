@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from statsmodels.stats.multitest import multipletests
-
 from analysis.paper.claims import image, llm
 from analysis.paper.claims.claim import NOT_TESTED, Claim, Verdict
 from analysis.sweep import dataset
@@ -104,7 +102,11 @@ def judge(tables: dataset.Tables) -> tuple[Verdict, ...]:
     their p-values are corrected together (Holm, Scandinavian Journal of Statistics 6, 1979, 65-70)."""
     found = [claim.verdict(tables) for claim in CLAIMS]
     tested = [part for verdict in found for part in verdict.parts if part.decides and part.alone != NOT_TESTED]
-    corrected = multipletests([part.chance for part in tested], method="holm")[1] if tested else []
+    corrected = []
+    if tested:
+        from statsmodels.stats.multitest import multipletests  # which takes a second to import
+
+        corrected = multipletests([part.chance for part in tested], method="holm")[1]
     by_part = dict(zip(map(id, tested), corrected, strict=True))
     return tuple(
         dataclasses.replace(

@@ -195,6 +195,15 @@ def test_all_families_are_written_and_repeat_to_the_byte(sweep, tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+def test_tables_that_changed_since_are_drawn_anew(sweep, tmp_path):
+    drawn = []
+    for kept in (sweep["points"], sweep["points"].head(1)):
+        write(dataset.Tables({"points": kept}), tmp_path)
+        main(["memory", "--tables", str(tmp_path), "--out", str(tmp_path / "out")])
+        drawn.append((tmp_path / "out/memory.png").read_bytes())
+    assert drawn[0] != drawn[1]
+
+
 def test_a_figure_that_cannot_be_drawn_keeps_no_other_from_it(sweep, tmp_path, capfd):
     odd = sweep["points"].with_columns(topology=pl.lit("GPU0 of a driver that says it otherwise\nGPU1"))
     folder = write(dataset.Tables({"points": odd}), tmp_path / "tables")
