@@ -20,7 +20,7 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.ingest.derived import Chunk, Derived, raw_ns, read_made
+from analysis.ingest.derived import Chunk, Derived, Made, raw_ns, read_made
 from analysis.report import beside, records, sweep_page
 from analysis.report.interim import Interim
 from analysis.sweep import dataset
@@ -30,6 +30,7 @@ from analysis.tools.draw import draw
 from analysis.tools.watch.report_keeper import EVERY_S
 from analysis.tools.watch.state import LiveError, SweepReader
 from jobs.record.json_files import FormatError, load_json
+from jobs.record.raw_files import ARCHIVE
 from jobs.sweep import chunks, rounds
 
 OWN = "interim"
@@ -101,13 +102,23 @@ def derive_rest(sweep: Path, derived: Path, ids: Sequence[str], most: int) -> in
     kept = set(own.made.select("point_id", "raw_ns").iter_rows())
     rest = {point: at for point in ids if (at := raw_ns(points / point)) and (point, at) not in theirs}
     due = [point for point in rest if (point, rest[point]) not in kept]
-    with tempfile.TemporaryDirectory(dir=derived.parent) as work:
-        new = []
-        for one in each(points, due[:most], Path(work), 1, make):
-            new.append(one)
-            shutil.rmtree(Path(work) / one.point_id, ignore_errors=True)  # its trace tables: a report needs none
+    unpacked = {point for point in due[:most] if not (points / point / ARCHIVE).exists()}
+    new = make_all(points, due[:most], derived.parent)
+    # Of a point that the workflow packed meanwhile, files may have gone while they were read.
+    packed = [point for point in due[:most] if point in unpacked and (points / point / ARCHIVE).exists()]
+    new = [one for one in new if one.point_id not in packed] + make_all(points, packed, derived.parent)
     own.save([point for point in rest if point not in due[most:]], new)
     return len(due[most:])
+
+
+def make_all(points: Path, ids: Sequence[str], scratch: Path) -> list[Made]:
+    """What is made of these points, without their trace tables: a report needs none."""
+    found: list[Made] = []
+    with tempfile.TemporaryDirectory(dir=scratch) as work:
+        for one in each(points, ids, Path(work), 1, make):
+            found.append(one)
+            shutil.rmtree(Path(work) / one.point_id, ignore_errors=True)
+    return found
 
 
 def is_whole(chunk: Path) -> bool:

@@ -12,9 +12,11 @@ import pytest
 from analysis.ingest.derived import Derived
 from analysis.report.interim import Interim
 from analysis.tools.cli import main
-from analysis.tools.derive import derive
+from analysis.tools.derive import derive, each
+from analysis.tools.watch import interim_report
 from analysis.tools.watch.interim_report import OWN, derive_rest
 from jobs.record.json_files import write_json
+from jobs.record.raw_files import pack
 from jobs.sweep.sweep import load
 from tests.analysis.ingest.test_ingest import dump, make_point, record
 from tests.analysis.tools.live_folders import beats, make_sweep
@@ -100,6 +102,26 @@ def test_files_that_are_cut_or_gone(results, tmp_path, table):
     (results / "points/ccc/record.json").unlink()
     assert derive_rest(results, scratch / "derived", IDS, most=9) == 0
     assert chunks_of(scratch) == {"aaa": OWN, "bbb": OWN}
+
+
+def test_a_point_that_is_packed_while_it_is_read_is_read_again(results, tmp_path, monkeypatch):
+    point, scratch, calls = results / "points/bbb", tmp_path / "scratch", []
+    (point / ".measured.json").write_bytes((point / "record.json").read_bytes())
+
+    def half_gone(points, ids, *more):
+        calls.append(ids)
+        if len(calls) > 1:
+            return each(points, ids, *more)
+        (point / "timed").rename(tmp_path / "timed")
+        found = list(each(points, ids, *more))
+        (tmp_path / "timed").rename(point / "timed")
+        pack(point)
+        return found
+
+    monkeypatch.setattr(interim_report, "each", half_gone)
+    assert derive_rest(results, scratch / "derived", IDS, most=9) == 0
+    assert Derived(scratch / "derived").table("steps", ["bbb"]).height == 8
+    assert calls == [["bbb", "ccc"], ["bbb"]]
 
 
 def test_what_is_not_in_it_yet_is_said():
