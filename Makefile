@@ -47,7 +47,8 @@ lint: .venv/ready
 bench: .venv/ready
 	$(BIN)/python -m tests.bench.speed $(BENCH)
 
-# What a sweep of many points costs once they are measured: see tests/bench/scale.py. SCALE="100 1000 10000" takes longer.
+# What a sweep of many points costs before and after they are measured: see tests/bench/scale.py.
+# SCALE="100 1000 10000" takes longer.
 bench-scale: .venv/ready
 	$(BIN)/python -m tests.bench.scale $(SCALE)
 

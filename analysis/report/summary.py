@@ -65,15 +65,17 @@ def _part(what: str, gpu_s: float, whole: float) -> dict[str, Any]:
     return {"what": what, "hours": labels.hours(gpu_s), "share": text, "width": share}
 
 
-def failures(tables: dataset.Tables) -> dict[str, Any]:
-    """Why points failed, were cancelled or did not run, by reason, what cost most first.
+def failures(tables: dataset.Tables, *, waiting: bool = False) -> dict[str, Any]:
+    """Why points failed, were cancelled or did not run, by reason, what cost most first. `waiting`: the sweep still
+    runs, so that those that did not run may yet.
 
     Returns:
         rows: status, reason, points, ids (of the first MOST_LINKS of them), message (of the first) and hours (that they
         held, with lost attempts), of MOST_REASONS; left: further reasons, and left_points, theirs.
     """
     cost = held.held(tables).group_by("point_id").agg(pl.col("gpu_s").sum())
-    bad = tables["points"].filter(pl.col("status") != "ok").select("point_id", "status", "reason", "message")
+    good = ("ok", "not_run") if waiting else ("ok",)
+    bad = tables["points"].filter(~pl.col("status").is_in(good)).select("point_id", "status", "reason", "message")
     rows = (
         bad.join(cost, on="point_id", how="left", maintain_order="left")
         .group_by("status", "reason", maintain_order=True)

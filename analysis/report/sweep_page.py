@@ -25,6 +25,7 @@ from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.paper.families import CLAIMS
 from analysis.report import beside, causes, pictures, point_pages, records, summary, table, trust
+from analysis.report.interim import Interim
 from analysis.sweep import dataset, variance
 from jobs.record.record import Record
 
@@ -39,9 +40,11 @@ def render(
     found: list[Record],
     logs: Mapping[str, records.Log] | None = None,
     folder: Path | None = None,
+    interim: Interim | None = None,
 ) -> str:
     """The page. `found`: records of points (record.json); `logs`: by point, the log to show the end of; `folder`:
-    beside the page, for what is too much for it (analysis/report/beside.py), without which the page holds all."""
+    beside the page, for what is too much for it (analysis/report/beside.py), without which the page holds all;
+    `interim`: how far the sweep is, of one that still runs, whose page reloads."""
     loader = jinja2.FileSystemLoader(PAGE)
     env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     env.globals["inline"] = lambda name: (PAGE / name).read_text()
@@ -57,10 +60,11 @@ def render(
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return env.get_template("report.html.j2").render(
         title=", ".join(sweeps) or "no points",
+        interim=interim,
         headline=summary.headline(points),
         gpus=bool((points["device_used"] == "cuda").any()),
         held=summary.held_time(tables),
-        failures=summary.failures(tables),
+        failures=summary.failures(tables, waiting=interim is not None),
         warnings=summary.warnings(tables, found),
         extremes=summary.extremes(tables),
         figures=[one for one in drawn if one["id"] not in CLAIMS],

@@ -78,6 +78,12 @@ def parser() -> argparse.ArgumentParser:
     watch_.add_argument("--once", action="store_true", help="look once, and end")
     watch_.add_argument("--json", action="store_true", help="print JSON: a document, or one a line without --once")
     watch_.add_argument("--interval", type=seconds, default=2.0, metavar="S", help="seconds between looks (2)")
+    watch_.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="keep the report of the points measured so far in this HTML file; it reloads until the sweep has ended",
+    )
     watch_.set_defaults(run=watch)
     publish_ = commands.add_parser("publish", help="copy results for the web, without who ran them and where")
     publish_.add_argument("sweep", type=Path, metavar="RESULTS/SWEEP", help="folder of the sweep's results")
@@ -169,8 +175,9 @@ def watch(arguments: argparse.Namespace) -> int:
     from analysis.tools.watch import view
     from analysis.tools.watch.state import LiveError
 
+    given = arguments
     try:
-        return view.follow(arguments.results, arguments.once, arguments.json, arguments.interval)
+        return view.follow(given.results, given.once, given.json, given.interval, given.report)
     except LiveError as error:
         print(f"nightsweep watch: {error}", file=sys.stderr)
         return EXIT_WRONG

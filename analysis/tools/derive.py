@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -45,7 +45,7 @@ def derive(results: Path, name: str, ids: Sequence[str], processes: int) -> None
     with tempfile.TemporaryDirectory(dir=chunk.folder, prefix=".work-") as scratch:
         new: list[Made] = []
         saved = time.monotonic()
-        for one in each(results / "points", due, Path(scratch), processes):
+        for one in each(results / "points", due, Path(scratch), processes, make_and_pack):
             if one.problem is not None:
                 print(f"{results / 'points' / one.point_id}: {one.problem}", file=sys.stderr)
             new.append(one)
@@ -56,9 +56,11 @@ def derive(results: Path, name: str, ids: Sequence[str], processes: int) -> None
     chunk.finish()
 
 
-def each(points: Path, ids: Sequence[str], scratch: Path, processes: int) -> Iterator[Made]:
+def each(
+    points: Path, ids: Sequence[str], scratch: Path, processes: int, function: Callable[[Path, Path, int], Made]
+) -> Iterator[Made]:
     """What is made of each point, as it is done. Where a process is killed, all that were under way are lost with it,
-    and made again one at a time, to find the one."""
+    and made again one at a time, to find the one. `function`: `make` or `make_and_pack`."""
     waiting = list(ids)
     os.environ.setdefault("POLARS_MAX_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
     # Not forked: Polars' threads do not survive it.
@@ -66,7 +68,7 @@ def each(points: Path, ids: Sequence[str], scratch: Path, processes: int) -> Ite
     at_once = max(1, min(processes, len(ids)))
     share = max(1, processes // at_once)
     with ProcessPoolExecutor(at_once, context) as pool:
-        futures: dict[Future[Made], str] = {pool.submit(make, points / i, scratch / i, share): i for i in ids}
+        futures: dict[Future[Made], str] = {pool.submit(function, points / i, scratch / i, share): i for i in ids}
         for future in as_completed(futures):
             point = futures.pop(future)  # a future holds its tables
             if not isinstance(future.exception(), BrokenProcessPool):
@@ -75,7 +77,7 @@ def each(points: Path, ids: Sequence[str], scratch: Path, processes: int) -> Ite
     for point in waiting:
         with ProcessPoolExecutor(1, context) as pool:
             try:
-                yield pool.submit(make, points / point, scratch / point, 1).result()
+                yield pool.submit(function, points / point, scratch / point, 1).result()
             except BrokenProcessPool:
                 yield failed(points / point, raw_ns(points / point), KILLED)
 
@@ -95,9 +97,15 @@ def make(point: Path, scratch: Path, processes: int) -> Made:
                 problem = f"no diagnosis: {one_line(f'{type(error).__name__}: {error}')}"
     except Exception as error:  # whatever broken files lead to
         return failed(point, written_ns, f"no tables: {one_line(f'{type(error).__name__}: {error}')}")
-    if problem is None:
-        pack(point)
     return Made(point.name, written_ns, time.time_ns(), tables, problem, text)
+
+
+def make_and_pack(point: Path, scratch: Path, processes: int) -> Made:
+    """As `make`; the raw files of a point of which nothing is missing then become one archive."""
+    made = make(point, scratch, processes)
+    if made.problem is None:
+        pack(point)
+    return made
 
 
 def failed(point: Path, written_ns: int, why: str) -> Made:

@@ -10,7 +10,8 @@ costs one stat; a finished one nothing, but that it is looked at once a minute (
 
     {"t_ns": when it was read (UTC ns),
      "sweeps": [{"name", "points", "done" (with a record), "failed" (done and not ok), "running", "left" (not done;
-                 those that run are among them), "running_points": [
+                 those that run are among them), "left_s": null | s until the end while points run, by the time
+                 that one took since the driver began, "running_points": [
        {"point_id", "settings": {those that vary in the sweep}, "attempt",
         "look": "timed" | "traced" | "cost-..." (of the control),
         "phase": null | "start" | "group" | "model" | "steps" | "step" | "trace" | "end" (of the slowest rank),
@@ -73,6 +74,7 @@ class SweepState:
     failed: int
     running: int
     left: int
+    left_s: float | None
     running_points: tuple[Running, ...]
 
 
@@ -162,7 +164,17 @@ class SweepReader:
                 counts[found] += 1
         done = counts.total()
         failed, left = done - counts["ok"], len(self.points) - done
-        return SweepState(self.name, len(self.points), done, failed, len(running), left, tuple(running))
+        left_s = self.left_s(left, now) if running else None
+        return SweepState(self.name, len(self.points), done, failed, len(running), left, left_s, tuple(running))
+
+    def left_s(self, left: int, now: float) -> float | None:
+        """Seconds until the last point has ended, as the driver estimates it: by those that ended since it began."""
+        try:
+            began = (self.folder / ".driver").stat().st_mtime
+        except OSError:
+            return None
+        ended = sum(each.status is not None and each.changed_s > began for each in self.still.values())
+        return (now - began) / ended * left if ended and left else None
 
     def point(self, point_id: str, now: float) -> Running | str | None:
         """A point that runs, or the status of its record, or None where it waits."""

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.sweep.labels import label, plural
+from analysis.tools.watch.report_keeper import ReportKeeper
 from analysis.tools.watch.running import Event, Gpu
-from analysis.tools.watch.state import Reader, Running, State, SweepState
+from analysis.tools.watch.state import LiveError, Reader, Running, State, SweepState
 from jobs.sweep.progress import duration
 
 EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT
@@ -114,7 +115,9 @@ def block(point: Running, now_ns: int, width: int) -> list[Line]:
 def head(sweep: SweepState) -> Line:
     failed = f", {sweep.failed} failed" if sweep.failed else ""
     running = f" ({sweep.running} running)" if sweep.running else ""
-    return Line(f"{sweep.name}: {sweep.done}/{sweep.points} points done{failed}, {sweep.left} left{running}", "bold")
+    to_go = f", about {duration(sweep.left_s)} to go" if sweep.left_s is not None else ""
+    counts = f"{sweep.done}/{sweep.points} points done{failed}, {sweep.left} left{running}"
+    return Line(f"{sweep.name}: {counts}{to_go}", "bold")
 
 
 def urgency(point: Running) -> tuple[bool, bool]:
@@ -159,20 +162,31 @@ def at_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def render(state: State, as_json: bool, once: bool) -> list[str]:
-    """A state as it is printed."""
+def render(state: State, as_json: bool, once: bool, note: str = "") -> list[str]:
+    """A state as it is printed, with a last line where there is something to note."""
     if as_json:
         return [json.dumps(dataclasses.asdict(state), indent=2 if once else None)]
     size = shutil.get_terminal_size()
-    lines = page(state, min(max(size.columns, NARROWEST), WIDEST), size.lines if at_terminal() else None)
+    width = min(max(size.columns, NARROWEST), WIDEST)
+    notes = [Line(cut(note, width))] if note else []
+    lines = [*page(state, width, size.lines - len(notes) if at_terminal() else None), *notes]
     colours = at_terminal() and not os.environ.get("NO_COLOR")
     return [f"{STYLES[x.style]}{x.text}\x1b[0m" if x.style and colours else x.text for x in lines]
 
 
 @contextlib.contextmanager
+def orderly_end() -> Iterator[None]:
+    """SIGTERM ends the program as Ctrl-C does: what it holds is given back."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
 def screen() -> Iterator[None]:
     """The terminal's other screen, given back however this ends."""
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         sys.stdout.write(ENTER)
         yield
@@ -180,7 +194,6 @@ def screen() -> Iterator[None]:
         with contextlib.suppress(OSError):  # the terminal is gone
             sys.stdout.write(LEAVE)
             sys.stdout.flush()
-        signal.signal(signal.SIGTERM, before)
 
 
 def frame(lines: list[str]) -> str:
@@ -190,22 +203,38 @@ def frame(lines: list[str]) -> str:
     return HOME + "\r\n".join(map("".join, zip(clear, lines, strict=True)))
 
 
-def follow(results: Path, once: bool, as_json: bool, interval: float) -> int:
-    """`nightsweep watch`, until all points are done or Ctrl-C; the exit status. Raises LiveError."""
+def follow(results: Path, once: bool, as_json: bool, interval: float, report: Path | None = None) -> int:
+    """`nightsweep watch`, until all points are done or Ctrl-C; the exit status. `report`: file of the interim report.
+    Raises LiveError."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a label may hold what the terminal's encoding does not
     drawn = at_terminal() and not as_json
     reader = Reader(results)
     try:
-        state = reader.read()
-        with screen() if drawn and not once and not state.finished else contextlib.nullcontext():
-            while not (once or state.finished):
-                lines = render(state, as_json, once)
-                sys.stdout.write(frame(lines) if drawn else "\n".join(lines) + ("\n" if as_json else "\n\n"))
-                sys.stdout.flush()
-                time.sleep(interval)
-                state = reader.read()
-        print("\n".join(render(state, as_json, once)))
+        with orderly_end(), keeper_of(reader, report) as keeper:
+            state = reader.read()
+            with screen() if drawn and not once and not state.finished else contextlib.nullcontext():
+                while not (once or state.finished):
+                    if keeper:
+                        keeper.update(state.sweeps[0])
+                    lines = render(state, as_json, once, keeper.line() if keeper else "")
+                    sys.stdout.write(frame(lines) if drawn else "\n".join(lines) + ("\n" if as_json else "\n\n"))
+                    sys.stdout.flush()
+                    time.sleep(interval)
+                    state = reader.read()
+            print("\n".join(render(state, as_json, once)), flush=True)
+            if keeper:
+                keeper.finish()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED if once else 0
     return 0
+
+
+def keeper_of(reader: Reader, report: Path | None) -> ReportKeeper | contextlib.nullcontext[None]:
+    """Who keeps the report; nobody where none is asked for. Raises LiveError."""
+    if report is None:
+        return contextlib.nullcontext()
+    folder, *others = reader.folders()
+    if others:
+        raise LiveError(f"{reader.results}: {len(others) + 1} sweeps; a report is of one: expected results/SWEEP")
+    return ReportKeeper(folder, report)

@@ -46,6 +46,21 @@ def test_states_of_points(tmp_path):
     assert Reader(tmp_path).read().finished
 
 
+def test_time_left_is_by_the_points_that_ended_since_the_driver_began(tmp_path, monkeypatch):
+    before, one, two, running, _ = make_sweep(tmp_path, 5)
+    for point, age in ((before, 5000), (one, 60), (two, 30)):
+        record(point)
+        os.utime(point, (time.time() - age,) * 2)
+    aged(tmp_path / "s/.driver", "", 400)
+    assert Reader(tmp_path).read().sweeps[0].left_s is None  # nothing runs
+    beats(running, "model")
+    freeze(monkeypatch)
+    assert Reader(tmp_path).read().sweeps[0].left_s == pytest.approx(400, abs=5)
+    assert text(tmp_path)[0] == "s: 3/5 points done, 2 left (1 running), about 7 min to go"
+    (tmp_path / "s/.driver").unlink()
+    assert Reader(tmp_path).read().sweeps[0].left_s is None
+
+
 def test_all_sweeps_or_one(tmp_path):
     make_sweep(tmp_path, 1, "a")
     (running,) = make_sweep(tmp_path, 1, "b")

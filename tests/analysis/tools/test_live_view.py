@@ -146,7 +146,7 @@ def test_json_once(tmp_path):
     content = json.loads(done.stdout)
     assert list(content) == ["t_ns", "sweeps"]
     (sweep,) = content["sweeps"]
-    assert list(sweep) == ["name", "points", "done", "failed", "running", "left", "running_points"]
+    assert list(sweep) == ["name", "points", "done", "failed", "running", "left", "left_s", "running_points"]
     (shown,) = sweep["running_points"]
     assert shown["settings"] == {"micro_batch": 0}
     assert 0 <= shown.pop("age_s") < 10
