@@ -4,8 +4,8 @@ The schema changes from version to version, new columns may stand anywhere, and 
 missing column reads as null, and a missing table is distinguished from an empty one.
 
 Of an SQLite file the tables of events are read from its pages (sqlite_pages.py), several chunks at the same time. What
-has another layout, is damaged or lies in a write-ahead log is read through SQLite: a whole ingest takes half as long
-again then.
+has another layout, is damaged or has a log of changes beside it is read through SQLite: a whole ingest takes half as
+long again then.
 """
 
 from __future__ import annotations
@@ -93,8 +93,7 @@ class SQLite:
     """An SQLite export. Raises adbc.Error where the file is no database."""
 
     def __init__(self, path: Path) -> None:
-        wal = path.with_name(f"{path.name}-wal")
-        logged = wal.is_file() and wal.stat().st_size > 0  # rows that only SQLite finds
+        logged = log_beside(path) is not None  # rows that only SQLite finds
         # Nobody writes to an export, and a lock file could not be created beside one in somebody else's folder.
         self.uri = f"{path.absolute().as_uri()}?mode=ro" + ("" if logged else "&immutable=1")
         self.columns: dict[str, set[str]] = {}
@@ -238,6 +237,13 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def log_beside(path: Path) -> Path | None:
+    """The write-ahead log or rollback journal beside an SQLite file, without which its pages are not its content."""
+    file = path.resolve()  # as SQLite does, which follows links
+    logs = [file.with_name(f"{file.name}{end}") for end in ("-wal", "-journal")]
+    return next((log for log in logs if log.is_file() and log.stat().st_size), None)
+
+
 def open_export(path: Path) -> Source:
     """Open the export at a path.
 
@@ -251,4 +257,7 @@ def open_export(path: Path) -> Source:
     try:
         return SQLite(path)
     except adbc.Error as error:
+        if log := log_beside(path):
+            how = "a copy of both that sqlite3 has opened once was expected"
+            raise ValueError(f"{path}: SQLite cannot apply {log.name}: {first_line(error)}; {how}") from error
         raise ValueError(f"{path}: not an Nsight Systems export: {first_line(error)}") from error
