@@ -103,7 +103,9 @@ class Evidence:
     def gain(self, *made: Change, then: Change | None = None) -> Share:
         """The share of the step that these changes give back; with `then`, what that one gives on top of the rest. The
         interval is the error of replaying (`replay_error`)."""
-        gained = self.what_if.gain(*made, then=then) * self.what_if.step_ns / self.step_ns if self.lanes else 0.0
+        if not self.lanes or not self.step_ns:
+            return replayed(0.0)
+        gained = self.what_if.gain(*made, then=then) * self.what_if.step_ns / self.step_ns
         return replayed(gained)
 
     def rank_of(self, change: Change) -> int | None:

@@ -142,7 +142,7 @@ class Document:
     def _event(self, text: bytes) -> list[Event]:
         try:
             return [_EVENT.decode(text)]
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             pass
         try:
             return [_EVENT.decode(msgspec.json.encode(_TOLERANT.decode(text.decode(errors="replace"))))]
@@ -168,7 +168,7 @@ def _decode_block(text: bytes) -> tuple[list[Event], int, bool] | None:
             try:
                 array = b"".join((b"[", memoryview(text)[start : cuts[-1].start() + 1], b"]"))
                 return _EVENTS.decode(array), cuts[-1].end() - 1, False
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 pass
         size //= 2
     return None

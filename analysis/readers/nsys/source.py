@@ -93,9 +93,9 @@ class SQLite:
     """An SQLite export. Raises adbc.Error where the file is no database."""
 
     def __init__(self, path: Path) -> None:
-        logged = log_beside(path) is not None  # rows that only SQLite finds
+        self.logged = log_beside(path) is not None  # rows that only SQLite finds
         # Nobody writes to an export, and a lock file could not be created beside one in somebody else's folder.
-        self.uri = f"{path.absolute().as_uri()}?mode=ro" + ("" if logged else "&immutable=1")
+        self.uri = f"{path.absolute().as_uri()}?mode=ro" + ("" if self.logged else "&immutable=1")
         self.columns: dict[str, set[str]] = {}
         self.stored: dict[str, tuple[int, list[str]]] = {}
         self.problems: list[str] = []
@@ -113,7 +113,7 @@ class SQLite:
             if not rows["odd"].max():  # a key or a computed column may not be stored with the others
                 self.stored[table] = root, rows["c"].to_list()
         try:
-            self.pages = None if self.cut or logged else Pages(path)
+            self.pages = None if self.cut or self.logged else Pages(path)
         except UnsupportedLayout:
             self.pages = None
 
@@ -130,6 +130,9 @@ class SQLite:
         ):
             if self.cut:  # without this SQLite reads nothing of a file that is shorter than it says
                 statement.set_sql_query("PRAGMA writable_schema = ON")
+                statement.execute_update()
+            if self.logged:  # the first to open the file makes an index of its log, and lets no other in meanwhile
+                statement.set_sql_query("PRAGMA busy_timeout = 60000")
                 statement.execute_update()
             statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
             statement.set_sql_query(sql)
@@ -181,13 +184,13 @@ class SQLite:
         """The same through SQLite; chunks that cannot be read are left out and become a problem."""
         text_columns = [name for name, text in texts.items() if text]
         # The driver takes a column's type from its first rows, and null for a number. So a letter is put before each
-        # text, and null becomes the empty text.
+        # text, and null becomes the empty text. NOT INDEXED, since rows that are read from an index come in its order.
         marked = {name: f"""coalesce('t' || "{name}", '') AS "{name}\"""" for name in text_columns}
         cells = [marked.get(name, f'"{name}"') for name in texts]
 
         def query_chunk(where: str) -> pl.DataFrame | str:
             try:
-                found = self.query(f'SELECT {", ".join(cells)} FROM "{table}"{where}', text_columns)
+                found = self.query(f'SELECT {", ".join(cells)} FROM "{table}" NOT INDEXED{where}', text_columns)
             except adbc.Error as error:
                 return first_line(error)
             return make(found.with_columns(_text(pl.col(name)) for name in text_columns))
