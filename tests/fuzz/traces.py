@@ -1,4 +1,4 @@
-"""Traces with one fault or several, from a seed: an export or a Kineto trace as a crash, a bad disk or a foe leaves it."""
+"""Traces with one fault or several, from a seed: what a crash, a bad disk or a foe leaves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ DATA = Path(__file__).parents[1] / "data"
 EXPORTS = ("h200-ranks/ddp-r0", "h200-ranks/zero3-r1", "h200-ddp-r0")
 PROFILES = ("kineto-cpu-r0", "kineto-h200-ddp-r0")
 EXTREMES = (
-    None, 0, -1, 1, 2**31 - 1, 2**31, 2**32, -(2**31) - 1, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), 0.5, 1e300, "", "NULL",
-    "12", "x" * 5000, "a\0b", "é€😀", b"\xff\xfe",
+    None, 0, -1, 1, 2**31 - 1, 2**31, 2**32, -(2**31) - 1, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), 0.5, 1e300, "",
+    "NULL", "12", "x" * 5000, "a\0b", "é€😀", b"\xff\xfe",
 )  # fmt: skip
 ODD_JSON = (
     None, True, "", "x", "NaN", "1e400", -1, 0, 2**31, 2**63, 2**64, 10**40, 0.1, 1e308, float("nan"), float("inf"), [],
@@ -85,7 +85,7 @@ def _rewrite_once(chance: Random, db: sqlite3.Connection) -> None:
 
 def _bytes(chance: Random, path: Path) -> None:
     content = bytearray(path.read_bytes())
-    for _ in range(chance.choice((1, 10, 300))):
+    for _ in range(chance.choice((1, 10, 300)) if content else 0):
         page = chance.randrange(max(1, len(content) // 4096)) * 4096
         at = chance.choice((chance.randrange(len(content)), page + chance.randrange(40), chance.randrange(100)))
         if at < len(content):
@@ -138,7 +138,10 @@ def _change_event(chance: Random, document: dict[str, Any]) -> None:
     if not events:
         return
     some = [event for event in events if chance.random() < 0.3] if chance.random() < 0.4 else [chance.choice(events)]
-    key, value = chance.choice(("ts", "dur", "name", "cat", "ph", "pid", "tid", "args", "args.")), copy.deepcopy(chance.choice(ODD_JSON))
+    key, value = (
+        chance.choice(("ts", "dur", "name", "cat", "ph", "pid", "tid", "args", "args.")),
+        copy.deepcopy(chance.choice(ODD_JSON)),
+    )
     for event in filter(lambda event: isinstance(event, dict), some):
         if key == "args." and isinstance(event.get("args"), dict) and event["args"]:
             event["args"][chance.choice([*event["args"]])] = value
@@ -172,5 +175,3 @@ def _nest(chance: Random, text: bytes) -> bytes:
 
 def _cut_text(chance: Random, text: bytes) -> bytes:
     return text[: chance.randrange(len(text))]
-
-

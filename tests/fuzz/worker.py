@@ -1,6 +1,6 @@
 """One process that tries faulty traces from a seed on, and says of each what happened, a JSON line each.
 
-    python -m tests.fuzz.worker FIRST COUNT
+python -m tests.fuzz.worker FIRST COUNT
 """
 
 from __future__ import annotations

@@ -138,9 +138,10 @@ class SQLite:
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
             table = pa.RecordBatchReader.from_stream(stream).read_all()
-        for name in texts:
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, name, table.column(place).dictionary_encode())
+        for place, name in enumerate(table.column_names):
+            if pa.types.is_string(table.field(place).type):
+                column = _valid_text(table.column(place))
+                table = table.set_column(place, name, column.dictionary_encode() if name in texts else column)
         frame: pl.DataFrame = pl.from_arrow(table)  # type: ignore[assignment]
         return frame
 
@@ -223,6 +224,16 @@ class SQLite:
             return [""]
         step = max(CHUNK_ROWS, (last - first) // MOST_CHUNKS + 1)
         return [f" WHERE rowid BETWEEN {low} AND {min(low + step - 1, last)}" for low in range(first, last + 1, step)]
+
+
+def _valid_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column as UTF-8, which SQLite does not check and Polars needs."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = column.cast(pa.binary()).to_pylist()
+        return pa.chunked_array([[None if text is None else text.decode(errors="replace") for text in texts]])
+    return column
 
 
 def _text(column: pl.Expr) -> pl.Expr:

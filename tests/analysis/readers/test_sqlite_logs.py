@@ -57,3 +57,19 @@ def test_a_journal_that_must_be_rolled_back_first(tmp_path):
         db.execute("SELECT 1 FROM StringIds").fetchone()
     kernels = nsys.read(left).events["kernels"]
     assert kernels["name"].to_list() == ["gemm()", "ncclDevKernel_AllReduce", "gemm()"]
+
+
+def test_a_write_ahead_log_that_many_threads_read(tmp_path):
+    """The first of them makes an index of the log, and lets no other in meanwhile."""
+    path = make_nsys(tmp_path / "trace-r0.sqlite")
+    columns = "rowid, start, end, deviceId, streamId, correlationId, globalPid, demangledName"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        rows = [(number << 18, 600 + number, 700, 0, 7, 9, GLOBAL, 0) for number in range(1, 60)]
+        db.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL ({columns}) VALUES ({', '.join('?' * 8)})", rows)
+        db.commit()
+        left = copy_with_log(path, "-wal", tmp_path / "killed")
+    for _ in range(5):
+        left.with_name(f"{left.name}-shm").unlink(missing_ok=True)
+        found = nsys.read(left)
+        assert found.problems == () and found.events["kernels"].height == 3 + 59
