@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-com
 
 DATA := data/h200-2026-11-21
 
-.PHONY: demo figures test lint lock clean bench bench-scale
+.PHONY: demo figures test lint lock clean bench bench-scale fuzz
 
 demo: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --profile profiles/local --configfile config/demo.yaml
@@ -51,6 +51,10 @@ bench: .venv/ready
 # SCALE="100 1000 10000" takes longer.
 bench-scale: .venv/ready
 	$(BIN)/python -m tests.bench.scale $(SCALE)
+
+# Faulty traces and random databases through every reader: see tests/fuzz/__main__.py. FUZZ="--traces 5000" takes longer.
+fuzz: .venv/ready
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 # One lock for every Python from 3.11 on; torch is overridden away, because it is installed before (above).
 lock: .venv/ready

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
+from analysis.ingest.soundness import keep_sound
 from analysis.metrics.kernels import kernel_class, occupancy
 from analysis.metrics.launches import sums
 from analysis.metrics.launches.attribution import ON_DEVICE, attribute
@@ -52,7 +53,7 @@ def analyse(path: Path, report: str, alone: bool = True) -> Iterator[Frames]:
     Yields:
         The tables of one rank by name, as in `TRACE_TABLES`; with the last rank's comes `reports`.
     """
-    trace = read_trace(path)
+    trace = keep_sound(read_trace(path))
     processes = processes_of(trace.events)
     known = rank_of(trace, report) if len(processes) == 1 else None
     ranks = [known if known is not None else place if alone else -1 - place for place in range(len(processes))]

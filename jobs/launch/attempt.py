@@ -4,6 +4,7 @@ watched; each run ends as an entry for the record.
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -179,18 +180,20 @@ def has_no_time(limits: watchdog.Limits) -> bool:
     return left is not None and left < limits.timeout_s / 2
 
 
+PORT_TAKEN = re.compile("EADDRINUSE|Address already in use")
+"""As PyTorch and Python say it."""
+
+
 def is_passing(outcome: watchdog.Outcome, run_folder: RunFolder) -> bool:
     """Whether the ranks never got under way: another process took their port, or Slurm's controller was away."""
     if outcome.reason == "launch_failed":
-        return allocation.controller_was_away(run_folder.log) or "EADDRINUSE" in run_folder.log.read_text(
-            errors="replace"
-        )
-    return "EADDRINUSE" in (outcome.message or "")
+        return allocation.controller_was_away(run_folder.log) or port_was_taken(run_folder.log)
+    return PORT_TAKEN.search(outcome.message or "") is not None
 
 
 def port_was_taken(log: Path) -> bool:
     """Whether a launcher, which tells it in the run's log alone, found its port in use."""
-    return log.exists() and "EADDRINUSE" in log.read_text(errors="replace")
+    return log.exists() and PORT_TAKEN.search(log.read_text(errors="replace")) is not None
 
 
 def entry(outcome: watchdog.Outcome, span: tuple[int, int]) -> Run:

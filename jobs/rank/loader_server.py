@@ -22,6 +22,8 @@ PRELOADED = ["numpy", "torch", "torch.utils.data._utils.worker", "PIL.Image", "j
 
 def start() -> None:
     """Start it, and go on; to be called before this process has threads of its own or a GPU."""
+    # Python 3.11.0 would open a socket to which anybody on the host may send code (CVE-2022-42919).
+    util.abstract_sockets_supported = False  # type: ignore[misc]
     if not processes.is_preloaded:
         multiprocessing.set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()

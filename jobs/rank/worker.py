@@ -35,6 +35,8 @@ from jobs.record.json_files import write_json
 from jobs.record.launch_files import Flops, RankError, RankResult
 from jobs.sweep.order import Order, read_order
 
+LOOPBACK = "127.0.0.1"
+
 
 def pick_device(point: Point, local_rank: int) -> Any:
     """This rank's device, as the point asks; raises Unsupported where the host cannot give it."""
@@ -62,13 +64,35 @@ def set_precision(point: Point) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = point.precision == "tf32"
 
 
-def join_group(device: Any, stall_s: float) -> None:
+def local_store(timeout: timedelta) -> Any:
+    """The store in which ranks of one host meet. PyTorch's own, made from the environment, takes connections from
+    anywhere."""
     import torch.distributed as dist
 
+    port, ranks, is_first = int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]), os.environ["RANK"] == "0"
+    opened = socket.create_server((LOOPBACK, port)).detach() if is_first else None
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        LOOPBACK, port, ranks, is_first, timeout, wait_for_workers=False, master_listen_fd=opened
+    )
+
+
+def join_group(device: Any, stall_s: float) -> None:
+    """Meet the other ranks; on one host through its loopback interface, where no other host is heard. NCCL's own
+    connections begin with a random number that ranks have from the store."""
+    import torch.distributed as dist
+
+    # longer than the launcher's own limit, which asks all ranks where they stand; this one blames whoever waits
+    timeout = timedelta(seconds=stall_s + 120)
+    store = None
+    if os.environ["MASTER_ADDR"] == LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        store = local_store(timeout)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        # longer than the launcher's own limit, which asks all ranks where they stand; this one blames whoever waits
-        timeout=timedelta(seconds=stall_s + 120),
+        timeout=timeout,
+        world_size=int(os.environ["WORLD_SIZE"]),
+        rank=int(os.environ["RANK"]),
+        store=store,
         device_id=device if device.type == "cuda" else None,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
+import itertools
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,10 +22,15 @@ from jsonschema.exceptions import ValidationError
 from jobs.point import template
 from jobs.point.point import FIELDS, applicable, setting_schema
 from jobs.point.settings.command import SWITCHES
-from jobs.point.settings.measuring import TRACE_RANKS_PATTERN
+from jobs.point.settings.field import MOST_TEXT
+from jobs.point.settings.measuring import FAULT_PATTERN, TRACE_RANKS_PATTERN
+from jobs.sweep import yaml_file
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]*\Z"
-PERCENT_PATTERN = r"^(?=.*[1-9])\d{1,2}(\.\d{1,2})?%\Z"
+PERCENT_PATTERN = r"^(?=.*[1-9])[0-9]{1,2}(\.[0-9]{1,2})?%\Z"
+MOST_NAME = 100
+"""Characters of a name: folders, files and jobs have it."""
+MOST_ERRORS = 100
 KINDS = {
     "integer": "an integer",
     "number": "a finite number",
@@ -41,30 +46,9 @@ class SweepError(Exception):
     """A sweep that cannot be run. `errors` are lines of `PATH: what`."""
 
     def __init__(self, errors: Iterable[str]) -> None:
-        self.errors = tuple(errors)
+        lines = tuple(itertools.islice(errors, MOST_ERRORS + 1))
+        self.errors = (*lines[:MOST_ERRORS], "file: and more errors") if len(lines) > MOST_ERRORS else lines
         super().__init__("\n".join(self.errors))
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice (YAML keeps the last in silence) and reads 1e-3 as a number."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call, misc]
-        first: dict[str, int] = {}
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                line = key.start_mark.line + 1
-                if key.value in first:
-                    problem = f"key {key.value!r} is given twice (first in line {first[key.value]})"
-                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-                first[key.value] = line
-        return node
-
-
-# YAML 1.1 wants a dot and a signed exponent in a float; people write 1e-3.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
 
 
 def read(source: Path | Mapping[str, Any]) -> dict[str, Any]:
@@ -74,9 +58,11 @@ def read(source: Path | Mapping[str, Any]) -> dict[str, Any]:
         raise SweepError(["file: is empty"])
     if not isinstance(content, dict):
         raise SweepError([f"file: {show_value(content)} is not a map with name, base, axes, ..."])
-    errors = [line for error in _validator(runs_scripts(content)).iter_errors(content) for line in _lines(error)]
+    found = _validator(runs_scripts(content)).iter_errors(content)
+    lines = itertools.chain.from_iterable(map(_lines, found))
+    errors = dict.fromkeys(itertools.islice(lines, 2 * MOST_ERRORS))  # each looks for what was meant, which takes time
     if errors:
-        raise SweepError(dict.fromkeys(errors))
+        raise SweepError(errors)
     return _with_text(content)
 
 
@@ -96,7 +82,7 @@ def _with_text(content: dict[str, Any]) -> dict[str, Any]:
 
 def _parse(path: Path) -> Any:
     try:
-        return yaml.load(path.read_bytes(), Loader=_Loader)
+        return yaml_file.load(path)
     except OSError as error:
         raise SweepError([f"file: cannot be read: {error.strerror or error}"]) from error
     except yaml.MarkedYAMLError as error:
@@ -135,7 +121,7 @@ def _settings(scripts: bool) -> dict[str, Any]:
 _PRECISION = _map(
     {
         "half_width": {"type": "string", "pattern": PERCENT_PATTERN},
-        "least": {"type": "integer", "minimum": 3},
+        "least": {"type": "integer", "minimum": 3, "maximum": 1000},
         "most": {"type": "integer", "minimum": 3, "maximum": 1000},
     },
     required=["half_width", "least", "most"],
@@ -147,12 +133,14 @@ def schema(scripts: bool = False) -> dict[str, Any]:
     """JSON schema of a sweep file, from the settings of a point. `scripts`: its points are scripts of the user's own,
     with any axes."""
     every = _settings(scripts)
-    scalar = {"type": "scalar"}
+    scalar = {"type": "scalar", "maxLength": MOST_TEXT}
     free, listed, one_or_many = (scalar, _list(scalar), _one_or_many(scalar)) if scripts else (False, False, False)
     # Repetitions are counted by `repeats`; two ways to say it would contradict each other.
     chosen = {name: spec for name, spec in every.items() if name != "repeat"}
     base = chosen | ({"command": _one_or_many(chosen["command"])} if scripts else {})
-    whole = {"type": "integer", "minimum": 1}
+
+    def whole(most: int, least: int = 1) -> dict[str, Any]:
+        return {"type": "integer", "minimum": least, "maximum": most}
 
     def many(specs: dict[str, Any]) -> dict[str, Any]:
         items = {name: _one_or_many(spec) for name, spec in specs.items()}
@@ -163,20 +151,21 @@ def schema(scripts: bool = False) -> dict[str, Any]:
         "axes": _map({name: _list(spec) for name, spec in chosen.items()}, listed),
         "include": many(chosen),
         "exclude": many(every),
-        "repeats": whole,
-        "remedy_rounds": whole,
-        "design": _map({"seed": {"type": "integer", "minimum": 0}, "precision": _PRECISION}),
-        "resources": _map({"timeout_min": whole, "stall_s": whole}),
+        "repeats": whole(100_000),
+        "remedy_rounds": whole(100),
+        "design": _map({"seed": whole(2**31 - 1, 0), "precision": _PRECISION}),
+        "resources": _map({"timeout_min": whole(100_000), "stall_s": whole(1_000_000)}),
         "alert": _map(
             {
                 "below_percent": {"type": "number", "minimum": 0, "maximum": 100},
-                "for_s": {"type": "number", "minimum": 1},
-                "command": {"type": "string", "minLength": 1},
+                "for_s": {"type": "number", "minimum": 1, "maximum": 1_000_000},
+                "command": {"type": "string", "minLength": 1, "maxLength": MOST_TEXT},
             }
         ),
     }
-    name = {"type": "string", "pattern": NAME_PATTERN}
-    text = {"type": "string", "minLength": 1}
+    name = {"type": "string", "pattern": NAME_PATTERN, "maxLength": MOST_NAME}
+    text = {"type": "string", "minLength": 1, "maxLength": 1000}
+    title = {"type": "string", "minLength": 1, "maxLength": MOST_NAME}
     pair = {
         "against": _list(text),
         "base": text,
@@ -187,7 +176,7 @@ def schema(scripts: bool = False) -> dict[str, Any]:
     }
     pairs = {
         "bases": {"type": "object", "propertyNames": name, "additionalProperties": _map(chosen, free)},
-        "pairs": {"type": "object", "propertyNames": text, "additionalProperties": _map(pair)},
+        "pairs": {"type": "object", "propertyNames": title, "additionalProperties": _map(pair)},
     }
     presets = {"type": "object", "propertyNames": name, "additionalProperties": _map(overlay)}
     return _map({"name": name, **overlay, **pairs, "presets": presets}, required=["name"])
@@ -259,7 +248,9 @@ def _what(error: ValidationError, limit: Any) -> str:
             return f"{value} is not a percentage above 0%, as 2%"
         case "pattern" if limit == TRACE_RANKS_PATTERN:
             return f"{value} is not auto, all, first-per-node or ranks with commas and without leading zeros (0,3)"
-        case "pattern":
+        case "maxLength":
+            return f"{value} is {len(str(error.instance))} characters long, more than {limit}"
+        case "pattern" if limit == FAULT_PATTERN:
             return f"{value} is not KIND@rankR:stepS with KIND one of exception, kill, nan, hang"
         case "minItems" | "minLength" | "minProperties":
             return "is empty"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 from jobs.point import check as constraints
 from jobs.point.point import FIELDS, Point, complete, setting_schema
 from jobs.point.reason import Source
-from jobs.sweep import code
+from jobs.sweep import code, estimate
 from jobs.sweep import pairs as pairing
 from jobs.sweep.alert import Alert
 from jobs.sweep.design import LOOKS, Design, Precision, even
@@ -30,6 +31,7 @@ __all__ = ["MAX_POINTS", "Resources", "Sweep", "SweepError", "load"]
 
 # A slip of the hand in the axes should be an error, not a full memory.
 MAX_POINTS = 100_000
+MAX_GPU_HOURS = 1e7
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,8 @@ def load(source: Path | Mapping[str, Any], preset: str | None = None) -> Sweep:
     alert = Alert(**config.map("alert"))
     rounds = config.value("remedy_rounds", 1)
     own = tuple(point for point, _ in points.values())
+    if (hours := estimate.estimate(own).gpu_hours) > MAX_GPU_HOURS:
+        raise SweepError([f"file: about {hours:.1e} GPU-hours are more than {MAX_GPU_HOURS:.0e}"])
     return Sweep(content["name"], own, resources, alert, preset, rounds, pairing.pairs(content), design)
 
 
@@ -194,7 +198,8 @@ def _pair_parts(content: dict[str, Any]) -> Iterator[_Part]:
 def _refuse_too_many(parts: list[_Part], repeats: int) -> None:
     total = sum(part.size for part in parts) * repeats
     if total > MAX_POINTS:
-        raise SweepError([f"file: {total} points are more than {MAX_POINTS}"])
+        shown = total if total < 10**15 else "10^15 and more"
+        raise SweepError([f"file: {shown} points are more than {MAX_POINTS}"])
 
 
 def _find_misplaced(part: _Part) -> Iterator[str]:
@@ -258,11 +263,19 @@ def _exclude(
     points: dict[str, tuple[Point, Source]], config: _Config
 ) -> tuple[dict[str, tuple[Point, Source]], list[str]]:
     """The points that no entry of exclude matches, and an error for each entry that matches none."""
+    entries: list[dict[str, Any]] = config.value("exclude", [])
+    # Points by value, since entries and points may both be many.
+    held: dict[str, defaultdict[Any, list[str]]] = {name: defaultdict(list) for entry in entries for name in entry}
+    for name, keys in held.items():
+        for key, (point, _) in points.items():
+            keys[point.value(name)].append(key)
     dropped: set[str] = set()
     errors = []
-    for number, entry in enumerate(config.value("exclude", [])):
-        wanted = {name: value if isinstance(value, list) else [value] for name, value in entry.items()}
-        hits = {key for key, (p, _) in points.items() if all(p.value(n) in v for n, v in wanted.items())}
+    for number, entry in enumerate(entries):
+        wanted = {name: set(value if isinstance(value, list) else [value]) for name, value in entry.items()}
+        rarest = min(wanted, key=lambda name: sum(len(held[name].get(value, ())) for value in wanted[name]))
+        some = (key for value in wanted[rarest] for key in held[rarest].get(value, ()))
+        hits = {key for key in some if all(points[key][0].value(n) in v for n, v in wanted.items())}
         if not hits:
             errors.append(f"{config.path('exclude')}[{number}]: matches no point")
         dropped |= hits

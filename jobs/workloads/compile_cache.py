@@ -8,16 +8,18 @@ old ones be deleted.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import platform
 import re
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from jobs.host import cache
+from jobs.host import cache, private
 from jobs.host.facts import cpu_model
 from jobs.point.point import Point
 
@@ -26,7 +28,8 @@ INDUCTOR, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 
 def use(point: Point) -> None:
     """Let this process keep what it compiles in the cache folder, where the point compiles. Folders that the user's
-    environment names are left alone, and torch's own remain where there is no folder in which files can be locked.
+    environment names are left alone. Where there is no folder of this user's alone in which files can be locked, what
+    is compiled lasts as long as this process.
     Call it once the rank's GPU is the current device, and before anything is compiled."""
     if point.compile == "none":
         return
@@ -34,11 +37,12 @@ def use(point: Point) -> None:
         return
     try:
         folder = cache.folder() / "compile" / name()
-        folder.mkdir(parents=True, exist_ok=True)
+        private.make(folder)  # it is code
         with (folder / ".lock").open("w") as lock:  # torch locks files there, too, which not every file system lets it
             fcntl.flock(lock, fcntl.LOCK_SH)
-    except (OSError, RuntimeError):
-        return
+    except (OSError, RuntimeError, private.NotPrivate):
+        folder = Path(tempfile.mkdtemp(prefix="nightsweep-compile-"))  # torch's is one that others may make first
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ[INDUCTOR] = str(folder)
     os.environ.setdefault(TRITON, str(folder / "triton"))
 

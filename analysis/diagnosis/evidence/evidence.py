@@ -121,6 +121,8 @@ class Evidence:
         """The time that shares are of: of a step without the tracer where that was measured and is shorter, else of the
         trace's and what that did not see of waiting for batches."""
         traced = self.what_if.step_ns if self.lanes else math.nan
+        if traced == 0:  # as where all calls of a damaged trace come at one moment
+            traced = float(self.periods.mean())
         if self.unseen_wait:
             return min(self.loader_waits.mean_ns, traced + self.unseen_wait)  # the mean may have an epoch's end in it
         return self.timed_ns if self.timed_ns is not None and math.isnan(traced) else traced

@@ -159,7 +159,7 @@ def _counters(events: list[Event]) -> pl.DataFrame:
 def _all_args(text: msgspec.Raw) -> dict[str, Any]:
     try:
         args = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return {}
     return args if isinstance(args, dict) else {}
 
@@ -168,7 +168,7 @@ def _args(events: list[Event]) -> list[Args]:
     texts: list[bytes | msgspec.Raw] = [e.args for e in events]
     try:
         found = _ALL_ARGS.decode(b"[" + b",".join(texts) + b"]")
-    except (msgspec.MsgspecError, ValueError):  # some of them are missing, or no object
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # some of them are missing, or no object
         found = [_one_args(bytes(text)) for text in texts]
     return [args or _NO_ARGS for args in found]
 
@@ -176,7 +176,7 @@ def _args(events: list[Event]) -> list[Args]:
 def _one_args(text: bytes) -> Args | None:
     try:
         return msgspec.json.decode(text, type=Args)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 

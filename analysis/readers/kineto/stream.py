@@ -25,7 +25,11 @@ _STEP = 64 << 10
 _LONGEST = 1 << 20
 """An event that is not complete after this much text is malformed."""
 _HEAD = 64 << 20
-"""The list of events begins within this much text."""
+"""The list of events begins within this much text, and no more follows it."""
+_MOST_MALFORMED = 1_000_000
+"""With more events that cannot be read it is no trace, and what follows is not looked at."""
+_BRIDGE = 16
+"""Bytes that may be the beginning of what lies between two events."""
 _LIST = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _GAP = re.compile(rb"[\s,]*")
@@ -77,9 +81,11 @@ class Document:
                 text = text[used:]
                 if events:
                     yield events
-            if ended:
+            if ended or self._malformed > _MOST_MALFORMED:
                 break
-        self._tail(text + b"".join(chunks) if ended else None)
+        while ended and len(text) < _HEAD and (chunk := next(chunks, None)):
+            text += chunk
+        self._tail(text if ended else None)
         if self._malformed:
             self.problems.append(f"events that could not be read and are left out: {self._malformed}")
 
@@ -134,15 +140,18 @@ class Document:
                 break
             events += self._event(text[start:end])
             at = end
-        if not at and (last or len(text) >= _LONGEST) and (after := _BETWEEN.search(text)):
-            self._malformed += 1
-            at = after.end() - 1
+        if not at and (last or len(text) >= _LONGEST):
+            if after := _BETWEEN.search(text):
+                self._malformed += 1
+                at = after.end() - 1
+            elif not last:  # what is malformed is not held till its end
+                at = len(text) - _BRIDGE
         return events, at, False
 
     def _event(self, text: bytes) -> list[Event]:
         try:
             return [_EVENT.decode(text)]
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             pass
         try:
             return [_EVENT.decode(msgspec.json.encode(_TOLERANT.decode(text.decode(errors="replace"))))]
@@ -168,7 +177,7 @@ def _decode_block(text: bytes) -> tuple[list[Event], int, bool] | None:
             try:
                 array = b"".join((b"[", memoryview(text)[start : cuts[-1].start() + 1], b"]"))
                 return _EVENTS.decode(array), cuts[-1].end() - 1, False
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 pass
         size //= 2
     return None

@@ -21,6 +21,7 @@ from analysis.tables import column
 from analysis.tables.events import DEVICES, EVENTS, Trace
 
 KNOWN_MAJOR = 3
+_LATEST_NS = 2**62
 _STRINGS, _SESSION, _EXPORT = "StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT"
 DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 OPERATIONS = {
@@ -45,7 +46,7 @@ def read(path: Path) -> Trace:
     facts = _facts(source)
     source.problems += _schema_problems(facts)
     strings = source.load(_STRINGS, ["id", Text("value")]).unique("id").with_columns(pl.col("value").cast(pl.String))
-    epoch = int(source.load(_SESSION, ["utcEpochNs"])["utcEpochNs"].max() or 0)  # type: ignore[arg-type]
+    epoch = _epoch(source)
     events = {kind: column.empty(columns) for kind, columns in EVENTS.items()}
 
     def load(kind: str) -> None:
@@ -90,6 +91,15 @@ def _schema_problems(facts: Mapping[str, str]) -> list[str]:
     if major.isdigit() and int(major) != KNOWN_MAJOR:
         return [f"export schema {facts.get('schema', major)} is not of the known kind {KNOWN_MAJOR}.x"]
     return []
+
+
+def _epoch(source: Source) -> int:
+    """When the session began, UTC ns; 0 where the export does not say."""
+    found: int = source.load(_SESSION, ["utcEpochNs"])["utcEpochNs"].max() or 0  # type: ignore[assignment]
+    if 0 <= found < _LATEST_NS:
+        return found
+    source.problems.append(f"{_SESSION}: {found} is no time: times are those of the trace's own clock")
+    return 0
 
 
 def _finish(kind: str, frame: pl.DataFrame, epoch: int) -> pl.DataFrame:

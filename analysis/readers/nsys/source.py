@@ -4,8 +4,8 @@ The schema changes from version to version, new columns may stand anywhere, and 
 missing column reads as null, and a missing table is distinguished from an empty one.
 
 Of an SQLite file the tables of events are read from its pages (sqlite_pages.py), several chunks at the same time. What
-has another layout, is damaged or lies in a write-ahead log is read through SQLite: a whole ingest takes half as long
-again then.
+has another layout, is damaged or has a log of changes beside it is read through SQLite: a whole ingest takes half as
+long again then.
 """
 
 from __future__ import annotations
@@ -93,10 +93,9 @@ class SQLite:
     """An SQLite export. Raises adbc.Error where the file is no database."""
 
     def __init__(self, path: Path) -> None:
-        wal = path.with_name(f"{path.name}-wal")
-        logged = wal.is_file() and wal.stat().st_size > 0  # rows that only SQLite finds
+        self.logged = log_beside(path) is not None  # rows that only SQLite finds
         # Nobody writes to an export, and a lock file could not be created beside one in somebody else's folder.
-        self.uri = f"{path.absolute().as_uri()}?mode=ro" + ("" if logged else "&immutable=1")
+        self.uri = f"{path.absolute().as_uri()}?mode=ro" + ("" if self.logged else "&immutable=1")
         self.columns: dict[str, set[str]] = {}
         self.stored: dict[str, tuple[int, list[str]]] = {}
         self.problems: list[str] = []
@@ -114,7 +113,7 @@ class SQLite:
             if not rows["odd"].max():  # a key or a computed column may not be stored with the others
                 self.stored[table] = root, rows["c"].to_list()
         try:
-            self.pages = None if self.cut or logged else Pages(path)
+            self.pages = None if self.cut or self.logged else Pages(path)
         except UnsupportedLayout:
             self.pages = None
 
@@ -132,13 +131,17 @@ class SQLite:
             if self.cut:  # without this SQLite reads nothing of a file that is shorter than it says
                 statement.set_sql_query("PRAGMA writable_schema = ON")
                 statement.execute_update()
+            if self.logged:  # the first to open the file makes an index of its log, and lets no other in meanwhile
+                statement.set_sql_query("PRAGMA busy_timeout = 60000")
+                statement.execute_update()
             statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
             table = pa.RecordBatchReader.from_stream(stream).read_all()
-        for name in texts:
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, name, table.column(place).dictionary_encode())
+        for place, name in enumerate(table.column_names):
+            if pa.types.is_string(table.field(place).type):
+                column = _valid_text(table.column(place))
+                table = table.set_column(place, name, column.dictionary_encode() if name in texts else column)
         frame: pl.DataFrame = pl.from_arrow(table)  # type: ignore[assignment]
         return frame
 
@@ -182,13 +185,13 @@ class SQLite:
         """The same through SQLite; chunks that cannot be read are left out and become a problem."""
         text_columns = [name for name, text in texts.items() if text]
         # The driver takes a column's type from its first rows, and null for a number. So a letter is put before each
-        # text, and null becomes the empty text.
+        # text, and null becomes the empty text. NOT INDEXED, since rows that are read from an index come in its order.
         marked = {name: f"""coalesce('t' || "{name}", '') AS "{name}\"""" for name in text_columns}
         cells = [marked.get(name, f'"{name}"') for name in texts]
 
         def query_chunk(where: str) -> pl.DataFrame | str:
             try:
-                found = self.query(f'SELECT {", ".join(cells)} FROM "{table}"{where}', text_columns)
+                found = self.query(f'SELECT {", ".join(cells)} FROM "{table}" NOT INDEXED{where}', text_columns)
             except adbc.Error as error:
                 return first_line(error)
             return make(found.with_columns(_text(pl.col(name)) for name in text_columns))
@@ -223,6 +226,16 @@ class SQLite:
         return [f" WHERE rowid BETWEEN {low} AND {min(low + step - 1, last)}" for low in range(first, last + 1, step)]
 
 
+def _valid_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column as UTF-8, which SQLite does not check and Polars needs."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = column.cast(pa.binary()).to_pylist()
+        return pa.chunked_array([[None if text is None else text.decode(errors="replace") for text in texts]])
+    return column
+
+
 def _text(column: pl.Expr) -> pl.Expr:
     text = column.cast(pl.String)
     return pl.when(text != "").then(text.str.slice(1)).cast(pl.Categorical()).name.keep()
@@ -238,6 +251,13 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def log_beside(path: Path) -> Path | None:
+    """The write-ahead log or rollback journal beside an SQLite file, without which its pages are not its content."""
+    file = path.resolve()  # as SQLite does, which follows links
+    logs = [file.with_name(f"{file.name}{end}") for end in ("-wal", "-journal")]
+    return next((log for log in logs if log.is_file() and log.stat().st_size), None)
+
+
 def open_export(path: Path) -> Source:
     """Open the export at a path.
 
@@ -251,4 +271,7 @@ def open_export(path: Path) -> Source:
     try:
         return SQLite(path)
     except adbc.Error as error:
+        if log := log_beside(path):
+            how = "a copy of both that sqlite3 has opened once was expected"
+            raise ValueError(f"{path}: SQLite cannot apply {log.name}: {first_line(error)}; {how}") from error
         raise ValueError(f"{path}: not an Nsight Systems export: {first_line(error)}") from error

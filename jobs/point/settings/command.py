@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from jobs.point import template
 from jobs.point.reason import Reason
-from jobs.point.settings.field import ON_GPU, setting
+from jobs.point.settings.field import MOST_PATH, MOST_TEXT, ON_GPU, setting
 
 if TYPE_CHECKING:
     from jobs.point.point import Point
@@ -50,6 +50,7 @@ class Command:
         "script writes, which is deleted after the run; {config_file} the edited copy. {{ and }} are braces.",
         only="command",
         minLength=1,
+        maxLength=MOST_TEXT,
     )
     launcher: Literal["torchrun", "deepspeed", "accelerate", "srun", "none"] | None = setting(
         "What starts the script's ranks: torchrun, DeepSpeed's or Accelerate's launcher on each node; srun: a process "
@@ -59,36 +60,50 @@ class Command:
         only="command",
     )
     launcher_options: str | None = setting(
-        "Further options of the launcher, divided into words like the command.", "", only="command"
+        "Further options of the launcher, divided into words like the command.",
+        "",
+        only="command",
+        maxLength=MOST_TEXT,
     )
     python: str | None = setting(
         "Command that starts the script's Python, such as /opt/env/bin/python; empty: the one that runs Nightsweep.",
         "",
         only="command",
+        maxLength=MOST_PATH,
     )
     workdir: str | None = setting(
-        "Folder that the script runs in, seen from where Snakemake is started.", ".", only="command", minLength=1
+        "Folder that the script runs in, seen from where Snakemake is started.",
+        ".",
+        only="command",
+        minLength=1,
+        maxLength=MOST_PATH,
     )
     config_file: str | None = setting(
         "A YAML, JSON or TOML file that the script reads, seen from workdir. Axes named config.KEY.KEY change it in a "
         "copy, whose path is {config_file} in the command.",
         "",
         only="command",
+        maxLength=MOST_PATH,
     )
     files: str | None = setting(
         "Files, seen from workdir, whose content makes another point beside the script's and config_file's: words such "
         "as model.py and src/*.py.",
         "",
         only="command",
+        maxLength=MOST_TEXT,
     )
     version: str | None = setting(
         "What else makes another point: any text, such as a container's digest; git: the commit, and the changes "
         "since, of the repository that holds workdir.",
         "",
         only="command",
+        maxLength=MOST_TEXT,
     )
     code: str | None = setting(
-        "Hash of the script, of config_file, files and version; made when a sweep is read.", "", only="command"
+        "Hash of the script, of config_file, files and version; made when a sweep is read.",
+        "",
+        only="command",
+        maxLength=64,
     )
     run_to_end: bool | None = setting(
         "Let the script run to its own end; else it is ended after its last measured step.", False, only="command"

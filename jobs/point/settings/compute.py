@@ -42,7 +42,7 @@ class Compute:
         needs=[ON_GPU, only("workload", "image", "command")],
     )
     cpu_threads: int = setting(
-        "Threads of an operator on the CPU (OMP_NUM_THREADS); 0: the host's default.", 0, minimum=0
+        "Threads of an operator on the CPU (OMP_NUM_THREADS); 0: the host's default.", 0, minimum=0, maximum=4096
     )
     allocator: Literal["default", "expandable", "async"] = setting(
         "CUDA's memory: PyTorch's allocator as it is, with expandable segments, or the driver's own (cudaMallocAsync).",
@@ -57,7 +57,7 @@ class Compute:
         "search begins.",
         False,
     )
-    tenants: int = setting("Like jobs that share each GPU; the other ones are not measured.", 1, minimum=1)
+    tenants: int = setting("Like jobs that share each GPU; the other ones are not measured.", 1, minimum=1, maximum=64)
     mps: bool = setting(
         "Tenants share the GPU through CUDA's Multi-Process Service, not by turns.",
         False,

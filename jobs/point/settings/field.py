@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+MOST_STEPS = 10_000_000
+MOST_TEXT, MOST_PATH = 65_536, 4096
+"""Characters of a text, and of a path. All bounds are wide: what is beyond them is a slip of the hand, which else would
+end in a full memory or a number that nothing can hold."""
+
 
 @dataclass(frozen=True)
 class Needs:

@@ -18,7 +18,7 @@ class Image:
     """Settings of the image workload; None in others."""
 
     image_size: int | None = setting(
-        "Edge of the square image that the network sees, px.", 224, only="image", minimum=32
+        "Edge of the square image that the network sees, px.", 224, only="image", minimum=32, maximum=8192
     )
     layout: Literal["nchw", "nhwc", "mixed"] | None = setting(
         "Memory layout of images and convolution weights; mixed, a mistake made on purpose: weights nhwc, images nchw. "
@@ -77,6 +77,7 @@ class Image:
         0,
         only="image",
         minimum=0,
+        maximum=100_000,
     )
     target_accuracy: float | None = setting(
         "Stop the epochs once this share of the held-back images is right.",

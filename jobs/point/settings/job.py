@@ -23,11 +23,14 @@ class Job:
         "What is trained: a built-in workload, or command: a script of your own.", enum=[*WORKLOADS, "command"]
     )
     model: str = setting("The network; see docs/workloads.md for sizes.", enum=list(MODELS))
-    repeat: int = setting("Number of this repetition, from 0. Moves the seed.", 0, minimum=0)
+    repeat: int = setting("Number of this repetition, from 0. Moves the seed.", 0, minimum=0, maximum=99_999)
 
-    nodes: int = setting("Nodes of the job. More than one needs Slurm.", 1, minimum=1)
+    nodes: int = setting("Nodes of the job. More than one needs Slurm.", 1, minimum=1, maximum=10_000)
     ranks_per_node: int = setting(
-        "Ranks on each node: one GPU each, or one CPU process each. Of strategy dp, GPUs of its one rank.", 1, minimum=1
+        "Ranks on each node: one GPU each, or one CPU process each. Of strategy dp, GPUs of its one rank.",
+        1,
+        minimum=1,
+        maximum=1024,
     )
     device: Literal["auto", "cpu", "cuda"] = setting("Where ranks compute. auto: GPUs where there are any.", "auto")
 
@@ -37,11 +40,15 @@ class Job:
         "TF32 off for convolutions too.",
         "fp32",
     )
-    micro_batch: int = setting("Samples of one forward pass of one rank; of strategy dp, of one GPU.", 32, minimum=1)
-    grad_accum: int = setting("Forward and backward passes before each optimizer step.", 1, minimum=1)
+    micro_batch: int = setting(
+        "Samples of one forward pass of one rank; of strategy dp, of one GPU.", 32, minimum=1, maximum=1_000_000
+    )
+    grad_accum: int = setting(
+        "Forward and backward passes before each optimizer step.", 1, minimum=1, maximum=1_000_000
+    )
     optimizer: Literal["adamw", "sgd"] = setting("Optimizer.", "adamw")
-    learning_rate: float = setting("Constant learning rate.", 1e-3, exclusiveMinimum=0)
-    seed: int = setting("Seed of weights and data order; the repeat is added to it.", 0, minimum=0)
+    learning_rate: float = setting("Constant learning rate.", 1e-3, exclusiveMinimum=0, maximum=1e6)
+    seed: int = setting("Seed of weights and data order; the repeat is added to it.", 0, minimum=0, maximum=2**31 - 1)
 
 
 def model_of_workload(p: Point) -> Reason | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from jobs.point.llama import SHAPES
 from jobs.point.reason import Reason
-from jobs.point.settings.field import only, setting
+from jobs.point.settings.field import MOST_PATH, only, setting
 
 if TYPE_CHECKING:
     from jobs.point.point import Point
@@ -30,7 +30,7 @@ class Llm:
         "full",
         only="llm",
     )
-    seq_len: int | None = setting("Tokens of a sequence.", 512, only="llm", minimum=8)
+    seq_len: int | None = setting("Tokens of a sequence.", 512, only="llm", minimum=8, maximum=1_000_000)
     sequences: Literal["windows", "padded", "packed"] | None = setting(
         "How text fills sequences: cut anywhere; a document each, padded to the end; or several documents each, none "
         "of which sees another. A document longer than seq_len becomes several.",
@@ -38,13 +38,14 @@ class Llm:
         only="llm",
     )
     lora_rank: int | None = setting(
-        "Rank of the LoRA adapters.", 8, only="llm", minimum=1, needs=[only("method", *ADAPTERS)]
+        "Rank of the LoRA adapters.", 8, only="llm", minimum=1, maximum=65_536, needs=[only("method", *ADAPTERS)]
     )
     lora_alpha: int | None = setting(
         "Scale of the adapters, times rank; 0: twice the rank.",
         0,
         only="llm",
         minimum=0,
+        maximum=1_000_000,
         needs=[only("method", *ADAPTERS)],
     )
     lora_dropout: float | None = setting(
@@ -62,7 +63,7 @@ class Llm:
         needs=[only("method", *ADAPTERS)],
     )
     dpo_beta: float | None = setting(
-        "DPO's beta.", 0.1, only="llm", exclusiveMinimum=0, needs=[only("method", *PREFERENCES)]
+        "DPO's beta.", 0.1, only="llm", exclusiveMinimum=0, maximum=1e6, needs=[only("method", *PREFERENCES)]
     )
     activation_checkpointing: bool | None = setting(
         "Recompute each layer's activations in the backward pass.", False, only="llm"
@@ -72,6 +73,7 @@ class Llm:
         1,
         only="llm",
         minimum=1,
+        maximum=1000,
         needs=[only("activation_checkpointing", True)],
     )
     loss_chunks: int | None = setting(
@@ -80,6 +82,7 @@ class Llm:
         0,
         only="llm",
         minimum=0,
+        maximum=65_536,
     )
     float8: Literal["none", "tensorwise", "rowwise"] | None = setting(
         "Products of the linear layers but the last in float8, scaled by tensor or by row.", "none", only="llm"
@@ -89,6 +92,7 @@ class Llm:
         "random",
         only="llm",
         minLength=1,
+        maxLength=MOST_PATH,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs.point.settings.field import ON_GPU, except_for, only, setting
+from jobs.point.settings.field import MOST_PATH, ON_GPU, except_for, only, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,15 +16,21 @@ class Loading:
         "digits (image) and the text of Python's language reference (llm).",
         "builtin",
         minLength=1,
+        maxLength=MOST_PATH,
     )
     loader_workers: int = setting(
         "DataLoader worker processes of a rank; 0 loads in the rank itself.",
         0,
         minimum=0,
+        maximum=1024,
         needs=[except_for("loader", "device")],
     )
     prefetch_factor: int = setting(
-        "Batches that each loader worker prepares ahead.", 2, minimum=1, needs=[except_for("loader_workers", 0)]
+        "Batches that each loader worker prepares ahead.",
+        2,
+        minimum=1,
+        maximum=1024,
+        needs=[except_for("loader_workers", 0)],
     )
     persistent_workers: bool = setting(
         "Loader workers outlive an epoch.",

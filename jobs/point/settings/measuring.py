@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jobs.point.reason import Reason
-from jobs.point.settings.field import ON_GPU, except_for, setting
+from jobs.point.settings.field import MOST_STEPS, ON_GPU, except_for, setting
 
 if TYPE_CHECKING:
     from jobs.point.point import Point
 
-FAULT_PATTERN = r"^(exception|kill|nan|hang)@rank\d+:step\d+$"
-# A rank has one spelling, 1 and not 01: `Point.traces` compares texts. `$` alone would let the end of a line pass.
-TRACE_RANKS_PATTERN = r"^(auto|all|first-per-node|(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*)$(?!\n)"
+# `$` alone would let the end of a line pass, and \d digits of any script.
+FAULT_PATTERN = r"^(exception|kill|nan|hang)@rank[0-9]{1,8}:step[0-9]{1,8}$(?!\n)"
+# A rank has one spelling, 1 and not 01: `Point.traces` compares texts.
+TRACE_RANKS_PATTERN = r"^(auto|all|first-per-node|(0|[1-9][0-9]{0,7})(,(0|[1-9][0-9]{0,7}))*)$(?!\n)"
 
 TRACED = 16
 """Ranks up to which all are traced: more traces take long to write and to read, and most show the same."""
@@ -25,9 +26,13 @@ TRACED = 16
 class Measuring:
     """Settings of the looks at a job."""
 
-    warmup_steps: int = setting("Optimizer steps before each window.", 5, minimum=1)
-    timed_steps: int = setting("Optimizer steps of the timed window, which no profiler sees.", 20, minimum=2)
-    traced_steps: int = setting("Optimizer steps of the traced window, after the timed one; 0: no trace.", 3, minimum=0)
+    warmup_steps: int = setting("Optimizer steps before each window.", 5, minimum=1, maximum=MOST_STEPS)
+    timed_steps: int = setting(
+        "Optimizer steps of the timed window, which no profiler sees.", 20, minimum=2, maximum=MOST_STEPS
+    )
+    traced_steps: int = setting(
+        "Optimizer steps of the traced window, after the timed one; 0: no trace.", 3, minimum=0, maximum=100_000
+    )
     tracer: Literal["auto", "nsys", "kineto"] = setting(
         "auto: the PyTorch profiler (Kineto), in the start that was timed. kineto: the same in a second start. nsys: "
         "Nsight Systems in a second start where it works, else kineto.",
@@ -39,6 +44,7 @@ class Measuring:
         "job), all, first-per-node, or global ranks with commas.",
         "auto",
         pattern=TRACE_RANKS_PATTERN,
+        maxLength=10_000,
         needs=[except_for("traced_steps", 0)],
     )
     trace_preset: Literal["light", "deep"] = setting(
@@ -58,6 +64,7 @@ class Measuring:
         "traced run; 0: none.",
         0,
         minimum=0,
+        maximum=1000,
     )
     fault: str | None = setting(
         "A failure made on purpose, to see that it is reported rightly: KIND@rankR:stepS, KIND one of exception, "

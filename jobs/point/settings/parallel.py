@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from jobs.point.llama import SHAPES
 from jobs.point.reason import Reason
-from jobs.point.settings.field import only, setting
+from jobs.point.settings.field import MOST_STEPS, only, setting
 from jobs.point.strategies import DDP, FLAT, STRATEGIES, ZERO
 
 if TYPE_CHECKING:
@@ -25,7 +25,11 @@ class Parallel:
         enum=list(STRATEGIES),
     )
     ddp_bucket_mb: int = setting(
-        "Gradients that DDP averages in one go, MiB.", 25, minimum=1, needs=[only("strategy", *DDP)]
+        "Gradients that DDP averages in one go, MiB.",
+        25,
+        minimum=1,
+        maximum=1_000_000,
+        needs=[only("strategy", *DDP)],
     )
     ddp_bucket_view: bool = setting(
         "DDP's gradient_as_bucket_view: gradients lie in the buckets, uncopied.", False, needs=[only("strategy", *DDP)]
@@ -37,19 +41,25 @@ class Parallel:
         "How DDP compresses gradients before it averages them.", "none", needs=[only("strategy", *DDP)]
     )
     local_steps: int = setting(
-        "Steps between two averages of local_sgd.", 8, minimum=1, needs=[only("strategy", "local_sgd")]
+        "Steps between two averages of local_sgd.",
+        8,
+        minimum=1,
+        maximum=MOST_STEPS,
+        needs=[only("strategy", "local_sgd")],
     )
     replicas: int = setting(
         "Copies of the sharded or split model, which train data parallel: fsdp2 shards each over ranks / replicas "
         "ranks (HSDP); tp and pp split each over as many.",
         1,
         minimum=1,
+        maximum=10_000_000,
         needs=[only("strategy", "fsdp2", "tp", "pp")],
     )
     tensor_parallel: int = setting(
         "Ranks over which fsdp2 also splits each layer (a two-dimensional mesh).",
         1,
         minimum=1,
+        maximum=10_000_000,
         needs=[only("strategy", "fsdp2")],
     )
     pipeline_schedule: Literal["gpipe", "1f1b"] = setting(
@@ -69,6 +79,7 @@ class Parallel:
         "Layers whose weights fsdp2 and zero3 gather ahead of the one at work; 0: as they decide themselves.",
         0,
         minimum=0,
+        maximum=1000,
         needs=[only("strategy", "fsdp2", "zero3")],
     )
     offload: Literal["none", "optimizer", "all"] = setting(

@@ -18,6 +18,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
+from jobs.host.private import NotPrivate
 from jobs.record.lost import Loss
 from jobs.slurm.executor import job_end, point_job, refusal, request, waiting
 from jobs.slurm.executor.job_end import Track
@@ -45,10 +46,10 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.options = self.workflow.executor_settings
         try:
             self.backend: Slurm | Local = Local() if self.options.cluster == "local" else Slurm()
-        except (Refused, Unreachable) as error:
+            self.journal = Journal(ROOT)
+            self.earlier = self.journal.load_unfinished()
+        except (Refused, Unreachable, NotPrivate) as error:
             raise WorkflowError(str(error)) from None
-        self.journal = Journal(ROOT)
-        self.earlier = self.journal.load_unfinished()
         self.submission = Submission(self.backend, self.journal, self.options, self._tell)
         # Snakemake's own list of active jobs is empty while they are being checked, so it cannot say what to cancel
         self.open: dict[str, SubmittedJobInfo] = {}

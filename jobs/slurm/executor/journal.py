@@ -2,6 +2,9 @@
 
 One folder a driver: `.snakemake/submitit/<name>/` with journal.jsonl and submitit's own files. An intention is written
 before sbatch is called and its answer after: a driver killed in between finds the array by its job name.
+
+submitit's files are pickles, which jobs and drivers run: the folders are their user's alone, and those of earlier
+drivers are not read where they are not.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.host import private
 from jobs.record.json_files import json_line, read_lines
 
 KEEP_S = 7 * 86400
@@ -57,7 +61,8 @@ class Journal:
         self._write({"event": "end", "key": key})
 
     def _write(self, event: dict[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        for folder in (self.root, self.folder):
+            private.make(folder)
         with (self.folder / "journal.jsonl").open("a") as sink:
             sink.write(json_line({"t_ns": time.time_ns(), **event}))
 
@@ -65,7 +70,7 @@ class Journal:
         """Jobs of earlier drivers whose end nobody saw, by key.
 
         Drivers take over jobs of one another, so their journals are read as one, in the order of time; and old ones
-        are removed only when no job of any is open.
+        are removed only when no job of any is open. Raises NotPrivate where others could have changed one.
         """
         paths = [p for p in self.root.glob("*/journal.jsonl") if p.parent != self.folder]
         events = sorted(((e, p.parent) for p in paths for e in read_lines(p, dict)), key=lambda pair: pair[0]["t_ns"])
@@ -74,6 +79,9 @@ class Journal:
             for path in paths:
                 if time.time() - path.stat().st_mtime > KEEP_S:
                     shutil.rmtree(path.parent, ignore_errors=True)
+        for folder in {folder for entry in found.values() for folder in (entry.folder.parent, entry.folder)}:
+            if folder.exists():
+                private.check(folder)
         return found
 
 

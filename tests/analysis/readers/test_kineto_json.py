@@ -81,6 +81,16 @@ def test_a_file_that_is_not_there(path):
         kineto.read(path)
 
 
+@pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 100_000, "[" * 100_000 + "]" * 100_000])
+@pytest.mark.parametrize("count", [1, 3000])
+def test_an_event_within_too_many_brackets_is_left_out(path, deep, count):
+    text = write(path, operators(count)).read_text()
+    at = text.index("{", text.index("aten::op0"))
+    path.write_text(f'{text[:at]}{{"ph": "X", "args": {deep}}}, {text[at:]}')
+    trace = kineto.read(path)
+    assert trace.problems and len(names(trace)) <= count
+
+
 def test_odd_events_survive_and_lost_ones_are_counted(path):
     odd = [
         '{"ph": "X", "cat": "kernel", "name": "bare", "pid": 0, "tid": 7, "ts": 1, "dur": 1}',
@@ -142,19 +152,44 @@ def test_events_are_decoded_by_the_block_wherever_a_chunk_ends(path, monkeypatch
         assert len(alone) < 400, block
 
 
+BOMBS = {
+    "an event": ('{"traceEvents": [{"a": "', "a", "within"),
+    "a list": ('{"traceEvents": [[', "1,", "within"),
+    "lists": ('{"traceEvents": [', "[],", "within"),
+    "brackets": ('{"traceEvents": [', "[", "within"),
+    "what follows": ('{"traceEvents": [], "a": "', "a", "after"),
+}
+
+
+def peak_kib(path):
+    """The most memory that a process takes which reads this trace."""
+    code = f"""
+import pathlib
+from analysis.readers.kineto import reader
+print(reader.read(pathlib.Path({str(path)!r})).problems)
+print(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    problems, peak = done.stdout.splitlines()
+    return int(peak), problems
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_small_file_of_much_text_takes_little_memory_and_time(path, bomb):
+    head, fill, where = BOMBS[bomb]
+    path.write_bytes(gzip.compress(head.encode()) + 400 * gzip.compress(fill.encode() * ((1 << 20) // len(fill))))
+    peak, problems = peak_kib(path)
+    assert path.stat().st_size < 2e6 and f"the trace is cut off {where} its events" in problems
+    assert peak < 350_000
+
+
 @pytest.mark.slow
 def test_memory_does_not_grow_with_what_is_not_read(path):
     unread = event("python_function", "f" * 200, 1, stack="x" * 300)
     limits = []
     for count in (1000, 150_000):
         write(path, [*operators(10), *[unread] * count])
-        code = f"""
-import pathlib
-from analysis.readers.kineto import reader
-reader.read(pathlib.Path({str(path)!r}))
-print(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
-"""
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        limits.append(int(done.stdout))
+        limits.append(peak_kib(path)[0])
     assert path.stat().st_size > 90e6
     assert limits[1] - limits[0] < 70_000  # KiB: some blocks, not the file

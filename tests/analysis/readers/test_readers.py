@@ -139,6 +139,18 @@ def test_nsys_rows_in_a_write_ahead_log(export):
     assert kernels["end_ns"].to_list() == [1_000_180, 1_000_190, 1_000_555, 1_000_666]
 
 
+def test_nsys_rows_keep_their_order_beside_an_index(export):
+    """SQLite reads an index where that holds all columns, in its order."""
+    with closing(sqlite3.connect(export)) as db:
+        db.execute(
+            "CREATE TABLE GPU_METRICS (timestamp INT, typeId INT, metricId INT, value INT, extra TEXT, more TEXT)"
+        )
+        db.execute("CREATE INDEX i ON GPU_METRICS (value, timestamp, typeId, metricId)")
+        db.executemany("INSERT INTO GPU_METRICS VALUES (?, 0, 0, ?, '', '')", [(10, 3), (20, 2), (30, 1)])
+        db.commit()
+    assert nsys.read(export).events["counters"]["value"].to_list() == [3, 2, 1]
+
+
 def test_nsys_row_ids_far_apart(export):
     ids = (2**33, 2**40, 2**63 - 1)
     columns = "rowid, start, end, deviceId, streamId, correlationId, globalPid, demangledName"

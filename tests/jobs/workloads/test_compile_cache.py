@@ -56,17 +56,32 @@ def test_folders_of_the_users_are_left_alone(variables):
     assert variables[INDUCTOR] == "/theirs/inductor" and TRITON not in variables
 
 
-def test_without_a_folder_that_locks_torch_uses_its_own(tmp_path, variables, monkeypatch):
+def test_without_a_folder_that_locks_each_process_has_one_that_nobody_else_can_make(tmp_path, variables, monkeypatch):
     def refuse(*_):
         raise OSError(38, "Function not implemented")
 
     with monkeypatch.context() as patched:
         patched.setattr(fcntl, "flock", refuse)
         compile_cache.use(complete(POINT))
+    first = Path(variables.pop(INDUCTOR))
     (tmp_path / "file").write_text("")
     variables["XDG_CACHE_HOME"] = str(tmp_path / "file")
     compile_cache.use(complete(POINT))
-    assert INDUCTOR not in variables and TRITON not in variables
+    second = Path(variables[INDUCTOR])
+    for folder in (first, second):
+        assert folder.stat().st_mode & 0o777 == 0o700 and not compile_cache.is_default(str(folder))
+    assert first != second and variables[TRITON] == str(first / "triton")
+
+
+def test_a_folder_that_others_could_have_filled_is_not_used(tmp_path, variables):
+    compile_cache.use(complete(POINT))
+    kept = Path(variables.pop(INDUCTOR))
+    assert kept.stat().st_mode & 0o777 == 0o700
+    if os.geteuid():
+        pytest.skip("only root gives a folder to somebody else")
+    os.chown(kept, 65534, 65534)
+    compile_cache.use(complete(POINT))
+    assert Path(variables[INDUCTOR]) != kept and Path(variables[INDUCTOR]).stat().st_uid == 0
 
 
 @pytest.mark.slow
