@@ -129,7 +129,8 @@ def test_the_report_shows_them_among_the_claims(tmp_path):
         frame.write_parquet(tmp_path / f"{name}.parquet")
     assert draw(tmp_path, tmp_path, ["image_claims", "llm_claims", "llm_time"], processes=1) == []
     page = report.render(tables, tmp_path, [])
-    places = [page.index(f'id="{name}"') for name in ("claims", "image_claims", "llm_claims", "figures", "llm_time")]
+    ids = ("figures", "figure-llm_time", "claims", "figure-image_claims", "figure-llm_claims")
+    places = [page.index(f'id="{name}"') for name in ids]
     assert places == sorted(places) and page.count("<figure") == 3
 
 

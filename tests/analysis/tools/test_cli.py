@@ -64,12 +64,12 @@ def test_errors_one_a_line(tmp_path, capsys):
         (b"# only a comment\n", "file: is empty"),
         (b"name: s\nbase: [1\n", "line 3: bad YAML: expected ',' or ']', but got '<stream end>'"),
         (b"name: \xff\xfe\n", "file: bad YAML: "),
-        (b"a: &a [*a]\n", "a: unknown key"),
-        (b"[" * 5000, "file: bad YAML: nested too deep"),
+        (b"a: &a [*a]\n", "line 1: bad YAML: *a stands within itself"),
+        (b"[" * 5000, "line 1: bad YAML: more than 20 lists and maps in each other"),
         (b"name: s\n--- \nname: t\n", "line 2: bad YAML: "),
         (b"name: !!bool x\n", "file: bad YAML: "),
         (b"name: !!timestamp x\n", "file: bad YAML: "),
-        (b"name: s\nbase: {learning_rate: 1" + b"0" * 400 + b"}\n", "is not a finite number"),
+        (b"name: s\nbase: {learning_rate: 1" + b"0" * 400 + b"}\n", "line 2: bad YAML: a number of 401 characters"),
         (b"name: s\npresets: {1: {}}\n", "presets: 1 is not a text"),
         (b"name: s\n? [a]\n: 1\n", "bad YAML: "),
     ],
@@ -81,7 +81,7 @@ def test_unreadable_files(tmp_path, capsys, content, what):
     assert main(["check", str(file)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert what in lines[0]
-    assert len(lines) == (2 if b"&a" in (content or b"") else 1)
+    assert len(lines) == 1
 
 
 def test_a_folder_is_no_sweep(tmp_path, capsys):
