@@ -22,12 +22,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from statistics import median, stdev
+from statistics import mean, median, pvariance
 from typing import Any
 
 from jobs.host.facts import ROOT
@@ -67,14 +67,14 @@ CASES = {
          "micro_batch": 1, "timed_steps": 100}, steps=5, lead=1),
     "GPU-bound": Case(
         {"workload": "image", "model": "resnet50", "image_size": 224, "micro_batch": 256, "precision": "bf16",
-         "layout": "nhwc", "timed_steps": 36} | _ON_DEVICE, steps=6, lead=1),
+         "layout": "nhwc", "timed_steps": 24} | _ON_DEVICE, steps=6, lead=1),
     "loader-bound": Case(  # decoding is the same work each time; new memory for large batches is not
         {"workload": "image", "model": "mobilenet_v2", "image_size": 500, "micro_batch": 32, "precision": "bf16",
-         "source": "jpeg", "pixels": "uint8", "loader_workers": 1, "across_epochs": True, "timed_steps": 48},
+         "source": "jpeg", "pixels": "uint8", "loader_workers": 1, "across_epochs": True, "timed_steps": 32},
         steps=8, lead=4),
     "compiled": Case(
         {"workload": "image", "model": "vit_s", "image_size": 224, "micro_batch": 384, "precision": "bf16",
-         "compile": "default", "timed_steps": 36} | _ON_DEVICE, steps=6, lead=1),
+         "compile": "default", "timed_steps": 24} | _ON_DEVICE, steps=6, lead=1),
 }  # fmt: skip
 ON_CPU = {
     "llama-160m": {"model": "llama-nano", "seq_len": 32, "micro_batch": 2, "precision": "fp32",
@@ -93,10 +93,13 @@ def point(case: str, device: str) -> Point:
 
 
 def schedule() -> Iterator[tuple[int, str, str]]:
-    """Number, case and the side that begins, of each pair, without end."""
+    """Number, case and the side that begins, of each pair, without end. What the host decides varies most, so it comes
+    twice a round, once with either side first."""
+    cases = [*CASES]
+    cases.insert(-1, cases[0])
     for number in count():
-        place = number % len(CASES)
-        yield number, list(CASES)[place], SIDES[(number // len(CASES) + place) % 2]
+        place = number % len(cases)
+        yield number, cases[place], SIDES[(number // len(cases) + place) % 2]
 
 
 class Rank:
@@ -211,32 +214,47 @@ def siblings(core: int) -> set[int]:
     return {cpu for first, *last in ends for cpu in range(int(first), int((last or [first])[0]) + 1)}
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean and ends of its 90 % interval."""
+@dataclass(frozen=True)
+class Effect:
+    """Of forking on the logarithm of time: its mean, half of its 90 % interval, and the standard deviation of a pair."""
+
+    mean: float
+    half: float
+    deviation: float
+
+
+def crossover(groups: Sequence[Sequence[float]]) -> Effect:
+    """From the logarithms of pairs in which one side began, and of those in which the other did: which comes second may
+    have an effect of its own, so it is the mean of both groups' means, and the deviation that within them (a crossover
+    design of two periods; Jones and Kenward, Design and Analysis of Cross-Over Trials)."""
     from scipy.special import stdtrit
 
-    mean = sum(values) / len(values)
-    half = float(stdtrit(len(values) - 1, 0.95)) * stdev(values) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
+    free = sum(len(group) - 1 for group in groups)
+    squares = sum(len(group) * pvariance(group) for group in groups)
+    deviation = math.sqrt(squares / free)
+    error = deviation * math.sqrt(sum(1 / len(group) for group in groups)) / len(groups)
+    return Effect(sum(map(mean, groups)) / len(groups), float(stdtrit(free, 0.95)) * error, deviation)
 
 
 def tell(files: Sequence[Path]) -> None:
     """A row a case: how many pairs, the ratio forked / new and its 90 % interval, and whether that lies within 1 %;
-    then how many pairs have equal memory and losses, beside pairs of new Pythons among themselves."""
+    then how many pairs have equal memory and losses, beside pairs of new Pythons among themselves, and how often either
+    side had each peak of memory, in MB above the lowest."""
     pairs = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     for pair in pairs:
         if "failed" in pair:
             print(f"failed: {pair['case']}: {pair['failed']}")
     for case in CASES:
         good = [pair for pair in pairs if pair["case"] == case and "failed" not in pair]
-        if len(good) < 2:
+        groups = [[ratio(pair) for pair in good if pair["first"] == side] for side in SIDES]
+        if min(map(len, groups)) < 2:
             continue
-        logs = [ratio(pair) for pair in good]
-        mean, low, high = interval(logs)
+        effect = crossover(groups)
+        low, high = effect.mean - effect.half, effect.mean + effect.half
         within = "equivalent" if low > -BOUND and high < BOUND else "not shown"
         print(
-            f"{case:13} {len(good):3} pairs  {math.exp(mean):.4f} ({math.exp(low):.4f} to {math.exp(high):.4f})"
-            f"  {within:10}  sd of a pair {100 * stdev(logs):.2f} %"
+            f"{case:13} {len(good):3} pairs  {math.exp(effect.mean):.4f} ({math.exp(low):.4f} to {math.exp(high):.4f})"
+            f"  {within:10}  sd of a pair {100 * effect.deviation:.2f} %"
             f"  a step {median(median(pair['new']['slices']) for pair in good):.2f} ms"
             f"  a pair {median(pair['s'] for pair in good):.1f} s"
         )
@@ -244,7 +262,17 @@ def tell(files: Sequence[Path]) -> None:
             equal = sum(pair["forked"][name] == pair["new"][name] for pair in good)
             among = [one["new"][name] == other["new"][name] for one, other in zip(good[::2], good[1::2], strict=False)]
             new = f"new among new {sum(among)} of {len(among)}"
-            print(f"{case:13} {name:10} equal in {equal} of {len(good)} pairs; {new}")
+            print(f"{case:13} {name:10} equal in {equal} of {len(good)} pairs; {new}{levels(good, name)}")
+
+
+def levels(pairs: Sequence[dict[str, Any]], name: str) -> str:
+    """How often either side had each peak of memory."""
+    if name == "losses":
+        return ""
+    lowest = min(pair[side][name] for pair in pairs for side in SIDES)
+    found = {side: Counter(round((pair[side][name] - lowest) / 1e6) for pair in pairs) for side in SIDES}
+    told = (f"{side} " + " ".join(f"{n}x{peak}" for peak, n in sorted(f.items())) for side, f in found.items())
+    return "; MB above the lowest: " + ", ".join(told)
 
 
 def main() -> None:
