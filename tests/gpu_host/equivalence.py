@@ -216,7 +216,7 @@ def siblings(core: int) -> set[int]:
 
 @dataclass(frozen=True)
 class Effect:
-    """Of forking on the logarithm of time: its mean, half of its 90 % interval, and the standard deviation of a pair."""
+    """Of forking on the logarithm of time: its mean, half of its 90 % interval, standard deviation of a pair."""
 
     mean: float
     half: float
