@@ -55,6 +55,13 @@ def batches(
     return [*(tuple(batch) for batch in made if len(batch) > 1), *later]
 
 
+def whole_minutes(value: object) -> int:
+    """`batch_min` as a profile gives it. Raises ValueError."""
+    if not str(value).isdecimal():
+        raise ValueError(f"batch_min: {value!r}: expected whole minutes, such as 15, or 0 for a point a job")
+    return int(str(value))
+
+
 def minutes(batch: Sequence[Point], timeout_min: int, batch_min: float = 0.0) -> int:
     """Wall time of a job that runs these points: each may take as long as it may. In a batch, where few will, one of
     them, and all together SLOWER times as long as is expected; the job hands back what it does not come to."""

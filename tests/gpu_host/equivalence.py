@@ -76,6 +76,8 @@ CASES = {
         {"workload": "image", "model": "vit_s", "image_size": 224, "micro_batch": 384, "precision": "bf16",
          "compile": "default", "timed_steps": 24} | _ON_DEVICE, steps=6, lead=1),
 }  # fmt: skip
+ROUND = ("launch-bound", "GPU-bound", "loader-bound", "launch-bound", "compiled")
+"""What the host decides varies most, so it comes twice, once with either side first."""
 ON_CPU = {
     "llama-160m": {"model": "llama-nano", "seq_len": 32, "micro_batch": 2, "precision": "fp32",
                    "optimizer_kernels": "default"},
@@ -92,11 +94,8 @@ def point(case: str, device: str) -> Point:
     return complete(settings)
 
 
-def schedule() -> Iterator[tuple[int, str, str]]:
-    """Number, case and the side that begins, of each pair, without end. What the host decides varies most, so it comes
-    twice a round, once with either side first."""
-    cases = [*CASES]
-    cases.insert(-1, cases[0])
+def schedule(cases: Sequence[str] = ROUND) -> Iterator[tuple[int, str, str]]:
+    """Number, case and the side that begins, of each pair, without end."""
     for number in count():
         place = number % len(cases)
         yield number, cases[place], SIDES[(number // len(cases) + place) % 2]
@@ -120,11 +119,11 @@ class Rank:
             failed.set()
 
 
-def measure_on(gpu: int, out: Path, device: str, seconds: float) -> None:
-    """All pairs on one GPU, until the time is over."""
+def measure_on(gpu: int, out: Path, device: str, seconds: float, cases: Sequence[str]) -> None:
+    """All pairs on one GPU, until the time is over; what has begun is finished."""
     end, work = time.monotonic() + seconds, Path(f"/tmp/equivalence/gpu{gpu}")
     shutil.rmtree(work, ignore_errors=True)
-    endless, ahead = schedule(), deque[tuple[int, str, str, Rank]]()
+    endless, ahead = schedule(cases), deque[tuple[int, str, str, Rank]]()
     with Servers() as servers, (out / f"pairs-gpu{gpu}.jsonl").open("a") as sink:
         while time.monotonic() < end:
             while len(ahead) <= AHEAD:
@@ -177,7 +176,7 @@ def ratio(pair: dict[str, Any]) -> float:
     return median(math.log(forked / new) for forked, new in both)
 
 
-def measure(out: Path, device: str, seconds: float) -> None:
+def measure(out: Path, device: str, seconds: float, cases: Sequence[str]) -> None:
     """A process a GPU, each with its share of the cores."""
     import torch
 
@@ -192,7 +191,7 @@ def measure(out: Path, device: str, seconds: float) -> None:
         kept = kept_cores(own)
         others = sorted(set(own) - {core for one in kept for core in siblings(one)})
         command = ["taskset", "-c", ",".join(map(str, others)), sys.executable, "-m", "tests.gpu_host.equivalence"]
-        command += ["on", str(gpu), str(out), device, str(seconds)]
+        command += ["on", str(gpu), str(out), device, str(seconds), *cases]
         environment = os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": str(gpu)}
         environment[CORES_VARIABLE] = " ".join(map(str, kept))
         processes.append(subprocess.Popen(command, env=environment))
@@ -277,7 +276,7 @@ def levels(pairs: Sequence[dict[str, Any]], name: str) -> str:
 
 def main() -> None:
     if sys.argv[1:2] == ["on"]:
-        measure_on(int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], float(sys.argv[5]))
+        measure_on(int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], float(sys.argv[5]), sys.argv[6:])
         return
     parser = argparse.ArgumentParser(prog="python3 -m tests.gpu_host.equivalence", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -285,10 +284,11 @@ def main() -> None:
     measuring.add_argument("out", type=Path)
     measuring.add_argument("--seconds", type=float, required=True)
     measuring.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    measuring.add_argument("--cases", nargs="+", choices=CASES, default=ROUND, metavar="CASE", help="of a round")
     commands.add_parser("tell").add_argument("files", type=Path, nargs="+")
     options = parser.parse_args()
     if options.command == "measure":
-        measure(options.out, options.device, options.seconds)
+        measure(options.out, options.device, options.seconds, options.cases)
     else:
         tell(options.files)
 

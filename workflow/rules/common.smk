@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(workflow.current_basedir).parents[1]))
 
 from jobs.sweep import chunks
 from jobs.sweep.sweep import SweepError, load
+from jobs.sweep.batches import whole_minutes
 from jobs.sweep.driver import Run
 
 # A workflow that uses this one as a module gives it the sweep as its config; else the sweep is a file, whose errors have
@@ -32,8 +33,11 @@ PYTHON = "python" if DeploymentMethod.CONDA in deployed else shlex.quote(sys.exe
 ROOT = f"results/{SWEEP.name}"
 # How long jobs may be that run several points: of the profile.
 DEFAULTS = workflow.resource_settings.default_resources
-BATCH_MIN = DEFAULTS["batch_min"].value if DEFAULTS and "batch_min" in DEFAULTS else 0
-RUN = Run(Path(ROOT), SWEEP, float(BATCH_MIN))
+BATCH_MIN = DEFAULTS["batch_min"].raw if DEFAULTS and "batch_min" in DEFAULTS else 0
+try:
+    RUN = Run(Path(ROOT), SWEEP, whole_minutes(BATCH_MIN))
+except ValueError as error:
+    raise WorkflowError(str(error))
 
 
 def asked():

@@ -12,7 +12,7 @@ import yaml
 from jobs.point.point import Point
 from jobs.slurm.executor.request import Request, from_job
 from jobs.slurm.executor.settings import ExecutorSettings
-from jobs.sweep import chunks
+from jobs.sweep import batches, chunks
 
 POINT, CHUNK = "point", "derive"
 """The rules whose jobs go to the cluster."""
@@ -34,7 +34,7 @@ class Profile:
     @property
     def batch_min(self) -> float:
         """How long jobs that run several points may be (jobs/sweep/batches.py). Raises ValueError."""
-        return float(self.defaults.get("batch_min", 0.0))
+        return batches.whole_minutes(self.defaults.get("batch_min", 0))
 
     def request(self, point: Point, timeout_min: int) -> Request:
         """What the point's job asks for. Raises ValueError where a resource is not what it should be."""
