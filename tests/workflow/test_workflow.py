@@ -87,20 +87,25 @@ def test_killed_half_way_and_run_again(tmp_path, more):
     assert {p: p.read_bytes() for p in done} == done
 
 
-def test_a_broken_sweep_submits_nothing(tmp_path):
-    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("[0, 1]", "[0, one]"))
-    process = start(tmp_path)
+@pytest.mark.parametrize(
+    ("seeds", "more", "said"),
+    [("[0, one]", (), "axes.seed[1]"), ("[0, 1]", ("--default-resources", "batch_min=6.5"), "expected whole minutes")],
+    ids=["sweep", "profile"],
+)
+def test_what_cannot_be_read_submits_nothing(tmp_path, seeds, more, said):
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("[0, 1]", seeds))
+    process = start(tmp_path, more=more)
     _, errors = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert "axes.seed[1]" in errors and "Traceback" not in errors
+    assert said in errors and "Traceback" not in errors
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("profile", ["local", "slurm"])
-def test_a_dry_run_says_what_would_run_and_what_it_costs(tmp_path, profile):
+@pytest.mark.parametrize(("profile", "jobs"), [("local", "3 point"), ("slurm", "1 point, 2 led_point")])
+def test_a_dry_run_says_what_would_run_and_what_it_costs(tmp_path, profile, jobs):
     (tmp_path / "sweep.yaml").write_text(SWEEP.replace("device: cpu", "device: cuda"))
     said = finish(start(tmp_path, "-n", profile=profile))
-    assert "3 point, 1 derive, 1 tables" in said
+    assert f"{jobs}, 1 derive, 1 tables" in said and "Warning" not in said
     assert "chain: 3 of 3 points to run" in said and "3 points of 1 GPU, 0.0" in said
     assert not (tmp_path / "results").exists()
 

@@ -1,12 +1,15 @@
 # The sweep: read, checked and expanded before anything is planned.
 import shlex
 import sys
+import warnings
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
 sys.path.insert(0, str(Path(workflow.current_basedir).parents[1]))
+# Snakemake's own, where a default resource is of inputs that are still to be made.
+warnings.filterwarnings("ignore", message="coroutine 'InputFiles")
 
 from jobs.sweep import chunks
 from jobs.sweep.sweep import SweepError, load

@@ -35,7 +35,9 @@ def test_what_a_profile_asks_for(tmp_path):
     assert str(asked) == "2 nodes with 12 CPUs, 4 GPUs, 4 GB for 20 min"
     assert {"--nodes=2", "--mem=4000M", "--no-requeue", "--account=me"} <= set(asked.options())
     assert found.settings.array_size == 10
-    shipped = profile.read(ROOT / "profiles/slurm").request(point, 20)
+    shipped = profile.read(ROOT / "profiles/slurm")
+    assert shipped.batch_min == 15
+    shipped = shipped.request(point, 20)
     assert shipped.mem_mb == 4 * 32000 and shipped.cpus_per_task == 8
 
 

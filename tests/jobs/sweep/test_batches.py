@@ -62,6 +62,13 @@ def test_a_job_of_a_batch_may_take_as_long_as_one_that_hangs_and_three_times_wha
     assert batches.minutes(points, 10, batch_min) == expected
 
 
+@pytest.mark.parametrize("value", ["6.5", "-3", "15 min", "", None, 1e3])
+def test_how_long_jobs_may_be_is_whole_minutes(value):
+    assert batches.whole_minutes("15") == batches.whole_minutes(15) == 15
+    with pytest.raises(ValueError, match="expected whole minutes"):
+        batches.whole_minutes(value)
+
+
 def test_a_run_knows_the_jobs_of_its_batches(tmp_path):
     swept = sweep(tmp_path, axes={"micro_batch": [1, 2, 3]}, resources={"timeout_min": 7})
     run = Run(tmp_path / "b", swept, batch_min=estimate.wall_s(swept.points[0], estimate.FORKED_START_S) * 2.5 / 60)
