@@ -2,14 +2,15 @@
 
     make bench-scale                                  # 100 and 1,000 points
     make bench-scale SCALE="10000 --folder /scratch"  # ten thousand, kept in that folder
+    make bench-scale SCALE="--traced 100"             # a hundred points with a trace each
     make bench-scale SCALE="--ranks 64 512"           # one traced point of many ranks
 
 A point is one of our published set under a new id: its record, and nothing else, as of a point of which no step was
-logged. So the times are those of the workflow and of its many small things; what traces cost is in `make bench`.
-A point of many ranks is a real trace, copied (tests/bench/many_ranks.py): tables and diagnosis, which names the slow
-rank. Memory is resident, of the driver alone and of all processes together, looked at ten times a second. Where a Slurm
-cluster can be started (tests/cluster), the submission of points and chunks on four nodes follow
-(tests/bench/slurm_scale.py); of these, what the nodes do is not in the driver's rows.
+logged. So the times are those of the workflow and of its many small things. A traced one is a rank of a real run on an
+H200, its trace of nsys 0.4 MB. A point of many ranks is a real trace, copied (tests/bench/many_ranks.py): tables and
+diagnosis, which names the slow rank. Memory is resident, of the driver alone and of all processes together, looked at
+ten times a second. Where a Slurm cluster can be started (tests/cluster), the submission of points and chunks on four
+nodes follow (tests/bench/slurm_scale.py); of these, what the nodes do is not in the driver's rows.
 """
 
 from __future__ import annotations
@@ -51,9 +52,8 @@ def published() -> dict[str, Any]:
     )
 
 
-def write_sweep(folder: Path, size: int) -> list[Point]:
-    """Write the sweep file; its points."""
-    record = published()
+def write_sweep(folder: Path, size: int, record: dict[str, Any]) -> list[Point]:
+    """Write the sweep file of points with this record; the points."""
     base = {k: v for k, v in record["settings"].items() if k in FIELDS and v is not None and k not in OWN}
     rates = [round(1e-4 * (i + 1), 6) for i in range(max(1, size // POINTS_A_CONFIGURATION))]
     axes = {"learning_rate": rates, "seed": list(range(min(size, POINTS_A_CONFIGURATION)))}
@@ -64,11 +64,15 @@ def write_sweep(folder: Path, size: int) -> list[Point]:
     return points
 
 
-def make(folder: Path, size: int) -> None:
-    """Write the sweep file and the record of each of its points."""
-    record = published()
-    for point in write_sweep(folder, size):
+def make(folder: Path, size: int, traced: bool = False) -> None:
+    """Write the sweep file and the record of each of its points; of traced ones their raw data, too."""
+    record = many_ranks.record() if traced else published()
+    if traced:
+        record["settings"]["ranks_per_node"] = 1
+    for point in write_sweep(folder, size, record):
         own = folder / "results/scale/points" / point.id
+        if traced:
+            many_ranks.make_point(own, 1, slow=None)
         own.mkdir(parents=True, exist_ok=True)
         write_json(own / "record.json", {**record, "point_id": point.id, "settings": point.settings()})
 
@@ -93,15 +97,16 @@ def commands() -> dict[str, list[str]]:
     }
 
 
-def measure(folder: Path, size: int) -> None:
+def measure(folder: Path, size: int, traced: bool = False) -> None:
     """Print a line for each command."""
     folder.mkdir(parents=True)
-    make(folder, size)
+    make(folder, size, traced)
     for name, command in commands().items():
         if name == RESUME:
             record = next((folder / "results/scale/points").glob("*/record.json"))
             record.write_text(record.read_text() + "\n")  # Snakemake looks at what is in a file, not at its time alone
-        print(line(f"{size:,}", name, Meter(command, folder, folder / "commands.log").finish(), folder), flush=True)
+        what = f"{size:,}" + " traced" * traced
+        print(line(what, name, Meter(command, folder, folder / "commands.log").finish(), folder), flush=True)
 
 
 def measure_ranks(folder: Path, ranks: int) -> None:
@@ -123,9 +128,10 @@ def measure_ranks(folder: Path, ranks: int) -> None:
 def measure_on_slurm(cluster: Cluster, folder: Path, size: int) -> None:
     """Print the lines of tests/bench/slurm_scale.py."""
     queue, chunks = folder / "queue", folder / "chunks"
-    for own, write in ((queue, write_sweep), (chunks, make)):
+    for own in (queue, chunks):
         own.mkdir(parents=True)
-        write(own, size)
+    write_sweep(queue, size, published())
+    make(chunks, size)
     slurm_scale.submit(cluster, queue, size)
     slurm_scale.derive(cluster, chunks, size)
 
@@ -133,15 +139,18 @@ def measure_on_slurm(cluster: Cluster, folder: Path, size: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", nargs="*", type=int, help="points (100 1000, where no ranks are given)")
+    parser.add_argument("--traced", nargs="+", type=int, default=[], help="points, each with a trace")
     parser.add_argument("--ranks", nargs="+", type=int, default=[], help="ranks of a point: up to 8, or times 8")
     parser.add_argument("--folder", type=Path, help="keep the sweeps in this folder, which must not be there yet")
     args = parser.parse_args()
-    sizes = args.sizes or (() if args.ranks else SIZES)
+    sizes = args.sizes or (() if args.ranks or args.traced else SIZES)
     print(head(), flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.folder or Path(scratch)
         for ranks in args.ranks:
             measure_ranks(folder / f"{ranks}-ranks", ranks)
+        for size in args.traced:
+            measure(folder / f"{size}-traced", size, traced=True)
         for size in sizes:
             measure(folder / str(size), size)
         if sizes and (why := available(accounting=True)):
