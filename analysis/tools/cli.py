@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from jobs.sweep.sweep import SweepError
 
 EXIT_WRONG = 2
+EXTRAS = {"torch": "train", "snakemake_interface_executor_plugins": "workflow", "submitit": "workflow"}
+"""Of modules that a plain installation lacks, the extra of the package that brings them."""
 EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
 
 
@@ -346,6 +348,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # `nightsweep check --list | head`: the reader is gone, and Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        lacks = f"{error.name} is not installed; pip install 'nightsweep[{EXTRAS[error.name]}]' brings it"
+        print(f"nightsweep: {lacks}", file=sys.stderr)
+        return EXIT_WRONG
     return status
 
 
