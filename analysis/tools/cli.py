@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.sweep.labels import plural
+from jobs.record.failures import is_disk_full
 
 if TYPE_CHECKING:
     from jobs.sweep.sweep import SweepError
@@ -198,13 +199,15 @@ def publish(arguments: argparse.Namespace) -> int:
 
 def figures(arguments: argparse.Namespace) -> int:
     """`nightsweep figures`."""
+    from analysis.tables import parquet
     from analysis.tools.publish import publish as publishing
+    from jobs.sweep.file import one_line
 
     try:
         publishing.require(arguments.folder)
         publishing.draw_again(arguments.folder, arguments.out, arguments.out / "report.html")
-    except (publishing.PublishError, OSError) as error:
-        print(f"nightsweep figures: {error}", file=sys.stderr)
+    except (publishing.PublishError, *parquet.FAULTS) as error:
+        print(f"nightsweep figures: {one_line(str(error))}", file=sys.stderr)
         return EXIT_WRONG
     return 0
 
@@ -346,6 +349,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # `nightsweep check --list | head`: the reader is gone, and Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        print(f"nightsweep: {error}", file=sys.stderr)
+        return EXIT_WRONG
     return status
 
 

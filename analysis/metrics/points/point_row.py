@@ -16,7 +16,7 @@ from analysis.metrics.points import conditions, efficiency, warm_up
 from analysis.metrics.points.energy import doubt
 from analysis.readers import point_files
 from jobs.record.launch_files import RankResult
-from jobs.record.point_folder import record_of, results_of
+from jobs.record.point_folder import by_rank, record_of, results_of
 from jobs.record.record import Record
 
 _Json = dict[str, Any]
@@ -29,6 +29,7 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     if not is_measured(record):
         return base
     results = results_of(point)
+    base["notes"] = missing_files(point, record, results)
     window = warm_up.in_window(tables["steps"])
     timed = window.filter(pl.col("phase") == "timed")
     numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, _steady_seconds(results, window))
@@ -45,6 +46,7 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     around = conditions.columns(
         tables, on_gpus=record.device == "cuda", has_tenants=isinstance(tenants, int) and tenants > 1
     )
+    numbers["notes"] = "; ".join(filter(None, (base["notes"], numbers["notes"]))) or None
     return base | numbers | around | {"peak_memory_bytes": peak} | _energy(tables["energy"], window)
 
 
@@ -53,10 +55,22 @@ def is_measured(record: Record) -> bool:
     return record.runs.timed.status == "ok"
 
 
+def missing_files(point: Path, record: Record, results: Sequence[RankResult]) -> str | None:
+    """What the record says was written and is not there, in one line."""
+    found = []
+    if not results:
+        found.append("no results of ranks")
+    if not by_rank(point / "timed", r"steps-r(\d+)\.jsonl"):
+        found.append("no steps")
+    if record.tracer.used and record.runs.traced.status == "ok" and not by_rank(point / "traced", r"trace-r(\d+)\..*"):
+        found.append("no trace")
+    return f"files are missing: {', '.join(found)}" if found else None
+
+
 def _results(results: Sequence[RankResult]) -> _Json:
     """What ranks agree on, or the largest where they do not."""
     notes = list(dict.fromkeys(note for result in results for note in result.notes))
-    of_script = {"step_source": next((r.step_source for r in results), None), "notes": "; ".join(notes) or None}
+    of_script = {"step_source": next((r.step_source for r in results), None), "notes": "; ".join(notes)}
     names = ("steps_per_epoch", "parameters", "trainable_parameters")
     known = {name: [value for r in results if (value := getattr(r, name)) is not None] for name in names}
     return of_script | {name: max(values, default=None) for name, values in known.items()}

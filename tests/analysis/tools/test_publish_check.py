@@ -106,7 +106,7 @@ def test_bad_input_is_one_line(sweep, tmp_path, capsys):
         ("node2 and ash.moor.example, not ashes", "host2 and host1, not <...>"),
         ('File "/home/ann/qq/jobs/rank/worker.py", line 7', 'File "<...>/jobs/rank/worker.py", line 7'),
         ("a rate of 3.5 GB/s, 12 GiB, 80% of it", "a rate of 3.5 GB/s, 12 GiB, 80% of it"),
-        ("10.2.3.4:80 fe80::1a:2 gpu-17 frontier", "<...>:80 <...>::<...>:2 <...> <...>"),
+        ("10.2.3.4:80 fe80::1a:2 gpu-17 frontier", "<...>:80 <...> <...> <...>"),
         ("key hf_Zq81xvKp33 of mhopper@moor", "key <...> of <...>"),
         ("GPU-" + UUIDS[0], "<...>"),
         ("rank 1 died of signal 9 (SIGKILL)", "rank 1 died of signal 9 (SIGKILL)"),
