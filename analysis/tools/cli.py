@@ -23,10 +23,12 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.sweep.labels import plural
+from jobs.host.terminal import HarmlessStream
 from jobs.record.failures import is_disk_full
 
 if TYPE_CHECKING:
@@ -343,7 +345,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit status."""
     arguments = parser().parse_args(argv)
     try:
-        status: int = arguments.run(arguments)
+        if arguments.run is watch:  # which draws on the terminal, and cleans its texts itself
+            return int(arguments.run(arguments))
+        with redirect_stdout(HarmlessStream(sys.stdout)), redirect_stderr(HarmlessStream(sys.stderr)):
+            status: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # `nightsweep check --list | head`: the reader is gone, and Python would complain once more at exit.

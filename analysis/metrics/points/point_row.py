@@ -29,9 +29,10 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     if not is_measured(record):
         return base
     results = results_of(point)
-    base["notes"] = missing_files(point, record, results)
     window = warm_up.in_window(tables["steps"])
     timed = window.filter(pl.col("phase") == "timed")
+    everything = tables["steps"].filter(pl.col("phase") == "timed")
+    base["notes"] = missing_files(point, record, results, everything)
     numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, _steady_seconds(results, window))
     if (found := warm_up.of_point(window)) is not None:
         numbers |= {"warm_from": found.first, "steady": found.steady}
@@ -55,13 +56,16 @@ def is_measured(record: Record) -> bool:
     return record.runs.timed.status == "ok"
 
 
-def missing_files(point: Path, record: Record, results: Sequence[RankResult]) -> str | None:
-    """What the record says was written and is not there, in one line."""
+def missing_files(point: Path, record: Record, results: Sequence[RankResult], timed: pl.DataFrame) -> str | None:
+    """What the record says was written and is not there, in one line. `timed`: the timed steps that there are."""
     found = []
     if not results:
         found.append("no results of ranks")
     if not by_rank(point / "timed", r"steps-r(\d+)\.jsonl"):
         found.append("no steps")
+    asked, have = record.settings.get("timed_steps"), timed["step"].n_unique()
+    if isinstance(asked, int) and 0 < have < asked:
+        found.append(f"{asked - have} of {asked} timed steps")
     if record.tracer.used and record.runs.traced.status == "ok" and not by_rank(point / "traced", r"trace-r(\d+)\..*"):
         found.append("no trace")
     return f"files are missing: {', '.join(found)}" if found else None
