@@ -66,6 +66,8 @@ def missing_files(point: Path, record: Record, results: Sequence[RankResult], ti
     asked, have = record.settings.get("timed_steps"), timed["step"].n_unique()
     if isinstance(asked, int) and 0 < have < asked:
         found.append(f"{asked - have} of {asked} timed steps")
+    if record.nvml.available and not any(path.is_file() for path in (point / "timed").glob("nvml-*.arrow")):
+        found.append("no samples of GPUs")
     if record.tracer.used and record.runs.traced.status == "ok" and not by_rank(point / "traced", r"trace-r(\d+)\..*"):
         found.append("no trace")
     return f"files are missing: {', '.join(found)}" if found else None
