@@ -59,17 +59,24 @@ def is_measured(record: Record) -> bool:
 def missing_files(point: Path, record: Record, results: Sequence[RankResult], timed: pl.DataFrame) -> str | None:
     """What the record says was written and is not there, in one line. `timed`: the timed steps that there are."""
     found = []
-    if not results:
-        found.append("no results of ranks")
-    if not by_rank(point / "timed", r"steps-r(\d+)\.jsonl"):
-        found.append("no steps")
-    asked, have = record.settings.get("timed_steps"), timed["step"].n_unique()
-    if isinstance(asked, int) and 0 < have < asked:
-        found.append(f"{asked - have} of {asked} timed steps")
+    ranks = {rank for rank, path in by_rank(point / "timed", r"steps-r(\d+)\.jsonl") if path.is_file()}
+    for what, there, other in (
+        ("results", {r.rank for r in results}, ranks),
+        ("steps", ranks, {r.rank for r in results}),
+    ):
+        if not there:
+            found.append(f"all {what}")
+        elif lost := sorted(other - there):
+            found.append(f"{what} of rank {', '.join(map(str, lost))}")
+    each = timed.group_by("rank").len()["len"].to_list()
+    asked = record.settings.get("timed_steps")
+    most = max([*each, asked] if isinstance(asked, int) else each, default=0)
+    if each and min(each) < most:
+        found.append(f"{most - min(each)} of {most} timed steps")
     if record.nvml.available and not any(path.is_file() for path in (point / "timed").glob("nvml-*.arrow")):
-        found.append("no samples of GPUs")
+        found.append("samples of GPUs")
     if record.tracer.used and record.runs.traced.status == "ok" and not by_rank(point / "traced", r"trace-r(\d+)\..*"):
-        found.append("no trace")
+        found.append("all traces")
     return f"files are missing: {', '.join(found)}" if found else None
 
 
