@@ -51,7 +51,7 @@ def _panel(axes: Axes, points: pl.DataFrame) -> None:
             look: dict[str, Any] = {"color": colour, "markeredgecolor": "black", "markeredgewidth": 0.4}
             if own.height:
                 kind = style.MARKERS[place % len(style.MARKERS)]
-                axes.plot(own["gpu_ms"], own["energy_mj"], kind, label=f"{model}, {precision}", **look)
+                axes.plot(own["gpu_ms"], own["energy_mj"], kind, label=style.in_legend(f"{model}, {precision}"), **look)
     everything = points.select("gpu_ms", "energy_mj", pl.col("disturbed").fill_null(False))
     panels.mark_disturbed(axes, *(everything[name].to_numpy() for name in everything.columns))
     axes.set(xscale="log", yscale="log")
@@ -67,7 +67,8 @@ def _panel(axes: Axes, points: pl.DataFrame) -> None:
         axis.set_major_formatter(FormatStrFormatter("%g"))
         axis.set_minor_locator(NullLocator())
     axes.grid()
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    if axes.get_legend_handles_labels()[0]:  # one of a kind alone is a point without a line
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
 def _powers(axes: Axes) -> None:

@@ -38,7 +38,7 @@ def _panel(axes: Axes, workload: str, frame: pl.DataFrame, beside: bool) -> None
         look = panels.line_style(index, curve, shown)
         name = f"{panels.brief(curve['config'][0])}, n = {max(curve['n'])}"
         every = max(1, curve.height // 8)
-        axes.plot(curve["step"], curve["mean"], label=name, markevery=(index % every, every), **look)
+        axes.plot(curve["step"], curve["mean"], label=style.in_legend(name), markevery=(index % every, every), **look)
         axes.fill_between(curve["step"], curve["least"], curve["most"], color=look["color"], alpha=0.15, linewidth=0)
     axes.set_ylabel("Loss")
     axes.set_xlabel("Optimizer step (warm-up included)")

@@ -6,6 +6,7 @@ A figure is drawn inside `context`; `save` writes the same bytes for the same fi
 
 from __future__ import annotations
 
+import io
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from jobs.record.whole_file import write_bytes
 
 LEFT_OUT = "left-out.txt"
 FAILED = "could not be drawn"
@@ -158,6 +161,11 @@ def line(index: int, colour: str | None = None) -> dict[str, Any]:
     }
 
 
+def in_legend(text: str) -> str:
+    """The text as a label. Matplotlib leaves those that begin with `_` out of its legends."""
+    return f" {text}" if text.startswith("_") else text
+
+
 def from_zero(axes: Axes) -> None:
     """Let the upright axis start at zero, with room for the highest marker."""
     axes.set_ylim(0, max(axes.dataLim.ymax, 1e-12) * 1.07)
@@ -175,12 +183,20 @@ def settle(made: Figure) -> None:
         text.set_position((round(float(text.get_position()[0]), 6), round(float(text.get_position()[1]), 6)))
 
 
+def _drawn(made: Figure, **how: Any) -> bytes:
+    # In memory, for matplotlib hides why a file could not be written.
+    drawn = io.BytesIO()
+    made.savefig(drawn, **how)
+    return drawn.getvalue()
+
+
 def save(made: Figure, stem: Path) -> tuple[Path, Path]:
     """Write stem.pdf and stem.png, without dates or versions, so that a repeat gives the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     pdf, png = stem.with_name(stem.name + ".pdf"), stem.with_name(stem.name + ".png")
     with context():
         settle(made)
-        made.savefig(pdf, metadata={"CreationDate": None, "Creator": "Nightsweep", "Producer": "Nightsweep"})
-        made.savefig(png, dpi=DPI, metadata={"Software": None})
+        about: dict[str, Any] = {"CreationDate": None, "Creator": "Nightsweep", "Producer": "Nightsweep"}
+        write_bytes(pdf, _drawn(made, format="pdf", metadata=about))
+        write_bytes(png, _drawn(made, format="png", dpi=DPI, metadata={"Software": None}))
     return pdf, png

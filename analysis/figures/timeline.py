@@ -119,7 +119,7 @@ def _samples(axes: Axes, frame: pl.DataFrame, column: str, text: str, zero_ns: i
     for index, part in enumerate(frame.sort(*by, "t_ns").partition_by(by, maintain_order=True)):
         name = f"{part['host'][0]}" + (f" GPU {part['gpu'][0]}" if "gpu" in by else "")
         look = style.line(index) | {"marker": "."}
-        axes.plot((part["t_ns"] - zero_ns) / unit_ns, part[column], label=name, **look)
+        axes.plot((part["t_ns"] - zero_ns) / unit_ns, part[column], label=style.in_legend(name), **look)
     axes.set_ylabel(text)
     style.from_zero(axes)
     axes.grid()

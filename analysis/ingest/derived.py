@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
+import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,8 +26,11 @@ import pyarrow.parquet as pq
 
 from analysis.ingest import trace_parts
 from analysis.ingest.point_tables import TRACES, as_table, write
-from analysis.tables import column, points
+from analysis.tables import column, parquet, points
 from analysis.tables.column import ID, Column
+from analysis.tables.traces import TRACE_TABLES
+from jobs.record.json_files import FormatError
+from jobs.record.whole_file import write_text
 
 MADE = {
     **ID,
@@ -65,7 +68,7 @@ def raw_ns(point: Path) -> int:
     """When a point's record was written; 0 where there is none."""
     try:
         return (point / "record.json").stat().st_mtime_ns
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
 
 
@@ -74,7 +77,13 @@ class Chunk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.made = read_made(folder)
+        try:
+            self.made = read_made(folder)
+            for name in OF_POINT if self.made.height else ():
+                parquet.require(folder / f"{name}.parquet", "all points of its chunk are made again")
+        except FormatError as error:
+            print(error, file=sys.stderr)
+            self.made = column.empty(MADE)
 
     def due(self, results: Path, ids: Sequence[str]) -> list[str]:
         """Which of these points are to be made: those with other raw data than what is kept was made of, and those of
@@ -113,33 +122,38 @@ class Chunk:
         """Write CHUNK.json, which says that all is there."""
         bad = dict(self.made.filter(pl.col("problem").is_not_null()).select("point_id", "problem").iter_rows())
         text = json.dumps({"points": self.made.height, "problems": bad}, indent=1) + "\n"
-        scratch = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
-        scratch.write_text(text)
-        scratch.replace(self.folder.with_name(f"{self.folder.name}.json"))
+        write_text(self.folder.with_name(f"{self.folder.name}.json"), text)
 
     def _rows(self, name: str, ids: Collection[str]) -> pl.DataFrame:
         return rows_of(self.folder, name, ids).collect()
 
     def _replace(self, name: str, frame: pl.DataFrame) -> None:
-        scratch = self.folder / f".{name}.{os.getpid()}"
-        frame.write_parquet(scratch)
-        scratch.replace(self.folder / f"{name}.parquet")
+        parquet.write(frame, self.folder / f"{name}.parquet")
 
 
 def read_made(chunk: Path) -> pl.DataFrame:
-    """The table MADE of a chunk. What an older version made is not known, and made again."""
-    try:
-        made = pl.read_parquet((chunk / "made.parquet").read_bytes())  # at once, for it may be replaced meanwhile
-    except FileNotFoundError:
+    """The table MADE of a chunk. What an older version made is not known, and made again. Raises FormatError."""
+    file = chunk / "made.parquet"
+    if not file.exists():
         return column.empty(MADE)
+    try:
+        made = pl.read_parquet(file.read_bytes())  # at once, for it may be replaced meanwhile
+    except (OSError, pl.exceptions.PolarsError):
+        raise FormatError(f"{file}: cut, or no table; {remedy(chunk)}") from None
     return made if made.schema == column.schema(MADE) else column.empty(MADE)
 
 
+def remedy(chunk: Path) -> str:
+    """What to do where a chunk is damaged."""
+    return f"remove {chunk} and {chunk.name}.json, and run the sweep again, which makes them anew"
+
+
 def rows_of(chunk: Path, name: str, ids: Collection[str]) -> pl.LazyFrame:
-    """The rows of a chunk's table that are of these points."""
+    """The rows of a chunk's table that are of these points. Raises FormatError."""
     file = chunk / f"{name}.parquet"
-    if not ids or not file.is_file():
+    if not ids:
         return column.empty(points.TABLES[name]).lazy()
+    parquet.require(file, remedy(chunk))
     return column.conform(pl.scan_parquet(file), points.TABLES[name]).filter(pl.col("point_id").is_in(sorted(ids)))
 
 
@@ -153,10 +167,12 @@ def forget(derived: Path, ids: Collection[str]) -> None:
 
 
 class Derived:
-    """All chunks of a sweep, to be read. `folder`: results/SWEEP/derived."""
+    """All chunks of a sweep, to be read. `folder`: results/SWEEP/derived. Raises FormatError where one is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        for chunk in (path.with_suffix("") for path in sorted(folder.glob("*.json"))):  # which says that all is there
+            parquet.require(chunk / "made.parquet", remedy(chunk))
         chunks = sorted(path.parent for path in folder.glob("*/made.parquet"))
         found = [read_made(chunk).with_columns(chunk=pl.lit(chunk.name)) for chunk in chunks]
         made = pl.concat(found).sort("made_ns") if found else column.empty(MADE)
@@ -175,8 +191,10 @@ class Derived:
     def parts(self, name: str, ids: Sequence[str]) -> Iterator[pl.DataFrame]:
         """The same in parts of about PART_ROWS rows, in the order of the table; at least one. Samples of ten thousand
         points are more than many a memory holds."""
-        files = (self.folder / chunk / f"{name}.parquet" for chunk in {row["chunk"] for row in self.made.values()})
-        rows = sum(pq.read_metadata(file).num_rows for file in files if file.is_file())
+        rows = 0
+        for chunk in sorted({row["chunk"] for row in self.made.values()}):
+            parquet.require(file := self.folder / chunk / f"{name}.parquet", remedy(file.parent))
+            rows += pq.read_metadata(file).num_rows
         known = sorted(set(ids) & self.made.keys())
         size = max(1, math.ceil(len(known) / math.ceil(max(1, rows) / PART_ROWS)))
         for start in range(0, max(1, len(known)), size):
@@ -203,5 +221,8 @@ class Derived:
             out = Path(scratch)
             write({name: self.table(name, [point_id]) for name in FOR_DIAGNOSIS}, out)
             if row["part"] is not None:
-                trace_parts.extract(self.folder / row["chunk"] / "traces" / row["part"], point_id, out / TRACES)
+                part = self.folder / row["chunk"] / "traces" / row["part"]
+                for name in sorted({*TRACE_TABLES, *(path.stem for path in part.glob("*.parquet"))}):
+                    parquet.require(part / f"{name}.parquet", remedy(self.folder / row["chunk"]))
+                trace_parts.extract(part, point_id, out / TRACES)
             yield out

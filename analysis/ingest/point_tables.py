@@ -17,7 +17,7 @@ from analysis.metrics.points import cost, energy, phases, point_row, warm_up
 from analysis.metrics.ranks import clock, pool
 from analysis.metrics.steps import activities, parts, timeline
 from analysis.readers import gpu_log, point_files
-from analysis.tables import column, points
+from analysis.tables import column, parquet, points
 from jobs.record.launch_files import RankResult
 from jobs.record.phases import starts_of
 from jobs.record.point_folder import by_rank, record_of, results_of
@@ -215,4 +215,4 @@ def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
     """One Parquet file a table."""
     out.mkdir(parents=True, exist_ok=True)
     for name, frame in frames.items():
-        frame.write_parquet(out / f"{name}.parquet")
+        parquet.write(frame, out / f"{name}.parquet")

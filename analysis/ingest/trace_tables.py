@@ -25,6 +25,7 @@ from analysis.metrics.ranks import all_ranks, pool
 from analysis.sweep.labels import plural
 from analysis.tables import trace_files
 from analysis.tables.traces import TRACE_TABLES
+from jobs.record.failures import is_disk_full
 from jobs.telemetry.trace.nsys import BLOBS
 
 EXIT_PARTIAL, EXIT_WRONG = 1, 2
@@ -136,6 +137,8 @@ def write_file_tables(job: TraceJob) -> FileTables:
                     reports = frames.get("reports")
                     writer.add(frames)
     except (ValueError, OSError) as error:
+        if is_disk_full(error):  # which is no fault of the trace
+            raise
         return FileTables(folder, failed=" ".join(str(error).split()))
     except pl.exceptions.PolarsError as error:  # tables whose columns are not what their names say
         return FileTables(folder, failed=f"{trace}: cannot be made sense of: {' '.join(str(error).split())[:200]}")

@@ -15,7 +15,7 @@ RUNS = ("timed", "traced")
 def samples(point: Path, identity: str) -> pl.DataFrame:
     """The table GPU_SAMPLES of a point's runs; logs may also lie in the point's folder itself. `identity`: its id."""
     logs: list[tuple[str | None, Path]] = [
-        (run, path) for run in RUNS for path in sorted((point / run).glob("nvml-*.arrow"))
+        (run, path) for run in RUNS for path in sorted((point / run).glob("nvml-*.arrow")) if path.is_file()
     ]
     frames = [
         read_log(path).with_columns(

@@ -10,6 +10,9 @@ from pathlib import Path
 from analysis.report import beside, records
 from analysis.report import sweep_page as report
 from analysis.sweep import dataset
+from analysis.tables import parquet
+from jobs.record.whole_file import write_text
+from jobs.sweep.file import one_line
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -19,14 +22,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--records", type=Path, help="folder of its points, for provenance and logs")
     parser.add_argument("--out", type=Path, required=True, help="HTML file to write")
     args = parser.parse_args(argv)
-    if not (args.tables / "points.parquet").is_file():
-        parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
-    found = records.read(args.records)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    folder, logs = beside.folder_of(args.out), records.logs(args.records, found)
-    shutil.rmtree(folder, ignore_errors=True)  # of a page that was larger
-    page = report.render(dataset.load(args.tables), args.figures, found, logs, folder)
-    args.out.write_text(page, encoding="utf-8")
+    try:
+        write(args.tables, args.figures, args.records, args.out)
+    except parquet.FAULTS as error:
+        parser.exit(1, f"{one_line(str(error))}\n")
+
+
+def write(folder: Path, figures: Path, points: Path | None, out: Path) -> None:
+    """Write the page, from a folder of tables. Raises FormatError and OSError."""
+    parquet.require(folder / "points.parquet", "expected a sweep's tables")
+    tables, found = dataset.load(folder), records.read(points)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    files = beside.folder_of(out)
+    page = report.render(tables, figures, found, records.logs(points, found), files)
+    write_text(out, page)
+    if tables["points"].height <= beside.MOST:
+        shutil.rmtree(files, ignore_errors=True)  # of a page that was larger
 
 
 if __name__ == "__main__":

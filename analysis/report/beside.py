@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jobs.record.whole_file import write_text
+
 MOST = 1000
 """The largest number of points that the page itself holds, and the number of rows that its table shows at a time."""
 SCRIPT, CSV = "points.js", "points.csv"
@@ -28,6 +30,6 @@ def write(folder: Path, table: Mapping[str, Any], data: str, csv: str) -> dict[s
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = json.dumps([[row["id"], row["status"], *row["cells"]] for row in table["rows"]], separators=(",", ":"))
-    (folder / SCRIPT).write_text(f'"use strict";\nconst BESIDE = {{rows: {rows},\ndata: {data}}};\n', encoding="utf-8")
-    (folder / CSV).write_text(csv, encoding="utf-8")
+    write_text(folder / SCRIPT, f'"use strict";\nconst BESIDE = {{rows: {rows},\ndata: {data}}};\n')
+    write_text(folder / CSV, csv)
     return {**table, "rows": [], "csv": f"{folder.name}/{CSV}"}

@@ -7,6 +7,7 @@ from polars import selectors
 
 from analysis.figures.family import Family
 from analysis.sweep import dataset
+from analysis.tables.csv_cells import without_formulas
 
 
 def frame(family: Family, tables: dataset.Tables) -> pl.DataFrame | None:
@@ -29,7 +30,12 @@ def round_columns(rows: pl.DataFrame) -> pl.DataFrame:
 _ENCODED = str.maketrans({character: f"%{ord(character):02X}" for character in "%#\n\r\t"})
 
 
+def as_csv(rows: pl.DataFrame) -> str:
+    """The rows as CSV."""
+    return rows.with_columns(without_formulas(rows.schema)).write_csv()
+
+
 def link(rows: pl.DataFrame) -> str:
     """A URL that is a CSV file. Of all characters only those are encoded that a browser would drop or cut at, so that
     the page's source can be read, and searched."""
-    return "data:text/csv;charset=utf-8," + rows.write_csv().translate(_ENCODED)
+    return "data:text/csv;charset=utf-8," + as_csv(rows).translate(_ENCODED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import zipfile
+import zlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ def _log(point: Path, record: Record, most: int) -> Log | None:
     # Of one start the timed run has the logs.
     runs = [failure.run, "timed"] if failure.run else ["traced", "timed"]
     names = [f"{run}/{name}" for run in runs for name in (f"rank{failure.rank or 0}.log", "launch.log")]
-    with contextlib.suppress(zipfile.BadZipFile):
+    with contextlib.suppress(zipfile.BadZipFile, zlib.error, EOFError, OSError):  # the table of points says so
         archive = point / ARCHIVE
         files = [(zipfile.Path(archive) if archive.exists() else point) / name for name in names]
         texts = ((name, tail(file, most)) for name, file in zip(names, files, strict=True) if file.is_file())

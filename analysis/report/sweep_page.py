@@ -24,7 +24,7 @@ from analysis.paper.claims.claims import judge
 from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.paper.families import CLAIMS
-from analysis.report import beside, causes, pictures, point_pages, records, summary, table, trust
+from analysis.report import beside, causes, figure_data, pictures, point_pages, records, summary, table, trust
 from analysis.report.interim import Interim
 from analysis.sweep import dataset, variance
 from jobs.record.record import Record
@@ -56,7 +56,7 @@ def render(
     listed, data = table.point_table(points), point_pages.as_json(tables, found, logs or {})
     apart = folder is not None and points.height > beside.MOST
     if folder is not None and apart:
-        listed, data = beside.write(folder, listed, data, table.all_points(points).write_csv()), ""
+        listed, data = beside.write(folder, listed, data, figure_data.as_csv(table.all_points(points))), ""
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return env.get_template("report.html.j2").render(
         title=", ".join(sweeps) or "no points",

@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from analysis.sweep.labels import label
-from analysis.tables import column
+from analysis.tables import column, parquet
 from analysis.tables import points as schemas
 from jobs.point import point as settings
 
@@ -62,10 +62,22 @@ class Tables:
 
 
 def load(folder: Path) -> Tables:
-    """Every table that the folder has, as NAME.parquet. `points`, which all figures ask for many times, is read."""
+    """Every table that the folder has, as NAME.parquet. `points`, which all figures ask for many times, is read. Raises
+    FormatError."""
     files = {name: folder / f"{name}.parquet" for name in schemas.TABLES}
-    frames = {name: pl.scan_parquet(file) for name, file in files.items() if file.exists()}
+    there = {name: file for name, file in files.items() if file.exists()}
+    for file in there.values():
+        parquet.require(file, "expected Parquet, as `snakemake tables` writes it")
+    frames = {name: pl.scan_parquet(file) for name, file in there.items()}
     return Tables({**frames, "points": with_activity(frames)} if "points" in frames else frames)
+
+
+def absent(folder: Path) -> list[str]:
+    """A line for each table that the folder does not have."""
+    names = (f"{name}.parquet" for name in schemas.TABLES)
+    return [
+        f"{name}: no such file; what is shown lacks what it holds" for name in names if not (folder / name).exists()
+    ]
 
 
 def with_activity(frames: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:

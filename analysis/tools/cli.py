@@ -23,10 +23,13 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.sweep.labels import plural
+from jobs.host.terminal import HarmlessStream
+from jobs.record.failures import is_disk_full
 
 if TYPE_CHECKING:
     from jobs.sweep.sweep import SweepError
@@ -200,13 +203,15 @@ def publish(arguments: argparse.Namespace) -> int:
 
 def figures(arguments: argparse.Namespace) -> int:
     """`nightsweep figures`."""
+    from analysis.tables import parquet
     from analysis.tools.publish import publish as publishing
+    from jobs.sweep.file import one_line
 
     try:
         publishing.require(arguments.folder)
         publishing.draw_again(arguments.folder, arguments.out, arguments.out / "report.html")
-    except (publishing.PublishError, OSError) as error:
-        print(f"nightsweep figures: {error}", file=sys.stderr)
+    except (publishing.PublishError, *parquet.FAULTS) as error:
+        print(f"nightsweep figures: {one_line(str(error))}", file=sys.stderr)
         return EXIT_WRONG
     return 0
 
@@ -342,7 +347,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit status."""
     arguments = parser().parse_args(argv)
     try:
-        status: int = arguments.run(arguments)
+        if arguments.run is watch:  # which draws on the terminal, and cleans its texts itself
+            return int(arguments.run(arguments))
+        with redirect_stdout(HarmlessStream(sys.stdout)), redirect_stderr(HarmlessStream(sys.stderr)):
+            status: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # `nightsweep check --list | head`: the reader is gone, and Python would complain once more at exit.
@@ -353,6 +361,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         lacks = f"{error.name} is not installed; pip install 'nightsweep[{EXTRAS[error.name]}]' brings it"
         print(f"nightsweep: {lacks}", file=sys.stderr)
+        return EXIT_WRONG
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        print(f"nightsweep: {error}", file=sys.stderr)
         return EXIT_WRONG
     return status
 

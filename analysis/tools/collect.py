@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,12 @@ from analysis.ingest.derived import OF_POINT, Derived
 from analysis.ingest.point_tables import as_table
 from analysis.readers import point_files
 from analysis.sweep import pair_rows
+from analysis.tables import parquet
+from jobs.record.json_files import load_json
 from jobs.record.record import Record
+from jobs.record.whole_file import whole_file
+from jobs.sweep.file import one_line
+from jobs.sweep.rounds import PointList
 
 USED = ("points", "steps")
 """Tables of points that those of the sweep are computed from."""
@@ -75,10 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=Path, nargs="*", default=[], help="JSON files of its rounds")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the tables to")
     args = parser.parse_args(argv)
-    sweep, *rounds = (json.loads(path.read_text()) for path in (args.sweep, *args.rounds))
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, parts in collect(sweep, Derived(args.derived), rounds):
-        write(parts, args.out / f"{name}.parquet")
+    try:
+        sweep, *rounds = map(read_list, (args.sweep, *args.rounds))
+        args.out.mkdir(parents=True, exist_ok=True)
+        for name, parts in collect(sweep, Derived(args.derived), rounds):
+            with whole_file(args.out / f"{name}.parquet") as scratch:
+                write(parts, scratch)
+    except parquet.FAULTS as error:
+        parser.exit(1, f"{one_line(str(error))}\n")
     return 0
 
 
@@ -88,11 +96,17 @@ def write(parts: Iterable[pl.DataFrame], file: Path) -> None:
     first = next(frames)
     second = next(frames, None)
     if second is None:
-        first.write_parquet(file)
+        parquet.write(first, file)
         return
     with pq.ParquetWriter(file, first.to_arrow().schema, compression="zstd") as sink:
         for frame in itertools.chain([first, second], frames):
             sink.write_table(frame.to_arrow())
+
+
+def read_list(path: Path) -> dict[str, Any]:
+    """sweep.json, or the file of a round. Raises FormatError."""
+    load_json(path, PointList)
+    return load_json(path, dict[str, Any])
 
 
 if __name__ == "__main__":

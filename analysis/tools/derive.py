@@ -25,6 +25,8 @@ from analysis.diagnosis.point_diagnosis import diagnose_point
 from analysis.ingest import point_tables
 from analysis.ingest.derived import FOR_DIAGNOSIS, OF_POINT, Chunk, Made, raw_ns
 from analysis.readers import point_files
+from analysis.tables import parquet
+from jobs.record.failures import is_disk_full
 from jobs.record.point_folder import record_of
 from jobs.record.raw_files import pack, unpacked
 from jobs.sweep.file import one_line
@@ -87,6 +89,8 @@ def make(point: Path, scratch: Path, processes: int) -> Made:
     `processes`: how many may read its traces."""
     written_ns = raw_ns(point)
     problem = text = None
+    if (whose := record_of(point).point_id) != point.name:
+        return failed(point, written_ns, f"no tables: record.json is of point {whose}")
     try:
         with unpacked(point) as folder:
             tables = point_tables.ingest(folder, scratch, processes)
@@ -94,8 +98,12 @@ def make(point: Path, scratch: Path, processes: int) -> Made:
                 point_tables.write({name: tables[name] for name in FOR_DIAGNOSIS}, scratch)
                 text = json.dumps(diagnose_point(folder, scratch))
             except Exception as error:
+                if is_disk_full(error):
+                    raise
                 problem = f"no diagnosis: {one_line(f'{type(error).__name__}: {error}')}"
     except Exception as error:  # whatever broken files lead to
+        if is_disk_full(error):
+            raise
         return failed(point, written_ns, f"no tables: {one_line(f'{type(error).__name__}: {error}')}")
     return Made(point.name, written_ns, time.time_ns(), tables, problem, text)
 
@@ -136,7 +144,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--points", nargs="+", required=True, help="ids of its points")
     parser.add_argument("--processes", type=int, default=1, help="points that are analysed at a time (1)")
     args = parser.parse_args(argv)
-    derive(args.results, args.chunk, args.points, args.processes)
+    try:
+        derive(args.results, args.chunk, args.points, args.processes)
+    except parquet.FAULTS as error:
+        parser.exit(1, f"{one_line(str(error))}\n")
     return 0
 
 

@@ -12,7 +12,7 @@ from analysis.diagnosis import screen, verdict
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.verdict import Diagnosis
 from analysis.ingest.derived import Derived
-from jobs.record.json_files import FormatError, read_json
+from jobs.record.json_files import FormatError, load_json, read_json
 from jobs.record.raw_files import unpacked
 from jobs.record.record import Record, ending
 from jobs.sweep import rounds
@@ -47,15 +47,25 @@ def judge_run(paths: Sequence[Path], log_of_gpus: Path | None = None, tables: Pa
 def diagnose_sweep(results: Path, as_json: bool) -> int:
     """Print the diagnosis of each point that is ok, and how the others ended; the exit status: 2 where none is ok.
     JSON: an object from the id of each point that is ok to its diagnosis. `results`: results/SWEEP."""
-    documents, derived = {}, Derived(results / "derived")
+    try:
+        load_json(results / "sweep.json", rounds.PointList)
+        derived = Derived(results / "derived")
+    except FormatError as error:
+        print(f"nightsweep diagnose: {error}", file=sys.stderr)
+        return EXIT_WRONG
+    documents = {}
     for point in rounds.all_ids(results, rounds.ids(results / "sweep.json")):
         folder = results / "points" / point
         record = read_json(folder / "record.json", Record)
         if record is None or record.status != "ok":
             print(f"{point} {ending(record)}", file=sys.stderr if as_json else sys.stdout)
             continue
-        with derived.folder_of(point) as tables:
-            found = judge_run([folder], tables=tables)
+        try:
+            with derived.folder_of(point) as tables:
+                found = judge_run([folder], tables=tables)
+        except FormatError as error:
+            print(f"nightsweep diagnose: {error}", file=sys.stderr)
+            return EXIT_WRONG
         if found is not None:
             documents[point] = found.as_json()
             if not as_json:

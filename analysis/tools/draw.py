@@ -26,6 +26,9 @@ from analysis.figures.family import Family
 from analysis.figures.style import FAILED, LEFT_OUT
 from analysis.paper import families as paper
 from analysis.sweep import dataset
+from analysis.tables import parquet
+from jobs.record.json_files import FormatError
+from jobs.record.whole_file import write_text
 from jobs.sweep.file import one_line
 
 PAPER_WIDTHS = {"": style.TWO_COLUMNS_IN, "-column": style.ONE_COLUMN_IN}
@@ -50,9 +53,9 @@ def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | 
     wanted += [(name, suffix) for name in paper.FAMILIES if name in names or not names for suffix in PAPER_WIDTHS]
     cores = len(os.sched_getaffinity(0))
     lines = _draw_each(wanted, folder, out, min(processes or cores, cores, len(wanted)))
-    left_out = list(dict.fromkeys(filter(None, lines)))
+    left_out = [*dataset.absent(folder), *dict.fromkeys(filter(None, lines))]
     if not names:
-        (out / LEFT_OUT).write_text("".join(f"{line}\n" for line in left_out))
+        write_text(out / LEFT_OUT, "".join(f"{line}\n" for line in left_out))
     return left_out
 
 
@@ -72,6 +75,8 @@ def draw_one(name: str, suffix: str, folder: Path, out: Path) -> str | None:
     target = out if name in families.FAMILIES else out / "paper"
     try:
         return _write(name, suffix, folder, target)
+    except (OSError, FormatError):  # that the others would meet, too, such as a full disk
+        raise
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         for end in ("pdf", "png"):
@@ -87,7 +92,7 @@ def _write(name: str, suffix: str, folder: Path, out: Path) -> str | None:
         return f"{name}: left out: {made.get_label()}"
     out.mkdir(parents=True, exist_ok=True)
     style.save(made, out / f"{name}{suffix}")
-    (out / f"{name}.rst").write_text(captions.caption(family, tables) + "\n")
+    write_text(out / f"{name}.rst", captions.caption(family, tables) + "\n")
     return None
 
 
@@ -108,9 +113,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in args.family:
         if name not in known:
             parser.error(f"{name}: no family of figures; expected {', '.join(known)}")
-    if not (args.tables / "points.parquet").is_file():
-        parser.error(f"{args.tables / 'points.parquet'}: no such file; expected a sweep's tables")
-    lines = draw(args.tables, args.out, args.family, args.processes)
+    try:
+        parquet.require(args.tables / "points.parquet", "expected a sweep's tables")
+        lines = draw(args.tables, args.out, args.family, args.processes)
+    except parquet.FAULTS as error:
+        parser.exit(1, f"{one_line(str(error))}\n")
     print("".join(f"{line}\n" for line in lines), end="")
     if not args.keep_going and any(FAILED in line for line in lines):
         raise SystemExit(1)

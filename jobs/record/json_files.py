@@ -8,12 +8,13 @@ object, or that lacks what has no default, is not read at all.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+
+from jobs.record.whole_file import write_text
 
 T = TypeVar("T")
 
@@ -24,9 +25,7 @@ class FormatError(ValueError):
 
 def write_json(path: Path, content: Any) -> None:
     """Write at once or not at all: a reader never sees half a file."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(json.dumps(msgspec.to_builtins(content), indent=1) + "\n")
-    scratch.replace(path)
+    write_text(path, json.dumps(msgspec.to_builtins(content), indent=1) + "\n")
 
 
 def json_line(content: Any) -> str:

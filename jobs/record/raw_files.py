@@ -94,6 +94,14 @@ def _write(point: Path, files: list[Path]) -> None:
         scratch.unlink(missing_ok=True)
 
 
+def require_own(point: Path, packed: Record | None) -> None:
+    """Raise FormatError where the archive came with another point's record than the one that is beside it."""
+    beside = read_json(point / "record.json", Record)
+    if packed and beside and packed.point_id != beside.point_id:
+        whose = f"the raw files of point {packed.point_id}, not of {beside.point_id}"
+        raise FormatError(f"{point / ARCHIVE}: holds {whose}, as record.json says")
+
+
 @contextlib.contextmanager
 def unpacked(point: Path) -> Iterator[Path]:
     """The point's folder as a launch leaves it; a temporary one of the same name where the raw files are packed. Raises
@@ -106,8 +114,10 @@ def unpacked(point: Path) -> Iterator[Path]:
         try:
             with zipfile.ZipFile(point / ARCHIVE) as packed:
                 packed.extractall(folder)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise FormatError(f"{point / ARCHIVE}: holds no raw files: {error}") from error
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise FormatError(f"{point / ARCHIVE}: holds no raw files: {why}") from error
+        require_own(point, read_json(folder / MEASURED, Record))
         for path in (path for path in point.resolve().rglob("*") if path.is_file() and path.name != ARCHIVE):
             link = folder / path.relative_to(point.resolve())
             if not link.exists():

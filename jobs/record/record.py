@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from msgspec import Struct, field
 
 from jobs.host.facts import Host, SlurmJob, Software
+from jobs.host.terminal import harmless
 from jobs.point.point import Value
 from jobs.record.failures import Reason
 from jobs.record.json_files import write_json
@@ -191,7 +192,7 @@ def ending(record: Record | None) -> str:
     if record is None:
         return "not_run: it has no record yet"
     why = ", ".join(text for text in (record.reason, record.message) if text)
-    return f"{record.status}: {why}" if why else record.status
+    return harmless(f"{record.status}: {why}" if why else record.status)
 
 
 def write_record(path: Path, record: Record) -> None:

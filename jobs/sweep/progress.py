@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from jobs.host.terminal import harmless
 from jobs.record.json_files import read_json
 from jobs.record.record import Record, ending
 
@@ -78,5 +79,5 @@ class Progress:
             self.line(self.text())
 
     def line(self, text: str) -> None:
-        self.sink.write(("\r\033[K" if self.sink.isatty() else "") + text + "\n")
+        self.sink.write(("\r\033[K" if self.sink.isatty() else "") + harmless(text) + "\n")
         self.sink.flush()

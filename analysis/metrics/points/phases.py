@@ -34,7 +34,9 @@ def rows(record: Record, starts: Sequence[Start], steps: pl.DataFrame, breakdown
         steps: its table STEPS, by its ranks' own clocks.
         breakdown: its table BREAKDOWN.
     """
-    own = record.phases or _of_runs(record, steps)
+    own: list[Phase] = []
+    for phase in record.phases or _of_runs(record, steps):
+        append(own, phase)  # which keeps their times in order
     found = [_row(phase, following.start_ns - phase.start_ns) for phase, following in pairwise(own)]
     if not record.phases:
         found = _with_traced_steps(found, breakdown)

@@ -16,7 +16,7 @@ from analysis.metrics.points import conditions, efficiency, warm_up
 from analysis.metrics.points.energy import doubt
 from analysis.readers import point_files
 from jobs.record.launch_files import RankResult
-from jobs.record.point_folder import record_of, results_of
+from jobs.record.point_folder import by_rank, record_of, results_of
 from jobs.record.record import Record
 
 _Json = dict[str, Any]
@@ -31,6 +31,8 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     results = results_of(point)
     window = warm_up.in_window(tables["steps"])
     timed = window.filter(pl.col("phase") == "timed")
+    everything = tables["steps"].filter(pl.col("phase") == "timed")
+    base["notes"] = missing_files(point, record, results, everything)
     numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, _steady_seconds(results, window))
     if (found := warm_up.of_point(window)) is not None:
         numbers |= {"warm_from": found.first, "steady": found.steady}
@@ -45,6 +47,7 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     around = conditions.columns(
         tables, on_gpus=record.device == "cuda", has_tenants=isinstance(tenants, int) and tenants > 1
     )
+    numbers["notes"] = "; ".join(filter(None, (base["notes"], numbers["notes"]))) or None
     return base | numbers | around | {"peak_memory_bytes": peak} | _energy(tables["energy"], window)
 
 
@@ -53,10 +56,34 @@ def is_measured(record: Record) -> bool:
     return record.runs.timed.status == "ok"
 
 
+def missing_files(point: Path, record: Record, results: Sequence[RankResult], timed: pl.DataFrame) -> str | None:
+    """What the record says was written and is not there, in one line. `timed`: the timed steps that there are."""
+    found = []
+    ranks = {rank for rank, path in by_rank(point / "timed", r"steps-r(\d+)\.jsonl") if path.is_file()}
+    for what, there, other in (
+        ("results", {r.rank for r in results}, ranks),
+        ("steps", ranks, {r.rank for r in results}),
+    ):
+        if not there:
+            found.append(f"all {what}")
+        elif lost := sorted(other - there):
+            found.append(f"{what} of rank {', '.join(map(str, lost))}")
+    each = timed.group_by("rank").len()["len"].to_list()
+    asked = record.settings.get("timed_steps")
+    most = max([*each, asked] if isinstance(asked, int) else each, default=0)
+    if each and min(each) < most:
+        found.append(f"{most - min(each)} of {most} timed steps")
+    if record.nvml.available and not any(path.is_file() for path in (point / "timed").glob("nvml-*.arrow")):
+        found.append("samples of GPUs")
+    if record.tracer.used and record.runs.traced.status == "ok" and not by_rank(point / "traced", r"trace-r(\d+)\..*"):
+        found.append("all traces")
+    return f"files are missing: {', '.join(found)}" if found else None
+
+
 def _results(results: Sequence[RankResult]) -> _Json:
     """What ranks agree on, or the largest where they do not."""
     notes = list(dict.fromkeys(note for result in results for note in result.notes))
-    of_script = {"step_source": next((r.step_source for r in results), None), "notes": "; ".join(notes) or None}
+    of_script = {"step_source": next((r.step_source for r in results), None), "notes": "; ".join(notes)}
     names = ("steps_per_epoch", "parameters", "trainable_parameters")
     known = {name: [value for r in results if (value := getattr(r, name)) is not None] for name in names}
     return of_script | {name: max(values, default=None) for name, values in known.items()}

@@ -15,6 +15,7 @@ from analysis.ingest import point_tables, trace_tables
 from analysis.readers import gpu_log, point_files
 from analysis.sweep.labels import plural
 from analysis.tables import column, points
+from analysis.tables.csv_cells import without_formulas
 from analysis.tools.export import perfetto
 from jobs.record.raw_files import unpacked
 from jobs.telemetry.gpu import log
@@ -35,13 +36,18 @@ def folder_of_tables(path: Path) -> Path:
 
 
 def to_csv(path: Path, out: Path) -> str:
-    """OUT/TABLE.csv of each table, streamed; elements of a list are joined by semicolons."""
+    """OUT/TABLE.csv of each table, streamed; elements of a list are joined by semicolons. A text that a spreadsheet
+    would compute begins with an apostrophe."""
     files = sorted(folder_of_tables(path).glob("*.parquet"))
     out.mkdir(parents=True, exist_ok=True)
     for file in files:
         frame = pl.scan_parquet(file)
-        lists = [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.List)]
-        frame.with_columns(pl.col(lists).cast(pl.List(pl.String)).list.join(";")).sink_csv(out / f"{file.stem}.csv")
+        kinds = frame.collect_schema()
+        lists = [name for name, kind in kinds.items() if isinstance(kind, pl.List)]
+        joined = frame.with_columns(pl.col(lists).cast(pl.List(pl.String)).list.join(";"))
+        texts = {name: kind for name, kind in kinds.items() if kind == pl.List(pl.String)}
+        safe = without_formulas(kinds) + without_formulas(dict.fromkeys(texts, pl.String()))
+        joined.with_columns(safe).sink_csv(out / f"{file.stem}.csv")
     return f"{out}: {plural(len(files), 'table')}"
 
 

@@ -25,11 +25,21 @@ from jobs.host.facts import ROOT
 HIDDEN = "<...>"
 UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_PARTLY_DIGITS = re.compile(
+    r"(?<![\w:.])(?:[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5,19}"  # of a network card
+    r"|(?=[0-9a-fA-F:]*::)[0-9a-fA-F:]*:[0-9a-fA-F]*\d[0-9a-fA-F.]*|(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}"  # IPv6
+    r")(?![\w:])"
+)
+"""Addresses that would fall into numbers, which are published."""
+_MAIL = re.compile(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+")
 _ATOM = re.compile(r"[\w./@~+%-]+")
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+){0,2}(?:e[-+]?\d+)?(?:[KMGT]i?B|[mun]?s|%|x)?(?:/s)?")
 _PUBLIC = re.compile(r"(?:nccl|cuda|cu)[A-Z]\w*|(?:aten|nccl|c10d|autograd)")
 _SPLIT = re.compile(r"[^A-Za-z0-9]+")
 _PATHS = re.compile(r"[/@~\\]")
+_OWNER_PARTS = 3
+"""Parts of an absolute path that say whose it is, whatever their words: the empty one before its first slash, then as
+in /home/USER and /scratch/PROJECT."""
 SOURCES = ("jobs/**/*.py", "analysis/**/*.py", "analysis/report/page/*", "config/*.yaml", "docs/*.md")
 
 
@@ -134,7 +144,7 @@ class Anonymizer:
     def _new(self, kind: Kind, value: str, name: str) -> str | None:
         match kind:
             case Kind.FACT:
-                return value
+                return _without_addresses(value)
             case Kind.HOST:
                 return f"{self._host_word}{self._number('host', short_name(value))}" if value else value
             case Kind.GPU:
@@ -143,7 +153,8 @@ class Anonymizer:
                 word = "sweep" if name == "name" else name
                 return value if is_plain(value) else f"{word}{self._number(word, value)}"
             case Kind.SYMBOL:
-                return self._words(value) if _PATHS.search(value) or UUID.search(value) else ADDRESS.sub(HIDDEN, value)
+                is_plainly_named = not (_PATHS.search(value) or UUID.search(value))
+                return _without_addresses(value) if is_plainly_named else self._words(value)
             case Kind.WORDS:
                 return self._words(value)
             case Kind.AXES:
@@ -166,8 +177,15 @@ class Anonymizer:
     def _words(self, value: str) -> str:
         """Word by word; what is between the words stays."""
         value = self._hosts.sub(lambda match: f"{self._host_word}{self._number('host', short_name(match[0]))}", value)
+        value = _PARTLY_DIGITS.sub(HIDDEN, _MAIL.sub(HIDDEN, value))
         pseudonyms = re.compile(rf"{self._host_word}\d+")
         return _ATOM.sub(lambda m: m[0] if pseudonyms.fullmatch(m[0]) else _atom(m[0]), value)
+
+
+def _without_addresses(text: str) -> str:
+    for pattern in (_MAIL, UUID, ADDRESS, _PARTLY_DIGITS):
+        text = pattern.sub(HIDDEN, text)
+    return text
 
 
 def _bare(uuid: str) -> str:
@@ -180,8 +198,9 @@ def _atom(text: str) -> str:
     parts = core.split("/")
     if len(parts) == 1 or _NUMBER.fullmatch(core):
         return text if not core or set(core) <= set("./@~+%-_") or is_plain(core) else HIDDEN
+    most = len(parts) - _OWNER_PARTS if parts[0] in ("", "~") else len(parts)
     kept = 0
-    while kept < len(parts) and is_plain(parts[-1 - kept]):
+    while kept < most and is_plain(parts[-1 - kept]):
         kept += 1
     if kept == len(parts):
         return text

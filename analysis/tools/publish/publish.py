@@ -30,14 +30,19 @@ from typing import Any
 import polars as pl
 
 from analysis.figures import style
-from analysis.report.__main__ import main as write_report
+from analysis.report.__main__ import write as write_report
+from analysis.tables import parquet
+from analysis.tables.points import TABLES
 from analysis.tools import draw as every
+from analysis.tools.orphans import POINT_ID
 from analysis.tools.publish import allowed
 from analysis.tools.publish.anonymizer import Anonymizer
 from analysis.tools.publish.identity import Identity
 from analysis.tools.publish.trace_copies import copy_kineto, copy_nsys
 from jobs.host.facts import ROOT, output_of
-from jobs.record.json_files import read_json
+from jobs.record.json_files import FormatError, read_json
+from jobs.record.point_folder import by_rank
+from jobs.sweep.file import one_line
 
 LEFT, WRONG = 1, 2
 
@@ -49,13 +54,12 @@ class PublishError(Exception):
 def require(sweep: Path) -> None:
     """Raise PublishError unless there are tables."""
     points = sweep / "tables/points.parquet"
-    if not points.is_file():
-        raise PublishError(f"{points}: no such file; expected the results of a sweep, with its tables")
-    for path in sorted(points.parent.glob("*.parquet")):
-        try:
-            pl.read_parquet_schema(path)
-        except pl.exceptions.PolarsError:
-            raise PublishError(f"{path}: cut, or no table; expected Parquet, as `snakemake tables` writes it") from None
+    try:
+        parquet.require(points, "expected the results of a sweep, with its tables")
+        for path in sorted(points.parent.glob("*.parquet")):
+            parquet.require(path, "expected Parquet, as `snakemake tables` writes it")
+    except FormatError as error:
+        raise PublishError(error) from None
 
 
 def require_room(out: Path) -> None:
@@ -65,13 +69,25 @@ def require_room(out: Path) -> None:
 
 
 def copy_tables(sweep: Path, out: Path, anonymizer: Anonymizer) -> None:
+    """The tables that Nightsweep knows, of each the columns that it knows: the name of another one may tell something,
+    too, and what lies in a column of another type is not looked at."""
     (out / "tables").mkdir()
     for path in sorted((sweep / "tables").glob("*.parquet")):
-        anonymizer.table(pl.read_parquet(path)).write_parquet(out / "tables" / path.name)
+        if path.stem not in TABLES:
+            print(f"{path}: left out: none of Nightsweep's tables", file=sys.stderr)
+            continue
+        frame, columns = pl.read_parquet(path), TABLES[path.stem]
+        known = frame.select(pl.col(name).cast(columns[name].dtype) for name in frame.columns if name in columns)
+        parquet.write(anonymizer.table(known), out / "tables" / path.name)
 
 
 OF_SWEEP = ("sweep.json", "points/*/point.json", "points/*/record.json")
 """sweep.json, and the settings and records of all points."""
+
+
+def is_of_point(folder: Path) -> bool:
+    """Whether the folder is a point's, whose name is a hash. That of another one may tell something."""
+    return POINT_ID.fullmatch(folder.name) is not None
 
 
 def copy_json(sweep: Path, out: Path, anonymizer: Anonymizer, names: Sequence[str] = OF_SWEEP) -> None:
@@ -80,6 +96,9 @@ def copy_json(sweep: Path, out: Path, anonymizer: Anonymizer, names: Sequence[st
         content = read_json(path, dict[str, Any])
         if content is None:
             print(f"{path}: left out: not a JSON object, or cut", file=sys.stderr)
+            continue
+        if path.name != "sweep.json" and not is_of_point(path.parent):
+            print(f"{path}: left out: its folder is not a point's", file=sys.stderr)
             continue
         target = out / path.relative_to(sweep)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -92,8 +111,9 @@ def copy_json(sweep: Path, out: Path, anonymizer: Anonymizer, names: Sequence[st
 
 def copy_traces(sweep: Path, out: Path, anonymizer: Anonymizer) -> None:
     """The traces that can be read."""
-    for pattern, copy in (("sqlite", copy_nsys), ("json.gz", copy_kineto)):
-        for path in sorted(sweep.glob(f"points/*/traced/trace-r*.{pattern}")):
+    for end, copy in ((r"\.sqlite", copy_nsys), (r"\.json\.gz", copy_kineto)):
+        folders = [point / "traced" for point in sorted(sweep.glob("points/*")) if is_of_point(point)]
+        for path in [path for folder in folders for _, path in by_rank(folder, rf"trace-r(\d+){end}")]:
             target = out / path.relative_to(sweep)
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -110,8 +130,7 @@ def draw_again(folder: Path, figures: Path, page: Path) -> None:
     """Figures and the report, from what is published alone."""
     lines = every.draw(folder / "tables", figures)
     print("".join(f"{line}\n" for line in lines), end="")
-    inputs = ["--tables", str(folder / "tables"), "--figures", str(figures), "--records", str(folder / "points")]
-    write_report([*inputs, "--out", str(page)])
+    write_report(folder / "tables", figures, folder / "points", page)
     if failed := [line for line in lines if style.FAILED in line]:
         raise PublishError("; ".join(failed))
 
@@ -166,8 +185,8 @@ def publish(sweep: Path, out: Path, traces: bool) -> int:
             scratch.rename(out)
             files = [path.stat().st_size for path in out.rglob("*") if path.is_file()]
             print(f"{out}: {len(files)} files, {sum(files) / 1e6:.1f} MB")
-    except (PublishError, OSError) as error:
-        print(f"nightsweep publish: {error}", file=sys.stderr)
+    except (PublishError, *parquet.FAULTS) as error:
+        print(f"nightsweep publish: {one_line(str(error))}", file=sys.stderr)
         return WRONG
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -29,7 +29,7 @@ import polars as pl
 
 from analysis.ingest.point_tables import as_table
 from analysis.sweep.labels import plural
-from analysis.tables import column
+from analysis.tables import column, parquet
 from analysis.tables import points as tables
 from analysis.tools import docs
 from analysis.tools.publish import publish
@@ -39,6 +39,7 @@ from analysis.tools.publish.publish import PublishError
 from jobs.host.facts import Host
 from jobs.record.json_files import read_json
 from jobs.record.record import Record
+from jobs.sweep.file import one_line
 
 MARK = "<!-- Generated from here on by `nightsweep publish --into`; what is above is kept. -->"
 RECORDS = ("point.json", "record.json")
@@ -200,8 +201,8 @@ def grow(sweep: Path, out: Path) -> int:
             (scratch / out.name).rename(out)
             shutil.rmtree(before, ignore_errors=True)
             print(f"{out}: {plural(new, 'new point')}, {plural(total, 'point')} in all")
-    except (PublishError, OSError) as error:
-        print(f"nightsweep publish: {error}", file=sys.stderr)
+    except (PublishError, *parquet.FAULTS) as error:
+        print(f"nightsweep publish: {one_line(str(error))}", file=sys.stderr)
         return publish.WRONG
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

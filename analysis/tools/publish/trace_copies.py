@@ -22,6 +22,7 @@ TABLES = {table for table, _ in SOURCES.values()} | {table for table, _ in allow
     "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_CUDA_DEVICE",
 }  # fmt: skip
 """Tables of an export that are copied, beside StringIds: those that the reader reads."""
+TYPES = ("INTEGER", "INT", "REAL", "TEXT", "BLOB", "NUMERIC")
 KNOWN_KEYS = {"ph", "cat", "name", "pid", "tid", "ts", "dur", "id", "bp"}
 KNOWN_ARGS = {field.encode_name for field in msgspec.structs.fields(Args)} | set(ALLOCATOR)
 
@@ -47,7 +48,9 @@ def copy_nsys(source: Path, target: Path, anonymizer: Anonymizer) -> None:
 
 
 def _copy_table(db: sqlite3.Connection, table: str, fields: list[tuple[str, str]]) -> None:
-    db.execute(f'CREATE TABLE "{table}" ({", ".join(f"{_quote(name)} {kind}" for name, kind in fields)})')
+    # SQLite takes any text for a type.
+    columns = ", ".join(f"{_quote(name)} {kind if kind in TYPES else ''}" for name, kind in fields)
+    db.execute(f'CREATE TABLE "{table}" ({columns})')
     cells = ", ".join(_cell_of(table, name) for name, _ in fields)
     rows = allowed.EXPORT_ROWS.get(table, "true")
     db.execute(f'INSERT INTO main."{table}" SELECT {cells} FROM source."{table}" WHERE {rows}')

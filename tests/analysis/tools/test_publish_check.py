@@ -1,6 +1,8 @@
 """Publishing: its check finds what was left, kernels keep their names, and what goes wrong leaves nothing behind."""
 
+import contextlib
 import shutil
+import sqlite3
 
 import polars as pl
 import pytest
@@ -106,9 +108,14 @@ def test_bad_input_is_one_line(sweep, tmp_path, capsys):
         ("node2 and ash.moor.example, not ashes", "host2 and host1, not <...>"),
         ('File "/home/ann/qq/jobs/rank/worker.py", line 7', 'File "<...>/jobs/rank/worker.py", line 7'),
         ("a rate of 3.5 GB/s, 12 GiB, 80% of it", "a rate of 3.5 GB/s, 12 GiB, 80% of it"),
-        ("10.2.3.4:80 fe80::1a:2 gpu-17 frontier", "<...>:80 <...>::<...>:2 <...> <...>"),
+        ("10.2.3.4:80 fe80::1a:2 gpu-17 frontier", "<...>:80 <...> <...> <...>"),
         ("key hf_Zq81xvKp33 of mhopper@moor", "key <...> of <...>"),
         ("GPU-" + UUIDS[0], "<...>"),
+        ("00:11:22:33:44:55 at 2001:db8::12, ::1 and 1:2:3:4:5:6:7:8", "<...> at <...>, <...> and <...>"),
+        ("write to step@rank.example or node2@step.rank", "write to <...> or <...>"),
+        ('File "/home/step/run.py", ~/step/rank.py', 'File "<...>/run.py", <...>'),
+        ("AKIAIOSFODNN7EXAMPLE wJalrXUtnFEMI/K7MDENG/bPxRfiCY", "<...> <...>"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----", "-----BEGIN <...> PRIVATE KEY-----"),
         ("rank 1 died of signal 9 (SIGKILL)", "rank 1 died of signal 9 (SIGKILL)"),
     ],
 )
@@ -124,6 +131,36 @@ def test_a_symbol_keeps_its_words_but_no_path_address_or_uuid():
     for secret in ("load(/home/ann/k.cu)", f"copy {UUIDS[0]}", "send 10.2.3.4", "mail ann@moor"):
         published = anonymizer.text(Kind.SYMBOL, secret)
         assert "<...>" in published and not any(word in published for word in ("ann", UUIDS[0], "10.2", "moor"))
+
+
+def test_a_fact_keeps_no_address():
+    anonymizer = Anonymizer([], [])
+    for fact in ("NVIDIA H200", "6.8.0-1021-gcp", "2.13.0+cu130", "2026-11-21T10:11:12.123+00:00", "ns::add"):
+        assert anonymizer.text(Kind.FACT, fact) == fact
+    assert anonymizer.text(Kind.FACT, f"build of ann@moor.example, {UUIDS[0]}") == "build of <...>, <...>"
+
+
+def test_only_known_tables_columns_and_folders_are_published(sweep, tmp_path, monkeypatch, capsys):
+    copy, secret = tmp_path / "results", "zyxqq"
+    shutil.copytree(sweep, copy)
+    steps = pl.read_parquet(copy / "tables/steps.parquet")
+    steps.with_columns(pl.lit(1).alias(secret), loss=pl.lit(secret.encode())).clear().write_parquet(
+        copy / "tables/steps.parquet"
+    )
+    steps.write_parquet(copy / f"tables/{secret}.parquet")
+    shutil.copytree(copy / "points" / POINT, copy / "points" / secret)
+    trace = copy / "points" / POINT / "traced/trace-r0.sqlite"
+    shutil.copy(trace, trace.with_name(f"trace-r{secret}.sqlite"))
+    with contextlib.closing(sqlite3.connect(trace)) as db:
+        db.execute("DROP TABLE TARGET_INFO_CUDA_DEVICE")
+        db.execute(f'CREATE TABLE TARGET_INFO_CUDA_DEVICE ("gpuId" {secret}, pid INTEGER)')
+        db.commit()
+    monkeypatch.setattr(publish, "draw_again", lambda *folders: None)
+    assert publish.publish(copy, tmp_path / "web", traces=True) == 0
+    left_out = capsys.readouterr().err
+    assert f"tables/{secret}.parquet: left out" in left_out and f"points/{secret}/record.json: left out" in left_out
+    for path in (path for path in (tmp_path / "web").rglob("*") if path.is_file()):
+        assert secret not in str(path) and secret.encode() not in path.read_bytes(), path
 
 
 def test_a_key_that_is_no_word_of_ours_is_left_out():

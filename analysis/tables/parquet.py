@@ -1,0 +1,36 @@
+"""Tables on disk. Of one that is missing or damaged, the error names the file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import polars as pl
+
+from jobs.record.json_files import FormatError
+from jobs.record.whole_file import write_bytes
+
+FAULTS = (FormatError, OSError, pl.exceptions.PolarsError)
+"""What files that are missing, damaged, or have no room lead to: a command ends with one line then."""
+
+
+def write(frame: pl.DataFrame, path: Path) -> None:
+    """Write a table at once or not at all. Raises OSError: Polars itself does not say that a disk is full."""
+    packed = io.BytesIO()
+    frame.write_parquet(packed)
+    write_bytes(path, packed.getvalue())
+
+
+def require(path: Path, expected: str) -> None:
+    """Raise FormatError unless the file is a whole table. `expected`: the end of its text."""
+    if not path.exists():
+        raise FormatError(f"{path}: no such file; {expected}")
+    try:
+        if path.is_file():
+            pl.read_parquet_schema(path)
+            return
+    except PermissionError:
+        raise FormatError(f"{path}: must not be read; {expected}") from None
+    except (OSError, pl.exceptions.PolarsError):
+        pass
+    raise FormatError(f"{path}: cut, or no table; {expected}")

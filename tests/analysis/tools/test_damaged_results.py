@@ -1,0 +1,160 @@
+"""Each file of a small results folder in turn missing, empty, cut, another point's, or a folder: what reads it ends in
+one clear line or says in the point's row what is missing, and no number changes without a word."""
+
+import io
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
+
+import polars as pl
+import pytest
+
+from analysis.ingest.derived import Chunk
+from analysis.report.__main__ import main as report
+from analysis.tools import cli, collect, derive
+from analysis.tools.publish import publish
+from jobs.record.json_files import write_json
+from tests.analysis.ingest.test_ingest import make_point
+
+IDS = ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
+POINT = IDS[0]
+KINDS = ("missing", "half", "folder", "other")
+UNTOLD = {"attempts.jsonl", "point.json", "host-h.jsonl", "trace-r0.sqlite", "trace-r1.sqlite"}
+"""Files of which the record says the same, but for the number of attempts, samples, which no record
+counts, and one of several traces, of which any number may be kept."""
+
+
+def analyse(folder):
+    """Tables of both points, in this process."""
+    scratch = folder.with_name("scratch")
+    chunk = Chunk(folder / "derived/points-0000")
+    chunk.save(IDS, [derive.make(folder / "points" / i, scratch / i, 1) for i in IDS], scratch)
+    chunk.finish()
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "s"
+    for number, point in enumerate(IDS):
+        make_point(folder / "points" / point, point_id=point, wall_s=10.0 + number)
+        (folder / "points" / point / "attempts.jsonl").touch()
+    listed = [{"point_id": point, "settings": {}} for point in IDS]
+    write_json(folder / "sweep.json", {"name": "s", "points": listed})
+    analyse(folder)
+    assert not any(run(command)[0] for command in commands(folder))
+    return folder
+
+
+def commands(folder):
+    tables = str(folder / "tables")
+    return [
+        (collect.main, str(folder / "sweep.json"), "--derived", str(folder / "derived"), "--out", tables),
+        (report, "--tables", tables, "--figures", str(folder / "figures"), "--records", str(folder / "points"),
+         "--out", str(folder / "report.html")),
+        (cli.main, "diagnose", str(folder)),
+        (cli.main, "watch", "--once", str(folder)),
+        (cli.main, "publish", str(folder), "--out", str(folder.with_name("web")), "--traces"),
+    ]  # fmt: skip
+
+
+def run(command):
+    """Status and errors; any exception but the end of a program is the test's failure."""
+    errors = io.StringIO()
+    main, *words = command
+    with redirect_stdout(io.StringIO()), redirect_stderr(errors):
+        try:
+            status = main(words) or 0
+        except SystemExit as end:
+            status = end.code
+    return status, errors.getvalue()
+
+
+def damage(file, kind, other):
+    if kind == "missing":
+        file.unlink()
+    elif kind == "empty":
+        file.write_bytes(b"")
+    elif kind == "half":
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    elif kind == "folder":
+        file.unlink()
+        file.mkdir()
+    else:
+        file.write_bytes(other.read_bytes())
+
+
+def tables_of(folder):
+    return {path.stem: pl.read_parquet(path) for path in (folder / "tables").glob("*.parquet")}
+
+
+@pytest.fixture
+def copy(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(publish, "draw_again", lambda *folders: None)  # of tables alone, which have their own tests
+
+    def make():
+        shutil.rmtree(tmp_path / "s", ignore_errors=True)
+        shutil.rmtree(tmp_path / "web", ignore_errors=True)
+        return shutil.copytree(whole, tmp_path / "s")
+
+    return make
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_a_point(whole, copy, kind):
+    point = whole / "points" / POINT
+    before = tables_of(whole)
+    for file in sorted(path.relative_to(point) for path in point.rglob("*") if path.is_file()):
+        folder = copy()
+        damage(folder / "points" / POINT / file, kind, whole / "points" / IDS[1] / file)
+        errors = io.StringIO()
+        with redirect_stderr(errors):
+            analyse(folder)
+        for command in commands(folder):
+            status, said = run(command)
+            assert status in (0, 1, 2) and "Traceback" not in said, (file, command, said)
+            errors.write(said)
+        after = tables_of(folder)
+        row = after["points"].row(by_predicate=pl.col("point_id") == POINT, named=True)
+        told = errors.getvalue() or row["notes"] or row["status"] != "ok"
+        same = all(after[name].equals(before[name]) for name in before)
+        untold = file.name in UNTOLD or kind == "other" or (kind == "half" and file.suffix == ".arrow")
+        assert told or same or untold, (file, kind)
+        others = pl.col("point_id") != POINT
+        assert after["steps"].filter(others).equals(before["steps"].filter(others)), (file, kind)
+
+
+def test_a_record_of_another_point_is_told(copy):
+    folder = copy()
+    shutil.copy(folder / "points" / IDS[1] / "record.json", folder / "points" / POINT / "record.json")
+    analyse(folder)
+    run(commands(folder)[0])
+    row = tables_of(folder)["points"].row(by_predicate=pl.col("point_id") == POINT, named=True)
+    assert row["notes"] == f"no tables: record.json is of point {IDS[1]}" and row["step_ms_mean"] is None
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_derived_files_and_the_list_of_points(whole, copy, kind):
+    files = [path.relative_to(whole) for path in whole.rglob("*.parquet") if "derived" in path.parts]
+    kept = [file for file in sorted(files) if "traces" not in file.parts or file.stem in ("kernels", "windows")]
+    for file in [*kept, whole.joinpath("sweep.json").relative_to(whole)]:
+        folder = copy()
+        damage(folder / file, kind, None)
+        said = "".join(run(command)[1] for command in commands(folder)[:3])
+        assert file.name in said and "Traceback" not in said, (file, kind, said)
+        if file.name != "sweep.json" and "traces" not in file.parts:  # the sweep, run again, makes them anew
+            with redirect_stderr(io.StringIO()) as errors:
+                made = Chunk(folder / "derived/points-0000").made
+            assert made.is_empty() and (kind == "missing" or file.name in errors.getvalue()), (file, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_tables_of_a_sweep(whole, copy, kind):
+    for file in sorted((whole / "tables").iterdir()):
+        folder = copy()
+        damage(folder / "tables" / file.name, kind, None)
+        for command in commands(folder)[1::3]:
+            status, said = run(command)
+            if kind == "missing" and file.stem != "points":
+                assert status == 0
+            else:
+                assert status in (1, 2) and len(said.splitlines()) == 1 and file.name in said, (file, kind, said)

@@ -1,0 +1,83 @@
+"""Results on a disk that is full: a command ends with one line, what was there is whole, and it goes on afterwards."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.tools import collect
+from analysis.tools.derive import derive
+from tests.analysis.ingest.test_ingest import make_point
+
+IDS = ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
+FIGURES = ("scaling", "timeline")
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Results of two points on a small disk, with tables, two figures and a report."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs root")
+    folder = disk / "s"
+    for point in IDS:
+        make_point(folder / "points" / point, point_id=point)
+    listed = [{"point_id": point, "settings": {}} for point in IDS]
+    (folder / "sweep.json").write_text(json.dumps({"name": "s", "points": listed}))
+    derive(folder, "points-0000", IDS, 1)
+    collect.main(commands(folder)["analysis.tools.collect"])
+    yield folder
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def commands(folder):
+    tables = ["--tables", str(folder / "tables")]
+    return {
+        "analysis.tools.derive": [str(folder), "--chunk", "points-0000", "--points", *IDS],
+        "analysis.tools.collect": [
+            *[str(folder / "sweep.json"), "--derived", str(folder / "derived")],
+            *["--out", str(folder / "tables")],
+        ],
+        "analysis.tools.draw": [*FIGURES, *tables, "--out", str(folder / "figures"), "--keep-going"],
+        "analysis.report": [
+            *[*tables, "--figures", str(folder / "figures"), "--records", str(folder / "points")],
+            *["--out", str(folder / "report.html")],
+        ],
+        "analysis.tools.cli": ["publish", str(folder), "--out", str(folder / "public")],
+    }
+
+
+def run(module, words):
+    done = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stderr
+
+
+def contents(folder):
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "filler")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", commands(Path()))
+def test_a_full_disk_is_one_line_and_nothing_is_half_written(module, results):
+    words = commands(results)[module]
+    if module in ("analysis.tools.draw", "analysis.report"):
+        assert run(module, words)[0] == 0
+    if module == "analysis.tools.derive":  # so that there is something to do
+        record = results / "points/bbbbbbbbbbbb/record.json"
+        os.utime(record, ns=(record.stat().st_mtime_ns + 10**9,) * 2)
+    before = contents(results)
+    filler = results / "filler"
+    space = os.statvfs(results)
+    filler.write_bytes(bytes(space.f_bavail * space.f_frsize))
+    status, errors = run(module, words)
+    assert status != 0 and len(errors.splitlines()) == 1 and "No space left" in errors, errors
+    assert contents(results) == before
+    filler.unlink()
+    status, errors = run(module, words)
+    assert (status, errors) == (0, "")
