@@ -54,10 +54,13 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
 
 FAMILY = Family(
     "Where the time goes",
-    "Mean time of each part of a step in the traced run, per rank, over traced steps and repeats; no spread is"
-    " shown. The parts of a step add up to it. A profiler ran: lengths are not those of the timed run.",
+    "Mean time of each part of a step, per rank, in the traced run; the parts add up to the step.",
     "No point has a trace, so there is no breakdown of its steps.",
     lambda tables: with_ids(tables, tables["breakdown"]["point_id"]),
     paint,
     numbers=lambda _points, tables: mean_parts(tables),
+    reading=(
+        "Means are over traced steps and repeats; no spread is shown. A profiler ran, so lengths are not those "
+        "of the timed run."
+    ),
 )

@@ -26,14 +26,18 @@ def counts(points: pl.DataFrame, aside: Sequence[str]) -> str:
 def spread_in_time(points: pl.DataFrame, tables: dataset.Tables) -> str:
     """In how many nights the points were measured, where that is several."""
     known = nights.add_nights(points.select("point_id"), tables["points"])["night"].drop_nulls().n_unique()
-    return f"Measured in {known} nights, between which the machine's load differs." if known > 1 else ""
+    return f"Measured in {known} nights; the machine's load differs between nights." if known > 1 else ""
 
 
 def disturbances(points: pl.DataFrame) -> str:
     """How many of the points something outside of their jobs disturbed, where some were."""
     count = int(points["disturbed"].fill_null(False).sum())
     was = "was" if count == 1 else "were"
-    return f"{count} of them {was} disturbed: crossed where drawn one by one, left out of medians." if count else ""
+    return (
+        f"{count} point{'s' * (count != 1)} {was} disturbed: crossed out where drawn singly, left out of medians."
+        if count
+        else ""
+    )
 
 
 def hardware(points: pl.DataFrame) -> str:
@@ -74,20 +78,22 @@ def usual_settings(points: pl.DataFrame, drawn: pl.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def caption(family: Family, tables: dataset.Tables) -> str:
-    """The caption of a figure of these tables."""
+def parts(family: Family, tables: dataset.Tables) -> tuple[str, str, str]:
+    """The caption of a figure of these tables: what it shows, how to read it, and the settings behind it."""
     points = family.points(tables)
     if points.is_empty():
-        return family.text + " n = 0."
-    parts = [
-        family.text,
-        family.note(points),
-        counts(points, family.aside),
-        disturbances(points),
-        spread_in_time(points, tables),
-        hardware(points),
-        shared_settings(points),
-        # Labels that leave settings unsaid are made among all points.
-        usual_settings(tables["points"], points) if family.usual else "",
-    ]
-    return " ".join(text for text in parts if text)
+        return family.text + " n = 0.", "", ""
+    shown = [family.text, counts(points, family.aside), hardware(points)]
+    reading = [family.reading, family.note(points), disturbances(points), spread_in_time(points, tables)]
+    # Labels that leave settings unsaid are made among all points.
+    fixed = [shared_settings(points), usual_settings(tables["points"], points) if family.usual else ""]
+    return _sentences(shown), _sentences(reading), _sentences(fixed)
+
+
+def _sentences(texts: Sequence[str]) -> str:
+    return " ".join(text for text in texts if text)
+
+
+def caption(family: Family, tables: dataset.Tables) -> str:
+    """The whole caption of a figure of these tables."""
+    return _sentences(parts(family, tables))

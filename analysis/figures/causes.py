@@ -49,7 +49,7 @@ def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> N
     axes.set_xlim(0, 135)  # room for a word beside the longest bar
     axes.set_xticks(range(0, 101, 20))
     axes.grid(axis="x")
-    axes.set_xlabel("Possible gain (% of a step)")
+    axes.set_xlabel("Predicted saving (% of a step)")
     more = f" (the {len(bars)} that lose most of {count})" if count > len(bars) else ""
     axes.set_title(f"{workload}{more}", loc="left")
 
@@ -70,11 +70,14 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
 
 FAMILY = Family(
     "What a step could do without",
-    "What the diagnosis finds that a step could do without, by cause, mean over repeats; the word at a bar's "
-    "end is the kind of the largest share. Of points with a trace, and of those with a loss that shows without "
-    "one. A time that two causes share may count for both.",
+    "Share of a step that the diagnosis finds avoidable, by cause, mean over repeats; the word at a bar's end "
+    "names the kind with the largest share.",
     "Of no point it is known what takes its time.",
     lambda tables: with_ids(tables, known_points(tables)["point_id"]),
     paint,
     numbers=lambda _points, tables: shares(tables),
+    reading=(
+        "Of points with a trace, and of those with a loss of time that shows without one. Time that two causes "
+        "share may count for both."
+    ),
 )

@@ -84,10 +84,11 @@ def _powers(axes: Axes) -> None:
 
 FAMILY = Family(
     "Energy and time",
-    "Energy of a sample (image) or token (llm) by the GPUs' own counters over the timed window, against the "
-    "time that it takes of all GPUs together; a dot is a point. Dotted: a GPU's mean power.",
+    "Energy per sample (image) or token (llm) against the time that it takes all GPUs together; each dot is a "
+    "point. Dotted: a GPU's mean power.",
     "No point has the energy of its GPUs.",
     energy_points,
     paint,
     numbers=results("unit", "gpu_ms", "energy_mj"),
+    reading="Energy is by the GPUs' own counters, over the timed window.",
 )

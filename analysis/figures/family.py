@@ -27,17 +27,18 @@ RESULTS = (
     "sample_j",
 )
 """Numbers behind a figure that has none of its own."""
-SPREAD = "Dots are repeats, bars their medians, whiskers run from the least to the most repeat."
+SPREAD = "Dots are repeats, bars their medians; whiskers run from min to max."
 
 Points = Callable[[dataset.Tables], pl.DataFrame]
 Numbers = Callable[[pl.DataFrame, dataset.Tables], pl.DataFrame]
 
 
 def results(*columns: str) -> Numbers:
-    """Numbers of these columns of the points, beside the settings that vary among them."""
+    """Numbers of these columns of the points, beside the settings that vary within a workload; the caption has the
+    others."""
 
     def select(points: pl.DataFrame, _tables: dataset.Tables) -> pl.DataFrame:
-        vary = dataset.varying(points, but=())
+        vary = [name for _, part in dataset.per_workload(points) for name in dataset.varying(part, but=())]
         return points.select("point_id", *dict.fromkeys(["workload", "model", *vary]), *columns).sort("point_id")
 
     return select
@@ -52,7 +53,7 @@ class Family:
 
     Attributes:
         title: heading in the report.
-        text: first sentences of the caption.
+        text: first sentences of the caption: what is shown, in at most 36 words.
         missing: one sentence for tables that have no point to show.
         points: rows of the table `points` that the figure rests on.
         paint: draws these points, from all tables, to a width in inches.
@@ -60,7 +61,8 @@ class Family:
         aside: settings that make no other configuration in it.
         usual: whether labels leave the most common settings unsaid, so that the caption must say them.
         remedied: whether points that remedies added are shown, too.
-        note: a further sentence of the caption, from the points; empty for none.
+        reading: further sentences of the caption: how it was made, and what to beware of.
+        note: one more of them, from the points; empty for none.
     """
 
     title: str
@@ -72,6 +74,7 @@ class Family:
     aside: Sequence[str] = dataset.ASIDE
     usual: bool = True
     remedied: bool = False
+    reading: str = ""
     note: Callable[[pl.DataFrame], str] = lambda _points: ""
 
     def scope(self, tables: dataset.Tables) -> dataset.Tables:

@@ -51,13 +51,13 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
 
 FAMILY = Family(
     "Where the GPU-hours went",
-    "Time in which GPUs were held (of ranks on CPUs, theirs), by what it was for, over all points and attempts; the "
-    "parts add up to all held time. Of points that failed, how far they came; in the bar of all points their time is "
-    "`failed`.",
+    "Time for which GPUs were held (on CPUs: ranks), by what it was for, over all points and attempts; the parts "
+    "add up to it.",
     "Of no point it is known where its time went.",
     lambda tables: tables["points"].join(held_time.held(tables), on="point_id", how="semi"),
     paint,
     numbers=lambda _points, tables: shares(tables),
     usual=False,
     remedied=True,
+    reading="Points that failed: how far they came; in the bar of all points their time is `failed`.",
 )

@@ -18,8 +18,8 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
 
 FAMILY = Family(
     "Step time",
-    "Median time of an optimizer step in the timed run, which no profiler sees; a step is as slow as its "
-    f"slowest rank. {SPREAD}",
+    "Median time of an optimizer step in the timed run, without a profiler; a step is as slow as its slowest "
+    f"rank. {SPREAD}",
     "No point has step times.",
     with_value("step_ms_median"),
     paint,

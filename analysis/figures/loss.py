@@ -69,7 +69,7 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 
 FAMILY = Family(
     "Loss",
-    "Loss of each optimizer step, mean over ranks and repeats; bands run from the least to the most repeat.",
+    "Loss of each optimizer step, mean over ranks and repeats; bands run from the min to the max of the repeats.",
     "No point has a finite loss.",
     lambda tables: with_ids(
         tables, tables.scan("steps").filter(pl.col("loss").is_finite()).select("point_id").collect()["point_id"]

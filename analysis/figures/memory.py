@@ -27,8 +27,8 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
 
 FAMILY = Family(
     "Peak memory",
-    "Peak memory of the rank that needs most: CUDA allocator (allocated) on GPUs, resident memory of the "
-    f"process on a CPU. {SPREAD}",
+    "Peak memory of the rank that needs most: of CUDA's allocator on GPUs, resident memory of the process on "
+    f"CPUs. {SPREAD}",
     "No point has a peak of memory.",
     with_value("peak_memory_bytes"),
     paint,

@@ -56,24 +56,26 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
 def title(trial: dict[str, Any], after: bool) -> str:
     """What one of the two timelines shows."""
     if not after:
-        return f"{trial['point_id']}, {trial['kind']}: {trial['before_ms']:.3g} ms a sample"
-    gained = f"predicted {percent(trial['predicted'])}, gain {percent(trial['gain'])}"
-    return f"with {change(trial['remedy'])}: {trial['after_ms']:.3g} ms a sample; {gained}"
+        return f"{trial['point_id']}, {trial['kind']}: {trial['before_ms']:.3g} ms per sample"
+    gained = f"predicted saving {percent(trial['predicted'])}, measured {percent(trial['gain'])}"
+    return f"with {change(trial['remedy'])}: {trial['after_ms']:.3g} ms per sample; {gained}"
 
 
 def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
     """The bars of all sides."""
-    return pl.concat([events_of(tables, trial[side]) for trial in choose_trials(tables) for side in SIDES])
+    sides = [events_of(tables, trial[side]) for trial in choose_trials(tables) for side in SIDES]
+    return timeline.bars(pl.concat(sides))
 
 
 FAMILY = Family(
     "Before and after remedies",
-    "The remedies that gained most and least, of those that were tried: the first traced rank before and "
-    "after, to the same scale; events closer than a pixel are merged. Times of a sample are of the timed run.",
+    "The remedies that saved most and least, of those tried: the first traced rank before and after, to the same "
+    "scale.",
     "No remedy was tried on points with traces (target remedies), so there is nothing to compare.",
     lambda tables: with_ids(tables, [t[n] for t in choose_trials(tables) for n in SIDES]),
     paint,
     numbers=numbers,
     usual=False,
     remedied=True,
+    reading="Events closer than a pixel are merged. Times per sample are of the timed run.",
 )

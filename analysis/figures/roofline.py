@@ -88,11 +88,11 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 
 FAMILY = Family(
     "Roofline",
-    "Model FLOP/s of a GPU in the timed run by arithmetic intensity, below the lesser of its memory's "
-    "bandwidth and the peak of its precision, as the maker states them. Bytes are those that the memory "
-    "interface moved, by the GPU's own counters (GPM).",
+    "Model FLOP/s of a GPU in the timed run, by arithmetic intensity. The roof is the memory bandwidth or the "
+    "peak of the precision, whichever is lower, as the maker states them.",
     "No point has both an MFU and counters of its GPU's memory, so there is no roofline.",
     lambda tables: with_ids(tables, [row["point_id"] for row in roofline_points(tables)]),
     paint,
     numbers=numbers,
+    reading="Bytes are those that the memory interface moved, by the GPU's own counters (GPM).",
 )

@@ -190,15 +190,18 @@ def note(points: pl.DataFrame) -> str:
 
 FAMILY = Family(
     "Scaling over ranks",
-    "Samples per second of a rank over those on the fewest ranks that were run. Weak scaling: micro_batch is "
-    "per rank, so the work of a step grows with the ranks. Ratios of medians of repeats of the same night, over"
-    " several nights their geometric mean; whiskers run from the least to the most that two repeats of a night "
-    "give. Colours tell strategies or precisions apart. A strategy that did not run on one rank is compared "
-    "with any that did and is alike in all else. Below, of traced points of one night: by how much each part of"
-    " a step is longer than on the fewest ranks, mean over ranks.",
+    "Samples per second of a rank, relative to the fewest ranks that ran. Below: by how much each part of a step "
+    "grows with the ranks, in traced points of one night.",
     "No two points differ only in their number of ranks or nodes.",
     lambda tables: scaling_points(tables).unique("point_id", maintain_order=True),
     paint,
     numbers=lambda _points, tables: speed_ups(tables),
     note=note,
+    reading=(
+        "Weak scaling: micro_batch is per rank, so the work of a step grows with the ranks. Ratios are of "
+        "medians of repeats of the same night, over several nights their geometric mean; whiskers run from the "
+        "min to the max that two repeats of a night give. Colours tell strategies or precisions apart. A "
+        "strategy that did not run on one rank is compared with one that did and is otherwise alike. Parts of a "
+        "step are means over ranks."
+    ),
 )

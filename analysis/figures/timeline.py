@@ -170,20 +170,30 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
     return made
 
 
+def bars(events: pl.DataFrame) -> pl.DataFrame:
+    """Bars as a figure has them: from the first one on, and with names of kernels without what only a compiler needs:
+    the type of what is returned, of a constant, and of the parameters. The table has them whole."""
+    short = pl.col("name").str.replace_all(r"^void |<unnamed>::|\(anonymous namespace\)::", "")
+    short = short.str.replace_all(r"([<,] ?)\((?:unsigned )?(?:int|long|bool)\)", "${1}")
+    return events.drop("zero_ns").with_columns(name=short.str.replace(r"(\S)\([^()]*(?:\([^()]*\)[^()]*)*\)$", "${1}"))
+
+
 def numbers(points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
     """The bars of the point."""
-    return tables["timeline"].filter(pl.col("point_id").is_in(points["point_id"].implode()))
+    return bars(tables["timeline"].filter(pl.col("point_id").is_in(points["point_id"].implode())))
 
 
 FAMILY = Family(
     "Timeline",
-    "A few steps of one point in the traced run: of those on most ranks, the one with most to gain. Phases"
-    " are those of the launching thread; events closer than a pixel are merged; arrows are the longest times in"
-    " which nothing runs on a rank's device. Samples are on the host's clock; that of SMs is a mean over the "
-    "time before it (docs/telemetry.md).",
+    "A few steps of one traced point: of those on most ranks, the one with most to save. Arrows mark the longest "
+    "time in which nothing runs on a rank's device.",
     "No point has a trace, so there is no timeline.",
     lambda tables: with_ids(tables, [point["point_id"]] if (point := choose_point(tables)) else []),
     paint,
     numbers=numbers,
     usual=False,
+    reading=(
+        "Phases are those of the launching thread; events closer than a pixel are merged. Samples are on the "
+        "host's clock; that of SMs is a mean over the time before it (docs/telemetry.md)."
+    ),
 )

@@ -22,7 +22,7 @@ VERDICTS = {
     "helped": "helped",
     "within_noise": "within noise",
     "did_not_help": "did not help: slower",
-    "losses_changed": "no remedy: the losses changed",
+    "losses_changed": "rejected: it changed the training losses",
     "failed": "did not help: it failed",
     "not_run": "not run",
 }

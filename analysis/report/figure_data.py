@@ -27,7 +27,7 @@ def round_columns(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_ENCODED = str.maketrans({character: f"%{ord(character):02X}" for character in "%#\n\r\t"})
+_ENCODED = str.maketrans({character: f"%{ord(character):02X}" for character in "%#\n\r\t\"'<>&"})
 
 
 def as_csv(rows: pl.DataFrame) -> str:
@@ -36,6 +36,6 @@ def as_csv(rows: pl.DataFrame) -> str:
 
 
 def link(rows: pl.DataFrame) -> str:
-    """A URL that is a CSV file. Of all characters only those are encoded that a browser would drop or cut at, so that
-    the page's source can be read, and searched."""
+    """A URL that is a CSV file. Of all characters only those are encoded that a browser would drop or cut at, or HTML
+    would write longer, so that the page's source can be read, and searched."""
     return "data:text/csv;charset=utf-8," + as_csv(rows).translate(_ENCODED)

@@ -44,12 +44,13 @@ def webp(file: Path) -> bytes:
 
 
 def _content(family: Family, file: Path, tables: dataset.Tables) -> dict[str, Any]:
-    text, _, fixed = captions.caption(family, tables).partition(" Fixed (")
+    text, reading, fixed = captions.parts(family, tables)
     rows = figure_data.frame(family, tables)
     return {
         "webp": base64.b64encode(webp(file)).decode(),
         "caption": text,
-        "fixed": fixed and f"Fixed ({fixed}",
+        "reading": reading,
+        "fixed": fixed,
         "rows": 0 if rows is None else rows.height,
         "csv": "" if rows is None else figure_data.link(rows),
     }

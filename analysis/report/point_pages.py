@@ -24,6 +24,8 @@ from analysis.tables.part_names import GROUPS
 from jobs.record.record import Record
 
 MOST_RANKS = 8
+SELF = "{point}"
+"""Stands in a fact for the point's own id, so that texts that differ in it alone are one."""
 _BESIDE = ("point_id", "hosts")
 """Columns of the table of points that stand elsewhere on a point's page."""
 
@@ -63,20 +65,23 @@ def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log]
 
 def column(values: pl.Series) -> dict[str, Any]:
     """{"same": value}, or {"values": [...]} in the order of points, or {"values": distinct, "of": [place, ...]}."""
-    distinct = values.unique(maintain_order=True).to_list()
-    if len(distinct) == 1:
-        return {"same": _short(distinct[0])}
-    if values.dtype == pl.String and 2 * len(distinct) < len(values):
-        places = {value: place for place, value in enumerate(distinct)}
-        return {"values": distinct, "of": [places[value] for value in values]}
-    return {"values": [_short(value) for value in values]}
+    short = [_short(value) for value in values]
+    places = {value: place for place, value in enumerate(dict.fromkeys(short))}
+    if len(places) == 1:
+        return {"same": short[0]}
+    if 2 * len(places) < len(short):
+        return {"values": list(places), "of": [places[value] for value in short]}
+    return {"values": short}
 
 
 def _short(value: Any) -> Any:
     """Seven digits are more than any of these numbers is measured to. JSON has no NaN, so that is a word."""
     if not isinstance(value, float):
         return value
-    return float(f"{value:.7g}") if math.isfinite(value) else str(value)
+    if not math.isfinite(value):
+        return str(value)
+    short = float(f"{value:.7g}")
+    return int(short) if short.is_integer() else short
 
 
 def _results(points: pl.DataFrame) -> list[list[Any]]:
@@ -122,13 +127,16 @@ def causes(tables: dataset.Tables, texts: Texts) -> dict[str, list[list[Any]]]:
     return by_point
 
 
-def facts(found: list[Record], texts: Texts) -> dict[str, list[list[int]]]:
-    """By point: (what, value) of its record, beside what the tables have."""
-    return {
-        record.point_id: [[texts.place(name), texts.place(value)] for name, value in _facts(record)]
-        for record in sorted(found, key=lambda record: str(record.point_id))
-        if record.point_id
-    }
+def facts(found: list[Record], texts: Texts) -> dict[str, list[int]]:
+    """By point: the names of facts of its record, beside what the tables have, as one text of lines; then their values,
+    in which SELF is the point's id."""
+    by_point: dict[str, list[int]] = {}
+    for record in sorted(found, key=lambda record: str(record.point_id)):
+        if record.point_id and (known := _facts(record)):
+            names, values = zip(*known, strict=True)
+            own = [value.replace(record.point_id, SELF) for value in values]
+            by_point[record.point_id] = [texts.place("\n".join(names)), *map(texts.place, own)]
+    return by_point
 
 
 def _facts(record: Record) -> list[tuple[str, str]]:

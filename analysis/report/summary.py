@@ -28,7 +28,7 @@ def headline(points: pl.DataFrame) -> list[tuple[str, str]]:
     ranks = points["world_size"].drop_nulls().unique().sort().to_list()
     models = points["accelerator"].drop_nulls().unique().sort().to_list()
     added = points["round"].drop_nulls().len()
-    numbers = [("points", str(points.height))] + ([("of these by remedies", str(added))] if added else [])
+    numbers = [("points", str(points.height))] + ([("added by remedies", str(added))] if added else [])
     states = [s for s in ("ok", "failed", "cancelled", "not_run") if count[s] or s == "ok"]
     numbers += [(s.replace("_", " "), str(count[s])) for s in states]
     numbers.append(("ranks", ", ".join(map(str, ranks)) or "none"))
@@ -104,11 +104,15 @@ def warnings(tables: dataset.Tables, records: Sequence[Record]) -> list[tuple[st
     single = once.filter(pl.col("len") == 1).height
     found = [
         (untraced, "causes", f"{untraced} of {labels.plural(ok.height, 'ok point')} without a trace"),
-        (disturbed, "trust", f"{labels.plural(disturbed, 'point')} disturbed from outside and left out"),
-        (unsteady, "trust", f"{labels.plural(unsteady, 'point')} still warming up half way"),
+        (disturbed, "trust", f"{labels.plural(disturbed, 'point')} disturbed from outside the job and left out"),
+        (unsteady, "trust", f"{labels.plural(unsteady, 'point')} still warming up halfway through the timed steps"),
         (dirty, "provenance", f"{dirty} of {labels.plural(len(records), 'record')} from code with uncommitted changes"),
-        (single, "trust", f"{single} of {labels.plural(once.height, 'configuration')} started only once"),
-        (kinds.total(), "trust", "GPU events: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())),
+        (single, "trust", f"{single} of {labels.plural(once.height, 'configuration')} run only once"),
+        (
+            kinds.total(),
+            "trust",
+            "GPU events: " + ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in kinds.most_common()),
+        ),
     ]
     return [(place, text) for count, place, text in found if count]
 
@@ -144,7 +148,7 @@ def _work(group: pl.DataFrame) -> str:
 
 def _measure(group: pl.DataFrame) -> str:
     what = "samples" if group["tokens_per_s"].null_count() else "tokens"
-    return f"{what}/s of a {'GPU' if set(group['device_used']) == {'cuda'} else 'rank'}"
+    return f"{what}/s per {'GPU' if set(group['device_used']) == {'cuda'} else 'rank'}"
 
 
 def _pair(group: pl.DataFrame, work: str, measure: str) -> dict[str, Any]:

@@ -54,9 +54,7 @@ def row(verdict: Verdict) -> str:
 def section(verdict: Verdict, tables: dataset.Tables) -> str:
     """A claim with its parts and points."""
     lines = [f"## {verdict.claim.id}", "", verdict.claim.text, "", f"**{verdict.status}**: {verdict.sentence()}", ""]
-    lines += [
-        f"- {part.text()}{'' if part.decides else ' (for information, decides nothing)'}" for part in verdict.parts
-    ]
+    lines += [f"- {part.text()}{'' if part.decides else ' (for information only)'}" for part in verdict.parts]
     if verdict.left_out:
         lines += ["", f"Left out as disturbed (docs/protocol.md): {plural(verdict.left_out, 'point')}."]
     if verdict.claim.note:

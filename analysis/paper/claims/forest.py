@@ -30,11 +30,13 @@ _GAP, _GAP_OF_CLAIMS = 0.35, 0.9
 """Lines above a part, and above a claim."""
 _TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20)
 _TEXT = (
-    "Each part of each claim, with its 95 % interval (Student's t over repeats). Disturbed points do not count. "
-    f"Shaded: the claimed side. The line is a ratio of 1, and the band {100 * MARGIN:g} % either way: an interval "
-    "within it shows no effect. Hollow: for information, decides nothing. n: repeats of the side with fewest. With "
-    f"fewer than {FEWEST} a part is not tested and has no interval. Corrected: decided by its own interval, but not "
-    "after the correction for the number of parts (Holm)."
+    "Each part of each claim, with its 95 % interval; shaded: the claimed side. The line is a ratio of 1. "
+    f"An interval within the band of {100 * MARGIN:g} % either way shows no effect."
+)
+_READING = (
+    "Intervals are Student's t over repeats; disturbed points do not count. Hollow: for information only. "
+    f"n: repeats of the side with fewest; with fewer than {FEWEST} a part is not tested and has no interval. "
+    "Corrected: decided by its own interval, but not after the correction for the number of parts (Holm)."
 )
 
 
@@ -76,6 +78,7 @@ def family(title: str, claims: Collection[str]) -> Family:
         aside=blocks.NEUTRAL,
         usual=False,
         remedied=True,
+        reading=_READING,
     )
 
 

@@ -59,8 +59,8 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
 
 FAMILY = family(
     "Accuracy by epoch",
-    f"Lines are medians of repeats, bands run from the least to the most. Shaded: the {GOAL[0]} to {GOAL[1]} % that "
-    "the paper aims at within 20 epochs.",
+    f"Lines are medians of repeats; bands run from min to max. Shaded: the {GOAL[0]} to {GOAL[1]} % that the "
+    "paper aims at within 20 epochs.",
     "No image point has accuracies by epoch.",
     select_points,
     paint,

@@ -11,12 +11,14 @@ from matplotlib.figure import Figure
 from analysis.figures.family import Family, Numbers, Points, of_results
 from analysis.sweep import blocks, dataset, nights
 
-WHISKERS = "Bars are medians of repeats, dots the repeats, whiskers run from the least to the most."
+WHISKERS = "Bars are medians of repeats, dots the repeats; whiskers run from min to max."
 RATIOS = (
     "Bars are ratios of medians of repeats of the same night, over several nights their geometric mean; whiskers run "
-    "from the least to the most that two repeats of a night give."
+    "from the min to the max that two repeats of a night give."
 )
-STEP = "Time of a step: its mean over the timed window, which no profiler sees; a step is as slow as its slowest rank."
+STEP = (
+    "The time of a step is its mean over the timed window, without a profiler; a step is as slow as its slowest rank."
+)
 
 
 def family(
@@ -26,9 +28,10 @@ def family(
     points: Points,
     paint: Callable[[pl.DataFrame, dataset.Tables, float], Figure],
     numbers: Numbers = of_results,
+    reading: str = "",
 ) -> Family:
     """A figure of the paper: labels are its factors' levels, so none leaves settings unsaid."""
-    return Family(title, text, missing, points, paint, numbers, aside=blocks.NEUTRAL, usual=False)
+    return Family(title, text, missing, points, paint, numbers, aside=blocks.NEUTRAL, usual=False, reading=reading)
 
 
 @functools.lru_cache(maxsize=2)  # two workloads of one sweep, asked for by many figures

@@ -27,11 +27,11 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
 
 FAMILY = family(
     "Image jobs in Nsight Systems",
-    "Time a step of copies and kernels on the GPU and of API calls on the host, mean over ranks, in the traced run. "
-    "They overlap and must not be added up; each panel has its own scale, and one where all are 0 is left out. "
-    f"{WHISKERS}",
+    "Time per step of copies and kernels on the GPU and of API calls on the host, in the traced run, mean over "
+    "ranks. They overlap, so they must not be added up.",
     "No two image points with a trace of nsys differ in precision, pinned memory or GPUs alone.",
     select_points,
     paint,
     calls.numbers,
+    reading=f"Each panel has its own scale; one where all are 0 is left out. {WHISKERS}",
 )

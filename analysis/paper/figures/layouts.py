@@ -21,8 +21,9 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
 
 FAMILY = family(
     "Layouts",
-    f"nhwc: channels last in images and weights; nchw: channels first. {STEP} {WHISKERS}",
+    f"Time of a step. nhwc: channels last in images and weights; nchw: channels first. {WHISKERS}",
     "No two image points differ in layout alone.",
     select_points,
     paint,
+    reading=STEP,
 )

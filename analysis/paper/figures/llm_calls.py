@@ -52,10 +52,11 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
 
 FAMILY = family(
     "Tuning methods: API calls and kernels",
-    "Time of CUDA API calls on the host, by what they are for, and of work on the GPU, mean over ranks and median over "
-    "repeats, in the traced run. A call that waits is as long as what it waits for, so the two must not be added up.",
+    "Time of CUDA API calls on the host, by purpose, and of work on the GPU, in the traced run: mean over ranks, "
+    "median over repeats.",
     "No two points of a language model with a trace of nsys differ in method alone.",
     select_points,
     paint,
     calls.numbers,
+    reading="A call that waits is as long as what it waits for, so the two must not be added up.",
 )

@@ -22,7 +22,7 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
 
 FAMILY = family(
     "Tuning methods: memory",
-    f"Peak of the CUDA allocator (allocated), of the rank that needs most. {WHISKERS}",
+    f"Peak memory of CUDA's allocator, of the rank that needs most. {WHISKERS}",
     "No two points of a language model differ in method alone, with a peak of memory.",
     select_points,
     paint,

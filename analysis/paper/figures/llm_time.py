@@ -34,9 +34,9 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
 
 FAMILY = family(
     "Tuning methods: step time",
-    "The same micro_batch for all; a sample of DPO is a pair of texts, which is twice the tokens, and has passes of a "
-    f"reference model besides. {STEP} {WHISKERS}",
+    f"Time of a step, with the same micro_batch for all. {WHISKERS}",
     "No two points of a language model differ in method alone.",
     select_points,
     paint,
+    reading=f"A sample of DPO is a pair of texts, so twice the tokens, and also passes a reference model. {STEP}",
 )

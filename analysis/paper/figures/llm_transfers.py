@@ -30,9 +30,10 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
 FAMILY = family(
     "Tuning methods: transfers",
     "Copies on the GPU in the traced run, mean over ranks: HtoD to the GPU, DtoH from it, DtoD within it, PtoP "
-    f"between GPUs outside NCCL. Methods without bars copy nothing. {WHISKERS}",
+    "between GPUs outside NCCL.",
     "No two points of a language model with a trace of nsys differ in method alone.",
     select_points,
     paint,
     calls.numbers,
+    reading=f"Methods without bars copy nothing. {WHISKERS}",
 )

@@ -27,10 +27,10 @@ def paint(points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figu
 
 FAMILY = family(
     "Copies and synchronisation by loader and layout",
-    "Time a step of copies on the GPU, and of API calls that wait for it, mean over ranks, in the traced run. Each "
-    f"panel has its own scale. {WHISKERS}",
+    "Time per step of copies on the GPU, and of API calls that wait for it, mean over ranks, in the traced run.",
     "No two image points with a trace of nsys differ in loader or layout alone.",
     select_points,
     paint,
     calls.numbers,
+    reading=f"Each panel has its own scale. {WHISKERS}",
 )

@@ -21,9 +21,10 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
 
 FAMILY = family(
     "Loaders",
-    "torch: PyTorch's DataLoader, image by image; mmap: the same in bulk from one mapped array; dali: NVIDIA DALI. "
-    f"{STEP} {WHISKERS}",
+    "Time of a step. torch: PyTorch's DataLoader, image by image; mmap: the same in bulk from one mapped array; "
+    "dali: NVIDIA DALI.",
     "No two image points differ in loader alone.",
     select_points,
     paint,
+    reading=f"{STEP} {WHISKERS}",
 )

@@ -39,9 +39,10 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
 
 FAMILY = family(
     "Pinned memory",
-    "Step time from pageable memory over that from page-locked memory, less 1; above 0 pinning is faster. "
-    f"Shaded: the {REPORTED[0]} to {REPORTED[1]} % of arXiv 2503.15252. {STEP} {RATIOS}",
+    "Step time from pageable memory over that from page-locked memory, minus 1; above 0 pinning is faster. "
+    f"Shaded: the {REPORTED[0]} to {REPORTED[1]} % of arXiv 2503.15252.",
     "No two image points of a night differ in pin_memory alone.",
     select_points,
     paint,
+    reading=f"{STEP} {RATIOS}",
 )

@@ -21,8 +21,9 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
 
 FAMILY = family(
     "Precision and image size",
-    f"{STEP} {WHISKERS}",
+    f"Time of a step. {WHISKERS}",
     "No two image points differ in precision alone.",
     select_points,
     paint,
+    reading=STEP,
 )

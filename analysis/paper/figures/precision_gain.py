@@ -35,8 +35,9 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
 
 FAMILY = family(
     "Gain over FP64",
-    f"Step time in FP64 over that in another precision; above 1 is faster. {STEP} {RATIOS}",
+    "Step time in FP64 over that in another precision; above 1 is faster.",
     "No two image points of a night differ in precision alone, one of them fp64.",
     select_points,
     paint,
+    reading=f"{STEP} {RATIOS}",
 )

@@ -72,8 +72,8 @@ def scheme(points: pl.DataFrame, _tables: dataset.Tables) -> pl.DataFrame:
 
 FAMILY = family(
     "Sharing an epoch",
-    f"Scheme, not measured: {SAMPLES} samples, here in order and one a step, over the ranks of the points named below. "
-    "Shades tell whose sample it is under the sampler; without it every rank trains on all of them.",
+    f"Scheme, not measured: {SAMPLES} samples in order, one per step, over the ranks of the points named below. "
+    "Shades show whose sample each is with the sampler; without it every rank trains on all.",
     "No point ran under ddp_ds on 2 to 8 ranks.",
     select_points,
     paint,

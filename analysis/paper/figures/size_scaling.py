@@ -47,10 +47,12 @@ def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Fig
 
 FAMILY = family(
     "Scaling by image size",
-    "Images per second over GPUs, against the fewest. Weak scaling: each GPU keeps its micro_batch. Lines join ratios "
-    "of medians of repeats of the same night, over several nights their geometric mean; whiskers run from the least to "
-    "the most that two repeats of a night give.",
+    "Images per second relative to the fewest GPUs. Weak scaling: each GPU keeps its micro_batch.",
     "No two image points of a night differ in their number of GPUs alone.",
     select_points,
     paint,
+    reading=(
+        "Lines join ratios of medians of repeats of the same night, over several nights their geometric mean; "
+        "whiskers run from the min to the max that two repeats of a night give."
+    ),
 )

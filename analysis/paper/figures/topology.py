@@ -85,7 +85,7 @@ def links(points: pl.DataFrame, _tables: dataset.Tables) -> pl.DataFrame:
 
 FAMILY = family(
     "Topology of a node",
-    "Links between the GPUs, and the CPUs near each, as nvidia-smi topo -m tells them.",
+    "Links between the GPUs, and the CPUs near each, as nvidia-smi topo -m reports them.",
     "No point has a topology of several GPUs.",
     select_points,
     paint,

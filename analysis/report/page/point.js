@@ -18,7 +18,11 @@ if (!SCRIPT || typeof BESIDE !== "undefined") {
     made.style.background = data.colours[what];
     return made;
   };
-  const wide = (table) => element("div", { class: "wide" }, table);
+  function wide(table) {
+    const box = element("div", { class: "wide" }, table);
+    boxes.observe(box);
+    return box;
+  }
   const section = (heading, ...children) => element("section", {}, element("h2", {}, heading), ...children);
   const soft = (text) => element("p", { class: "soft" }, text);
 
@@ -50,7 +54,7 @@ if (!SCRIPT || typeof BESIDE !== "undefined") {
   }
   function parts(id) {
     const own = data.parts[id];
-    if (!own) return section("Parts of a step", soft("There is no trace of this point."));
+    if (!own) return section("Parts of a step", soft("This point has no trace."));
     const bars = own.rows.map(([rank, ...sums]) => {
       const total = sums.reduce((a, b) => a + b, 0), share = (ns) => `${(100 * ns / total).toFixed(1)} %`;
       const bar = element("div", { class: "bar", "aria-hidden": "true" }, ...sums.map((ns, i) => {
@@ -64,7 +68,7 @@ if (!SCRIPT || typeof BESIDE !== "undefined") {
     const heads = data.part_names.map((part) => element("span", {}, swatch(part), part.replace("_", " ")));
     const more = own.ranks > bars.length ? ` The first ${bars.length} of ${own.ranks} ranks.` : "";
     return section("Parts of a step",
-      soft(`ms a step, mean over ${own.steps} traced step${own.steps === 1 ? "" : "s"}; the parts add up to the step.${more}`),
+      soft(`ms per step, mean over ${own.steps} traced step${own.steps === 1 ? "" : "s"}; the parts add up to the step.${more}`),
       grid(["rank", "", ...heads, "step"], bars, [2, 3, 4, 5, 6, 7]));
   }
   // As markup, so that the parser knows the paths for what they are; it is made of numbers and our own colours alone.
@@ -103,7 +107,7 @@ if (!SCRIPT || typeof BESIDE !== "undefined") {
     if (!own) return null;
     const rows = own.map((row) => row.map((place) => data.texts[place])).map(([kind, share, advice, remedy, method, gain, verdict]) =>
       [kind, share, element("span", {}, advice, element("br", {}), element("span", { class: "soft" }, method)), remedy, gain, verdict]);
-    return section("Causes", grid(["cause", "share of the step", "advice and how the share was computed", "remedy", "gain", "tried"], rows, []));
+    return section("Causes", grid(["cause", "share of the step", "advice, and how the share was computed", "remedy", "measured saving", "outcome"], rows, []));
   }
   function trouble(id) {
     const own = document.getElementById(`trouble-${id}`);
@@ -118,15 +122,17 @@ if (!SCRIPT || typeof BESIDE !== "undefined") {
     const vary = data.vary[value(data.settings.workload, place)];
     const rest = rowsOf(Object.keys(data.settings).filter((name) => !vary.includes(name)));
     return section("Settings", vary.length ? sheet(rowsOf(vary)) : null,
-      element("details", {}, element("summary", {}, `The ${rest.length} that do not vary in its workload`), sheet(rest)));
+      element("details", {}, element("summary", {}, `${rest.length} settings that do not vary within this workload`), sheet(rest)));
   }
   function facts(id) {
     const own = data.facts[id];
-    return own ? section("Hosts and software", sheet(own.map(([name, text]) => [data.texts[name], data.texts[text]]))) : null;
+    if (!own) return null;
+    const [names, ...values] = own.map((place) => data.texts[place].replaceAll("{point}", id));
+    return section("Hosts and software", sheet(names.split("\n").map((name, i) => [name, values[i]])));
   }
   function log(id) {
     const own = data.logs[id];
-    if (!own) return section("End of the log", soft("No log of this point was given."));
+    if (!own) return section("End of the log", soft("There is no log of this point."));
     return section("End of the log", soft(own[0]), element("pre", { tabindex: "0" }, own[1]));
   }
 

@@ -12,7 +12,7 @@
       picture.src = image.src;
       picture.alt = image.alt;
       document.getElementById("zoom-title").textContent = button.closest("figure").querySelector("h3").textContent;
-      full(false);
+      full(innerWidth <= 600); // fitted to a phone, its text could not be read
       dialog.showModal();
     });
   }

@@ -235,7 +235,7 @@ def test_the_report_has_what_was_tried_before_larger_shares_and_those_unseen_apa
     )
     lines, blind = why.lines(both)
     assert [row["point_id"] for row in lines] == ["a", "b"] and [row["point_id"] for row in blind] == ["c"]
-    assert "1 point of which nothing was seen" in report.render(both, tmp_path, [])
+    assert "1 point without a diagnosis" in report.render(both, tmp_path, [])
 
 
 def test_points_of_which_nothing_is_known_lessen_no_share():
@@ -264,7 +264,7 @@ def test_the_report_sums_up_causes_and_changes(tmp_path):
     assert ill["gain"].startswith("30.0 %") and ill["verdict"] == "helped" and well["cause"].startswith("healthy")
     assert unseen == []
     page = report.render(shown, tmp_path, [])
-    assert "1 of 1 helped" in page and "of these by remedies" in page and "image: mobilenet_v2" in page
+    assert "1 of 1 helped" in page and "added by remedies" in page and "image: mobilenet_v2" in page
 
 
 def test_a_remedy_that_did_not_help_is_said_to_have_not():

@@ -22,10 +22,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from axe_core_python.base import AXE_SCRIPT
+
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 # Without a sandbox, because root has none; the pages are our own.
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --remote-debugging-pipe"
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 KEYS = {"Escape": 27, "Enter": 13, "Tab": 9, "Space": 32}
 
 
@@ -92,6 +94,15 @@ class Browser:
         if "exceptionDetails" in answer:
             raise BrowserError(f"{script}: {answer['exceptionDetails']['exception'].get('description')}")
         return answer["result"].get("value")
+
+    def violations(self) -> object:
+        """What axe-core finds in the page, unfolded: names, roles, contrast, headings, tables, keyboard; WCAG's rules
+        among them."""
+        self.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+        self.evaluate("new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r))).then(() => null)")
+        self.evaluate(f"{AXE_SCRIPT}; null")
+        found = "`${rule.id} (${rule.impact}): ${rule.nodes.map((node) => node.html.slice(0, 80)).join(', ')}`"
+        return self.evaluate(f"axe.run().then((told) => told.violations.map((rule) => {found}))")
 
     def press(self, key: str) -> None:
         """A key of the keyboard, down and up."""

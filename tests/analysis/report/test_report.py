@@ -61,19 +61,19 @@ def test_the_first_screen_says_where_the_held_time_went(page):
     """By the table: 72 s of a point, of which 60 are its start and 10 its timed steps; 24 ok points on 1 and 2 ranks
     and, of 2 ranks, three that failed."""
     ok, failed = 12 * 3 * 72, 2 * 3 * 72
-    head = page[page.index('id="summary"') : page.index("What is not ok")]
+    head = page[page.index('id="summary"') : page.index("What failed or did not run")]
     shares = dict(re.findall(r"</i>([\w-]+) <strong>([\d.]+) %</strong>", head))
     parts = {"timed": ok * 10 / 72, "start": ok * 60 / 72, "idle": ok * 2 / 72, "failed": failed}
     assert shares == {use: f"{100 * part / (ok + failed):.1f}" for use, part in parts.items()}
     widths = re.findall(r'<span style="flex: ([\d.]+) 0 0', head)
     assert sum(map(float, widths)) == pytest.approx(1, abs=1e-5) and len(widths) == 4
-    assert f"Where the rank-hours went: {(ok + failed) / 3600:.3g} held" in head
+    assert f"Where the rank-hours went: {(ok + failed) / 3600:.3g} in all" in head
     assert "repeats" in head and "(0.12 h, 3 points)" in head
 
 
 def test_the_first_screen_says_what_failed_and_what_it_held(page):
     """Three points of 144 s each failed for one reason; as many were not run."""
-    said = page[page.index("<h3>What is not ok") : page.index("<h3>What to change first")]
+    said = page[page.index("<h3>What failed or did not run") : page.index("<h3>What to change first")]
     rows = [re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", row)).strip() for row in said.split("<tr>")[2:]]
     assert len(rows) == 2 and re.match(r"gpu_out_of_memory 3: \w{12} \w{12} \w{12} rank 1: .* 0\.12$", rows[0]), rows
     assert re.match(r"\w+ 3: ", rows[1]) and not rows[1].endswith("0.12"), rows
@@ -112,7 +112,7 @@ def test_what_to_change_first_has_what_was_predicted_and_measured(tmp_path):
     assert (found["predicted_percent"], found["gained_percent"]) == (pytest.approx(30), pytest.approx(40))
     page = report.render(dataset.Tables({**tables.frames, **frames}), tmp_path, [])
     said = page[page.index("What to change first") : page.index("All causes and changes")]
-    assert ">30<" in said and "40 (1 of 1 helped)" in said and f'2, such as <a href="#point-{ids[0]}' in said
+    assert ">30<" in said and "40 (1 of 1 helped)" in said and f'2, e.g. <a href="#point-{ids[0]}' in said
 
 
 def test_what_weakens_the_numbers_is_on_the_first_screen():
@@ -125,8 +125,11 @@ def test_what_weakens_the_numbers_is_on_the_first_screen():
     points = points.with_columns(trace_status=pl.lit(None, pl.String), disturbed=pl.lit(True), steady=pl.lit(False))
     every = summary.warnings(dataset.Tables({**tables.frames, "points": points, "gpu_events": events}), [])
     texts = [text for _, text in every]
-    assert texts[:2] == ["24 of 24 ok points without a trace", "24 points disturbed from outside and left out"]
-    assert texts[2] == "24 points still warming up half way" and texts[-1] == "GPU events: 2 low_gpu, 1 xid"
+    assert texts[:2] == ["24 of 24 ok points without a trace", "24 points disturbed from outside the job and left out"]
+    assert (
+        texts[2] == "24 points still warming up halfway through the timed steps"
+        and texts[-1] == "GPU events: 2 low gpu, 1 xid"
+    )
 
 
 def test_the_gravest_events_are_shown_first_and_how_many_there_are(tmp_path):
@@ -135,7 +138,7 @@ def test_the_gravest_events_are_shown_first_and_how_many_there_are(tmp_path):
     rows = [EVENT | {"t_ns": n, "kind": "foreign_process"} for n in range(60)] + [EVENT | {"kind": "xid"}]
     events = pl.DataFrame(rows).with_columns(point_id=pl.lit(point))
     page = report.render(dataset.Tables({**tables.frames, "gpu_events": events}), tmp_path, [])
-    said = page[page.index("What happened to GPUs") :].partition("</table>")[0]
+    said = page[page.index("GPU events</h3>") :].partition("</table>")[0]
     assert "50 of 61 events" in said and said.count("<tr>") == 51
     assert said.index("<td>xid</td>") < said.index("foreign_process")
 
@@ -163,7 +166,7 @@ def test_cost_clocks_and_events_are_told(tmp_path, tmp_path_factory):
     assert "1.0100 &plusmn; 0.0099" in page and "samplers on (10 Hz)" in page and "nsys capturing" in page
     assert "ends of collectives against rank 0" in page and "70.0" in page and "3.2" in page
     assert "2026-02-01 20:00:00" in page and "GPU 1 &lt;low&gt;" in page and "low_gpu" in page
-    assert "No point of this sweep had a control" in report.render(tables, tmp_path, [])
+    assert "No point of this sweep had a control run" in report.render(tables, tmp_path, [])
 
 
 def test_disturbed_and_unsteady_points_are_counted_and_marked(tmp_path):
@@ -174,8 +177,8 @@ def test_disturbed_and_unsteady_points_are_counted_and_marked(tmp_path):
         disturbed_reason=pl.Series(["others <busy>", None, None, None, None]), warm_from=pl.Series([3, 0, 2, None, 0]),
     )  # fmt: skip
     page = report.render(dataset.Tables({**tables.frames, "points": points}), tmp_path, [])
-    assert "1 point was disturbed" in page and "2 were not disturbed; of 2 it is not known" in page
-    assert "Of 4 timed windows 2 were still warming up in the second half. In 2 the first steps" in page
+    assert "1 point was disturbed" in page and "2 were not disturbed; for 2 it is not known" in page
+    assert "Of 4 timed windows, 2 were still warming up in the second half. In 2, the first steps" in page
     assert "[disturbed: others &lt;busy&gt;; still warming up]" in page and page.count("; still warming up]") == 1
     assert "No timed window was long enough" in report.render(tables, tmp_path, [])
 
