@@ -99,10 +99,14 @@ class Browser:
         """What axe-core finds in the page, unfolded: names, roles, contrast, headings, tables, keyboard; WCAG's rules
         among them."""
         self.evaluate("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
-        self.evaluate("new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r))).then(() => null)")
+        self.settle()
         self.evaluate(f"{AXE_SCRIPT}; null")
         found = "`${rule.id} (${rule.impact}): ${rule.nodes.map((node) => node.html.slice(0, 80)).join(', ')}`"
         return self.evaluate(f"axe.run().then((told) => told.violations.map((rule) => {found}))")
+
+    def settle(self) -> None:
+        """Let the page be drawn, and what watches the sizes of its boxes come to its turn."""
+        self.evaluate("new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r))).then(() => null)")
 
     def press(self, key: str) -> None:
         """A key of the keyboard, down and up."""

@@ -117,6 +117,7 @@ def test_a_figure_opens_on_a_phone_as_large_as_its_text_needs(browser, pages):
 @pytest.mark.parametrize("size", [WIDE, PHONE])
 def test_every_control_is_reached_by_tab_and_seen_when_it_is(browser, pages, size):
     browser.open(pages["four"], *size)
+    browser.settle()
     controls = browser.evaluate(
         """(() => {
             const kinds = 'a[href], button, input, select, summary, [tabindex="0"]';
