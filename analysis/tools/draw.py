@@ -53,8 +53,9 @@ def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | 
     wanted += [(name, suffix) for name in paper.FAMILIES if name in names or not names for suffix in PAPER_WIDTHS]
     cores = len(os.sched_getaffinity(0))
     lines = _draw_each(wanted, folder, out, min(processes or cores, cores, len(wanted)))
-    left_out = [*dataset.absent(folder), *dict.fromkeys(filter(None, lines))]
+    left_out = list(dict.fromkeys(filter(None, lines)))
     if not names:
+        left_out = [*dataset.absent(folder), *left_out]
         write_text(out / LEFT_OUT, "".join(f"{line}\n" for line in left_out))
     return left_out
 

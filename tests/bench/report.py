@@ -91,7 +91,7 @@ def main() -> None:
             copy_records(args.records, set(tables["points"]["point_id"]), made / "points")
         module = [sys.executable, "-m"]
         figures, given = str(made / "figures"), ["--tables", str(made / "tables")]
-        draw = [[*module, "analysis.figures", *given, "--out", figures]]
+        draw = [[*module, "analysis.tools.draw", *given, "--out", figures]]
         page = out / "report.html"
         also = ["--figures", figures, "--records", str(made / "points"), "--out", str(page)]
         print(f"{tables['points'].height} points, {own['points'].height} distinct ones repeated")

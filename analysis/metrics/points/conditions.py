@@ -102,7 +102,7 @@ def _gpu_columns(samples: pl.DataFrame, ranks: pl.DataFrame, span: tuple[int, in
 def _hosts(samples: pl.DataFrame, ranks: pl.DataFrame, span: tuple[int, int]) -> list[_Row]:
     """Means over the window, of each host; null of one that has ranks and no samples."""
     inside = samples.filter(pl.col("look") == "timed", _within(span, 0.0, HOST_S))
-    means = inside.group_by("host").agg(pl.col(name).mean() for name in _HOST)
+    means = inside.group_by("host", maintain_order=True).agg(pl.col(name).mean() for name in _HOST)
     unseen = ranks.select("host").drop_nulls().unique().join(means, on="host", how="anti")
     return pl.concat([means, unseen], how="diagonal").to_dicts()
 

@@ -93,7 +93,9 @@ def _steps(steps: pl.DataFrame, timed: pl.DataFrame) -> _Json:
     if timed.is_empty():
         return {}
     # The slowest rank's time is the step's: the others wait for it.
-    per_step = timed.group_by("step").agg(pl.col("step_ms").max(), pl.col("samples").sum())
+    per_step = timed.group_by("step", maintain_order=True).agg(  # else the last digit of their deviation is chance
+        pl.col("step_ms").max(), pl.col("samples").sum()
+    )
     slowest = per_step["step_ms"]
     return {
         "step_ms_median": slowest.median(),

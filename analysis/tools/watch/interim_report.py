@@ -127,7 +127,7 @@ def is_whole(chunk: Path) -> bool:
         read_made(chunk)
         for file in chunk.glob("*.parquet"):
             pl.read_parquet_schema(file)
-    except (OSError, pl.exceptions.PolarsError):
+    except (FormatError, OSError, pl.exceptions.PolarsError):
         return False
     return True
 
