@@ -150,7 +150,16 @@ def profile_command(run_folder: RunFolder, rank: int, point: Point, *, gpu_metri
         flags.append(_GPU_METRICS)
     if point.records_graphs:
         flags.append("--cuda-graph-trace=node")  # else a graph is one row, without its kernels
-    return ["nsys", "profile", *flags, *_COMMON, "-o", str(run_folder.trace(rank, "nsys-rep"))]
+    return [
+        "nsys", "profile", *flags, *_COMMON, "-o", str(run_folder.trace(rank, "nsys-rep")), *_as_masked_as_here()
+    ]  # fmt: skip
+
+
+def _as_masked_as_here() -> list[str]:
+    """nsys starts its program with umask 0: whatever a rank writes could be changed by everybody."""
+    status = Path("/proc/self/status").read_text()
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("Umask:"))
+    return ["sh", "-c", 'umask "$0" && exec "$@"', mask]
 
 
 def export(run_folder: RunFolder, ranks: Sequence[int], *, keep_report: bool) -> str | None:

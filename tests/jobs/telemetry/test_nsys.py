@@ -1,5 +1,9 @@
 """nsys, a shell script on the PATH here: whether it works, what it is asked for, and the export of its reports."""
 
+import os
+import stat
+import subprocess
+import sys
 import time
 
 import pytest
@@ -108,13 +112,21 @@ COMMON = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--kill
 def test_the_light_preset_is_few_tables_and_no_cpu_sampling(tmp_path):
     light = ["--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"]
     report = ["-o", str(tmp_path / "traced/trace-r1.nsys-rep")]
-    assert nsys.profile_command(RunFolder(tmp_path / "traced"), 1, nano()) == [
-        "nsys",
-        "profile",
-        *light,
-        *COMMON,
-        *report,
-    ]
+    asked = ["nsys", "profile", *light, *COMMON, *report]
+    assert nsys.profile_command(RunFolder(tmp_path / "traced"), 1, nano())[: len(asked)] == asked
+
+
+def test_what_a_rank_writes_under_nsys_is_as_closed_as_without(tmp_path):
+    """A stand-in that does what nsys 2023.4 and 2025.3 do: the program begins with umask 0."""
+    program = 'umask 0; while [ $1 != -o ]; do shift; done; shift 2; exec "$@"'
+    before = os.umask(0o027)
+    try:
+        prefix = nsys.profile_command(RunFolder(tmp_path), 0, nano())
+    finally:
+        os.umask(before)
+    rank = [sys.executable, "-c", "from pathlib import Path; Path('result').touch()"]
+    subprocess.run(["sh", "-c", program, *prefix, *rank], cwd=tmp_path, check=True)
+    assert stat.S_IMODE((tmp_path / "result").stat().st_mode) == 0o640
 
 
 def with_metrics(tmp_path, point, **more):
