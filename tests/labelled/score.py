@@ -82,7 +82,7 @@ def shown(cause: dict[str, Any]) -> str:
 def main() -> int:
     args = parse()
     os.environ["POLARS_MAX_THREADS"] = "1"
-    halves = {"both": ("tune", "report"), "all": ("tune", "report", "held_out", "fourth", "fifth")}.get(
+    halves = {"both": ("tune", "report"), "all": ("tune", "report", "held_out", "fourth", "fifth", "sixth")}.get(
         args.half, (args.half,)
     )
     named = args.names.split(",") if args.names else None
@@ -109,7 +109,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.labelled.score", description="Score the diagnosis of scripts.")
     parser.add_argument("--points", type=Path, default=KEPT)
     parser.add_argument(
-        "--half", choices=["tune", "report", "held_out", "fourth", "fifth", "both", "all"], default="tune"
+        "--half", choices=["tune", "report", "held_out", "fourth", "fifth", "sixth", "both", "all"], default="tune"
     )
     parser.add_argument("--bare", action="store_true", help="traces alone")
     parser.add_argument("--names", help="these runs only")
