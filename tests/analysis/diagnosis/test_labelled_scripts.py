@@ -20,17 +20,18 @@ NOT_FIRST = {
     "healthy_bert": "fusing is predicted to give 14 %; the compiler made it slower",
     "healthy_nanogpt_ddp": "fusing is predicted to give 13 %, and gave 9",
     "watch_segment": "launch_bound, which it is as well, comes first, 19 %; host_sync has 18 %, but 2 at least",
-    "healthy_dit_ddp": "fusing is predicted to give 25 %; the compiler took too long to measure it",
-    "healthy_timm_deit": "likewise, 29 %; there was no time to measure it",
+    "healthy_timm_deit": "fusing is predicted to give 29 %; there was no time to measure the compiler",
     "release_volumes": "layout_transposes, which it has as well, comes first",
     "look_dit": "fusing comes first, with 20 %; host_sync has 26 %, but 3 at least",
     "tables_towers": "small_batch comes first: CUDA graphs would give less than one table in place of 256",
-    "healthy_unet": "fusing is predicted to give 30 %; there was no time to measure the compiler",
     "layout_unet": "fusing comes first, with 31 %; transposes of NCHW convolutions are hardly seen",
     "messages_distil": "launch_bound, which it is as well, comes first, 32 %; small_messages has 11 %",
     "healthy_moe": "not as healthy as labelled: few blocks compute a running sum, 43 %; the compiler gave 57 %",
     "healthy_distil": "fusing is predicted to give 21 %, and gave 9.8",
     "link_moe": "the same running sum comes first, 37 %; slow_interconnect has 20 %",
+    "assign_detector": "loader_wait comes first: work of the host on a batch before its copy counts as loading",
+    "critics_redq": "small_batch comes first, 46 %; launch_bound has 43 %",
+    "messages_adapters": "launch_bound comes first, 40 %; small_messages has 8 %",
 }
 """Where the first cause is not the label's."""
 OFF = {
@@ -49,6 +50,12 @@ OFF = {
     "apart_series": "70 % where it gave 92 %: one pass over 32 channels has fewer and larger kernels, too",
     "healthy_moe": "12 % by fusing where the compiler gave 57 %: it replaces the running sum as well",
     "link_moe": "20 % where it gave 35 %: kernels that are partly beside a message take twice as long",
+    "revive_vqgan": "42 % (58 at most) where it gave 60 %",
+    "assign_detector": "as above",
+    "tree_redq": "32 % where it gave 62 %: drawing from the tree comes before the batch and counts as loading, 25 %",
+    "critics_redq": "43 % (47 at most) where it gave 85 %: stacked critics have fewer kernels, too",
+    "passes_translate": "82 % (91.7 at most) where it gave 92.1 %",
+    "messages_adapters": "8 % where it gave 21 %: the host's time to send each gradient counts as launching",
 }
 """Where what is predicted is not what was measured."""
 
@@ -68,13 +75,23 @@ def test_first_causes_and_predictions(found, name):
     assert predicted in (None, name not in OFF)
 
 
+OTHER_LOSS = {
+    "micro_nanogpt": "it divides its loss by its 16 micro-batches",
+    "passes_translate": "likewise",
+    "smoothing_translate": "the formula leaves out the targets' own entropy, which has no gradient",
+    "uneven_detector": "rank 0 has pictures of another size",
+}
+"""Where the two sides print another loss, though they train the same."""
+
+
 def test_the_fixes_change_no_loss():
-    """Both sides train the same: what a fix gave is of speed alone. nanoGPT divides its loss by its micro-batches."""
-    void = {run.name for run in scripts.load() if run.void}
+    """Both sides train the same: what a fix gave is of speed alone."""
+    excepted = {run.name for run in scripts.load() if run.void} | set(OTHER_LOSS)
     for name, pairs in json.loads(score.PAIRS.read_text()).items():
         slow, fix = (pairs["loss"][side] for side in ("slow", "fix"))
-        times = 16 if name == "micro_nanogpt" else 1
-        assert name in void or not slow or not fix or abs(times * slow[0] - fix[0]) < 0.05 * fix[0], name
+        assert name in excepted or not slow or not fix or abs(slow[0] - fix[0]) < 0.05 * fix[0], name
+        if name in ("micro_nanogpt", "passes_translate"):
+            assert abs(16 * slow[0] - fix[0]) < 0.05 * fix[0], name
 
 
 def test_of_one_rank_alone_the_cause_on_the_other_is_not_guessed(tmp_path):
