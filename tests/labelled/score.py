@@ -24,6 +24,7 @@ from tests.labelled.scripts import ScriptRun
 
 KEPT = Path(__file__).parents[1] / "data/scripts"
 PAIRS = KEPT / "pairs.json"
+HALVES = ("tune", "report", "held_out", "fourth", "fifth", "sixth")
 
 
 def measured() -> dict[str, float]:
@@ -82,9 +83,7 @@ def shown(cause: dict[str, Any]) -> str:
 def main() -> int:
     args = parse()
     os.environ["POLARS_MAX_THREADS"] = "1"
-    halves = {"both": ("tune", "report"), "all": ("tune", "report", "held_out", "fourth", "fifth", "sixth")}.get(
-        args.half, (args.half,)
-    )
+    halves = {"both": HALVES[:2], "all": HALVES}.get(args.half, (args.half,))
     named = args.names.split(",") if args.names else None
     runs = [run for run in scripts.load() if run.half in halves and (named is None or run.name in named)]
     runs = [run for run in runs if (args.points / run.name).is_dir()]
@@ -108,9 +107,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.labelled.score", description="Score the diagnosis of scripts.")
     parser.add_argument("--points", type=Path, default=KEPT)
-    parser.add_argument(
-        "--half", choices=["tune", "report", "held_out", "fourth", "fifth", "sixth", "both", "all"], default="tune"
-    )
+    parser.add_argument("--half", choices=[*HALVES, "both", "all"], default="tune")
     parser.add_argument("--bare", action="store_true", help="traces alone")
     parser.add_argument("--names", help="these runs only")
     parser.add_argument("--causes", type=int, default=4, help="number of causes to print for each run")

@@ -89,7 +89,7 @@ def moved(batches, device):
 
 
 def moved_ahead(batches, device):
-    """The next batch is on its way, on a stream of its own, while this one is trained on."""
+    """Copies the next batch on a side stream while the current one is trained on."""
     stream, batches = torch.cuda.Stream(device), moved(batches, device)
     with torch.cuda.stream(stream):
         coming = next(batches)
