@@ -123,6 +123,9 @@ def parser() -> argparse.ArgumentParser:
         "paths", type=Path, nargs="+", metavar="PATH", help="traces of a run's ranks, its folder, or results/SWEEP"
     )
     diagnose_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters (nvml-HOST.arrow)")
+    diagnose_.add_argument(
+        "--ranks", type=several, nargs="+", metavar="N", help="also how long a step would take on so many ranks"
+    )
     diagnose_.add_argument("--json", action="store_true", help="print JSON")
     diagnose_.set_defaults(run=diagnose)
     wrap_ = commands.add_parser(
@@ -155,6 +158,14 @@ def seconds(text: str) -> float:
     value = float(text)
     if not 0.1 <= value <= 86_400:
         raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400")
+    return value
+
+
+def several(text: str) -> int:
+    """A number of ranks, as the command line gives it."""
+    value = int(text)
+    if not 2 <= value <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text} is not between 2 and 1000000")
     return value
 
 
@@ -238,7 +249,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     """`nightsweep diagnose`."""
     from analysis.tools import diagnose as command
 
-    return command.diagnose(arguments.paths, arguments.nvml, arguments.json)
+    return command.diagnose(arguments.paths, arguments.nvml, arguments.json, arguments.ranks)
 
 
 def compare(arguments: argparse.Namespace) -> int:

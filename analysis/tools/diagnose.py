@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.diagnosis import screen, verdict
+from analysis.diagnosis import over_ranks, screen, verdict
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.verdict import Diagnosis
 from analysis.ingest.derived import Derived
@@ -20,14 +20,23 @@ from jobs.sweep import rounds
 EXIT_WRONG = 2
 
 
-def diagnose(paths: Sequence[Path], log_of_gpus: Path | None, as_json: bool) -> int:
-    """Print the diagnosis of a run, or of each point of results/SWEEP; the exit status."""
-    if len(paths) == 1 and log_of_gpus is None and (paths[0] / "sweep.json").is_file():
+def diagnose(paths: Sequence[Path], log_of_gpus: Path | None, as_json: bool, ranks: Sequence[int] | None) -> int:
+    """Print the diagnosis of a run, and what its step would be on other numbers of `ranks`, or the diagnosis of each
+    point of results/SWEEP; the exit status."""
+    if len(paths) == 1 and log_of_gpus is None and ranks is None and (paths[0] / "sweep.json").is_file():
         return diagnose_sweep(paths[0], as_json)
     found = judge_run(paths, log_of_gpus)
     if found is None:
         return EXIT_WRONG
-    print(json.dumps(found.as_json(), indent=2) if as_json else screen.screen(found), end="\n" if as_json else "")
+    document, text = found.as_json(), screen.screen(found)
+    if ranks:
+        try:
+            over = over_ranks.predict(found.evidence, ranks)
+        except ValueError as error:
+            print(f"nightsweep diagnose: --ranks: {error}", file=sys.stderr)
+            return EXIT_WRONG
+        document, text = document | {"over_ranks": over.as_json()}, f"{text}\n{over.screen()}"
+    print(json.dumps(document, indent=2) if as_json else text, end="\n" if as_json else "")
     return 0
 
 

@@ -39,4 +39,4 @@ def slowdowns(lane: Lane) -> pl.DataFrame:
         .filter(pl.col("fewest") >= FEWEST, pl.col("slowdown").is_between(*PLAUSIBLE))
     )
     slowed = kernels.filter(beside).join(known, on=kind, how="inner")
-    return slowed.with_columns(factor=1 / pl.col("slowdown"), kept=pl.lit(1.0))
+    return slowed.with_columns(factor=(1 / pl.col("slowdown")).clip(upper_bound=1.0), kept=pl.lit(1.0))

@@ -186,7 +186,7 @@ class Evidence:
         changed = pl.concat(rows).unique(KEYS, keep="first")
         found = self.what_if.graph.work.frame.select(KEYS).join(changed, on=KEYS, how="left", maintain_order="left")
         factor, kept = (found[name].cast(pl.Float64).fill_null(1.0).to_numpy() for name in ("factor", "kept"))
-        return lambda graph: with_messages(graph, np.clip(factor, 0.0, 1.0), kept)
+        return lambda graph: with_messages(graph, np.maximum(factor, 0.0), kept)
 
     @property
     def recomputed(self) -> float | None:

@@ -240,13 +240,19 @@ def with_messages(graph: Graph, factor: Floats, kept: Floats) -> Graph:
             call = calls.after[call]
             if call < 0 or launches[call]:
                 break
-    changed = change_work(graph, factor < 1, duration=work.duration * factor)
+    changed = change_work(graph, factor != 1, duration=work.duration * factor)
     return change_calls(changed, share < 1, gap=calls.gap * share, least=calls.least * share)
 
 
 def without_communication(graph: Graph) -> Graph:
     """Nothing is sent, nor launched to be; ranks still wait for each other."""
     return without_work(graph, communication(graph))
+
+
+def without_others(graph: Graph) -> Graph:
+    """No rank waits for another."""
+    alone = np.full(len(graph.work.group), -1)
+    return change_work(graph, graph.work.group >= 0, group=alone)
 
 
 def without_work(graph: Graph, gone: Mask) -> Graph:

@@ -1,0 +1,160 @@
+"""A data-parallel run over other numbers of ranks: its traced steps replayed as they would be there.
+
+Each rank keeps its batch (weak scaling), its GPU and its link. On m ranks in place of n
+
+- a ring sends (m-1)/m in place of (n-1)/n of each message, once or twice (nccl-tests, doc/PERFORMANCE.md). How much of
+  that a higher rate makes up for is not in the trace: all of it and nothing are the ends of the interval, and the value
+  is their geometric mean;
+- kernels that messages slow down are slowed for as much longer;
+- waiting for the latest grows as the expected maximum of m normal deviates does (Blom 1958), or not at all;
+- ranks that share the optimizer's work have n/m of it.
+
+On one rank nothing is sent, copied to a message or waited for. What a strategy costs the host stays in all of them, and
+that more GPUs at work may lower their clocks or keep the host's cores and memory busy is not foreseen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from analysis.diagnosis.causes import communication
+from analysis.diagnosis.evidence.contention import slowdowns
+from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.evidence.lane import Lane
+from analysis.diagnosis.replay import changes
+from analysis.diagnosis.replay.changes import compose
+from analysis.diagnosis.replay.what_if import Change
+from analysis.diagnosis.thresholds import NOISE
+from jobs.point.strategies import SCALING
+
+PACKING = r"split_with_sizes_copy|chunk_cat"
+"""Kernels by which FSDP2 copies what it gathers and scatters (torch 2.11)."""
+RING = ("all_reduce", "all_gather", "reduce_scatter")
+"""Collectives of which a rank sends more, the more ranks there are."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step on so many ranks, ms; of one that did not run its interval, which has the noise of starts in it."""
+
+    ranks: int
+    ms: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class OverRanks:
+    """`measured`: the run's own number of ranks, as traced, without the tracer; `alone`: its step on one rank;
+    `predicted`: on others. `lost`: by what the run's own step is longer than on one rank, ms; below 0: what it gains
+    there, since ranks share the optimizer's work."""
+
+    measured: Step
+    alone: Step
+    predicted: tuple[Step, ...]
+    lost: dict[str, float]
+
+    def efficiency(self, step: Step) -> float:
+        """Of weak scaling from one rank."""
+        return self.alone.ms / step.ms
+
+    def as_json(self) -> dict[str, Any]:
+        steps = (self.alone, self.measured, *self.predicted)
+        return {
+            "steps": [dataclasses.asdict(step) | {"efficiency": self.efficiency(step)} for step in steps],
+            "lost_ms": self.lost,
+        }
+
+    def screen(self) -> str:
+        """As a person reads it."""
+        lines = ["over more ranks, each with its batch, GPU and link as here", "  ranks    step (ms)  efficiency"]
+        for step in sorted((self.alone, self.measured, *self.predicted), key=lambda step: step.ranks):
+            what = " (this run)" if step is self.measured else ""
+            if step.low is not None and step.high is not None:
+                ends = self.alone.ms / step.high, self.alone.ms / step.low
+                what = f" ({step.low:.3f} to {step.high:.3f} ms, {ends[0]:.1%} to {ends[1]:.1%})"
+            lines.append(f"  {step.ranks:>5}{step.ms:>13.3f}{self.efficiency(step):>12.1%}{what}")
+        lines.append(f"of the {self.measured.ms - self.alone.ms:.3f} ms more than on one rank")
+        shown = {name: ms for name, ms in self.lost.items() if abs(ms) >= 0.0005}
+        return "\n".join([*lines, *(f"  {name:<30}{ms:>10.3f}" for name, ms in shown.items())]) + "\n"
+
+
+def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
+    """The run on these numbers of ranks. Raises ValueError, in one line, where its trace does not tell."""
+    own = _ranks(e)
+    scale = e.step_ns / e.what_if.step_ns / 1e6
+    silent = compose(e.scaled(map(slowdowns, e.lanes)), changes.without_communication)
+    packing = e.scaled(map(_packing, e.lanes))
+    single = (silent, packing, changes.without_others, _optimizer(e, own))
+    names = ("transfer that nothing hides", "kernels slowed beside it", "copies to and from messages",
+             "ranks that are late", "the optimizer's work")  # fmt: skip
+    made = [(), (changes.without_communication,), *(single[: n + 1] for n in range(len(single)))]
+    times = [e.what_if.after(*changed) * scale for changed in made]
+    lost = {name: before - after for name, (before, after) in zip(names, itertools.pairwise(times), strict=True)}
+    slowed, late = lost["kernels slowed beside it"], lost["ranks that are late"]
+
+    def on(number: int, share: float, waits: float) -> float:
+        """The step, ms: messages grow with this share, waiting for others with this one."""
+        replayed = e.what_if.after(_messages(e, own, number, share), _optimizer(e, own / number)) * scale
+        later = waits * (_expected_maximum(number) / _expected_maximum(own) - 1) * late
+        return replayed + (_growth(own, number, share) - 1) * slowed + later
+
+    predicted = []
+    for number in ranks:
+        ends = sorted(on(number, end, end) for end in (0.0, 1.0))
+        predicted.append(Step(number, on(number, 0.5, 1.0), ends[0] * (1 - NOISE.value), ends[1] * (1 + NOISE.value)))
+    return OverRanks(Step(own, times[0]), Step(1, times[-1]), tuple(predicted), lost)
+
+
+def _expected_maximum(ranks: int) -> float:
+    """Of so many standard normal deviates, by Blom's approximation."""
+    return statistics.NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+
+
+def _growth(own: int, ranks: int, share: float) -> float:
+    """How many times as long a message takes, if the rate makes up for all but this share of what more is sent (as a
+    power)."""
+    return math.pow((1 - 1 / ranks) / (1 - 1 / own), share)
+
+
+def _messages(e: Evidence, own: int, ranks: int, share: float) -> Change:
+    """Messages of a ring take as long as on so many ranks."""
+    longer = pl.lit(_growth(own, ranks, share))
+    sent = (communication.calls(lane).filter(pl.col("collective").is_in(RING)) for lane in e.lanes)
+    return e.scaled(calls.with_columns(factor=longer, kept=pl.lit(1.0)) for calls in sent)
+
+
+def _optimizer(e: Evidence, times: float) -> Change:
+    """The optimizer of a rank has so many times as much to do, if ranks share it: then gradients are scattered."""
+    shared = any((communication.calls(lane)["collective"] == "reduce_scatter").any() for lane in e.lanes)
+    factor = pl.lit(times if shared else 1.0)
+    kernels = (lane.own["kernels"].filter(pl.col("category").cast(pl.String) == "optimizer") for lane in e.lanes)
+    return e.scaled(own.with_columns(factor=factor, kept=pl.lit(1.0)) for own in kernels)
+
+
+def _packing(lane: Lane) -> pl.DataFrame:
+    """Copies of weights and gradients to and from the messages of sharded strategies, gone: for `Evidence.scaled`."""
+    names = pl.col("name").cast(pl.String).str.contains(PACKING)
+    return lane.own["kernels"].filter(names).with_columns(factor=pl.lit(0.0), kept=pl.lit(0.0))
+
+
+def _ranks(e: Evidence) -> int:
+    """The run's number of ranks."""
+    if not communication.communicates(e):
+        raise ValueError("expected a trace of every rank, and messages between them")
+    strategy, groups = e.setting("strategy"), max(e.setting(name) or 1 for name in ("replicas", "tensor_parallel"))
+    if strategy is not None and (strategy not in SCALING or groups > 1):
+        raise ValueError(f"expected ranks that each train on their own batch, in one group; not {strategy}")
+    own = pl.concat([communication.calls(lane).select(n=pl.coalesce("ranks", "matched_ranks")) for lane in e.lanes])
+    counts = own.filter(pl.col("n") > 1)["n"].unique().sort().to_list()
+    if len(counts) != 1:
+        raise ValueError(f"expected messages among one number of ranks, found {counts}")
+    return int(counts[0])

@@ -1,0 +1,66 @@
+"""`nightsweep diagnose --ranks`: recorded runs of two ranks over other numbers of ranks, and what cannot be told."""
+
+import dataclasses
+import json
+
+import jsonschema
+import pytest
+
+from analysis.diagnosis import over_ranks
+from analysis.diagnosis.evidence import sources
+from analysis.diagnosis.thresholds import NOISE
+from analysis.tools import cli
+from tests.analysis.diagnosis.test_diagnose_command import SCHEMA
+from tests.analysis.h200 import unpacked
+from tests.fakes.ranks import unpack as export
+from tests.labelled import kept
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    """FSDP2 over sockets: nine tenths of the step are communication."""
+    return sources.gather([unpacked("two-nodes", tmp_path_factory.mktemp("two"))])
+
+
+def test_messages_take_longer_among_more_ranks(sharded):
+    """Nothing hides them, so the step grows by them: at most as a ring sends more, by 1.5 on four ranks and 1.75 on
+    eight, and what ranks wait for each other grows, too."""
+    found = over_ranks.predict(sharded, [2, 4, 8])
+    two, four, eight = found.predicted
+    assert two.ms == pytest.approx(found.measured.ms, rel=1e-3)
+    assert found.measured.ms < four.ms < eight.ms
+    assert found.lost["transfer that nothing hides"] > 0.5 * found.measured.ms
+    assert four.low <= four.ms <= four.high <= 1.5 * found.measured.ms * (1 + NOISE.value)
+    assert sum(found.lost.values()) == pytest.approx(found.measured.ms - found.alone.ms)
+
+
+def test_ranks_share_the_optimizer_s_work_where_gradients_are_scattered(tmp_path):
+    """FSDP2, whose step kernels decide: alone, a rank's optimizer has twice as much to do."""
+    found = over_ranks.predict(sources.gather([kept.unpacked("healthy_fsdp2", tmp_path)]), [4])
+    assert found.lost["the optimizer's work"] < 0 < found.lost["copies to and from messages"]
+    averaged = sources.gather([export("ddp-r0", tmp_path), export("ddp-r1", tmp_path)])
+    assert over_ranks.predict(averaged, [4]).lost["the optimizer's work"] == 0
+
+
+def test_who_shares_more_than_gradients_is_refused(sharded):
+    split = dataclasses.replace(sharded, point=dataclasses.replace(sharded.point, strategy="tp"))
+    with pytest.raises(ValueError, match="in one group; not tp"):
+        over_ranks.predict(split, [4])
+
+
+def test_the_command(capsys, tmp_path):
+    ranks = [str(export(f"zero3-r{rank}", tmp_path)) for rank in (0, 1)]
+    assert cli.main(["diagnose", *ranks, "--ranks", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert [step["ranks"] for step in found["over_ranks"]["steps"]] == [1, 2, 4]
+    assert cli.main(["diagnose", *ranks, "--ranks", "4", "8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[lines.index("  ranks    step (ms)  efficiency") + 1 :][:4]] == list(
+        "1248"
+    )
+
+
+def test_one_rank_of_two_cannot_tell(capsys, tmp_path):
+    assert cli.main(["diagnose", str(export("ddp-r0", tmp_path)), "--ranks", "4"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
