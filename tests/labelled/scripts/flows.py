@@ -69,6 +69,7 @@ def main():
     parser.add_argument("--solve", choices=["each", "together"], default="together")
     parser.add_argument("--adjoint", action="store_true", help="solve backwards instead of keeping the states")
     parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], default="fp32")
+    parser.add_argument("--compile", action="store_true", help="the field, which is most of the work")
     args = parser.parse_args()
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
@@ -76,6 +77,8 @@ def main():
         torch.set_float32_matmul_precision("high")
     torch.manual_seed(81)
     model = LatentODE(args).to(device)
+    if args.compile:
+        model.field.compile()
     optimizer = torch.optim.Adamax(model.parameters(), lr=1e-5, foreach=True)
     series, lasts = torch.randn(16, args.batch, READINGS), 0.5 + torch.rand(16, args.batch)
     if cuda:
