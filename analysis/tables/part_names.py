@@ -17,8 +17,8 @@ IDLE = (
 idle_data_wait: it waited for its loader. idle_sync: it waited for the device. idle_allocator: it allocated or freed
 memory. idle_launch: it was launching. idle_between: the next activity had been launched before, and begins as soon as
 the device can (the next kernel of a CUDA graph, or of a host that is ahead). idle_queued: the same, but it takes
-longer. idle_unmarked_data: it did something else before it copied a batch to the device, in a trace without ranges of a
-loader. idle_host: something else in a step. idle_outside: something else outside of any step.
+longer. idle_unmarked_data: it did something else before it copied a batch to the device, in a trace that would have no
+ranges of a loader. idle_host: something else in a step. idle_outside: something else outside of any step.
 """
 PARTS = (*BUSY, *IDLE)
 """The parts of a step. They are disjoint, and add up to the step's window to the nanosecond."""

@@ -121,13 +121,13 @@ def _noted(m: Measured, start: Ints, end: Ints, gap: Ints) -> Ints:
 def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
     """Of the time before each call, and of the call itself, what its thread waited for a batch, ns.
 
-    Without a range that tells, it is what passes before the copy of a batch since the last launch, outside of ranges of
+    Where no range would tell, it is what passes before the copy of a batch since the last launch, outside of ranges of
     other work, but for what usually lies between two calls.
     """
     rank, start, end, thread = (m.called[name].to_numpy() for name in ("rank", "start_ns", "end_ns", "thread"))
     before, inside = np.zeros(len(start), np.int64), np.zeros(len(start), np.int64)
     ranges = {each: selection.filter_by_name(own["nvtx"], parts.DATA) for each, own in m.events.items()}
-    if any(frame.height for frame in ranges.values()):
+    if any(parts.marks_loaders(own["nvtx"]) for own in m.events.values()):
         for each, frame in ranges.items():
             own = np.flatnonzero(rank == each)
             threads = np.unique(thread[own]).tolist()

@@ -40,6 +40,8 @@ DATA = (
     r"|^enumerate\(DataLoader\)"
 )
 """NVTX ranges, annotations and operators in which a thread waits for its loader."""
+TORCH = r"^(?:Optimizer\.(?:step|zero_grad)|ProfilerStep)#"
+"""Ranges that PyTorch makes by itself. In a trace that has them its DataLoader would have made its own, too."""
 FRAMEWORK = r"(?i)optim|forward|backward|zero_grad|clip|DistributedDataParallel|all_?reduce|nccl"
 """Ranges in which a thread launches, if slowly: a pause in one of them is no work of the script's own."""
 WORKING = rf"{FRAMEWORK}|checkpoint|save"
@@ -189,7 +191,7 @@ def _idle_sets(events: Frames, own: Frames, hosts: Intervals, windows: pl.DataFr
         return found
     ends = pl.concat([own[k].select("start_ns", "thread", "launch_ns", "launch_end_ns") for k in own]).sort("start_ns")
     thread, launch, launched = _next_launches(ends, gaps)
-    batch = _ends_with_batch(own["copies"], ends, gaps) & selection.filter_by_name(events["nvtx"], DATA).is_empty()
+    batch = _ends_with_batch(own["copies"], ends, gaps) & (not marks_loaders(events["nvtx"]))
     pieces: dict[str, list[Intervals]] = {part: [] for part in IDLE}
     for number in np.unique(thread):
         mine = thread == number
@@ -199,6 +201,11 @@ def _idle_sets(events: Frames, own: Frames, hosts: Intervals, windows: pl.DataFr
         ).items():
             pieces[part].append(piece)
     return {part: intervals.merge(*several) for part, several in pieces.items()}
+
+
+def marks_loaders(ranges: pl.DataFrame) -> bool:
+    """Whether these ranges would tell a wait for a loader."""
+    return not selection.filter_by_name(ranges, rf"{DATA}|{TORCH}").is_empty()
 
 
 def _thread_idle_sets(sets: Sets, gaps: Intervals, launch: Ints, launched: Ints, hosts: Intervals, batch: Mask) -> Sets:
