@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from analysis.metrics.ranks import clock, pool
 from analysis.metrics.steps import activities, parts, timeline
 from analysis.readers import gpu_log, point_files
 from analysis.tables import column, parquet, points
-from jobs.record.launch_files import RankResult
 from jobs.record.phases import starts_of
 from jobs.record.point_folder import by_rank, record_of, results_of
 from jobs.telemetry.gpu import log
@@ -79,7 +78,9 @@ def ingest(point: Path, out: Path, processes: int | None = None) -> dict[str, pl
     own = {
         "energy": energy.rows(found["gpu_samples"], results, timed) if point_row.is_measured(record) else [],
         "cost": cost.rows(point, record),
-        "clocks": clock_rows(point, hosts, results, found["gpu_samples"]),
+        "clocks": [
+            {**row, "host": hosts.get(row["rank"])} for row in clock.counter_rows(found["gpu_samples"], results)
+        ],
     }
     found["steps"] = warm_up.mark_settling(found["steps"])  # energy is of the whole window
     traced, clocks, offsets = from_traces(point, out / TRACES, hosts, processes)
@@ -104,15 +105,6 @@ def on_one_clock(found: Mapping[str, pl.DataFrame], offsets: Offsets) -> dict[st
         for name in ("host_samples", "gpu_samples", "gpu_events")
     }
     return {**found, "steps": steps, **samples}
-
-
-def clock_rows(
-    point: Path, hosts: Mapping[int, str | None], results: Sequence[RankResult], samples: pl.DataFrame
-) -> list[_Row]:
-    """Rows of CLOCKS of the timed run. `hosts`: by rank."""
-    rows = [clock.utc_row(point / "timed", rank) | {"look": "timed"} for rank in hosts]
-    rows += clock.counter_rows(samples, results)
-    return [{**row, "host": hosts.get(row["rank"])} for row in rows]
 
 
 def from_traces(
@@ -141,7 +133,7 @@ def from_traces(
     made = pool.map_in_processes(ranks, functools.partial(rank_rows, out), workers, MANY_RANKS)
     for rank, one in zip(ranks, made, strict=True):
         against = clock.trace_row(_shift(one["windows"], -taken_out.get(rank, 0)), point / "traced", rank)
-        rows += [against, clock.utc_row(point / "traced", rank)]
+        rows.append(against)
         late[rank] = round((against["offset_us"] or 0.0) * 1e3)
         ends[rank] = _shift(one["ends"], late[rank] - taken_out.get(rank, 0))
     between = clock.rank_rows(ends)

@@ -98,9 +98,9 @@ CLOCKS: dict[str, Column] = {
     "host": Column(pl.String, "Host name.", "rankR.result.json"),
     "between": Column(
         pl.String,
-        "utc-monotonic: drift of the host's UTC from its monotonic clock during the run. trace-steps: the trace's "
-        "ranges against the times that the step loop recorded. ranks: ends of common collectives against rank 0's, "
-        "after the former was subtracted. counters: age of the GPM values, from the end of the timed window.",
+        "trace-steps: the trace's ranges against the times that the step loop recorded. ranks: ends of common "
+        "collectives against rank 0's, after the former was subtracted. counters: age of the GPM values, from the end "
+        "of the timed window. utc-monotonic, of launches whose times were read from the wall clock: its drift.",
         "derived",
     ),
     "events": Column(pl.Int64, "Events compared.", "derived"),

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..host import clock
 from ..record.folder import RunFolder
 from ..record.heartbeat import Heartbeat
 from . import probe
@@ -184,7 +185,7 @@ class Watch:
         if self.device.type == "cuda" and self.block == 0 and self.left == PROBED:
             self.probing = probe.begin(self)
         phase = self.blocks[self.block]["phase"]
-        self.current = Step(number, phase, self.block, time.time_ns(), time.monotonic_ns())
+        self.current = Step(number, phase, self.block, clock.now_ns(), time.monotonic_ns())
         self._event(self.current)
 
     def _close(self, step: Step) -> None:
@@ -192,7 +193,7 @@ class Watch:
             self.probing()
             self.probing = None
         self._event(step)
-        step.end_ns = time.time_ns()
+        step.end_ns = clock.now_ns()
         if not self.bare:
             step.memory = self.allocator.step()
         if self.range is not None:
@@ -216,7 +217,7 @@ class Watch:
     def _next_block(self) -> None:
         self._synchronize()
         if self.block > 0 and self.window is not None:
-            self.window["end_ns"] = time.time_ns()
+            self.window["end_ns"] = clock.now_ns()
         if self.capturing:
             self.capturing = False
             self._enter("tracing", "trace")
@@ -237,7 +238,7 @@ class Watch:
             self.tracer.start()
             self.capturing = True
         self._enter(block["phase"])
-        self.window = {"start_ns": time.time_ns(), "end_ns": 0}
+        self.window = {"start_ns": clock.now_ns(), "end_ns": 0}
 
     def finish(self) -> None:
         """All blocks are done and written: end the script unless it is to run to its own end."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from jobs.host import clock
 from jobs.launch import tenants, watchdog
 from jobs.launch.held import Held
 from jobs.launch.starts import Servers
@@ -21,6 +22,8 @@ from jobs.point.point import Point
 from jobs.record import phases
 from jobs.record.failures import Reason
 from jobs.record.folder import RunFolder
+from jobs.record.json_files import read_json
+from jobs.record.launch_files import RankResult
 from jobs.record.phases import Phase
 from jobs.record.point_folder import count_attempts
 from jobs.record.raw_files import ARCHIVE, RUNS
@@ -104,19 +107,19 @@ class Attempt:
             stall_s=self.launcher.limits.stall_s,
             alert=self.launcher.alert,
         )
-        started = time.time_ns()
+        started = clock.now_ns()
         outcome = self.ranks(run_folder, order)
-        over = exported = time.time_ns()
+        over = exported = clock.now_ns()
         if count_attempts(self.folder) <= self.number:  # else a later attempt has taken over this point
             settled = [own.settle() for own, _ in order.runs(run_folder) if own.path.exists()]
             run_folder = settled[0]
         if outcome.reason is None and tracer == "nsys" and kind == "traced":
             problem = nsys.export(run_folder, order.traced_ranks, keep_report=self.point.keep_report)
-            exported = time.time_ns()
+            exported = clock.now_ns()
             if problem:
                 outcome = watchdog.Outcome("rank_exit", problem)
         phases.append_start(self.phases, run_folder, started, over, exported, outcome.reason)
-        span = started, time.time_ns()
+        span = started, clock.now_ns()
         if len(order.runs(run_folder)) > 1:
             found = self.both_ends(run_folder, outcome, span)
         else:
@@ -131,7 +134,8 @@ class Attempt:
         if outcome.reason and (len(timed) < self.point.ranks or (self.point.tenants or 1) > 1):
             shutil.rmtree(run_folder.traced.path, ignore_errors=True)
             return RunEnd(entry(outcome, span), failure_from(run_folder, outcome))
-        middle = min(max((path.stat().st_mtime_ns for path in timed), default=span[1]), span[1])
+        windows = [result.window.end_ns for path in timed if (result := read_json(path, RankResult)) and result.window]
+        middle = min(max(windows, default=span[1]), span[1])
         run_timed = entry(watchdog.Outcome(), (span[0], middle))
         if not outcome.reason and len(traced) < len(timed):
             shutil.rmtree(run_folder.traced.path, ignore_errors=True)

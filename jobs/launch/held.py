@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from pathlib import Path
 
 import psutil
 
+from jobs.host import clock
 from jobs.record import phases
 from jobs.record.folder import utc_now
 from jobs.record.json_files import json_line
@@ -53,12 +53,12 @@ class Held:
         )
         with (folder / "attempts.jsonl").open("a") as sink:
             sink.write(json_line(started))
-        found = self.before or [Phase(phase="launch", start_ns=time.time_ns())]
+        found = self.before or [Phase(phase="launch", start_ns=clock.now_ns())]
         self.before = []
         return started.attempt, found
 
     def conclude(self, found: list[Phase]) -> list[Phase]:
         """Close the phases of a point; the next one of this process counts from here."""
-        phases.append(found, Phase(phase=phases.END, start_ns=time.time_ns()))
+        phases.append(found, Phase(phase=phases.END, start_ns=clock.now_ns()))
         self.before = [Phase(phase="launch", start_ns=found[-1].start_ns)]
         return found

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from jobs.host import facts, gpus
+from jobs.host import clock, facts, gpus
 from jobs.launch import batch_search, control, watchdog
 from jobs.launch.attempt import SKIPPED, Attempt, Launcher, RunEnd, clear, has_no_time
 from jobs.launch.held import Held
@@ -170,7 +170,7 @@ def launch(folder: Path, job: Job, launcher: Launcher) -> Record:
     if point.device != "cpu":  # torch, which the record asks; imported while the ranks run, it holds nobody up
         threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
     measured = run_all(Attempt(folder, number, point, launcher, phases))
-    append(phases, Phase(phase="record", start_ns=time.time_ns()))
+    append(phases, Phase(phase="record", start_ns=clock.now_ns()))
     cuda, (available, nvml_why) = uses_cuda(point), gpus.probe()
     choice, runs = measured.choice, Runs(**{name: end.run for name, end in measured.ends.items()})
     return Record(
@@ -217,6 +217,7 @@ def main() -> int:
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda n, _: signals.append(n))
+    clock.begin()
     held = Held.arrived()
     try:
         listed = load_json(args.sweep, PointList)

@@ -111,8 +111,8 @@ def describe(run_folder: RunFolder, point: Point) -> str:
 
 
 def last_move(run_folder: RunFolder) -> float:
-    """When a rank last gave a sign of life, by the file system's clock. What a script prints is one, too: before its
-    first step it may load and prepare for long."""
+    """When a rank last gave a sign of life, by the file system's clock, which need not be this host's: it only tells
+    a new sign from the one before. What a script prints is one, too: before its first step it may load for long."""
     signs = [p for kind in ("heartbeat", "log") for p in run_folder.path.glob(f"rank*.{kind}")]
     return max((p.stat().st_mtime for p in signs), default=0.0)
 
@@ -196,7 +196,8 @@ class Ranks:
             self.processes = Fresh(run_folder, commands(run_folder, self.point, servers is None), environment)
         else:
             self.processes = servers.begin(run_folder, self.point, environment)
-        self.started = time.time()
+        self.started = self.moved = time.monotonic()
+        self.sign = 0.0
 
     def end(self) -> None:
         """Ask the ranks for their stacks, then end them. Scripts write theirs by themselves (jobs/hook/install.py)."""
@@ -249,12 +250,14 @@ class Ranks:
 
     def trouble(self, stopped: Callable[[], bool]) -> Outcome:
         """Stopped, too long, stalled, or gone without a word; an outcome without a reason when all is well."""
-        now = time.time()
+        now = time.monotonic()
         if stopped():
             return Outcome("interrupted", "the launcher was asked to stop")
         if now - self.started > self.limits.timeout_s:
             return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s")
-        if now - max(self.started, last_move(self.run_folder)) > self.limits.stall_s:
+        if (sign := last_move(self.run_folder)) != self.sign:
+            self.sign, self.moved = sign, now
+        if now - self.moved > self.limits.stall_s:
             return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s: {self.places()}")
         if not self.processes.alive() and len(exits(self.run_folder, self.point)) < self.point.processes:
             said = last_line(self.run_folder.log.read_text(errors="replace"))

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
+from jobs.host import clock
 from jobs.rank.checkpoint import Checkpoints
 from jobs.rank.feed import Feed
 from jobs.rank.loader import one_epoch
@@ -86,7 +87,7 @@ def train(loop: Loop, epoch: int) -> Trained:
     began = time.perf_counter()
     for number in range(first, first + steps):
         loop.heart.step(number, loop.total + (point.epochs or 0) * steps)
-        step = loop.one_step(Step(number, None, epoch, time.time_ns(), time.monotonic_ns()))
+        step = loop.one_step(Step(number, None, epoch, clock.now_ns(), time.monotonic_ns()))
         losses += step.losses
         samples += step.samples
     synchronize(loop.device)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from jobs.host import clock
 from jobs.point.plan import Block, Phase
 from jobs.point.point import Point
 from jobs.rank.feed import Feed
@@ -144,15 +145,15 @@ class Loop:
             self.heart.beat("trace")
             self.tracer.start()
         self.heart.enter(block.phase)
-        start_ns = time.time_ns()
+        start_ns = clock.now_ns()
         for _ in range(block.steps):
             number = len(self.steps)
             self.heart.step(number, self.total)
             with self.tracer.range(f"step {number}"):
-                step = Step(number, block.phase, place, time.time_ns(), time.monotonic_ns())
+                step = Step(number, block.phase, place, clock.now_ns(), time.monotonic_ns())
                 self.steps.append(self.one_step(step))
         synchronize(self.device)
-        window = Window(start_ns=start_ns, end_ns=time.time_ns())
+        window = Window(start_ns=start_ns, end_ns=clock.now_ns())
         if block.captured:
             self.heart.beat("trace")
             self.heart.enter("tracing")
@@ -171,7 +172,7 @@ class Loop:
                 torch.cuda.empty_cache()
         mark(step, self.device)
         step.memory = self.memory.step()
-        step.end_ns = time.time_ns()
+        step.end_ns = clock.now_ns()
         return step
 
     def micro_batches(self, step: Step) -> Iterator[dict[str, torch.Tensor]]:

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from jobs.host import clock
 from jobs.host.processes import die_with_parent
 from jobs.point.point import Point
 from jobs.rank.script import python
@@ -52,6 +53,7 @@ def launcher(point: Point, node: int, address: str, port: str) -> list[str]:
 
 def main() -> int:
     die_with_parent(signal.SIGTERM)
+    clock.join()
     run_folder = RunFolder(Path(sys.argv[1]))
     point = read_order(run_folder).point()
     node = int(os.environ.get("SLURM_NODEID", "0")) if point.nodes > 1 else 0

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from jobs.host import start
+from jobs.host import clock, start
 from jobs.host.processes import die_with_parent
 from jobs.rank.request import Request
 
@@ -128,6 +128,7 @@ def serve(server: Server, woken: int) -> None:
 
 def main() -> int:
     die_with_parent(signal.SIGTERM)
+    clock.join()
     answers = os.dup(1)
     os.dup2(2, 1)  # what ranks print is the run's log
     server = Server(answers)

@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from jobs.host import facts, gpus, start
+from jobs.host import clock, facts, gpus, start
 from jobs.host.processes import die_with_parent, out_of_memory_kills, signal_group
 from jobs.rank import script
 from jobs.record.folder import RunFolder
@@ -56,7 +56,7 @@ def refuse(run_folder: RunFolder, rank: int, why: str) -> int:
     write_json(run_folder.rank_file(rank, "error.json"), RankError(reason="launch_failed", message=why))
     write_json(
         run_folder.rank_file(rank, "exit.json"),
-        RankExit(rank=rank, host=socket.gethostname(), exit_code=1, ended_ns=time.time_ns()),
+        RankExit(rank=rank, host=socket.gethostname(), exit_code=1, ended_ns=clock.now_ns()),
     )
     return 1
 
@@ -64,6 +64,7 @@ def refuse(run_folder: RunFolder, rank: int, why: str) -> int:
 def main() -> int:
     die_with_parent(signal.SIGTERM)
     adopt_slurm_names()
+    clock.join()
     run_folder, rank = RunFolder(Path(sys.argv[1]).absolute()), int(os.environ.get("RANK", "0"))
     host, local_rank = socket.gethostname(), os.environ.get("LOCAL_RANK", "0")
     order = read_order(run_folder)
@@ -88,7 +89,7 @@ def main() -> int:
     env[nsys.OWNER_VARIABLE] = owner
     if given := os.environ.get(gpus.OF_RANKS_VARIABLE):
         env["CUDA_VISIBLE_DEVICES"] = given
-    began = time.time_ns()
+    began = clock.now_ns()
     try:
         with run_folder.rank_file(rank, "log").open("ab") as log:
             if own_script or under_nsys:
@@ -122,7 +123,7 @@ def main() -> int:
     if first:
         write_json(run_folder.host(host), facts.host())
     code = worker.wait()
-    ended = time.time_ns()
+    ended = clock.now_ns()
     signal.alarm(0)
     if code and not was_stopped(received):
         time.sleep(STOP_SKEW_S)

@@ -7,6 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..host import clock
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -74,4 +76,4 @@ class RunFolder:
 
 def utc_now() -> str:
     """The time as records have it: ISO 8601, UTC, to the millisecond."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    return datetime.datetime.fromtimestamp(clock.now_ns() / 1e9, datetime.UTC).isoformat(timespec="milliseconds")

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..host import clock
+
 CONTROL = ("none", "sampler", "idle", "capturing")
 """Blocks of steps of the control."""
 MIN_INTERVAL_S = 1.0  # a shared file system must not feel the step loop
@@ -43,7 +45,7 @@ class Heartbeat:
         if phase == self.phase:
             return
         self.phase = phase
-        line = json.dumps({"phase": phase, "start_ns": time.time_ns()})
+        line = json.dumps({"phase": phase, "start_ns": clock.now_ns()})
         with self.path.with_suffix(".phases.jsonl").open("a") as sink:
             sink.write(line + "\n")
 
@@ -74,7 +76,7 @@ class Heartbeat:
         """The start of step `number` of `steps`."""
         if time.monotonic() - self.last < MIN_INTERVAL_S:
             return
-        now = time.time_ns()
+        now = clock.now_ns()
         mean = None
         if self.reported and number > self.reported[0]:
             mean = (now - self.reported[1]) / (number - self.reported[0]) / 1e6

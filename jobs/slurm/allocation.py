@@ -7,10 +7,10 @@ import re
 import shlex
 import socket
 import sys
-import time
 from datetime import datetime
 from pathlib import Path
 
+from jobs.host import clock
 from jobs.point.point import Point
 from jobs.record.failures import Reason
 from jobs.slurm import query
@@ -56,7 +56,7 @@ def times_ns() -> dict[str, int]:
 def seconds_left() -> float | None:
     """Until Slurm ends this job, or None where that is not known or not limited."""
     end_ns = times_ns().get("EndTime")
-    return None if end_ns is None else end_ns / 1e9 - time.time()
+    return None if end_ns is None else (end_ns - clock.now_ns()) / 1e9
 
 
 def is_ending() -> bool:

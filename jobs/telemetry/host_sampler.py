@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from jobs.host import clock
 from jobs.host.processes import die_with_parent, end_on_sigterm
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import json_line, read_json
@@ -66,7 +67,7 @@ class HostReader:
         load = host_load.load_between(self.last, now)
         percent, self.last = 100 * cpu_s / max(now.at_s - self.last.at_s, 1e-6), now
         return HostSample(
-            t_ns=time.time_ns(),
+            t_ns=clock.now_ns(),
             mono_ns=time.monotonic_ns(),
             host=self.host,
             cpu_percent=round(percent, 2),

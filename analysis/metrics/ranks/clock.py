@@ -1,6 +1,7 @@
 """One clock for all measurements of a run: the host's UTC, and between hosts that of rank 0.
 
-Steps, samples and events have UTC and monotonic time of their host. A trace has another clock, tied to UTC by the
+Steps, samples and events have UTC of their host as the launch found it, which later settings of the host's clock do not
+move (jobs/host/clock.py). A trace has another clock, tied to UTC by the
 tracer; the step loop's ranges, which are in the trace and in steps-rR.jsonl, show by how much that is off. Between
 hosts UTC is as good as NTP; there the offset comes from the ends of common collectives, which end on all ranks at the
 same time (nsys_jax and TraceLens align clocks like this).
@@ -42,18 +43,10 @@ def compare(differences_ns: _Ints) -> _Row:
 
 
 def step_times(folder: Path, rank: int) -> pl.DataFrame:
-    """What the step loop noted: step, start_ns (UTC), mono_ns."""
+    """What the step loop noted: step, start_ns (UTC)."""
     lines = read_lines(folder / f"steps-r{rank}.jsonl", StepLine)
-    rows = [(line.step, line.start_ns, line.mono_ns) for line in lines]
-    return pl.DataFrame(rows, schema=dict.fromkeys(("step", "start_ns", "mono_ns"), pl.Int64), orient="row")
-
-
-def utc_row(folder: Path, rank: int) -> _Row:
-    """The row of CLOCKS of UTC against the monotonic clock during the run."""
-    steps = step_times(folder, rank).drop_nulls()
-    away = (steps["start_ns"] - steps["mono_ns"]).to_numpy()
-    row = compare(away - away[0] if len(away) else away)
-    return {"rank": rank, "between": "utc-monotonic", **row}
+    rows = [(line.step, line.start_ns) for line in lines]
+    return pl.DataFrame(rows, schema=dict.fromkeys(("step", "start_ns"), pl.Int64), orient="row")
 
 
 def trace_row(windows: pl.DataFrame, folder: Path, rank: int) -> _Row:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from jobs.host import clock
 from jobs.host.gpus import Gpu
 from jobs.record.json_files import json_line
 from jobs.record.launch_files import Event, EventKind
@@ -31,7 +32,7 @@ class Events:
 
     def add(self, kind: EventKind, message: str, gpu: Gpu | None = None) -> Event:
         event = Event(
-            t_ns=time.time_ns(),
+            t_ns=clock.now_ns(),
             mono_ns=time.monotonic_ns(),
             host=self.host,
             gpu=gpu.index if gpu else None,

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from jobs.host import clock
 from jobs.telemetry.gpu.fields import TYPES
 
 SCHEMA = 1
@@ -43,7 +44,7 @@ class Log:
 
     def add(self, gpu: int, uuid: str, values: dict[str, Any], at: tuple[int, int] | None = None) -> None:
         """A row; `at` is its time (UTC ns, monotonic ns), now where that is not given."""
-        t_ns, mono_ns = at or (time.time_ns(), time.monotonic_ns())
+        t_ns, mono_ns = at or (clock.now_ns(), time.monotonic_ns())
         with self.lock:
             self.rows.append({"t_ns": t_ns, "mono_ns": mono_ns, "gpu": gpu, "uuid": uuid, **values})
 

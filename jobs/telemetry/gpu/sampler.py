@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jobs.host import gpus
+from jobs.host import clock, gpus
 from jobs.host.processes import die_with_parent, end_on_sigterm
 from jobs.record.folder import RunFolder
 from jobs.record.json_files import write_json
@@ -73,9 +73,9 @@ class Sampler:
             counted = counter.read() if with_counters else {}
             if counted:  # a row of its own: another call may take its time, and these values are of their span
                 mono_ns = counter.since_ns or 0
-                utc_ns = time.time_ns() - time.monotonic_ns() + mono_ns
+                utc_ns = clock.now_ns() - time.monotonic_ns() + mono_ns
                 self.log.add(gpu.index, gpu.uuid, counted, (utc_ns, mono_ns))
-            at = time.time_ns(), time.monotonic_ns()
+            at = clock.now_ns(), time.monotonic_ns()
             values = reader.read(*fields.EVERY_TICK)
             self.log.add(gpu.index, gpu.uuid, values, at)
             self.latest[gpu.uuid].update(values | counted)
@@ -95,7 +95,7 @@ class Sampler:
         while not stop.wait(max(0.0, due - time.monotonic())):
             due = max(due + SLOW_S, time.monotonic())
             for gpu, reader in zip(self.gpus, self.readers, strict=True):
-                before = time.time_ns(), time.monotonic_ns()
+                before = clock.now_ns(), time.monotonic_ns()
                 energy = reader.read(fields.ENERGY)
                 took = (time.monotonic_ns() - before[1]) // 2
                 if energy:
@@ -149,7 +149,7 @@ class Sampler:
         threshold = {"below_percent": alert.below_percent, "for_s": alert.for_s} if alert else None
         return {
             "schema": 1,
-            "t_ns": time.time_ns(),
+            "t_ns": clock.now_ns(),
             "host": self.host,
             "hz": self.hz,
             "alert": threshold,

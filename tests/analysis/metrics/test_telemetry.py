@@ -114,15 +114,6 @@ def test_ranks_that_did_different_collectives_are_not_compared(two_nodes):
     assert row["events"] == 0 and row["offset_us"] is None
 
 
-def test_a_step_of_utc_during_the_run_is_seen(two_nodes, tmp_path):
-    lines = [json.loads(line) for line in (two_nodes / "timed/steps-r0.jsonl").read_text().splitlines()]
-    for line in lines[20:]:
-        line["start_ns"] += 3_000_000
-    (tmp_path / "steps-r0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert clock.utc_row(tmp_path, 0)["residual_max_us"] == pytest.approx(3000, rel=0.01)
-    assert clock.utc_row(two_nodes / "timed", 0)["residual_max_us"] < 10
-
-
 def test_age_of_the_counters_is_measured_from_the_end_of_the_window(tables):
     ages = clocks_of(tables, "counters")["offset_us"] / 1e3
     assert len(ages) == 2 and ages.min() > 0 and ages.max() < 150
