@@ -48,7 +48,8 @@ POINTS: dict[str, Column] = {
     ),
     "notes": Column(
         pl.String,
-        "With workload command: what is unusual about the steps. With any: why the point could not be analysed.",
+        "With workload command: what is unusual about the steps. With any: files that are missing, how many lines "
+        "could not be read, or why the point could not be analysed.",
         "rankR.result.json",
     ),
     "status": Column(pl.String, "One of " + ", ".join(STATUSES) + ".", "record.json"),

@@ -88,6 +88,14 @@ def parse_lines(text: str, kind: type[T]) -> Iterator[T]:
             yield found
 
 
+def count_lines(path: Path) -> int:
+    """How many lines of a log hold anything; 0 where there is no such file."""
+    try:
+        return sum(bool(line.strip()) for line in path.read_text(errors="replace").splitlines())
+    except OSError:
+        return 0
+
+
 def read_lines(path: Path, kind: type[T]) -> list[T]:
     """The objects of a log; none where there is no such file."""
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from jobs.record.json_files import read_json
+from jobs.record.json_files import count_lines, read_json
 from jobs.record.launch_files import Job, RankResult
 from jobs.record.record import Record, Runs
 
@@ -26,8 +26,7 @@ def record_of(point: Path) -> Record:
 
 def count_attempts(point: Path) -> int:
     """How often the point was started."""
-    log = point / "attempts.jsonl"
-    return len(log.read_text().splitlines()) if log.exists() else 0
+    return count_lines(point / "attempts.jsonl")
 
 
 def results_of(point: Path, run: str = "timed") -> list[RankResult]:

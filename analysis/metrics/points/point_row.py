@@ -15,7 +15,9 @@ import polars as pl
 from analysis.metrics.points import conditions, efficiency, warm_up
 from analysis.metrics.points.energy import doubt
 from analysis.readers import point_files
+from jobs.record.json_files import count_lines
 from jobs.record.launch_files import RankResult
+from jobs.record.phases import starts_of
 from jobs.record.point_folder import by_rank, record_of, results_of
 from jobs.record.record import Record
 
@@ -25,14 +27,14 @@ _Json = dict[str, Any]
 def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     """The point's row, from its record and its tables."""
     record = record_of(point)
-    base = point_files.point_row(record)
+    base = point_files.point_row(record) | {"notes": damaged_lines(point, tables)}
     if not is_measured(record):
         return base
     results = results_of(point)
     window = warm_up.in_window(tables["steps"])
     timed = window.filter(pl.col("phase") == "timed")
     everything = tables["steps"].filter(pl.col("phase") == "timed")
-    base["notes"] = missing_files(point, record, results, everything)
+    missing = missing_files(point, record, results, everything)
     numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, _steady_seconds(results, window))
     if (found := warm_up.of_point(window)) is not None:
         numbers |= {"warm_from": found.first, "steady": found.steady}
@@ -47,7 +49,7 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     around = conditions.columns(
         tables, on_gpus=record.device == "cuda", has_tenants=isinstance(tenants, int) and tenants > 1
     )
-    numbers["notes"] = "; ".join(filter(None, (base["notes"], numbers["notes"]))) or None
+    numbers["notes"] = "; ".join(filter(None, (missing, base["notes"], numbers["notes"]))) or None
     return base | numbers | around | {"peak_memory_bytes": peak} | _energy(tables["energy"], window)
 
 
@@ -78,6 +80,24 @@ def missing_files(point: Path, record: Record, results: Sequence[RankResult], ti
     if record.tracer.used and record.runs.traced.status == "ok" and not by_rank(point / "traced", r"trace-r(\d+)\..*"):
         found.append("all traces")
     return f"files are missing: {', '.join(found)}" if found else None
+
+
+def damaged_lines(point: Path, tables: Mapping[str, pl.DataFrame]) -> str | None:
+    """How many lines of its logs could not be read and are not in these tables, in one line. The last line of a log may
+    be half written where its writer was killed."""
+    read = {
+        ("attempts.jsonl",): len(starts_of(point)),
+        ("timed/steps-r*.jsonl",): tables["steps"].height,
+        ("timed/host-*.jsonl", "traced/host-*.jsonl"): tables["host_samples"].height,
+        ("timed/events-*.jsonl", "traced/events-*.jsonl"): tables["gpu_events"].height,
+        ("timed/accuracy.jsonl",): tables["accuracy"].height,
+    }
+    lost = []
+    for names, there in read.items():
+        count = sum(count_lines(path) for name in names for path in point.glob(name)) - there
+        if count > 0:
+            lost.append(f"{count} of {Path(names[0]).name}")
+    return f"lines that cannot be read are left out: {', '.join(lost)}" if lost else None
 
 
 def _results(results: Sequence[RankResult]) -> _Json:
