@@ -120,7 +120,7 @@ def from_traces(
     if files:
         point_id = pl.lit(record_of(point).point_id).alias("point_id")
         unread = pl.DataFrame({"problem": problems}, schema={"problem": pl.String}).with_columns(point_id)
-        unread.write_parquet(out / f"{UNREAD}.parquet")
+        parquet.write(unread, out / f"{UNREAD}.parquet")
     if not good:
         return {}, [], Offsets()
     ranks = sorted(rank for part in good for rank in part.ranks)
@@ -145,7 +145,7 @@ def from_traces(
         pl.concat([one["timeline"] for one in made]), ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), home
     )
     steps = clock.subtract_offsets(point_files.steps(point, "traced"), ["start_ns", "end_ns"], pl.col("rank"), of_rank)
-    steps.write_parquet(out / f"{LOOP_STEPS}.parquet")
+    parquet.write(steps, out / f"{LOOP_STEPS}.parquet")
     tables = {
         "breakdown": parts.group_lengths(pl.read_parquet(out / "step_parts.parquet"), "rank", "step"),
         "activities": pl.concat([one["activities"] for one in made]),

@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 
-from analysis.tables import trace_files
+from analysis.tables import parquet, trace_files
 from analysis.tables.traces import TRACE_TABLES
 
 _ROWS = 200_000
@@ -58,7 +58,7 @@ def extract(part: Path, point_id: str, out: Path) -> None:
         if path.stem in TRACE_TABLES:
             trace_files.write({path.stem: rows.drop("point_id")}, out)
         else:  # what a point adds to them
-            rows.write_parquet(out / path.name)
+            parquet.write(rows, out / path.name)
 
 
 def remove_unused(folder: Path, used: Collection[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -14,10 +15,11 @@ FAULTS = (FormatError, OSError, pl.exceptions.PolarsError)
 """What files that are missing, damaged, or have no room lead to: a command ends with one line then."""
 
 
-def write(frame: pl.DataFrame, path: Path) -> None:
-    """Write a table at once or not at all. Raises OSError: Polars itself does not say that a disk is full."""
+def write(frame: pl.DataFrame, path: Path, **options: Any) -> None:
+    """Write a table at once or not at all. Raises OSError: Polars itself does not say that a disk is full. `options`:
+    of Polars' write_parquet."""
     packed = io.BytesIO()
-    frame.write_parquet(packed)
+    frame.write_parquet(packed, **options)
     write_bytes(path, packed.getvalue())
 
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from analysis.sweep.labels import plural
 from jobs.host.terminal import HarmlessStream
 from jobs.record.failures import is_disk_full
+from jobs.record.json_files import FormatError
 
 if TYPE_CHECKING:
     from jobs.sweep.sweep import SweepError
@@ -373,10 +374,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         lacks = f"{error.name} is not installed; pip install 'nightsweep[{EXTRAS[error.name]}]' brings it"
         print(f"nightsweep: {lacks}", file=sys.stderr)
         return EXIT_WRONG
-    except OSError as error:
-        if not is_disk_full(error):
-            raise
+    except FormatError as error:
         print(f"nightsweep: {error}", file=sys.stderr)
+        return EXIT_WRONG
+    except OSError as error:
+        if error.filename is None and not is_disk_full(error):
+            raise
+        print(f"nightsweep: {f'{error.filename}: {error.strerror}' if error.filename else error}", file=sys.stderr)
         return EXIT_WRONG
     return status
 

@@ -12,7 +12,7 @@ from analysis.diagnosis import over_ranks, screen, verdict
 from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.verdict import Diagnosis
 from analysis.ingest.derived import Derived
-from jobs.record.json_files import FormatError, load_json, read_json
+from jobs.record.json_files import FormatError, read_json
 from jobs.record.raw_files import unpacked
 from jobs.record.record import Record, ending
 from jobs.sweep import rounds
@@ -57,13 +57,13 @@ def diagnose_sweep(results: Path, as_json: bool) -> int:
     """Print the diagnosis of each point that is ok, and how the others ended; the exit status: 2 where none is ok.
     JSON: an object from the id of each point that is ok to its diagnosis. `results`: results/SWEEP."""
     try:
-        load_json(results / "sweep.json", rounds.PointList)
         derived = Derived(results / "derived")
+        points = rounds.all_ids(results, rounds.ids(results / "sweep.json"))
     except FormatError as error:
         print(f"nightsweep diagnose: {error}", file=sys.stderr)
         return EXIT_WRONG
     documents = {}
-    for point in rounds.all_ids(results, rounds.ids(results / "sweep.json")):
+    for point in points:
         folder = results / "points" / point
         record = read_json(folder / "record.json", Record)
         if record is None or record.status != "ok":

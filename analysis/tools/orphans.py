@@ -28,10 +28,11 @@ class AtWorkError(Exception):
 
 def find_orphans(config: Path, results: Path) -> list[str]:
     """Ids of the points under results/SWEEP that neither the file, nor any preset of it, nor a round has.
-    Raises SweepError."""
-    known = set(rounds.added_ids(results))
-    for preset in (None, *read(config).get("presets", {})):
-        known |= {point.id for point in load(config, preset).points}
+    Raises SweepError, and FormatError where the file of a round cannot be read."""
+    sweeps = [load(config, preset) for preset in (None, *read(config).get("presets", {}))]
+    precisions = {sweep.design.precision.folder for sweep in sweeps if sweep.design.precision}
+    known = set(rounds.added_ids(results, rounds.REMEDIES, *sorted(precisions)))
+    known |= {point.id for sweep in sweeps for point in sweep.points}
     folders = (results / "points").glob("*")
     return sorted(path.name for path in folders if POINT_ID.fullmatch(path.name) and path.name not in known)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from jobs.point.point import Point
-from jobs.record.json_files import read_json, write_json
+from jobs.record.json_files import load_json, read_json, write_json
 from jobs.record.record import Record, ending
 from jobs.sweep import batches, chunks, design, rounds
 from jobs.sweep.sweep import Sweep
@@ -45,7 +45,10 @@ class Run:
     latest: ClassVar[Run | None] = None
 
     def __post_init__(self) -> None:
+        """Raises FormatError where the file of a round cannot be read: nothing is planned without its points."""
         Run.latest = self
+        for path in self.round_files():
+            rounds.ids(path)
 
     def begin(self) -> None:
         """Before the first job: keep other drivers off these results, and write down the points.
@@ -111,12 +114,12 @@ class Run:
 
     def point(self, point_id: str) -> Point:
         """A point of the sweep, or of a round."""
-        return self.own.get(point_id) or rounds.job_of(self.folder, point_id).point()
+        return self.own.get(point_id) or load_json(self.holder(point_id), rounds.PointList).job(point_id).point()
 
     def holder(self, point_id: str) -> Path:
         """The file in which `jobs.launch.launch` finds the point. Of the sweep's own: sweep.json, which may not be
         yet."""
-        return self.folder / "sweep.json" if point_id in self.own else rounds.holder(self.folder, point_id)
+        return self.folder / "sweep.json" if point_id in self.own else rounds.holder(self.round_files(), point_id)
 
     def repeat_files(self) -> list[Path]:
         """Files of the rounds of repeats so far that count for the sweep as it is now; sweep.json may not be yet."""

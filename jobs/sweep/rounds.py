@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
-from jobs.record.json_files import load_json, read_json, write_json
+from jobs.record.json_files import load_json, write_json
 from jobs.record.launch_files import Job
 from jobs.sweep.alert import Alert
 from jobs.sweep.design import Precision
@@ -50,8 +50,9 @@ def file(results: Path, kind: str, number: int) -> Path:
 
 
 def kinds(results: Path) -> list[str]:
-    """The folders of rounds that count, as sweep.json says."""
-    sweep = read_json(results / "sweep.json", PointList)
+    """The folders of rounds that count, as sweep.json says, if there is one. Raises FormatError."""
+    path = results / "sweep.json"
+    sweep = load_json(path, PointList) if path.exists() else None
     return [*([sweep.precision.folder] if sweep and sweep.precision else []), REMEDIES]
 
 
@@ -66,23 +67,23 @@ def files(results: Path, *chosen: str) -> list[Path]:
     return found
 
 
-def holder(results: Path, point_id: str) -> Path:
-    """The file that lists this point: sweep.json, or a round. Raises LookupError where none does."""
-    for path in (results / "sweep.json", *files(results)):
+def holder(lists: Iterable[Path], point_id: str) -> Path:
+    """Which of these files lists this point. Raises LookupError where none does, and FormatError."""
+    for path in lists:
         if point_id in ids(path):
             return path
-    raise LookupError(f"{results}: no point {point_id} in sweep.json, nor in a round")
+    raise LookupError(f"no point {point_id} in sweep.json, nor in a round")
 
 
 def ids(path: Path) -> list[str]:
-    """Ids of the points that a file lists."""
-    found = read_json(path, PointList)
-    return [job.point_id for job in found.points] if found else []
+    """Ids of the points that a file lists. Raises FormatError: a round without its points would be one that is over."""
+    return [job.point_id for job in load_json(path, PointList).points]
 
 
 def job_of(results: Path, point_id: str) -> Job:
-    """A point of a sweep or of its rounds. Raises LookupError."""
-    return load_json(holder(results, point_id), PointList).job(point_id)
+    """A point of a sweep or of its rounds. Raises LookupError, and FormatError."""
+    lists = (results / "sweep.json", *files(results))
+    return load_json(holder(lists, point_id), PointList).job(point_id)
 
 
 def all_ids(results: Path, own: Iterable[str]) -> list[str]:

@@ -96,9 +96,9 @@ def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
         old, more = (rows_of(folder / f"tables/{name}.parquet", name) for folder in (out, sweep))
         frames = [select_points(old, kept), anonymizer.table(select_points(more, new, kept | new))]
         # Pages follow chunks, whose number changes from run to run: the same rows are to be the same bytes.
-        as_table(name, pl.concat(frames)).rechunk().write_parquet(
-            out / f"tables/{name}.parquet", compression="zstd", compression_level=12, statistics=False
-        )
+        table = as_table(name, pl.concat(frames)).rechunk()
+        path = out / f"tables/{name}.parquet"
+        parquet.write(table, path, compression="zstd", compression_level=12, statistics=False)
     publish.copy_json(sweep, out, anonymizer, [f"points/{point}/{name}" for point in sorted(new) for name in RECORDS])
     for point in have & omitted:
         shutil.rmtree(out / "points" / point, ignore_errors=True)
@@ -183,6 +183,8 @@ def grow(sweep: Path, out: Path) -> int:
     """`nightsweep publish --into`; its exit status."""
     scratch, before = (out.absolute().with_name(f".{out.name}.{word}") for word in ("unpublished", "before"))
     try:
+        if before.exists() and not out.exists():  # killed between the two names
+            before.rename(out)
         publish.require(sweep)
         known = manifest_of(out)
         left_out(out)

@@ -34,7 +34,7 @@ from typing import Any
 
 from analysis.tools.watch import running as live_look
 from analysis.tools.watch.running import Event, Gpu, content, parse, whole
-from jobs.record.json_files import parse_json
+from jobs.record.json_files import FormatError, parse_json
 from jobs.record.record import Record
 from jobs.sweep import rounds
 
@@ -122,6 +122,14 @@ def steps_of(settings: dict[str, Any], look: str) -> int | None:
     return sum(counts) if len(counts) == len(parts) else None
 
 
+def listed(file: Path, text: str) -> dict[str, dict[str, Any]]:
+    """Settings of the points in a list of them, by id. Raises FormatError."""
+    try:
+        return {str(each["point_id"]): dict(each["settings"]) for each in parse(text)["points"]}
+    except (LookupError, TypeError, ValueError):
+        raise FormatError(f'{file}: is no list of points ({{"name", "points": [...]}})') from None
+
+
 class SweepReader:
     """One sweep's folder. Keeps what it found of points that do not run, between readings."""
 
@@ -140,13 +148,12 @@ class SweepReader:
             if [file.stat().st_mtime for file in files] == self.changed_s:
                 return
             texts, changed = zip(*(content(file) or ("", -1.0) for file in files), strict=True)
-            lists = [parse(text) for text in texts]
-            points = {str(each["point_id"]): dict(each["settings"]) for listed in lists for each in listed["points"]}
-        except (OSError, LookupError, TypeError, ValueError):
+            points = {k: v for file, text in zip(files, texts, strict=True) for k, v in listed(file, text).items()}
+        except (OSError, FormatError) as error:
             if self.points:
                 return
-            raise LiveError(f'{self.file}: is no list of points ({{"name", "points": [...]}})') from None
-        self.name, self.points, self.changed_s = str(lists[0].get("name", self.name)), points, list(changed)
+            raise LiveError(str(error)) from None
+        self.name, self.points, self.changed_s = str(parse(texts[0]).get("name", self.name)), points, list(changed)
         self.names, self.still = varying(points), {}
 
     def read(self, now: float) -> SweepState:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,17 +30,18 @@ def examine(where: Partition, account: str | None, wanted: int, folder: Path) ->
         yield warn("nodes", f"nodes: {wanted} to be probed, {count} usable in {where.name}")
     if count <= 0:
         return
-    try:
-        scratch = Path(tempfile.mkdtemp(prefix=".nightsweep-doctor-", dir=folder.resolve()))
-        (scratch / "token").touch()
-        stamp(scratch / "stamp", create=True)
-    except OSError as error:
-        yield fail("files", f"login node: cannot write in {folder.resolve()}: {error.strerror}")
-        return
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            made = tempfile.TemporaryDirectory(
+                prefix=".nightsweep-doctor-", dir=folder.resolve(), ignore_cleanup_errors=True
+            )
+            scratch = Path(stack.enter_context(made))
+            (scratch / "token").touch()
+            stamp(scratch / "stamp", create=True)
+        except OSError as error:
+            yield fail("files", f"login node: cannot write in {folder.resolve()}: {error.strerror}")
+            return
         text, backs = send(command(where, account, count, scratch), scratch)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     yield from judge(text, backs, count, folder.resolve(), where.gpus)
 
 

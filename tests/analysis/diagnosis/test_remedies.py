@@ -153,7 +153,7 @@ def test_a_remedied_point_of_the_sweep_is_tried_but_not_run_again(tmp_path):
     assert [(t["point_id"], t["remedied_id"]) for t in planned["trials"][:2]] == [(ids[0], ids[2]), (ids[1], ids[2])]
     new = complete({**IMAGE, "loader_workers": 1})
     assert [point["point_id"] for point in planned["points"]] == [new.id]
-    assert rounds.holder(tmp_path / "loop", new.id) == rounds.file(tmp_path / "loop", "remedies", 1)
+    assert rounds.job_of(tmp_path / "loop", new.id).settings["loader_workers"] == 1
     assert rounds.job_of(tmp_path / "loop", ids[0]).sweep == "loop"
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from analysis.tools import collect
 from analysis.tools.derive import derive
+from jobs.slurm.doctor import cluster, nodes
 from tests.analysis.ingest.test_ingest import make_point
 
 IDS = ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
@@ -52,6 +53,10 @@ def commands(folder):
     }
 
 
+ELSEWHERE = {"into": ["publish", "--into"], "figures": ["figures", "--out"]}
+"""Commands that write more than this disk holds: only their ends are tried."""
+
+
 def run(module, words):
     done = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=300)
     return done.returncode, done.stderr
@@ -60,6 +65,31 @@ def run(module, words):
 def contents(folder):
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != "filler")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def fill(folder):
+    """Leave no space on its disk; the file that takes it."""
+    filler = folder / "filler"
+    space = os.statvfs(folder)
+    filler.write_bytes(bytes(space.f_bavail * space.f_frsize))
+    return filler
+
+
+@pytest.mark.parametrize("words", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_full_disk_elsewhere(words, results):
+    before = contents(results)
+    fill(results)
+    status, errors = run("analysis.tools.cli", [words[0], str(results), words[1], str(results / "new")])
+    assert status != 0 and len(errors.splitlines()) == 1 and "No space left" in errors, errors
+    assert contents(results) == before
+
+
+def test_the_doctor_on_a_full_disk_leaves_nothing(results):
+    fill(results)
+    where = cluster.Partition("p", (cluster.Node("n", "idle", 1, 4096, ()),))
+    (finding,) = nodes.examine(where, None, 1, results)
+    assert finding.text == f"login node: cannot write in {results}: No space left on device"
+    assert not list(results.glob(".nightsweep*"))
 
 
 @pytest.mark.slow
@@ -72,9 +102,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(module, results):
         record = results / "points/bbbbbbbbbbbb/record.json"
         os.utime(record, ns=(record.stat().st_mtime_ns + 10**9,) * 2)
     before = contents(results)
-    filler = results / "filler"
-    space = os.statvfs(results)
-    filler.write_bytes(bytes(space.f_bavail * space.f_frsize))
+    filler = fill(results)
     status, errors = run(module, words)
     assert status != 0 and len(errors.splitlines()) == 1 and "No space left" in errors, errors
     assert contents(results) == before

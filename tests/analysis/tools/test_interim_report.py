@@ -152,7 +152,7 @@ def test_a_list_of_points_that_is_being_written_is_one_line(tmp_path, capsys):
     write_json(tmp_path / "s/remedies/round1.json", {})
     assert main(["watch", str(tmp_path), "--once", "--report", str(tmp_path / "night.html")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"nightsweep watch: {tmp_path / 's/sweep.json'}: is no list of points")
+    assert line.startswith(f"nightsweep watch: {tmp_path / 's/remedies/round1.json'}: is no list of points")
 
 
 def command(*arguments):
