@@ -29,9 +29,14 @@ def make(folder: Path) -> None:
 
 def check(folder: Path) -> None:
     """Raise NotPrivate where others may write to the folder, and OSError where there is none."""
-    found = folder.stat()
-    if found.st_uid != os.geteuid():
-        raise NotPrivate(f"{folder}: is of user {found.st_uid}, who could have code run in your name; remove it")
-    if found.st_mode & _OTHERS:
+    check_owner(folder)
+    if folder.stat().st_mode & _OTHERS:
         how = "remove it, or, where you trust them, `chmod go-w` it"
         raise NotPrivate(f"{folder}: others may write to it, and could have code run in your name; {how}")
+
+
+def check_owner(folder: Path) -> None:
+    """Raise NotPrivate where the folder is somebody else's, and OSError where there is none."""
+    owner = folder.stat().st_uid
+    if owner != os.geteuid():
+        raise NotPrivate(f"{folder}: is of user {owner}, who could have code run in your name; remove it")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
+from jobs.host import private
 from jobs.point.point import Point
 from jobs.record.json_files import load_json, read_json, write_json
 from jobs.record.record import Record, ending
@@ -53,16 +54,19 @@ class Run:
     def begin(self) -> None:
         """Before the first job: keep other drivers off these results, and write down the points.
 
-        Raises SystemExit with a line when another driver is at work, or nothing can be written. Unlike Snakemake's own
-        lock, this one ends with its driver, however that ends.
+        Raises SystemExit with a line when another driver is at work, the results are somebody else's, or nothing can be
+        written. Unlike Snakemake's own lock, this one ends with its driver, however that ends.
         """
         try:
             self._begin()
+        except private.NotPrivate as error:
+            raise SystemExit(str(error)) from None
         except OSError as error:
             raise SystemExit(tell_full_disk(self.folder) or f"{self.folder}: {error.strerror}") from None
 
     def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        private.check_owner(self.folder)  # the files of rounds name what is run
         self.lock = (self.folder / ".driver").open("w")
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

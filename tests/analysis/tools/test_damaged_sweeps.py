@@ -37,7 +37,7 @@ def write_point(folder, point_id, settings, **record):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A sweep file, and results of it: two points that are ok, one that was lost, one of each kind of round, an
+    """A sweep file, and results of it: points that are ok, one that was lost, one of each kind of round, an
     orphan."""
     home = tmp_path_factory.mktemp("whole")
     (home / "s.yaml").write_text(SWEEP)
