@@ -2,6 +2,7 @@
 PYTHON ?= python3
 TORCH := torch==2.13.0
 DEEPSPEED := deepspeed==0.19.8
+DEEPSPEED_HASH := sha256:9e491abd0827ea5c389dd702e15e11e13d83d904bac4a20d6c2a4cb37207a9af
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile
 
@@ -36,15 +37,16 @@ lint: .venv/ready
 	$(BIN)/snakefmt --check Snakefile workflow/rules
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --configfile config/demo.yaml --lint
 
-# torch first and pinned, so that this pin decides which build of it comes. DeepSpeed is source only: its set-up imports
-# torch, so it is built without isolation, and without its operators (they would need a compiler here). Bytecode comes last,
-# made on all cores; packages bring files that this Python cannot compile, and nothing imports those.
-.venv/ready: envs/requirements.lock pyproject.toml Makefile
+# torch first and pinned, so that this pin decides which build of it comes; there are several, so it and what it alone needs
+# have no hashes. DeepSpeed is source only: its set-up imports torch, so it is built without isolation, and without its
+# operators (they would need a compiler here). Bytecode comes last, made on all cores; packages bring files that this Python
+# cannot compile, and nothing imports those.
+.venv/ready: envs/hashes.lock pyproject.toml Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nightsweep needs Python 3.11 or later")'
 	$(PYTHON) -m venv .venv
 	$(PIP) $(TORCH)
-	$(PIP) -r envs/requirements.lock
-	DS_BUILD_OPS=0 $(PIP) --no-build-isolation --no-deps $(DEEPSPEED)
+	$(PIP) --require-hashes -r envs/hashes.lock
+	echo '$(DEEPSPEED) --hash=$(DEEPSPEED_HASH)' | DS_BUILD_OPS=0 $(PIP) --no-build-isolation --no-deps -r /dev/stdin
 	$(PIP) --no-build-isolation --no-deps -e .
 	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	touch $@
@@ -62,12 +64,14 @@ bench-scale: .venv/ready
 fuzz: .venv/ready
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
-# One lock for every Python from 3.11 on; torch is overridden away, because it is installed before (above).
+# One lock for every Python from 3.11 on, with the hashes of its files and without (for conda, whose pip would want one of
+# torch, too); torch is overridden away, because it is installed before (above).
 lock: .venv/ready
 	$(PIP) uv
 	echo "torch ; sys_platform == 'never'" > .venv/override.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --override .venv/override.txt --no-header --no-annotate \
-	  envs/requirements.in -o envs/requirements.lock
+	  --generate-hashes envs/requirements.in -o envs/hashes.lock
+	sed -n 's/^\([^ ][^\\]*\) \\$$/\1/p' envs/hashes.lock > envs/requirements.lock
 
 clean:
 	rm -rf .venv .snakemake results figures
