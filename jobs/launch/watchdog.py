@@ -110,11 +110,11 @@ def describe(run_folder: RunFolder, point: Point) -> str:
     )
 
 
-def last_move(run_folder: RunFolder) -> float:
-    """When a rank last gave a sign of life, by the file system's clock, which need not be this host's: it only tells
-    a new sign from the one before. What a script prints is one, too: before its first step it may load for long."""
-    signs = [p for kind in ("heartbeat", "log") for p in run_folder.path.glob(f"rank*.{kind}")]
-    return max((p.stat().st_mtime for p in signs), default=0.0)
+def signs_of_life(run_folder: RunFolder) -> list[int]:
+    """What changes whenever a rank gives a sign of life: times of its files, by a clock that may be another host's, and
+    may be set back. What a script prints is a sign, too: before its first step it may load and prepare for long."""
+    files = [path for kind in ("heartbeat", "log") for path in sorted(run_folder.path.glob(f"rank*.{kind}"))]
+    return [path.stat().st_mtime_ns for path in files]
 
 
 def exits(run_folder: RunFolder, point: Point) -> list[RankExit]:
@@ -197,7 +197,7 @@ class Ranks:
         else:
             self.processes = servers.begin(run_folder, self.point, environment)
         self.started = self.moved = time.monotonic()
-        self.sign = 0.0
+        self.signs: list[int] = []
 
     def end(self) -> None:
         """Ask the ranks for their stacks, then end them. Scripts write theirs by themselves (jobs/hook/install.py)."""
@@ -255,8 +255,8 @@ class Ranks:
             return Outcome("interrupted", "the launcher was asked to stop")
         if now - self.started > self.limits.timeout_s:
             return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s")
-        if (sign := last_move(self.run_folder)) != self.sign:
-            self.sign, self.moved = sign, now
+        if (signs := signs_of_life(self.run_folder)) != self.signs:
+            self.signs, self.moved = signs, now
         if now - self.moved > self.limits.stall_s:
             return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s: {self.places()}")
         if not self.processes.alive() and len(exits(self.run_folder, self.point)) < self.point.processes:

@@ -11,7 +11,9 @@ import pytest
 
 from jobs.host import clock
 from jobs.host.facts import ROOT
+from jobs.launch import watchdog
 from jobs.point.point import complete
+from jobs.record.folder import RunFolder
 from jobs.record.json_files import read_json, read_lines
 from jobs.record.launch_files import HostSample, RankResult, StepLine
 from jobs.record.record import Record
@@ -83,6 +85,16 @@ def test_a_clock_that_is_set_moves_no_time_and_fails_nothing(tmp_path, by_s):
     lasted_s = (ended - began) / 1e9
     assert 0 < record.wall_s < lasted_s
     assert max(later - earlier for earlier, later in pairwise(phases)) / 1e9 < lasted_s
+
+
+def test_a_rank_moves_whose_files_are_older_than_what_was_written_before(tmp_path):
+    """As they are on a clock that was set back."""
+    (tmp_path / "rank0.log").touch()
+    (tmp_path / "rank0.heartbeat").touch()
+    before = watchdog.signs_of_life(RunFolder(tmp_path))
+    assert watchdog.signs_of_life(RunFolder(tmp_path)) == before
+    os.utime(tmp_path / "rank0.heartbeat", ns=(before[0] - 3600 * 10**9,) * 2)
+    assert watchdog.signs_of_life(RunFolder(tmp_path)) != before
 
 
 def test_processes_of_one_host_count_from_one_reading_and_a_new_launch_reads_again(monkeypatch):
