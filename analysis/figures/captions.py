@@ -1,13 +1,17 @@
-"""The captions of all figures, from the tables: what is shown, n, what the spread means, hardware, fixed settings."""
+"""The captions of all figures, from the tables: what is shown, n, hardware; how to read it; and a table of settings."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
 from analysis.figures.family import Family
-from analysis.sweep import dataset, labels, nights
+from analysis.sweep import dataset, labels, nights, short_labels
+from jobs.point.template import as_text
 
 
 def _join(words: list[str]) -> str:
@@ -51,43 +55,40 @@ def hardware(points: pl.DataFrame) -> str:
     return f"Hardware: {_join(models)}{word}, {hosts} host{'s' * (hosts != 1)}."
 
 
-def shared_settings(points: pl.DataFrame) -> str:
-    """The settings that all points of a workload share, exactly."""
-    sentences = []
+def settings(points: pl.DataFrame, labelled: pl.DataFrame | None = None, aside: Sequence[str] = ()) -> list[list[str]]:
+    """A table of the settings that the points of a workload share, one column each, and, of `labelled`, the values that
+    labels leave unsaid, one column a model. The first row has the headings; none where nothing is shared."""
+    columns: dict[str, dict[str, Any]] = {}
     for workload, part in dataset.per_workload(points.sort("workload")):
-        same = {k: v for k, v in dataset.fixed_settings(part).items() if k not in ("workload", *dataset.ASIDE)}
-        sentences.append(
-            f"Fixed ({workload}): "
-            + ", ".join(labels.word(k, v) if k == dataset.VARIABLES else f"{k} {v}" for k, v in same.items())
-            + "."
-        )
-    return " ".join(sentences)
+        fixed = dataset.fixed_settings(part)
+        columns[str(workload)] = {k: v for k, v in fixed.items() if k not in ("workload", *dataset.ASIDE)}
+    for model, part in short_labels.per_model(labelled) if labelled is not None else []:
+        usual = short_labels.usual_values(part, aside)
+        if len(usual) > short_labels.FEW:
+            columns[f"{model}, unless a label says otherwise"] = usual
+    names = [name for name in dataset.SETTINGS if any(name in column for column in columns.values())]
+    head = ["setting", *columns]
+    return [head, *([name, *(_cell(name, column) for column in columns.values())] for name in names)] if names else []
 
 
-def usual_settings(points: pl.DataFrame, drawn: pl.DataFrame) -> str:
-    """The settings that labels leave unsaid, where they name differences from the most common ones of all points; of
-    the models that are drawn."""
-    sentences = []
-    for workload, part in dataset.per_workload(points.sort("workload")):
-        models = set(drawn.filter(pl.col("workload") == workload)["model"])
-        for model, values in dataset.common(part).items():
-            if model not in models:
-                continue
-            known = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
-            sentences.append(f"Unless a label says otherwise ({workload}, {model}): {known}.")
-    return " ".join(sentences)
+def _cell(name: str, column: dict[str, Any]) -> str:
+    if name not in column:
+        return ""
+    value = column[name]
+    if name == dataset.VARIABLES:
+        return labels.word(name, value)
+    return "none" if value is None else as_text(value)
 
 
-def parts(family: Family, tables: dataset.Tables) -> tuple[str, str, str]:
-    """The caption of a figure of these tables: what it shows, how to read it, and the settings behind it."""
+def parts(family: Family, tables: dataset.Tables) -> tuple[str, str, list[list[str]]]:
+    """The caption of a figure of these tables: what it shows, how to read it, and the table of settings behind it."""
     points = family.points(tables)
     if points.is_empty():
-        return family.text + " n = 0.", "", ""
+        return family.text + " n = 0.", "", []
     shown = [family.text, counts(points, family.aside), hardware(points)]
     reading = [family.reading, family.note(points), disturbances(points), spread_in_time(points, tables)]
-    # Labels that leave settings unsaid are made among all points.
-    fixed = [shared_settings(points), usual_settings(tables["points"], points) if family.usual else ""]
-    return _sentences(shown), _sentences(reading), _sentences(fixed)
+    labelled = family.labelled(tables) if family.labelled else None
+    return _sentences(shown), _sentences(reading), settings(points, labelled, family.aside)
 
 
 def _sentences(texts: Sequence[str]) -> str:
@@ -95,5 +96,14 @@ def _sentences(texts: Sequence[str]) -> str:
 
 
 def caption(family: Family, tables: dataset.Tables) -> str:
-    """The whole caption of a figure of these tables."""
-    return _sentences(parts(family, tables))
+    """The whole caption of a figure of these tables, as reStructuredText: sentences, and a table of settings."""
+    shown, reading, rows = parts(family, tables)
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(rows)
+    lines = [
+        ".. csv-table:: Settings",
+        "   :header-rows: 1",
+        "",
+        *(f"   {line}" for line in table.getvalue().splitlines()),
+    ]
+    return "\n\n".join(filter(None, [shown, reading, "\n".join(lines) if rows else ""]))

@@ -1,17 +1,20 @@
-"""What takes the time of a step, by cause: the shares that remedies could gain, over the sweep."""
+"""Time that remedies could recover, by kind of cause; beside it what those that were tried saved, against what was
+predicted."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from analysis.diagnosis.known_losses import known_points
-from analysis.figures import panels, style
+from analysis.figures import style
 from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
 
-MOST = 40
 COLOURS = {
     "insufficient_parallelism": style.BLUE,
     "data_loading": style.GREEN,
@@ -22,60 +25,99 @@ COLOURS = {
 }
 """Of the causes that take time: monitoring takes none."""
 HATCHES = dict(zip(COLOURS, ("", "\\\\\\\\", "xxxx", "....", "////", "----"), strict=True))
-BAR = ["workload", "config_order", "config"]
+MARKERS = dict(zip(COLOURS, style.MARKERS, strict=False))
 
 
-def shares(tables: dataset.Tables) -> pl.DataFrame:
-    """Per configuration of which something is known, and cause: the sum of the shares of its kinds, mean over `n`
-    points; `kind`: the configuration's largest. A time that two causes share may count for both."""
-    points = dataset.ok_points(tables).select("point_id", *BAR)
-    found = known_points(tables).join(points, on="point_id").filter(pl.col("cause").is_in(list(COLOURS)))
-    count = points.filter(pl.col("point_id").is_in(known_points(tables)["point_id"].unique().implode()))
-    of_each = found.group_by(*BAR, "cause", "kind").agg(pl.col("share").sum())
-    n = count.group_by(BAR).agg(n=pl.len())
-    kinds = n.join(of_each, on=BAR, how="left").with_columns(share=pl.col("share").fill_null(0.0) / pl.col("n"))
-    largest = kinds.sort("share", "kind", descending=[True, False]).group_by(BAR, maintain_order=True).first()
-    summed = kinds.group_by(*BAR, "n", "cause").agg(pl.col("share").sum())
-    return summed.join(largest.select(*BAR, "kind"), on=BAR).sort(*BAR, "cause")
-
-
-def _panel(axes: Axes, workload: str, bars: list[pl.DataFrame], count: int) -> None:
-    found = [dict(zip(bar["cause"], bar["share"] * 100, strict=True)) for bar in bars]
-    ends = panels.stack(axes, found, COLOURS, HATCHES)
-    for y, (bar, end) in enumerate(zip(bars, ends, strict=True)):
-        axes.text(end + 1, y, bar["kind"][0] or "", va="center", fontsize=6)
-    axes.set_yticks(range(len(bars)), [f"{panels.brief(bar['config'][0])}, n = {bar['n'][0]}" for bar in bars])
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_xlim(0, 135)  # room for a word beside the longest bar
-    axes.set_xticks(range(0, 101, 20))
-    axes.grid(axis="x")
-    axes.set_xlabel("Predicted saving (% of a step)")
-    more = f" (the {len(bars)} that lose most of {count})" if count > len(bars) else ""
-    axes.set_title(f"{workload}{more}", loc="left")
-
-
-def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
-    """Stacked bars, one a configuration, those that lose most first; one panel a workload."""
-    found = shares(tables)
-    lost = pl.col("share").sum().over(BAR)
-    ordered = found.with_columns(lost=lost).sort(
-        "workload", "lost", "config_order", "cause", descending=[False, True, False, False]
+def recoverable(tables: dataset.Tables) -> pl.DataFrame:
+    """cause, kind, points that have it, and share: the time that its remedy could save, of the GPU time of the timed
+    steps of all known points. Time that two causes share may count for both."""
+    known = known_points(tables)
+    whole = known.unique("point_id")["gpu_s"].sum()
+    found = known.filter(pl.col("cause").is_in(list(COLOURS)), pl.col("share") > 0)
+    sums = found.group_by("cause", "kind").agg(
+        points=pl.col("point_id").n_unique(), share=(pl.col("share") * pl.col("gpu_s")).sort().sum() / whole
     )
-    workloads = [
-        (workload, part.partition_by("config_order", maintain_order=True))
-        for workload, part in dataset.per_workload(ordered)
-    ]
-    return panels.stacked_figure(workloads, MOST, _panel, 3)
+    return sums.sort("share", "kind", descending=[True, False])
+
+
+def trials(tables: dataset.Tables) -> pl.DataFrame:
+    """Remedies that were tried and measured."""
+    return tables["remedies"].filter(pl.col("gain").is_not_null()).sort("point_id")
+
+
+def _bars(axes: Axes, found: pl.DataFrame) -> None:
+    for y, row in enumerate(found.to_dicts()):
+        look: dict[str, Any] = {"color": COLOURS[row["cause"]], "hatch": HATCHES[row["cause"]]}
+        axes.barh(y, row["share"] * 100, height=0.72, edgecolor="#333333", linewidth=0.5, **look)
+        axes.text(row["share"] * 100, y, f" {row['points']}", va="center", fontsize=style.SMALLEST_PT)
+    axes.set_yticks(range(found.height), [kind.replace("_", " ") for kind in found["kind"]])
+    axes.set_ylim(found.height - 0.4, -0.6)
+    axes.set_xlim(0, max(found["share"] * 100) * 1.15)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x")
+    axes.set_xlabel("Recoverable GPU time (%); number: points")
+
+
+def _trials(axes: Axes, tried: pl.DataFrame) -> None:
+    ends = [0.0, 100.0]
+    for row in tried.to_dicts():
+        x, y = row["predicted"] * 100, row["gain"] * 100
+        colour = COLOURS.get(row["cause"], style.GREY)
+        for low, high, across in (
+            (row["predicted_low"], row["predicted_high"], axes.hlines),
+            (row["gain_low"], row["gain_high"], axes.vlines),
+        ):
+            if low is not None and high is not None:
+                across(y if across == axes.hlines else x, low * 100, high * 100, color=colour, linewidth=0.7)
+        marker = MARKERS.get(row["cause"], "o")
+        axes.plot(x, y, marker, color=colour, markeredgecolor="black", markersize=4)
+        ends += [x, y]
+    room = min(ends) - 4, max(ends) + 4
+    axes.plot(room, room, color=style.GREY, linestyle=":", linewidth=0.8, zorder=0)
+    axes.set(xlim=room, ylim=room, xlabel="Predicted saving (%)", ylabel="Measured saving (%)")
+    axes.grid()
+
+
+def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
+    """Bars, one a kind; at their right, or below, a point a remedy that was tried."""
+    found, tried = recoverable(tables), trials(tables)
+    if found.is_empty():
+        return style.says("Nothing that takes time was found in the points with a diagnosis.")
+    wide, beside = width_in > style.ONE_COLUMN_IN, tried.height > 0
+    bars_in = 0.14 * found.height + 0.5
+    if wide:
+        made = style.figure(width_in, max(bars_in, 2.2 if beside else 0) + 0.3)
+        axes = made.subplots(1, 1 + beside, squeeze=False, width_ratios=[1.5, 1][: 1 + beside])[0]
+    else:
+        heights = [bars_in, 2.2][: 1 + beside]
+        made = style.figure(width_in, sum(heights) + 0.45)
+        axes = made.subplots(1 + beside, 1, squeeze=False, height_ratios=heights)[:, 0]
+    _bars(axes[0], found)
+    if beside:
+        _trials(axes[1], tried)
+    used = [cause for cause in COLOURS if cause in {*found["cause"], *tried["cause"]}]
+    made.legend(handles=[_handle(cause) for cause in used], loc="outside upper center", ncols=6 if wide else 2)
+    return made
+
+
+def _handle(cause: str) -> Patch:
+    return Patch(facecolor=COLOURS[cause], hatch=HATCHES[cause], edgecolor="#333333", label=cause.replace("_", " "))
+
+
+def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
+    """What could be recovered, and what was."""
+    tried = trials(tables).select("cause", "kind", "point_id", "predicted", "gain", "gain_low", "gain_high")
+    return pl.concat([recoverable(tables), tried], how="diagonal_relaxed")
 
 
 FAMILY = Family(
-    "What a step could do without",
-    "Share of a step that the diagnosis finds avoidable, by cause, mean over repeats; the word at a bar's end "
-    "names the kind with the largest share.",
+    "What could be recovered",
+    "GPU time of the timed steps that remedies could save, by kind of cause, over all diagnosed points. Beside it the "
+    "remedies that were tried, with 95 % intervals; dotted: as predicted.",
     "Of no point it is known what takes its time.",
     lambda tables: with_ids(tables, known_points(tables)["point_id"]),
     paint,
-    numbers=lambda _points, tables: shares(tables),
+    numbers=numbers,
     reading=(
         "Of points with a trace, and of those with a loss of time that shows without one. Time that two causes "
         "share may count for both."

@@ -84,4 +84,5 @@ FAMILY = Family(
     lambda tables: tables["points"],
     paint,
     numbers=numbers,
+    place="supplement",
 )

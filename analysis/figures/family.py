@@ -1,12 +1,13 @@
 """A figure: the points that it shows, how they are drawn, what its caption says, and the numbers behind it.
 
-Each module of a figure ends with its FAMILY; `families.py` beside it lists them.
+Each module of a figure ends with its FAMILY; analysis/paper/families.py lists them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import polars as pl
 from matplotlib.figure import Figure
@@ -29,6 +30,7 @@ RESULTS = (
 """Numbers behind a figure that has none of its own."""
 SPREAD = "Dots are repeats, bars their medians; whiskers run from min to max."
 
+Place = Literal["main", "supplement", "claims"]
 Points = Callable[[dataset.Tables], pl.DataFrame]
 Numbers = Callable[[pl.DataFrame, dataset.Tables], pl.DataFrame]
 
@@ -58,8 +60,10 @@ class Family:
         points: rows of the table `points` that the figure rests on.
         paint: draws these points, from all tables, to a width in inches.
         numbers: the numbers behind it, which the report offers as CSV.
+        place: among the figures to print, in the supplement, or beside the claims of the paper.
         aside: settings that make no other configuration in it.
-        usual: whether labels leave the most common settings unsaid, so that the caption must say them.
+        labelled: points among which its labels are made, where these leave the most common settings unsaid
+            (analysis/sweep/short_labels.py): the caption says them.
         remedied: whether points that remedies added are shown, too.
         reading: further sentences of the caption: how it was made, and what to beware of.
         note: one more of them, from the points; empty for none.
@@ -71,8 +75,9 @@ class Family:
     points: Points
     paint: Callable[[pl.DataFrame, dataset.Tables, float], Figure]
     numbers: Numbers = of_results
+    place: Place = "main"
     aside: Sequence[str] = dataset.ASIDE
-    usual: bool = True
+    labelled: Points | None = None
     remedied: bool = False
     reading: str = ""
     note: Callable[[pl.DataFrame], str] = lambda _points: ""

@@ -22,9 +22,9 @@ def shares(tables: dataset.Tables) -> pl.DataFrame:
     return found.with_columns(share=pl.col("gpu_s") / pl.col("gpu_s").sum().over("kind"))
 
 
-def _label(bar: pl.DataFrame, unit: str) -> str:
+def _label(bar: pl.DataFrame, unit: str, between: str) -> str:
     points = plural(int(bar["points"][0]), "point")
-    return f"{bar['kind'][0]}: {hours(float(bar['gpu_s'].sum()))} {unit}-hours, {points}"
+    return f"{bar['kind'][0]}: {points}{between}{hours(float(bar['gpu_s'].sum()))} {unit}-hours"
 
 
 def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
@@ -34,18 +34,19 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
         return style.says(FAMILY.missing)
     unit = "GPU" if (tables["points"]["device_used"] == "cuda").any() else "rank"
     bars = found.partition_by("kind", maintain_order=True)
-    made = style.figure(width_in, 1.5 + 0.28 * len(bars))
+    wide = width_in > style.ONE_COLUMN_IN
+    made = style.figure(width_in, (0.75 if wide else 0.95) + (0.2 if wide else 0.27) * len(bars))
     axes = made.subplots()
     known = set(found["use"])
     colours = {use: colour for use, colour in style.USE_COLOURS.items() if use in known}
     percents = [dict(zip(bar["use"], bar["share"] * 100, strict=True)) for bar in bars]
     panels.stack(axes, percents, colours, style.USE_HATCHES)
-    axes.set_yticks(range(len(bars)), [_label(bar, unit) for bar in bars])
+    axes.set_yticks(range(len(bars)), [_label(bar, unit, ", " if wide else ",\n") for bar in bars])
     axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.set_xlim(0, 100)
     axes.grid(axis="x")
     axes.set_xlabel(f"Share of the held {unit} time (%)")
-    made.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=7)
+    made.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=9 if wide else 5)
     return made
 
 
@@ -57,7 +58,6 @@ FAMILY = Family(
     lambda tables: tables["points"].join(held_time.held(tables), on="point_id", how="semi"),
     paint,
     numbers=lambda _points, tables: shares(tables),
-    usual=False,
     remedied=True,
     reading="Points that failed: how far they came; in the bar of all points their time is `failed`.",
 )

@@ -13,11 +13,13 @@ from analysis.sweep import dataset
 MOST = 12
 BESIDE = 48
 """Characters of a label that has room beside the curves."""
+LONGEST = 64
+"""And of any."""
 
 
 def curves(tables: dataset.Tables) -> pl.DataFrame:
     """Per workload, configuration and step: the mean, least and most over repeats of the mean over ranks."""
-    line = ["workload", "config_order", "config", "strategy", "precision", "step"]
+    line = ["workload", "config_order", "config", "step"]
     points = dataset.ok_points(tables).select("point_id", *line[:-1])
     return (
         tables.scan("steps")
@@ -35,8 +37,8 @@ def curves(tables: dataset.Tables) -> pl.DataFrame:
 def _panel(axes: Axes, workload: str, frame: pl.DataFrame, beside: bool) -> None:
     shown, more = dataset.leading(frame, MOST)
     for index, curve in enumerate(shown.partition_by("config_order", maintain_order=True)):
-        look = panels.line_style(index, curve, shown)
-        name = f"{panels.brief(curve['config'][0])}, n = {max(curve['n'])}"
+        look = style.line(index)
+        name = f"{panels.cut(curve['config'][0], LONGEST)}, n = {max(curve['n'])}"
         every = max(1, curve.height // 8)
         axes.plot(curve["step"], curve["mean"], label=style.in_legend(name), markevery=(index % every, every), **look)
         axes.fill_between(curve["step"], curve["least"], curve["most"], color=look["color"], alpha=0.15, linewidth=0)
@@ -76,4 +78,5 @@ FAMILY = Family(
     ),
     paint,
     numbers=numbers,
+    place="supplement",
 )

@@ -23,10 +23,10 @@ COLOURS: dict[str, dict[Any, str]] = {
     },
     "direction": {"HtoD": style.BLUE, "DtoH": style.ORANGE, "DtoD": style.GREY, "PtoP": style.GREEN},
     "call": {
-        "launches": style.BLUE,
+        "launches": style.SKY,
         "synchronisation": style.VERMILION,
         "copies": style.PART_COLOURS["copies"],
-        "other calls": style.PALE,
+        "other calls": style.GREY,
     },
     "verdict": {
         "supported": style.GREEN,
@@ -34,11 +34,6 @@ COLOURS: dict[str, dict[Any, str]] = {
         "inconclusive": style.ORANGE,
         "not tested": style.GREY,
         "for information": style.BLACK,
-    },
-    "kernel": {
-        "compute": style.PART_COLOURS["compute"],
-        "communication": style.PART_COLOURS["communication"],
-        "copies": style.PART_COLOURS["copies"],
     },
 }
 """By setting, or by what a trace or a verdict tells apart: value -> colour."""

@@ -75,7 +75,7 @@ FAMILY = Family(
     lambda tables: with_ids(tables, [t[n] for t in choose_trials(tables) for n in SIDES]),
     paint,
     numbers=numbers,
-    usual=False,
     remedied=True,
     reading="Events closer than a pixel are merged. Times per sample are of the timed run.",
+    place="supplement",
 )

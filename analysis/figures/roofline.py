@@ -1,5 +1,5 @@
-"""Achieved FLOP/s of points by their arithmetic intensity, under what the device could do (Williams, Waterman and
-Patterson, CACM 52(4), 2009).
+"""How near GPUs come to what they can do, and what that costs: achieved FLOP/s by arithmetic intensity under the
+device's ceilings (Williams, Waterman and Patterson, CACM 52(4), 2009), and the energy of a sample by its GPU time.
 
 FLOP/s are the model's, of one GPU: flops_per_step over world_size and step_ms_mean. Bytes are those that the memory
 interface moved: its share of busy cycles (GPM) while timed steps ran, times the bandwidth that the maker states.
@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
 from analysis.figures import panels, style
@@ -20,79 +21,165 @@ from analysis.figures.family import Family, with_ids
 from analysis.metrics.points import peaks
 from analysis.sweep import dataset
 
+WATTS = (100, 200, 400, 700)
+UNITS = {"image": ("sample", "samples_per_s", "sample_j"), "llm": ("token", "tokens_per_s", "token_j")}
+"""By workload: what energy is counted by, the column of its rate, and that of its energy."""
+_ON_LINE: dict[str, Any] = {
+    "fontsize": style.SMALLEST_PT,
+    "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+    "zorder": 1.5,
+}
+_COLUMNS = ("point_id", "model", "workload", "format", "accelerator", "disturbed")
 
-def roofline_points(tables: dataset.Tables) -> list[dict[str, Any]]:
-    """Points with all that it takes, each with intensity (FLOP/byte) and flops_per_s (of one GPU)."""
-    measured = dataset.ok_points(tables).filter(pl.col("mfu_percent").is_not_null())
+
+def roofline_points(tables: dataset.Tables) -> pl.DataFrame:
+    """Points with all that it takes: format, intensity (FLOP/byte), flops_per_s (of one GPU), peak_flops_per_s."""
+    ok = tables["points"].filter(pl.col("status") == "ok", pl.col("mfu_percent").is_not_null())
     rows = []
-    for row in measured.to_dicts():
+    for row in ok.to_dicts():
         peak, busy_percent = peaks.peak_of(row["accelerator"]), row["dram_active_percent"]
         if peak is not None and busy_percent:
             achieved = row["flops_per_step"] / row["world_size"] / (row["step_ms_mean"] / 1e3)
-            placed = {"flops_per_s": achieved, "intensity": achieved / (busy_percent / 100 * peak.memory_bytes_per_s)}
-            rows.append(row | placed | {"precision": peaks.format_of(row)})
-    return rows
+            moved = busy_percent / 100 * peak.memory_bytes_per_s
+            own = {"intensity": achieved / moved, "flops_per_s": achieved, "format": peaks.format_of(row)}
+            rows.append(
+                {name: (row | own)[name] for name in (*_COLUMNS, "peak_flops_per_s", "intensity", "flops_per_s")}
+            )
+    return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
-    """One roofline a model of GPU."""
-    rows = roofline_points(tables)
-    models = sorted({row["accelerator"] for row in rows})
-    made, rooms = style.facets(len(models), 3.0)
-    for axes, model in zip(rooms, models, strict=True):
-        _panel(axes, [row for row in rows if row["accelerator"] == model])
-        axes.set_title(model, loc="left")
+def energy_points(tables: dataset.Tables) -> pl.DataFrame:
+    """Points with the energy of their GPUs: format, unit (sample, token), gpu_ms and energy_mj of one; gpu_ms is the
+    time of all of the point's GPUs together."""
+    points = tables["points"].filter(pl.col("status") == "ok", pl.col("energy_j").is_not_null())
+    parts = [
+        points.filter(pl.col("workload") == workload, pl.col(rate) > 0, pl.col(energy) > 0).with_columns(
+            unit=pl.lit(unit), gpu_ms=pl.col("world_size") / pl.col(rate) * 1e3, energy_mj=pl.col(energy) * 1e3
+        )
+        for workload, (unit, rate, energy) in UNITS.items()
+    ]
+    found = pl.concat(parts)
+    formats = pl.Series("format", [peaks.format_of(row) for row in found.to_dicts()], pl.String)
+    return found.with_columns(formats).select(*_COLUMNS, "unit", "gpu_ms", "energy_mj")
+
+
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
+    """Points of either."""
+    frames = [frame for frame in (roofline_points(tables), energy_points(tables)) if frame.height]
+    return with_ids(tables, [point for frame in frames for point in frame["point_id"]])
+
+
+def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
+    """A roofline a model of GPU, then energy by workload."""
+    placed, costs = roofline_points(tables), energy_points(tables)
+    rooms = [(_roofline, part) for part in placed.partition_by("accelerator")] if placed.height else []
+    rooms += [(_energy, part) for part in costs.sort("workload").partition_by("workload", maintain_order=True)]
+    beside = min(len(rooms), 3) if width_in > style.ONE_COLUMN_IN else 1
+    rows = -(-len(rooms) // beside)
+    made = style.figure(width_in, (2.3 if beside > 1 else 2.0) * rows + 0.4)
+    axes = list(made.subplots(rows, beside, squeeze=False).flat)
+    for unused in axes[len(rooms) :]:
+        unused.remove()
+    markers = _markers(placed, costs)
+    for own, (draw, part) in zip(axes, rooms, strict=False):
+        draw(own, part, markers)
+        _logarithmic(own)
+    used = [frame.select("model", "format") for frame in (placed, costs) if frame.height]
+    seen = pl.concat(used).unique()
+    models = [_handle(style.GREY, marker, model) for model, marker in markers.items()]
+    formats = [
+        _handle(colour, "o", name) for name, colour in style.PRECISION_COLOURS.items() if name in set(seen["format"])
+    ]
+    made.legend(handles=[*models, *formats], loc="outside upper center", ncols=10 if beside > 1 else 4)
     return made
 
 
-def _panel(axes: Axes, rows: list[dict[str, Any]]) -> None:
-    peak = peaks.peak_of(rows[0]["accelerator"])
-    assert peak is not None
-    precisions = sorted({row["precision"] for row in rows})
-    tops = {p: next(r["peak_flops_per_s"] for r in rows if r["precision"] == p) for p in precisions}
-    balance = max(tops.values()) / peak.memory_bytes_per_s
-    spread = [row["intensity"] for row in rows] + [balance]
-    x = np.geomspace(min(spread) / 3, max(spread) * 3, 200)
-    for precision in precisions:
-        roof = np.minimum(x * peak.memory_bytes_per_s, tops[precision])
-        axes.plot(x, roof / 1e12, color=style.PRECISION_COLOURS[precision], label=f"{precision}: peak")
-        for place, workload in enumerate(sorted(style.WORKLOAD_COLOURS)):
-            own = [row for row in rows if (row["precision"], row["workload"]) == (precision, workload)]
-            look: dict[str, Any] = {
-                "color": style.PRECISION_COLOURS[precision],
-                "marker": style.MARKERS[place],
-                "linestyle": "",
-            }
-            if own:
-                points = [row["intensity"] for row in own], [row["flops_per_s"] / 1e12 for row in own]
-                axes.plot(
-                    *points, label=f"{precision}: {workload}", markeredgecolor="black", markeredgewidth=0.4, **look
-                )
-    x, y = (np.array([row[name] for row in rows]) for name in ("intensity", "flops_per_s"))
-    panels.mark_disturbed(axes, x, y / 1e12, np.array([bool(row["disturbed"]) for row in rows]))
-    axes.set(xscale="log", yscale="log", ylabel="TFLOP/s of a GPU")
+def _handle(colour: str, marker: str, label: str) -> Line2D:
+    return Line2D([], [], color=colour, marker=marker, linestyle="", label=style.in_legend(label))
+
+
+def _markers(*frames: pl.DataFrame) -> dict[str, str]:
+    """A marker a model, the same in all panels."""
+    models = sorted({model or "" for frame in frames if frame.height for model in frame["model"]})
+    return {model: style.MARKERS[place % len(style.MARKERS)] for place, model in enumerate(models)}
+
+
+def _scatter(axes: Axes, points: pl.DataFrame, x: str, y: str, markers: dict[str, str]) -> None:
+    for (model, name), own in points.group_by("model", "format", maintain_order=True):
+        colour = style.PRECISION_COLOURS.get(str(name), style.GREY)
+        look: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.5, "markersize": 3}
+        axes.plot(own[x], own[y], markers[str(model or "")], color=colour, **look)
+    panels.mark_disturbed(
+        axes, points[x].to_numpy(), points[y].to_numpy(), points["disturbed"].fill_null(False).to_numpy()
+    )
+
+
+def _logarithmic(axes: Axes) -> None:
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_locator(LogLocator(subs=(1, 3)))
         axis.set_major_formatter(FormatStrFormatter("%g"))
         axis.set_minor_locator(NullLocator())
-    axes.set_xlabel("Arithmetic intensity (model FLOPs a byte of GPU memory traffic)")
     axes.grid()
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+
+
+def _roofline(axes: Axes, points: pl.DataFrame, markers: dict[str, str]) -> None:
+    peak = peaks.peak_of(points["accelerator"][0])
+    assert peak is not None
+    points = points.with_columns(pl.col("flops_per_s", "peak_flops_per_s") / 1e12)
+    formats: dict[float, list[str]] = {}
+    for top, name in (
+        points.select("peak_flops_per_s", "format").unique().sort("peak_flops_per_s", "format").iter_rows()
+    ):
+        formats.setdefault(top, []).append(name.removesuffix("_pure"))
+    slope, highest = peak.memory_bytes_per_s / 1e12, max(formats)
+    left = min(points["intensity"].to_list()) / 3
+    right = max([*points["intensity"].to_list(), highest / slope]) * 12
+    axes.set(xscale="log", yscale="log", xlim=(left, right))
+    axes.plot([left, highest / slope], [left * slope, highest], color=style.BLACK, linewidth=0.7, zorder=1)
+    axes.text(left * 3, left * 3 * slope, f"{slope:.3g} TB/s", ha="center", va="center", **_ON_LINE)
+    for top, names in formats.items():
+        axes.plot([max(left, top / slope), right], [top, top], color=style.BLACK, linewidth=0.7, zorder=1)
+        axes.text(right, top, f"{', '.join(dict.fromkeys(names))}: {top:.0f}", ha="right", va="center", **_ON_LINE)
+    _scatter(axes, points, "intensity", "flops_per_s", markers)
+    axes.set_ylim(min([*points["flops_per_s"].to_list(), left * slope]) / 1.5, highest * 2)
+    axes.set_xlabel("Model FLOPs a byte of GPU memory traffic")
+    axes.set_ylabel("TFLOP/s of a GPU")
+    axes.set_title(points["accelerator"][0], loc="left", weight="bold")
+
+
+def _energy(axes: Axes, points: pl.DataFrame, markers: dict[str, str]) -> None:
+    x, y = points["gpu_ms"].to_list(), points["energy_mj"].to_list()
+    left, right, top = min(x) / 1.3, max(x) * 1.8, max(y) * 1.6
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(y) / 1.3, top))
+    for watts in WATTS:
+        ends = np.array([left, min(right, top / watts)])
+        if ends[1] > left:
+            axes.plot(ends, ends * watts, color=style.GREY, linestyle=":", linewidth=0.8, zorder=0)
+            text = f"{watts} W" if watts == WATTS[0] else str(watts)
+            axes.text(ends[1], ends[1] * watts, text, ha="right", va="top", **_ON_LINE)
+    _scatter(axes, points, "gpu_ms", "energy_mj", markers)
+    unit = points["unit"][0]
+    axes.set_xlabel(f"GPU time of a {unit} (ms)")
+    axes.set_ylabel(f"Energy of a {unit} (mJ)")
+    axes.set_title(points["workload"][0], loc="left", weight="bold")
 
 
 def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
     """Where each point stands."""
-    names = ("point_id", "config", "precision", "accelerator", "intensity", "flops_per_s", "peak_flops_per_s")
-    return pl.DataFrame(roofline_points(tables), infer_schema_length=None).select(names)
+    frames = [frame for frame in (roofline_points(tables), energy_points(tables)) if frame.height]
+    return pl.concat(frames, how="diagonal_relaxed").drop("disturbed")
 
 
 FAMILY = Family(
-    "Roofline",
-    "Model FLOP/s of a GPU in the timed run, by arithmetic intensity. The roof is the memory bandwidth or the "
-    "peak of the precision, whichever is lower, as the maker states them.",
-    "No point has both an MFU and counters of its GPU's memory, so there is no roofline.",
-    lambda tables: with_ids(tables, [row["point_id"] for row in roofline_points(tables)]),
+    "Roofline and energy",
+    "Model FLOP/s of a GPU by arithmetic intensity, under its memory bandwidth and peaks (TFLOP/s); energy of a sample "
+    "or token by the time that it takes all GPUs together. Dotted: a GPU's mean power.",
+    "No point has counters of its GPU's memory with an MFU, nor the energy of its GPUs.",
+    select_points,
     paint,
     numbers=numbers,
-    reading="Bytes are those that the memory interface moved, by the GPU's own counters (GPM).",
+    reading=(
+        "All of the timed run. Ceilings are as the maker states them. Bytes are those that the memory interface moved, "
+        "by the GPU's own counters (GPM); energy is by its own counter, too."
+    ),
 )

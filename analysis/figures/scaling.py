@@ -4,7 +4,6 @@ scaling: micro_batch is the batch of each rank."""
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,16 +11,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.figures import breakdown, panels, style
+from analysis.figures import panels, style
 from analysis.figures.family import Family
-from analysis.sweep import dataset, nights
+from analysis.sweep import dataset, nights, short_labels, step_parts
 from analysis.tables.part_names import GROUPS
 from jobs.point.strategies import SCALING
 
-MOST, MOST_LOST = 32, 12
+MOST, MOST_LOST = 48, 12
+_LONGEST = {style.ONE_COLUMN_IN: 37, style.TWO_COLUMNS_IN: 56}
+"""Characters of a label, by the width of the figure."""
 
 GROUP = ["workload", "config_order", "config", "strategy", "precision"]
 SHAPE = ["world", *dataset.SHAPE]
+ASIDE = (*dataset.ASIDE, *dataset.SHAPE)
 SHARING = (
     "strategy",
     "ddp_bucket_mb",
@@ -43,7 +45,7 @@ def scaling_points(tables: dataset.Tables) -> pl.DataFrame:
     """The points of nights in which their group ran on several numbers of ranks (`world`) or of nodes (`shape` tells
     both). One that is the base of several groups is there for each."""
     ranks = pl.coalesce("world_size", pl.col("nodes") * pl.col("ranks_per_node"))
-    points = dataset.ok_points(tables, (*dataset.ASIDE, *dataset.SHAPE)).filter(pl.col("samples_per_s") > 0)
+    points = dataset.ok_points(tables, ASIDE).filter(pl.col("samples_per_s") > 0)
     points = dataset.undisturbed(points)
     points = points.with_columns(world=ranks, shape=pl.format("{} x {}", *dataset.SHAPE))
     both = pl.concat([points, _alone(points)])
@@ -84,10 +86,8 @@ def losses(tables: dataset.Tables) -> pl.DataFrame:
     """Per group, numbers of ranks and nodes, and part: by how much of the step on the fewest ranks the part is longer
     than there (`share`; shorter: below 0), mean over ranks, in the traced runs of the same nights; `n`, the points on
     so many."""
-    bars = breakdown.mean_parts(tables, by="point_id").pivot("part", index=["point_id", "rank"], values="mean_ms")
     parts = list(GROUPS)
-    bars = bars.with_columns(pl.lit(0.0).alias(part) for part in parts if part not in bars.columns)
-    means = bars.group_by("point_id").agg(pl.col(part).fill_null(0).mean() for part in parts)
+    means = step_parts.mean_parts(tables)
     traced = nights.select_shared_nights(scaling_points(tables).join(means, on="point_id"), GROUP, "shape")
     cells = traced.group_by(*GROUP, "night", "world", "nodes").agg(pl.col(*parts).mean(), n=pl.len())
     cells = cells.sort("night", "world", "nodes")
@@ -102,84 +102,81 @@ def losses(tables: dataset.Tables) -> pl.DataFrame:
     )
 
 
-def _efficiency(axes: Axes, groups: list[pl.DataFrame], looks: list[dict[str, Any]]) -> None:
+def group_points(tables: dataset.Tables) -> pl.DataFrame:
+    """A point of each group that is not its base, and so has its settings."""
+    points = scaling_points(tables)
+    return points.filter(pl.col("world") == pl.col("world").max().over(GROUP)).unique(GROUP, maintain_order=True)
+
+
+def group_labels(tables: dataset.Tables) -> dict[tuple[str, int], tuple[str, str]]:
+    """Of each group, its model and label, by workload and order."""
+    labelled = short_labels.add_labels(group_points(tables), ASIDE)
+    names = labelled.select("workload", "config_order", pl.coalesce("model", "workload").alias("model"), "label")
+    return {(workload, order): (model, label) for workload, order, model, label in names.iter_rows()}
+
+
+def _efficiency(axes: Axes, groups: list[pl.DataFrame], names: list[tuple[str, str]], longest: int) -> None:
     drawn = [group.slice(1) for group in groups]  # all but the base
     kinds = sorted({kind for group in drawn for kind in group.select("world", "nodes").iter_rows()})
     markers = dict(zip(kinds, itertools.cycle(style.MARKERS)))
-    axes.axvline(100, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
-    for y, (group, look) in enumerate(zip(drawn, looks, strict=True)):
-        shapes = group.to_dicts()
-        for place, row in zip(np.linspace(-0.2, 0.2, len(shapes) + 2)[1:-1], shapes, strict=True):
+    axes.axvline(100, color=style.BLACK, linewidth=0.6, zorder=0)
+    for y, group, rows in zip(panels.model_rows(axes, names, longest), groups, drawn, strict=True):
+        shapes = rows.to_dicts()
+        for place, row in zip(np.linspace(-0.3, 0.3, len(shapes) + 2)[1:-1], shapes, strict=True):
             ends = [row[name] / row["ideal"] * 100 for name in ("least_up", "most_up")]
-            axes.hlines(y + place, *ends, color="black", linewidth=0.8)
-            dot = {"color": look["color"], "markeredgecolor": "black", "markeredgewidth": 0.4}
-            axes.plot(row["efficiency"] * 100, y + place, markers[row["world"], row["nodes"]], **dot)
-    _rows(axes, [f"{panels.brief(group['config'][0])}, n = {_counts(group)}" for group in groups])
-    axes.set_xlabel("Efficiency (%): samples/s a rank, over those on the fewest ranks")
-    axes.legend(handles=[_marker(_ranks(*kind), marker) for kind, marker in markers.items()], **_BESIDE)
+            axes.hlines(y + place, *ends, color=style.BLUE, linewidth=0.8)
+            face = style.BLUE if min(row["n"], group["n"][0]) > 1 else "white"
+            marker = markers[row["world"], row["nodes"]]
+            axes.plot(row["efficiency"] * 100, y + place, marker, color=style.BLUE, markerfacecolor=face)
+    axes.grid(axis="x")
+    axes.set_xlabel("Efficiency (%)")
+    handles = [_marker(_ranks(*kind), marker) for kind, marker in markers.items()]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
 
 
 def _ranks(world: int, nodes: int) -> str:
     return f"{world} ranks" + (f", {nodes} nodes" if nodes > 1 else "")
 
 
-_BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
-
-
 def _marker(label: str, marker: str) -> Line2D:
-    return Line2D([], [], color=style.GREY, marker=marker, linestyle="", markeredgecolor="black", label=label)
+    return Line2D([], [], color=style.BLUE, marker=marker, linestyle="", label=label)
 
 
-def _rows(axes: Axes, names: list[str]) -> None:
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.grid()
-
-
-def _lost(axes: Axes, bars: list[pl.DataFrame]) -> None:
-    for y, bar in enumerate(bars):
-        shares = dict(zip(bar["part"], bar["share"] * 100, strict=True))
-        ends = {True: 0.0, False: 0.0}
-        for part in GROUPS:
-            share = shares.get(part, 0.0)
-            look: dict[str, Any] = {
-                "color": style.PART_COLOURS[part],
-                "hatch": style.PART_HATCHES[part],
-                "edgecolor": "#333333",
-            }
-            name = None if y else part.replace("_", " ")
-            axes.barh(y, share, left=ends[share > 0], height=0.72, linewidth=0.4, label=name, **look)
-            ends[share > 0] += share
-        axes.plot(sum(shares.values()), y, "D", color="white", markeredgecolor="black", label=None if y else "all")
+def _lost(axes: Axes, bars: list[pl.DataFrame], names: list[tuple[str, str]], longest: int) -> None:
+    shares = [dict(zip(bar["part"], bar["share"] * 100, strict=True)) for bar in bars]
+    told = [
+        (model, f"{label}, {_ranks(bar['world'][0], bar['nodes'][0])}")
+        for (model, label), bar in zip(names, bars, strict=True)
+    ]
+    places = panels.model_rows(axes, told, longest)
+    panels.stack(axes, shares, style.PART_COLOURS, style.PART_HATCHES, places)
+    axes.plot([sum(own.values()) for own in shares], places, "D", color="white", markeredgecolor="black", label="all")
     axes.axvline(0, color="black", linewidth=0.8)
-    _rows(
-        axes, [f"{panels.brief(b['config'][0])}, {_ranks(b['world'][0], b['nodes'][0])}, n = {b['n'][0]}" for b in bars]
-    )
-    axes.set_xlabel("Longer than the step on the fewest ranks by (% of it), traced run")
-    axes.legend(**_BESIDE)
+    axes.grid(axis="x")
+    axes.set_xlabel("Growth of the step (%)")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
 
 
-def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
+def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
     """Efficiency, one row a group; under it what is lost, where there are traces."""
-    shapes = speed_ups(tables)
-    groups = shapes.partition_by("workload", "config_order", maintain_order=True)
-    more = f", the first {MOST} of {len(groups)} groups" if len(groups) > MOST else ""
-    groups = groups[:MOST]
-    looks = [panels.line_style(index, group, shapes) for index, group in enumerate(groups)]
+    groups = speed_ups(tables).partition_by("workload", "config_order", maintain_order=True)
+    labels = group_labels(tables)
+    order = sorted(groups, key=lambda group: (group["workload"][0], *labels[_key(group)]))[:MOST]
     lost = losses(tables).partition_by(*GROUP, "world", "nodes", maintain_order=True)[:MOST_LOST]
-    heights = [0.17 * len(groups) + 0.75, 0.17 * max(len(lost), len(GROUPS)) + 0.75][: 1 + bool(lost)]
-    made = style.figure(height_in=sum(heights) + 0.3)
+    names = [[labels[_key(bar)] for bar in bars] for bars in (order, lost) if bars]
+    heights = [panels.ROW_IN * (len(own) + len({model for model, _ in own})) + 0.6 for own in names]
+    made = style.figure(width_in, sum(heights) + 0.15)
     axes = made.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    _efficiency(axes[0], groups, looks)
+    _efficiency(axes[0], order, names[0], _LONGEST[width_in])
     if lost:
-        _lost(axes[1], lost)
-    made.suptitle(f"Weak scaling (each rank keeps its micro_batch){more}", fontsize=8)
+        _lost(axes[1], lost, names[1], _LONGEST[width_in])
+    if len(groups) > MOST:
+        made.suptitle(f"The first {MOST} of {len(groups)} groups", fontsize=7)
     return made
 
 
-def _counts(group: pl.DataFrame) -> str:
-    least, most = min(group["n"]), max(group["n"])
-    return f"{least}" if least == most else f"{least} to {most}"
+def _key(group: pl.DataFrame) -> tuple[str, int]:
+    return group["workload"][0], group["config_order"][0]
 
 
 def note(points: pl.DataFrame) -> str:
@@ -190,18 +187,19 @@ def note(points: pl.DataFrame) -> str:
 
 FAMILY = Family(
     "Scaling over ranks",
-    "Samples per second of a rank, relative to the fewest ranks that ran. Below: by how much each part of a step "
-    "grows with the ranks, in traced points of one night.",
+    "Samples per second of a rank, relative to the fewest ranks that ran; hollow: one run a side. Below: by how much "
+    "each part of a step grows, in traced points of one night.",
     "No two points differ only in their number of ranks or nodes.",
     lambda tables: scaling_points(tables).unique("point_id", maintain_order=True),
     paint,
     numbers=lambda _points, tables: speed_ups(tables),
+    aside=ASIDE,
+    labelled=group_points,
     note=note,
     reading=(
         "Weak scaling: micro_batch is per rank, so the work of a step grows with the ranks. Ratios are of "
         "medians of repeats of the same night, over several nights their geometric mean; whiskers run from the "
-        "min to the max that two repeats of a night give. Colours tell strategies or precisions apart. A "
-        "strategy that did not run on one rank is compared with one that did and is otherwise alike. Parts of a "
-        "step are means over ranks."
+        "min to the max that two repeats of a night give. A strategy that did not run on one rank is compared with "
+        "one that did and is otherwise alike. Parts of a step are means over ranks."
     ),
 )

@@ -21,10 +21,10 @@ LEFT_OUT = "left-out.txt"
 FAILED = "could not be drawn"
 """What the line of a figure whose drawing failed says."""
 
-ONE_COLUMN_IN = 3.5
-TWO_COLUMNS_IN = 7.2
-PAGE_IN = 9.2
+ONE_COLUMN_IN, TWO_COLUMNS_IN, PAGE_IN = 85 / 25.4, 178 / 25.4, 235 / 25.4
 DPI = 200
+SMALLEST_PT = 6.0
+"""Of text. No line is thinner than half a point."""
 
 BLACK, GREY, PALE = "#000000", "#999999", "#EEEEEE"
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
@@ -98,12 +98,15 @@ DASHES = ("-", "--", "-.", ":")
 
 _RC = {
     "font.family": "DejaVu Sans",
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "axes.labelsize": 7,
+    "xtick.labelsize": SMALLEST_PT,
+    "ytick.labelsize": SMALLEST_PT,
+    "legend.fontsize": SMALLEST_PT,
+    "legend.handlelength": 1.6,
+    "legend.columnspacing": 1.2,
+    "legend.handletextpad": 0.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
@@ -113,8 +116,18 @@ _RC = {
     "grid.linewidth": 0.5,
     "hatch.linewidth": 0.5,
     "legend.frameon": False,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 4,
+    "lines.linewidth": 1.0,
+    "lines.markersize": 3.5,
+    "lines.markeredgewidth": 0.5,
+    "patch.linewidth": 0.5,
+    "xtick.major.width": 0.5,
+    "ytick.major.width": 0.5,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.major.pad": 2,
+    "ytick.major.pad": 2,
+    "axes.labelpad": 2,
+    "axes.titlepad": 3,
     "pdf.fonttype": 42,
     "svg.hashsalt": "nightsweep",
     "savefig.dpi": DPI,
@@ -131,7 +144,8 @@ def context() -> AbstractContextManager[None]:
 
 def figure(width_in: float = TWO_COLUMNS_IN, height_in: float = 2.6) -> Figure:
     """An empty figure, no higher than a page. Not pyplot's: nothing keeps it once it is saved."""
-    return Figure(figsize=(width_in, min(height_in, PAGE_IN)), layout="constrained")
+    # Laid out at the resolution of its picture, for the widths of letters differ with it.
+    return Figure(figsize=(width_in, min(height_in, PAGE_IN)), dpi=DPI, layout="constrained")
 
 
 def facets(rows: int, row_in: float, width_in: float = TWO_COLUMNS_IN) -> tuple[Figure, list[Axes]]:

@@ -1,8 +1,8 @@
-"""A few steps of one point as they ran: what each rank did, where its device waits longest, and under it the samples of
-its hosts or GPUs."""
+"""A few steps of one point as they ran: what each rank did, and where its device waits longest."""
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import polars as pl
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.diagnosis.thresholds import NOISE
-from analysis.figures import panels, style
+from analysis.figures import style
 from analysis.figures.family import Family, with_ids
 from analysis.sweep import dataset
 from analysis.sweep.labels import percent
@@ -20,9 +20,6 @@ MOST_RANKS = 8
 LANES = ("range", "compute", "communication", "copy")
 LONG = 0.05
 """Share of the window from which on a wait has room for its length."""
-AROUND_S = 2.0
-"""What is shown of samples before and after steps that are too short for samples of their own."""
-FEWEST = 3
 
 
 def choose_point(tables: dataset.Tables) -> dict[str, Any] | None:
@@ -45,19 +42,6 @@ def waits(events: pl.DataFrame) -> pl.DataFrame:
     gaps = busy.select("rank", start_ns=idle_from, end_ns=pl.col("start_ns")).drop_nulls()
     longest = (pl.col("end_ns") - pl.col("start_ns")).arg_max()
     return gaps.group_by("rank").agg(pl.col("start_ns", "end_ns").get(longest)).sort("rank")
-
-
-def samples(tables: dataset.Tables, point_id: str) -> tuple[pl.DataFrame, list[tuple[str, str]]]:
-    """Samples of the point's traced run (else of its timed one), and the columns of it to draw: GPUs before hosts."""
-    gpu = [("power_instant_w", "GPU power (W)"), ("sm_active_percent", "SMs active (%)")]
-    for name, columns in (("gpu_samples", gpu), ("host_samples", [("cpu_percent", "CPU (%)")])):
-        frame = tables[name].filter(pl.col("point_id") == point_id)
-        frame = frame.filter(pl.any_horizontal(pl.col(column).is_not_null() for column, _ in columns))
-        for look in ("traced", "timed"):
-            own = frame.filter(pl.col("look") == look)
-            if own.height > 1:
-                return own, [(c, text) for c, text in columns if own[c].null_count() < own.height]
-    return pl.DataFrame(), []
 
 
 def _phase(name: str) -> str | None:
@@ -105,25 +89,8 @@ def _waits(axes: Axes, events: pl.DataFrame) -> None:
             y, ends = rows.index((rank, "compute")), (start / 1e6, end / 1e6)
             arrow: dict[str, Any] = {"arrowstyle": "<->", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", (ends[0], y + 0.2), (ends[1], y + 0.2), arrowprops=arrow)
-            place: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6}
+            place: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": style.SMALLEST_PT}
             axes.text(sum(ends) / 2, y + 0.12, f"idle, {ends[1] - ends[0]:.3g} ms", **place)
-
-
-def _lines(frame: pl.DataFrame) -> list[str]:
-    return ["host", "gpu"] if "gpu" in frame.columns else ["host"]
-
-
-def _samples(axes: Axes, frame: pl.DataFrame, column: str, text: str, zero_ns: int, unit_ns: float) -> None:
-    frame = frame.drop_nulls(column)  # rows of the GPUs' log are sparse
-    by = _lines(frame)
-    for index, part in enumerate(frame.sort(*by, "t_ns").partition_by(by, maintain_order=True)):
-        name = f"{part['host'][0]}" + (f" GPU {part['gpu'][0]}" if "gpu" in by else "")
-        look = style.line(index) | {"marker": "."}
-        axes.plot((part["t_ns"] - zero_ns) / unit_ns, part[column], label=style.in_legend(name), **look)
-    axes.set_ylabel(text)
-    style.from_zero(axes)
-    axes.grid()
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
 def legend(made: Figure, events: pl.DataFrame) -> None:
@@ -132,40 +99,26 @@ def legend(made: Figure, events: pl.DataFrame) -> None:
     phases = {_phase(name) for name in events.filter(pl.col("lane") == "range")["name"]}
     ranges = {p: c for p, c in style.RANGE_COLOURS.items() if p in phases}
     used = ranges | {lane: c for lane, c in style.LANE_COLOURS.items() if lane in lanes}
-    made.legend(handles=[Patch(color=c, label=n) for n, c in used.items()], loc="outside upper center", ncols=len(used))
+    columns = len(used) if made.get_figwidth() > style.ONE_COLUMN_IN else 4
+    made.legend(handles=[Patch(color=c, label=n) for n, c in used.items()], loc="outside upper center", ncols=columns)
 
 
-def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:
-    """Lanes of each rank, and rows of samples."""
+def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
+    """Lanes of each rank."""
     point = choose_point(tables)
     assert point is not None  # as there are points
     events = tables["timeline"].filter(pl.col("point_id") == point["point_id"])
-    frame, columns = samples(tables, point["point_id"])
-    heights = [0.22 * len(rows_of(events)) + 0.6, *[1.1] * len(columns)]
-    made = style.figure(height_in=sum(heights) + 0.5)
-    rows = made.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    lanes(rows[0], events)
+    made = style.figure(width_in, 0.16 * len(rows_of(events)) + 1.05)
+    axes = made.subplots()
+    lanes(axes, events)
     total = events["rank"].n_unique()
     more = f", {MOST_RANKS} of {total} ranks" if total > MOST_RANKS else ""
-    found = f"\nlargest finding: {point['kind']}, {percent(point['share'])} of the step" if point["kind"] else ""
-    title = f"{point['workload']}: {panels.brief(point['config'])}, repeat {point['repeat']}{more}{found}"
-    rows[0].set_title(title, loc="left")
-    _waits(rows[0], events)
-    zero_ns, end_ns = int(events["zero_ns"][0]), max(events["end_ns"])
-    for axes, (column, text) in zip(rows[1:], columns, strict=True):
-        own = frame.drop_nulls(column).filter((pl.col("t_ns") - zero_ns).is_between(0, end_ns))
-        traced = frame["look"][0] == "traced"
-        within = traced and own.height >= FEWEST * frame.select(_lines(frame)).n_unique()
-        _samples(axes, frame, column, text, zero_ns, 1e6 if within else 1e9)
-        if within:
-            axes.set_xlim(rows[0].get_xlim())
-            axes.set_xlabel("Time in the trace (ms)")
-        elif traced:
-            axes.axvspan(0, end_ns / 1e9, color="0.85", zorder=0)
-            axes.set_xlim(-AROUND_S, end_ns / 1e9 + AROUND_S)
-            axes.set_xlabel("Time (s) from the start of the steps above, which are shaded")
-        else:
-            axes.set_xlabel("Time (s) from the start of the steps above; the timed run, which was before them")
+    said = [f"{point['workload']}: {point['config']}, repeat {point['repeat']}{more}"]
+    if point["kind"]:
+        said.append(f"largest finding: {point['kind']}, {percent(point['share'])} of the step")
+    wrap = textwrap.TextWrapper(100 if width_in > style.ONE_COLUMN_IN else 44)
+    axes.set_title("\n".join(map(wrap.fill, said)), loc="left")
+    _waits(axes, events)
     legend(made, events)
     return made
 
@@ -191,9 +144,5 @@ FAMILY = Family(
     lambda tables: with_ids(tables, [point["point_id"]] if (point := choose_point(tables)) else []),
     paint,
     numbers=numbers,
-    usual=False,
-    reading=(
-        "Phases are those of the launching thread; events closer than a pixel are merged. Samples are on the "
-        "host's clock; that of SMs is a mean over the time before it (docs/telemetry.md)."
-    ),
+    reading=("Phases are those of the launching thread; events closer than a pixel are merged."),
 )

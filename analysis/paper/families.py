@@ -1,45 +1,63 @@
-"""The figure families of "Profiling and optimization of multi-card GPU machine learning jobs" (arXiv 2505.22905)."""
+"""All figures, by name: those to print first, in the order of the report; then the supplement, and those of the claims
+of "Profiling and optimization of multi-card GPU machine learning jobs" (arXiv 2505.22905)."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from analysis.figures import (
+    causes,
+    failures,
+    held_time,
+    loss,
+    remedies,
+    roofline,
+    scaling,
+    setting_effects,
+    timeline,
+)
 from analysis.figures.family import Family
 from analysis.paper.claims import forest
 from analysis.paper.figures import (
     accuracy,
     image_calls,
-    layouts,
-    llm_calls,
-    llm_memory,
-    llm_time,
     llm_transfers,
     loader_copies,
     loaders,
-    pinned,
-    precision,
-    precision_gain,
+    methods,
     sampler,
-    size_scaling,
+    switches,
     topology,
+    traced_steps,
 )
 
-CLAIMS: dict[str, Family] = {"image_claims": forest.IMAGE, "llm_claims": forest.LLM}
-"""The verdicts on its claims."""
 FAMILIES: dict[str, Family] = {
+    "setting_effects": setting_effects.FAMILY,
+    "switches": switches.FAMILY,
+    "loaders": loaders.FAMILY,
+    "scaling": scaling.FAMILY,
+    "methods": methods.FAMILY,
+    "traced_steps": traced_steps.FAMILY,
+    "causes": causes.FAMILY,
+    "roofline": roofline.FAMILY,
+    "held_time": held_time.FAMILY,
+    "timeline": timeline.FAMILY,
+    "remedies": remedies.FAMILY,
+    "failures": failures.FAMILY,
+    "loss": loss.FAMILY,
     "topology": topology.FAMILY,
     "sampler": sampler.FAMILY,
-    "precision": precision.FAMILY,
-    "precision_gain": precision_gain.FAMILY,
-    "pinned": pinned.FAMILY,
-    "size_scaling": size_scaling.FAMILY,
     "image_calls": image_calls.FAMILY,
-    "loaders": loaders.FAMILY,
-    "layouts": layouts.FAMILY,
     "loader_copies": loader_copies.FAMILY,
-    "llm_time": llm_time.FAMILY,
-    "llm_memory": llm_memory.FAMILY,
     "llm_transfers": llm_transfers.FAMILY,
-    "llm_calls": llm_calls.FAMILY,
     "accuracy": accuracy.FAMILY,
-    **CLAIMS,
+    "image_claims": forest.IMAGE,
+    "llm_claims": forest.LLM,
 }
-"""In the paper's order, as far as it is known: F1 to F15; then those of its claims."""
+SUPPLEMENT = "supplement"
+"""The folder of all that are not among those to print."""
+
+
+def stem(name: str, folder: Path) -> Path:
+    """Where a figure lies in a folder of figures, without the ending of its files."""
+    return folder / name if FAMILIES[name].place == "main" else folder / SUPPLEMENT / name

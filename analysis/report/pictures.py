@@ -10,22 +10,19 @@ from typing import Any
 from PIL import Image
 
 from analysis.figures import captions, style
-from analysis.figures.families import FAMILIES
 from analysis.figures.family import Family
-from analysis.paper import families as paper
+from analysis.paper import families
 from analysis.report import figure_data
 from analysis.sweep import dataset
 
 
 def figures(tables: dataset.Tables, folder: Path) -> list[dict[str, Any]]:
-    """Every figure that was drawn, with its bytes inside; those of the paper (in a folder of that name) last."""
-    files = {name: folder / f"{name}.png" for name in FAMILIES}
-    files |= {name: folder / f"paper/{name}.png" for name in paper.FAMILIES}
-    every = {**FAMILIES, **paper.FAMILIES}
+    """Every figure that was drawn, with its bytes inside."""
+    files = {name: families.stem(name, folder).with_suffix(".png") for name in families.FAMILIES}
     return [
-        {"id": name, "title": every[name].title, **_content(every[name], file, every[name].scope(tables))}
-        for name, file in files.items()
-        if file.exists()
+        {"id": name, "place": family.place, "title": family.title} | _content(family, files[name], family.scope(tables))
+        for name, family in families.FAMILIES.items()
+        if files[name].exists()
     ]
 
 

@@ -23,7 +23,6 @@ from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE
 from analysis.paper.claims.claims import judge
 from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
-from analysis.paper.families import CLAIMS
 from analysis.report import beside, causes, figure_data, pictures, point_pages, records, summary, table, trust
 from analysis.report.interim import Interim
 from analysis.sweep import dataset, variance
@@ -67,8 +66,7 @@ def render(
         failures=summary.failures(tables, waiting=interim is not None),
         warnings=summary.warnings(tables, found),
         extremes=summary.extremes(tables),
-        figures=[one for one in drawn if one["id"] not in CLAIMS],
-        claim_figures=[one for one in drawn if one["id"] in CLAIMS],
+        figures={place: [one for one in drawn if one["place"] == place] for place in ("main", "supplement", "claims")},
         left_out=(left_out := pictures.missing_figures(figure_folder)),
         failed=any(style.FAILED in line for line in left_out),
         pairs=tables["pairs"].to_dicts(),
@@ -81,7 +79,7 @@ def render(
         script=f"{folder.name}/{beside.SCRIPT}" if folder is not None and apart else None,
         shown=beside.MOST,
         most_settings=MOST_SETTINGS,
-        fixed=captions.shared_settings(points) if points.height else "",
+        fixed=captions.settings(points),
         troubles=summary.troubles(tables),
         why={"lines": known, "blind": blind, "lost": causes.lost_hours(tables), "changes": causes.changes(tables)}
         | {

@@ -128,7 +128,7 @@ def sorted_values(text: str) -> tuple[tuple[str, str, float, str], ...]:
     )
 
 
-def _only_varying(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def only_varying(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with those of the user's axes that vary among them."""
     known = [json.loads(row[VARIABLES] or "{}") for row in rows]
     names = {name for own in known for name in own}
@@ -139,17 +139,18 @@ def _only_varying(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def common(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> dict[str, dict[str, Any]]:
     """By model, the most common value of each setting but `model` that varies among these points, where these are more
-    than a label names; empty where they are not. Among equally common ones the first in order."""
+    than a label names; empty where they are not."""
     names = varying(points, but)
     if len(names) <= MOST_NAMED:
         return {}
     return {
-        part["model"][0]: {name: _commonest(name, part[name].to_list()) for name in names if name != "model"}
+        part["model"][0]: {name: most_common(name, part[name].to_list()) for name in names if name != "model"}
         for part in points.sort("model").partition_by("model", maintain_order=True)
     }
 
 
-def _commonest(name: str, values: list[Any]) -> Any:
+def most_common(name: str, values: list[Any]) -> Any:
+    """The most common value of a setting; among equally common ones the first in order."""
     count = Counter(values)
     return min(count, key=lambda value: (-count[value], order(name, value)))
 
@@ -161,7 +162,7 @@ def _names(row: Mapping[str, Any], names: list[str], usual: Mapping[str, Mapping
 
 def _add_labels(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
     names, usual = varying(points, but), common(points, but)
-    rows = _only_varying(points.select(SETTINGS).to_dicts())
+    rows = only_varying(points.select(SETTINGS).to_dicts())
     keys = [tuple(order(name, row[name]) for name in names) for row in rows]
     rank = {key: index for index, key in enumerate(sorted(set(keys)))}
     return points.with_columns(

@@ -1,12 +1,12 @@
-"""Draws the figures of a folder of tables, several at a time: those of the sweep, and in paper/ those of the paper.
+"""Draws the figures of a folder of tables, several at a time: those to print, and in supplement/ the others.
 
     python -m analysis.tools.draw --tables results/demo/tables --out results/demo/figures
-    python -m analysis.tools.draw breakdown pinned --tables results/demo/tables --out figures
+    python -m analysis.tools.draw scaling causes --tables results/demo/tables --out figures
 
-Each is NAME.pdf, NAME.png and NAME.rst (the caption); one of the paper also comes as wide as a journal's column. A
-figure that has nothing to show is left out, with a line that says why, also in left-out.txt; likewise one whose drawing
-fails, for the others and the report do not wait for it. The same tables give the same bytes, however many processes
-draw.
+Each is NAME.pdf, NAME.png and NAME.rst (the caption), two columns of a journal wide; one to print comes in the width of
+one column, too, as NAME-column. A figure that has nothing to show is left out, with a line that says why, also in
+left-out.txt; likewise one whose drawing fails, for the others and the report do not wait for it. The same tables give
+the same bytes, however many processes draw.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 
-from analysis.figures import captions, families, style
-from analysis.figures.family import Family
+from analysis.figures import captions, style
 from analysis.figures.style import FAILED, LEFT_OUT
-from analysis.paper import families as paper
+from analysis.paper import families
 from analysis.sweep import dataset
 from analysis.tables import parquet
 from jobs.record.json_files import FormatError
 from jobs.record.whole_file import write_text
 from jobs.sweep.file import one_line
 
-PAPER_WIDTHS = {"": style.TWO_COLUMNS_IN, "-column": style.ONE_COLUMN_IN}
-"""What is added to the name of a figure of the paper, and its width in inches."""
+WIDTHS = {"": style.TWO_COLUMNS_IN, "-column": style.ONE_COLUMN_IN}
+"""What is added to the name of a figure, and its width in inches; the second of figures to print alone."""
 
 
 def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | None = None) -> list[str]:
@@ -49,8 +48,12 @@ def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | 
     """
     _tables.cache_clear()  # the folder's may have changed since
     out.mkdir(parents=True, exist_ok=True)
-    wanted = [(name, "") for name in families.FAMILIES if name in names or not names]
-    wanted += [(name, suffix) for name in paper.FAMILIES if name in names or not names for suffix in PAPER_WIDTHS]
+    wanted = [
+        (name, suffix)
+        for name, family in families.FAMILIES.items()
+        for suffix in (WIDTHS if family.place == "main" else [""])
+        if name in names or not names
+    ]
     cores = len(os.sched_getaffinity(0))
     lines = _draw_each(wanted, folder, out, min(processes or cores, cores, len(wanted)))
     left_out = list(dict.fromkeys(filter(None, lines)))
@@ -73,27 +76,28 @@ def _draw_each(wanted: Sequence[tuple[str, str]], folder: Path, out: Path, proce
 def draw_one(name: str, suffix: str, folder: Path, out: Path) -> str | None:
     """Draw a figure to its width; the reason where there is nothing to draw, or drawing failed: then its traceback is
     on stderr, and there is no half-written file."""
-    target = out if name in families.FAMILIES else out / "paper"
+    stem = families.stem(name, out)
     try:
-        return _write(name, suffix, folder, target)
+        return _write(name, suffix, folder, stem)
     except (OSError, FormatError):  # that the others would meet, too, such as a full disk
         raise
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         for end in ("pdf", "png"):
-            (target / f"{name}{suffix}.{end}").unlink(missing_ok=True)
+            stem.with_name(f"{name}{suffix}.{end}").unlink(missing_ok=True)
         return f"{name}: {FAILED}: {one_line(f'{type(error).__name__}: {error}')}"
 
 
-def _write(name: str, suffix: str, folder: Path, out: Path) -> str | None:
-    family: Family = families.FAMILIES.get(name) or paper.FAMILIES[name]
+def _write(name: str, suffix: str, folder: Path, stem: Path) -> str | None:
+    family = families.FAMILIES[name]
     tables = family.scope(_tables(folder))
-    made = family.draw(tables, PAPER_WIDTHS[suffix])
+    made = family.draw(tables, WIDTHS[suffix])
     if made.get_label():
         return f"{name}: left out: {made.get_label()}"
-    out.mkdir(parents=True, exist_ok=True)
-    style.save(made, out / f"{name}{suffix}")
-    write_text(out / f"{name}.rst", captions.caption(family, tables) + "\n")
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    style.save(made, stem.with_name(f"{name}{suffix}"))
+    if not suffix:
+        write_text(stem.with_name(f"{name}.rst"), captions.caption(family, tables) + "\n")
     return None
 
 
@@ -104,7 +108,7 @@ def _tables(folder: Path) -> dataset.Tables:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.tools.draw", description="Draw figures from tables.")
-    known = [*families.FAMILIES, *paper.FAMILIES]
+    known = list(families.FAMILIES)
     parser.add_argument("family", nargs="*", help=f"all, or of {', '.join(known)}")
     parser.add_argument("--tables", type=Path, required=True, help="folder of the sweep's tables (parquet)")
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")

@@ -75,8 +75,8 @@ def family(title: str, claims: Collection[str]) -> Family:
         select_points,
         paint,
         numbers,
+        place="claims",
         aside=blocks.NEUTRAL,
-        usual=False,
         remedied=True,
         reading=_READING,
     )

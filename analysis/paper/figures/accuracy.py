@@ -65,4 +65,5 @@ FAMILY = family(
     select_points,
     paint,
     curves,
+    place="supplement",
 )

@@ -16,9 +16,9 @@ from analysis.sweep.labels import plural
 
 ROOM = 0.8
 """Share of a place that its bars fill together."""
-_PANEL_IN = 2.1
-_BESIDE = 3
-"""Panels side by side in two columns of a page."""
+_PANEL_IN = 1.8
+_BESIDE = {style.ONE_COLUMN_IN: 2, style.TWO_COLUMNS_IN: 3}
+"""Panels side by side, by the width of the figure."""
 
 
 def word(name: str, value: Any) -> str:
@@ -31,8 +31,8 @@ def word(name: str, value: Any) -> str:
 
 
 def grid(count: int, width_in: float, panel_in: float = _PANEL_IN) -> tuple[Figure, list[Axes]]:
-    """So many panels of one height: side by side in two columns of a page, one below the other in one."""
-    beside = min(count, _BESIDE) if width_in > style.ONE_COLUMN_IN else 1
+    """So many panels of one height."""
+    beside = min(count, _BESIDE[width_in])
     rows = -(-count // beside)
     made = style.figure(width_in, panel_in * rows + 0.45)
     axes = list(made.subplots(rows, beside, squeeze=False).flat)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures.family import Family, Numbers, Points, of_results
+from analysis.figures.family import Family, Numbers, Place, Points, of_results
 from analysis.sweep import blocks, dataset, nights
 
 WHISKERS = "Bars are medians of repeats, dots the repeats; whiskers run from min to max."
@@ -29,9 +29,10 @@ def family(
     paint: Callable[[pl.DataFrame, dataset.Tables, float], Figure],
     numbers: Numbers = of_results,
     reading: str = "",
+    place: Place = "main",
 ) -> Family:
     """A figure of the paper: labels are its factors' levels, so none leaves settings unsaid."""
-    return Family(title, text, missing, points, paint, numbers, aside=blocks.NEUTRAL, usual=False, reading=reading)
+    return Family(title, text, missing, points, paint, numbers, place, aside=blocks.NEUTRAL, reading=reading)
 
 
 @functools.lru_cache(maxsize=2)  # two workloads of one sweep, asked for by many figures

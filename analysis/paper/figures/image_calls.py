@@ -34,4 +34,5 @@ FAMILY = family(
     paint,
     calls.numbers,
     reading=f"Each panel has its own scale; one where all are 0 is left out. {WHISKERS}",
+    place="supplement",
 )

@@ -36,4 +36,5 @@ FAMILY = family(
     paint,
     calls.numbers,
     reading=f"Methods without bars copy nothing. {WHISKERS}",
+    place="supplement",
 )

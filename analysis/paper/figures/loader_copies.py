@@ -33,4 +33,5 @@ FAMILY = family(
     paint,
     calls.numbers,
     reading=f"Each panel has its own scale. {WHISKERS}",
+    place="supplement",
 )

@@ -78,4 +78,5 @@ FAMILY = family(
     select_points,
     paint,
     scheme,
+    place="supplement",
 )

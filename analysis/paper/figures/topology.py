@@ -90,4 +90,5 @@ FAMILY = family(
     select_points,
     paint,
     links,
+    place="supplement",
 )

@@ -1,0 +1,178 @@
+"""What each setting changes: step time and peak memory of points that differ in one setting alone, over the most common
+value of the setting, model by model."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from analysis.figures import panels, style
+from analysis.figures.family import Family
+from analysis.sweep import blocks, dataset, labels, nights, short_labels
+from jobs.point.template import as_text
+
+MEMORY = "peak_memory_bytes"
+QUANTITIES = {"step_ms_median": "Step time", MEMORY: "Peak memory"}
+OF_THE_RUN = ("warmup_steps", "timed_steps", "epochs", "target_accuracy")
+"""Settings of how long a point runs, not of its step."""
+ROW = ["workload", "model", "setting", "value", "base"]
+_SCHEMA = {
+    **dict.fromkeys([*ROW, "quantity"], pl.String()),
+    "ratio": pl.Float64(),
+    "n": pl.Int64(),
+    "block": pl.String(),
+}
+_ROW_IN, _HEAD_IN = 0.105, 0.2
+_ALONE = 26
+"""Rows from which on models stand side by side in two columns of a page."""
+_TICKS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+_LONGEST = 36
+"""Characters of a label."""
+
+
+@functools.lru_cache(maxsize=1)  # the figure, its caption and its numbers ask for them
+def effects(tables: dataset.Tables) -> pl.DataFrame:
+    """A row a contrast: workload, model, setting, value, base (most common value), quantity, the ratio of medians of
+    the same nights, n (runs of the side with fewest), and its block."""
+    points = dataset.undisturbed(tables["points"].filter(pl.col("status") == "ok"))
+    points = nights.add_nights(points, tables["points"])
+    found = [
+        _contrasts(part, setting, quantity)
+        for _, part in short_labels.per_model(points)
+        for setting in dataset.varying(part, but=(*blocks.NEUTRAL, *OF_THE_RUN))
+        for quantity in QUANTITIES
+    ]
+    return pl.concat(found) if found else pl.DataFrame(schema=_SCHEMA)
+
+
+def _contrasts(points: pl.DataFrame, setting: str, quantity: str) -> pl.DataFrame:
+    """Those of the points of one model in one setting."""
+    rows = blocks.select_contrasts(points.filter(pl.col(quantity) > 0), setting)
+    rows = blocks.add_blocks(rows, {setting})
+    if quantity == MEMORY:  # it does not hang on the night
+        rows = rows.with_columns(night=0)
+    base = dataset.most_common(setting, points[setting].to_list())
+    is_base = pl.col(setting).eq_missing(pl.lit(base, points.schema[setting]))
+    runs = rows.group_by("block", "night", setting).len()
+    shared = runs.join(runs.filter(is_base).select("block", "night", base_runs="len"), on=["block", "night"])
+    fewest = shared.group_by("block", setting).agg(n=pl.min_horizontal(pl.sum("len"), pl.sum("base_runs")))
+    bases = rows.filter(is_base).select("block", setting).unique()
+    found = nights.ratios(rows, quantity, ["block"], [setting], bases).drop("n").filter(~is_base)
+    found = found.join(fewest, on=["block", setting], nulls_equal=True)
+    known = {name: points[name][0] for name in ("workload", "model")}
+    known |= {"setting": setting, "base": _text(setting, base)}
+    return found.select(
+        *(pl.lit(value, pl.String).alias(name) for name, value in known.items()),
+        pl.Series("value", [_text(setting, value) for value in found[setting].to_list()], pl.String),
+        pl.lit(quantity).alias("quantity"),
+        "ratio",
+        pl.col("n").cast(pl.Int64),
+        "block",
+    ).select(*_SCHEMA)
+
+
+def select_points(tables: dataset.Tables) -> pl.DataFrame:
+    """Points of models with a contrast."""
+    points = dataset.undisturbed(tables["points"].filter(pl.col("status") == "ok"))
+    return points.join(effects(tables), on=["workload", "model"], how="semi", nulls_equal=True)
+
+
+def _text(setting: str, value: Any) -> str:
+    if setting == dataset.VARIABLES:
+        return labels.word(setting, value)
+    return "none" if value is None else as_text(value)
+
+
+def _rows(found: pl.DataFrame) -> pl.DataFrame:
+    """A row a value of a setting, with the median of its ratios of time (of memory where time has none); the fastest
+    first in each model."""
+    middle = [pl.col("ratio").filter(quantity=quantity).median() for quantity in QUANTITIES]
+    return (
+        found.group_by(ROW, maintain_order=True)
+        .agg(middle=pl.coalesce(middle))
+        .sort("workload", "model", "middle", "setting", "value")
+    )
+
+
+def _label(row: dict[str, Any]) -> str:
+    name = "" if row["setting"] == dataset.VARIABLES else f"{row['setting']} "
+    return panels.cut(f"{name}{row['value']} / {row['base']}", _LONGEST)
+
+
+def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
+    """A pair of panels a model; models one above the other, in two stacks where the page is wide and they are long."""
+    found = effects(tables)
+    models = _rows(found).partition_by("workload", "model", maintain_order=True)
+    heights = [_ROW_IN * part.height + _HEAD_IN for part in models]
+    stacks = [models]
+    if width_in > style.ONE_COLUMN_IN and len(models) > 1 and sum(heights) > _ALONE * _ROW_IN:
+        cut = min(range(1, len(models)), key=lambda n: max(sum(heights[:n]), sum(heights[n:])))
+        stacks = [models[:cut], models[cut:]]
+    tall = max(sum(_ROW_IN * part.height + _HEAD_IN for part in stack) for stack in stacks)
+    made = style.figure(width_in, tall + 0.3)
+    limits = {quantity: _limits(found.filter(quantity=quantity)["ratio"]) for quantity in QUANTITIES}
+    grid = made.add_gridspec(1, len(stacks))
+    for place, stack in enumerate(stacks):
+        ratios = [part.height + _HEAD_IN / _ROW_IN for part in stack]
+        # What a stack is shorter by stays empty below it.
+        spare = tall / _ROW_IN - sum(ratios)
+        rooms = grid[place].subgridspec(len(stack) + (spare > 1), 2, height_ratios=ratios + [spare] * (spare > 1))
+        for at, part in enumerate(stack):
+            for side, quantity in enumerate(QUANTITIES):
+                axes = made.add_subplot(rooms[at, side])
+                _panel(axes, part, found.filter(quantity=quantity), limits[quantity], names=side == 0)
+                if at == len(stack) - 1:
+                    axes.set_xlabel(QUANTITIES[quantity])
+                else:
+                    axes.tick_params(labelbottom=False)
+                if side == 0:
+                    axes.set_title(part["model"][0] or part["workload"][0], loc="left", weight="bold")
+    return made
+
+
+def _limits(ratios: pl.Series) -> tuple[float, float]:
+    return min([*ratios, 0.9]) / 1.3, max([*ratios, 1.1]) * 1.3
+
+
+def _panel(axes: Axes, rows: pl.DataFrame, found: pl.DataFrame, limits: tuple[float, float], names: bool) -> None:
+    axes.set(xscale="log", xlim=limits)
+    axes.axvline(1, color=style.BLACK, linewidth=0.6, zorder=1)
+    for y, row in enumerate(rows.to_dicts()):
+        own = found.filter(*(pl.col(name).eq_missing(pl.lit(row[name])) for name in ROW))
+        if own.is_empty():
+            continue
+        axes.hlines(y, 1, float(np.median(own["ratio"].to_numpy())), color=style.GREY, linewidth=0.6, zorder=1)
+        for filled in (True, False):
+            some = own.filter((pl.col("n") > 1) == filled)
+            face = style.BLUE if filled else "white"
+            axes.plot(some["ratio"], [y] * some.height, "o", color=style.BLUE, markerfacecolor=face, markersize=2.6)
+    axes.set_yticks(range(rows.height), [_label(row) for row in rows.to_dicts()] if names else [])
+    axes.set_ylim(rows.height - 0.4, -0.6)
+    axes.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if limits[0] <= tick <= limits[1]]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x")
+
+
+FAMILY = Family(
+    "What each setting changes",
+    "Step time and peak memory with one setting changed over those with its most common value (value / most common "
+    "value), all else equal; below 1 is less. A dot a comparison; hollow: one run a side.",
+    "No two points of a model differ in one setting alone.",
+    select_points,
+    paint,
+    numbers=lambda _points, tables: effects(tables).drop("block"),
+    aside=blocks.NEUTRAL,
+    reading=(
+        "Rows are sorted by the median ratio of step time. Times are medians of steps of the timed run, compared "
+        "within a night, over several nights by their geometric mean. Memory is that of the rank that needs most: of "
+        "CUDA's allocator on GPUs, resident memory on CPUs."
+    ),
+)
