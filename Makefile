@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-com
 
 DATA := data/h200-2026-11-21
 
-.PHONY: demo figures pictures test lint lock clean bench bench-scale fuzz
+.PHONY: demo figures contact-sheet pictures test lint lock clean bench bench-scale fuzz
 
 demo: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --profile profiles/local --configfile config/demo.yaml
@@ -17,11 +17,15 @@ demo: .venv/ready
 figures: .venv/ready
 	$(BIN)/nightsweep figures $(DATA) --out figures/$(notdir $(DATA))
 
+# The figures to print, in both widths, in colour and in grey, on one picture.
+contact-sheet: figures
+	$(BIN)/python -m analysis.tools.contact_sheet figures/$(notdir $(DATA)) --out figures/contact-sheet.png
+
 # The pictures of README.md.
 pictures: figures
 	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,800 --screenshot=docs/pictures/report.png \
 	  file://$(CURDIR)/figures/$(notdir $(DATA))/report.html
-	cp figures/$(notdir $(DATA))/remedies.png figures/$(notdir $(DATA))/paper/llm_time.png docs/pictures
+	cp figures/$(notdir $(DATA))/causes.png figures/$(notdir $(DATA))/methods.png docs/pictures
 
 # Four workers for two cores: tests on Slurm wait more than they compute.
 test: .venv/ready

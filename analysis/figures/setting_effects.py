@@ -53,14 +53,16 @@ def effects(tables: dataset.Tables) -> pl.DataFrame:
 
 def _contrasts(points: pl.DataFrame, setting: str, quantity: str) -> pl.DataFrame:
     """Those of the points of one model in one setting."""
-    rows = blocks.select_contrasts(points.filter(pl.col(quantity) > 0), setting)
-    rows = blocks.add_blocks(rows, {setting})
+    others = [name for name in dataset.varying(points, but=blocks.NEUTRAL) if name != setting]
+    rows = points.filter(pl.col(quantity) > 0).with_columns(block=pl.struct("model", *others).struct.json_encode())
+    rows = rows.filter(pl.col(setting).n_unique().over("block") > 1)
     if quantity == MEMORY:  # it does not hang on the night
         rows = rows.with_columns(night=0)
     base = dataset.most_common(setting, points[setting].to_list())
     is_base = pl.col(setting).eq_missing(pl.lit(base, points.schema[setting]))
     runs = rows.group_by("block", "night", setting).len()
-    shared = runs.join(runs.filter(is_base).select("block", "night", base_runs="len"), on=["block", "night"])
+    of_base = runs.filter(is_base).select("block", "night", base_runs="len")
+    shared = runs.join(of_base, on=["block", "night"], nulls_equal=True)
     fewest = shared.group_by("block", setting).agg(n=pl.min_horizontal(pl.sum("len"), pl.sum("base_runs")))
     bases = rows.filter(is_base).select("block", setting).unique()
     found = nights.ratios(rows, quantity, ["block"], [setting], bases).drop("n").filter(~is_base)

@@ -21,11 +21,11 @@ from analysis.diagnosis.known_losses import known_points
 from analysis.figures import captions, style
 from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE
 from analysis.paper.claims.claims import judge
-from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.report import beside, causes, figure_data, pictures, point_pages, records, summary, table, trust
 from analysis.report.interim import Interim
 from analysis.sweep import dataset, variance
+from analysis.sweep.effect import FEWEST
 from jobs.record.record import Record
 
 PAGE = Path(__file__).parent / "page"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.figures.families import FAMILIES
+from analysis.paper.families import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 SWEEP = """

@@ -13,9 +13,9 @@ import polars as pl
 
 from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, MARGIN, Verdict
 from analysis.paper.claims.claims import judge
-from analysis.paper.claims.effect import FEWEST
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.sweep import dataset
+from analysis.sweep.effect import FEWEST
 from analysis.sweep.interval import CONFIDENCE
 from analysis.sweep.labels import plural
 

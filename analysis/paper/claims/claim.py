@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from analysis.paper.claims.effect import FEWEST, Effect
 from analysis.sweep import dataset
+from analysis.sweep.effect import FEWEST, Effect
 from analysis.sweep.interval import CONFIDENCE
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED = "supported", "contradicted", "inconclusive", "not tested"

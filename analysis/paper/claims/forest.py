@@ -19,8 +19,8 @@ from analysis.figures import palette, style
 from analysis.figures.family import Family, Numbers, with_ids
 from analysis.paper.claims.claim import INCONCLUSIVE, MARGIN, NOT_TESTED, Part, Verdict
 from analysis.paper.claims.claims import judge
-from analysis.paper.claims.effect import FEWEST
 from analysis.sweep import blocks, dataset
+from analysis.sweep.effect import FEWEST
 
 INFORMATION = "for information"
 MARKERS = dict(zip(palette.COLOURS["verdict"], ("o", "s", "D", "x", "o"), strict=True))

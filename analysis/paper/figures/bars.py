@@ -93,19 +93,6 @@ def columns(axes: Axes, frame: pl.DataFrame, x: str, series: str, value: str, le
     axes.grid(axis="y")
 
 
-def ratio_columns(axes: Axes, frame: pl.DataFrame, x: str, series: str, levels: list[Any]) -> None:
-    """Bars of `ratio` with whiskers from `least` to `most`."""
-    places_of = blocks.levels(frame, x)
-    width = ROOM / len(levels) * 0.92
-    for at, own, colour, hatch in _list_bars(frame, x, series, places_of, levels):
-        low, middle, high = own["least"][0], own["ratio"][0], own["most"][0]
-        axes.bar(at, middle, width, color=colour, alpha=0.35, edgecolor="none")
-        axes.bar(at, middle, width, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)
-        axes.vlines(at, low, high, color="black", linewidth=0.8)
-    places(axes, places_of, x)
-    axes.grid(axis="y")
-
-
 def draw_panels(
     points: pl.DataFrame,
     by: list[str],

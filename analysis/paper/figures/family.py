@@ -12,10 +12,6 @@ from analysis.figures.family import Family, Numbers, Place, Points, of_results
 from analysis.sweep import blocks, dataset, nights
 
 WHISKERS = "Bars are medians of repeats, dots the repeats; whiskers run from min to max."
-RATIOS = (
-    "Bars are ratios of medians of repeats of the same night, over several nights their geometric mean; whiskers run "
-    "from the min to the max that two repeats of a night give."
-)
 STEP = (
     "The time of a step is its mean over the timed window, without a profiler; a step is as slow as its slowest rank."
 )
@@ -45,14 +41,6 @@ def measured_points(tables: dataset.Tables, workload: str) -> pl.DataFrame:
     # DALI goes on into the next epoch in any case, so the switch is no difference between it and other loaders.
     going_on = pl.when(pl.col("loader") == "dali").then(True).otherwise("across_epochs")
     return points.with_columns(across_epochs=going_on)
-
-
-def ratios(points: pl.DataFrame, factor: str, base: object, value: str, by: list[str]) -> pl.DataFrame:
-    """`by`, factor, ratio, least, most: value of the base over each other level's of the same nights; above 1 is less
-    than the base."""
-    bases = points.filter(pl.col(factor) == pl.lit(base)).select(*by, factor).unique()
-    found = nights.ratios(points, value, by, [factor], bases).filter(pl.col(factor) != pl.lit(base))
-    return found.select(*by, factor, ratio=1 / pl.col("ratio"), least=1 / pl.col("most"), most=1 / pl.col("least"))
 
 
 def widest_block(tables: dataset.Tables, workload: str, factor: str, *along: str) -> pl.DataFrame:

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import palette, style
-from analysis.paper.claims.effect import FEWEST, ratio
 from analysis.paper.figures import bars
 from analysis.paper.figures.family import STEP, family, widest_block
 from analysis.sweep import blocks, dataset
+from analysis.sweep.effect import FEWEST, ratio
 
 REPORTED = (1.16, 1.30)
 """Gain of pinned memory that the paper's sibling (arXiv 2503.15252) reports, as a ratio of times."""

@@ -5,9 +5,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.figures import captions, causes, energy, panels, roofline, style, timeline
-from analysis.figures.families import FAMILIES
-from analysis.sweep import dataset
+from analysis.figures import captions, causes, panels, roofline, setting_effects, style, timeline
+from analysis.paper.families import FAMILIES
+from analysis.sweep import dataset, short_labels
 from analysis.tables import column
 from analysis.tables import points as schemas
 from analysis.tables.part_names import GROUPS
@@ -184,23 +184,26 @@ def texts(figure):
     return " ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
 
 
-def test_all_families_are_written_and_repeat_to_the_byte(sweep, tmp_path):
+def test_figures_to_print_are_written_in_both_widths_and_repeat_to_the_byte(sweep, tmp_path):
+    """Those for which the points have what it takes: no counters, methods and loaders."""
     folder = write(sweep, tmp_path / "tables")
-    for out in ("a", "b"):
-        main([*FAMILIES, "--tables", str(folder), "--out", str(tmp_path / out)])
-    names = sorted(file.name for file in (tmp_path / "a").iterdir())
-    drawn = FAMILIES.keys() - {"roofline", "energy"}  # for which its points have no counters
-    assert names == sorted(f"{family}.{end}" for family in drawn for end in ("pdf", "png", "rst"))
-    for name in names:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+    for out, names in (("a", FAMILIES), ("b", ("setting_effects", "traced_steps", "loss"))):
+        main([*names, "--tables", str(folder), "--out", str(tmp_path / out)])
+    files = {str(file.relative_to(tmp_path / "a")) for file in (tmp_path / "a").rglob("*.*")}
+    drawn = ("setting_effects", "switches", "scaling", "traced_steps", "causes", "held_time", "timeline")
+    expected = {f"{name}{end}" for name in drawn for end in (".pdf", ".png", ".rst", "-column.pdf", "-column.png")}
+    others = ("remedies", "failures", "loss")
+    assert files == expected | {f"supplement/{name}.{end}" for name in others for end in ("pdf", "png", "rst")}
+    for file in (tmp_path / "b").rglob("*.*"):
+        assert file.read_bytes() == (tmp_path / "a" / file.relative_to(tmp_path / "b")).read_bytes(), file
 
 
 def test_tables_that_changed_since_are_drawn_anew(sweep, tmp_path):
     drawn = []
     for kept in (sweep["points"], sweep["points"].head(1)):
-        write(dataset.Tables({"points": kept}), tmp_path)
-        main(["memory", "--tables", str(tmp_path), "--out", str(tmp_path / "out")])
-        drawn.append((tmp_path / "out/memory.png").read_bytes())
+        write(dataset.Tables({**sweep.frames, "points": kept}), tmp_path)
+        main(["held_time", "--tables", str(tmp_path), "--out", str(tmp_path / "out")])
+        drawn.append((tmp_path / "out/held_time.png").read_bytes())
     assert drawn[0] != drawn[1]
 
 
@@ -209,8 +212,8 @@ def test_a_figure_that_cannot_be_drawn_keeps_no_other_from_it(sweep, tmp_path, c
     folder = write(dataset.Tables({"points": odd}), tmp_path / "tables")
     names = ["--tables", str(folder), "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match="1"):
-        main(["topology", "memory", *names])
-    assert (tmp_path / "out/memory.png").exists() and not list(tmp_path.glob("out/paper/topology*"))
+        main(["topology", "setting_effects", *names])
+    assert (tmp_path / "out/setting_effects.png").exists() and not list(tmp_path.rglob("topology*"))
     told = "topology: could not be drawn: ValueError: topology: expected a matrix as nvidia-smi topo -m draws it, got"
     said = capfd.readouterr()
     assert told in said.out and "Traceback" in said.err
@@ -249,26 +252,29 @@ def test_energy_over_time_is_power(sweep):
     joules = pl.lit(300.0) * pl.col("world_size")
     rows = sweep["points"].with_columns(tokens_per_s=tokens, energy_j=joules, sample_j=joules / pl.col("samples_per_s"))
     measured = dataset.Tables({"points": rows.with_columns(token_j=joules / pl.col("tokens_per_s"))})
-    found = energy.energy_points(measured)
+    found = roofline.energy_points(measured)
     assert found["unit"].unique().sort().to_list() == ["sample", "token"]
     assert (found["energy_mj"] / found["gpu_ms"]).to_list() == pytest.approx([300] * found.height)
-    token = found.filter(pl.col("unit") == "token").row(0, named=True)
+    token = found.filter(pl.col("unit") == "token").join(rows, on="point_id").row(0, named=True)
     assert token["gpu_ms"] == pytest.approx(token["step_ms_median"] / token["micro_batch"] / 128)
-    assert "400 W" in texts(energy.FAMILY.draw(measured))
-    assert energy.energy_points(sweep).is_empty()
+    assert "100 W" in texts(roofline.FAMILY.draw(measured))
+    assert roofline.energy_points(sweep).is_empty()
 
 
-def test_causes_add_up_their_kinds(sweep):
-    found = causes.shares(sweep).filter(pl.col("share").is_not_null())
-    fp32 = found.filter(pl.col("config").str.contains("1 rank/node, fp32"))
-    assert dict(fp32.select("cause", "share").iter_rows()) == {
-        "communication": pytest.approx(0.1),
-        "model_hyperparameters": pytest.approx(0.35),
+def test_recoverable_time_is_by_kind_over_the_time_of_all_diagnosed_points(sweep):
+    """2 s of GPU time a point, of 24 points that are ok."""
+    shares = {kind: (points, share * 24) for _, kind, points, share in causes.recoverable(sweep).iter_rows()}
+    launches = sum(0.02 * (1 + repeat) for repeat in (0, 1, 2)) * 2
+    assert shares == {
+        "tensor_cores_unused": (12, pytest.approx(3.6)),
+        "exposed_communication": (12, pytest.approx(1.2)),
+        "low_occupancy": (12, pytest.approx(0.6)),
+        "launch_bound": (6, pytest.approx(launches)),
     }
-    assert fp32["kind"].unique().to_list() == ["tensor_cores_unused"] and fp32["n"].unique().to_list() == [3]
-    fsdp2 = found.filter(pl.col("config") == "1 rank/node, fsdp2")
-    assert fsdp2["share"].to_list() == [pytest.approx(0.04)]
-    assert "launch_bound" in texts(causes.FAMILY.draw(sweep))
+    bars, trials = causes.FAMILY.draw(sweep).axes
+    assert bars.get_yticklabels()[0].get_text() == "tensor cores unused"
+    points = [line.get_xydata()[0].tolist() for line in trials.lines if line.get_marker() not in ("", "None")]
+    assert sorted(points) == [pytest.approx([35, -5]), pytest.approx([35, 40])]
 
 
 def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_it_waits(sweep):
@@ -290,7 +296,7 @@ def test_all_ok_is_said(sweep):
 
 def test_timeline_takes_the_point_of_most_ranks(sweep):
     figure = FAMILIES["timeline"].draw(sweep)
-    assert len(figure.axes) == 2
+    assert len(figure.axes) == 1
     assert "rank 1 communication" in texts(figure)
 
 
@@ -312,13 +318,14 @@ def test_the_roofline_is_of_what_memory_moved_while_timed_steps_ran():
     rows = {"points": [row], "steps": [step], "gpu_samples": samples}
     frames = {name: pl.LazyFrame(found) for name, found in rows.items()}
     tables = dataset.Tables({**frames, "points": dataset.with_activity(frames)})
-    (placed,) = roofline.roofline_points(tables)
+    (placed,) = roofline.roofline_points(tables).to_dicts()
     assert placed["flops_per_s"] == pytest.approx(200e12) and placed["intensity"] == pytest.approx(200 / 1.2)
-    assert "bf16: llm" in texts(FAMILIES["roofline"].draw(tables))
+    shown = texts(FAMILIES["roofline"].draw(tables))
+    assert "bf16: 989" in shown and "4.8 TB/s" in shown
     peak = roofline.peaks.peak_of(placed["accelerator"]).flops_per_s["fp8"]
     float8 = tables["points"].with_columns(float8=pl.lit("rowwise"), peak_flops_per_s=pl.lit(peak))
     shown = texts(FAMILIES["roofline"].draw(dataset.Tables({**tables.frames, "points": float8})))
-    assert "fp8: peak" in shown and "fp8: llm" in shown and "bf16" not in shown
+    assert "fp8: 1979" in shown and "bf16" not in shown
 
 
 def test_remedies_are_shown_before_and_after_to_the_same_scale(sweep):
@@ -333,22 +340,55 @@ def test_remedies_are_shown_before_and_after_to_the_same_scale(sweep):
     assert "n = 1" in captions.caption(FAMILIES["remedies"], sweep)
 
 
-def test_caption_states_n_spread_hardware_and_settings(sweep):
-    caption = captions.caption(FAMILIES["iteration_time"], sweep)
-    for part in ("n = 3", "from min to max", "AMD EPYC 9654", "micro_batch 16", "micro_batch 4", "seq_len 128"):
-        assert part in caption
-    assert "precision" not in caption.split("Fixed (llm)")[0]
+def test_a_caption_states_n_and_hardware_and_has_a_table_of_settings(sweep):
+    shown, reading, rows = captions.parts(FAMILIES["traced_steps"], sweep)
+    for part in ("n = 3", "AMD EPYC 9654"):
+        assert part in shown
+    assert "mean" in reading.lower()
+    table = {row[0]: row[1:] for row in rows}
+    assert table["setting"] == ["image", "llm"] and table["micro_batch"] == ["16", "4"]
+    assert table["seq_len"] == ["", "128"] and table["strategy"] == ["ddp_ds", ""]
+    caption = captions.caption(FAMILIES["traced_steps"], sweep)
+    assert ".. csv-table:: Settings" in caption and "   micro_batch,16,4\n" in caption
+
+
+def test_labels_are_short_and_tell_configurations_apart(sweep):
+    """Of four settings that vary, one always goes with another; the most common value is unsaid."""
+    image = sweep["points"].filter(pl.col("workload") == "image")
+    few = short_labels.add_labels(image, dataset.ASIDE)
+    assert set(few["label"]) == {f"{n} rank{'s' * (n > 1)}/node, {p}" for n in (1, 2) for p in ("fp32", "bf16")}
+    odd = pl.int_range(pl.len()) % 4 == 0
+    many = image.with_columns(
+        compile=pl.when(pl.lit("bf16") == "precision").then(pl.lit("default")).otherwise(pl.lit("none")),
+        micro_batch=pl.when(odd).then(32).otherwise(16),
+        image_size=pl.when(pl.int_range(pl.len()) % 3 == 0).then(100).otherwise(224),
+    )
+    found = short_labels.add_labels(many, dataset.ASIDE)
+    assert found.select(dataset.varying(many)).n_unique() == found["label"].n_unique()
+    assert not found["label"].str.contains("compile|micro_batch 16|224").any() and "base" in set(found["label"])
+
+
+def test_effects_of_settings_are_ratios_to_the_most_common_value(sweep):
+    found = setting_effects.effects(sweep).filter(quantity="step_ms_median", model="resnet50", setting="precision")
+    assert found["base"].unique().to_list() == ["fp32"] and found["value"].unique().to_list() == ["bf16"]
+    assert found["ratio"].to_list() == pytest.approx([0.6] * 2) and found["n"].to_list() == [3, 3]
+    alone = dataset.Tables({"points": sweep["points"].head(1)})
+    assert setting_effects.effects(alone).is_empty() and setting_effects.FAMILY.points(alone).is_empty()
 
 
 def test_disturbed_points_are_crossed_counted_and_not_in_medians(sweep):
-    points = sweep["points"].with_columns(disturbed=pl.col("repeat") == 0)
+    joules = pl.col("world_size") * 300.0
+    points = sweep["points"].with_columns(
+        disturbed=pl.col("repeat") == 0, energy_j=joules, sample_j=joules / pl.col("samples_per_s")
+    )
     tables = dataset.Tables({**sweep.frames, "points": points})
-    marked = FAMILIES["iteration_time"].draw(tables)
+    marked = FAMILIES["roofline"].draw(tables)
     crosses = [len(line.get_xdata()) for axes in marked.axes for line in axes.lines if line.get_marker() == "x"]
-    count = points.filter(pl.col("disturbed"), pl.col("step_ms_median").is_not_null()).height
+    count = points.filter(pl.col("disturbed"), pl.col("step_ms_median").is_not_null(), workload="image").height
     assert sum(crosses) == count > 0
-    assert f"{count} points were disturbed" in captions.caption(FAMILIES["iteration_time"], tables)
-    assert "disturbed" not in captions.caption(FAMILIES["iteration_time"], sweep)
+    assert f"{count} points were disturbed" in captions.caption(FAMILIES["roofline"], tables)
+    assert "disturbed" not in captions.caption(FAMILIES["traced_steps"], sweep)
+    assert setting_effects.effects(tables)["n"].to_list() == [2] * setting_effects.effects(sweep).height
     repeats = pl.DataFrame({"ms": [1.0, 2.0, 9.0, 9.0], "disturbed": [None, False, True, True]})
     assert panels.median_of(repeats, "ms") == 1.5 and panels.median_of(repeats.tail(2), "ms") == 9.0
 

@@ -7,14 +7,13 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from analysis.paper.claims import effect
 from analysis.paper.claims.__main__ import main, page
 from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Part, Verdict
 from analysis.paper.claims.claims import CLAIMS, judge
-from analysis.paper.claims.effect import Effect
 from analysis.paper.claims.time_shares import where_time_goes
 from analysis.report import sweep_page as report
-from analysis.sweep import dataset, nights
+from analysis.sweep import dataset, effect, nights
+from analysis.sweep.effect import Effect
 from analysis.sweep.interval import CONFIDENCE
 from analysis.tables import column
 from analysis.tables import points as schemas

@@ -10,10 +10,10 @@ from analysis.figures import palette, style
 from analysis.paper.claims import forest
 from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Part, Verdict
 from analysis.paper.claims.claims import CLAIMS, judge
-from analysis.paper.claims.effect import Effect
 from analysis.paper.families import FAMILIES
 from analysis.report import sweep_page as report
 from analysis.sweep import dataset
+from analysis.sweep.effect import Effect
 from analysis.tools.draw import draw
 from jobs.host.facts import ROOT
 from tests.analysis.paper.paper_tables import made_up

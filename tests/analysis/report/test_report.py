@@ -6,7 +6,7 @@ import re
 import polars as pl
 import pytest
 
-from analysis.figures.families import FAMILIES
+from analysis.paper.families import FAMILIES
 from analysis.report import causes as causes_part
 from analysis.report import summary
 from analysis.report import sweep_page as report

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from analysis.figures import captions
-from analysis.figures.families import FAMILIES
 from analysis.paper import families as paper
+from analysis.paper.families import FAMILIES
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
 from analysis.tools.draw import main as draw

@@ -12,7 +12,7 @@ import pytest
 from msgspec.inspect import is_struct_type
 from msgspec.structs import fields
 
-from analysis.figures.families import FAMILIES
+from analysis.paper.families import FAMILIES
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
 from analysis.tables import points as tables

@@ -8,7 +8,7 @@ from datetime import datetime
 import polars as pl
 import pytest
 
-from analysis.figures.families import FAMILIES
+from analysis.paper.families import FAMILIES
 from tests.cluster.slurm import Cluster, Shape, available
 from tests.jobs.slurm.sweep_run import BASE, finish, start
 
