@@ -6,8 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.diagnosis.known_losses import known_points
@@ -96,12 +99,22 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     if beside:
         _trials(axes[1], tried)
     used = [cause for cause in COLOURS if cause in {*found["cause"], *tried["cause"]}]
-    made.legend(handles=[_handle(cause) for cause in used], loc="outside upper center", ncols=6 if wide else 2)
+    made.legend(
+        [_handles(cause, marked=beside) for cause in used],
+        [cause.replace("_", " ") for cause in used],
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.4)},
+        handlelength=3 if beside else 1.6,
+        loc="outside upper center",
+        ncols=5 if wide else 2,
+    )
     return made
 
 
-def _handle(cause: str) -> Patch:
-    return Patch(facecolor=COLOURS[cause], hatch=HATCHES[cause], edgecolor="#333333", label=cause.replace("_", " "))
+def _handles(cause: str, marked: bool) -> tuple[Artist, ...]:
+    """How a bar of the cause looks, and a point."""
+    bar = Patch(facecolor=COLOURS[cause], hatch=HATCHES[cause], edgecolor="#333333")
+    look: dict[str, Any] = {"color": COLOURS[cause], "markeredgecolor": "black", "markersize": 4, "linestyle": ""}
+    return (bar, Line2D([], [], marker=MARKERS[cause], **look)) if marked else (bar,)
 
 
 def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:

@@ -82,38 +82,31 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     axes = list(made.subplots(rows, beside, squeeze=False).flat)
     for unused in axes[len(rooms) :]:
         unused.remove()
-    markers = _markers(placed, costs)
     for own, (draw, part) in zip(axes, rooms, strict=False):
-        draw(own, part, markers)
+        draw(own, part)
         _logarithmic(own)
-    used = [frame.select("model", "format") for frame in (placed, costs) if frame.height]
-    seen = pl.concat(used).unique()
-    models = [_handle(style.GREY, marker, model) for model, marker in markers.items()]
-    formats = [
-        _handle(colour, "o", name) for name, colour in style.PRECISION_COLOURS.items() if name in set(seen["format"])
+    seen = {name for frame in (placed, costs) if frame.height for name in frame["format"]}
+    looks = [
+        Line2D([], [], linestyle="", label=name, **_look(name)) for name in style.PRECISION_COLOURS if name in seen
     ]
-    made.legend(handles=[*models, *formats], loc="outside upper center", ncols=10 if beside > 1 else 4)
+    made.legend(handles=looks, loc="outside upper center", ncols=7 if beside > 1 else 4)
     return made
 
 
-def _handle(colour: str, marker: str, label: str) -> Line2D:
-    return Line2D([], [], color=colour, marker=marker, linestyle="", label=style.in_legend(label))
+def _look(name: str) -> dict[str, Any]:
+    """Of the points of a format: by colour, and in grey by marker."""
+    known = list(style.PRECISION_COLOURS)
+    marker = style.MARKERS[known.index(name)] if name in known else style.MARKERS[-1]
+    return {"marker": marker, "color": style.PRECISION_COLOURS.get(name, style.GREY), "markersize": 3}
 
 
-def _markers(*frames: pl.DataFrame) -> dict[str, str]:
-    """A marker a model, the same in all panels."""
-    models = sorted({model or "" for frame in frames if frame.height for model in frame["model"]})
-    return {model: style.MARKERS[place % len(style.MARKERS)] for place, model in enumerate(models)}
-
-
-def _scatter(axes: Axes, points: pl.DataFrame, x: str, y: str, markers: dict[str, str]) -> None:
-    for (model, name), own in points.group_by("model", "format", maintain_order=True):
-        colour = style.PRECISION_COLOURS.get(str(name), style.GREY)
-        look: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.5, "markersize": 3}
-        axes.plot(own[x], own[y], markers[str(model or "")], color=colour, **look)
-    panels.mark_disturbed(
-        axes, points[x].to_numpy(), points[y].to_numpy(), points["disturbed"].fill_null(False).to_numpy()
-    )
+def _scatter(axes: Axes, points: pl.DataFrame, x: str, y: str) -> None:
+    for (name, workload), own in points.group_by("format", "workload", maintain_order=True):
+        look = _look(str(name))
+        face = "white" if workload == "image" else look["color"]
+        axes.plot(own[x], own[y], markerfacecolor=face, linestyle="", **look)
+    disturbed = points["disturbed"].fill_null(False).to_numpy()
+    panels.mark_disturbed(axes, points[x].to_numpy(), points[y].to_numpy(), disturbed)
 
 
 def _logarithmic(axes: Axes) -> None:
@@ -124,7 +117,7 @@ def _logarithmic(axes: Axes) -> None:
     axes.grid()
 
 
-def _roofline(axes: Axes, points: pl.DataFrame, markers: dict[str, str]) -> None:
+def _roofline(axes: Axes, points: pl.DataFrame) -> None:
     peak = peaks.peak_of(points["accelerator"][0])
     assert peak is not None
     points = points.with_columns(pl.col("flops_per_s", "peak_flops_per_s") / 1e12)
@@ -142,14 +135,14 @@ def _roofline(axes: Axes, points: pl.DataFrame, markers: dict[str, str]) -> None
     for top, names in formats.items():
         axes.plot([max(left, top / slope), right], [top, top], color=style.BLACK, linewidth=0.7, zorder=1)
         axes.text(right, top, f"{', '.join(dict.fromkeys(names))}: {top:.0f}", ha="right", va="center", **_ON_LINE)
-    _scatter(axes, points, "intensity", "flops_per_s", markers)
+    _scatter(axes, points, "intensity", "flops_per_s")
     axes.set_ylim(min([*points["flops_per_s"].to_list(), left * slope]) / 1.5, highest * 2)
     axes.set_xlabel("Model FLOPs a byte of GPU memory traffic")
     axes.set_ylabel("TFLOP/s of a GPU")
     axes.set_title(points["accelerator"][0], loc="left", weight="bold")
 
 
-def _energy(axes: Axes, points: pl.DataFrame, markers: dict[str, str]) -> None:
+def _energy(axes: Axes, points: pl.DataFrame) -> None:
     x, y = points["gpu_ms"].to_list(), points["energy_mj"].to_list()
     left, right, top = min(x) / 1.3, max(x) * 1.8, max(y) * 1.6
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(y) / 1.3, top))
@@ -159,7 +152,7 @@ def _energy(axes: Axes, points: pl.DataFrame, markers: dict[str, str]) -> None:
             axes.plot(ends, ends * watts, color=style.GREY, linestyle=":", linewidth=0.8, zorder=0)
             text = f"{watts} W" if watts == WATTS[0] else str(watts)
             axes.text(ends[1], ends[1] * watts, text, ha="right", va="top", **_ON_LINE)
-    _scatter(axes, points, "gpu_ms", "energy_mj", markers)
+    _scatter(axes, points, "gpu_ms", "energy_mj")
     unit = points["unit"][0]
     axes.set_xlabel(f"GPU time of a {unit} (ms)")
     axes.set_ylabel(f"Energy of a {unit} (mJ)")
@@ -175,7 +168,7 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 FAMILY = Family(
     "Roofline and energy",
     "Model FLOP/s of a GPU by arithmetic intensity, under its memory bandwidth and peaks (TFLOP/s); energy of a sample "
-    "or token by the time that it takes all GPUs together. Dotted: a GPU's mean power.",
+    "or token by its time on all GPUs. Dotted: a GPU's mean power. Hollow: image jobs.",
     "No point has counters of its GPU's memory with an MFU, nor the energy of its GPUs.",
     select_points,
     paint,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -145,15 +144,11 @@ def _limits(ratios: pl.Series) -> tuple[float, float]:
 def _panel(axes: Axes, rows: pl.DataFrame, found: pl.DataFrame, limits: tuple[float, float], names: bool) -> None:
     axes.set(xscale="log", xlim=limits)
     axes.axvline(1, color=style.BLACK, linewidth=0.6, zorder=1)
-    for y, row in enumerate(rows.to_dicts()):
-        own = found.filter(*(pl.col(name).eq_missing(pl.lit(row[name])) for name in ROW))
-        if own.is_empty():
-            continue
-        axes.hlines(y, 1, float(np.median(own["ratio"].to_numpy())), color=style.GREY, linewidth=0.6, zorder=1)
-        for filled in (True, False):
-            some = own.filter((pl.col("n") > 1) == filled)
-            face = style.BLUE if filled else "white"
-            axes.plot(some["ratio"], [y] * some.height, "o", color=style.BLUE, markerfacecolor=face, markersize=2.6)
+    placed = found.join(rows.with_row_index("y"), on=ROW, nulls_equal=True)
+    middle = placed.group_by("y", maintain_order=True).agg(pl.col("ratio").median())
+    axes.hlines(middle["y"], 1, middle["ratio"], color=style.GREY, linewidth=0.6, zorder=1)
+    for face, some in ((style.BLUE, placed.filter(pl.col("n") > 1)), ("white", placed.filter(pl.col("n") == 1))):
+        axes.plot(some["ratio"], some["y"], "o", color=style.BLUE, markerfacecolor=face, markersize=2.6)
     axes.set_yticks(range(rows.height), [_label(row) for row in rows.to_dicts()] if names else [])
     axes.set_ylim(rows.height - 0.4, -0.6)
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if limits[0] <= tick <= limits[1]]))

@@ -49,14 +49,14 @@ def _phase(name: str) -> str | None:
 
 
 def _lane(axes: Axes, y: int, lane: str, events: pl.DataFrame) -> None:
+    spans: dict[str, list[tuple[float, float]]] = {}
     for name, start, end in events.select("name", "start_ns", "end_ns").iter_rows():
-        colour = style.LANE_COLOURS.get(lane)
-        if lane == "range":
-            phase = _phase(name)
-            if phase is None:  # `step N` spans the phases; drawn, it would hide them
-                continue
-            colour = style.RANGE_COLOURS[phase]
-        axes.broken_barh([(start / 1e6, (end - start) / 1e6)], (y - 0.38, 0.76), facecolors=colour, edgecolor="none")
+        phase = _phase(name) if lane == "range" else None
+        if lane != "range" or phase:  # `step N` spans the phases; drawn, it would hide them
+            colour = style.RANGE_COLOURS[phase] if phase else style.LANE_COLOURS[lane]
+            spans.setdefault(colour, []).append((start / 1e6, (end - start) / 1e6))
+    for colour, own in spans.items():
+        axes.broken_barh(own, (y - 0.38, 0.76), facecolors=colour, edgecolor="none")
 
 
 def rows_of(events: pl.DataFrame) -> list[tuple[int, str]]:
@@ -88,9 +88,10 @@ def _waits(axes: Axes, events: pl.DataFrame) -> None:
         if (rank, "compute") in rows and end - start >= LONG * whole:
             y, ends = rows.index((rank, "compute")), (start / 1e6, end / 1e6)
             arrow: dict[str, Any] = {"arrowstyle": "<->", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
-            axes.annotate("", (ends[0], y + 0.2), (ends[1], y + 0.2), arrowprops=arrow)
-            place: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": style.SMALLEST_PT}
-            axes.text(sum(ends) / 2, y + 0.12, f"idle, {ends[1] - ends[0]:.3g} ms", **place)
+            axes.annotate("", (ends[0], y), (ends[1], y), arrowprops=arrow)
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+            place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.SMALLEST_PT, "bbox": box}
+            axes.text(sum(ends) / 2, y, f"idle, {ends[1] - ends[0]:.3g} ms", **place)
 
 
 def legend(made: Figure, events: pl.DataFrame) -> None:
@@ -116,7 +117,7 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     said = [f"{point['workload']}: {point['config']}, repeat {point['repeat']}{more}"]
     if point["kind"]:
         said.append(f"largest finding: {point['kind']}, {percent(point['share'])} of the step")
-    wrap = textwrap.TextWrapper(100 if width_in > style.ONE_COLUMN_IN else 44)
+    wrap = textwrap.TextWrapper(100 if width_in > style.ONE_COLUMN_IN else 40)
     axes.set_title("\n".join(map(wrap.fill, said)), loc="left")
     _waits(axes, events)
     legend(made, events)
