@@ -8,7 +8,8 @@ rule figures:
     output:
         folder=report(
             directory(f"{ROOT}/figures"),
-            patterns=["{family}.png"],
+            # Without the pictures as wide as one column, whose names have a hyphen.
+            patterns=["{family,[a-z_/]+}.png"],
             caption="../report/figure.rst",
             category="Figures",
             labels={"figure": "{family}"},

@@ -192,7 +192,7 @@ def test_figures_to_print_are_written_in_both_widths_and_repeat_to_the_byte(swee
     files = {str(file.relative_to(tmp_path / "a")) for file in (tmp_path / "a").rglob("*.*")}
     drawn = ("setting_effects", "switches", "scaling", "traced_steps", "causes", "held_time", "timeline")
     expected = {f"{name}{end}" for name in drawn for end in (".pdf", ".png", ".rst", "-column.pdf", "-column.png")}
-    others = ("remedies", "failures", "loss")
+    others = ("remedies", "failures", "loss", "sampler")
     assert files == expected | {f"supplement/{name}.{end}" for name in others for end in ("pdf", "png", "rst")}
     for file in (tmp_path / "b").rglob("*.*"):
         assert file.read_bytes() == (tmp_path / "a" / file.relative_to(tmp_path / "b")).read_bytes(), file

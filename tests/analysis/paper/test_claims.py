@@ -285,10 +285,9 @@ def test_efficiency_is_told_of_each_size(agreeing):
 
 
 def test_the_report_shows_the_papers_figures_and_claims(agreeing, tmp_path):
-    (tmp_path / "paper").mkdir()
-    Image.new("RGB", (4, 2)).save(tmp_path / "paper/llm_time.png")
+    Image.new("RGB", (4, 2)).save(tmp_path / "methods.png")
     shown = report.render(agreeing, tmp_path, [])
-    assert shown.count("<figure") == 1 and "Tuning methods: step time" in shown
+    assert shown.count("<figure") == 1 and "Tuning methods: time and memory" in shown
     assert shown.count("<strong>supported</strong>") == 12
     assert 'id="claims"' not in report.render(dataset.Tables({}), tmp_path, [])
 

@@ -127,9 +127,9 @@ def test_the_report_shows_them_among_the_claims(tmp_path):
     tables = made_up()
     for name, frame in tables.frames.items():
         frame.write_parquet(tmp_path / f"{name}.parquet")
-    assert draw(tmp_path, tmp_path, ["image_claims", "llm_claims", "llm_time"], processes=1) == []
+    assert draw(tmp_path, tmp_path, ["image_claims", "llm_claims", "methods"], processes=1) == []
     page = report.render(tables, tmp_path, [])
-    ids = ("figures", "figure-llm_time", "claims", "figure-image_claims", "figure-llm_claims")
+    ids = ("figures", "figure-methods", "claims", "figure-image_claims", "figure-llm_claims")
     places = [page.index(f'id="{name}"') for name in ids]
     assert places == sorted(places) and page.count("<figure") == 3
 

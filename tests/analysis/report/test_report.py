@@ -6,7 +6,6 @@ import re
 import polars as pl
 import pytest
 
-from analysis.paper.families import FAMILIES
 from analysis.report import causes as causes_part
 from analysis.report import summary
 from analysis.report import sweep_page as report
@@ -17,6 +16,7 @@ from jobs.host.facts import Software
 from jobs.record.record import Record
 from tests.analysis.figures.test_figures import made_up, write
 
+DRAWN = ("setting_effects", "traced_steps", "held_time", "failures", "loss")
 COST = [
     {"condition": condition, "tool": tool, "pair": pair, "steps": 10, "step_ms": ms, "plain_ms": 10.0, "ratio": ms / 10}
     for condition, tool, times in (("sampler", "10 Hz", (10.0, 10.2)), ("capturing", "nsys", (12.0,)))
@@ -43,7 +43,7 @@ def page(tmp_path_factory):
         (root / f"points/p{index}/record.json").write_text(json.dumps(RECORD))
     (root / "points/p2").mkdir()
     (root / "points/p2/record.json").write_text('{"cut": ')
-    draw([*FAMILIES, "--tables", str(folder), "--out", str(root / "figures")])
+    draw([*DRAWN, "--tables", str(folder), "--out", str(root / "figures")])
     arguments = ["--tables", folder, "--figures", root / "figures", "--records", root / "points"]
     for name in ("one.html", "two.html"):
         write_report([str(a) for a in [*arguments, "--out", root / name]])
@@ -54,7 +54,9 @@ def page(tmp_path_factory):
 def test_nothing_is_loaded_from_outside(page):
     assert not re.search(r"https?://", page)
     assert not re.search(r"<(link|iframe)|@import|url\(|\bfetch\(|XMLHttpRequest|<script[^>]+src", page)
-    assert page.count('src="') == page.count('src="data:image/webp;base64,') == 10
+    assert page.count('src="') == page.count('src="data:image/webp;base64,') == len(DRAWN)
+    supplement = page[page.index("Supplement: 2 more figures") :].partition('</details>\n<details class="aside"')[0]
+    assert 'id="figure-failures"' in supplement and 'id="figure-traced_steps"' not in supplement
 
 
 def test_the_first_screen_says_where_the_held_time_went(page):

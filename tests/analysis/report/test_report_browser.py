@@ -7,6 +7,7 @@ import time
 import polars as pl
 import pytest
 
+from analysis.figures import setting_effects
 from analysis.report import beside
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
@@ -42,7 +43,7 @@ def sweep(tmp_path_factory):
     look.mkdir(parents=True)
     (look / "rank0.log").write_text("step 1\rstep 2\n\x1b[31mlast line </script>\x1b[0m\n")
     (look.parent / "record.json").write_text(json.dumps(RECORD | {"point_id": point}))
-    draw(["iteration_time", "breakdown", "--tables", str(folder), "--out", str(root / "figures")])
+    draw(["setting_effects", "traced_steps", "loss", "--tables", str(folder), "--out", str(root / "figures")])
     arguments = ["--tables", folder, "--figures", root / "figures", "--records", root / "points"]
     write_report([str(a) for a in [*arguments, "--out", root / "report.html"]])
     return tables, root / "report.html", point
@@ -180,31 +181,31 @@ def test_a_link_to_a_point_opens_its_page(browser, sweep):
 @pytest.mark.parametrize("by", ["pointer", "Enter", "Space"])
 def test_a_figure_opens_in_full_size_and_escape_closes_it(browser, by):
     if by == "pointer":
-        browser.click("#figure-breakdown .zoom")
+        browser.click("#figure-traced_steps .zoom")
     else:
-        browser.evaluate("document.querySelector('#figure-breakdown .zoom').focus()")
+        browser.evaluate("document.querySelector('#figure-traced_steps .zoom').focus()")
         browser.press(by)
     assert browser.evaluate("document.getElementById('zoom').open")
-    assert browser.evaluate("document.getElementById('zoom-title').textContent") == "Where the time goes"
+    assert browser.evaluate("document.getElementById('zoom-title').textContent") == "Where a step's time goes"
     shown = browser.evaluate("document.querySelector('#zoom img').getBoundingClientRect().width")
     browser.click("#zoom-size")
     natural = browser.evaluate("document.querySelector('#zoom img').naturalWidth")
     assert shown < natural == browser.evaluate("document.querySelector('#zoom img').getBoundingClientRect().width")
     browser.press("Escape")
     assert not browser.evaluate("document.getElementById('zoom').open")
-    assert browser.evaluate("document.activeElement.closest('figure').id") == "figure-breakdown"
+    assert browser.evaluate("document.activeElement.closest('figure').id") == "figure-traced_steps"
 
 
 def test_the_data_behind_a_figure_comes_as_csv(browser, sweep, tmp_path):
     browser.downloads(tmp_path)
-    browser.click("#figure-iteration_time .links a")
-    file, until = tmp_path / "iteration_time.csv", time.monotonic() + 60
+    browser.click("#figure-setting_effects .links a")
+    file, until = tmp_path / "setting_effects.csv", time.monotonic() + 60
     while not file.exists() and time.monotonic() < until:
         time.sleep(0.05)
     rows = pl.read_csv(file)
-    own = sweep[0]["points"].filter(pl.col("status") == "ok").sort("point_id")
-    assert rows["point_id"].to_list() == own["point_id"].to_list()
-    assert rows["step_ms_median"].to_list() == pytest.approx(own["step_ms_median"].to_list())
+    own = setting_effects.effects(sweep[0].own())
+    assert rows["setting"].to_list() == own["setting"].to_list() and rows.height > 5
+    assert rows["ratio"].to_list() == pytest.approx(own["ratio"].to_list())
 
 
 @pytest.mark.parametrize("dark", [False, True])

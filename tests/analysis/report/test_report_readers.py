@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 from analysis.figures import captions
-from analysis.paper import families as paper
 from analysis.paper.families import FAMILIES
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
@@ -141,9 +140,9 @@ def test_every_control_is_reached_by_tab_and_seen_when_it_is(browser, pages, siz
     assert unseen == [] and visited == {str(stop) for stop in range(controls)}
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, *paper.FAMILIES])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_caption_is_short(name):
     """On the published set, which has every kind of point; how to read it and what it shares are folded away."""
-    family = {**FAMILIES, **paper.FAMILIES}[name]
+    family = FAMILIES[name]
     shown, _, _ = captions.parts(family, family.scope(dataset.load(PUBLISHED / "tables")))
     assert len(shown.split()) <= MOST_WORDS, shown

@@ -9,9 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.figures import families
 from analysis.ingest.point_tables import KEYS
-from analysis.paper import families as figures
+from analysis.paper import families
 from analysis.tables import column
 from analysis.tables import points as tables
 from analysis.tools import draw
@@ -188,8 +187,8 @@ def test_published_sets_are_whole(folder):
 
 def test_a_set_is_drawn_to_the_same_bytes_by_any_number_of_processes(tmp_path, monkeypatch, capsys):
     folder = next(iter(sorted(PUBLISHED.iterdir())))
-    monkeypatch.setattr(draw.families, "FAMILIES", {n: families.FAMILIES[n] for n in ("roofline", "failures")})
-    monkeypatch.setattr(draw.paper, "FAMILIES", {name: figures.FAMILIES[name] for name in ("pinned", "accuracy")})
+    few = ("roofline", "switches", "failures", "accuracy")
+    monkeypatch.setattr(families, "FAMILIES", {name: families.FAMILIES[name] for name in few})
     assert main(["figures", str(folder), "--out", str(tmp_path / "a")]) == 0
     said = capsys.readouterr().out.splitlines()
     assert ": left out: " in said[-1] and draw.draw(folder / "tables", tmp_path / "b", processes=1) == said
@@ -197,7 +196,7 @@ def test_a_set_is_drawn_to_the_same_bytes_by_any_number_of_processes(tmp_path, m
     assert f"Figures left out ({len(said)})" in page and said[-1].replace(" left out:", "") in page
     (tmp_path / "a/report.html").unlink()
     files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
-    assert {"roofline.pdf", "roofline.png", "paper/pinned.pdf", "paper/pinned-column.png"} <= {str(f) for f in files}
+    assert {"roofline.pdf", "switches-column.png", "supplement/accuracy.pdf"} <= {str(f) for f in files}
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
 

@@ -37,9 +37,9 @@ def results(tmp_path_factory):
 
 
 def test_the_report_runs_nothing_and_figures_are_drawn(results, tmp_path):
-    names = ["scaling", "timeline", "loss", "breakdown"]
+    names = ["scaling", "timeline", "traced_steps", "setting_effects", "loss"]
     assert draw.draw(results / "tables", tmp_path, names, processes=1) == []
-    assert {f"{name}.png" for name in names} <= {path.name for path in tmp_path.iterdir()}
+    assert {f"{name}.png" for name in names} <= {path.name for path in tmp_path.rglob("*.png")}
     command = ["--tables", str(results / "tables"), "--figures", str(tmp_path), "--out", str(tmp_path / "r.html")]
     report(command)
     page = (tmp_path / "r.html").read_text()

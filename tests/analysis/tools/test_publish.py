@@ -12,7 +12,6 @@ import pytest
 from msgspec.inspect import is_struct_type
 from msgspec.structs import fields
 
-from analysis.paper.families import FAMILIES
 from analysis.readers.kineto import reader as kineto
 from analysis.readers.nsys import reader as nsys
 from analysis.tables import points as tables
@@ -82,8 +81,8 @@ def test_what_is_published_and_what_is_not(public):
     assert {f"{point}/record.json", f"{point}/point.json", "sweep.json", "report.html", "manifest.json"} <= names
     assert {f"{point}/traced/trace-r0.sqlite", f"{point}/traced/trace-r1.json.gz"} <= names
     # The others have nothing to show of these tables.
-    drawn = FAMILIES.keys() - {"energy", "remedies", "roofline"}
-    assert {f"figures/{family}.{end}" for family in drawn for end in ("png", "pdf")} <= names
+    drawn = ("setting_effects", "scaling", "traced_steps", "causes", "held_time", "timeline")
+    assert {f"figures/{family}{end}" for family in drawn for end in (".png", ".pdf", "-column.pdf")} <= names
     assert not [name for name in names if name.endswith((".nsys-rep", ".log", ".jsonl")) or "/." in name]
 
 
