@@ -99,8 +99,9 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     if beside:
         _trials(axes[1], tried)
     used = [cause for cause in COLOURS if cause in {*found["cause"], *tried["cause"]}]
+    handles: Any = [_handles(cause, marked=beside) for cause in used]  # tuples, which its stubs do not know
     made.legend(
-        [_handles(cause, marked=beside) for cause in used],
+        handles,
         [cause.replace("_", " ") for cause in used],
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0.4)},
         handlelength=3 if beside else 1.6,

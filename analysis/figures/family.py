@@ -28,7 +28,6 @@ RESULTS = (
     "sample_j",
 )
 """Numbers behind a figure that has none of its own."""
-SPREAD = "Dots are repeats, bars their medians; whiskers run from min to max."
 
 Place = Literal["main", "supplement", "claims"]
 Points = Callable[[dataset.Tables], pl.DataFrame]
@@ -96,11 +95,6 @@ class Family:
 def ok_points(tables: dataset.Tables) -> pl.DataFrame:
     """Points that ended well."""
     return tables["points"].filter(pl.col("status") == "ok")
-
-
-def with_value(column: str) -> Points:
-    """Points that ended well and have this result."""
-    return lambda tables: ok_points(tables).filter(pl.col(column).is_not_null())
 
 
 def with_ids(tables: dataset.Tables, ids: pl.Series | list[str]) -> pl.DataFrame:

@@ -128,15 +128,16 @@ def _roofline(axes: Axes, points: pl.DataFrame) -> None:
         formats.setdefault(top, []).append(name.removesuffix("_pure"))
     slope, highest = peak.memory_bytes_per_s / 1e12, max(formats)
     left = min(points["intensity"].to_list()) / 3
-    right = max([*points["intensity"].to_list(), highest / slope]) * 12
+    right = max([*points["intensity"].to_list(), highest / slope]) * 8
     axes.set(xscale="log", yscale="log", xlim=(left, right))
     axes.plot([left, highest / slope], [left * slope, highest], color=style.BLACK, linewidth=0.7, zorder=1)
     axes.text(left * 3, left * 3 * slope, f"{slope:.3g} TB/s", ha="center", va="center", **_ON_LINE)
     for top, names in formats.items():
         axes.plot([max(left, top / slope), right], [top, top], color=style.BLACK, linewidth=0.7, zorder=1)
-        axes.text(right, top, f"{', '.join(dict.fromkeys(names))}: {top:.0f}", ha="right", va="center", **_ON_LINE)
+        small: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": style.SMALLEST_PT}
+        axes.text(right, top, f"{', '.join(dict.fromkeys(names))}: {top:.0f}", **small)
     _scatter(axes, points, "intensity", "flops_per_s")
-    axes.set_ylim(min([*points["flops_per_s"].to_list(), left * slope]) / 1.5, highest * 2)
+    axes.set_ylim(min([*points["flops_per_s"].to_list(), left * slope]) / 1.5, highest * 3)
     axes.set_xlabel("Model FLOPs a byte of GPU memory traffic")
     axes.set_ylabel("TFLOP/s of a GPU")
     axes.set_title(points["accelerator"][0], loc="left", weight="bold")

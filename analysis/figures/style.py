@@ -91,7 +91,6 @@ PRECISION_COLOURS = {
     "bf16_pure": GREEN,
     "fp8": PURPLE,
 }
-WORKLOAD_COLOURS = {"image": BLUE, "llm": VERMILION}
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")

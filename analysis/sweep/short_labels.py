@@ -13,7 +13,7 @@ import polars as pl
 
 from analysis.sweep import dataset, labels
 
-FEW = 3
+FEW = 2
 BASE = "base"
 """The label of a configuration with the most common values."""
 

@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--into", type=Path, metavar="DIR", help="data set to add points to, or a new one")
     publish_.add_argument("--traces", action="store_true", help="traces too (with --out)")
     publish_.set_defaults(run=publish)
-    figures_ = commands.add_parser("figures", help="draw every figure and the report again, from tables alone")
+    figures_ = commands.add_parser("figures", help="draw figures, supplement and report again, from tables alone")
     figures_.add_argument("folder", type=Path, metavar="DIR", help="results/SWEEP, a copy of it, or a data set")
     figures_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
     figures_.set_defaults(run=figures)

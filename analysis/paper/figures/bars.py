@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -93,38 +93,6 @@ def columns(axes: Axes, frame: pl.DataFrame, x: str, series: str, value: str, le
     axes.grid(axis="y")
 
 
-def draw_panels(
-    points: pl.DataFrame,
-    by: list[str],
-    series: str,
-    width_in: float,
-    panel: Callable[[Axes, pl.DataFrame, list[Any]], None],
-) -> Figure:
-    """One panel for each combination of the settings `by` among the points, on one scale, under one legend."""
-    keys = sorted(points.select(by).unique().rows(), key=lambda row: [_key(n, v) for n, v in zip(by, row, strict=True)])
-    levels = blocks.levels(points, series)
-    made, axes = grid(len(keys), width_in)
-    for own, key in zip(axes, keys, strict=True):
-        match = [pl.col(name) == pl.lit(value) for name, value in zip(by, key, strict=True)]
-        panel(own, points.filter(*match), levels)
-        own.set_title(", ".join(word(name, value) for name, value in zip(by, key, strict=True)), loc="left")
-    top = max(own.get_ylim()[1] for own in axes)
-    for own in axes:
-        own.set_ylim(own.get_ylim()[0], top)
-    legend(made, series, levels)
-    return made
-
-
-def step_times(points: pl.DataFrame, by: list[str], series: str, width_in: float) -> Figure:
-    """Step time over image size, a bar for each value of `series`, one panel for each combination of `by`."""
-
-    def panel(axes: Axes, own: pl.DataFrame, levels: list[Any]) -> None:
-        columns(axes, own, "image_size", series, "step_ms_mean", levels)
-        axes.set_ylabel("Step time (ms)")
-
-    return draw_panels(points, by, series, width_in, panel)
-
-
 def by_kind(
     frame: pl.DataFrame, kinds: Sequence[str], x: str, series: str, width_in: float, panel_in: float = _PANEL_IN
 ) -> Figure:
@@ -137,7 +105,3 @@ def by_kind(
         own.set_ylabel("ms a step")
     legend(made, series, levels)
     return made
-
-
-def _key(name: str, value: Any) -> Any:
-    return dataset.order(name, value) if name in dataset.SETTINGS else value

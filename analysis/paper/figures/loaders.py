@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from analysis.paper.figures import bars
 from analysis.paper.figures.family import STEP, WHISKERS, family, widest_block
-from analysis.sweep import dataset
+from analysis.sweep import blocks, dataset
 
 
 def select_points(tables: dataset.Tables) -> pl.DataFrame:
@@ -16,7 +16,20 @@ def select_points(tables: dataset.Tables) -> pl.DataFrame:
 
 
 def paint(points: pl.DataFrame, _tables: dataset.Tables, width_in: float) -> Figure:
-    return bars.step_times(points, ["world_size", "layout"], "loader", width_in)
+    """Step time over image size, a bar a loader, one panel a layout and count of GPUs, on one scale."""
+    parts = points.sort("world_size", "layout").partition_by("world_size", "layout", maintain_order=True)
+    levels = blocks.levels(points, "loader")
+    made, axes = bars.grid(len(parts), width_in)
+    for own, part in zip(axes, parts, strict=True):
+        bars.columns(own, part, "image_size", "loader", "step_ms_mean", levels)
+        names = (bars.word(name, part[name][0]) for name in ("world_size", "layout"))
+        own.set_title(", ".join(names), loc="left")
+        own.set_ylabel("Step time (ms)")
+    top = max(own.get_ylim()[1] for own in axes)
+    for own in axes:
+        own.set_ylim(0, top)
+    bars.legend(made, "loader", levels)
+    return made
 
 
 FAMILY = family(

@@ -69,7 +69,7 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
         known |= used
         if place:
             own.tick_params(labelleft=False)
-        own.set_xlim(0, max(100.0, own.dataLim.xmax))
+        own.set_xlim(0, 1.02 * max(100.0, own.dataLim.xmax))
         own.grid(axis="x")
         own.set_xlabel(title)
     handles = {label: handle for own in axes for handle, label in zip(*own.get_legend_handles_labels(), strict=True)}
