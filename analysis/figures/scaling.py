@@ -89,14 +89,22 @@ def losses(tables: dataset.Tables) -> pl.DataFrame:
     parts = list(GROUPS)
     means = step_parts.mean_parts(tables)
     traced = nights.select_shared_nights(scaling_points(tables).join(means, on="point_id"), GROUP, "shape")
-    cells = traced.group_by(*GROUP, "night", "world", "nodes").agg(pl.col(*parts).mean(), n=pl.len())
+    cells = (
+        traced.sort("point_id")
+        .group_by(*GROUP, "night", "world", "nodes", maintain_order=True)
+        .agg(pl.col(*parts).mean(), n=pl.len())
+    )
     cells = cells.sort("night", "world", "nodes")
     base = cells.unique([*GROUP, "night"], keep="first", maintain_order=True)
     pairs = cells.join(base, on=[*GROUP, "night"], suffix="_base", nulls_equal=True)
     pairs = pairs.filter((pl.col("world") > pl.col("world_base")) | (pl.col("nodes") > pl.col("nodes_base")))
     whole = pl.sum_horizontal(f"{part}_base" for part in parts)
     shares = pairs.with_columns((pl.col(part) - pl.col(f"{part}_base")) / whole for part in parts)
-    own = shares.group_by(*GROUP, "world", "nodes").agg(pl.col(*parts).mean(), pl.col("n").sum())
+    own = (
+        shares.sort("night")
+        .group_by(*GROUP, "world", "nodes", maintain_order=True)
+        .agg(pl.col(*parts).mean(), pl.col("n").sum())
+    )
     return own.unpivot(parts, index=[*GROUP, "world", "nodes", "n"], variable_name="part", value_name="share").sort(
         *GROUP, "world", "nodes", "part"
     )

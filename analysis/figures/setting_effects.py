@@ -47,7 +47,7 @@ def effects(tables: dataset.Tables) -> pl.DataFrame:
         for setting in dataset.varying(part, but=(*blocks.NEUTRAL, *OF_THE_RUN))
         for quantity in QUANTITIES
     ]
-    return pl.concat(found) if found else pl.DataFrame(schema=_SCHEMA)
+    return pl.concat(found).sort(*ROW, "quantity", "block") if found else pl.DataFrame(schema=_SCHEMA)
 
 
 def _contrasts(points: pl.DataFrame, setting: str, quantity: str) -> pl.DataFrame:
@@ -144,7 +144,7 @@ def _limits(ratios: pl.Series) -> tuple[float, float]:
 def _panel(axes: Axes, rows: pl.DataFrame, found: pl.DataFrame, limits: tuple[float, float], names: bool) -> None:
     axes.set(xscale="log", xlim=limits)
     axes.axvline(1, color=style.BLACK, linewidth=0.6, zorder=1)
-    placed = found.join(rows.with_row_index("y"), on=ROW, nulls_equal=True)
+    placed = found.join(rows.with_row_index("y"), on=ROW, nulls_equal=True, maintain_order="left")
     middle = placed.group_by("y", maintain_order=True).agg(pl.col("ratio").median())
     axes.hlines(middle["y"], 1, middle["ratio"], color=style.GREY, linewidth=0.6, zorder=1)
     for face, some in ((style.BLUE, placed.filter(pl.col("n") > 1)), ("white", placed.filter(pl.col("n") == 1))):

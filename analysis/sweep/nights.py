@@ -58,7 +58,8 @@ def ratios(
     weight = pl.col("n") * pl.col("n_base") / (pl.col("n") + pl.col("n_base"))
     logarithm = (pl.col("median") / pl.col("median_base")).log()
     return (
-        pairs.group_by(*by, *level)
+        pairs.sort("night")  # sums of floats depend on their order
+        .group_by(*by, *level, maintain_order=True)
         .agg(
             ratio=((logarithm * weight).sum() / weight.sum()).exp(),
             least=(pl.col("low") / pl.col("high_base")).min(),

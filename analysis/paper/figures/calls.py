@@ -75,7 +75,8 @@ def per_step(tables: dataset.Tables, points: pl.DataFrame, kinds: Mapping[str, p
             (pl.col(column).filter(which).sum() / pl.col("steps").first() * scale).alias(name)
             for name, column, scale in (("ms", "total_ns", 1e-6), ("gb", "bytes", 1e-9), ("count", "count", 1))
         ]
-        own = rows.group_by("point_id", "rank").agg(of_step).group_by("point_id").agg(pl.col("ms", "gb", "count").sum())
+        by_rank = rows.group_by("point_id", "rank").agg(of_step).sort("point_id", "rank")
+        own = by_rank.group_by("point_id", maintain_order=True).agg(pl.col("ms", "gb", "count").sum())
         own = own.join(ranks, on="point_id").with_columns(pl.col("ms", "gb", "count") / pl.col("ranks"))
         parts.append(own.select("point_id", pl.lit(kind).alias("kind"), "ms", "gb", "count"))
     return pl.concat(parts).join(points, on="point_id").sort("kind", "point_id")

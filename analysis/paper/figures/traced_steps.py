@@ -40,10 +40,13 @@ def shares(tables: dataset.Tables) -> pl.DataFrame:
         times = calls.per_step(tables, traced, KINDS)
         beside = times.pivot("kind", index="point_id", values="ms").select("point_id", *KINDS)
     columns = [*GROUPS, *KINDS]
-    rows = points.join(beside, on="point_id", how="left").with_columns(
-        pl.col(name) / pl.col("step_ms") * 100 for name in columns
+    # In order, for means of floats depend on it.
+    rows = (
+        points.sort("point_id")
+        .join(beside, on="point_id", how="left", maintain_order="left")
+        .with_columns(pl.col(name) / pl.col("step_ms") * 100 for name in columns)
     )
-    found = rows.group_by(_ROW).agg(pl.len().alias("n"), pl.col("step_ms", *columns).mean())
+    found = rows.group_by(_ROW, maintain_order=True).agg(pl.len().alias("n"), pl.col("step_ms", *columns).mean())
     return found.sort("workload", "model", "idle", "label", descending=[False, False, True, False])
 
 
