@@ -27,10 +27,16 @@ _SCHEMA = {
     "n": pl.Int64(),
     "block": pl.String(),
 }
-_ROW_IN, _HEAD_IN = 0.105, 0.2
+_ROW_IN, _CLOSEST_IN, _HEAD_IN, _FOOT_IN = 0.105, style.SMALLEST_PT / 72, 0.2, 0.3
+"""Heights of a row, also where a page is full, of a model's heading and of the axes' names."""
 _ALONE = 26
 """Rows from which on models stand side by side in two columns of a page."""
-_TICKS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+_TICKS = {
+    1.7: (0.8, 0.9, 1, 1.1, 1.2),
+    16: (0.25, 0.5, 1, 2, 4),
+    float("inf"): (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
+}
+"""By the largest ratio of an axis's ends that they are for."""
 _LONGEST = 36
 """Characters of a label."""
 
@@ -106,34 +112,49 @@ def _label(row: dict[str, Any]) -> str:
     return panels.cut(f"{name}{row['value']} / {row['base']}", _LONGEST)
 
 
+def _largest(rows: pl.DataFrame, most: int) -> pl.DataFrame:
+    """The rows of the largest effects, in their order."""
+    kept = rows.with_row_index("at").sort(pl.col("middle").log().abs(), descending=True, maintain_order=True).head(most)
+    return kept.sort("at").drop("at")
+
+
 def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Figure:
     """A pair of panels a model; models one above the other, in two stacks where the page is wide and they are long."""
     found = effects(tables)
-    models = _rows(found).partition_by("workload", "model", maintain_order=True)
+    everything = _rows(found)
+    count = everything.select("workload", "model").n_unique()
+    wide = width_in > style.ONE_COLUMN_IN and count > 1
+    room = int((style.PAGE_IN - _FOOT_IN - _HEAD_IN * count) / _CLOSEST_IN)
+    models = _largest(everything, room * (1 + wide)).partition_by("workload", "model", maintain_order=True)
     heights = [_ROW_IN * part.height + _HEAD_IN for part in models]
     stacks = [models]
-    if width_in > style.ONE_COLUMN_IN and len(models) > 1 and sum(heights) > _ALONE * _ROW_IN:
+    if wide and sum(heights) > _ALONE * _ROW_IN:
         cut = min(range(1, len(models)), key=lambda n: max(sum(heights[:n]), sum(heights[n:])))
         stacks = [models[:cut], models[cut:]]
     tall = max(sum(_ROW_IN * part.height + _HEAD_IN for part in stack) for stack in stacks)
-    made = style.figure(width_in, tall + 0.3)
-    limits = {quantity: _limits(found.filter(quantity=quantity)["ratio"]) for quantity in QUANTITIES}
+    made = style.figure(width_in, tall + _FOOT_IN)
+    shown = {quantity: found.filter(quantity=quantity) for quantity in QUANTITIES}
+    shown = {quantity: own for quantity, own in shown.items() if own.height}
     grid = made.add_gridspec(1, len(stacks))
     for place, stack in enumerate(stacks):
         ratios = [part.height + _HEAD_IN / _ROW_IN for part in stack]
         # What a stack is shorter by stays empty below it.
         spare = tall / _ROW_IN - sum(ratios)
-        rooms = grid[place].subgridspec(len(stack) + (spare > 1), 2, height_ratios=ratios + [spare] * (spare > 1))
+        ratios += [spare] * (spare > 1)
+        rooms = grid[place].subgridspec(len(ratios), len(shown), height_ratios=ratios)
         for at, part in enumerate(stack):
-            for side, quantity in enumerate(QUANTITIES):
+            for side, (quantity, own) in enumerate(shown.items()):
                 axes = made.add_subplot(rooms[at, side])
-                _panel(axes, part, found.filter(quantity=quantity), limits[quantity], names=side == 0)
+                _panel(axes, part, own, names=side == 0)
                 if at == len(stack) - 1:
                     axes.set_xlabel(QUANTITIES[quantity])
                 else:
                     axes.tick_params(labelbottom=False)
                 if side == 0:
                     axes.set_title(part["model"][0] or part["workload"][0], loc="left", weight="bold")
+    drawn = sum(part.height for part in models)
+    if drawn < everything.height:
+        made.suptitle(f"The {drawn} largest of {everything.height} changes", fontsize=7)
     return made
 
 
@@ -141,7 +162,8 @@ def _limits(ratios: pl.Series) -> tuple[float, float]:
     return min([*ratios, 0.9]) / 1.3, max([*ratios, 1.1]) * 1.3
 
 
-def _panel(axes: Axes, rows: pl.DataFrame, found: pl.DataFrame, limits: tuple[float, float], names: bool) -> None:
+def _panel(axes: Axes, rows: pl.DataFrame, found: pl.DataFrame, names: bool) -> None:
+    limits = _limits(found["ratio"])
     axes.set(xscale="log", xlim=limits)
     axes.axvline(1, color=style.BLACK, linewidth=0.6, zorder=1)
     placed = found.join(rows.with_row_index("y"), on=ROW, nulls_equal=True, maintain_order="left")
@@ -151,7 +173,8 @@ def _panel(axes: Axes, rows: pl.DataFrame, found: pl.DataFrame, limits: tuple[fl
         axes.plot(some["ratio"], some["y"], "o", color=style.BLUE, markerfacecolor=face, markersize=2.6)
     axes.set_yticks(range(rows.height), [_label(row) for row in rows.to_dicts()] if names else [])
     axes.set_ylim(rows.height - 0.4, -0.6)
-    axes.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if limits[0] <= tick <= limits[1]]))
+    ticks = next(ticks for most, ticks in _TICKS.items() if limits[1] / limits[0] <= most)
+    axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if limits[0] <= tick <= limits[1]]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(axis="y", length=0)
