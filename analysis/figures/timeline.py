@@ -82,8 +82,8 @@ def lanes(axes: Axes, events: pl.DataFrame) -> None:
 
 
 def _waits(axes: Axes, events: pl.DataFrame, room: float) -> None:
-    """Arrows in the lanes of compute, as long as the longest waits. `room`: the share of the window that a text needs to
-    stand in its arrow; else it stands above."""
+    """Arrows in the lanes of compute, as long as the longest waits. `room`: the share of the window that a text needs
+    to stand in its arrow; else it stands above."""
     rows, whole = rows_of(events), max(events["end_ns"])
     for rank, start, end in waits(events).iter_rows():
         if (rank, "compute") in rows and end - start >= LONG * whole:
