@@ -78,7 +78,7 @@ def model_rows(axes: Axes, rows: Sequence[tuple[str, str]], longest: int) -> lis
     for index, (model, label) in enumerate(rows):
         if not index or model != rows[index - 1][0]:
             heads.append(len(names))
-            names.append(model)
+            names.append(cut(model, longest))
         places.append(len(names))
         names.append(cut(label, longest))
     axes.set_yticks(range(len(names)), names)

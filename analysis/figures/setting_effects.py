@@ -151,7 +151,9 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
                 else:
                     axes.tick_params(labelbottom=False)
                 if side == 0:
-                    axes.set_title(part["model"][0] or part["workload"][0], loc="left", weight="bold")
+                    axes.set_title(
+                        panels.cut(part["model"][0] or part["workload"][0], _LONGEST), loc="left", weight="bold"
+                    )
     drawn = sum(part.height for part in models)
     if drawn < everything.height:
         made.suptitle(f"The {drawn} largest of {everything.height} changes", fontsize=7)
