@@ -8,10 +8,12 @@ from matplotlib.colors import to_rgba
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
+from PIL import Image
 
 from analysis.figures import style
 from analysis.paper.families import FAMILIES
 from analysis.sweep import dataset
+from analysis.tools import contact_sheet
 from jobs.host.facts import ROOT
 from tests.analysis.figures.test_figures import made_up
 
@@ -76,6 +78,19 @@ def check(figure):
 
 def test_ten_figures_are_for_print():
     assert len(PRINTED) == 10
+
+
+def test_a_contact_sheet_has_both_widths_in_colour_and_in_grey(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="1"):
+        contact_sheet.main([str(tmp_path), "--out", str(tmp_path / "sheet.png")])
+    assert "no figure to print; expected a folder that" in capsys.readouterr().err
+    for name, width in (("scaling", 40), ("scaling-column", 20)):
+        Image.new("RGB", (width, 30), style.VERMILION).save(tmp_path / f"{name}.png")
+    contact_sheet.main([str(tmp_path), "--out", str(tmp_path / "sheet.png")])
+    sheet = Image.open(tmp_path / "sheet.png")
+    row = [sheet.getpixel((x, contact_sheet.GAP + 5)) for x in range(sheet.width)]
+    vermilion, grey = (213, 94, 0), 3 * (Image.new("RGB", (1, 1), style.VERMILION).convert("L").getpixel((0, 0)),)
+    assert (row.count(vermilion), row.count(grey)) == (30, 30)
 
 
 @pytest.mark.parametrize("width_in", [style.TWO_COLUMNS_IN, style.ONE_COLUMN_IN])
