@@ -193,7 +193,7 @@ def test_a_page_of_the_points_so_far_that_reloads_until_the_end(tmp_path):
     text = page.read_text()
     assert "4 of 6 points done (1 failed), 0 running, as of 20" in text
     assert REFRESH + ' content="60">' in text
-    assert "<h3>Step time</h3>" in text and "data:image/webp;base64," in text and "DrillError" in text
+    assert "<h3>Where the GPU-hours went</h3>" in text and "data:image/webp;base64," in text and "DrillError" in text
     not_ok = text.index("What failed or did not run") + len("What failed or did not run")
     assert "not run" not in re.sub(r"<[^>]+>", "", text[not_ok : text.index("</section>", not_ok)])
     assert files(results) == before
