@@ -27,7 +27,7 @@ _SCHEMA = {
     "n": pl.Int64(),
     "block": pl.String(),
 }
-_ROW_IN, _CLOSEST_IN, _HEAD_IN, _FOOT_IN = 0.105, style.SMALLEST_PT / 72, 0.2, 0.3
+_ROW_IN, _CLOSEST_IN, _HEAD_IN, _FOOT_IN = 0.105, style.SMALLEST_PT / 72, 0.19, 0.3
 """Heights of a row, also where a page is full, of a model's heading and of the axes' names."""
 _ALONE = 26
 """Rows from which on models stand side by side in two columns of a page."""

@@ -81,18 +81,18 @@ def lanes(axes: Axes, events: pl.DataFrame) -> None:
     axes.set_xlabel("Time in the trace (ms); dotted: a step starts")
 
 
-def _waits(axes: Axes, events: pl.DataFrame, room: float) -> None:
-    """Arrows in the lanes of compute, as long as the longest waits. `room`: the share of the window that a text needs
-    to stand in its arrow; else it stands above."""
+def _waits(axes: Axes, events: pl.DataFrame, wide: bool) -> None:
+    """Arrows in the lanes of compute, as long as the longest waits, with their lengths; above them where they are too
+    short for that."""
     rows, whole = rows_of(events), max(events["end_ns"])
     for rank, start, end in waits(events).iter_rows():
         if (rank, "compute") in rows and end - start >= LONG * whole:
             y, ends = rows.index((rank, "compute")), (start / 1e6, end / 1e6)
             arrow: dict[str, Any] = {"arrowstyle": "<->", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", (ends[0], y), (ends[1], y), arrowprops=arrow)
-            text = f"idle, {ends[1] - ends[0]:.3g} ms"
+            text = f"{'idle, ' if wide else ''}{ends[1] - ends[0]:.3g} ms"
             place: dict[str, Any] = {"ha": "center", "fontsize": style.SMALLEST_PT}
-            if (end - start) / whole >= room:
+            if (end - start) / whole >= (0.1 if wide else 0.16):
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
                 axes.text(sum(ends) / 2, y, text, va="center", bbox=box, **place)
             else:
@@ -124,7 +124,7 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
         said.append(f"largest finding: {point['kind']}, {percent(point['share'])} of the step")
     wrap = textwrap.TextWrapper(100 if width_in > style.ONE_COLUMN_IN else 40)
     axes.set_title("\n".join(map(wrap.fill, said)), loc="left")
-    _waits(axes, events, 0.1 if width_in > style.ONE_COLUMN_IN else 0.25)
+    _waits(axes, events, width_in > style.ONE_COLUMN_IN)
     legend(made, events)
     return made
 
