@@ -40,7 +40,7 @@ DATA = (
     r"|^enumerate\(DataLoader\)"
 )
 """NVTX ranges, annotations and operators in which a thread waits for its loader."""
-TORCH = r"^(?:Optimizer\.(?:step|zero_grad)|ProfilerStep)#"
+TORCH = r"^Optimizer\.(?:step|zero_grad)#"
 """Ranges that PyTorch makes by itself. In a trace that has them its DataLoader would have made its own, too."""
 FRAMEWORK = r"(?i)optim|forward|backward|zero_grad|clip|DistributedDataParallel|all_?reduce|nccl"
 """Ranges in which a thread launches, if slowly: a pause in one of them is no work of the script's own."""
