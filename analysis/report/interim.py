@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.sweep.labels import plural
-from jobs.sweep.progress import duration
+from analysis.sweep.labels import duration, plural
 
 
 @dataclass(frozen=True)

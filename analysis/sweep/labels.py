@@ -46,6 +46,14 @@ def hours(seconds: float) -> str:
     return f"{found:.3g}" if abs(found) >= 1e-4 else f"{found:.6f}"
 
 
+def duration(seconds: float) -> str:
+    """As 45 s, 12 min, 3 h 05."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d}"
+
+
 def word(name: str, value: Any) -> str:
     """A setting's value as a label says it."""
     if name == "variables":

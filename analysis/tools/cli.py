@@ -334,8 +334,8 @@ def check(arguments: argparse.Namespace) -> int:
 
 def examine(arguments: argparse.Namespace) -> int:
     """`nightsweep doctor`."""
+    from jobs.slurm import profile
     from jobs.slurm.doctor import doctor
-    from jobs.slurm.executor import profile
     from jobs.sweep.sweep import SweepError, load
 
     given = arguments

@@ -3,6 +3,7 @@ colours or its title."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, TextIO
 
 
@@ -11,6 +12,12 @@ def harmless(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else " " if c.isspace() else "?" for c in text)
+
+
+def last_line(text: str) -> str:
+    """The last line with a word in it; frames of stars are none."""
+    lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
+    return lines[-1][:300] if lines else ""
 
 
 class HarmlessStream:

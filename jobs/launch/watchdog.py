@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobs.host import gpus
+from jobs.host.terminal import last_line
 from jobs.launch.starts import Fresh, Servers, Started
 from jobs.point.point import Point
 from jobs.record.failures import Reason
@@ -22,7 +23,6 @@ from jobs.record.json_files import read_json
 from jobs.record.launch_files import RankError, RankExit
 from jobs.record.record import Failure
 from jobs.slurm import allocation
-from jobs.slurm.query import last_line
 from jobs.sweep.order import Order
 from jobs.workloads import compute
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.host.facts import SlurmJob
@@ -13,31 +11,6 @@ from jobs.record.json_files import read_json
 from jobs.record.launch_files import Job
 from jobs.record.record import NvmlUse, Record, TracerUse
 
-
-@dataclass(frozen=True)
-class Loss:
-    """Why a job left no result of its own. again: the same job elsewhere, or later, may well succeed."""
-
-    reason: Reason
-    message: str
-    again: bool = False
-
-    def named_nodes(self) -> list[str]:
-        """Nodes that the message names: Slurm may take minutes to notice that they are gone."""
-        return re.findall(r"(?:Node failure on|on node) ([\w.-]*\w)", self.message)
-
-
-# How Slurm says that a job ended (man squeue, JOB STATE CODES), as a reason of jobs/record/failures.py.
-_ENDS: dict[str, tuple[Reason, bool]] = {
-    "NODE_FAIL": ("node_failure", True),
-    "BOOT_FAIL": ("node_failure", True),
-    "PREEMPTED": ("preempted", True),
-    "TIMEOUT": ("time_limit", False),
-    "DEADLINE": ("time_limit", False),
-    "OUT_OF_MEMORY": ("host_out_of_memory", False),
-    "CANCELLED": ("cancelled", False),
-    "REVOKED": ("cancelled", False),
-}
 AGAIN: frozenset[Reason] = frozenset({"node_failure", "preempted"})
 """Reasons of a launcher's own record that say nothing about the point."""
 DOUBTFUL: frozenset[Reason] = frozenset(
@@ -54,16 +27,7 @@ SET_ASIDE: frozenset[Reason] = AGAIN | {
 """Reasons for which a person may well want the point measured again (`nightsweep retry`)."""
 
 
-def loss_of_state(state: str, nodes: str) -> Loss | None:
-    """What a final state of the scheduler means; None where it says nothing against the job's own result."""
-    if state not in _ENDS:
-        return None
-    reason, again = _ENDS[state]
-    where = f" on {nodes}" if nodes and not nodes.startswith("None") else ""
-    return Loss(reason, f"Slurm ended the job as {state}{where}", again)
-
-
-def lost_record(job: Job, loss: Loss, attempt: int, slurm_id: str | None) -> Record:
+def lost_record(job: Job, reason: Reason, message: str, attempt: int, slurm_id: str | None) -> Record:
     """The record of a point that was lost."""
     unmeasured = "the point was not measured"
     point = job.point()
@@ -71,9 +35,9 @@ def lost_record(job: Job, loss: Loss, attempt: int, slurm_id: str | None) -> Rec
         point_id=job.point_id,
         sweep=job.sweep,
         settings=point.settings(),
-        status="cancelled" if loss.reason == "cancelled" else "failed",
-        reason=loss.reason,
-        message=loss.message,
+        status="cancelled" if reason == "cancelled" else "failed",
+        reason=reason,
+        message=message,
         attempt=attempt,
         ended_at=utc_now(),
         tracer=TracerUse(reason=unmeasured),

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import socket
+import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -13,10 +14,11 @@ from pathlib import Path
 from jobs.host import clock
 from jobs.point.point import Point
 from jobs.record.failures import Reason
-from jobs.slurm import query
 
 MARGIN_S = 60.0
 """Before the allocation ends, the launcher needs so long to stop its ranks and to write what happened."""
+
+TIMEOUT_S = 30.0
 
 # What srun and slurmstepd print when it is not the ranks' own fault.
 _BLAMES: tuple[tuple[re.Pattern[str], Reason], ...] = (
@@ -33,7 +35,7 @@ def inside() -> bool:
 
 def first_host() -> str:
     """Where rank 0 runs: the first node, under srun's block distribution."""
-    names = query.ask("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).out.split()
+    names = _scontrol("show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
     return names[0] if names else socket.gethostname()
 
 
@@ -43,7 +45,17 @@ def _job() -> str:
     if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
         # The last job of an array has the array's own number, by which Slurm tells of all its jobs.
         job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
-    return query.ask("scontrol", "-o", "show", "job", job).out
+    return _scontrol("-o", "show", "job", job)
+
+
+def _scontrol(*words: str) -> str:
+    """What scontrol prints; empty where it fails or hangs. A user's own format of times could not be read."""
+    own = {name: value for name, value in os.environ.items() if name != "SLURM_TIME_FORMAT"}
+    try:
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=TIMEOUT_S, env=own)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
 
 
 def times_ns() -> dict[str, int]:

@@ -25,7 +25,9 @@ for name in python python3; do printf '#!/bin/sh\nexec %s "$@"\n' "$python" > "$
     "$(realpath "$kit")" > "$site/bin/git"
 chmod +x "$site"/bin/*
 nsys=$(ls -d /opt/nvidia/nsight-{systems,compute}/*/host/target-linux-x64 2> /dev/null | tail -1)
-export PYTHONPATH=$PWD:$PWD/workflow/plugins:$site${PYTHONPATH:+:$PYTHONPATH} PATH=$site/bin:${nsys:+$nsys:}$PATH
+plugins=$PWD/workflow/plugins
+plugins=$plugins/snakemake-executor-plugin-submitit:$plugins/snakemake-logger-plugin-nightsweep
+export PYTHONPATH=$PWD:$plugins:$site${PYTHONPATH:+:$PYTHONPATH} PATH=$site/bin:${nsys:+$nsys:}$PATH
 
 echo 'int main(void) { return 0; }' | gcc -x c -o /tmp/compiles - && /tmp/compiles && slurmctld -V && nsys --version &&
     snakemake --version && python3 -c 'import deepspeed, torch, torchao; print(torch.cuda.device_count(), "GPUs")' ||

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from snakemake_executor_plugin_submitit.journal import Journal
 
 from jobs.host.facts import ROOT
-from jobs.slurm.executor.journal import Journal
 from tests.analysis.tools.test_damaged_sweeps import commands, whole  # noqa: F401  # a fixture
 from tests.analysis.tools.test_full_disk import contents
 

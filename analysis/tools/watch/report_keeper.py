@@ -14,8 +14,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from analysis.sweep.labels import duration
 from analysis.tools.watch.state import LiveError, SweepState
-from jobs.sweep.progress import duration
 
 EVERY_S = 60
 """Least seconds from one version to the next. One that takes longer to write waits as long as it took."""

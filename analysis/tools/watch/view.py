@@ -21,11 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.sweep.labels import label, plural
+from analysis.sweep.labels import duration, label, plural
 from analysis.tools.watch.report_keeper import ReportKeeper
 from analysis.tools.watch.running import Event, Gpu
 from analysis.tools.watch.state import LiveError, Reader, Running, State, SweepState
-from jobs.sweep.progress import duration
 
 EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT
 WIDEST, NARROWEST = 100, 20

@@ -11,8 +11,9 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from snakemake_executor_plugin_submitit.query import Answer, has_accounting, last_line, parse_config, whole
+
 from jobs.slurm.doctor.findings import Finding, arguments, ask, fail, ok, warn
-from jobs.slurm.query import Answer, has_accounting, last_line, parse_config, whole
 
 COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "sinfo")
 OLDEST = (20, 11)

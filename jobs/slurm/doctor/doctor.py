@@ -20,7 +20,7 @@ from pathlib import Path
 
 from jobs.slurm.doctor import cluster, nodes, plan
 from jobs.slurm.doctor.findings import FAIL, Finding, fail, ok, warn
-from jobs.slurm.executor.profile import Profile
+from jobs.slurm.profile import Profile
 from jobs.sweep.sweep import Sweep
 
 EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from jobs.slurm import query
+from snakemake_executor_plugin_submitit import query
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
 ask = functools.partial(query.ask, timeout_s=10.0)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from snakemake_executor_plugin_submitit.query import environment
+
 from jobs.slurm.doctor.cluster import Partition
 from jobs.slurm.doctor.findings import Finding, arguments, fail, warn
 from jobs.slurm.doctor.visits import QUEUE_S, SEEN_S, judge, parse
-from jobs.slurm.query import environment
 
 LIMIT_MIN = 2
 DEADLINE_S = QUEUE_S + 60 * LIMIT_MIN + 60  # the controller looks at time limits every half minute

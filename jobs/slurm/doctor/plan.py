@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from snakemake_executor_plugin_submitit.query import last_line, parse_config, whole
+from snakemake_executor_plugin_submitit.refusal import TooMany, advised, change, error_of
+from snakemake_executor_plugin_submitit.request import Request
+
 from jobs.point.point import Point
 from jobs.slurm.doctor.cluster import Partition
 from jobs.slurm.doctor.findings import Finding, ask, fail, ok, warn
-from jobs.slurm.executor.profile import CHUNK, Profile
-from jobs.slurm.executor.refusal import TooMany, advised, change, error_of
-from jobs.slurm.executor.request import Request
-from jobs.slurm.query import last_line, parse_config, whole
+from jobs.slurm.point_jobs import PointJobs
+from jobs.slurm.profile import CHUNK, Profile
 from jobs.sweep import batches, design
 from jobs.sweep.estimate import estimate
 from jobs.sweep.sweep import Sweep
@@ -23,6 +25,7 @@ from jobs.sweep.sweep import Sweep
 QOS = ("Name", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmit", "MaxWall", "GrpWall")
 ASSOCIATION = ("Account", "Partition", "MaxSubmit", "GrpSubmit", "MaxWall", "DefaultQOS")
 Row = Mapping[str, str]
+HOOK = f"{PointJobs.__module__}:{PointJobs.__name__}"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Limits:
 
 def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Finding]:
     """One finding or more for each kind of point."""
+    if profile.settings.hook != HOOK:
+        yield warn("plan", f"profile: `submitit-hook: {HOOK}` was expected; without, lost points get no record")
     try:
         asked = Counter(profile.request(point, minutes) for point, minutes in _jobs(sweep, profile.batch_min))
         chunk = profile.chunk_request()
@@ -73,13 +78,15 @@ def judge_request(request: Request, jobs: str, where: Partition, rule: str = "")
     changed where it does not; without, those of the points."""
 
     def cure(key: str) -> str:
-        return f"`set-resources: {rule}` in the profile" if rule else change(key)
+        return f"`set-resources: {rule}` in the profile" if rule else change(key, PointJobs.places)
 
     what = f"{jobs} of {request}"
     answer = ask("sbatch", "--test-only", *request.options(), "--wrap", "true")
     if answer.status:
         error = error_of(answer.err or answer.out)
-        said = _too_large(request, where, cure) or advised(str(error).removeprefix("allocation failure: "))
+        said = _too_large(request, where, cure) or advised(
+            str(error).removeprefix("allocation failure: "), PointJobs.places
+        )
         # How many jobs there may be at a time is judged below, and the queue may be full just now.
         yield (warn if isinstance(error, TooMany) else fail)("plan", f"{what}: {said}")
         return
@@ -117,8 +124,8 @@ def judge_walls(asked: Iterable[Request], limits: Limits) -> Iterator[Finding]:
     for runtime_min, name, text in sorted(found):
         longest = minutes(text)
         if longest is not None and runtime_min > longest:
-            text = f"{runtime_min} min asked for, {name} gives {longest:g} at most (change {change('time limit')})"
-            yield fail("plan", text)
+            cure = PointJobs.places["runtime"]
+            yield fail("plan", f"{runtime_min} min asked for, {name} gives {longest:g} at most (change {cure})")
 
 
 def judge_numbers(

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from snakemake_executor_plugin_submitit.query import last_line
+
 from jobs.slurm.doctor.findings import FAIL, WARN, Finding, fail, ok, warn
-from jobs.slurm.query import last_line
 
 QUEUE_S = 60
 SEEN_S = 60

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from snakemake_executor_plugin_submitit.hook import Loss
 
 from analysis.diagnosis import comparison, point_diagnosis
 from analysis.diagnosis.evidence import sources
@@ -20,8 +21,7 @@ from analysis.report import sweep_page as report
 from analysis.sweep import dataset
 from analysis.sweep.starts import Noise
 from jobs.point.point import complete
-from jobs.record.lost import Loss
-from jobs.slurm.executor import point_job as lost_points
+from jobs.slurm.point_jobs import PointJobs
 from jobs.sweep import rounds
 from tests.labelled import ahead, runs
 
@@ -170,7 +170,7 @@ def test_a_lost_point_of_a_round_gets_its_record(tmp_path):
         def is_group(self):
             return False
 
-    assert lost_points.write_loss(Job(), Loss("node_failure", "node 3 died"), 1, None)
+    assert PointJobs().record_loss(Job(), Loss("node_failure", "node 3 died"), 1, None)
     told = json.loads(record.read_text())
     assert told["status"] == "failed" and told["settings"]["loader_workers"] == 1 and own != new
 

@@ -35,23 +35,25 @@ def needed(distribution):
     return found
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """One with the wheel, and with links to what it needs, as it is installed here."""
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, ROOT], check=True)
-    (wheel,) = folder.glob("*.whl")
+def install(folder, *projects):
+    """An environment with the wheels of these, and with links to what they need, as it is installed here."""
+    subprocess.run([*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, *projects], check=True)
     made = folder / "env"
     venv.create(made, with_pip=False)
-    subprocess.run([*PIP, "--python", made, "install", "--no-deps", "--no-index", wheel], check=True)
+    wheels = folder.glob("*.whl")
+    subprocess.run([*PIP, "--python", made, "install", "--no-deps", "--no-index", *wheels], check=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(made), "platbase": str(made)}))
-    (about,) = site.glob("nightsweep-*.dist-info")
-    for name in needed_of(about):
+    for name in set().union(*map(needed_of, site.glob("*.dist-info"))):
         for file in metadata.files(name) or []:
             top, here = site / file.parts[0], Path(str(file.locate()))
             if file.parts[0] not in ("..", "__pycache__") and not top.exists():
                 top.symlink_to(here.parents[len(file.parts) - 2] if file.parts[1:] else here)
     return made
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    return install(tmp_path_factory.mktemp("wheel"), ROOT)
 
 
 def needed_of(about):
@@ -74,7 +76,10 @@ def files(tmp_path_factory):
 
 
 def run(environment, folder, *words):
-    command = [environment / "bin/nightsweep", *words]
+    return run_in(folder, environment / "bin/nightsweep", *words)
+
+
+def run_in(folder, *command):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
 
 
@@ -121,3 +126,13 @@ def test_figures_of_a_data_set(environment, files):
     assert (files / "drawn/report.html").stat().st_size > 1e5 and list((files / "drawn").glob("*.png"))
     watched = run(environment, files, "watch", "set", "--once")
     assert watched.returncode == 2 and "no sweep.json" in watched.stderr
+
+
+@pytest.mark.slow
+def test_the_plugins_serve_another_workflow_without_the_package(tmp_path):
+    made = install(tmp_path, *(path.parent for path in ROOT.glob("workflow/plugins/*/pyproject.toml")))
+    (tmp_path / "Snakefile").write_text('rule a:\n output: "a"\n shell: "touch {output}"\n')
+    command = [made / "bin/python", "-m", "snakemake", "--jobs", "1", "--logger", "nightsweep"]
+    done = run_in(tmp_path, *command, "--executor", "submitit", "--submitit-cluster", "local")
+    assert done.returncode == 0 and "job a ok\n1/1 jobs done" in done.stderr, done.stderr
+    assert "No module named 'jobs'" in run_in(tmp_path, made / "bin/python", "-c", "import jobs").stderr

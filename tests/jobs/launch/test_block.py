@@ -7,14 +7,14 @@ import subprocess
 import sys
 
 import pytest
+from snakemake_executor_plugin_submitit.hook import Loss
 
 from jobs.launch.held import Held
 from jobs.point.point import complete
 from jobs.record.json_files import read_json
-from jobs.record.lost import Loss
 from jobs.record.raw_files import MEASURED
 from jobs.record.record import Record, write_record
-from jobs.slurm.executor import point_job
+from jobs.slurm.point_jobs import PointJobs, record_of
 
 A = complete({"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 2, "device": "cpu",
               "warmup_steps": 1, "timed_steps": 3, "traced_steps": 0})  # fmt: skip
@@ -92,7 +92,7 @@ def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
     Held().begin(block[1])
     (block[1] / "timed.1").mkdir()
     (block[1] / "timed.1/rank0.heartbeat").write_text("model\n")
-    assert point_job.write_loss(Job(*block), LOSS, 1, "77_1")
+    assert PointJobs().record_loss(Job(*block), LOSS, 1, "77_1")
     assert record(block[0]).status == "ok"
     assert (record(block[1]).status, record(block[1]).reason, record(block[1]).slurm.job_id) == (
         "failed", "host_out_of_memory", "77_1",
@@ -102,24 +102,40 @@ def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
 
 def test_a_lost_job_leaves_what_had_failed_by_itself(block):
     write_record(block[1] / "record.json", Record(point_id=B.id, status="failed", reason="stalled"))
-    assert point_job.write_loss(Job(*block), LOSS, 1, "77_1")
+    assert PointJobs().record_loss(Job(*block), LOSS, 1, "77_1")
     assert [record(folder).reason for folder in block] == ["host_out_of_memory", "stalled"]
 
 
 def test_a_job_is_judged_by_the_point_of_its_block_that_is_not_ok(block):
-    assert point_job.record_of(Job(*block)) == (block[0] / "record.json", None)
+    assert record_of(Job(*block)) == (block[0] / "record.json", None)
     write_record(block[1] / "record.json", Record(point_id=B.id, status="failed", reason="node_failure"))
-    assert point_job.record_of(Job(*block))[1] is None  # the leader's comes last
+    assert record_of(Job(*block))[1] is None  # the leader's comes last
     write_record(block[0] / "record.json", Record(point_id=A.id, status="ok"))
-    path, found = point_job.record_of(Job(*block))
+    path, found = record_of(Job(*block))
     assert (path, found.reason) == (block[1] / "record.json", "node_failure")
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        (None, "ok"),
+        ("loss_nan", "failed"),
+        ("rank_killed", "doubtful"),
+        ("preempted", Loss("preempted", "", again=True)),
+    ],
+)
+def test_what_a_record_says_of_its_job(block, reason, verdict):
+    assert PointJobs().verdict(Job(*block)) == "missing" and not PointJobs().has_begun(Job(*block))
+    write_record(block[0] / "record.json", Record(status="failed" if reason else "ok", reason=reason))
+    Held().begin(block[0])
+    assert PointJobs().verdict(Job(*block)) == verdict and PointJobs().has_begun(Job(*block))
 
 
 def test_what_is_measured_is_not_taken_back_where_a_job_is_sent_again(block):
     for folder, status in zip(block, ("failed", "ok"), strict=True):
         write_record(folder / "record.json", Record(status=status))
     write_record(block[1] / MEASURED, Record(status="ok"))
-    point_job.take_back(Job(*block))
+    PointJobs().take_back(Job(*block), was_lost=True)
     assert record(block[0]) is None and record(block[1]).status == "ok"
 
 
@@ -127,14 +143,14 @@ def test_what_is_measured_is_not_taken_back_where_a_job_is_sent_again(block):
 def test_what_had_failed_by_itself_is_not_taken_back(block, reason, stays):
     """The lost node may have killed a rank; it cannot have used up a GPU's memory."""
     write_record(block[1] / "record.json", Record(status="failed", reason=reason))
-    point_job.take_back(Job(*block))
+    PointJobs().take_back(Job(*block), was_lost=True)
     assert (record(block[1]) is not None) == stays
 
 
 def test_points_that_a_job_did_not_come_to_are_counted(block):
-    assert point_job.unmeasured(Job(*block)) == 2
+    assert PointJobs().count_rest(Job(*block)) == 2
     write_record(block[0] / "record.json", Record(status="ok"))
-    assert point_job.unmeasured(Job(*block)) == 1
+    assert PointJobs().count_rest(Job(*block)) == 1
 
 
 def follow(folder, leader):

@@ -21,11 +21,12 @@ JOB = Job(sweep="s", point_id="p", settings={"workload": "image", "model": "mobi
 TYPED = """
 from jobs.launch.watchdog import Outcome
 from jobs.record.launch_files import RankError
-from jobs.record.lost import Loss
+from jobs.record.launch_files import Job
+from jobs.record.lost import lost_record
 from jobs.record.record import Record, Run
 
 Outcome("{0}")
-Loss("{0}", "text")
+lost_record(Job(sweep="s", point_id="p", settings={{}}), "{0}", "text", 1, None)
 Run(reason="{0}")
 Record(status="failed", reason="{0}")
 RankError(reason="{0}")
@@ -64,7 +65,7 @@ def launched(folder, monkeypatch, **settings):
 
 
 def test_a_lost_point_has_the_keys_of_a_launched_one(tmp_path, monkeypatch):
-    write_record(tmp_path / "lost.json", lost.lost_record(JOB, lost.Loss("node_failure", "n1 died"), 2, "7"))
+    write_record(tmp_path / "lost.json", lost.lost_record(JOB, "node_failure", "n1 died", 2, "7"))
     write_record(tmp_path / "launched.json", launched(tmp_path, monkeypatch))
     gone, own = (read_json(tmp_path / name, dict) for name in ("lost.json", "launched.json"))
     assert list(gone) == list(own)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import signal
 import time
 
@@ -10,9 +9,6 @@ import pytest
 
 from analysis.ingest.derived import Derived
 from jobs.record.json_files import write_json
-from jobs.slurm.executor import job_end, request
-from jobs.slurm.executor.journal import Entry
-from jobs.slurm.executor.settings import ExecutorSettings
 from jobs.sweep.sweep import load
 from tests.cluster.slurm import Cluster, Shape, available
 from tests.jobs.slurm.sweep_run import BASE, finish, start
@@ -24,26 +20,6 @@ axes: {{seed: [0, 1, 2, 3, 4]}}
 """
 SMALL = "from jobs.sweep import chunks\nchunks.SIZE = 2\n"
 TABLE = "results/night/tables/points.parquet"
-
-
-def test_what_is_older_than_its_inputs_is_wanted_again(tmp_path):
-    result = tmp_path / "x/7_0_0_result.pkl"
-    result.parent.mkdir()
-    result.write_bytes(pickle.dumps(("success", 0)))
-    record, made = tmp_path / "record.json", tmp_path / "points-0000.json"
-    for path in (record, made):
-        path.touch()
-    entry = Entry(str(made), "x", result.parent, 0, 1, "7_0", 0)
-    os.utime(record, (0, 0))
-    assert not job_end.is_wanted_again(entry, [record])
-    os.utime(made, (0, 0))
-    os.utime(record)
-    assert job_end.is_wanted_again(entry, [record])
-
-
-def test_a_rule_may_share_nodes_where_points_have_them_to_themselves():
-    settings = ExecutorSettings(exclusive=True)
-    assert request.from_job({}, 1, settings).exclusive and not request.from_job({"exclusive": 0}, 1, settings).exclusive
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +60,7 @@ def made_at(folder):
 def shown(cluster):
     """What Slurm says of each job of ours."""
     lines = cluster.run("scontrol", "-o", "show", "jobs").splitlines()
-    return [dict(word.partition("=")[::2] for word in line.split()) for line in lines if "nightsweep" in line]
+    return [dict(word.partition("=")[::2] for word in line.split()) for line in lines if "JobName=snakemake-" in line]
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from snakemake_executor_plugin_submitit.query import Answer, ask, environment
 
 from analysis.tools.cli import main
 from jobs.slurm.doctor import cluster as slurm
 from jobs.slurm.doctor import doctor, nodes, probe, visits
-from jobs.slurm.query import Answer, ask, environment
 
 ROOT = Path(__file__).parents[3]
 GIB = 1 << 30
@@ -289,7 +289,8 @@ def test_a_real_cluster(tmp_path):
     findings = json.loads(done.stdout)
     failed = {finding["check"] for finding in findings if finding["level"] == "FAIL"}
     assert failed <= {"torch", "plan"} and done.returncode == bool(failed)  # the cluster's GPUs are made up
-    planned = [finding for finding in findings if finding["check"] == "plan"]
+    hook, *planned = [finding for finding in findings if finding["check"] == "plan"]
+    assert hook["level"] == "warn" and "lost points get no record" in hook["text"]
     assert [finding["level"] for finding in planned] == ["ok", "FAIL", "FAIL", "ok", "FAIL", "ok", "ok"], planned
     assert "the partition gives 10 min at most" in planned[1]["text"]
     assert "8 GPUs asked for, 4 there" in planned[2]["text"] and planned[6]["text"] == "4 points in 2 arrays"

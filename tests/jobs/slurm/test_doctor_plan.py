@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from snakemake_executor_plugin_submitit.request import Request
 
 from analysis.tools.cli import main
 from jobs.point.point import complete
+from jobs.slurm import profile
 from jobs.slurm.doctor import plan
-from jobs.slurm.executor import profile
-from jobs.slurm.executor.request import Request
 
 ROOT = Path(__file__).parents[3]
 

@@ -5,7 +5,6 @@ import shutil
 import signal
 import time
 from contextlib import suppress
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -121,13 +120,6 @@ def test_nothing_can_start(cluster, tmp_path):
     said = driver.finish(status=1)
     assert "module-is-not-here" in said and "Traceback" not in said, said
     assert not any(driver.record(n) for n in range(5))
-
-
-def test_without_a_cluster_the_same_code_runs_here(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    driver = Driver(SimpleNamespace(environment=environment), tmp_path, 3, 0, 1, 5, "--submitit-cluster=local")
-    driver.finish()
-    assert all(driver.record(n)["status"] == "ok" for n in range(3))
 
 
 def test_controller_stops_for_a_while(cluster, tmp_path):

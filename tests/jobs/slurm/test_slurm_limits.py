@@ -39,7 +39,7 @@ def arrays(folder):
     """Names and sizes of the arrays that were submitted, by what submitit left."""
     return {
         path.name: len(list(path.glob("*_submitted.pkl")))
-        for path in folder.glob(".snakemake/submitit/*/nightsweep-*")
+        for path in folder.glob(".snakemake/submitit/*/snakemake-*")
         if path.is_dir()
     }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from jobs.slurm.query import Unreachable
+from snakemake_executor_plugin_submitit.query import Unreachable
 
 
 class TooMany(Exception):
@@ -36,22 +37,18 @@ _NEVER = re.compile(
     r"(QOS|Assoc)(Max\w+PerJob|Min)\w*|Partition(Time|Node)Limit|MaxMemPerLimit|BadConstraints|Invalid(Account|QOS)"
 )
 _CHANGE = (
-    (r"invalid account", "`submitit-account` in the profile"),
-    (r"invalid partition", "`submitit-partition` in the profile"),
-    (r"invalid qos", "`submitit-qos` in the profile"),
-    (r"feature|constraint", "`submitit-constraint` in the profile"),
-    (r"reservation", "`submitit-reservation` in the profile"),
-    (r"gres|gpu", "`ranks_per_node` of the sweep, or `submitit-partition` in the profile"),
-    (r"time.?limit|wall", "`resources: timeout_min` of the sweep"),
-    (r"memory|mem(per|limit)", "`default-resources: mem_mb_per_gpu` in the profile"),
-    (r"cpu", "`default-resources: cpus_per_task` in the profile, or `ranks_per_node` of the sweep"),
-    (r"nodelimit|nodeper", "`nodes` of the sweep, or `submitit-partition` in the profile"),
-    (
-        r"node (configuration|count)",
-        "`default-resources: mem_mb_per_gpu, cpus_per_task` or `submitit-partition` in the profile, `nodes` or "
-        "`ranks_per_node` of the sweep",
-    ),
-    (r"option|argument", "`submitit-extra` in the profile"),
+    (r"invalid account", ("submitit-account",)),
+    (r"invalid partition", ("submitit-partition",)),
+    (r"invalid qos", ("submitit-qos",)),
+    (r"feature|constraint", ("submitit-constraint",)),
+    (r"reservation", ("submitit-reservation",)),
+    (r"gres|gpu", ("gpus_per_node", "submitit-partition")),
+    (r"time.?limit|wall", ("runtime",)),
+    (r"memory|mem(per|limit)", ("mem_mb",)),
+    (r"cpu", ("cpus_per_task", "tasks_per_node")),
+    (r"nodelimit|nodeper", ("nodes", "submitit-partition")),
+    (r"node (configuration|count)", ("mem_mb", "cpus_per_task", "nodes", "tasks_per_node", "submitit-partition")),
+    (r"option|argument", ("submitit-extra",)),
 )
 
 
@@ -75,11 +72,14 @@ def never_passes(reason: str) -> bool:
     return bool(_NEVER.match(reason))
 
 
-def change(text: str) -> str:
-    """Which key to change where Slurm says this; empty where that is not known."""
-    return next((key for pattern, key in _CHANGE if re.search(pattern, text, re.IGNORECASE)), "")
+def change(text: str, places: Mapping[str, str]) -> str:
+    """What to change where Slurm says this; empty where that is not known. `places`: where resources are
+    set (hook.py)."""
+    names = next((names for pattern, names in _CHANGE if re.search(pattern, text, re.IGNORECASE)), ())
+    found = [f"`{n}` in the profile" if n.startswith("submitit-") else places.get(n, f"resource `{n}`") for n in names]
+    return " or ".join(dict.fromkeys(found))
 
 
-def advised(text: str) -> str:
+def advised(text: str, places: Mapping[str, str]) -> str:
     """Slurm's words and what to change."""
-    return f"{text} (change {key})" if (key := change(text)) else text
+    return f"{text} (change {key})" if (key := change(text, places)) else text

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jobs.slurm.executor.settings import ExecutorSettings
-
-PYTHON_VARIABLE = "NIGHTSWEEP_PYTHON"
+from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,6 @@ def from_job(resources: Mapping[str, Any], threads: int, settings: ExecutorSetti
     if settings.reservation:
         extra.setdefault("reservation", settings.reservation)
     setup = [line for line in (settings.setup or "").splitlines() if line.strip()]
-    if settings.python:
-        setup.append(f"export {PYTHON_VARIABLE}={shlex.quote(settings.python)}")
     gpus = int(resources.get("gpus_per_node", 0))
     memory = int(resources.get("mem_mb") or int(resources.get("mem_mb_per_gpu", 0)) * gpus)
     return Request(

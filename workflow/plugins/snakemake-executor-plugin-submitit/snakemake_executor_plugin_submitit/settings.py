@@ -1,7 +1,6 @@
 """Settings of the executor: `--submitit-NAME` on the command line, `submitit-NAME` in a profile.
 
-What belongs to one rule or point (partition, account, ...) may also be a resource of it; see
-jobs/slurm/executor/request.py.
+What belongs to one rule or job (partition, account, ...) may also be a resource of it; see request.py.
 """
 
 # Snakemake reads the types of these fields, so they must not be put off (no `from __future__ import annotations`).
@@ -33,6 +32,4 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     exclusive: bool = _setting(False, "Nodes for one job alone, so that no other job disturbs what it measures")
     extra: Optional[str] = _setting(None, "More sbatch options, as on its command line: --mail-type=END --nice=10")
     setup: Optional[str] = _setting(None, "Shell lines before the job's command: module load ..., export ...")
-    python: Optional[str] = _setting(
-        None, "Command that starts Python for ranks, for example: apptainer exec --nv image.sif python"
-    )
+    hook: Optional[str] = _setting(None, "What knows how the workflow's jobs end: MODULE:CLASS, see hook.py")

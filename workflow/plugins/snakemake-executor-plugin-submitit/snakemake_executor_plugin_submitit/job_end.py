@@ -10,23 +10,31 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from submitit.core.utils import JobPaths, pickle_load
 
-from jobs.record.lost import AGAIN, DOUBTFUL, Loss, loss_of_state
-from jobs.record.point_folder import count_attempts
-from jobs.record.record import Record
-from jobs.slurm.executor.journal import Entry
-from jobs.slurm.executor.request import Request
-from jobs.slurm.executor.scheduler import State
-from jobs.slurm.query import last_line
+from snakemake_executor_plugin_submitit.hook import Hook, Loss, LossReason
+from snakemake_executor_plugin_submitit.journal import Entry
+from snakemake_executor_plugin_submitit.query import last_line
+from snakemake_executor_plugin_submitit.request import Request
+from snakemake_executor_plugin_submitit.scheduler import State
 
 MISSING_S = 120.0
 """A job that the scheduler has not known for so long is lost; shorter gaps are its own delays, or the file system's."""
 _RESULT = "_0_result.pkl"
 
-Found = tuple[Path, Record | None] | None
-"""Path and content of the record that a point's job writes; None for a job of another rule."""
+# How Slurm says that a job ended (man squeue, JOB STATE CODES).
+_ENDS: dict[str, tuple[LossReason, bool]] = {
+    "NODE_FAIL": ("node_failure", True),
+    "BOOT_FAIL": ("node_failure", True),
+    "PREEMPTED": ("preempted", True),
+    "TIMEOUT": ("time_limit", False),
+    "DEADLINE": ("time_limit", False),
+    "OUT_OF_MEMORY": ("host_out_of_memory", False),
+    "CANCELLED": ("cancelled", False),
+    "REVOKED": ("cancelled", False),
+}
 
 
 @dataclass
@@ -42,7 +50,7 @@ class Track:
     place: tuple[int, int] = (0, 1)
     losses: int = 0
     left: int = 0
-    """Of a job that was sent again for want of time: how many points it had not come to."""
+    """Of a job that was sent again for want of time: how much it had not come to."""
     missing_since: float | None = None
     refused: str | None = None
     nodes: str = ""
@@ -55,7 +63,7 @@ def list_finished(folders: Iterable[Path]) -> set[str]:
 
 
 def is_open(track: Track, job_id: str | None, finished: set[str], states: Mapping[str, State] | None) -> bool:
-    """Whether nothing was heard that could be the job's end, so that its record need not be read."""
+    """Whether nothing was heard that could be the job's end, so that its own account need not be read."""
     if track.refused or job_id in finished:
         return False
     if states is None or job_id is None:
@@ -90,55 +98,67 @@ def is_wanted_again(entry: Entry, inputs: Iterable[Path] = ()) -> bool:
     return time.time() - result.stat().st_mtime > MISSING_S
 
 
+def loss_of_state(state: str, nodes: str) -> Loss | None:
+    """What a final state of the scheduler means; None where it says nothing against the job's own result."""
+    if state not in _ENDS:
+        return None
+    reason, again = _ENDS[state]
+    where = f" on {nodes}" if nodes and not nodes.startswith("None") else ""
+    return Loss(reason, f"Slurm ended the job as {state}{where}", again)
+
+
 def judge_end(
-    track: Track, job_id: str | None, code: int | None, found: Found, states: Mapping[str, State] | None
+    track: Track, job_id: str | None, code: int | None, hook: Hook, job: Any, states: Mapping[str, State] | None
 ) -> Loss | bool | None:
-    """True: the job ended well, or its record says how. A Loss: it did not. None: that is open.
+    """True: the job ended well, or tells itself how it ended. A Loss: it did not. None: that is open.
 
     code: of the job's command, where it ended; states: what the scheduler said, where it was asked just now.
     """
     if track.refused or job_id is None:
         return Loss("launch_failed", track.refused or "not submitted")
-    record = found[1] if found else None
-    done = code == 0 and (found is None or record is not None)
-    if done and record is not None and record.reason in AGAIN:
-        return Loss(record.reason, record.message or "", again=True)
-    if done and (record is None or record.reason not in DOUBTFUL):
+    verdict = hook.verdict(job)
+    done = code == 0 and verdict != "missing"
+    if done and isinstance(verdict, Loss):
+        return verdict
+    if done and verdict != "doubtful":
         return True
     if states is None:
         return None
     state = states.get(job_id)
     if state is None:
-        return _judge_missing(track, done)
+        return done or _judge_missing(track)
     track.nodes = state.nodes or track.nodes
     if state.active:  # its batch step has ended, and Slurm is not yet done with it
         track.missing_since = None
         return None
-    if record is not None and record.status == "ok":
+    if verdict == "ok":
         return True
     if done:
         return loss_of_state(state.name, state.nodes) or True
-    return loss_of_state(state.name, state.nodes) or _judge_unrecorded(track, job_id, code, found, state)
+    if loss := loss_of_state(state.name, state.nodes):
+        return loss
+    silent: LossReason = "failed" if verdict is None else "lost" if hook.has_begun(job) else "launch_failed"
+    return _judge_silent(track, job_id, code, silent, state)
 
 
-def _judge_unrecorded(track: Track, job_id: str, code: int | None, found: Found, state: State) -> Loss | bool | None:
-    """The scheduler finds nothing wrong with a job that left no record."""
+def _judge_silent(track: Track, job_id: str, code: int | None, reason: LossReason, state: State) -> Loss | None:
+    """The scheduler finds nothing wrong with a job that left no result."""
     if code in (None, 0) and state.name == "COMPLETED":
-        return _judge_missing(track, done=False)
+        return _judge_missing(track)
     logs = [
         log for log in (*track.logs, JobPaths(track.folder, job_id, 0).stdout) if log.exists() and log.stat().st_size
     ]
-    said = f"{last_line(logs[0].read_text(errors='replace'))} ({logs[0]})" if logs else "it left no log"
-    message = f"the job ended as {state.name}, code {code}, without a record: {said}"
-    if found and count_attempts(found[0].parent):  # its launcher was killed
-        return Loss("lost", message, again=True)
-    return Loss("launch_failed", message)
+    said = "it left no log"
+    if logs:
+        lines = logs[0].read_text(errors="replace").splitlines()
+        own = "\n".join(line for line in lines if not line.startswith("submitit "))
+        said = f"{last_line(own)} ({logs[0]})"
+    message = f"the job ended as {state.name}, code {code}, without a result: {said}"
+    return Loss(reason, message, again=reason == "lost")
 
 
-def _judge_missing(track: Track, done: bool) -> Loss | bool | None:
+def _judge_missing(track: Track) -> Loss | None:
     """The scheduler does not know the job, or its result is not to be seen, for now or for good."""
-    if done:
-        return True
     track.missing_since = track.missing_since or time.monotonic()
     if time.monotonic() - track.missing_since < MISSING_S:
         return None

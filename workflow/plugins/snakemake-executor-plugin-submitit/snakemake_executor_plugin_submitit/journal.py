@@ -9,18 +9,24 @@ drivers are not read where they are not.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import shutil
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.host import private
-from jobs.record.json_files import json_line, read_lines
-
+PRIVATE = 0o700
 KEEP_S = 7 * 86400
 """How long journals and logs of batch steps stay."""
+
+
+class NotPrivate(Exception):
+    """Says in one line which folder others may write to."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,12 @@ class Journal:
 
     def _write(self, event: dict[str, Any]) -> None:
         for folder in (self.root, self.folder):
-            private.make(folder)
+            folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            if folder.stat().st_uid == os.geteuid():
+                folder.chmod(PRIVATE)
+            _check_private(folder)
         with (self.folder / "journal.jsonl").open("a") as sink:
-            sink.write(json_line({"t_ns": time.time_ns(), **event}))
+            sink.write(json.dumps({"t_ns": time.time_ns(), **event}) + "\n")
 
     def load_unfinished(self) -> dict[str, Entry]:
         """Jobs of earlier drivers whose end nobody saw, by key.
@@ -73,7 +82,7 @@ class Journal:
         are removed only when no job of any is open. Raises NotPrivate where others could have changed one.
         """
         paths = [p for p in self.root.glob("*/journal.jsonl") if p.parent != self.folder]
-        events = sorted(((e, p.parent) for p in paths for e in read_lines(p, dict)), key=lambda pair: pair[0]["t_ns"])
+        events = sorted(((e, p.parent) for p in paths for e in _read(p)), key=lambda pair: pair[0]["t_ns"])
         found = _replay(events)
         if not found:
             for path in paths:
@@ -81,8 +90,25 @@ class Journal:
                     shutil.rmtree(path.parent, ignore_errors=True)
         for folder in {folder for entry in found.values() for folder in (entry.folder.parent, entry.folder)}:
             if folder.exists():
-                private.check(folder)
+                _check_private(folder)
         return found
+
+
+def _check_private(folder: Path) -> None:
+    """Raise NotPrivate where somebody else may write to the folder."""
+    found = folder.stat()
+    if found.st_uid != os.geteuid():
+        raise NotPrivate(f"{folder}: is of user {found.st_uid}, who could have code run in your name; remove it")
+    if found.st_mode & 0o022:
+        how = "remove it, or, where you trust them, `chmod go-w` it"
+        raise NotPrivate(f"{folder}: others may write to it, and could have code run in your name; {how}")
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of a journal, without a line within which its driver was killed."""
+    for line in path.read_text(errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
 
 
 def _replay(events: list[tuple[dict[str, Any], Path]]) -> dict[str, Entry]:

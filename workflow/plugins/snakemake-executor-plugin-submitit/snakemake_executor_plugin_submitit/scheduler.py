@@ -18,10 +18,9 @@ from pathlib import Path
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-from jobs.slurm import query
-from jobs.slurm.executor import payload
-from jobs.slurm.executor.refusal import Refused, error_of
-from jobs.slurm.executor.request import Request
+from snakemake_executor_plugin_submitit import query
+from snakemake_executor_plugin_submitit.refusal import Refused, error_of
+from snakemake_executor_plugin_submitit.request import Request
 
 ACTIVE = frozenset(
     {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"}
@@ -78,7 +77,7 @@ class Slurm:
         )
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the error says
-                jobs = executor.map_array(payload.run, commands, [str(Path.cwd())] * len(commands))
+                jobs = executor.map_array(subprocess.call, [["bash", "-c", command] for command in commands])
         except (FailedJobError, FailedSubmissionError, subprocess.SubprocessError, OSError) as error:
             raise error_of(str(error)) from None
         return [job.job_id for job in jobs]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from snakemake_executor_plugin_submitit.request import Request, from_job
+from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
 from jobs.point.point import Point
-from jobs.slurm.executor.request import Request, from_job
-from jobs.slurm.executor.settings import ExecutorSettings
 from jobs.sweep import batches, chunks
 
 POINT, CHUNK = "point", "derive"

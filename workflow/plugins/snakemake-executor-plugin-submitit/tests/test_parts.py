@@ -2,22 +2,17 @@
 
 import os
 import pickle
+import stat
 from pathlib import Path
 
 import pytest
+from snakemake_executor_plugin_submitit import hook, job_end, refusal, request, waiting
+from snakemake_executor_plugin_submitit.hook import Hook, Loss
+from snakemake_executor_plugin_submitit.journal import Entry, Journal, NotPrivate
+from snakemake_executor_plugin_submitit.query import Unreachable
+from snakemake_executor_plugin_submitit.scheduler import State, forget_allocation, parse
+from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 from submitit import SlurmExecutor
-
-from jobs.host.facts import ROOT
-from jobs.record import lost
-from jobs.record.json_files import write_json
-from jobs.record.launch_files import Job
-from jobs.record.record import Record
-from jobs.slurm import allocation
-from jobs.slurm.executor import job_end, profile, refusal, request, waiting
-from jobs.slurm.executor.journal import Entry, Journal
-from jobs.slurm.executor.scheduler import State, forget_allocation, parse
-from jobs.slurm.executor.settings import ExecutorSettings
-from jobs.slurm.query import Unreachable
 
 
 def test_a_rule_overrides_the_profile():
@@ -35,16 +30,6 @@ def test_a_rule_overrides_the_profile():
     assert asked.avoid(["n3"]).avoid(["n5"]).exclude == "n3,n5"
 
 
-def test_nodes_are_for_one_point_alone_unless_the_profile_shares_them(tmp_path):
-    shipped = profile.read(ROOT / "profiles/slurm").settings
-    assert shipped.exclusive and not ExecutorSettings().exclusive
-    alone = request.from_job({"gpus_per_node": 1}, 1, shipped)
-    assert alone.parameters()["exclusive"] is True and "--exclusive" in alone.options()
-    (tmp_path / "config.yaml").write_text("submitit-exclusive: false\n")
-    shared = request.from_job({"gpus_per_node": 1}, 1, profile.read(tmp_path).settings)
-    assert "exclusive" not in shared.parameters() and "--exclusive" not in shared.options()
-
-
 def test_submitit_takes_every_parameter(tmp_path, monkeypatch):
     settings = ExecutorSettings(partition="gpu", exclusive=True, extra="--nice=10", setup="module load x")
     asked = request.from_job({"gpus_per_node": 2, "mem_mb": 100, "qos": "q", "slurm_exclude": "n1"}, 3, settings)
@@ -60,15 +45,9 @@ def test_extra_that_is_no_option():
         request.parse_options("exclusive")
 
 
-def test_setup_and_python_reach_the_batch_script():
-    settings = ExecutorSettings(setup="module load cuda\n\nexport A=1", python="apptainer exec x.sif python")
-    lines = request.from_job({}, 1, settings).setup
-    assert lines == ("module load cuda", "export A=1", "export NIGHTSWEEP_PYTHON='apptainer exec x.sif python'")
-
-
-def test_ranks_run_with_the_python_that_the_profile_names(monkeypatch):
-    monkeypatch.setenv("NIGHTSWEEP_PYTHON", "apptainer exec 'my image.sif' python")
-    assert allocation.python() == ["apptainer", "exec", "my image.sif", "python"]
+def test_setup_reaches_the_batch_script():
+    settings = ExecutorSettings(setup="module load cuda\n\nexport A=1")
+    assert request.from_job({}, 1, settings).setup == ("module load cuda", "export A=1")
 
 
 def test_states_of_arrays():
@@ -83,12 +62,12 @@ def test_states_of_arrays():
      ("OUT_OF_MEMORY", "host_out_of_memory", False), ("CANCELLED", "cancelled", False)],
 )  # fmt: skip
 def test_what_a_final_state_means(state, reason, again):
-    loss = lost.loss_of_state(state, "n1")
+    loss = job_end.loss_of_state(state, "n1")
     assert (loss.reason, loss.again) == (reason, again) and "n1" in loss.message
 
 
 def test_states_that_say_nothing_against_a_result():
-    assert lost.loss_of_state("COMPLETED", "n1") is None and lost.loss_of_state("FAILED", "n1") is None
+    assert job_end.loss_of_state("COMPLETED", "n1") is None and job_end.loss_of_state("FAILED", "n1") is None
 
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -103,19 +82,19 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
      (POLICY, refusal.TooMany, ""),
      ("Slurm temporarily unable to accept job, sleeping and retrying", refusal.TooMany, ""),
      ("Batch job submission failed: Invalid job array specification", refusal.TooMany, ""),
-     (f"QOSMaxWallDurationPerJobLimit\nsbatch: error: {POLICY}", refusal.Refused, "timeout_min"),
+     (f"QOSMaxWallDurationPerJobLimit\nsbatch: error: {POLICY}", refusal.Refused, "runtime"),
      ("invalid partition specified: gpus", refusal.Refused, "submitit-partition"),
      ("Invalid account or account/partition combination specified", refusal.Refused, "submitit-account"),
-     ("Invalid generic resource (gres) specification", refusal.Refused, "ranks_per_node"),
+     ("Invalid generic resource (gres) specification", refusal.Refused, "gpus_per_node"),
      ("Memory specification can not be satisfied\nsbatch: error: Requested node configuration is not available",
-      refusal.Refused, "mem_mb_per_gpu"),
+      refusal.Refused, "mem_mb"),
      ("Invalid feature specification", refusal.Refused, "submitit-constraint")],
 )  # fmt: skip
 def test_what_sbatch_says(text, kind, key):
     error = refusal.error_of(f"sbatch: error: {text}")
     assert type(error) is kind and "sbatch" not in str(error) and "\n" not in str(error)
     if kind is refusal.Refused:
-        assert key in refusal.change(str(error))
+        assert key in refusal.change(str(error), {})
     elif kind is refusal.TooMany:
         assert error.doubtful == (text == POLICY)
 
@@ -210,85 +189,62 @@ def test_gpus_of_this_host_stay_without_an_allocation(monkeypatch):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_slurm_is_blamed_where_it_says_so(tmp_path):
-    log = tmp_path / "launch.log"
-    assert allocation.blame(log) is None
-    log.write_text("srun: error: n1: task 0: Exited with exit code 1\n")
-    assert allocation.blame(log) is None
-    log.write_text("srun: error: Node failure on n2\n")
-    assert allocation.blame(log) == ("node_failure", "srun: error: Node failure on n2")
-    said = "srun: error: Task launch for StepId=1.0 failed on node n2: Communication connection failure"
-    log.write_text(f"{said}\nsrun: error: Application launch failed: Communication connection failure\n")
-    assert allocation.blame(log) == ("node_failure", said)
-    assert lost.Loss("node_failure", said).named_nodes() == ["n2"]
-    assert lost.loss_of_state("NODE_FAIL", "n[1-2]").named_nodes() == []
-    log.write_text("slurmstepd: error: *** STEP 3.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***\n")
-    assert allocation.blame(log)[0] == "preempted"
-
-
-def test_records_that_are_set_aside(tmp_path):
-    for reason, goes in (("node_failure", True), ("cancelled", True), ("disk_full", True), ("rank_exception", False)):
-        folder = tmp_path / reason
-        folder.mkdir()
-        write_json(folder / "record.json", {"status": "failed", "reason": reason})
-        assert (lost.set_aside(folder) == reason) == goes
-        assert (folder / "record.json").exists() != goes
-    assert lost.set_aside(tmp_path / "none") is None
-    (tmp_path / "cancelled/record.json").write_text("{half a rec")
-    assert lost.set_aside(tmp_path / "cancelled") == "unreadable"
-    assert not (tmp_path / "cancelled/record.json").exists()
-
-
-def test_record_of_a_lost_point():
-    job = Job(sweep="s", point_id="p", settings={"workload": "image", "model": "mobilenet_v2", "nodes": 2})
-    record = lost.lost_record(job, lost.Loss("launch_failed", "no such partition"), 1, None)
-    assert (record.status, record.reason, record.world_size) == ("failed", "launch_failed", 2)
-    assert lost.lost_record(job, lost.Loss("cancelled", "by a person"), 1, "7").status == "cancelled"
-    assert lost.lost_record(job, lost.Loss("node_failure", "n1"), 1, "7").status == "failed"
-
-
 def track(**more):
     return job_end.Track("k", request.Request(), "true", folder=Path("x"), name="n", **more)
 
 
-OK = Record(status="ok")
-KILLED, OWN = (Record(status="failed", reason=reason) for reason in ("rank_killed", "loss_nan"))
-NODE = Record(status="failed", reason="node_failure", message="Node failure on n2")
+class Told(Hook):
+    """A workflow whose jobs say this of their end."""
+
+    def __init__(self, verdict):
+        self.told = verdict
+
+    def verdict(self, job):
+        return self.told
+
+
+NODE = Loss("node_failure", "Node failure on n2", again=True)
 
 
 @pytest.mark.parametrize(
-    ("code", "record", "state", "expected"),
+    ("code", "verdict", "state", "expected"),
     [
-        (None, None, None, None),  # not asked yet
-        (None, None, "RUNNING", None),
-        (0, OK, None, True),
-        (0, OWN, None, True),  # a failure of its own is a result
-        (0, KILLED, None, None),  # the scheduler may know better
-        (0, KILLED, "COMPLETED", True),
-        (0, KILLED, "NODE_FAIL", "node_failure"),
-        (0, KILLED, "OUT_OF_MEMORY", "host_out_of_memory"),
+        (None, "missing", None, None),  # not asked yet
+        (None, "missing", "RUNNING", None),
+        (0, "ok", None, True),
+        (0, "failed", None, True),  # a failure of its own is a result
+        (0, "doubtful", None, None),  # the scheduler may know better
+        (0, "doubtful", "COMPLETED", True),
+        (0, "doubtful", "NODE_FAIL", "node_failure"),
+        (0, "doubtful", "OUT_OF_MEMORY", "host_out_of_memory"),
         (0, NODE, None, "node_failure"),
-        (None, OK, "NODE_FAIL", True),  # measured before the node died
-        (None, None, "CANCELLED", "cancelled"),
-        (130, None, None, None),
-        (130, None, "PREEMPTED", "preempted"),
-        (1, None, "COMPLETED", "launch_failed"),
-        (0, None, "COMPLETED", None),  # the file system may be behind
-        (None, None, "COMPLETED", None),
+        (None, "ok", "NODE_FAIL", True),  # measured before the node died
+        (None, "missing", "CANCELLED", "cancelled"),
+        (130, "missing", None, None),
+        (130, "missing", "PREEMPTED", "preempted"),
+        (1, "missing", "COMPLETED", "launch_failed"),
+        (0, "missing", "COMPLETED", None),  # the file system may be behind
+        (None, "missing", "COMPLETED", None),
+        (0, None, None, True),  # of a workflow that keeps no account
+        (1, None, None, None),
+        (1, None, "COMPLETED", "failed"),
+        (1, None, "NODE_FAIL", "node_failure"),
+        (None, None, "FAILED", "failed"),
     ],
 )
-def test_how_a_job_ended(code, record, state, expected):
+def test_how_a_job_ended(code, verdict, state, expected):
     states = None if state is None else {"7": State(state, "n1")}
-    found = job_end.judge_end(track(), "7", code, (Path("r"), record), states)
-    assert (found.reason if isinstance(found, lost.Loss) else found) == expected
+    found = job_end.judge_end(track(), "7", code, Told(verdict), None, states)
+    assert (found.reason if isinstance(found, Loss) else found) == expected
 
 
 def test_a_job_that_nobody_knows_is_lost_after_a_while():
     one = track()
-    assert job_end.judge_end(one, "7", None, None, {}) is None
+    assert job_end.judge_end(one, "7", None, Hook(), None, {}) is None
     one.missing_since -= job_end.MISSING_S
-    assert job_end.judge_end(one, "7", None, None, {}).reason == "lost"
-    assert job_end.judge_end(track(refused="no such partition"), None, None, None, None).reason == "launch_failed"
+    assert job_end.judge_end(one, "7", None, Hook(), None, {}).reason == "lost"
+    refused = track(refused="no such partition")
+    assert job_end.judge_end(refused, None, None, Hook(), None, None).reason == "launch_failed"
 
 
 def test_records_are_read_only_of_jobs_that_may_have_ended():
@@ -298,3 +254,55 @@ def test_records_are_read_only_of_jobs_that_may_have_ended():
     assert not job_end.is_open(track(), "7", {"7"}, None) and not job_end.is_open(track(), "8", set(), states)
     assert not job_end.is_open(track(), "9", set(), states), "nobody knows it"
     assert not job_end.is_open(track(refused="no"), None, set(), None)
+
+
+def test_what_is_older_than_its_inputs_is_wanted_again(tmp_path):
+    result = tmp_path / "x/7_0_0_result.pkl"
+    result.parent.mkdir()
+    result.write_bytes(pickle.dumps(("success", 0)))
+    record, made = tmp_path / "source", tmp_path / "made"
+    for path in (record, made):
+        path.touch()
+    entry = Entry(str(made), "x", result.parent, 0, 1, "7_0", 0)
+    os.utime(record, (0, 0))
+    assert not job_end.is_wanted_again(entry, [record])
+    os.utime(made, (0, 0))
+    os.utime(record)
+    assert job_end.is_wanted_again(entry, [record])
+
+
+def test_a_rule_may_share_nodes_where_the_profile_does_not():
+    settings = ExecutorSettings(exclusive=True)
+    assert request.from_job({}, 1, settings).exclusive and not request.from_job({"exclusive": 0}, 1, settings).exclusive
+
+
+@pytest.fixture
+def open_umask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_jobs_and_their_results_lie_where_nobody_else_can_put_any(tmp_path, open_umask):
+    journal = Journal(tmp_path / "submitit")
+    journal.intend("x", ["a"], [0])
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "submitit", journal.folder)] == [0o700] * 2
+
+
+def test_a_planted_job_of_an_earlier_driver_is_not_taken_over(tmp_path, open_umask):
+    planted = Journal(tmp_path / "submitit")
+    planted.intend("x", ["a"], [0])
+    planted.accept("x", ["7"])
+    folder = planted.folder / "x"
+    folder.mkdir()
+    (folder / "7_0_result.pkl").write_bytes(pickle.dumps(("success", 0)))
+    with pytest.raises(NotPrivate, match=r"/x: others may write to it"):
+        Journal(tmp_path / "submitit").load_unfinished()
+    folder.chmod(0o755)
+    assert set(Journal(tmp_path / "submitit").load_unfinished()) == {"a"}
+
+
+@pytest.mark.parametrize("name", ["no.module:Hook", "os:missing", "os:getcwd", "not a name"])
+def test_a_hook_that_is_none_is_refused_in_a_line(name):
+    with pytest.raises(ValueError, match=rf"^submitit-hook: {name}: [^\n]*$"):
+        hook.load(name)

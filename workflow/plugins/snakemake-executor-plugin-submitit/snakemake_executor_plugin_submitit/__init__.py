@@ -1,9 +1,12 @@
-"""The name under which Snakemake finds the executor of jobs/slurm/executor: `executor: submitit` in a profile."""
+"""Snakemake's executor plugin on submitit: jobs go out as arrays, one query watches them all, nothing is lost.
+
+Each job becomes one element of a Slurm job array, whose batch step runs Snakemake's own command for that job.
+"""
 
 from snakemake_interface_executor_plugins.settings import CommonSettings
 
-from jobs.slurm.executor.executor import Executor
-from jobs.slurm.executor.settings import ExecutorSettings
+from snakemake_executor_plugin_submitit.executor import Executor
+from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 

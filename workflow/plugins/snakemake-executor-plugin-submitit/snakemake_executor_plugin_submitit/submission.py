@@ -9,26 +9,31 @@ from __future__ import annotations
 import shutil
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from jobs.slurm.executor import refusal, waiting
-from jobs.slurm.executor.journal import Journal
-from jobs.slurm.executor.local import Local
-from jobs.slurm.executor.refusal import Refused, TooMany
-from jobs.slurm.executor.request import Request
-from jobs.slurm.executor.scheduler import Slurm
-from jobs.slurm.executor.settings import ExecutorSettings
+from snakemake_executor_plugin_submitit import refusal, waiting
+from snakemake_executor_plugin_submitit.journal import Journal
+from snakemake_executor_plugin_submitit.local import Local
+from snakemake_executor_plugin_submitit.refusal import Refused, TooMany
+from snakemake_executor_plugin_submitit.request import Request
+from snakemake_executor_plugin_submitit.scheduler import Slurm
+from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
 
 class Submission:
-    """Sends jobs, by request. `tell`: for a line on the screen."""
+    """Sends jobs, by request. `places`: where resources are set (hook.py); `tell`: for a line on the screen."""
 
     def __init__(
-        self, backend: Slurm | Local, journal: Journal, options: ExecutorSettings, tell: Callable[[str], None]
+        self,
+        backend: Slurm | Local,
+        journal: Journal,
+        options: ExecutorSettings,
+        places: Mapping[str, str],
+        tell: Callable[[str], None],
     ) -> None:
-        self.backend, self.journal, self.tell = backend, journal, tell
+        self.backend, self.journal, self.places, self.tell = backend, journal, places, tell
         self.parallel = options.array_parallelism
         self.largest = min(options.array_size, backend.largest_array)
         self.lock = threading.RLock()
@@ -104,7 +109,7 @@ class Submission:
             if self.stopping:
                 return
             tracks = [info.aux["track"] for info in infos]
-            name = f"nightsweep-{uuid.uuid4().hex[:8]}"
+            name = f"snakemake-{uuid.uuid4().hex[:8]}"
             self.journal.intend(name, [t.key for t in tracks], [t.losses for t in tracks])
             for place, track in enumerate(tracks):
                 track.folder, track.name, track.place = self.journal.folder / name, name, (place, len(tracks))
@@ -116,7 +121,7 @@ class Submission:
                 shutil.rmtree(tracks[0].folder, ignore_errors=True)
                 for track in tracks:
                     track.name = ""
-                    track.refused = None if isinstance(error, TooMany) else refusal.advised(str(error))
+                    track.refused = None if isinstance(error, TooMany) else refusal.advised(str(error), self.places)
                 if isinstance(error, TooMany):
                     raise
                 return

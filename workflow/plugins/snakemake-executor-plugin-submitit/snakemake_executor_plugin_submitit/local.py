@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 import submitit
 
-from jobs.slurm.executor import payload
-from jobs.slurm.executor.refusal import Refused
-from jobs.slurm.executor.request import Request
-from jobs.slurm.executor.scheduler import State
+from snakemake_executor_plugin_submitit.refusal import Refused
+from snakemake_executor_plugin_submitit.request import Request
+from snakemake_executor_plugin_submitit.scheduler import State
 
 
 class Local:
@@ -28,7 +28,7 @@ class Local:
             raise Refused(f"the job asks for {request.nodes} nodes and this machine is one")
         executor = submitit.LocalExecutor(folder=folder)
         executor.update_parameters(timeout_min=request.runtime_min, gpus_per_node=request.gpus_per_node)
-        jobs = executor.map_array(payload.run, commands, [str(Path.cwd())] * len(commands))
+        jobs = executor.map_array(subprocess.call, [["bash", "-c", command] for command in commands])
         self.jobs |= {job.job_id: job for job in jobs}
         return [job.job_id for job in jobs]
 

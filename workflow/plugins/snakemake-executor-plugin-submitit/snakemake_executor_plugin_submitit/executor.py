@@ -7,6 +7,7 @@ for all jobs at once, and tells about those that can leave nothing: node failure
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 import time
@@ -17,17 +18,17 @@ from typing import Any
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_args
 
-from jobs.host.private import NotPrivate
-from jobs.record.lost import Loss
-from jobs.slurm.executor import job_end, point_job, refusal, request, waiting
-from jobs.slurm.executor.job_end import Track
-from jobs.slurm.executor.journal import Journal
-from jobs.slurm.executor.local import Local
-from jobs.slurm.executor.refusal import Refused
-from jobs.slurm.executor.scheduler import Slurm, State, forget_allocation, masters
-from jobs.slurm.executor.submission import Submission
-from jobs.slurm.query import Unreachable
+from snakemake_executor_plugin_submitit import hook, job_end, refusal, request, waiting
+from snakemake_executor_plugin_submitit.hook import Loss
+from snakemake_executor_plugin_submitit.job_end import Track
+from snakemake_executor_plugin_submitit.journal import Journal, NotPrivate
+from snakemake_executor_plugin_submitit.local import Local
+from snakemake_executor_plugin_submitit.query import Unreachable
+from snakemake_executor_plugin_submitit.refusal import Refused
+from snakemake_executor_plugin_submitit.scheduler import Slurm, State, forget_allocation, masters
+from snakemake_executor_plugin_submitit.submission import Submission
 
 ROOT = Path(".snakemake/submitit")
 TICK_S = 2
@@ -45,12 +46,13 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         forget_allocation()
         self.options = self.workflow.executor_settings
         try:
+            self.hook = hook.load(self.options.hook)
             self.backend: Slurm | Local = Local() if self.options.cluster == "local" else Slurm()
             self.journal = Journal(ROOT)
             self.earlier = self.journal.load_unfinished()
-        except (Refused, Unreachable, NotPrivate) as error:
+        except (ValueError, Refused, Unreachable, NotPrivate) as error:
             raise WorkflowError(str(error)) from None
-        self.submission = Submission(self.backend, self.journal, self.options, self._tell)
+        self.submission = Submission(self.backend, self.journal, self.options, self.hook.places, self._tell)
         # Snakemake's own list of active jobs is empty while they are being checked, so it cannot say what to cancel
         self.open: dict[str, SubmittedJobInfo] = {}
         self.passed = False
@@ -81,12 +83,15 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def run_job(self, job: Any) -> None:
         self.run_jobs([job])
 
+    def get_job_exec_prefix(self, job: Any) -> str:
+        return f"cd {shlex.quote(str(Path.cwd()))}"
+
     def _tell(self, line: str) -> None:
         self.logger.info(line, extra=TOLD)
 
     def _prepare(self, job: Any) -> SubmittedJobInfo:
         asked = request.from_job(job.resources, job.threads, self.options)
-        key = "\n".join(sorted(map(str, job.output))) or f"job {job.jobid}"
+        key = "\n".join(sorted(map(str, job.output)) or encode_target_jobs_cli_args(job.get_target_spec()))
         track = Track(key, asked, self.format_job_exec(job), tuple(Path(str(log)) for log in job.log))
         return SubmittedJobInfo(job, external_jobid=None, aux={"track": track})
 
@@ -113,14 +118,14 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def _stop_where_nothing_passes(self) -> None:
         """End the run where the scheduler takes none of its jobs, or none can start its command: the same reason would
-        otherwise become the result of every point."""
+        otherwise become the result of every job."""
         tracks = [info.aux["track"] for info in list(self.open.values())]  # the other thread may add some
         refused = [track for track in tracks if track.refused]
         unstarted = sum(track.name != "" for track in refused)
         if self.submission.stopping or self.passed or not refused or (len(refused) < len(tracks) and unstarted < FEW):
             return
         reasons = list(dict.fromkeys(f"  {track.refused}" for track in refused))[:FEW]
-        title = f"none of {waiting.count(len(tracks))} can run, so the run ends here, and none gets a record:"
+        title = f"none of {waiting.count(len(tracks))} can run, so the run ends here:"
         self._cancel_all()
         self.workflow.scheduler.executor_error_callback(WorkflowError("\n".join([title, *reasons])))
 
@@ -129,7 +134,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
         if not active_jobs:
             return  # Snakemake begins to ask before this object is made
-        states = self._query(active_jobs)  # may last until after cancel_jobs, whose doing is no end of a point
+        states = self._query(active_jobs)  # may last until after cancel_jobs, whose doing is no end of a job
         finished = job_end.list_finished({i.aux["track"].folder for i in active_jobs if i.aux["track"].name})
         for info in active_jobs:
             track, job_id = info.aux["track"], info.external_jobid
@@ -137,9 +142,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 yield info
                 continue
             code = job_end.exit_code(track.folder, job_id) if job_id in finished else None
-            found = point_job.record_of(info.job)
-            end = job_end.judge_end(track, job_id, code, found, states)
-            if end is None or self._is_kept(info, end, found is not None):
+            end = job_end.judge_end(track, job_id, code, self.hook, info.job, states)
+            if end is None or self._is_kept(info, end):
                 yield info
             else:
                 self.journal.end(track.key)
@@ -148,12 +152,12 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 self._report(info, end)
         self._stop_where_nothing_passes()
 
-    def _is_kept(self, info: SubmittedJobInfo, end: Loss | bool, is_point: bool) -> bool:
+    def _is_kept(self, info: SubmittedJobInfo, end: Loss | bool) -> bool:
         """Whether a job goes on in spite of its end: it is sent again, or the same end may await all jobs."""
         track = info.aux["track"]
         if isinstance(end, Loss) and self.submission.stopping:
             return True
-        if isinstance(end, Loss) and end.reason == "launch_failed" and (is_point or track.refused):
+        if isinstance(end, Loss) and end.reason == "launch_failed":
             track.refused = end.message
             return not self.passed
         self.passed = True
@@ -195,7 +199,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self.backend.cancel([info.external_jobid for info, _ in never], [])
         for info, why in never:
             info.external_jobid, info.aux["track"].name = None, ""
-            info.aux["track"].refused = refusal.advised(f"Slurm would let it wait for ever: {why}")
+            info.aux["track"].refused = refusal.advised(f"Slurm would let it wait for ever: {why}", self.hook.places)
 
     def _never_passes(self, track: Track, why: str) -> bool:
         """Whether a job waits for ever. Slurm may also say PartitionNodeLimit where nodes are down, for now."""
@@ -214,20 +218,22 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         except Unreachable:
             bad = []
         self.logger.warning(f"{info.external_jobid} is lost ({loss.reason}: {loss.message}); submitted again")
-        point_job.take_back(info.job)
+        self.hook.take_back(info.job, was_lost=True)
         track.losses += 1
         track.request = track.request.avoid(sorted({*bad, *loss.named_nodes()}))
         self._send_anew(info)
         return True
 
     def _sends_rest(self, info: SubmittedJobInfo) -> bool:
-        """Make a job of several points one that is yet to be sent, where its time was over before it came to all."""
-        track, left = info.aux["track"], point_job.unmeasured(info.job)
+        """Make a job one that is yet to be sent, where its time was over before it came to all of its work."""
+        track, left = info.aux["track"], self.hook.count_rest(info.job)
         if self.submission.stopping or not left or left == track.left:  # no job does nothing twice
             return False
-        self._tell(f"{info.external_jobid} had no time left for {left} of its points; submitted again for them")
+        self._tell(
+            f"{info.external_jobid} had no time left for {left} of its {self.hook.parts}; submitted again for them"
+        )
         track.left = left
-        point_job.take_back_leader(info.job)
+        self.hook.take_back(info.job, was_lost=False)
         self._send_anew(info)
         return True
 
@@ -241,8 +247,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self.report_job_success(info)
             return
         try:
-            recorded = point_job.write_loss(info.job, end, info.aux["track"].losses, info.external_jobid)
-        except OSError as error:  # the disk is full: the point has no result, and the same command runs it again
+            recorded = self.hook.record_loss(info.job, end, info.aux["track"].losses, info.external_jobid)
+        except OSError as error:  # the disk is full: the job has no result, and the same command runs it again
             self.logger.error(f"{info.aux['track'].key}: {error.strerror}")
             recorded = False
         if recorded:
@@ -252,7 +258,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Jobs of earlier drivers that nobody asked for, their outputs being there, are no later driver's to look for:
-        should someone remove a record, that point is to be run again."""
+        should someone remove one, that job is to be run again."""
         for entry in self.earlier.values():
             if entry.is_written():
                 self.journal.end(entry.key)

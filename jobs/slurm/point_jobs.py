@@ -1,0 +1,110 @@
+"""What the executor is told of jobs of the rule `point` (`submitit-hook` in profiles/slurm).
+
+The output of such a job is a record, the last of those of the points that it measures; lost points get theirs from the
+driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from msgspec import structs
+from snakemake_executor_plugin_submitit.hook import Hook, Loss, LossReason, Verdict
+
+from jobs.record import lost
+from jobs.record.json_files import read_json
+from jobs.record.phases import last_attempt
+from jobs.record.point_folder import count_attempts
+from jobs.record.raw_files import measured_record
+from jobs.record.record import Record, write_record
+from jobs.sweep import rounds
+
+
+def leader_of(job: Any) -> Path | None:
+    """Path of the record that this job writes; None for a job of another rule."""
+    if job.is_group() or not job.output:
+        return None
+    path = Path(str(job.output[0]))  # not the rule's name: a workflow that uses this one as a module may give another
+    return path if path.match("points/*/record.json") else None
+
+
+def block_of(job: Any, leader: Path) -> list[Path]:
+    """Paths of the records of all points that the job measures, the leader's first. A rule of another workflow names no
+    others in its params."""
+    folders = map(Path, getattr(job.params, "folders", ()))
+    return [leader, *(folder / "record.json" for folder in folders if folder != leader.parent)]
+
+
+def record_of(job: Any) -> tuple[Path, Record | None] | None:
+    """The record that a job of points is judged by: the leader's, and where it is there and ok, the first that is not;
+    with its path. None for a job of another rule."""
+    leader = leader_of(job)
+    if leader is None:
+        return None
+    if (record := read_json(leader, Record)) is None or record.status != "ok":
+        return leader, record
+    others = ((path, read_json(path, Record)) for path in block_of(job, leader))
+    return next(((path, one) for path, one in others if one is not None and one.status != "ok"), (leader, record))
+
+
+class PointJobs(Hook):
+    """The jobs of points."""
+
+    places: ClassVar[Mapping[str, str]] = {
+        "nodes": "`nodes` of the sweep",
+        "tasks_per_node": "`ranks_per_node` of the sweep",
+        "gpus_per_node": "`ranks_per_node` of the sweep",
+        "runtime": "`resources: timeout_min` of the sweep",
+        "mem_mb": "`default-resources: mem_mb_per_gpu` in the profile",
+        "cpus_per_task": "`default-resources: cpus_per_task` in the profile",
+    }
+    parts = "points"
+
+    def verdict(self, job: Any) -> Verdict:
+        """What the record says; a reason that another node would not give is a loss."""
+        found = record_of(job)
+        if found is None:
+            return None
+        record = found[1]
+        if record is None:
+            return "missing"
+        if record.reason in lost.AGAIN:
+            return Loss(cast(LossReason, record.reason), record.message or "", again=True)
+        return "doubtful" if record.reason in lost.DOUBTFUL else "ok" if record.status == "ok" else "failed"
+
+    def has_begun(self, job: Any) -> bool:
+        """Whether the launcher had started its ranks."""
+        found = record_of(job)
+        return found is not None and count_attempts(found[0].parent) > 0
+
+    def count_rest(self, job: Any) -> int:
+        """How many points of a job that has ended have no record."""
+        leader = leader_of(job)
+        return 0 if leader is None else sum(not path.exists() for path in block_of(job, leader))
+
+    def take_back(self, job: Any, was_lost: bool) -> None:
+        """Remove the leader's record, which the job brings back, and of the others of a lost job those that may have
+        failed of what ended it."""
+        if (leader := leader_of(job)) is None:
+            return
+        for path in block_of(job, leader):
+            record = read_json(path, Record)
+            if path == leader or (was_lost and (record is None or record.reason in lost.DOUBTFUL | lost.AGAIN)):
+                path.unlink(missing_ok=True)
+
+    def record_loss(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> bool:
+        """Write the records of the points of a lost job, the leader's last; those that it had measured, or that had
+        failed by themselves, have theirs."""
+        leader = leader_of(job)
+        if leader is None or loss.reason == "failed":
+            return False
+        for path in reversed(block_of(job, leader)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            record = measured_record(path.parent) or (None if path == leader else read_json(path, Record))
+            if record is None:
+                own = rounds.job_of(path.parents[2], path.parent.name)
+                record = lost.lost_record(own, loss.reason, loss.message, losses + 1, job_id)
+                record = structs.replace(record, phases=last_attempt(path.parent))
+            write_record(path, record)
+        return True

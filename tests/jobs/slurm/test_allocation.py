@@ -1,0 +1,66 @@
+"""A point and its Slurm: nodes, Python, what Slurm is blamed for, and the records of lost points."""
+
+from snakemake_executor_plugin_submitit import request
+from snakemake_executor_plugin_submitit.hook import Loss, load
+from snakemake_executor_plugin_submitit.job_end import loss_of_state
+from snakemake_executor_plugin_submitit.settings import ExecutorSettings
+
+from jobs.host.facts import ROOT
+from jobs.record import lost
+from jobs.record.json_files import write_json
+from jobs.record.launch_files import Job
+from jobs.slurm import allocation, profile
+from jobs.slurm.point_jobs import PointJobs
+
+
+def test_nodes_are_for_one_point_alone_unless_the_profile_shares_them(tmp_path):
+    shipped = profile.read(ROOT / "profiles/slurm").settings
+    assert type(load(shipped.hook)) is PointJobs
+    assert shipped.exclusive and not ExecutorSettings().exclusive
+    alone = request.from_job({"gpus_per_node": 1}, 1, shipped)
+    assert alone.parameters()["exclusive"] is True and "--exclusive" in alone.options()
+    (tmp_path / "config.yaml").write_text("submitit-exclusive: false\n")
+    shared = request.from_job({"gpus_per_node": 1}, 1, profile.read(tmp_path).settings)
+    assert "exclusive" not in shared.parameters() and "--exclusive" not in shared.options()
+
+
+def test_ranks_run_with_the_python_that_the_profile_names(monkeypatch):
+    monkeypatch.setenv("NIGHTSWEEP_PYTHON", "apptainer exec 'my image.sif' python")
+    assert allocation.python() == ["apptainer", "exec", "my image.sif", "python"]
+
+
+def test_slurm_is_blamed_where_it_says_so(tmp_path):
+    log = tmp_path / "launch.log"
+    assert allocation.blame(log) is None
+    log.write_text("srun: error: n1: task 0: Exited with exit code 1\n")
+    assert allocation.blame(log) is None
+    log.write_text("srun: error: Node failure on n2\n")
+    assert allocation.blame(log) == ("node_failure", "srun: error: Node failure on n2")
+    said = "srun: error: Task launch for StepId=1.0 failed on node n2: Communication connection failure"
+    log.write_text(f"{said}\nsrun: error: Application launch failed: Communication connection failure\n")
+    assert allocation.blame(log) == ("node_failure", said)
+    assert Loss("node_failure", said).named_nodes() == ["n2"]
+    assert loss_of_state("NODE_FAIL", "n[1-2]").named_nodes() == []
+    log.write_text("slurmstepd: error: *** STEP 3.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***\n")
+    assert allocation.blame(log)[0] == "preempted"
+
+
+def test_records_that_are_set_aside(tmp_path):
+    for reason, goes in (("node_failure", True), ("cancelled", True), ("disk_full", True), ("rank_exception", False)):
+        folder = tmp_path / reason
+        folder.mkdir()
+        write_json(folder / "record.json", {"status": "failed", "reason": reason})
+        assert (lost.set_aside(folder) == reason) == goes
+        assert (folder / "record.json").exists() != goes
+    assert lost.set_aside(tmp_path / "none") is None
+    (tmp_path / "cancelled/record.json").write_text("{half a rec")
+    assert lost.set_aside(tmp_path / "cancelled") == "unreadable"
+    assert not (tmp_path / "cancelled/record.json").exists()
+
+
+def test_record_of_a_lost_point():
+    job = Job(sweep="s", point_id="p", settings={"workload": "image", "model": "mobilenet_v2", "nodes": 2})
+    record = lost.lost_record(job, "launch_failed", "no such partition", 1, None)
+    assert (record.status, record.reason, record.world_size) == ("failed", "launch_failed", 2)
+    assert lost.lost_record(job, "cancelled", "by a person", 1, "7").status == "cancelled"
+    assert lost.lost_record(job, "node_failure", "n1", 1, "7").status == "failed"

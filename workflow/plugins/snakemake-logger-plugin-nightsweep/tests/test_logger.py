@@ -1,0 +1,59 @@
+"""The logger on a workflow that knows nothing of it, and what a hook changes."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from snakemake_logger_plugin_nightsweep import hook
+from snakemake_logger_plugin_nightsweep.progress import Progress
+
+RULES = """
+rule all:
+    input: expand("made.{n}", n=["good", "bad"])
+
+rule make:
+    output: "made.{n}"
+    log: "logs/{n}.log"
+    shell: "(echo begun; echo the reason; echo) > {log}; test {wildcards.n} = good && touch {output}"
+"""
+
+
+@pytest.mark.slow
+def test_jobs_are_counted_and_the_last_line_of_a_failed_ones_log_is_on_the_screen(tmp_path):
+    (tmp_path / "Snakefile").write_text(RULES)
+    command = [Path(sys.executable).with_name("snakemake"), "--cores", "1", "--logger", "nightsweep", "--keep-going"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "logs/bad.log: the reason\n" in done.stderr
+    assert "job make good ok\n1/3 jobs done, 0 failed, 2 left, until about " in done.stderr, done.stderr
+
+
+class Weighed(hook.Hook):
+    """Pieces, of which some have a flaw."""
+
+    noun = "piece"
+
+    def name(self, rule, wildcards):
+        return wildcards["n"]
+
+    def outcome(self, wildcards):
+        return wildcards["n"] != "b", "weighed" if wildcards["n"] != "b" else "too light"
+
+
+def test_a_hook_says_what_is_counted_and_how_it_ended():
+    progress = Progress(Weighed(), total=2, sink=io.StringIO())
+    for job, name in enumerate("ab"):
+        progress.start(job, "make", {"n": name})
+    progress.finish(1)
+    progress.finish(0)
+    lines = progress.sink.getvalue().splitlines()
+    assert lines == ["piece b too light", "piece a weighed", "2/2 pieces done, 1 failed, 0 left"]
+    progress.line("\x1b[31mred")
+    assert progress.sink.getvalue().endswith("?[31mred\n")
+
+
+@pytest.mark.parametrize("name", ["no.module:Hook", "os:missing", "os:getcwd"])
+def test_a_hook_that_is_none_is_refused_in_a_line(name):
+    with pytest.raises(ValueError, match=rf"^logger-nightsweep-hook: {name}: [^\n]*$"):
+        hook.load(name)
