@@ -31,7 +31,7 @@ pictures: figures
 test: .venv/ready
 	$(MAKE) --no-print-directory lint
 	sh tests/install.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=5
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --durations=5
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -29,7 +29,7 @@ rule all:
 
 
 onstart:
-    RUN.begin()
+    RUN.begin(workflow.executor_settings)
 
 
 onsuccess:

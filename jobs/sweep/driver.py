@@ -51,12 +51,15 @@ class Run:
         for path in self.round_files():
             rounds.ids(path)
 
-    def begin(self) -> None:
+    def begin(self, executor: object) -> None:
         """Before the first job: keep other drivers off these results, and write down the points.
 
-        Raises SystemExit with a line when another driver is at work, the results are somebody else's, or nothing can be
-        written. Unlike Snakemake's own lock, this one ends with its driver, however that ends.
+        Raises SystemExit with a line when another driver is at work, the results are somebody else's, nothing can be
+        written, or the settings of the executor lack the hook by which lost points get a record. Unlike Snakemake's own
+        lock, this one ends with its driver, however that ends.
         """
+        if getattr(executor, "hook", "") is None:
+            raise SystemExit("the profile lacks `submitit-hook: jobs.slurm.point_jobs:PointJobs` (see profiles/slurm)")
         try:
             self._begin()
         except private.NotPrivate as error:

@@ -85,7 +85,7 @@ def test_points_of_a_round_of_remedies_count_before_they_are_measured(tmp_path, 
     monkeypatch.chdir(tmp_path)
     Path("sweep.yaml").write_text(SWEEP)
     run = Run(Path("results/ending"), load(Path("sweep.yaml")))
-    run.begin()
+    run.begin(None)
     first, second = run.own
     for point in (first, second):
         (run.folder / "points" / point).mkdir(parents=True)

@@ -1,5 +1,6 @@
 """A point and its Slurm: nodes, Python, what Slurm is blamed for, and the records of lost points."""
 
+import pytest
 from snakemake_executor_plugin_submitit import request
 from snakemake_executor_plugin_submitit.hook import Loss, load
 from snakemake_executor_plugin_submitit.job_end import loss_of_state
@@ -11,6 +12,8 @@ from jobs.record.json_files import write_json
 from jobs.record.launch_files import Job
 from jobs.slurm import allocation, profile
 from jobs.slurm.point_jobs import PointJobs
+from jobs.sweep.driver import Run
+from jobs.sweep.sweep import load as load_sweep
 
 
 def test_nodes_are_for_one_point_alone_unless_the_profile_shares_them(tmp_path):
@@ -22,6 +25,14 @@ def test_nodes_are_for_one_point_alone_unless_the_profile_shares_them(tmp_path):
     (tmp_path / "config.yaml").write_text("submitit-exclusive: false\n")
     shared = request.from_job({"gpus_per_node": 1}, 1, profile.read(tmp_path).settings)
     assert "exclusive" not in shared.parameters() and "--exclusive" not in shared.options()
+
+
+def test_a_profile_without_the_hook_runs_nothing(tmp_path):
+    """Lost points would have no record."""
+    sweep = load_sweep(ROOT / "config/demo.yaml")
+    with pytest.raises(SystemExit, match="submitit-hook"):
+        Run(tmp_path / "results/demo", sweep).begin(ExecutorSettings())
+    assert not (tmp_path / "results").exists()
 
 
 def test_ranks_run_with_the_python_that_the_profile_names(monkeypatch):
