@@ -172,6 +172,7 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     order = sorted(groups, key=lambda group: (group["workload"][0], *labels[_key(group)]))[:MOST]
     lost = losses(tables).partition_by(*GROUP, "world", "nodes", maintain_order=True)[:MOST_LOST]
     names = [[labels[_key(bar)] for bar in bars] for bars in (order, lost) if bars]
+    names[:1] = [[_over(name, group["world"][0]) for name, group in zip(names[0], order, strict=True)]]
     heights = [panels.ROW_IN * (len(own) + len({model for model, _ in own})) + 0.6 for own in names]
     made = style.figure(width_in, sum(heights) + 0.15)
     axes = made.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
@@ -181,6 +182,12 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     if len(groups) > MOST:
         made.suptitle(f"The first {MOST} of {len(groups)} groups", fontsize=7)
     return made
+
+
+def _over(name: tuple[str, str], fewest: int) -> tuple[str, str]:
+    """A row's name, with what its efficiency is relative to where that is not one rank."""
+    model, label = name
+    return name if fewest == 1 else (model, f"{label}, over {fewest} ranks")
 
 
 def _key(group: pl.DataFrame) -> tuple[str, int]:
