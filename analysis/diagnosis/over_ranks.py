@@ -43,7 +43,8 @@ RING = ("all_reduce", "all_gather", "reduce_scatter")
 
 @dataclass(frozen=True)
 class Step:
-    """A step on so many ranks, ms; of one that did not run its interval, which has the noise of starts in it."""
+    """The time of a step on a number of ranks, ms. Where it was predicted, `low` and `high` are its interval, which
+    includes the noise between starts."""
 
     ranks: int
     ms: float
@@ -115,7 +116,7 @@ def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
 
 
 def _expected_maximum(ranks: int) -> float:
-    """Of so many standard normal deviates, by Blom's approximation."""
+    """Of one standard normal deviate a rank, by Blom's approximation."""
     return statistics.NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
@@ -126,14 +127,14 @@ def _growth(own: int, ranks: int, share: float) -> float:
 
 
 def _messages(e: Evidence, own: int, ranks: int, share: float) -> Change:
-    """Messages of a ring take as long as on so many ranks."""
+    """Ring collectives take as long as on `ranks` ranks."""
     longer = pl.lit(_growth(own, ranks, share))
     sent = (communication.calls(lane).filter(pl.col("collective").is_in(RING)) for lane in e.lanes)
     return e.scaled(calls.with_columns(factor=longer, kept=pl.lit(1.0)) for calls in sent)
 
 
 def _optimizer(e: Evidence, times: float) -> Change:
-    """The optimizer of a rank has so many times as much to do, if ranks share it: then gradients are scattered."""
+    """The optimizer of a rank has `times` its work, if the ranks share it: then gradients are scattered."""
     shared = any((communication.calls(lane)["collective"] == "reduce_scatter").any() for lane in e.lanes)
     factor = pl.lit(times if shared else 1.0)
     kernels = (lane.own["kernels"].filter(pl.col("category").cast(pl.String) == "optimizer") for lane in e.lanes)

@@ -11,7 +11,6 @@ import polars as pl
 
 from analysis.figures.family import Family
 from analysis.sweep import dataset, labels, nights, short_labels
-from jobs.point.template import as_text
 
 
 def _join(words: list[str]) -> str:
@@ -72,12 +71,7 @@ def settings(points: pl.DataFrame, labelled: pl.DataFrame | None = None, aside: 
 
 
 def _cell(name: str, column: dict[str, Any]) -> str:
-    if name not in column:
-        return ""
-    value = column[name]
-    if name == dataset.VARIABLES:
-        return labels.word(name, value)
-    return "none" if value is None else as_text(value)
+    return labels.value_text(name, column[name]) if name in column else ""
 
 
 def parts(family: Family, tables: dataset.Tables) -> tuple[str, str, list[list[str]]]:

@@ -14,7 +14,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from analysis.figures import panels, style
 from analysis.figures.family import Family
 from analysis.sweep import blocks, dataset, labels, nights, short_labels
-from jobs.point.template import as_text
 
 MEMORY = "peak_memory_bytes"
 QUANTITIES = {"step_ms_median": "Step time", MEMORY: "Peak memory"}
@@ -73,10 +72,10 @@ def _contrasts(points: pl.DataFrame, setting: str, quantity: str) -> pl.DataFram
     found = nights.ratios(rows, quantity, ["block"], [setting], bases).drop("n").filter(~is_base)
     found = found.join(fewest, on=["block", setting], nulls_equal=True)
     known = {name: points[name][0] for name in ("workload", "model")}
-    known |= {"setting": setting, "base": _text(setting, base)}
+    known |= {"setting": setting, "base": labels.value_text(setting, base)}
     return found.select(
         *(pl.lit(value, pl.String).alias(name) for name, value in known.items()),
-        pl.Series("value", [_text(setting, value) for value in found[setting].to_list()], pl.String),
+        pl.Series("value", [labels.value_text(setting, value) for value in found[setting].to_list()], pl.String),
         pl.lit(quantity).alias("quantity"),
         "ratio",
         pl.col("n").cast(pl.Int64),
@@ -88,12 +87,6 @@ def select_points(tables: dataset.Tables) -> pl.DataFrame:
     """Points of models with a contrast."""
     points = dataset.undisturbed(tables["points"].filter(pl.col("status") == "ok"))
     return points.join(effects(tables), on=["workload", "model"], how="semi", nulls_equal=True)
-
-
-def _text(setting: str, value: Any) -> str:
-    if setting == dataset.VARIABLES:
-        return labels.word(setting, value)
-    return "none" if value is None else as_text(value)
 
 
 def _rows(found: pl.DataFrame) -> pl.DataFrame:

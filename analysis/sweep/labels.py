@@ -54,6 +54,13 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d}"
 
 
+def value_text(name: str, value: Any) -> str:
+    """A setting's value beside its name, as in a table."""
+    if name == "variables":
+        return word(name, value)
+    return "none" if value is None else as_text(value)
+
+
 def word(name: str, value: Any) -> str:
     """A setting's value as a label says it."""
     if name == "variables":

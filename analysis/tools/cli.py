@@ -124,9 +124,7 @@ def parser() -> argparse.ArgumentParser:
         "paths", type=Path, nargs="+", metavar="PATH", help="traces of a run's ranks, its folder, or results/SWEEP"
     )
     diagnose_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters (nvml-HOST.arrow)")
-    diagnose_.add_argument(
-        "--ranks", type=several, nargs="+", metavar="N", help="also how long a step would take on so many ranks"
-    )
+    diagnose_.add_argument("--ranks", type=several, nargs="+", metavar="N", help="also predict the step on N ranks")
     diagnose_.add_argument("--json", action="store_true", help="print JSON")
     diagnose_.set_defaults(run=diagnose)
     wrap_ = commands.add_parser(

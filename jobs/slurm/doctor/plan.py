@@ -47,7 +47,10 @@ class Limits:
 def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Finding]:
     """One finding or more for each kind of point."""
     if profile.settings.hook != HOOK:
-        yield warn("plan", f"profile: `submitit-hook: {HOOK}` was expected; without, lost points get no record")
+        yield warn(
+            "plan",
+            f"profile: `submitit-hook: {HOOK}` was expected; without it no run begins, for lost points get no record",
+        )
     try:
         asked = Counter(profile.request(point, minutes) for point, minutes in _jobs(sweep, profile.batch_min))
         chunk = profile.chunk_request()
