@@ -31,7 +31,7 @@ FIRST_PORT = 29_600
 
 @dataclass
 class Start:
-    """One start of one side, under way. `pids`: by rank."""
+    """One start of one side, under way. `cores`: its GPUs' share of the host's. `pids`: by rank."""
 
     run: ScriptRun
     point: Point
@@ -39,6 +39,7 @@ class Start:
     number: int
     folder: RunFolder
     gpus: list[int]
+    cores: list[int]
     deadline: float
     pids: dict[int, int] = field(default_factory=dict)
     codes: dict[int, int] = field(default_factory=dict)
@@ -77,7 +78,10 @@ def begin(run: ScriptRun, side: str, number: int, gpus: list[int], args: argpars
         samplers=False,
         stall_s=args.limit_s,
     ).write(folder)
-    start = Start(run, point, side, number, folder, gpus, time.monotonic() + args.limit_s)
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // max(1, args.gpus)
+    own = [core for gpu in gpus for core in cores[gpu * share : (gpu + 1) * share]]
+    start = Start(run, point, side, number, folder, gpus, own or cores, time.monotonic() + args.limit_s)
     port = FIRST_PORT + (os.getpid() + hash((run.name, side, number)) % 997) % 2000
     for rank in range(run.ranks):
         pid = os.fork()
@@ -97,10 +101,7 @@ def become(start: Start, rank: int, port: int) -> None:
             os.dup2(log, stream)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        cores = sorted(os.sched_getaffinity(0))
-        if start.gpus and len(start.gpus) == 1 and len(cores) >= 32:  # the other GPU's run has the other half
-            half = len(cores) // 2
-            os.sched_setaffinity(0, cores[start.gpus[0] * half : (start.gpus[0] + 1) * half])
+        os.sched_setaffinity(0, start.cores)
         given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": start.run.ranks, "LOCAL_WORLD_SIZE": start.run.ranks}
         given |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         if start.run.ranks == 1 and start.point.launcher == "none":
