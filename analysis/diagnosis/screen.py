@@ -21,10 +21,13 @@ def screen(found: Diagnosis) -> str:
     lines = [*_head(found), "", *_parts(found)]
     losses = [cause for cause in found.causes if cause.share >= NOISE.value]
     remarks = [cause for cause in found.causes if cause.share < NOISE.value]
+    sections: dict[str, list[Cause]] = {}  # the one with the first cause comes first
+    for cause in losses:
+        faster = BY_KIND[cause.kind].turn == DEVICE
+        sections.setdefault("what could be computed faster" if faster else "what holds the step up", []).append(cause)
     place = 0
-    for title, faster in (("what holds the step up", False), ("what could be computed faster", True)):
-        chosen = [cause for cause in losses if (BY_KIND[cause.kind].turn == DEVICE) == faster]
-        lines += ["", title] if chosen else []
+    for title, chosen in sections.items():
+        lines += ["", title]
         for cause in chosen:
             place += 1
             lines += ["", *_cause(place, cause)]
@@ -54,8 +57,9 @@ def _head(found: Diagnosis) -> list[str]:
         else "without a trace of a GPU it is not known whether this is healthy",
     }[found.healthy]
     timed = []
-    if steps and e.timed_ns and e.unseen_wait:
-        timed = [f"{e.step_ns / 1e6:.3f} ms with the waits for batches of the timed steps; shares are of that"]
+    unseen = [what for what, ns in (("waits for batches", e.unseen_wait), ("long steps", e.unseen_pauses)) if ns]
+    if steps and e.timed_ns and unseen:
+        timed = [f"{e.step_ns / 1e6:.3f} ms with the {' and '.join(unseen)} of the timed window; shares are of that"]
     elif steps and e.timed_ns:
         timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms; shares are of the shorter of the two"]
     unexplained = []

@@ -41,6 +41,12 @@ PAUSE = Threshold(
     "A thread that calls nothing of CUDA for so long does other work; a call as long stands still.",
     "ten times the pause that the breakdown takes for dispatch (analysis/metrics/steps/parts.py)",
 )
+LONG_STEP = Threshold(
+    1.0,
+    "median steps",
+    "A timed step that takes longer than the median one by more than this, but for waits for batches, is a long one.",
+    "assumed: steps that do the same rarely differ by half",
+)
 REPLAY_ERROR = Threshold(
     0.60,
     "share",

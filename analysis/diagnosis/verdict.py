@@ -78,7 +78,7 @@ def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
     for cause in sorted(causes, key=_turn):
         share = cause.share
         if cause.change is not None and share >= NOISE.value:
-            share = min(share, e.gain(*made, then=cause.change).value + unseen(e, cause))
+            share = min(share, e.gain(*made, then=cause.change).value + cause.unseen)
             made.append(cause.change)
         share = min(share, left)
         left -= share
@@ -90,8 +90,3 @@ def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
 def _turn(cause: Cause) -> tuple[int, float]:
     turn = BY_KIND[cause.kind].turn
     return turn, -(cause.low if turn == DEVICE else cause.share)
-
-
-def unseen(e: Evidence, cause: Cause) -> float:
-    """The share that the trace does not have in it: waits for batches of the timed steps."""
-    return e.unseen_wait / e.step_ns if cause.kind in ("loader_wait", "cpu_preprocessing") else 0.0

@@ -72,6 +72,7 @@ def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...]) ->
         evidence=facts,
         rank=_late_rank(e) if e.lanes else None,
         change=changes.without_loading if e.lanes else None,
+        unseen=e.unseen_wait / e.step_ns if e.unseen_wait else 0.0,
     )
 
 
@@ -90,7 +91,7 @@ def _as_fast_as_workers(e: Evidence, share: Share, remedy: dict[str, Any]) -> Sh
 def _late_rank(e: Evidence) -> int | None:
     """The rank whose loader it is, by what is larger: the waits in the trace, or those that it did not see."""
     seen = e.gain(changes.without_loading).value * e.step_ns
-    return e.loader_waits.rank_alone if e.unseen_wait > seen else e.rank_of(changes.without_loading)
+    return e.unseen.rank_alone if e.unseen_wait > seen else e.rank_of(changes.without_loading)
 
 
 def waiting(e: Evidence) -> float:

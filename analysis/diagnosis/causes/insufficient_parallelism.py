@@ -71,16 +71,22 @@ def host_work(e: Evidence) -> Iterator[Cause]:
     """The launching thread does other work than loading and launching, for 1 ms or longer at a time: it writes a
     checkpoint, collects garbage, logs, or computes on the CPU. The steps again, without these pauses and the large
     copies from the device that they need. A pause in the middle of a pass is none: then the thread has no core, and
-    launches late."""
+    launches late. And by what the mean timed step is longer for steps that now and then are long (`long_step`), more
+    than the traced one."""
     facts = [
         Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)
     ]
+    unseen, method = e.unseen_pauses / e.step_ns, "the steps replayed without pauses of the launching thread"
+    if unseen:
+        method += ", and what long steps add that the trace does not have"
+        facts.insert(0, Fact("long steps", e.unseen.long_told, "", "steps"))
     yield Cause(
-        gain=e.gain(changes.without_other_work),
-        method="the steps replayed without pauses of the launching thread, and its copies from the device for them",
+        gain=replayed(min(1.0, e.gain(changes.without_other_work).value + unseen)),
+        method=method,
         advice="do this less often or in another process, and reserve a core for the launching thread",
         evidence=facts,
         change=changes.without_other_work,
+        unseen=unseen,
     )
 
 

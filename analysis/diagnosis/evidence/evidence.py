@@ -18,7 +18,7 @@ import polars as pl
 from analysis.diagnosis.cause import Share, replayed
 from analysis.diagnosis.evidence.kernel_savings import KINDS, lane_savings
 from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.evidence.loader_waits import LoaderWaits
+from analysis.diagnosis.evidence.unseen import Unseen
 from analysis.diagnosis.replay.build import build
 from analysis.diagnosis.replay.changes import with_messages, without_tracer
 from analysis.diagnosis.replay.measured import KEYS
@@ -91,7 +91,7 @@ class Evidence:
         )
         if self.timed_ns is None:
             return WhatIf(without_tracer(traced.graph, TRACER.value))
-        waits = self.loader_waits
+        waits = self.unseen
         return traced.untraced(self.timed_ns if waits.rank is None else waits.mean_ns - waits.longer[waits.rank])
 
     @functools.cached_property
@@ -119,27 +119,32 @@ class Evidence:
     @functools.cached_property
     def step_ns(self) -> float:
         """The time that shares are of: of a step without the tracer where that was measured and is shorter, else of the
-        trace's and what that did not see of waiting for batches."""
+        trace's and what that did not see of waiting for batches and of long steps."""
         traced = self.what_if.step_ns if self.lanes else math.nan
         if traced == 0:  # as where all calls of a damaged trace come at one moment
             traced = float(self.periods.mean())
-        if self.unseen_wait:
-            return min(self.loader_waits.mean_ns, traced + self.unseen_wait)  # the mean may have an epoch's end in it
+        if self.unseen_wait or self.unseen_pauses:  # the mean may have an epoch's end in it
+            return min(self.unseen.mean_ns, traced + self.unseen_wait + self.unseen_pauses)
         return self.timed_ns if self.timed_ns is not None and math.isnan(traced) else traced
 
     @functools.cached_property
-    def loader_waits(self) -> LoaderWaits:
-        return LoaderWaits(self.steps, self.traced_steps)
+    def unseen(self) -> Unseen:
+        return Unseen(self.steps, self.traced_steps)
 
     @functools.cached_property
     def unseen_wait(self) -> float:
         """By how much the mean timed step is longer than a traced one for want of batches, ns."""
-        return self.loader_waits.unseen_ns(self.what_if.step_ns) if self.periods.size else 0.0
+        return self.unseen.waits_ns(self.what_if.step_ns) if self.periods.size else 0.0
+
+    @functools.cached_property
+    def unseen_pauses(self) -> float:
+        """By how much the mean timed step is longer than a traced one for steps that now and then are long, ns."""
+        return self.unseen.pauses_ns() if self.periods.size else 0.0
 
     @functools.cached_property
     def timed_ns(self) -> float | None:
         """Median time of a timed step of the slowest rank, ns."""
-        middle = None if self.steps.is_empty() else self.loader_waits.slowest_ms.median()
+        middle = None if self.steps.is_empty() else self.unseen.slowest_ms.median()
         return float(middle) * 1e6 if isinstance(middle, float) else None
 
     def share(self, amount: Floats) -> Share:

@@ -152,6 +152,28 @@ def test_batches_loaded_before_the_trace_hide_no_wait(tmp_path, wait, step, shar
     assert shares(e) == ({"loader_wait": round(share, 3)} if share else {})
 
 
+@pytest.mark.parametrize(
+    ("long", "at", "share"),
+    [
+        (50.0, (3, 7, 11), 10 / 20),  # every fourth step saves a checkpoint, and the traced ones do not
+        (50.0, (3, 6, 11), 0),  # accidents
+        (50.0, (3, 7), 0),
+        (18.0, (3, 7, 11), 0),  # not twice as long as the others
+    ],
+)
+def test_steps_that_are_long_again_and_again_are_work_of_the_host_that_a_short_trace_may_not_see(
+    tmp_path, long, at, share
+):
+    steps = pl.concat([timed(), timed(), timed()]).with_columns(step=pl.int_range(12))
+    steps = steps.with_columns(step_ms=pl.when(pl.col("step").is_in(at)).then(long).otherwise(10.0))
+    e = of(tmp_path, busy, steps=steps, traced_steps=timed(), settings=IMAGE)
+    assert shares(e) == ({"host_work": share} if share else {})
+    if share:
+        assert causes(e)["host_work"].evidence[0].value == "3 of 12 timed steps, 4 steps apart"
+        seen = of(tmp_path, busy, steps=steps, traced_steps=steps, settings=IMAGE)
+        assert not shares(seen)  # the trace has them in it, and no pause
+
+
 def test_pageable_copies(tmp_path):
     """5 ms for 50 MB is 10 GB/s; pinned memory would give 50 at least. The host waits for it, without a lead then."""
 

@@ -1,18 +1,23 @@
-"""Waits for a loader that a short trace does not see: its few steps may live on what was loaded while the tracer began,
-and workers that are too slow make one step in several wait for long."""
+"""What a short trace does not see: waits for a loader, for its few steps may live on what was loaded while the tracer
+began, and workers that are too slow make one step in several wait for long; and steps that now and then are long, as
+where one in several saves a checkpoint."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 
 import polars as pl
 
-from analysis.diagnosis.thresholds import NOISE
+from analysis.diagnosis.thresholds import LONG_STEP, NOISE
+
+LEAST_LONG = 3
+"""So many long steps in a timed window, evenly apart, are taken to come again and again; others may be accidents."""
 
 
 @dataclass(frozen=True)
-class LoaderWaits:
+class Unseen:
     """`timed`, `traced`: tables of steps; the first traced step does not count."""
 
     timed: pl.DataFrame
@@ -31,6 +36,8 @@ class LoaderWaits:
 
     @functools.cached_property
     def _counted(self) -> pl.DataFrame:
+        if self.traced.is_empty():
+            return self.traced
         first = pl.col("step").min().over("rank")
         return self.traced.filter((pl.col("step") > first) | (pl.len().over("rank") == 1))
 
@@ -55,8 +62,43 @@ class LoaderWaits:
         rest = [ns for rank, ns in self.longer.items() if rank != self.rank]
         return self.rank if self.rank is not None and rest and max(rest) < self.longer[self.rank] / 2 else None
 
-    def unseen_ns(self, traced_ns: float) -> float:
+    @functools.cached_property
+    def long_steps(self) -> list[int]:
+        """Timed steps that are long on their slowest rank, but for waiting for batches; none where they do not come
+        again and again, evenly apart."""
+        found = _longer(self.timed).filter("long")["step"].to_list()
+        apart = {after - before for before, after in itertools.pairwise(found)}
+        return found if len(found) >= LEAST_LONG and len(apart) == 1 else []
+
+    @property
+    def long_told(self) -> str:
+        """How many steps are long, and how far apart."""
+        first, second = self.long_steps[:2]
+        return f"{len(self.long_steps)} of {self.timed['step'].n_unique()} timed steps, {second - first} steps apart"
+
+    def pauses_ns(self) -> float:
+        """What long steps add to the mean timed step more than to the mean traced one, ns. 0 where that is noise."""
+        if not self.long_steps:
+            return 0.0
+        long = pl.col("longer_ms") * pl.col("long")
+        timed, traced = (
+            _longer(own).select(long.mean().fill_null(0.0)).item() * 1e6 for own in (self.timed, self._counted)
+        )
+        return float(timed - traced) if timed - traced >= NOISE.value * self.mean_ns else 0.0
+
+    def waits_ns(self, traced_ns: float) -> float:
         """By how much the mean timed step is longer than a traced one of `traced_ns` without the tracer for want of
         batches, ns. 0 where that is noise."""
         unseen = 0.0 if self.rank is None else min(self.mean_ns - traced_ns, self.longer[self.rank])
         return unseen if unseen >= NOISE.value * traced_ns else 0.0
+
+
+def _longer(steps: pl.DataFrame) -> pl.DataFrame:
+    """Of each step in order: by how much its slowest rank takes longer than in its median step, ms, both but for waits
+    for batches (`longer_ms`), and whether it is `long`."""
+    if steps.is_empty():
+        return pl.DataFrame(schema={"step": pl.Int64, "longer_ms": pl.Float64, "long": pl.Boolean})
+    slowest = steps.drop_nulls("step_ms").sort("step_ms", descending=True).unique("step", keep="first").sort("step")
+    own = pl.col("step_ms") - pl.col("data_ms").fill_null(0.0)
+    longer = slowest.select("step", "step_ms", longer_ms=own - own.median())
+    return longer.with_columns(long=pl.col("longer_ms") > LONG_STEP.value * pl.col("step_ms").median())
