@@ -12,6 +12,7 @@ are.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,9 +45,6 @@ def render(
     """The page. `found`: records of points (record.json); `logs`: by point, the log to show the end of; `folder`:
     beside the page, for what is too much for it (analysis/report/beside.py), without which the page holds all;
     `interim`: how far the sweep is, of one that still runs, whose page reloads."""
-    loader = jinja2.FileSystemLoader(PAGE)
-    env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    env.globals["inline"] = lambda name: (PAGE / name).read_text()
     points = tables["points"]
     verdicts = judge(tables)
     drawn = pictures.figures(tables, figure_folder)
@@ -57,7 +55,7 @@ def render(
     if folder is not None and apart:
         listed, data = beside.write(folder, listed, data, figure_data.as_csv(table.all_points(points))), ""
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
-    return env.get_template("report.html.j2").render(
+    return _page().render(
         title=", ".join(sweeps) or "no points",
         interim=interim,
         headline=summary.headline(points),
@@ -100,3 +98,12 @@ def render(
         records=len(found),
         data=data,
     )
+
+
+@functools.cache
+def _page() -> jinja2.Template:
+    """The page's template, compiled once for a report that is written again and again."""
+    loader = jinja2.FileSystemLoader(PAGE)
+    env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    env.globals["inline"] = lambda name: (PAGE / name).read_text()
+    return env.get_template("report.html.j2")

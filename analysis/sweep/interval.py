@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
+import scipy  # loads its parts when they are first used: some take as long as a small table
 
 CONFIDENCE = 0.95
 
@@ -22,7 +22,7 @@ def half_interval(means: Sequence[tuple[float, int]]) -> float:
     """
     freedom = degrees_of_freedom(means)
     total = sum(variance for variance, _ in means)
-    return float(stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * math.sqrt(total) if freedom else 0.0
+    return float(scipy.special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * math.sqrt(total) if freedom else 0.0
 
 
 def degrees_of_freedom(means: Sequence[tuple[float, int]]) -> float:
@@ -36,4 +36,5 @@ def p_value(distance: float, half: float, freedom: float) -> float:
     nothing varies."""
     if not half:
         return 0.0 if distance else 1.0
-    return 2 * float(stdtr(freedom, -abs(distance) / half * float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))))
+    quantile = float(scipy.special.stdtrit(freedom, 0.5 + CONFIDENCE / 2))
+    return 2 * float(scipy.special.stdtr(freedom, -abs(distance) / half * quantile))

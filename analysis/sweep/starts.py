@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.special import stdtrit  # scipy.stats takes a second to import
+import scipy
 
 from analysis.sweep import dataset
 from analysis.sweep.interval import CONFIDENCE
@@ -57,7 +57,7 @@ class Noise:
     def half(self, starts: tuple[int, ...], confidence: float = CONFIDENCE) -> float:
         """Half of the interval of the logarithm of a mean of starts, or of a ratio of two means. `starts`: number of
         each mean."""
-        quantile = float(stdtrit(self.freedom, 0.5 + confidence / 2))
+        quantile = float(scipy.special.stdtrit(self.freedom, 0.5 + confidence / 2))
         return quantile * self.sd * math.sqrt(sum(1 / count for count in starts))
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
-from scipy import sparse
-from scipy.optimize import minimize
+import scipy
 
 from analysis.sweep import dataset, nights
 from analysis.sweep.starts import Starts
@@ -150,7 +149,7 @@ def _fit(starts: pl.DataFrame, names: list[str]) -> list[float] | None:
     if not names:
         return [float(np.std(logs, ddof=1))]
     # Sparse, for 1,000 starts have as many levels.
-    mats = [[sparse.csr_array(_design(_codes(starts, name)))] for name in names]
+    mats = [[scipy.sparse.csr_array(_design(_codes(starts, name)))] for name in names]
     spec = VCSpec(names, [[[str(k) for k in range(own[0].shape[1])]] for own in mats], mats)
     model = MixedLM(logs, np.ones((len(logs), 1)), np.zeros(len(logs)), exog_vc=spec)
     # As MixedLM.fit sets them: restricted likelihood, without penalties.
@@ -161,7 +160,9 @@ def _fit(starts: pl.DataFrame, names: list[str]) -> list[float] | None:
     # one (its pseudo-inverse). Of the simplex of Nelder and Mead, kept from 0, no other start was seen to end higher.
     bounds = [(LEAST / 10, None)] * len(names)
     options = {"maxiter": MOST_TRIES, "xatol": 1e-3, "fatol": 1e-5}
-    search = minimize(lambda sds: -model.loglike(sds), begin, method="Nelder-Mead", bounds=bounds, options=options)
+    search = scipy.optimize.minimize(
+        lambda sds: -model.loglike(sds), begin, method="Nelder-Mead", bounds=bounds, options=options
+    )
     mean, _ = model.get_fe_params(np.empty((0, 0)), search.x**2)
     start = math.sqrt(model.get_scale(mean, np.empty((0, 0)), search.x**2))
     # Starts as equal as rounding leaves them have no scale to search by.

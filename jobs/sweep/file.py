@@ -13,11 +13,9 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import yaml
-from jsonschema.exceptions import ValidationError
 
 from jobs.point import template
 from jobs.point.point import FIELDS, applicable, setting_schema
@@ -25,6 +23,9 @@ from jobs.point.settings.command import SWITCHES
 from jobs.point.settings.field import MOST_TEXT
 from jobs.point.settings.measuring import FAULT_PATTERN, TRACE_RANKS_PATTERN
 from jobs.sweep import yaml_file
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]*\Z"
 PERCENT_PATTERN = r"^(?=.*[1-9])[0-9]{1,2}(\.[0-9]{1,2})?%\Z"
@@ -184,6 +185,8 @@ def schema(scripts: bool = False) -> dict[str, Any]:
 
 @functools.cache
 def _validator(scripts: bool) -> Any:
+    import jsonschema  # only what reads a sweep's file waits for it
+
     # JSON schema takes 2.0 for an integer and .nan for a number; in a hashed setting either would be a trap.
     types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many(
         {

@@ -24,17 +24,25 @@ UNTOLD = {"attempts.jsonl", "point.json", "host-h.jsonl", "trace-r0.sqlite", "tr
 counts, and one of several traces, of which any number may be kept."""
 
 
-def analyse(folder):
-    """Tables of both points, in this process."""
+def analyse(folder, ids=(POINT,)):
+    """Tables of these points, in this process; those of the other one stay, as in a sweep that is run again."""
     scratch = folder.with_name("scratch")
     chunk = Chunk(folder / "derived/points-0000")
-    chunk.save(IDS, [derive.make(folder / "points" / i, scratch / i, 1) for i in IDS], scratch)
+    chunk.save(IDS, [derive.make(folder / "points" / i, scratch / i, 1) for i in ids], scratch)
     chunk.finish()
     shutil.rmtree(scratch, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def tables_alone():
+    """No figures and report of what is published, which are of tables alone and have their own tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publish, "draw_again", lambda *folders: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, tables_alone):
     folder = tmp_path_factory.mktemp("whole") / "s"
     for number, point in enumerate(IDS):
         make_point(folder / "points" / point, point_id=point, wall_s=10.0 + number)
@@ -42,7 +50,7 @@ def whole(tmp_path_factory):
         (folder / "points" / point / "attempts.jsonl").write_text("".join(map(json_line, starts)))
     listed = [{"point_id": point, "settings": {}} for point in IDS]
     write_json(folder / "sweep.json", {"name": "s", "points": listed})
-    analyse(folder)
+    analyse(folder, IDS)
     assert not any(run(command)[0] for command in commands(folder))
     return folder
 
@@ -90,9 +98,7 @@ def tables_of(folder):
 
 
 @pytest.fixture
-def copy(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(publish, "draw_again", lambda *folders: None)  # of tables alone, which have their own tests
-
+def copy(whole, tmp_path):
     def make():
         shutil.rmtree(tmp_path / "s", ignore_errors=True)
         shutil.rmtree(tmp_path / "web", ignore_errors=True)
