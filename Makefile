@@ -27,7 +27,7 @@ pictures: figures
 	  file://$(CURDIR)/figures/$(notdir $(DATA))/report.html
 	cp figures/$(notdir $(DATA))/causes.png figures/$(notdir $(DATA))/methods.png docs/pictures
 
-# Four workers for two cores: tests on Slurm wait more than they compute.
+# Six workers for two cores: tests on Slurm wait more than they compute.
 test: .venv/ready
 	$(MAKE) --no-print-directory lint
 	sh tests/install.sh
@@ -43,8 +43,8 @@ lint: .venv/ready
 
 # torch first and pinned, so that this pin decides which build of it comes; there are several, so it and what it alone needs
 # have no hashes. DeepSpeed is source only: its set-up imports torch, so it is built without isolation, and without its
-# operators (they would need a compiler here). Bytecode comes last, made on all cores; packages bring files that this Python
-# cannot compile, and nothing imports those.
+# operators (they would need a compiler here). Bytecode comes last, made on all cores, ours too, for not everyone who starts
+# it may write here; packages bring files that this Python cannot compile, and nothing imports those.
 .venv/ready: envs/hashes.lock pyproject.toml Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nightsweep needs Python 3.11 or later")'
 	$(PYTHON) -m venv .venv
@@ -52,7 +52,7 @@ lint: .venv/ready
 	$(PIP) --require-hashes -r envs/hashes.lock
 	echo '$(DEEPSPEED) --hash=$(DEEPSPEED_HASH)' | DS_BUILD_OPS=0 $(PIP) --no-build-isolation --no-deps -r /dev/stdin
 	$(PIP) --no-build-isolation --no-deps -e .
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib jobs analysis workflow || true
 	touch $@
 
 # How fast traces become tables, beside nsys where there is one: see tests/bench/speed.py.

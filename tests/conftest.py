@@ -1,6 +1,7 @@
 """Fixtures of more than one file of tests."""
 
 import gc
+import math
 import os
 import sys
 
@@ -14,9 +15,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items):
-    """Files that start ranks go first: with several workers, a long one at the end would leave the others idle."""
-    long = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in long)
+    """Long files go first: with several workers, one at the end would leave the others idle. Those on Slurm, which wait
+    for most of their time, are spread among those that compute."""
+    long = dict.fromkeys(item.path for item in items if item.get_closest_marker("slow"))
+    waiting = [path for path in long if path.parent.name == "slurm"]
+    computing = [path for path in long if path not in waiting]
+    place = {path: n for n, path in enumerate(computing)} | {path: 3 * n - 0.5 for n, path in enumerate(waiting)}
+    items.sort(key=lambda item: place.get(item.path, math.inf))
 
 
 @pytest.fixture

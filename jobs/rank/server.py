@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from jobs.host import clock, start
+from jobs.host.hidden_modules import hidden
 from jobs.host.processes import die_with_parent
 from jobs.rank.request import Request
 
@@ -36,19 +37,14 @@ MODULES = (
     "transformers.models.vit.modeling_vit", "transformers.models.llama.modeling_llama", "peft",
 )  # fmt: skip
 """What ranks import, but for DeepSpeed and torchao, which begin CUDA."""
-PER_RANK = ("torchao",)
-"""Imported by libraries where it is there, though not needed: not to be found while the server imports."""
 
 
 def preload() -> str | None:
     """Import what ranks need. Returns why ranks cannot be forked from this process; None where they can."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else to ask whether there are GPUs begins CUDA
-    for name in PER_RANK:
-        sys.modules[name] = None  # type: ignore[assignment]
-    for name in MODULES:
-        importlib.import_module(name)
-    for name in PER_RANK:
-        del sys.modules[name]
+    with hidden("torchao"):
+        for name in MODULES:
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that collections in ranks write to no page of this process's
     return "CUDA began while modules were imported" if holds_gpu() else None

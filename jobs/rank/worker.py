@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import importlib
 import os
 import resource
 import signal
@@ -24,6 +25,7 @@ from msgspec import structs
 from jobs.hook.imports import after_import
 from jobs.host import numa
 from jobs.host.gpus import full_uuid
+from jobs.host.hidden_modules import hidden
 from jobs.host.processes import die_with_parent
 from jobs.host.unsupported import Unsupported
 from jobs.point.point import Point
@@ -134,6 +136,9 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
     if point.loader_workers:
         loader_server.start()
     import torch
+
+    with hidden("torchao"):  # which takes a second and more; what needs it imports it itself
+        importlib.import_module("transformers.modeling_utils")
 
     from jobs.rank.loader import make_loader
     from jobs.rank.loop import Loop

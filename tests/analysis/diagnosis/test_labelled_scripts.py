@@ -71,10 +71,11 @@ OFF = {
 def found():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLARS_MAX_THREADS", "1")  # tests on Slurm need the cores, too
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
             return dict(zip(RUNS, pool.map(score.diagnose, [(score.KEPT / name, False) for name in RUNS]), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_first_causes_and_predictions(found, name):
     right, predicted, _ = score.judged(RUNS[name], found[name], FIXES)

@@ -16,6 +16,7 @@ from jobs.record.json_files import json_line, write_json
 from jobs.record.launch_files import Start
 from tests.analysis.ingest.test_ingest import make_point
 
+pytestmark = pytest.mark.slow
 IDS = ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
 POINT = IDS[0]
 KINDS = ("missing", "half", "folder", "other")

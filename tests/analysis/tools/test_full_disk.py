@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,22 +18,28 @@ IDS = ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
 FIGURES = ("scaling", "timeline")
 
 
-@pytest.fixture
-def results(tmp_path):
-    """Results of two points on a small disk, with tables, two figures and a report."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
-    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting a small file system needs root")
-    folder = disk / "s"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Results of two points, with tables."""
+    folder = tmp_path_factory.mktemp("made") / "s"
     for point in IDS:
         make_point(folder / "points" / point, point_id=point)
     listed = [{"point_id": point, "settings": {}} for point in IDS]
     (folder / "sweep.json").write_text(json.dumps({"name": "s", "points": listed}))
     derive(folder, "points-0000", IDS, 1)
     collect.main(commands(folder)["analysis.tools.collect"])
-    yield folder
+    return folder
+
+
+@pytest.fixture
+def results(tmp_path, made):
+    """The same on a small disk."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield shutil.copytree(made, disk / "s")
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 

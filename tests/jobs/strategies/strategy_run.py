@@ -17,6 +17,7 @@ from pathlib import Path
 
 from jobs.launch.watchdog import free_port
 from jobs.point.point import complete
+from jobs.rank import server
 
 CPU = {"device": "cpu", "optimizer": "sgd", "learning_rate": 0.05, "micro_batch": 2}
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 16, **CPU}
@@ -116,11 +117,12 @@ def main():
     points = {name: complete(settings) for name, settings in json.load(sys.stdin).items()}
     start = "spawn"  # a GPU may be looked for when libraries load, and is of no use after a fork
     if next(iter(points.values())).device == "cpu":
-        import torch.distributed.tensor
-        import transformers.modeling_utils  # noqa: F401  # both take seconds: once for all ranks
+        server.preload()
+        if any(point.strategy in ("ddp_ds", "zero1", "zero2", "zero3") for point in points.values()):
+            import deepspeed  # noqa: F401  # takes seconds, as the others do: once for all ranks
 
+            gc.freeze()
         start = "fork"
-        gc.freeze()
     arguments, ranks = (points, Path(sys.argv[1]), int(sys.argv[2])), int(os.environ["WORLD_SIZE"])
     torch.multiprocessing.start_processes(rank, arguments, ranks, start_method=start)
 
