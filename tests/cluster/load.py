@@ -6,8 +6,8 @@ strace, where there is one), memory of the driver.
     python -m tests.cluster.load DIR --points 10000 --driver slurm-array  # likewise, in its array mode
     python -m tests.cluster.load DIR --points 50 --driver processes       # one waiting submitit process a point
 
-Install snakemake-executor-plugin-slurm 2.8 or later for it. The environment has it not, for Snakemake loads every plugin
-that is installed whenever it starts, and this one loads pandas.
+The second and third need snakemake-executor-plugin-slurm 2.8 or later, which the environment leaves out: Snakemake
+loads all plugins that are installed whenever it starts, and this one loads pandas.
 
 The cluster's partition is down, so that all points stay in the queue; an array holds a thousand. Calls of Slurm's
 commands are counted by wrappers that stand before them on the PATH.
