@@ -33,6 +33,9 @@ from jobs.sweep.file import one_line
 WIDTHS = {"": style.TWO_COLUMNS_IN, "-column": style.ONE_COLUMN_IN}
 """What is added to the name of a figure, and its width in inches; the second of figures to print alone."""
 
+DRAWING = ["matplotlib.backends.backend_agg", "matplotlib.backends.backend_pdf", "matplotlib.figure"]
+"""What the processes that draw import once for all, of what takes long."""
+
 
 def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | None = None) -> list[str]:
     """Draw figures.
@@ -67,8 +70,10 @@ def _draw_each(wanted: Sequence[tuple[str, str]], folder: Path, out: Path, proce
     """`draw_one` of each name and suffix."""
     if processes < 2:
         return [draw_one(name, suffix, folder, out) for name, suffix in wanted]
-    # Started afresh: Polars' threads do not survive a fork.
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    # Forked from a process that has loaded Matplotlib, and not Polars, whose threads do not survive a fork.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(DRAWING)
+    with ProcessPoolExecutor(processes, context) as pool:
         drawn = [pool.submit(draw_one, name, suffix, folder, out) for name, suffix in wanted]
         return [each.result() for each in drawn]
 
