@@ -137,7 +137,7 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         loader_server.start()
     import torch
 
-    with hidden("torchao"):  # which takes a second and more; what needs it imports it itself
+    with hidden("torchao"):  # which takes half a second and more; what needs it imports it itself
         importlib.import_module("transformers.modeling_utils")
 
     from jobs.rank.loader import make_loader
