@@ -1,5 +1,5 @@
-"""`nightsweep compare A B`: how much longer or shorter B's steps are than A's, in which parts, and whether that is more
-than noise.
+"""How much longer or shorter the steps of one run, B, are than those of another, A, in which parts, and whether that is
+more than noise.
 
 The 95 % interval of the difference is that of starts (analysis/sweep/starts.py): of the two points' repeats, where
 there are enough, else of what starts of such runs are known to differ by. A difference below the threshold `noise` is
@@ -10,9 +10,8 @@ more.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import sys
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +27,22 @@ from analysis.diagnosis.thresholds import NOISE
 from analysis.sweep import dataset
 from analysis.sweep.interval import half_interval
 from analysis.sweep.starts import LEAST_OWN, Noise, known_noise, noise_of_repeats, own_noise
+from analysis.tables import parquet
 from analysis.tables.part_names import PARTS
 from jobs.point.point import Point
+from jobs.record.input_error import InputError
 from jobs.record.point_folder import record_of
 
+StrPath = str | os.PathLike[str]
+PART_DIFFERENCES = {
+    "part": pl.String(),
+    "a_ms": pl.Float64(),
+    "b_ms": pl.Float64(),
+    "difference_ms": pl.Float64(),
+    "half_interval_ms": pl.Float64(),
+    "beyond_noise": pl.Boolean(),
+}
 Floats = npt.NDArray[np.float64]
-EXIT_WRONG = 2
 
 
 @dataclass(frozen=True)
@@ -106,10 +115,41 @@ class Comparison:
             "settings": {name: list(values) for name, values in self.settings.items()},
         }
 
+    def table(self) -> pl.DataFrame:
+        """The parts of a traced step, a row each, ms; empty where one of the two has no trace."""
+        rows = [{"part": name, **part.as_json(0.0)} for name, part in self.parts.items()]
+        return pl.DataFrame(rows, schema=PART_DIFFERENCES)
+
+
+@parquet.faults_as_input_errors()
+def compare(a: StrPath, b: StrPath) -> Comparison:
+    """Say how much longer or shorter the steps of run B are than those of run A, and whether that is more than noise.
+
+    Args:
+        a: a trace, a folder of `nightsweep ingest`, or a point's folder. Repeats of a point that lie beside it count.
+        b: the other one.
+
+    Returns:
+        Its `verdict` is "faster", "slower" or "no difference beyond noise". `step` and `parts` are means in ms with
+        half of their 95 % interval; `table()` is the parts as a table.
+
+    Raises:
+        InputError: in one line, where one of them cannot be read, or has no step.
+
+    Two points of the published set, the same training with images in NHWC and in NCHW order:
+
+        >>> import nightsweep
+        >>> points = "data/h200-2026-11-21/points"
+        >>> found = nightsweep.compare(f"{points}/174573f6e51a", f"{points}/4cf452770303")
+        >>> found.verdict, found.settings["layout"]
+        ('slower', ('nhwc', 'nchw'))
+    """
+    return compare_runs(with_repeats(Path(a)), with_repeats(Path(b)))
+
 
 def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparison:
     """What changed from one run, A, to the other, B. Each is the run that was named, and the repeats of its settings.
-    Raises SourceError where one of them has no step."""
+    Raises InputError where one of them has no step."""
     a, b = one[0], other[0]
     timed = a.timed_ns is not None and b.timed_ns is not None
     samples = [samples_of(e) or 0 for e in (a, b)]
@@ -179,7 +219,7 @@ def timed_steps(e: Evidence) -> Floats:
 def traced_steps(e: Evidence) -> Floats:
     """Times of the traced steps of the slowest rank, ms."""
     if not e.periods.size:
-        raise sources.SourceError(
+        raise InputError(
             "there is no step to compare in one of the two: traces of GPUs, or points' folders, were expected"
         )
     return np.asarray(e.periods.max(axis=0) / 1e6)
@@ -208,41 +248,9 @@ def setting_changes(a: Evidence, b: Evidence) -> dict[str, tuple[Any, Any]]:
     return {n: (one.get(n), other.get(n)) for n in {**one, **other} if one.get(n) != other.get(n)}
 
 
-def screen(found: Comparison, names: tuple[str, str]) -> str:
-    """A comparison as a person reads it."""
-    look = "timed" if found.timed else "traced"
-    unit = "us" if found.of == "sample" else "ms"
-    scale = 1e3 if found.of == "sample" else 1.0
-    step = found.step
-    noise = max(found.noise_ms, step.half or 0.0)
-    counts = (
-        f"{found.starts[0]} and {found.starts[1]} starts; {found.steps[0]} and {found.steps[1]} {look} steps in one"
-    )
-    level = f" (noise level {noise / step.a:.1%}: 95 %, from {found.noise.source}; at least {NOISE.value:.0%})"
-    means = f"{found.of} A {step.a * scale:.3f} {unit}, B {step.b * scale:.3f} {unit}"
-    lines = [
-        f"A {names[0]}",
-        f"B {names[1]}",
-        f"{means}: {step.by / step.a:+.1%} ({counts})",
-        f"verdict: {found.verdict}{level}",
-    ]
-    lines += [f"{name} was disturbed: {why}" for name, why in zip("AB", found.disturbed, strict=True) if why]
-    if found.settings:
-        lines.append(
-            "settings: " + ", ".join(f"{n} {json.dumps(x)} -> {json.dumps(y)}" for n, (x, y) in found.settings.items())
-        )
-    if found.parts:
-        lines += ["", f"  {'part of a traced step':<24}{'A ms':>12}{'B ms':>12}{'B - A':>12}{'+-':>10}"]
-    for name, part in sorted(found.parts.items(), key=lambda item: -abs(item[1].by)):
-        half = "" if part.half is None else f"{part.half:.3f}"
-        mark = " *" if part.beyond(0.0) else ""
-        lines.append(f"  {name:<24}{part.a:>12.3f}{part.b:>12.3f}{part.by:>+12.3f}{half:>10}{mark}")
-    return "\n".join(lines) + "\n"
-
-
 def with_repeats(path: Path) -> list[Evidence]:
     """A run and, where it is a point of a sweep, the timed steps of the repeats of its settings that nothing disturbed.
-    Raises SourceError."""
+    Raises InputError."""
     own = sources.gather([path])
     if own.point is None or not path.is_dir():
         return [own]
@@ -267,14 +275,3 @@ def is_repeat(point: Point, folder: Path) -> bool:
 def is_alike(one: Point, other: Point) -> bool:
     """Whether two points are starts of the same settings."""
     return dataclasses.replace(other, **{name: getattr(one, name) for name in dataset.ASIDE}) == one
-
-
-def compare(a: Path, b: Path, as_json: bool) -> int:
-    """Print the comparison; the exit status."""
-    try:
-        found = compare_runs(with_repeats(a), with_repeats(b))
-    except sources.SourceError as error:
-        print(f"nightsweep compare: {error}", file=sys.stderr)
-        return EXIT_WRONG
-    print(json.dumps(found.as_json(), indent=2) + "\n" if as_json else screen(found, (str(a), str(b))), end="")
-    return 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from typing import Any
+
+import polars as pl
 
 from analysis.diagnosis.cause import Cause, Share
 from analysis.diagnosis.causes.rule import DEVICE, HOST, LAUNCHES
@@ -13,6 +16,7 @@ from analysis.diagnosis.evidence.evidence import Evidence
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.script_lines import with_lines
 from analysis.diagnosis.thresholds import HEALTHY, HEALTHY_SUM, NOISE
+from analysis.tables.diagnoses import DIAGNOSES
 
 BY_KIND = {rule.kind: rule for rule in RULES}
 
@@ -41,6 +45,15 @@ class Diagnosis:
             "healthy": self.healthy,
             "causes": [cause.as_json() for cause in self.causes],
         }
+
+    def table(self) -> pl.DataFrame:
+        """The causes, a row each, what gives most at least first; columns as in the table `diagnoses` of a sweep."""
+        rows = [
+            {**cause.as_json(), "place": place, "remedy": json.dumps(dict(cause.remedy))}
+            for place, cause in enumerate(self.causes, 1)
+        ]
+        kinds = {name: column.dtype for name, column in DIAGNOSES.items() if name not in ("point_id", "gpu_s")}
+        return pl.DataFrame(rows, schema=kinds)
 
 
 def judge(e: Evidence) -> Diagnosis:

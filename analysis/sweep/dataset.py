@@ -20,6 +20,7 @@ import polars as pl
 from analysis.sweep.labels import label
 from analysis.tables import column, parquet
 from analysis.tables import points as schemas
+from analysis.tables.traces import TRACE_TABLES
 from jobs.point import point as settings
 
 ASIDE = ("repeat", "seed", "cost_pairs", "keep_report", "traced_steps", "tracer", "trace_ranks", "trace_preset")
@@ -30,12 +31,13 @@ SHAPE = ("nodes", "ranks_per_node")
 VARIABLES = "variables"
 """The column of the axes that the user of a script named."""
 SETTINGS = (*settings.FIELDS, VARIABLES)
+SCHEMAS = {**schemas.TABLES, **TRACE_TABLES}
 
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """The tables of one sweep, by name. What is lazy stays on disk until it is asked for, each time. Two are the same
-    only if they are one object, by which computations that many figures share are kept."""
+    """Tables of a sweep, a point or traces, by name (docs/tables.md). What is lazy stays on disk until it is asked for,
+    each time. Two are the same only if they are one object, by which computations that many figures share are kept."""
 
     frames: Mapping[str, pl.DataFrame | pl.LazyFrame]
 
@@ -46,13 +48,21 @@ class Tables:
     def scan(self, name: str) -> pl.LazyFrame:
         """The same, of which only the columns and rows that are needed are read: tables of steps and samples are
         large."""
-        columns = schemas.TABLES[name]
+        columns = SCHEMAS[name]
         frame = self.frames.get(name)
         return column.empty(columns).lazy() if frame is None else column.conform(frame, columns)
+
+    def names(self) -> list[str]:
+        """The tables that are there."""
+        return list(self.frames)
 
     def own(self) -> Tables:
         """Of the sweep's own points, without those that remedies added: these are no part of what it compares."""
         return self._own
+
+    def of_point(self, point_id: str) -> Tables:
+        """The rows of one point."""
+        return Tables({name: self.scan(name).filter(pl.col("point_id") == point_id) for name in self.frames})
 
     @functools.cached_property
     def _own(self) -> Tables:
@@ -64,11 +74,7 @@ class Tables:
 def load(folder: Path) -> Tables:
     """Every table that the folder has, as NAME.parquet. `points`, which all figures ask for many times, is read. Raises
     FormatError."""
-    files = {name: folder / f"{name}.parquet" for name in schemas.TABLES}
-    there = {name: file for name, file in files.items() if file.exists()}
-    for file in there.values():
-        parquet.require(file, "expected Parquet, as `snakemake tables` writes it")
-    frames = {name: pl.scan_parquet(file) for name, file in there.items()}
+    frames = parquet.scan_whole(folder, schemas.TABLES, "snakemake tables")
     return Tables({**frames, "points": with_activity(frames)} if "points" in frames else frames)
 
 

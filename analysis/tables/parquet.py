@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from jobs.record.failures import is_disk_full
+from jobs.record.input_error import InputError
 from jobs.record.json_files import FormatError
 from jobs.record.whole_file import write_bytes
 
 FAULTS = (FormatError, OSError, pl.exceptions.PolarsError)
 """What files that are missing, damaged, or have no room lead to: a command ends with one line then."""
+
+
+@contextmanager
+def faults_as_input_errors() -> Iterator[None]:
+    """Raise what missing or damaged files lead to as InputError, in one line. A full disk is no fault of theirs."""
+    try:
+        yield
+    except InputError:
+        raise
+    except FAULTS as error:
+        if is_disk_full(error):
+            raise
+        raise InputError(" ".join(str(error).split())) from error
 
 
 def write(frame: pl.DataFrame, path: Path, **options: Any) -> None:
@@ -36,3 +53,13 @@ def require(path: Path, expected: str) -> None:
     except (OSError, pl.exceptions.PolarsError):
         pass
     raise FormatError(f"{path}: cut, or no table; {expected}")
+
+
+def scan_whole(folder: Path, names: Iterable[str], writer: str) -> dict[str, pl.LazyFrame]:
+    """The tables of these names that the folder has, to be read when they are asked for. Raises FormatError where one
+    is damaged. `writer`: the command that writes such tables."""
+    files = {name: folder / f"{name}.parquet" for name in names}
+    there = {name: file for name, file in files.items() if file.exists()}
+    for file in there.values():
+        require(file, f"expected Parquet, as `{writer}` writes it")
+    return {name: pl.scan_parquet(file) for name, file in there.items()}

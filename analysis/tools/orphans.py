@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.ingest.derived import forget
+from jobs.record.input_error import InputError
 from jobs.sweep import rounds
 from jobs.sweep.file import read
 from jobs.sweep.sweep import load
@@ -20,10 +21,6 @@ PLACES = (
     "logs/points/{}.led.log",
 )
 """What a point alone has under results/SWEEP; its rows are in the tables of a chunk."""
-
-
-class AtWorkError(Exception):
-    """A run is under way on these results; the text says where, in one line."""
 
 
 def find_orphans(config: Path, results: Path) -> list[str]:
@@ -38,12 +35,12 @@ def find_orphans(config: Path, results: Path) -> list[str]:
 
 
 def remove_points(results: Path, ids: Sequence[str]) -> None:
-    """Delete what these points have under results/SWEEP. Raises AtWorkError while a run is under way there."""
+    """Delete what these points have under results/SWEEP. Raises InputError while a run is under way there."""
     with (results / ".driver").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise AtWorkError(f"{results}: Nightsweep is at work on these results; nothing is removed") from None
+            raise InputError(f"{results}: Nightsweep is at work on these results; nothing is removed") from None
         for path in (results / place.format(point) for point in ids for place in PLACES):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

@@ -19,14 +19,14 @@ import yaml
 from analysis.diagnosis import screen
 from analysis.diagnosis.thresholds import NOISE
 from analysis.diagnosis.verdict import Diagnosis
-from analysis.tools.diagnose import judge_run
+from analysis.tools.diagnose import diagnose
 from jobs.host.facts import ROOT
 from jobs.point.point import Point, complete, defaults
+from jobs.record.input_error import InputError
 from jobs.record.json_files import read_json, write_json
 from jobs.record.record import Record, ending
 from jobs.sweep import code
 
-EXIT_WRONG = 2
 RANKS = ("nproc_per_node", "num_gpus", "num_processes")
 """Options of launchers that say how many ranks there are."""
 MEETING = (
@@ -36,10 +36,6 @@ MEETING = (
 """Options that say where ranks meet, which Nightsweep says itself."""
 FLAGS = ("standalone", "multi_gpu")
 """Options without a value that Nightsweep gives itself, or has no use for."""
-
-
-class WrapError(Exception):
-    """A command that cannot be wrapped. The message is one line."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +49,9 @@ class Given:
 
 
 def take_apart(words: Sequence[str]) -> Given:
-    """The launcher of a command line and what it launches. Raises WrapError."""
+    """The launcher of a command line and what it launches. Raises InputError."""
     if not words:
-        raise WrapError("no command; expected one, such as: nightsweep wrap torchrun train.py")
+        raise InputError("no command; expected one, such as: nightsweep wrap torchrun train.py")
     first, rest = Path(words[0]).name, list(words[1:])
     if first.startswith("python") and rest[:2] in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
         first, rest = "torchrun", rest[2:]
@@ -65,14 +61,14 @@ def take_apart(words: Sequence[str]) -> Given:
         return Given("none", list(words))
     place = next((n for n, word in enumerate(rest) if word.endswith(".py") or word in ("-m", "--module")), None)
     if place is None:
-        raise WrapError(f"{first} starts no Python script; expected a word that ends with .py, or -m MODULE")
+        raise InputError(f"{first} starts no Python script; expected a word that ends with .py, or -m MODULE")
     script = ["-m", *rest[place + 1 :]] if rest[place] in ("-m", "--module") else rest[place:]
     ranks, options = split_options(rest[:place])
     return Given(first, script, ranks, tuple(options))
 
 
 def split_options(words: Sequence[str]) -> tuple[int | None, list[str]]:
-    """How many ranks options of a launcher ask for, and those that are to be handed on. Raises WrapError."""
+    """How many ranks options of a launcher ask for, and those that are to be handed on. Raises InputError."""
     ranks, kept, left = None, [], list(words)
     while left:
         word = left.pop(0)
@@ -83,14 +79,14 @@ def split_options(words: Sequence[str]) -> tuple[int | None, list[str]]:
         if plain in RANKS and value.isdigit():
             ranks = int(value)
         elif plain in ("nnodes", "num_nodes", "num_machines") and value not in ("1", "1:1"):
-            raise WrapError(f"{word}: one node is wrapped at a time; a sweep takes several")
+            raise InputError(f"{word}: one node is wrapped at a time; a sweep takes several")
         elif plain not in (*RANKS, *MEETING, *FLAGS):
             kept.append(word)
     return ranks, kept
 
 
 def as_point(given: Given, timed_steps: int, traced_steps: int) -> Point:
-    """The point that runs the command in this folder. Raises WrapError."""
+    """The point that runs the command in this folder. Raises InputError."""
     import torch
 
     gpus = torch.cuda.device_count()
@@ -107,7 +103,7 @@ def as_point(given: Given, timed_steps: int, traced_steps: int) -> Point:
     try:
         return code.with_code(complete(settings))
     except code.CodeError as error:
-        raise WrapError(str(error)) from error
+        raise InputError(str(error)) from error
 
 
 def sweep_of(point: Point, name: str, rounds: int) -> dict[str, Any]:
@@ -124,12 +120,8 @@ def remedies_of(found: Diagnosis) -> int:
 
 
 def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: float) -> int:
-    """Run the command, and print its diagnosis; the exit status: 1 where the script failed."""
-    try:
-        point = as_point(take_apart(words), timed_steps, traced_steps)
-    except WrapError as error:
-        print(f"nightsweep wrap: {error}", file=sys.stderr)
-        return EXIT_WRONG
+    """Run the command, and print its diagnosis; the exit status: 1 where the script failed. Raises InputError."""
+    point = as_point(take_apart(words), timed_steps, traced_steps)
     name = re.sub(r"[^a-z0-9_-]", "-", Path(code.script(point) or words[0]).stem.lower()).strip("-_") or "script"
     results = Path("results") / name
     folder = results / "points" / point.id
@@ -147,9 +139,7 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
     if record is None or record.status != "ok":
         print(ending(record) if record else "stopped: nothing is recorded", file=sys.stderr)
         return status or 1
-    found = judge_run([folder])
-    if found is None:
-        return 1
+    found = diagnose(folder)
     print("\n" + screen.screen(found), end="")
     rounds = remedies_of(found)
     listed_sweep = sweep_of(point, name, max(1, rounds))

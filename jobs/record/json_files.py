@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from jobs.record.input_error import InputError
 from jobs.record.whole_file import write_text
 
 T = TypeVar("T")
 
 
-class FormatError(ValueError):
+class FormatError(InputError):
     """A file is not there or does not hold what it should. The text names the file and says why, in one line."""
 
 

@@ -12,14 +12,11 @@ from snakemake_executor_plugin_submitit.request import Request, from_job
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
 from jobs.point.point import Point
+from jobs.record.input_error import InputError
 from jobs.sweep import batches, chunks
 
 POINT, CHUNK = "point", "derive"
 """The rules whose jobs go to the cluster."""
-
-
-class ProfileError(Exception):
-    """The profile cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +49,15 @@ class Profile:
 
 
 def read(path: Path) -> Profile:
-    """The profile of a folder, or a file. Raises ProfileError."""
+    """The profile of a folder, or a file. Raises InputError."""
     file = path / "config.yaml" if path.is_dir() else path
     try:
         content = yaml.safe_load(file.read_text()) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         why = error.strerror if isinstance(error, OSError) else "not YAML"
-        raise ProfileError(f"{file}: {why}; a Snakemake profile was expected") from None
+        raise InputError(f"{file}: {why}; a Snakemake profile was expected") from None
     if not isinstance(content, dict):
-        raise ProfileError(f"{file}: a mapping was expected, as in profiles/slurm/config.yaml")
+        raise InputError(f"{file}: a mapping was expected, as in profiles/slurm/config.yaml")
     known = {f.name for f in dataclasses.fields(ExecutorSettings)}
     given = {key.removeprefix("submitit-").replace("-", "_"): value for key, value in content.items()}
     settings = {key: given[key] for key in known & given.keys() if f"submitit-{key.replace('_', '-')}" in content}

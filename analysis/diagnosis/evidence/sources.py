@@ -17,8 +17,11 @@ from analysis.diagnosis.evidence.lane import Lane
 from analysis.diagnosis.evidence.rank_choice import choose_ranks
 from analysis.ingest import point_tables, trace_tables
 from analysis.metrics.ranks import clock
+from analysis.tables import parquet
 from analysis.tables.part_names import HIDDEN
+from analysis.tables.traces import TRACE_TABLES
 from jobs.point.point import FIELDS, Point, complete
+from jobs.record.input_error import InputError
 from jobs.record.point_folder import record_of, results_of
 from jobs.record.raw_files import unpacked
 
@@ -43,22 +46,21 @@ PUBLISHED = {"record.json", "point.json"}
 """All that a published data set has of a point beside its tables."""
 
 
-class SourceError(ValueError):
-    """What was named cannot be diagnosed; the text says why, in one line."""
-
-
 def gather(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:
     """All that is known of a run. `paths`: traces of its ranks, or one folder: a point's, or one of tables.
-    `log_of_gpus`: the samplers' log beside bare traces. Raises SourceError."""
+    `log_of_gpus`: the samplers' log beside bare traces. Raises InputError."""
     for path in paths:
         if not path.exists():
-            raise SourceError(f"{path}: is not there; a trace, a folder of tables, or a point's folder was expected")
+            raise InputError(f"{path}: is not there; a trace, a folder of tables, or a point's folder was expected")
     folders = [path for path in paths if path.is_dir() and (is_point(path) or is_tables(path))]
     if folders and len(paths) > 1:
-        raise SourceError(f"{folders[0]}: is a whole run; one run at a time was expected, or traces of its ranks")
+        raise InputError(f"{folders[0]}: is a whole run; one run at a time was expected, or traces of its ranks")
     if not folders:
         return with_log(from_traces(paths), log_of_gpus)
-    return with_log(from_tables(paths[0]) if is_tables(paths[0]) else from_folder(paths[0]), log_of_gpus)
+    if is_tables(paths[0]):
+        parquet.scan_whole(paths[0], TRACE_TABLES, "nightsweep ingest")
+        return with_log(from_tables(paths[0]), log_of_gpus)
+    return with_log(from_folder(paths[0]), log_of_gpus)
 
 
 def is_tables(path: Path) -> bool:
@@ -70,11 +72,11 @@ def is_point(path: Path) -> bool:
 
 
 def from_traces(traces: Sequence[Path]) -> Evidence:
-    """Traces alone. Raises SourceError where none can be read."""
+    """Traces alone. Raises InputError where none can be read."""
     with tempfile.TemporaryDirectory() as scratch:
         good, problems = trace_tables.write_all(traces, Path(scratch))
         if not good:
-            raise SourceError("; ".join(problems))
+            raise InputError("; ".join(problems))
         found = from_tables(Path(scratch))
     partial = {"trace, in part": "; ".join(problems)} if problems else {}
     return dataclasses.replace(found, absent={**found.absent, **partial})
@@ -144,13 +146,19 @@ def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
 def from_folder(folder: Path, *, with_traces: bool = True) -> Evidence:
     """A point's folder, as a launch leaves it, or as a published data set has it; traces and logs may also lie in the
     folder itself."""
-    published = folder.resolve().parent.parent / "tables"
-    if {path.name for path in folder.iterdir()} <= PUBLISHED and (published / "steps.parquet").is_file():
+    if (published := published_tables(folder)) is not None:
         return from_data_set(folder, published)
     with tempfile.TemporaryDirectory() as scratch, unpacked(folder) as raw:
         tables = Path(scratch)
         point_tables.write(point_tables.ingest(raw, tables), tables)
         return from_point(raw, tables, with_traces=with_traces)
+
+
+def published_tables(folder: Path) -> Path | None:
+    """The tables of the data set that a point's folder is of; None where it is as a launch left it."""
+    tables = folder.resolve().parent.parent / "tables"
+    alone = {path.name for path in folder.iterdir()} <= PUBLISHED
+    return tables if alone and (tables / "steps.parquet").is_file() else None
 
 
 def from_data_set(folder: Path, tables: Path) -> Evidence:
@@ -247,13 +255,13 @@ def spans(e: Evidence) -> list[samples.Span]:
 
 
 def with_log(e: Evidence, path: Path | None) -> Evidence:
-    """The evidence with the counters of a log beside bare traces. Raises SourceError where it is none."""
+    """The evidence with the counters of a log beside bare traces. Raises InputError where it is none."""
     if path is None:
         return e
     try:
         log = point_tables.gpu_log_samples(path)
     except (ValueError, OSError) as error:
-        raise SourceError(" ".join(str(error).split())) from error
+        raise InputError(" ".join(str(error).split())) from error
     held = samples.select_spans(log, spans(e))
     why = {} if held else {"counters": f"{path}: no samples of these GPUs while the traces ran"}
     rest = {k: v for k, v in e.absent.items() if not k.startswith("counters")}

@@ -17,14 +17,11 @@ from analysis.sweep.labels import plural
 from analysis.tables import column, points
 from analysis.tables.csv_cells import without_formulas
 from analysis.tools.export import perfetto
+from jobs.record.input_error import InputError
 from jobs.record.raw_files import unpacked
 from jobs.telemetry.gpu import log
 
 EXIT_WRONG = 2
-
-
-class ExportError(ValueError):
-    """Nothing can be exported; the text says where, what is wrong and what was expected."""
 
 
 def folder_of_tables(path: Path) -> Path:
@@ -32,7 +29,7 @@ def folder_of_tables(path: Path) -> Path:
     for folder in (path / "tables", path):
         if any(folder.glob("*.parquet")):
             return folder
-    raise ExportError(f"{path}: no tables; expected results/SWEEP, a data set, or a folder of Parquet tables")
+    raise InputError(f"{path}: no tables; expected results/SWEEP, a data set, or a folder of Parquet tables")
 
 
 def to_csv(path: Path, out: Path) -> str:
@@ -71,13 +68,13 @@ def to_perfetto(
                 found = point_tables.readable(point)
                 traces = [found[rank] for rank in sorted(found)]
                 if not traces:
-                    raise ExportError(f"{paths[0]}: no trace of a rank; expected a point with a traced run")
+                    raise InputError(f"{paths[0]}: no trace of a rank; expected a point with a traced run")
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             good, problems = trace_tables.write_all(traces, folder)
             for problem in problems:
                 print(f"nightsweep export: {problem}", file=sys.stderr)
             if not good:
-                raise ExportError("nothing of the traces could be read")
+                raise InputError("nothing of the traces could be read")
         if log_of_gpus is not None:
             host = log.header_of(log_of_gpus)["host"]
             samples["gpu_samples"] = column.conform(
@@ -103,11 +100,11 @@ def export(
     try:
         for path in paths:
             if not path.exists():
-                raise ExportError(f"{path}: is not there; a trace, or a folder of results was expected")
+                raise InputError(f"{path}: is not there; a trace, or a folder of results was expected")
         if kind == "perfetto":
             said = to_perfetto(paths, out, _steps(steps), _ms(ms), log_of_gpus)
         elif len(paths) > 1 or steps or ms or log_of_gpus:
-            raise ExportError(f"--{kind} takes one folder, and no window or log: these are for --perfetto")
+            raise InputError(f"--{kind} takes one folder, and no window or log: these are for --perfetto")
         else:
             said = to_csv(paths[0], out)
     except (ValueError, OSError, pl.exceptions.PolarsError) as error:
@@ -126,7 +123,7 @@ def _steps(text: str | None) -> tuple[int, int] | None:
     except ValueError:
         begin, end = 1, 0
     if begin > end:
-        raise ExportError(f"--steps {text}: expected one step, or FIRST-LAST")
+        raise InputError(f"--steps {text}: expected one step, or FIRST-LAST")
     return begin, end
 
 
@@ -138,5 +135,5 @@ def _ms(text: str | None) -> tuple[float, float] | None:
     except ValueError:
         begin, end = 1.0, 0.0
     if not 0 <= begin < end:
-        raise ExportError(f"--ms {text}: expected FROM-TO in milliseconds from the trace's start")
+        raise InputError(f"--ms {text}: expected FROM-TO in milliseconds from the trace's start")
     return begin, end

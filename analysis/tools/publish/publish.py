@@ -40,32 +40,25 @@ from analysis.tools.publish.anonymizer import Anonymizer
 from analysis.tools.publish.identity import Identity
 from analysis.tools.publish.trace_copies import copy_kineto, copy_nsys
 from jobs.host.facts import ROOT, output_of
-from jobs.record.json_files import FormatError, read_json
+from jobs.record.input_error import InputError
+from jobs.record.json_files import read_json
 from jobs.record.point_folder import by_rank
-from jobs.sweep.file import one_line
 
-LEFT, WRONG = 1, 2
-
-
-class PublishError(Exception):
-    """Nothing can be published; the text says where, what is wrong and what was expected."""
+LEFT = 1
 
 
 def require(sweep: Path) -> None:
-    """Raise PublishError unless there are tables."""
+    """Raise InputError unless there are tables."""
     points = sweep / "tables/points.parquet"
-    try:
-        parquet.require(points, "expected the results of a sweep, with its tables")
-        for path in sorted(points.parent.glob("*.parquet")):
-            parquet.require(path, "expected Parquet, as `snakemake tables` writes it")
-    except FormatError as error:
-        raise PublishError(error) from None
+    parquet.require(points, "expected the results of a sweep, with its tables")
+    for path in sorted(points.parent.glob("*.parquet")):
+        parquet.require(path, "expected Parquet, as `snakemake tables` writes it")
 
 
 def require_room(out: Path) -> None:
-    """Raise PublishError unless the copy can be made here."""
+    """Raise InputError unless the copy can be made here."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PublishError(f"{out}: there is something already; expected a new or an empty folder")
+        raise InputError(f"{out}: there is something already; expected a new or an empty folder")
 
 
 def copy_tables(sweep: Path, out: Path, anonymizer: Anonymizer) -> None:
@@ -132,7 +125,7 @@ def draw_again(folder: Path, figures: Path, page: Path) -> None:
     print("".join(f"{line}\n" for line in lines), end="")
     write_report(folder / "tables", figures, folder / "points", page)
     if failed := [line for line in lines if style.FAILED in line]:
-        raise PublishError("; ".join(failed))
+        raise InputError("; ".join(failed))
 
 
 def write_manifest(out: Path, facts: dict[str, Any]) -> None:
@@ -170,8 +163,9 @@ def fill(sweep: Path, out: Path, anonymizer: Anonymizer, traces: bool) -> None:
     write_manifest(out, {"replaced": dict(sorted(anonymizer.replaced.items()))})
 
 
+@parquet.faults_as_input_errors()
 def publish(sweep: Path, out: Path, traces: bool) -> int:
-    """`nightsweep publish`; its exit status."""
+    """`nightsweep publish`; its exit status. Raises InputError."""
     scratch = out.absolute().with_name(f".{out.name}.unpublished")
     try:
         require(sweep)
@@ -185,9 +179,6 @@ def publish(sweep: Path, out: Path, traces: bool) -> int:
             scratch.rename(out)
             files = [path.stat().st_size for path in out.rglob("*") if path.is_file()]
             print(f"{out}: {len(files)} files, {sum(files) / 1e6:.1f} MB")
-    except (PublishError, *parquet.FAULTS) as error:
-        print(f"nightsweep publish: {one_line(str(error))}", file=sys.stderr)
-        return WRONG
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return 0 if clean else LEFT

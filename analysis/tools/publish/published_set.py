@@ -35,11 +35,10 @@ from analysis.tools import docs
 from analysis.tools.publish import publish
 from analysis.tools.publish.anonymizer import Anonymizer
 from analysis.tools.publish.identity import Identity
-from analysis.tools.publish.publish import PublishError
 from jobs.host.facts import Host
+from jobs.record.input_error import InputError
 from jobs.record.json_files import read_json
 from jobs.record.record import Record
-from jobs.sweep.file import one_line
 
 MARK = "<!-- Generated from here on by `nightsweep publish --into`; what is above is kept. -->"
 RECORDS = ("point.json", "record.json")
@@ -55,7 +54,7 @@ def left_out(folder: Path) -> dict[str, str]:
         rows = list(csv.DictReader(stream))
     for row in rows:
         if set(row) != {"point_id", "reason"} or not all(row.values()):
-            raise PublishError(f"{path}: expected the columns point_id and reason, and both in every line")
+            raise InputError(f"{path}: expected the columns point_id and reason, and both in every line")
     return {row["point_id"]: row["reason"] for row in rows}
 
 
@@ -68,7 +67,7 @@ def manifest_of(folder: Path) -> dict[str, Any]:
             return manifest
     elif not (folder / "tables").exists():
         return {}
-    raise PublishError(f"{folder}: no data set; expected one that `nightsweep publish --into` made, or a new folder")
+    raise InputError(f"{folder}: no data set; expected one that `nightsweep publish --into` made, or a new folder")
 
 
 def rows_of(path: Path, name: str) -> pl.DataFrame:
@@ -80,13 +79,13 @@ def rows_of(path: Path, name: str) -> pl.DataFrame:
 
 def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
     """Add the sweep's new points to the set's tables and records; returns how many are new, and how many there are.
-    Raises PublishError where nobody could run one again as it was."""
+    Raises InputError where nobody could run one again as it was."""
     omitted = left_out(out).keys()
     have = set(rows_of(out / "tables/points.parquet", "points")["point_id"])
     measured = pl.read_parquet(sweep / "tables/points.parquet").filter(pl.col("status") != "not_run")
     new = set(measured["point_id"]) - have - omitted
     if changed := [point for point in sorted(new) if is_of_no_commit(sweep / "points" / point)]:
-        raise PublishError(
+        raise InputError(
             f"{plural(len(changed), 'point')} measured with changes that no commit has, such as {changed[0]}: measure "
             f"them again from a commit, or name them in {out.name}/{LEFT_OUT}"
         )
@@ -179,8 +178,9 @@ def finish(folder: Path, facts: dict[str, Any]) -> None:
     publish.write_manifest(folder, facts)
 
 
+@parquet.faults_as_input_errors()
 def grow(sweep: Path, out: Path) -> int:
-    """`nightsweep publish --into`; its exit status."""
+    """`nightsweep publish --into`; its exit status. Raises InputError."""
     scratch, before = (out.absolute().with_name(f".{out.name}.{word}") for word in ("unpublished", "before"))
     try:
         if before.exists() and not out.exists():  # killed between the two names
@@ -203,9 +203,6 @@ def grow(sweep: Path, out: Path) -> int:
             (scratch / out.name).rename(out)
             shutil.rmtree(before, ignore_errors=True)
             print(f"{out}: {plural(new, 'new point')}, {plural(total, 'point')} in all")
-    except (PublishError, *parquet.FAULTS) as error:
-        print(f"nightsweep publish: {one_line(str(error))}", file=sys.stderr)
-        return publish.WRONG
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return 0 if clean else publish.LEFT

@@ -28,7 +28,8 @@ from analysis.tools import collect
 from analysis.tools.derive import each, make
 from analysis.tools.draw import draw
 from analysis.tools.watch.report_keeper import EVERY_S
-from analysis.tools.watch.state import LiveError, SweepReader
+from analysis.tools.watch.state import SweepReader
+from jobs.record.input_error import InputError
 from jobs.record.json_files import FormatError, load_json
 from jobs.record.raw_files import ARCHIVE
 from jobs.sweep import chunks, rounds
@@ -51,7 +52,7 @@ def write_report(sweep: Path, page: Path, scratch: Path, most: int = chunks.SIZE
         How many measured points are not in it yet.
 
     Raises:
-        LiveError: there is no list of points.
+        InputError: there is no list of points.
         FormatError: a list of points is being written.
     """
     state = SweepReader(sweep).read(time.time())
@@ -151,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         while write_report(args.sweep, args.page, args.scratch):
             pass
-    except (LiveError, FormatError) as error:
+    except (InputError, FormatError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

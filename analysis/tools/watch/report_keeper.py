@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from analysis.sweep.labels import duration
-from analysis.tools.watch.state import LiveError, SweepState
+from analysis.tools.watch.state import SweepState
+from jobs.record.input_error import InputError
 
 EVERY_S = 60
 """Least seconds from one version to the next. One that takes longer to write waits as long as it took."""
@@ -25,8 +26,8 @@ ONE_THREAD = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class ReportKeeper:
-    """Keeps the report of a sweep up to date while it runs. `sweep`: results/SWEEP; `page`: HTML file. Raises LiveError
-    where the page cannot be there."""
+    """Keeps the report of a sweep up to date while it runs. `sweep`: results/SWEEP; `page`: HTML file. Raises
+    InputError where the page cannot be there."""
 
     def __init__(self, sweep: Path, page: Path) -> None:
         self.sweep, self.page = sweep, page
@@ -36,14 +37,14 @@ class ReportKeeper:
         self.problem = ""
         self.seen: tuple[int, int, int] | None = None
         if page.absolute() == (sweep / "report.html").absolute():
-            raise LiveError(f"{page}: the workflow writes this file; expected another one")
+            raise InputError(f"{page}: the workflow writes this file; expected another one")
         try:
             # Beside the page, for a file takes another one's place at once only on its own disk.
             self.scratch = tempfile.TemporaryDirectory(
                 dir=page.absolute().parent, prefix=f".{page.name}.", ignore_cleanup_errors=True
             )
         except OSError as error:
-            raise LiveError(f"{page}: {error.strerror}; expected a file in a folder that can be written") from None
+            raise InputError(f"{page}: {error.strerror}; expected a file in a folder that can be written") from None
 
     def __enter__(self) -> ReportKeeper:
         return self
@@ -65,7 +66,7 @@ class ReportKeeper:
             self._start()
 
     def finish(self) -> None:
-        """Write the last version, and wait for it. Raises LiveError where it cannot be written."""
+        """Write the last version, and wait for it. Raises InputError where it cannot be written."""
         if self.process is not None:
             self.process.wait()
             self._ended()
@@ -74,7 +75,7 @@ class ReportKeeper:
             self._ended()
             if not self.problem:
                 return
-        raise LiveError(f"{self.page}: {self.problem}")
+        raise InputError(f"{self.page}: {self.problem}")
 
     def line(self) -> str:
         """What there is to say of the page, for the view."""

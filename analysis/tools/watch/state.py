@@ -34,6 +34,7 @@ from typing import Any
 
 from analysis.tools.watch import running as live_look
 from analysis.tools.watch.running import Event, Gpu, content, parse, whole
+from jobs.record.input_error import InputError
 from jobs.record.json_files import FormatError, parse_json
 from jobs.record.record import Record
 from jobs.sweep import rounds
@@ -42,10 +43,6 @@ SILENT_S = 120.0
 RECHECK_S = 60.0  # of a finished point
 RACY_S = 5.0  # a younger time of change proves nothing: the next change may bear the same one
 _LOOK = re.compile(r"(timed|traced|cost-[a-z]+-[0-9]+)\.([0-9]+)")
-
-
-class LiveError(Exception):
-    """Nothing to watch; the text says where, and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,7 @@ class SweepReader:
         except (OSError, FormatError) as error:
             if self.points:
                 return
-            raise LiveError(str(error)) from None
+            raise InputError(str(error)) from None
         self.name, self.points, self.changed_s = str(parse(texts[0]).get("name", self.name)), points, list(changed)
         self.names, self.still = varying(points), {}
 
@@ -248,16 +245,16 @@ class Reader:
             if (self.results / "sweep.json").exists():
                 return [self.results]
             if not self.results.is_dir():
-                raise LiveError(f"{self.results}: is no folder; {expected}")
+                raise InputError(f"{self.results}: is no folder; {expected}")
             found = sorted(path.parent for path in self.results.glob("*/sweep.json"))
         except OSError as error:
-            raise LiveError(f"{self.results}: {error.strerror}; {expected}") from None
+            raise InputError(f"{self.results}: {error.strerror}; {expected}") from None
         if not found:
-            raise LiveError(f"{self.results}: no sweep.json here or in a folder of it; {expected}")
+            raise InputError(f"{self.results}: no sweep.json here or in a folder of it; {expected}")
         return found
 
     def read(self) -> State:
-        """How things stand. Raises LiveError."""
+        """How things stand. Raises InputError."""
         now = time.time_ns()
         sweeps = [self.sweeps.setdefault(folder, SweepReader(folder)) for folder in self.folders()]
         return State(now, tuple(sweep.read(now / 1e9) for sweep in sweeps))

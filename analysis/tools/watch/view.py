@@ -24,7 +24,8 @@ from pathlib import Path
 from analysis.sweep.labels import duration, label, plural
 from analysis.tools.watch.report_keeper import ReportKeeper
 from analysis.tools.watch.running import Event, Gpu
-from analysis.tools.watch.state import LiveError, Reader, Running, State, SweepState
+from analysis.tools.watch.state import Reader, Running, State, SweepState
+from jobs.record.input_error import InputError
 
 EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT
 WIDEST, NARROWEST = 100, 20
@@ -204,7 +205,7 @@ def frame(lines: list[str]) -> str:
 
 def follow(results: Path, once: bool, as_json: bool, interval: float, report: Path | None = None) -> int:
     """`nightsweep watch`, until all points are done or Ctrl-C; the exit status. `report`: file of the interim report.
-    Raises LiveError."""
+    Raises InputError."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a label may hold what the terminal's encoding does not
     drawn = at_terminal() and not as_json
@@ -230,10 +231,10 @@ def follow(results: Path, once: bool, as_json: bool, interval: float, report: Pa
 
 
 def keeper_of(reader: Reader, report: Path | None) -> ReportKeeper | contextlib.nullcontext[None]:
-    """Who keeps the report; nobody where none is asked for. Raises LiveError."""
+    """Who keeps the report; nobody where none is asked for. Raises InputError."""
     if report is None:
         return contextlib.nullcontext()
     folder, *others = reader.folders()
     if others:
-        raise LiveError(f"{reader.results}: {len(others) + 1} sweeps; a report is of one: expected results/SWEEP")
+        raise InputError(f"{reader.results}: {len(others) + 1} sweeps; a report is of one: expected results/SWEEP")
     return ReportKeeper(folder, report)

@@ -4,6 +4,8 @@ import nightsweep
 for batch in loader:
     ...
     nightsweep.step()
+
+In a script that Nightsweep runs, this module stands for the package `nightsweep`, which need not be installed there.
 """
 
 import sys

@@ -10,7 +10,8 @@ import pytest
 from analysis.tools.cli import main
 from analysis.tools.watch import running as live_look
 from analysis.tools.watch import state as live
-from analysis.tools.watch.state import LiveError, Reader
+from analysis.tools.watch.state import Reader
+from jobs.record.input_error import InputError
 from tests.analysis.tools.live_folders import (
     aged,
     beats,
@@ -165,7 +166,7 @@ def test_nothing_to_watch(tmp_path, capsys):
         assert said.err.startswith(f"nightsweep watch: {folder}: {what}; expected a results folder, or results/SWEEP")
     for content in ("", "[]", '{"points": 3}', '{"points": [{"point_id": "x"}]}', '{"points": [3]}', "[" * 9999):
         aged(tmp_path / "s/sweep.json", content)
-        with pytest.raises(LiveError, match=r"s/sweep\.json: (is no list of points|holds no PointList)"):
+        with pytest.raises(InputError, match=r"s/sweep\.json: (is no list of points|holds no PointList)"):
             Reader(tmp_path).read()
 
 
@@ -236,7 +237,7 @@ def test_what_begins_and_ends_is_seen_at_once(tmp_path):
     record(point)
     assert (reader.read().sweeps[0].done, reader.read().sweeps[0].left) == (1, 1)
     (tmp_path / "s/sweep.json").unlink()
-    with pytest.raises(LiveError):
+    with pytest.raises(InputError):
         reader.read()
 
 

@@ -103,6 +103,13 @@ def test_commands_of_a_plain_installation(environment, files, words, said):
     assert done.returncode == 0 and said in done.stdout, done.stderr
 
 
+def test_the_python_api_of_a_plain_installation(environment, files):
+    code = "import nightsweep; print(nightsweep.diagnose('trace.sqlite').table()); nightsweep.read('trace.sqlite')"
+    done = run_in(files, environment / "bin/python", "-c", code)
+    assert done.returncode == 0 and "missing_counters" in done.stdout, done.stderr
+    assert next(environment.rglob("nightsweep/py.typed"))
+
+
 @pytest.mark.parametrize(("words", "extra"), [(["doctor"], "workflow"), (["wrap", "python3", "train.py"], "train")])
 def test_what_an_extra_brings_is_named(environment, files, words, extra):
     done = run(environment, files, *words)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from analysis.tools import cli
-from analysis.tools.wrap import Given, WrapError, take_apart
+from analysis.tools.wrap import Given, take_apart
+from jobs.record.input_error import InputError
 from jobs.sweep.sweep import load
 from tests.jobs.hook.script_run import SCRIPTS
 
@@ -34,7 +35,7 @@ def test_command_lines_are_taken_apart(line, expected):
 
 @pytest.mark.parametrize("line", ["", "torchrun", "torchrun --nproc-per-node 2 train", "torchrun --nnodes 2 train.py"])
 def test_what_cannot_be_wrapped_is_said(line):
-    with pytest.raises(WrapError) as caught:
+    with pytest.raises(InputError) as caught:
         take_apart(line.split())
     assert "\n" not in str(caught.value)
 

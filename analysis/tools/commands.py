@@ -1,0 +1,176 @@
+"""The subcommands of `nightsweep`, each a function from the command line's arguments to the exit status.
+
+What one needs is imported by it, so that none waits for the others'. Each raises InputError where it is given what it
+cannot use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.sweep.labels import plural
+from jobs.record.input_error import InputError
+
+if TYPE_CHECKING:
+    from jobs.sweep.sweep import SweepError
+
+EXIT_WRONG = 2
+
+
+def wrap(arguments: argparse.Namespace) -> int:
+    """`nightsweep wrap`."""
+    from analysis.tools import wrap as command
+
+    given = arguments
+    words = given.command[given.command[:1] == ["--"] :]
+    return command.wrap(words, max(2, given.steps), given.traced_steps, 60 * given.timeout_min)
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """`nightsweep watch`."""
+    from analysis.tools.watch import view
+
+    given = arguments
+    return view.follow(given.results, given.once, given.json, given.interval, given.report)
+
+
+def publish(arguments: argparse.Namespace) -> int:
+    """`nightsweep publish`."""
+    from analysis.tools.publish import publish as publishing
+    from analysis.tools.publish import published_set
+
+    if arguments.into is not None:
+        if arguments.traces:
+            raise InputError("a data set holds no traces; expected --traces with --out alone")
+        return published_set.grow(arguments.sweep, arguments.into)
+    return publishing.publish(arguments.sweep, arguments.out, arguments.traces)
+
+
+def figures(arguments: argparse.Namespace) -> int:
+    """`nightsweep figures`."""
+    from analysis.tables import parquet
+    from analysis.tools.publish import publish as publishing
+
+    with parquet.faults_as_input_errors():
+        publishing.require(arguments.folder)
+        publishing.draw_again(arguments.folder, arguments.out, arguments.out / "report.html")
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """`nightsweep export`."""
+    from analysis.tools.export import export as command
+
+    given = arguments
+    if given.steps and given.ms:
+        raise InputError("--steps and --ms: expected one of them")
+    return command.export(given.paths, given.kind, given.out, given.steps, given.ms, given.nvml)
+
+
+def ingest(arguments: argparse.Namespace) -> int:
+    """`nightsweep ingest`."""
+    from analysis.ingest import trace_tables
+
+    return trace_tables.ingest(arguments.traces, arguments.out)
+
+
+def diagnose(arguments: argparse.Namespace) -> int:
+    """`nightsweep diagnose`."""
+    from analysis.tools import diagnose as command
+
+    return command.print_diagnosis(arguments.paths, arguments.nvml, arguments.json, arguments.ranks)
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """`nightsweep compare`."""
+    from analysis.tools import compare as command
+
+    return command.print_comparison(arguments.a, arguments.b, arguments.json)
+
+
+def retry(arguments: argparse.Namespace) -> int:
+    """`nightsweep retry`: set aside the records of points that say nothing about the points themselves."""
+    from jobs.record import lost
+    from jobs.sweep import rounds
+    from jobs.sweep.sweep import SweepError, load
+
+    try:
+        sweep = load(arguments.config, arguments.preset)
+    except SweepError as error:
+        return refuse(arguments.config, error)
+    results = arguments.results / sweep.name
+    if not results.is_dir():
+        raise InputError(f"{results}: no such folder; expected results of this sweep")
+    points = rounds.all_ids(results, (point.id for point in sweep.points))
+    reasons = {point: lost.set_aside(results / "points" / point) for point in points}
+    found = {point: reason for point, reason in reasons.items() if reason}
+    for point, reason in found.items():
+        print(f"{point} {reason}")
+    print(f"{len(found)} of {plural(len(points), 'point')} set aside" + ("; run the sweep again" if found else ""))
+    return 0
+
+
+def orphans(arguments: argparse.Namespace) -> int:
+    """`nightsweep orphans`: list points that an edited sweep file no longer has; delete them where asked."""
+    from analysis.tools.orphans import find_orphans, remove_points
+    from jobs.sweep.sweep import SweepError, load
+
+    try:
+        results = arguments.results / load(arguments.config).name
+        found = find_orphans(arguments.config, results)
+    except SweepError as error:
+        return refuse(arguments.config, error)
+    if not results.is_dir():
+        raise InputError(f"{results}: no such folder; expected results of this sweep")
+    if arguments.remove:
+        remove_points(results, found)
+    print("".join(f"{point}\n" for point in found), end="")
+    hint = " removed" if arguments.remove else "; --remove deletes them" if found else ""
+    print(f"{plural(len(found), 'point')} of {results} not in the sweep{hint}")
+    return 0
+
+
+def refuse(config: Path, error: SweepError) -> int:
+    for line in error.errors:
+        print(f"{config}: {line}", file=sys.stderr)
+    return EXIT_WRONG
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """`nightsweep check`."""
+    from analysis.tools import size
+    from jobs.sweep.data_folders import missing_folders
+    from jobs.sweep.sweep import SweepError, load
+
+    try:
+        sweep = load(arguments.config, arguments.preset)
+    except SweepError as error:
+        return refuse(arguments.config, error)
+    if missing := missing_folders(sweep.points):
+        for data, number in missing.items():
+            print(f"{arguments.config}: data: {data}: no such folder ({plural(number, 'point')})", file=sys.stderr)
+        return EXIT_WRONG
+    print(size.as_json(sweep, arguments.list) if arguments.json else size.as_text(sweep, arguments.list))
+    return 0
+
+
+def examine(arguments: argparse.Namespace) -> int:
+    """`nightsweep doctor`."""
+    from jobs.slurm import profile
+    from jobs.slurm.doctor import doctor
+    from jobs.sweep.sweep import SweepError, load
+
+    given = arguments
+    if given.configfile and not given.profile:
+        raise InputError("--configfile: expected the --profile that it will run with, too")
+    settings = profile.read(given.profile) if given.profile else profile.Profile()
+    try:
+        sweep = load(given.configfile, given.preset) if given.configfile else None
+    except SweepError as error:
+        return refuse(given.configfile, error)
+    folder = given.folder or doctor.default_folder()
+    wish = doctor.Wish(folder, given.partition, given.account, given.nodes, settings, sweep)
+    return doctor.report(wish, given.json)

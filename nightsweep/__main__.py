@@ -1,0 +1,8 @@
+"""`python -m nightsweep` is the command `nightsweep`."""
+
+import sys
+
+from analysis.tools.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
