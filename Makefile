@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-com
 
 DATA := data/h200-2026-11-21
 
-.PHONY: demo figures contact-sheet pictures test lint lock clean bench bench-scale fuzz
+.PHONY: demo figures contact-sheet pictures site test lint lock clean bench bench-scale fuzz
 
 demo: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --profile profiles/local --configfile config/demo.yaml
@@ -26,6 +26,15 @@ pictures: figures
 	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,800 --screenshot=docs/pictures/report.png \
 	  file://$(CURDIR)/figures/$(notdir $(DATA))/report.html
 	cp figures/$(notdir $(DATA))/causes.png figures/$(notdir $(DATA))/methods.png docs/pictures
+
+# The documentation as pages that open without a server, in site/; their tools are in an environment apart.
+site: .venv-site/ready
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet
+
+.venv-site/ready: envs/docs.lock
+	$(PYTHON) -m venv .venv-site
+	.venv-site/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes -r envs/docs.lock
+	touch $@
 
 # Six workers for two cores: tests on Slurm wait more than they compute.
 test: .venv/ready
@@ -76,6 +85,8 @@ lock: .venv/ready
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --override .venv/override.txt --no-header --no-annotate \
 	  --generate-hashes envs/requirements.in -o envs/hashes.lock
 	sed -n 's/^\([^ ][^\\]*\) \\$$/\1/p' envs/hashes.lock > envs/requirements.lock
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate \
+	  --generate-hashes envs/docs.in -o envs/docs.lock
 
 clean:
-	rm -rf .venv .snakemake results figures
+	rm -rf .venv .venv-site .snakemake results figures site

@@ -2,7 +2,7 @@
 
     python -m analysis.tools.docs
 
-docs/settings.md, docs/tables.md, docs/diagnosis.md and docs/formats.md; tests fail where one of them is not fresh.
+Those of PAGES, below; tests fail where one of them is not fresh.
 """
 
 from __future__ import annotations
@@ -66,13 +66,20 @@ def columns(table: Mapping[str, Column]) -> list[str]:
 
 
 def tables() -> str:
-    """docs/tables.md: every table with its columns."""
-    lines = ["# Tables", "", WRITTEN.format("analysis/tables"), ""]
-    for title, group in (("results/<sweep>/tables", TABLES), ("Tables of nightsweep ingest", TRACE_TABLES)):
-        lines += [f"## {title}", ""]
-        for name, table in group.items():
-            lines += [f"### {name}", "", *columns(table), ""]
-    return "\n".join(lines)
+    """docs/tables.md: every table of a sweep with its columns."""
+    about = "In results/SWEEP/tables, a Parquet file each; those of traces are in [trace-tables.md](trace-tables.md)."
+    return _tables("Tables of a sweep", about, TABLES)
+
+
+def trace_tables() -> str:
+    """docs/trace-tables.md: every table of traces with its columns."""
+    about = "What `nightsweep ingest` writes ([traces.md](traces.md)), a Parquet file each."
+    return _tables("Tables of traces", about, TRACE_TABLES)
+
+
+def _tables(title: str, about: str, group: Mapping[str, Mapping[str, Column]]) -> str:
+    parts = [f"## {name}\n\n" + "\n".join(columns(table)) for name, table in group.items()]
+    return "\n\n".join([f"# {title}", f"{about} {WRITTEN.format('analysis/tables')}", *parts]) + "\n"
 
 
 def strategies_() -> str:
@@ -190,6 +197,7 @@ PAGES = {
     "settings.md": settings,
     "strategies.md": strategies_,
     "tables.md": tables,
+    "trace-tables.md": trace_tables,
     "diagnosis.md": diagnosis,
     "formats.md": formats,
 }

@@ -1,6 +1,5 @@
 """`nightsweep wrap`: a command line taken apart, and the whole of it once."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,6 @@ import pytest
 from analysis.tools import cli
 from analysis.tools.wrap import Given, take_apart
 from jobs.record.input_error import InputError
-from jobs.sweep.sweep import load
-from tests.jobs.hook.script_run import SCRIPTS
 
 LINES = {
     "torchrun --standalone --nproc-per-node 4 train.py --lr 1": Given("torchrun", ["train.py", "--lr", "1"], 4),
@@ -59,18 +56,6 @@ def test_the_command_begins_with_its_first_word(line, words, steps, monkeypatch)
 def wrap(tmp_path, *words):
     command = [Path(sys.executable).with_name("nightsweep"), "wrap", "--steps", "5", *words]
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-
-
-@pytest.mark.slow
-def test_a_script_is_measured_diagnosed_and_made_a_sweep_of(tmp_path):
-    shutil.copy(SCRIPTS / "plain.py", tmp_path / "train.py")
-    line = [sys.executable, "train.py", "--batch", "16"]
-    done = wrap(tmp_path, "--traced-steps", "2", *line)
-    assert done.returncode == 0, done.stderr
-    assert "timed, then traced, in results/train/points/" in done.stdout and "\nstep " in done.stdout
-    sweep = load(tmp_path / "train.yaml")
-    assert (sweep.name, sweep.points[0].launcher) == ("train", "none")
-    assert (tmp_path / "results/train/points" / sweep.points[0].id / "record.json").exists()
 
 
 @pytest.mark.slow

@@ -1,0 +1,48 @@
+"""The pages: every link leads to a page and a heading that are there, and the site's navigation has every page."""
+
+import re
+
+import yaml
+
+from jobs.host.facts import ROOT
+
+FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def pages():
+    listed = [*ROOT.glob("*.md")]
+    for folder in ("config", "data/*", "docs", "profiles/*", "workflow/plugins/*"):
+        listed += ROOT.glob(f"{folder}/*.md")
+    return sorted(listed)
+
+
+def anchors(page):
+    """What a link may name after #, as GitHub and MkDocs make it of a heading."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_every_link_leads_somewhere():
+    count = 0
+    for page in pages():
+        for link in LINK.findall(FENCED.sub("", page.read_text())):
+            name, _, anchor = link.partition("#")
+            if name.startswith("https:"):
+                continue
+            target = page if not name else (page.parent / name).resolve()
+            assert target.is_file(), f"{page}: {link}"
+            assert not anchor or anchor in anchors(target), f"{page}: {link}"
+            count += 1
+    assert count > 50
+
+
+def named(nav):
+    for entry in nav:
+        for value in entry.values():
+            yield from [value] if isinstance(value, str) else named(value)
+
+
+def test_the_navigation_has_every_page_once():
+    listed = list(named(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    assert sorted(listed) == sorted(page.relative_to(ROOT).as_posix() for page in pages())
