@@ -47,7 +47,7 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/snakefmt --check Snakefile workflow
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --configfile config/demo.yaml --lint
 
 # torch first and pinned, so that this pin decides which build of it comes; there are several, so it and what it alone needs

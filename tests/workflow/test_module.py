@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 OUTER = f"""
 module nightsweep:
-    snakefile: "{ROOT}/Snakefile"
+    snakefile: "{ROOT}/workflow/Snakefile"
     config: config["sweep"]
 
 use rule * from nightsweep as sweep_*

@@ -6,8 +6,11 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
+from snakemake.sourcecache import LocalSourceFile
 
-sys.path.insert(0, str(Path(workflow.current_basedir).parents[1]))
+# Where the rules come from another repository (`module:` with github), Nightsweep itself must be installed.
+if isinstance(workflow.current_basedir, LocalSourceFile):
+    sys.path.insert(0, str(Path(workflow.current_basedir).parents[1]))
 # Snakemake's own, where a default resource is of inputs that are still to be made.
 warnings.filterwarnings("ignore", message="coroutine 'InputFiles")
 

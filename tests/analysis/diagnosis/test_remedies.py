@@ -1,8 +1,6 @@
 """The loop: a diagnosis' remedies are run as points like any other, once, and the tables say what they gain."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +8,7 @@ import polars as pl
 import pytest
 from snakemake_executor_plugin_submitit.hook import Loss
 
-from analysis.diagnosis import comparison, point_diagnosis
-from analysis.diagnosis.evidence import sources
+from analysis.diagnosis import point_diagnosis
 from analysis.diagnosis.remedies import round, trials
 from analysis.diagnosis.remedies.trials import Gain, Trial
 from analysis.ingest.derived import OF_POINT, Chunk, Made
@@ -23,16 +20,10 @@ from analysis.sweep.starts import Noise
 from jobs.point.point import complete
 from jobs.slurm.point_jobs import PointJobs
 from jobs.sweep import rounds
-from tests.labelled import ahead, runs
 
 ROOT = Path(__file__).parents[3]
 NOISE = Noise(0.01, 10, "made up")
 IMAGE = {"workload": "image", "model": "mobilenet_v2", "device": "cpu"}
-SWEEP = """
-name: loop
-base: {workload: image, model: mobilenet_v2, device: cpu, image_size: 32, micro_batch: 64, loader: mmap,
-       warmup_steps: 1, timed_steps: 8, traced_steps: 0, cpu_threads: 1}
-"""
 
 
 def cause(kind, share, **remedy):
@@ -273,53 +264,3 @@ def test_a_remedy_that_did_not_help_is_said_to_have_not():
     (row,) = why.trials(tables(("c", None, "failed"), status="failed"))
     assert row["said"] == "did not help: it failed" and row["measured"] == ""
     assert why.changes(tables())[0]["outcome"] == "not tried"
-
-
-def snakemake(folder, *targets):
-    command = ["snakemake", *targets, "-s", str(ROOT / "Snakefile"), "--directory", str(folder), "--profile"]
-    command += [str(ROOT / "profiles/local"), "--configfile", "sweep.yaml"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
-@pytest.mark.slow
-def test_the_loop_on_a_point_with_slow_storage(tmp_path, monkeypatch):
-    """Every batch takes 90 ms to read, in the rank itself; a worker reads it while the rank computes, which takes long
-    enough for that where others have the cores, too."""
-    (tmp_path / "sweep.yaml").write_text(SWEEP)
-    (tmp_path / "go").touch()
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(ROOT / "tests/labelled/site"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    )
-    monkeypatch.setenv(ahead.GO_VARIABLE, str(tmp_path / "go"))
-    monkeypatch.setenv(runs.INJECTION_VARIABLE, json.dumps({"slow_storage": {"ms": 90}}))
-    folder = tmp_path / "results/loop"
-    snakemake(tmp_path, "remedies")
-    (planned,) = [json.loads(path.read_text()) for path in rounds.files(folder)]
-    (new,) = [point["point_id"] for point in planned["points"]]
-    ran = {p.parent.name: len(p.read_text().splitlines()) for p in folder.glob("points/*/attempts.jsonl")}
-    assert ran == {planned["trials"][0]["point_id"]: 1, new: 1}
-
-    shown = dataset.load(folder / "tables")
-    (row,) = shown["remedies"].to_dicts()
-    assert row["remedied_id"] == new and row["kind"] == "loader_wait" and row["predicted"] > 0.05
-    assert json.loads(row["remedy"])["loader_workers"] >= 1
-    # Times of computing are what this machine makes of them; the wait for the loader is made to go away.
-    waits = dict(shown["points"].select("point_id", "data_ms_median").iter_rows())
-    assert waits[row["point_id"]] > 90 and waits[new] < 22.5
-    compared = comparison.compare_runs(
-        *([sources.gather([folder / f"points/{row[n]}"])] for n in ("point_id", "remedied_id"))
-    )
-    assert row["gain"] == pytest.approx(-compared.step.by / compared.step.a)
-    verdicts = {"faster": "helped", "slower": "did_not_help", "no difference beyond noise": "within_noise"}
-    assert row["verdict"] == verdicts[compared.verdict]
-    assert shown["points"].filter(pl.col("point_id") == new)["round"].to_list() == [1]
-    assert new not in shown.own()["steps"]["point_id"]
-    page = (folder / "report.html").read_text()
-    assert why.VERDICTS[row["verdict"]] in page and "Remedies that were tried" in page
-
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".driver"}
-    snakemake(tmp_path, "remedies")
-    snakemake(tmp_path, "points")
-    assert {path: path.stat().st_mtime_ns for path in before} == before

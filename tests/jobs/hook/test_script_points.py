@@ -7,10 +7,6 @@ from statistics import median
 
 import pytest
 
-from analysis.diagnosis import verdict
-from analysis.diagnosis.causes import data_loading
-from analysis.diagnosis.evidence import sources
-from analysis.ingest import point_tables
 from tests.jobs.hook.script_run import launch, own_times, result, script, steps
 
 pytestmark = pytest.mark.slow
@@ -50,35 +46,6 @@ def test_steps_of_unchanged_scripts_are_found_and_timed(tmp_path, settings, sour
             assert median(
                 (own[b] - own[a]) / (lines[b]["start_ns"] - lines[a]["start_ns"]) for a, b in spans
             ) == pytest.approx(1, rel=0.01)
-
-
-def test_a_traced_script_is_diagnosed_with_its_own_lines(tmp_path):
-    """A loader that sleeps: the trace says so, and where the loader is made."""
-    text = """
-import time, torch
-class Slow(torch.utils.data.Dataset):
-    def __len__(self):
-        return 100_000
-    def __getitem__(self, place):
-        time.sleep(0.004)
-        return torch.randn(64), place % 10
-model = torch.nn.Linear(64, 10)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for x, y in torch.utils.data.DataLoader(Slow(), batch_size=8):
-    torch.nn.functional.cross_entropy(model(x), y).backward()
-    optimizer.step()
-"""
-    record, folder = launch(tmp_path, **script(tmp_path, text), traced_steps=3)
-    assert (record["status"], record["tracer"]["used"]) == ("ok", "kineto")
-    assert record["looks"]["traced"]["same_start"]
-    tables = tmp_path / "tables"
-    point_tables.write(point_tables.ingest(folder, tables), tables)
-    found = verdict.judge(sources.from_point(folder, tables))
-    first = found.causes[0]
-    assert (first.kind, found.evidence.traced_count) == ("loader_wait", 2)
-    workers, waited = first.remedy["loader_workers"], data_loading.host_wait(found.evidence)
-    assert waited > 0.9 and workers > 1 and 0.5 < first.share == pytest.approx(1 - waited / workers)
-    assert any(fact.what == "DataLoader: script.py:11" for fact in first.evidence)
 
 
 def test_the_control_compares_steps_with_and_without_the_hook(tmp_path):
