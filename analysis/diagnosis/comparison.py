@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +27,12 @@ from analysis.sweep import dataset
 from analysis.sweep.interval import half_interval
 from analysis.sweep.starts import LEAST_OWN, Noise, known_noise, noise_of_repeats, own_noise
 from analysis.tables import parquet
+from analysis.tables.parquet import StrPath
 from analysis.tables.part_names import PARTS
 from jobs.point.point import Point
 from jobs.record.input_error import InputError
 from jobs.record.point_folder import record_of
 
-StrPath = str | os.PathLike[str]
 PART_DIFFERENCES = {
     "part": pl.String(),
     "a_ms": pl.Float64(),

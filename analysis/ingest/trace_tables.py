@@ -26,6 +26,7 @@ from analysis.sweep.labels import plural
 from analysis.tables import trace_files
 from analysis.tables.traces import TRACE_TABLES
 from jobs.record.failures import is_disk_full
+from jobs.record.input_error import InputError
 from jobs.telemetry.trace.nsys import BLOBS
 
 EXIT_PARTIAL, EXIT_WRONG = 1, 2
@@ -69,8 +70,7 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
         The exit status: 0; 1 where something could not be read; 2 where nothing could.
     """
     if out.exists() and not out.is_dir():
-        print(f"nightsweep ingest: {out}: is no folder; a folder to write tables to was expected", file=sys.stderr)
-        return EXIT_WRONG
+        raise InputError(f"{out}: is no folder; a folder to write tables to was expected")
     good, lines = write_all(traces, out)
     for line in lines:
         print(f"nightsweep ingest: {line}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from jobs.record.input_error import InputError
 from jobs.record.json_files import FormatError
 from jobs.record.whole_file import write_bytes
 
+StrPath = str | os.PathLike[str]
 FAULTS = (FormatError, OSError, pl.exceptions.PolarsError)
 """What files that are missing, damaged, or have no room lead to: a command ends with one line then."""
 

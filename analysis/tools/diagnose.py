@@ -4,7 +4,6 @@ gain. Of results/SWEEP: of each of its points."""
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +13,12 @@ from analysis.diagnosis.evidence import sources
 from analysis.diagnosis.verdict import Diagnosis
 from analysis.ingest.derived import Derived
 from analysis.tables import parquet
+from analysis.tables.parquet import StrPath
 from jobs.record.input_error import InputError
 from jobs.record.json_files import read_json
 from jobs.record.raw_files import unpacked
 from jobs.record.record import Record, ending
 from jobs.sweep import rounds
-
-StrPath = str | os.PathLike[str]
 
 
 @parquet.faults_as_input_errors()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +13,11 @@ from analysis.ingest import point_tables, trace_tables
 from analysis.sweep import dataset
 from analysis.sweep.dataset import Tables
 from analysis.tables import parquet
+from analysis.tables.parquet import StrPath
 from analysis.tables.traces import TRACE_TABLES
 from jobs.record.input_error import InputError
 from jobs.record.point_folder import record_of
 from jobs.record.raw_files import unpacked
-
-StrPath = str | os.PathLike[str]
 
 
 @parquet.faults_as_input_errors()
