@@ -49,6 +49,8 @@ def test_the_cause_is_found_with_its_line(followed):
     point = folder / re.search(r"traced, in (\S+)", slow)[1]
     record = read_json(point / "record.json", Record)
     assert (record.tracer.used, record.runs.traced.same_start) == ("kineto", True)
+    tables = nightsweep.read(point)
+    assert tables["steps"].filter(phase="timed").height == 10 and tables["operators"].height > 0
     found = nightsweep.diagnose(point)
     first, waited = found.causes[0], data_loading.host_wait(found.evidence)
     assert (first.kind, found.evidence.traced_count) == ("loader_wait", 2)
