@@ -42,8 +42,8 @@ def read(path: StrPath, *others: StrPath) -> Tables:
 
         >>> import nightsweep
         >>> tables = nightsweep.read("data/h200-2026-11-27")
-        >>> tables["points"].group_by("status").len().rows()
-        [('ok', 30)]
+        >>> tables["points"].filter(point_id="042c2f281434").select("model", "world_size").row(0)
+        ('llama-8b', 2)
         >>> trace = nightsweep.read("tests/data/kineto-h200-ddp-r0.json.gz")
         >>> trace["kernels"].height, trace["kernels"].schema["start_ns"]
         (2022, Int64)
