@@ -1,5 +1,5 @@
-"""What a page of many points leaves to a folder beside it: the rows of the table of points and the data of their own
-pages (points.js), and all points as CSV. A page that is opened from a file may load a script, but no other file."""
+"""What a page of many points leaves to a folder beside it: the rows of the table of points, and the data of their own
+pages and of the figures. It is a script, for a page that is opened from a file may load no other file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobs.record.whole_file import write_text
 
 MOST = 1000
 """The largest number of points that the page itself holds, and the number of rows that its table shows at a time."""
-SCRIPT, CSV = "points.js", "points.csv"
+SCRIPT = "points.js"
 
 
 def folder_of(page: Path) -> Path:
@@ -20,16 +20,14 @@ def folder_of(page: Path) -> Path:
     return page.with_name(f"{page.stem}_files")
 
 
-def write(folder: Path, table: Mapping[str, Any], data: str, csv: str) -> dict[str, Any]:
-    """Write the files; the table (`point_table`) without its rows, and with the link to the CSV file.
+def write(folder: Path, table: Mapping[str, Any], data: str) -> dict[str, Any]:
+    """Write the file; the table (`point_table`) without its rows.
 
     Args:
-        folder: where they go; the page lies beside it.
-        data: JSON of the points' own pages.
-        csv: all points.
+        folder: where it goes; the page lies beside it.
+        data: JSON of the points (`point_pages`).
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = json.dumps([[row["id"], row["status"], *row["cells"]] for row in table["rows"]], separators=(",", ":"))
     write_text(folder / SCRIPT, f'"use strict";\nconst BESIDE = {{rows: {rows},\ndata: {data}}};\n')
-    write_text(folder / CSV, csv)
-    return {**table, "rows": [], "csv": f"{folder.name}/{CSV}"}
+    return {**table, "rows": []}

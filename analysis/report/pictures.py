@@ -15,6 +15,9 @@ from analysis.paper import families
 from analysis.report import figure_data
 from analysis.sweep import dataset
 
+LIVE = ("traced_steps", "scaling", "timeline", "remedies")
+"""Figures for print whose points the page lets a reader go through instead, in figures and timelines of its own."""
+
 
 def figures(tables: dataset.Tables, folder: Path) -> list[dict[str, Any]]:
     """Every figure that was drawn, with its bytes inside."""
@@ -22,8 +25,19 @@ def figures(tables: dataset.Tables, folder: Path) -> list[dict[str, Any]]:
     return [
         {"id": name, "place": family.place, "title": family.title} | _content(family, files[name], family.scope(tables))
         for name, family in families.FAMILIES.items()
-        if files[name].exists()
+        if files[name].exists() and name not in LIVE
     ]
+
+
+def sources(tables: dataset.Tables) -> dict[str, dict[str, Any]]:
+    """The numbers behind those of LIVE that rest on more than the table of points: `id`, `rows`, and `csv`, a link."""
+    scoped = {name: families.FAMILIES[name] for name in LIVE[:2]}
+    found = {name: figure_data.frame(family, family.scope(tables)) for name, family in scoped.items()}
+    return {
+        name: {"id": name, "rows": rows.height, "csv": figure_data.link(rows)}
+        for name, rows in found.items()
+        if rows is not None
+    }
 
 
 def missing_figures(folder: Path) -> list[str]:

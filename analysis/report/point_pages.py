@@ -1,4 +1,4 @@
-"""The data of the points' own pages, as the JSON that page/point.js draws them from.
+"""The data of the points' own pages and of the interactive figures, as JSON for the scripts of page/.
 
 Columns lie by column, and texts that many points share are written once, so that most of 1,000 points takes little.
 What could still grow is cut to a share of a budget (records.LOGS_BYTES, lanes.BYTES): the more points, the less of
@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from analysis.figures import remedies, style
-from analysis.report import lanes
+from analysis.report import chart_data, lanes, start_times
 from analysis.report.causes import VERDICTS, interval
 from analysis.report.records import Log, environment
 from analysis.sweep import dataset
@@ -26,8 +26,6 @@ from jobs.record.record import Record
 MOST_RANKS = 8
 SELF = "{point}"
 """Stands in a fact for the point's own id, so that texts that differ in it alone are one."""
-_BESIDE = ("point_id", "hosts")
-"""Columns of the table of points that stand elsewhere on a point's page."""
 
 
 class Texts:
@@ -51,12 +49,14 @@ def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log]
         "vary": {workload: dataset.varying(part, but=()) for workload, part in dataset.per_workload(points)},
         "results": _results(points),
         "parts": parts(tables),
-        "lanes": lanes.point_lanes(tables["timeline"]),
+        "lanes": lanes.point_lanes(tables["timeline"], texts.place),
         "causes": causes(tables, texts),
         "facts": facts(found, texts),
         "logs": {point: [log.file, log.text] for point, log in logs.items()},
         "colours": {**style.PART_COLOURS, **style.LANE_COLOURS, **style.RANGE_COLOURS},
         "part_names": GROUPS,
+        "compare": start_times.start_times(tables, points),
+        "charts": chart_data.chart_data(tables, points),
         "texts": list(texts.places),
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -86,10 +86,10 @@ def _short(value: Any) -> Any:
 
 def _results(points: pl.DataFrame) -> list[list[Any]]:
     """(name, meaning, column) of the table's columns that are no settings and that some point has."""
-    rest = [
-        n for n in schemas.POINTS if n not in (*dataset.SETTINGS, *_BESIDE) and points[n].null_count() < points.height
-    ]
-    return [[name, schemas.POINTS[name].text, column(points[name])] for name in rest]
+    points = points.drop("point_id").with_columns(pl.col("hosts").list.join(" "))
+    rest = [n for n in schemas.POINTS if n in points.columns and n not in dataset.SETTINGS]
+    known = [name for name in rest if points[name].null_count() < points.height]
+    return [[name, schemas.POINTS[name].text, column(points[name])] for name in known]
 
 
 def parts(tables: dataset.Tables) -> dict[str, Any]:

@@ -23,13 +23,33 @@ from analysis.figures import captions, style
 from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE
 from analysis.paper.claims.claims import judge
 from analysis.paper.claims.time_shares import where_time_goes
-from analysis.report import beside, causes, figure_data, pictures, point_pages, records, summary, table, trust
+from analysis.report import beside, causes, pictures, point_pages, records, summary, table, trust
 from analysis.report.interim import Interim
 from analysis.sweep import dataset, variance
 from analysis.sweep.effect import FEWEST
 from jobs.record.record import Record
 
 PAGE = Path(__file__).parent / "page"
+SCRIPTS = (
+    "d3/d3.min.js",
+    "scroll.js",
+    "data.js",
+    "elements.js",
+    "comparison.js",
+    "timeline.js",
+    "picks.js",
+    "charts/chart.js",
+    "charts/by_setting.js",
+    "charts/memory.js",
+    "charts/step_times.js",
+    "charts/scaling.js",
+    "table.js",
+    "points_csv.js",
+    "zoom.js",
+    "point.js",
+    "print.js",
+)
+"""In this order, for each uses what stands before it."""
 MOST_SETTINGS = 12
 """Columns of settings beside the results; where there are more, the reader asks for them."""
 
@@ -53,7 +73,7 @@ def render(
     listed, data = table.point_table(points), point_pages.as_json(tables, found, logs or {})
     apart = folder is not None and points.height > beside.MOST
     if folder is not None and apart:
-        listed, data = beside.write(folder, listed, data, figure_data.as_csv(table.all_points(points))), ""
+        listed, data = beside.write(folder, listed, data), ""
     sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
     return _page().render(
         title=", ".join(sweeps) or "no points",
@@ -64,6 +84,8 @@ def render(
         failures=summary.failures(tables, waiting=interim is not None),
         warnings=summary.warnings(tables, found),
         extremes=summary.extremes(tables),
+        sources=pictures.sources(tables),
+        scripts=SCRIPTS,
         figures={place: [one for one in drawn if one["place"] == place] for place in ("main", "supplement", "claims")},
         left_out=(left_out := pictures.missing_figures(figure_folder)),
         failed=any(style.FAILED in line for line in left_out),

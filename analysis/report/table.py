@@ -6,7 +6,6 @@ from typing import Any
 
 import polars as pl
 
-from analysis.report import figure_data
 from analysis.sweep import dataset
 
 # Result columns: heading, column, what it is divided by, decimals.
@@ -29,8 +28,6 @@ RESULTS = (
     ("wall (s)", "wall_s", 1, 1),
 )
 FIRST = ("point", "status", "workload", "configuration")
-LONG = ("topology",)
-"""Columns of many lines, which the CSV of all points leaves to each point's own page."""
 
 
 def _number(value: float | None, scale: float, decimals: int) -> str:
@@ -46,8 +43,7 @@ def _remarks(row: dict[str, Any]) -> str:
 
 def point_table(points: pl.DataFrame) -> dict[str, Any]:
     """Head and rows: id, status, workload, configuration, the results that some point has, and last the settings that
-    vary within a workload. `numbers`: places of the first and last result, from 1; `settings`: of the first setting;
-    `csv`: a link to all columns of all points.
+    vary within a workload. `numbers`: places of the first and last result, from 1; `settings`: of the first setting.
     """
     ordered = dataset.with_config(points)
     vary = {name for _, part in dataset.per_workload(ordered) for name in dataset.varying(part, but=())}
@@ -66,10 +62,4 @@ def point_table(points: pl.DataFrame) -> dict[str, Any]:
         "settings": len(FIRST) + len(results) + len(aside) + 1,
         "rows": rows,
         "statuses": sorted({row["status"] for row in rows}),
-        "csv": figure_data.link(all_points(points)),
     }
-
-
-def all_points(points: pl.DataFrame) -> pl.DataFrame:
-    """All columns that tell something, as the CSV of all points has them."""
-    return figure_data.round_columns(points.drop(LONG).with_columns(pl.col("hosts").list.join(" ")))

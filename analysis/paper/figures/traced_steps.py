@@ -29,9 +29,9 @@ def traced_points(tables: dataset.Tables) -> pl.DataFrame:
     return with_ids(tables, tables["breakdown"]["point_id"])
 
 
-def shares(tables: dataset.Tables) -> pl.DataFrame:
-    """A row a configuration, those of a model with most idle time first: n, step_ms, the parts of the step in % of it,
-    and the calls and work of KINDS likewise, null without a trace of nsys (Kineto's has not all API calls)."""
+def point_times(tables: dataset.Tables) -> pl.DataFrame:
+    """The traced points with their labels and, of a step, ms, mean over ranks: step_ms, its parts, and the calls
+    and work of KINDS, null without a trace of nsys (Kineto's has not all API calls)."""
     points = traced_points(tables).join(step_parts.mean_parts(tables), on="point_id")
     points = short_labels.add_labels(points, dataset.ASIDE).with_columns(step_ms=pl.sum_horizontal(GROUPS))
     traced = points.filter(pl.col("tracer_used") == "nsys").select("point_id", "traced_steps")
@@ -39,13 +39,14 @@ def shares(tables: dataset.Tables) -> pl.DataFrame:
     if traced.height and tables["activities"].height:
         times = calls.per_step(tables, traced, KINDS)
         beside = times.pivot("kind", index="point_id", values="ms").select("point_id", *KINDS)
-    columns = [*GROUPS, *KINDS]
     # In order, for means of floats depend on it.
-    rows = (
-        points.sort("point_id")
-        .join(beside, on="point_id", how="left", maintain_order="left")
-        .with_columns(pl.col(name) / pl.col("step_ms") * 100 for name in columns)
-    )
+    return points.sort("point_id").join(beside, on="point_id", how="left", maintain_order="left")
+
+
+def shares(tables: dataset.Tables) -> pl.DataFrame:
+    """A row a configuration, those of a model with most idle time first: n, step_ms, and `point_times` in % of it."""
+    columns = [*GROUPS, *KINDS]
+    rows = point_times(tables).with_columns(pl.col(name) / pl.col("step_ms") * 100 for name in columns)
     found = rows.group_by(_ROW, maintain_order=True).agg(pl.len().alias("n"), pl.col("step_ms", *columns).mean())
     return found.sort("workload", "model", "idle", "label", descending=[False, False, True, False])
 

@@ -1,5 +1,5 @@
-// The table of points: sorting, filtering, and which rows are shown: at most SHOWN at a time. Of many points the rows
-// are in a file beside the page.
+// The table of points: sorting, which rows are shown, at most SHOWN at a time, and the filter, which the figures share. Of
+// many points the rows are in a file beside the page.
 {
   const table = document.getElementById("points"), body = table.tBodies[0];
   const heads = [...table.tHead.rows[0].cells], names = heads.map((head) => head.textContent.toLowerCase());
@@ -61,6 +61,7 @@
   function show() {
     const tests = filter.value.toLowerCase().split(/\s+/).filter(Boolean).map(test);
     kept = rows.filter((each) => tests.every((passes) => passes(each)) && (status.value === "" || each.cells[1] === status.value));
+    document.dispatchEvent(new CustomEvent("kept", { detail: kept.map(({ cells }) => cells[0]) }));
     turn(0);
   }
   heads.forEach((head, column) => head.firstChild.addEventListener("click", () => sortBy(column)));

@@ -120,7 +120,8 @@ class Browser:
         self._call("Input.insertText", {"text": text})
 
     def click(self, selector: str) -> None:
-        """The pointer on the middle of an element."""
+        """The pointer on the middle of an element, once the page is drawn."""
+        self.settle()
         where = f"""(() => {{ const e = document.querySelector({json.dumps(selector)});
             e.scrollIntoView({{block: "center"}}); const b = e.getBoundingClientRect();
             return [b.x + b.width / 2, b.y + b.height / 2]; }})()"""

@@ -1,0 +1,181 @@
+// The traced steps of a point on a canvas, from all of them down to one kernel: by the wheel, pinching, dragging, or keys.
+const ROW = 20, HEAD = 18, AXIS = 22;
+const LANES = { range: "phases", call: "API calls", compute: "compute", communication: "comm.", copy: "copies" };
+
+function duration(ns) {
+  const [unit, size] = ns >= 1e6 ? ["ms", 1e6] : ns >= 1e3 ? ["us", 1e3] : ["ns", 1];
+  return `${said(ns / size)} ${unit}`;
+}
+// Black or white, whichever is read better on a colour.
+function inkOn(colour) {
+  const [r, g, b] = [1, 3, 5].map((at) => (parseInt(colour.slice(at, at + 2), 16) / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
+}
+// Rows from the data: bars of [start, end, name] in ns.
+function lanesOf(own) {
+  return own.lanes.map(([rank, lane, numbers]) => {
+    const bars = [];
+    for (let i = 0, at = 0; i < numbers.length; i += 3) {
+      const start = at + numbers[i];
+      at = start + numbers[i + 1];
+      bars.push([start * own.unit_ns, at * own.unit_ns, DATA.texts[numbers[i + 2]]]);
+    }
+    return { rank, lane, bars };
+  });
+}
+// The last bar that begins no later.
+function barAt(bars, ns) {
+  let low = 0, high = bars.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (bars[middle][0] <= ns) low = middle + 1; else high = middle;
+  }
+  return low - 1;
+}
+
+// `end`: of the scale, ns, where two are to have the same one. Null where the point has none.
+function timeline(id, end = 0) {
+  const own = DATA.lanes[id];
+  if (!own) return null;
+  end ||= own.end * own.unit_ns;
+  const rows = lanesOf(own), steps = own.steps.map((at) => at * own.unit_ns);
+  let below = 2;
+  rows.forEach((row, i) => {
+    row.head = i === 0 || rows[i - 1].rank !== row.rank;
+    row.top = below + (row.head ? HEAD : 0);
+    below = row.top + ROW;
+  });
+  const canvas = element("canvas", { tabindex: "0", role: "application" }), paint = canvas.getContext("2d");
+  const told = element("p", { class: "told", role: "status" });
+  const colour = ({ lane }, name) => DATA.colours[lane === "range" ? name : lane];
+  let width = 0, left = 0, transform = d3.zoomIdentity, chosen = null, over = null;
+  const base = () => d3.scaleLinear().domain([0, end]).range([left, width - 8]);
+  const scale = () => transform.rescaleX(base());
+
+  function draw() {
+    if (!width) return;
+    const css = getComputedStyle(document.documentElement), ink = (name) => css.getPropertyValue(`--${name}`).trim();
+    const x = scale(), [from, to] = x.domain(), height = below + AXIS;
+    paint.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    paint.clearRect(0, 0, width, height);
+    paint.font = "12px system-ui, sans-serif";
+    paint.textBaseline = "middle";
+    for (const row of rows) {
+      const middle = row.top + ROW / 2;
+      paint.fillStyle = ink("fg");
+      if (row.head) paint.fillText(`rank ${row.rank}`, 0, row.top - HEAD / 2 + 1);
+      paint.fillStyle = ink("soft");
+      paint.fillText(LANES[row.lane] ?? row.lane, 0, middle);
+      paint.fillStyle = ink("card");
+      paint.fillRect(left, row.top + 1, width - 8 - left, ROW - 2);
+      paint.save();
+      paint.beginPath();
+      paint.rect(left, row.top, width - 8 - left, ROW);
+      paint.clip();
+      let drawn = -1;
+      for (let i = Math.max(0, barAt(row.bars, from)); i < row.bars.length && row.bars[i][0] < to; i++) {
+        const [start, stop, name] = row.bars[i], at = x(start), wide = Math.max(1, x(stop) - at);
+        if (at + wide < drawn + 0.5) continue; // the same pixel
+        drawn = at + wide;
+        paint.fillStyle = colour(row, name);
+        paint.fillRect(at, row.top + 1, wide > 3 ? wide - 0.5 : wide, ROW - 2);
+        const seen = Math.min(drawn, width - 8) - Math.max(at, left);
+        if (seen > 40) {
+          paint.fillStyle = inkOn(colour(row, name));
+          paint.fillText(fitted(name, seen - 8), Math.max(at, left) + 4, middle);
+        }
+      }
+      paint.restore();
+    }
+    paint.fillStyle = ink("fg");
+    steps.filter((at) => at >= from && at <= to).forEach((at) => paint.fillRect(x(at) - 0.5, 0, 1, below));
+    paint.fillStyle = ink("soft");
+    paint.textAlign = "center";
+    x.ticks(Math.max(2, width / 110)).forEach((at) => paint.fillText(duration(at), Math.min(x(at), width - 26), below + 12));
+    paint.textAlign = "left";
+    const bar = chosen ?? over;
+    if (bar) {
+      const [start, stop] = bar.row.bars[bar.place], at = Math.max(left, x(start));
+      paint.lineWidth = 2;
+      paint.strokeStyle = ink("link");
+      paint.strokeRect(at - 1, bar.row.top, Math.max(2, Math.min(width - 8, x(stop)) - at) + 2, ROW);
+    }
+  }
+  function tell(bar) {
+    const [start, stop, name] = bar ? bar.row.bars[bar.place] : [];
+    const step = bar ? steps.findLastIndex((at) => at <= start) + 1 : 0;
+    told.textContent = bar
+      ? `rank ${bar.row.rank}, ${LANES[bar.row.lane] ?? bar.row.lane}: ${name}, ${duration(stop - start)} from ${duration(start)} on, traced step ${Math.max(1, step)} of ${steps.length}`
+      : `${duration(scale().domain()[1] - scale().domain()[0])} of ${duration(end)} shown.`;
+    draw();
+  }
+  const zoom = d3.zoom().on("zoom", (event) => { transform = event.transform; tell(chosen ?? over); })
+    // The wheel scrolls the page until the timeline is in use.
+    .filter((event) => !event.button && (event.type !== "wheel" || event.ctrlKey || document.activeElement === canvas));
+  const selection = d3.select(canvas).call(zoom);
+  const by = (factor, around = null) => zoom.scaleBy(selection, factor, [around ?? (left + width) / 2, 0]);
+  const whole = () => { chosen = null; zoom.transform(selection, d3.zoomIdentity); };
+  function show([start, stop], share) {
+    const wanted = Math.max(stop - start, own.unit_ns) / share, middle = (start + stop) / 2, x = base();
+    const k = Math.min(end / wanted, zoom.scaleExtent()[1]);
+    zoom.transform(selection, d3.zoomIdentity.translate((left + width - 8) / 2 - k * x(middle), 0).scale(k));
+  }
+  function choose(row, place) {
+    chosen = { row, place: Math.max(0, Math.min(place, row.bars.length - 1)) };
+    const bar = row.bars[chosen.place], [from, to] = scale().domain();
+    if (bar[0] < from || bar[1] > to) show(bar, Math.min(0.5, (bar[1] - bar[0]) / (to - from)) || 0.01);
+    tell(chosen);
+  }
+  function toLane(by) {
+    const row = rows[rows.indexOf(chosen.row) + by];
+    if (row) choose(row, barAt(row.bars, chosen.row.bars[chosen.place][0]));
+  }
+  const middleOf = () => chosen && (scale()(chosen.row.bars[chosen.place][0]) + scale()(chosen.row.bars[chosen.place][1])) / 2;
+  const first = () => choose(rows[0], Math.max(0, barAt(rows[0].bars, scale().domain()[0])));
+  const keys = {
+    ArrowRight: () => chosen ? choose(chosen.row, chosen.place + 1) : first(), ArrowLeft: () => chosen ? choose(chosen.row, chosen.place - 1) : first(),
+    ArrowDown: () => chosen ? toLane(1) : first(), ArrowUp: () => chosen ? toLane(-1) : first(),
+    "+": () => by(2, middleOf()), "=": () => by(2, middleOf()), "-": () => by(0.5, middleOf()),
+    Enter: () => chosen && show(chosen.row.bars[chosen.place], 0.4), Escape: whole, 0: whole,
+  };
+  canvas.addEventListener("keydown", (event) => {
+    if (!keys[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+  function under({ offsetX, offsetY }) {
+    const row = rows.find(({ top }) => offsetY >= top && offsetY < top + ROW);
+    if (!row || offsetX < left) return null;
+    const x = scale(), place = barAt(row.bars, x.invert(offsetX + 1));
+    return place >= 0 && x(row.bars[place][1]) >= offsetX - 2 ? { row, place } : null;
+  }
+  canvas.addEventListener("pointermove", (event) => { over = under(event); tell(over ?? chosen); });
+  canvas.addEventListener("pointerleave", () => { over = null; tell(chosen); });
+  canvas.addEventListener("click", (event) => { chosen = under(event); tell(chosen); });
+
+  new ResizeObserver(() => {
+    if (canvas.clientWidth === width || !canvas.clientWidth) return;
+    width = canvas.clientWidth;
+    left = 70;
+    canvas.width = width * devicePixelRatio;
+    canvas.height = (below + AXIS) * devicePixelRatio;
+    canvas.style.height = `${below + AXIS}px`;
+    const extent = [[left, 0], [width - 8, below]];
+    zoom.extent(extent).translateExtent(extent).scaleExtent([1, Math.max(1, end / Math.max(2000, 20 * own.unit_ns))]);
+    whole();
+  }).observe(canvas);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+
+  const busy = rows.map(({ rank, lane, bars }) => `rank ${rank} ${LANES[lane] ?? lane} ${Math.round(100 * bars.reduce((sum, [start, stop]) => sum + stop - start, 0) / end)} %`);
+  canvas.setAttribute("aria-label", `Timeline; share of it in which each lane is busy: ${busy.join(", ")}. Arrow keys go from bar to bar and lane to lane, plus and minus zoom, Enter shows the bar, Escape all.`);
+  const button = (text, act) => {
+    const made = element("button", { type: "button" }, text);
+    made.addEventListener("click", act);
+    return made;
+  };
+  const names = new Map(rows.flatMap((row) => row.lane === "range" ? row.bars.map(([, , name]) => [name, colour(row, name)]) : [[row.lane, colour(row)]]));
+  return element("div", { class: "timeline" },
+    key([...names]),
+    element("div", { class: "pages" }, button("Zoom in", () => by(2, middleOf())), button("Zoom out", () => by(0.5, middleOf())), button("Whole", whole)),
+    canvas, told);
+}
