@@ -30,7 +30,7 @@ if (DATA) {
     const lines = ends.every(Boolean) ? sides.flatMap(([name, point]) => [element("h4", {}, `Timeline of ${name}`), timeline(DATA.ids[point], Math.max(...ends))]) : [];
     return [
       ...sides.map(([name, point]) => element("p", {}, element("strong", {}, name), " ", link(DATA.ids[point]), ` ${config(point)}`)),
-      settings.length ? grid(["setting", "A", "B"], settings, []) : soft("Their settings are the same."),
+      ...(settings.length ? [element("h4", {}, "Settings that differ"), grid(["setting", "A", "B"], settings, [])] : [soft("Their settings are the same.")]),
       ...(parts.length ? [element("h4", {}, "Parts of a traced step"), grid(["part", "A (ms)", "B (ms)", "B - A (ms)"], parts, [1, 2, 3])] : []),
       ...lines,
     ];

@@ -28,7 +28,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 # Without a sandbox, because root has none; the pages are our own.
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --remote-debugging-pipe"
 TIMEOUT_S = 60
-KEYS = {"Escape": 27, "Enter": 13, "Tab": 9, "Space": 32}
+KEYS = {"Escape": 27, "Enter": 13, "Tab": 9, "Space": 32, "ArrowRight": 39, "ArrowDown": 40, "Home": 36}
 
 
 def program() -> str | None:
@@ -125,9 +125,12 @@ class Browser:
         where = f"""(() => {{ const e = document.querySelector({json.dumps(selector)});
             e.scrollIntoView({{block: "center"}}); const b = e.getBoundingClientRect();
             return [b.x + b.width / 2, b.y + b.height / 2]; }})()"""
-        x, y = self.evaluate(where)
-        for kind in ("mousePressed", "mouseReleased"):
-            at = {"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1}
+        self.point(*self.evaluate(where), press=True)
+
+    def point(self, x: float, y: float, press: bool = False) -> None:
+        """The pointer to a place of the window, and its button down and up."""
+        for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if press else ())):
+            at = {"type": kind, "x": x, "y": y, "button": "left" if press else "none", "clickCount": 1}
             self._call("Input.dispatchMouseEvent", at)
 
     def downloads(self, folder: Path) -> None:

@@ -4,13 +4,17 @@ import contextlib
 import io
 import itertools
 import json
+import re
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from analysis.diagnosis.comparison import compare
+from analysis.figures import scaling
+from analysis.figures.timeline import bars
 from analysis.report.__main__ import main as write_report
+from analysis.sweep import dataset
 from tests.analysis.report import browser as browsers
 
 PUBLISHED = Path(__file__).parents[3] / "data/h200-2026-11-21"
@@ -79,3 +83,99 @@ def test_the_comparison_of_two_points_is_the_commands(browser):
         and len({verdict for _, verdict, _ in kinds}) == 3
     )
     assert len(kinds) > 6, kinds
+
+
+TOLD = "[...document.querySelectorAll('#figure-ID .tip:not([hidden]) > *')].map((line) => line.textContent)"
+LIVE = ("by_setting", "memory", "step_times", "scaling")
+
+
+def told(browser, chart):
+    return browser.evaluate(TOLD.replace("ID", chart))
+
+
+def picked(browser):
+    return browser.evaluate("['pick-a', 'pick-b'].map((id) => document.getElementById(id).value)")
+
+
+def test_the_filter_of_the_table_keeps_points_in_the_figures(browser):
+    dots = "document.querySelectorAll('#figure-memory path.dot').length"
+    known = pl.read_parquet(PUBLISHED / "tables/points.parquet").drop_nulls(["step_ms_median", "peak_memory_bytes"])
+    assert browser.evaluate(dots) == known.height > 300
+    browser.evaluate("document.getElementById('filter').focus()")
+    browser.write("llama-8b")
+    browser.settle()
+    own = known.filter(model="llama-8b")
+    assert browser.evaluate(dots) == own.height < 100
+    heads = "[...document.querySelectorAll('#figure-by_setting .head')].map((text) => text.textContent)"
+    assert browser.evaluate(heads) == ["llama-8b"]
+    bars = browser.evaluate("document.querySelectorAll('#figure-step_times .part').length")
+    traced = own.filter(pl.col("point_id").is_in(pl.read_parquet(PUBLISHED / "tables/breakdown.parquet")["point_id"]))
+    assert bars == 5 * traced["point_id"].n_unique() > 0
+    browser.write(" no such")
+    browser.settle()
+    assert browser.evaluate("document.querySelector('#figure-memory .note').textContent").startswith(
+        "None of the points"
+    )
+
+
+@pytest.mark.parametrize("chart", LIVE)
+def test_points_are_told_and_picked_by_keyboard_as_by_pointer(browser, chart):
+    browser.evaluate(f"document.querySelector('#figure-{chart} .chart').focus()")
+    assert told(browser, chart) == []
+    browser.press("ArrowRight")
+    first = told(browser, chart)
+    browser.press("ArrowDown")
+    assert len(first) >= 2 and told(browser, chart) not in ([], first)
+    browser.press("Enter")
+    browser.press("Home")
+    assert told(browser, chart) == first
+    where = f"""(() => {{ const b = document.querySelector('#figure-{chart} .ring.at').getBoundingClientRect();
+        return [b.x + b.width / 2, b.y + b.height / 2]; }})()"""
+    x, y = browser.evaluate(where)
+    browser.press("Escape")
+    assert told(browser, chart) == []
+    browser.point(x, y)
+    seen = told(browser, chart)
+    assert seen
+    browser.point(x, y, press=True)
+    a, b = picked(browser)
+    assert a and b and a != b and (chart == "scaling" or (b in " ".join(seen) and a not in " ".join(seen)))
+    assert "verdict: " in browser.evaluate("document.getElementById('verdict').innerText")
+    assert browser.evaluate("document.querySelectorAll('#figure-by_setting .ring.picked').length") == 2
+    browser.evaluate("document.getElementById('pick-b').value = 'nobody'")
+    browser.evaluate("document.getElementById('pick-b').dispatchEvent(new Event('change'))")
+    assert browser.evaluate("document.getElementById('pick-b').ariaInvalid") == "true"
+
+
+def test_efficiencies_are_those_of_the_figure_for_print(browser):
+    rows = scaling.speed_ups(dataset.load(PUBLISHED / "tables").own())
+    own = rows.filter(pl.len().over("workload", "config_order") > 1, pl.col("efficiency") != 1)["efficiency"]
+    shown = "DATA.charts.scaling.flatMap(({ shapes }) => shapes.slice(1).map((shape) => shape[2]))"
+    assert sorted(browser.evaluate(shown)) == pytest.approx(sorted(own), rel=1e-3) and len(own) > 20
+
+
+def test_a_timeline_goes_from_the_steps_to_a_kernel(browser, page):
+    events = pl.read_parquet(PUBLISHED / "tables/timeline.parquet").filter(pl.col("lane") == "compute", rank=0)
+    point = events.group_by("point_id").len().sort("len", "point_id")["point_id"][-1]
+    browser.open(f"{page.as_uri()}#point-{point}")
+    browser.settle()
+    said = "document.querySelector('.timeline .told').textContent"
+    whole = browser.evaluate(said)
+    assert re.fullmatch(r"([\d.]+ ms) of \1 shown\.", whole)
+    browser.evaluate("document.querySelector('.timeline canvas').focus()")
+    browser.press("ArrowRight")
+    assert browser.evaluate(said).startswith("rank 0, phases: ")
+    browser.press("ArrowDown")
+    browser.press("ArrowRight")
+    own = events.filter(pl.col("point_id") == point).sort("start_ns")
+    found = re.fullmatch(
+        r"rank 0, compute: (.*), ([\d.]+) (us|ms) from .* on, traced step 1 of 2", browser.evaluate(said)
+    )
+    lengths = [
+        (end - start) / {"us": 1e3, "ms": 1e6}[found[3]] for start, end in own.select("start_ns", "end_ns").rows()
+    ]
+    assert found[1] in bars(own)["name"].to_list()
+    assert any(length == pytest.approx(float(found[2]), rel=0.05, abs=5) for length in lengths)
+    browser.press("Enter")
+    browser.press("Escape")
+    assert browser.evaluate(said) == whole
