@@ -37,7 +37,7 @@ def choose_point(tables: dataset.Tables) -> dict[str, Any] | None:
 
 def waits(events: pl.DataFrame) -> pl.DataFrame:
     """Per rank, the longest time in which nothing runs on its device between two things that do: start_ns, end_ns."""
-    busy = events.filter(pl.col("lane") != "range").sort("rank", "start_ns")
+    busy = events.filter(~pl.col("lane").is_in(["range", "call"])).sort("rank", "start_ns")
     idle_from = pl.col("end_ns").cum_max().shift().over("rank")
     gaps = busy.select("rank", start_ns=idle_from, end_ns=pl.col("start_ns")).drop_nulls()
     longest = (pl.col("end_ns") - pl.col("start_ns")).arg_max()

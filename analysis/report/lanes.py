@@ -10,13 +10,18 @@ import polars as pl
 
 from analysis.figures import style, timeline
 
+LANES = ("range", "call", *timeline.LANES[1:])
+COLOURS = {"call": style.SKY, **style.LANE_COLOURS, **style.RANGE_COLOURS}
 BYTES = 2_000_000
 """Of all timelines in a page, without the names."""
-_SIZES = ((200_000, 8), (20_000, 8), (4000, 8), (1000, 8), (1000, 2), (500, 2), (500, 1), (250, 1))
+_SIZES = ((200_000, 8), (20_000, 8), (4000, 8), (1000, 8), (1000, 2), (500, 2), (500, 1), (250, 1), (100, 1))
 """(units of the window, ranks) that are tried, until a point is within its share of BYTES; the last one is taken."""
 
 BAR_BYTES = 13
 """Of a bar: three numbers of some four digits, with commas."""
+MOST_MERGED = 8
+"""Of so many starts of bars at most one is expected to be left when they are merged: where there are more, it is not
+tried, for it takes long."""
 
 Place = Callable[[str], int]
 
@@ -35,7 +40,10 @@ def point_lanes(events: pl.DataFrame, place: Place) -> dict[str, Any]:
 
 def _clip(events: pl.DataFrame, most: int, place: Place) -> dict[str, Any]:
     for units, ranks in _SIZES:
-        encoded = _lanes(events, units, ranks)
+        unit_ns = max(1, int(events["end_ns"].max() or 1) // units)  # type: ignore[arg-type]
+        if (units, ranks) != _SIZES[-1] and _starts(events, unit_ns, ranks) * BAR_BYTES > MOST_MERGED * most:
+            continue
+        encoded = _lanes(events, unit_ns, ranks)
         if sum(len(lane[-1]) for lane in encoded["lanes"]) * BAR_BYTES <= most:
             break
     for lane in encoded["lanes"]:
@@ -43,14 +51,19 @@ def _clip(events: pl.DataFrame, most: int, place: Place) -> dict[str, Any]:
     return encoded
 
 
-def _lanes(events: pl.DataFrame, units: int, most_ranks: int) -> dict[str, Any]:
-    unit_ns = max(1, int(events["end_ns"].max() or 1) // units)  # type: ignore[arg-type]
+def _starts(events: pl.DataFrame, unit_ns: int, most_ranks: int) -> int:
+    """In how many units some bar starts, of all lanes together: as many bars as these there are at most."""
+    first = pl.col("rank").rank("dense") <= most_ranks
+    return events.filter(first).select("rank", "lane", pl.col("start_ns") // unit_ns).n_unique()
+
+
+def _lanes(events: pl.DataFrame, unit_ns: int, most_ranks: int) -> dict[str, Any]:
     ranks = events["rank"].unique().sort().to_list()
     phase = pl.col("name").str.extract(f"^({'|'.join(style.RANGE_COLOURS)})")
     named = events.with_columns(name=pl.when(pl.col("lane") == "range").then(phase).otherwise("name"))
     known = named.filter(pl.col("rank").is_in(ranks[:most_ranks])).drop_nulls("name")  # others span the phases
     parts = known.partition_by("rank", "lane", as_dict=True, maintain_order=True)
-    order = {lane: place for place, lane in enumerate(timeline.LANES)}
+    order = {lane: place for place, lane in enumerate(LANES)}
     return {
         "unit_ns": unit_ns,
         "ranks": len(ranks),
@@ -64,16 +77,21 @@ def _lanes(events: pl.DataFrame, units: int, most_ranks: int) -> dict[str, Any]:
 
 
 def spans(events: pl.DataFrame, unit_ns: int) -> list[tuple[int, int, str]]:
-    """(gap, length, name) of events in order, in units: nothing is shorter than one, what lies within the one before is
-    left out, and what begins in it begins at its end."""
+    """(gap, length, name) of events in order, in units. What begins within the one before begins at its end; what is
+    then no longer than a unit and touches it is part of it, and the longest names both."""
     encoded: list[tuple[int, int, str]] = []
-    at = 0
-    for start_ns, end_ns, name in (
-        events.sort("start_ns", "end_ns", descending=[False, True]).select("start_ns", "end_ns", "name").iter_rows()
-    ):
+    at = longest = 0
+    ordered = events.sort("start_ns", "end_ns", "name", descending=[False, True, False])
+    for start_ns, end_ns, name in ordered.select("start_ns", "end_ns", "name").iter_rows():
         start = max(at, start_ns // unit_ns)
         end = max(end_ns // unit_ns, start_ns // unit_ns + 1)
-        if end > start:
+        if encoded and start == at and end - start <= 1:
+            gap, length, known = encoded[-1]
+            longer = end_ns - start_ns > longest
+            encoded[-1] = (gap, max(at, end) - at + length, name if longer else known)
+            longest = max(longest, end_ns - start_ns)
+        else:
             encoded.append((start - at, end - start, name))
-            at = end
+            longest = end_ns - start_ns
+        at = max(at, end)
     return encoded

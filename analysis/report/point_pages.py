@@ -53,7 +53,7 @@ def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log]
         "causes": causes(tables, texts),
         "facts": facts(found, texts),
         "logs": {point: [log.file, log.text] for point, log in logs.items()},
-        "colours": {**style.PART_COLOURS, **style.LANE_COLOURS, **style.RANGE_COLOURS},
+        "colours": {**style.PART_COLOURS, **lanes.COLOURS},
         "part_names": GROUPS,
         "compare": start_times.start_times(tables, points),
         "charts": chart_data.chart_data(tables, points),

@@ -268,8 +268,12 @@ ACTIVITIES: dict[str, Column] = {
 
 TIMELINE: dict[str, Column] = {
     **RANK,
-    "lane": Column(pl.String, "range (host phases), compute, communication or copy.", "trace"),
-    "name": Column(pl.String, "Range, kernel or operator; of several merged into a bar, the longest.", "trace"),
+    "lane": Column(
+        pl.String,
+        "range (host phases), call (CUDA API calls of the threads that launch), compute, communication or copy.",
+        "trace",
+    ),
+    "name": Column(pl.String, "Range, call, kernel or operator; of several merged into a bar, the longest.", "trace"),
     "start_ns": Column(pl.Int64, "Start, from the start of the first counted step on the earliest rank, ns.", "trace"),
     "end_ns": Column(pl.Int64, "End, likewise.", "trace"),
     "step": Column(pl.Int64, "Step.", "trace"),

@@ -63,6 +63,13 @@ def phase_ranges(events: Events) -> pl.DataFrame:
     return names_as_text(events["nvtx"]).filter(pl.col("name").is_in(PHASES)).select(SPAN)
 
 
+def launching_calls(events: Events) -> pl.DataFrame:
+    """Calls of CUDA by the threads that launch the device's work: name, start_ns, end_ns."""
+    work = [events[kind]["thread"] for kind in ("kernels", "graphs", "copies", "memsets")]
+    threads = pl.concat([thread.cast(pl.Int64) for thread in work]).drop_nulls().unique()
+    return names_as_text(events["runtime"]).filter(pl.col("thread").is_in(threads.implode())).select(SPAN)
+
+
 def names_as_text(ranges: pl.DataFrame) -> pl.DataFrame:
     """Ranges with their names as text, not categorical."""
     return ranges.with_columns(pl.col("name").cast(pl.String))

@@ -1,6 +1,6 @@
 """The first counted steps of each rank as bars to draw: the table TIMELINE.
 
-Bars of one lane that are closer than a pixel are merged, so that a page with thousands of kernels stays small.
+Bars of one lane that are closer than a pixel are merged, so that a table of thousands of kernels stays small.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from analysis.metrics.steps import selection
 
 STEPS = 2
 """Steps that are drawn: enough to see what repeats."""
-PIXELS = 2000
-"""Width of a wide screen: bars closer than a pixel of it look like one."""
+PIXELS = 8000
+"""Width of a wide screen, four times enlarged: bars closer than a pixel of it are one."""
 _KEYS = ["lane", "step", "bar"]
+_OF_HOST = {"range": selection.phase_ranges, "call": selection.launching_calls}
 
 
 def rows(events: selection.Events, windows: pl.DataFrame) -> pl.DataFrame:
@@ -28,7 +29,7 @@ def rows(events: selection.Events, windows: pl.DataFrame) -> pl.DataFrame:
     ).sort("host_start_ns").head(STEPS)  # fmt: skip
     hosts = counted.select("step", start_ns="host_start_ns", end_ns="host_end_ns")
     lanes = {lane: _cut(frame, counted) for lane, frame in selection.split_by_kind(events).items()}
-    lanes["range"] = _cut(selection.phase_ranges(events), hosts)
+    lanes |= {name: _cut(own(events), hosts) for name, own in _OF_HOST.items()}
     both = pl.concat([hosts, counted.select("step", "start_ns", "end_ns")])
     first, last = both["start_ns"].min(), both["end_ns"].max()
     pixel = (last - first) // PIXELS if isinstance(first, int) and isinstance(last, int) else 0

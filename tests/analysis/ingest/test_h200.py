@@ -55,7 +55,7 @@ def test_activities_count_what_the_steps_launched(found):
 def test_timeline_shows_two_steps(found):
     bars = timeline.set_zero(timeline.rows(found, found["windows"]))
     assert bars["step"].unique().sort().to_list() == [6, 7]
-    assert {"range", "compute", "communication", "copy"} == set(bars["lane"])
+    assert {"range", "call", "compute", "communication", "copy"} == set(bars["lane"])
 
 
 @pytest.fixture(scope="module")

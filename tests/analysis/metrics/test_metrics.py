@@ -161,7 +161,9 @@ def test_timeline(gpu):
     kept = bars.filter(pl.col("lane") == "compute").select("name", "start_ns", "end_ns", "step").rows()
     assert kept == [("gemm()", 55, 105, 1)]
     assert bars.filter(pl.col("lane") == "range").height == 0  # its range of data began before it
-    assert set(bars["lane"]) == {"compute", "copy"}
+    assert set(bars["lane"]) == {"call", "compute", "copy"}
+    calls = bars.filter(pl.col("lane") == "call")
+    assert set(calls["name"]) <= set(gpu["runtime"]["name"].cast(pl.String)) and not calls.is_empty()
 
 
 def test_timeline_merges_within_a_pixel(gpu):

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from analysis.figures.timeline import bars
-from analysis.report import point_pages
+from analysis.report import lanes, point_pages
 from analysis.report.figure_data import link
 from jobs.record.record import Record
 
@@ -48,6 +48,40 @@ def test_commands_that_differ_in_the_point_alone_are_one_text():
     assert facts["0123456789ab"] == facts["ba9876543210"]
     own = [list(texts.places)[place] for place in facts["0123456789ab"]]
     assert dict(zip(own[0].split("\n"), own[1:], strict=True))["command"] == "run results/{point}"
+
+
+@pytest.mark.parametrize(
+    ("bars", "unit_ns", "expected"),
+    [
+        ([(0, 10, "a"), (10, 25, "b"), (40, 41, "c")], 1, [(0, 10, "a"), (0, 15, "b"), (15, 1, "c")]),
+        ([(0, 10, "a"), (10, 25, "b"), (40, 41, "c")], 10, [(0, 2, "b"), (2, 1, "c")]),
+        ([(0, 100, "a"), (20, 30, "inside"), (50, 150, "after")], 10, [(0, 10, "a"), (0, 5, "after")]),
+        ([(n * 7, n * 7 + 3, "ab"[n == 5]) for n in range(100)], 10, [(0, 70, "a")]),
+    ],
+)
+def test_bars_lie_beside_each_other_and_short_ones_join(bars, unit_ns, expected):
+    frame = pl.DataFrame(bars, ["start_ns", "end_ns", "name"], orient="row")
+    assert lanes.spans(frame, unit_ns) == expected
+
+
+@pytest.mark.parametrize(("points", "ranks"), [(1, 8), (100, 8), (100, 1)])
+def test_timelines_of_many_points_stay_within_their_share(monkeypatch, points, ranks):
+    monkeypatch.setattr(lanes, "BYTES", 250_000)
+    bars = [
+        (f"p{point}", rank, lane, f"kernel{n % 7}", 100 * n, 100 * n + 60, n // 500)
+        for point in range(points)
+        for rank in range(ranks)
+        for lane in ("compute", "call")
+        for n in range(1000 if points == 1 else 300)
+    ]
+    columns = ["point_id", "rank", "lane", "name", "start_ns", "end_ns", "step"]
+    events = pl.DataFrame(bars, columns, orient="row").with_columns(zero_ns=0)
+    texts = point_pages.Texts()
+    found = lanes.point_lanes(events, texts.place)
+    assert len(json.dumps(found, separators=(",", ":"))) < 1.2 * lanes.BYTES + 100 * points
+    assert len(found) == points and all(own["ranks"] == ranks for own in found.values())
+    if points == 1:
+        assert len(found["p0"]["lanes"]) == 16 and sum(len(lane[2]) for lane in found["p0"]["lanes"]) == 16 * 3000
 
 
 NAMES = {
