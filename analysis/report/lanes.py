@@ -15,7 +15,8 @@ COLOURS = {"call": style.SKY, **style.LANE_COLOURS, **style.RANGE_COLOURS}
 BYTES = 2_000_000
 """Of all timelines in a page, without the names."""
 _SIZES = ((200_000, 8), (20_000, 8), (4000, 8), (1000, 8), (1000, 2), (500, 2), (500, 1), (250, 1), (100, 1))
-"""(units of the window, ranks) that are tried, until a point is within its share of BYTES; the last one is taken."""
+"""(units of the window, ranks) that are tried, until a point is within its share of what is left of BYTES; the last one
+is taken."""
 
 BAR_BYTES = 13
 """Of a bar: three numbers of some four digits, with commas."""
@@ -34,8 +35,12 @@ def point_lanes(events: pl.DataFrame, place: Place) -> dict[str, Any]:
         .sort("point_id", "rank", "start_ns")
         .partition_by("point_id", as_dict=True, maintain_order=True)
     )
-    most = BYTES // max(1, len(own))
-    return {str(key[0]): _clip(part, most, place) for key, part in own.items()}
+    found, left = {}, BYTES
+    # Those of few bars first: what they need not is left to the others.
+    for n, (key, part) in enumerate(sorted(own.items(), key=lambda item: item[1].height)):
+        found[str(key[0])] = encoded = _clip(part, left // (len(own) - n), place)
+        left -= sum(len(lane[-1]) for lane in encoded["lanes"]) // 3 * BAR_BYTES
+    return found
 
 
 def _clip(events: pl.DataFrame, most: int, place: Place) -> dict[str, Any]:

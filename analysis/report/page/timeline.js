@@ -91,7 +91,7 @@ function timeline(id, end = 0) {
     steps.filter((at) => at >= from && at <= to).forEach((at) => paint.fillRect(x(at) - 0.5, 0, 1, below));
     paint.fillStyle = ink("soft");
     paint.textAlign = "center";
-    x.ticks(Math.max(2, width / 110)).forEach((at) => paint.fillText(duration(at), Math.min(x(at), width - 26), below + 12));
+    x.ticks(Math.max(2, width / 140)).filter((at) => x(at) < width - 34).forEach((at) => paint.fillText(duration(at), x(at), below + 12));
     paint.textAlign = "left";
     const bar = chosen ?? over;
     if (bar) {
@@ -173,7 +173,7 @@ function timeline(id, end = 0) {
     made.addEventListener("click", act);
     return made;
   };
-  const names = new Map(rows.flatMap((row) => row.lane === "range" ? row.bars.map(([, , name]) => [name, colour(row, name)]) : [[row.lane, colour(row)]]));
+  const names = new Map(rows.flatMap((row) => row.lane === "range" ? row.bars.map(([, , name]) => [name, colour(row, name)]) : [[LANES[row.lane] ?? row.lane, colour(row)]]));
   return element("div", { class: "timeline" },
     key([...names]),
     element("div", { class: "pages" }, button("Zoom in", () => by(2, middleOf())), button("Zoom out", () => by(0.5, middleOf())), button("Whole", whole)),
