@@ -61,12 +61,6 @@ def title(trial: dict[str, Any], after: bool) -> str:
     return f"with {change(trial['remedy'])}: {trial['after_ms']:.3g} ms per sample; {gained}"
 
 
-def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
-    """The bars of all sides."""
-    sides = [events_of(tables, trial[side]) for trial in choose_trials(tables) for side in SIDES]
-    return timeline.bars(pl.concat(sides))
-
-
 FAMILY = Family(
     "Before and after remedies",
     "The remedies that saved most and least, of those tried: the first traced rank before and after, to the same "
@@ -74,7 +68,6 @@ FAMILY = Family(
     "No remedy was tried on points with traces (target remedies), so there is nothing to compare.",
     lambda tables: with_ids(tables, [t[n] for t in choose_trials(tables) for n in SIDES]),
     paint,
-    numbers=numbers,
     remedied=True,
     reading="Events closer than a pixel are merged. Times per sample are of the timed run.",
     place="supplement",

@@ -129,19 +129,6 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     return made
 
 
-def bars(events: pl.DataFrame) -> pl.DataFrame:
-    """Bars as a figure has them: from the first one on, and with names of kernels without what only a compiler needs:
-    the type of what is returned, of a constant, and of the parameters. The table has them whole."""
-    short = pl.col("name").str.replace_all(r"^void |<unnamed>::|\(anonymous namespace\)::", "")
-    short = short.str.replace_all(r"([<,] ?)\((?:unsigned )?(?:int|long|bool)\)", "${1}")
-    return events.drop("zero_ns").with_columns(name=short.str.replace(r"(\S)\([^()]*(?:\([^()]*\)[^()]*)*\)$", "${1}"))
-
-
-def numbers(points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
-    """The bars of the point."""
-    return bars(tables["timeline"].filter(pl.col("point_id").is_in(points["point_id"].implode())))
-
-
 FAMILY = Family(
     "Timeline",
     "A few steps of one traced point: of those on most ranks, the one with most to save. Arrows mark the longest "
@@ -149,6 +136,5 @@ FAMILY = Family(
     "No point has a trace, so there is no timeline.",
     lambda tables: with_ids(tables, [point["point_id"]] if (point := choose_point(tables)) else []),
     paint,
-    numbers=numbers,
     reading=("Phases are those of the launching thread; events closer than a pixel are merged."),
 )

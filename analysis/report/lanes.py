@@ -31,7 +31,7 @@ def point_lanes(events: pl.DataFrame, place: Place) -> dict[str, Any]:
     """By point: `unit_ns`; `ranks`: in all; `end`; `steps`: where they start; `lanes`: rows of (rank, lane, [gap,
     length, name, gap, length, name, ...]), in units. `place`: of a text in the page."""
     own = (
-        timeline.bars(events)
+        short_names(events)
         .sort("point_id", "rank", "start_ns")
         .partition_by("point_id", as_dict=True, maintain_order=True)
     )
@@ -41,6 +41,14 @@ def point_lanes(events: pl.DataFrame, place: Place) -> dict[str, Any]:
         found[str(key[0])] = encoded = _clip(part, left // (len(own) - n), place)
         left -= sum(len(lane[-1]) for lane in encoded["lanes"]) // 3 * BAR_BYTES
     return found
+
+
+def short_names(events: pl.DataFrame) -> pl.DataFrame:
+    """Bars with names of kernels without what only a compiler needs: the type of what is returned, of a constant, and
+    of the parameters. The table has them whole."""
+    short = pl.col("name").str.replace_all(r"^void |<unnamed>::|\(anonymous namespace\)::", "")
+    short = short.str.replace_all(r"([<,] ?)\((?:unsigned )?(?:int|long|bool)\)", "${1}")
+    return events.with_columns(name=short.str.replace(r"(\S)\([^()]*(?:\([^()]*\)[^()]*)*\)$", "${1}"))
 
 
 def _clip(events: pl.DataFrame, most: int, place: Place) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from analysis.diagnosis.comparison import compare
 from analysis.figures import scaling
-from analysis.figures.timeline import bars
+from analysis.report import lanes
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
 from tests.analysis.report import browser as browsers
@@ -172,7 +172,7 @@ def test_a_timeline_goes_from_the_steps_to_a_kernel(browser, page):
         r"rank 0, compute: (.*), ([\d.]+) (us|ms) from .* on, traced step 1 of 2", browser.evaluate(said)
     )
     us = float(found[2]) * {"us": 1, "ms": 1e3}[found[3]]
-    assert found[1] in bars(own)["name"].to_list()
+    assert found[1] in lanes.short_names(own)["name"].to_list()
     assert ((own["end_ns"] - own["start_ns"]) / 1e3 - us).abs().min() < 2
     browser.press("Escape")
     assert browser.evaluate(said) == whole

@@ -19,7 +19,8 @@ if (DATA) {
 
   if (chosen.length && measures.length) chart("by_setting", (svg, width) => {
     const [heading, column, divisor, decimals] = measures[measure.value];
-    const found = [...kept].map((point) => ({ point, number: result(column, point) }))
+    const [some, thin] = thinned([...kept]);
+    const found = some.map((point) => ({ point, number: result(column, point) }))
       .filter(({ number }) => typeof number === "number").map((each) => ({ ...each, number: each.number / divisor }));
     const groups = [...Map.groupBy(found, ({ point }) => JSON.stringify([model(point), name(point)]))].map(([id, own]) => [...JSON.parse(id), own]);
     const most = groups.toSorted((a, b) => b[2].length - a[2].length).slice(0, MOST);
@@ -42,6 +43,6 @@ if (DATA) {
     }
     axes(svg, x, y + 6, heading);
     const cut = groups.length > rows.length ? ` The ${rows.length} rows with most points, of ${groups.length}.` : "";
-    return { height: y + 46, marks, note: `${found.length} points; upright lines are medians.${cut}` };
+    return { height: y + 46, marks, note: `${found.length} points; upright lines are medians.${cut}${thin}` };
   });
 }

@@ -4,6 +4,12 @@ const NEAR = 40;
 document.getElementById("explore").hidden = !DATA;
 let kept = new Set(places.values());
 document.addEventListener("kept", ({ detail }) => { kept = new Set(detail.map((id) => places.get(id))); });
+// Of very many points every second one, or third, or so on: more dots than MOST_DOTS cannot be told apart.
+const MOST_DOTS = 3000;
+function thinned(points) {
+  const every = Math.ceil(points.length / MOST_DOTS);
+  return [points.filter((_, i) => i % every === 0), every > 1 ? ` One of ${every} points is shown.` : ""];
+}
 const shown = (rows, point) => rows.filter((row) => kept.has(point(row)));
 
 function chart(id, paint) {

@@ -2,7 +2,8 @@
 if (DATA && DATA.charts.measures.some(([, column]) => column === "peak_memory_bytes")) {
   const figure = document.getElementById("figure-memory"), HEIGHT = 300, LEFT = 40;
   chart("memory", (svg, width) => {
-    const found = [...kept].map((point) => [point, result("step_ms_median", point), result("peak_memory_bytes", point)])
+    const [some, thin] = thinned([...kept]);
+    const found = some.map((point) => [point, result("step_ms_median", point), result("peak_memory_bytes", point)])
       .filter(([, ms, bytes]) => typeof ms === "number" && typeof bytes === "number").map(([point, ms, bytes]) => [point, ms, bytes / 2 ** 30]);
     const x = scaleOf(found.map(([, ms]) => ms), [LEFT, width - 12]);
     const y = d3.scaleLinear().domain([0, Math.max(1, ...found.map(([, , gib]) => gib)) * 1.05]).range([HEIGHT, 10]);
@@ -16,6 +17,6 @@ if (DATA && DATA.charts.measures.some(([, column]) => column === "peak_memory_by
         .attr("transform", `translate(${mark.x},${mark.y})`);
       return { ...mark, texts: [`${gib.toFixed(2)} GiB, step ${ms.toFixed(2)} ms`, `${DATA.ids[point]} ${config(point)}`] };
     });
-    return { height: HEIGHT + 40, marks, note: `${found.length} points.` };
+    return { height: HEIGHT + 40, marks, note: `${found.length} points.${thin}` };
   });
 }
