@@ -1,38 +1,4 @@
 // The traced steps of a point on a canvas, from all of them down to one kernel: by the wheel, pinching, dragging, or keys.
-const ROW = 20, HEAD = 18, AXIS = 22;
-const LANES = { range: "phases", call: "API calls", compute: "compute", communication: "comm.", copy: "copies" };
-
-function duration(ns) {
-  const [unit, size] = ns >= 1e6 ? ["ms", 1e6] : ns >= 1e3 ? ["us", 1e3] : ["ns", 1];
-  return `${said(ns / size)} ${unit}`;
-}
-// Black or white, whichever is read better on a colour.
-function inkOn(colour) {
-  const [r, g, b] = [1, 3, 5].map((at) => (parseInt(colour.slice(at, at + 2), 16) / 255) ** 2.2);
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
-}
-// Rows from the data: bars of [start, end, name] in ns.
-function lanesOf(own) {
-  return own.lanes.map(([rank, lane, numbers]) => {
-    const bars = [];
-    for (let i = 0, at = 0; i < numbers.length; i += 3) {
-      const start = at + numbers[i];
-      at = start + numbers[i + 1];
-      bars.push([start * own.unit_ns, at * own.unit_ns, DATA.texts[numbers[i + 2]]]);
-    }
-    return { rank, lane, bars };
-  });
-}
-// The last bar that begins no later.
-function barAt(bars, ns) {
-  let low = 0, high = bars.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (bars[middle][0] <= ns) low = middle + 1; else high = middle;
-  }
-  return low - 1;
-}
-
 // `end`: of the scale, ns, where two are to have the same one. Null where the point has none.
 function timeline(id, end = 0) {
   const own = DATA.lanes[id];
@@ -47,59 +13,12 @@ function timeline(id, end = 0) {
   });
   const canvas = element("canvas", { tabindex: "0", role: "application" }), paint = canvas.getContext("2d");
   const told = element("p", { class: "told", role: "status" });
-  const colour = ({ lane }, name) => DATA.colours[lane === "range" ? name : lane];
   let width = 0, left = 0, transform = d3.zoomIdentity, chosen = null, over = null;
   const base = () => d3.scaleLinear().domain([0, end]).range([left, width - 8]);
   const scale = () => transform.rescaleX(base());
 
   function draw() {
-    if (!width) return;
-    const css = getComputedStyle(document.documentElement), ink = (name) => css.getPropertyValue(`--${name}`).trim();
-    const x = scale(), [from, to] = x.domain(), height = below + AXIS;
-    paint.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    paint.clearRect(0, 0, width, height);
-    paint.font = "12px system-ui, sans-serif";
-    paint.textBaseline = "middle";
-    for (const row of rows) {
-      const middle = row.top + ROW / 2;
-      paint.fillStyle = ink("fg");
-      if (row.head) paint.fillText(`rank ${row.rank}`, 0, row.top - HEAD / 2 + 1);
-      paint.fillStyle = ink("soft");
-      paint.fillText(LANES[row.lane] ?? row.lane, 0, middle);
-      paint.fillStyle = ink("card");
-      paint.fillRect(left, row.top + 1, width - 8 - left, ROW - 2);
-      paint.save();
-      paint.beginPath();
-      paint.rect(left, row.top, width - 8 - left, ROW);
-      paint.clip();
-      let drawn = -1;
-      for (let i = Math.max(0, barAt(row.bars, from)); i < row.bars.length && row.bars[i][0] < to; i++) {
-        const [start, stop, name] = row.bars[i], at = x(start), wide = Math.max(1, x(stop) - at);
-        if (at + wide < drawn + 0.5) continue; // the same pixel
-        drawn = at + wide;
-        paint.fillStyle = colour(row, name);
-        paint.fillRect(at, row.top + 1, wide > 3 ? wide - 0.5 : wide, ROW - 2);
-        const seen = Math.min(drawn, width - 8) - Math.max(at, left);
-        if (seen > 40) {
-          paint.fillStyle = inkOn(colour(row, name));
-          paint.fillText(fitted(name, seen - 8), Math.max(at, left) + 4, middle);
-        }
-      }
-      paint.restore();
-    }
-    paint.fillStyle = ink("fg");
-    steps.filter((at) => at >= from && at <= to).forEach((at) => paint.fillRect(x(at) - 0.5, 0, 1, below));
-    paint.fillStyle = ink("soft");
-    paint.textAlign = "center";
-    x.ticks(Math.max(2, width / 140)).filter((at) => x(at) < width - 34).forEach((at) => paint.fillText(duration(at), x(at), below + 12));
-    paint.textAlign = "left";
-    const bar = chosen ?? over;
-    if (bar) {
-      const [start, stop] = bar.row.bars[bar.place], at = Math.max(left, x(start));
-      paint.lineWidth = 2;
-      paint.strokeStyle = ink("link");
-      paint.strokeRect(at - 1, bar.row.top, Math.max(2, Math.min(width - 8, x(stop)) - at) + 2, ROW);
-    }
+    if (width) paintTimeline(paint, { rows, steps, x: scale(), width, left, below, bar: chosen ?? over });
   }
   function tell(bar) {
     const [start, stop, name] = bar ? bar.row.bars[bar.place] : [];
@@ -173,7 +92,7 @@ function timeline(id, end = 0) {
     made.addEventListener("click", act);
     return made;
   };
-  const names = new Map(rows.flatMap((row) => row.lane === "range" ? row.bars.map(([, , name]) => [name, colour(row, name)]) : [[LANES[row.lane] ?? row.lane, colour(row)]]));
+  const names = new Map(rows.flatMap((row) => row.lane === "range" ? row.bars.map(([, , name]) => [name, colourOfBar(row, name)]) : [[LANES[row.lane] ?? row.lane, colourOfBar(row)]]));
   return element("div", { class: "timeline" },
     key([...names]),
     element("div", { class: "pages" }, button("Zoom in", () => by(2, middleOf())), button("Zoom out", () => by(0.5, middleOf())), button("Whole", whole)),
