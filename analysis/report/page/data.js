@@ -6,8 +6,6 @@ const places = new Map(DATA?.ids.map((id, place) => [id, place]));
 const value = (column, place) => "same" in column ? column.same : column.values[column.of ? column.of[place] : place];
 const config = (place) => value(DATA.configs, place);
 const setting = (name, place) => value(DATA.settings[name], place);
-const result = (name, place) => {
-  const found = DATA.results.find(([known]) => known === name);
-  return found ? value(found[2], place) : null;
-};
+const resultColumns = new Map(DATA?.results.map(([name, , column]) => [name, column]));
+const result = (name, place) => resultColumns.has(name) ? value(resultColumns.get(name), place) : null;
 const model = (place) => setting("model", place) ?? setting("workload", place);
