@@ -70,7 +70,7 @@ def _times(tables: dataset.Tables) -> pl.DataFrame:
         steps=pl.len(),
         samples=pl.col("samples").max(),
     )
-    return means.filter(pl.col("mean_ms") > 0).collect()
+    return means.filter(pl.col("mean_ms") > 0, pl.col("mean_ms").is_finite()).collect()
 
 
 def _activity(tables: dataset.Tables) -> pl.DataFrame:
@@ -80,4 +80,4 @@ def _activity(tables: dataset.Tables) -> pl.DataFrame:
     inside = seen.filter(pl.col("t_ns").is_between("begin", "end"))
     gpus = inside.group_by("point_id", "uuid").agg(pl.col("sm_active_percent").mean().round_sig_figs(DIGITS))
     every = gpus.sort("point_id", "uuid").group_by("point_id").agg(active=pl.col("sm_active_percent"))
-    return every.filter(pl.col("active").list.eval(pl.element().is_not_null()).list.all()).collect()
+    return every.filter(pl.col("active").list.eval(pl.element().is_finite().fill_null(False)).list.all()).collect()
