@@ -40,7 +40,11 @@ _PATHS = re.compile(r"[/@~\\]")
 _OWNER_PARTS = 3
 """Parts of an absolute path that say whose it is, whatever their words: the empty one before its first slash, then as
 in /home/USER and /scratch/PROJECT."""
-SOURCES = ("jobs/**/*.py", "analysis/**/*.py", "analysis/report/page/*", "config/*.yaml", "docs/*.md")
+_PAGE = "analysis/report/page"
+SOURCES = (
+    *("jobs/**/*.py", "analysis/**/*.py", "config/*.yaml", "docs/*.md"),
+    *(f"{_PAGE}/*.*", f"{_PAGE}/charts/*", f"{_PAGE}/timeline/*"),  # not those of D3, which are not our own
+)
 
 
 @cache
