@@ -6,12 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
-from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from analysis.diagnosis.thresholds import NOISE
 from analysis.sweep import dataset
-from analysis.sweep.interval import CONFIDENCE
-from analysis.sweep.starts import DEVICE, LEAST_OWN, MIXED, known_noise
+from analysis.sweep.starts import DEVICE, LEAST_OWN, MIXED, Noise, known_noise
 
 DIGITS = 10
 """Of a mean step: more than any text shows."""
@@ -41,7 +39,7 @@ def start_times(tables: dataset.Tables, points: pl.DataFrame) -> dict[str, Any]:
     )
     columns = own.drop("point_id").to_dict(as_series=False)
     most = int(own["alike"].value_counts()["count"].top_k(2).sum() or 0)
-    quantiles = [float(stdtrit(freedom, 0.5 + CONFIDENCE / 2)) for freedom in range(1, most + 1)]
+    quantiles = [Noise(1.0, freedom, "").half((1,)) for freedom in range(1, most + 1)]
     table = [[_known(active, one_host=one_host) for one_host in (False, True)] for active in _ACTIVE]
     fixed = {
         "noise": NOISE.value,
