@@ -10,11 +10,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.diagnosis.comparison import compare
 from analysis.figures import scaling
 from analysis.report import lanes
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
+from analysis.tools.cli import main
 from tests.analysis.report import browser as browsers
 
 PUBLISHED = Path(__file__).parents[3] / "data/h200-2026-11-21"
@@ -59,7 +59,7 @@ def chosen_pairs():
 def printed(a, b):
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        compare(PUBLISHED / "points" / a, PUBLISHED / "points" / b, False)
+        main(["compare", *(str(PUBLISHED / "points" / point) for point in (a, b))])
     return said.getvalue().splitlines()
 
 
