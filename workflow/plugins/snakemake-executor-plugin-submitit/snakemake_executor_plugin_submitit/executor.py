@@ -47,7 +47,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.options = self.workflow.executor_settings
         try:
             self.hook = hook.load(self.options.hook)
-            self.backend: Slurm | Local = Local() if self.options.cluster == "local" else Slurm()
+            self.backend: Slurm | Local = Local() if self.options.cluster == "local" else Slurm(self.logger.warning)
             self.journal = Journal(ROOT)
             self.earlier = self.journal.load_unfinished()
         except (ValueError, Refused, Unreachable, NotPrivate) as error:

@@ -52,6 +52,11 @@ _CHANGE = (
 )
 
 
+def is_transient(text: str) -> bool:
+    """Whether a complaint is of a controller that does not answer, which may pass."""
+    return _TRANSIENT.search(text) is not None
+
+
 def error_of(text: str) -> Unreachable | TooMany | Refused:
     """What sbatch's complaint is, as the error to raise; its text is Slurm's own, in one line."""
     lines = [
@@ -64,7 +69,7 @@ def error_of(text: str) -> Unreachable | TooMany | Refused:
         return TooMany(said)
     if _UNNAMED.search(said):
         return TooMany(said, doubtful=True)
-    return (Unreachable if _TRANSIENT.search(said) else Refused)(said)
+    return (Unreachable if is_transient(said) else Refused)(said)
 
 
 def never_passes(reason: str) -> bool:

@@ -11,7 +11,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +20,16 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from snakemake_executor_plugin_submitit import query
-from snakemake_executor_plugin_submitit.refusal import Refused, error_of
+from snakemake_executor_plugin_submitit.refusal import Refused, error_of, is_transient
 from snakemake_executor_plugin_submitit.request import Request
 
 ACTIVE = frozenset(
     {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"}
     | {"RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
+
+PATIENCE_S = 300
+ASK_AGAIN_S = 2
 
 PARTITIONS = ("scontrol", "-o", "show", "partition")
 
@@ -58,13 +62,28 @@ def forget_allocation() -> None:
             del os.environ[name]
 
 
+def _read_config(warn: Callable[[str], object]) -> dict[str, str]:
+    until, told = time.monotonic() + PATIENCE_S, False
+    while True:
+        try:
+            return query.read_config()
+        except query.Unreachable as error:
+            if not is_transient(str(error)) or time.monotonic() > until:
+                raise
+            if not told:
+                warn(f"the scheduler does not answer; it is waited for: {error}")
+            told = True
+        time.sleep(ASK_AGAIN_S)
+
+
 class Slurm:
     """One Slurm cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        """Waits a while for a controller that is being restarted. Raises Refused and Unreachable."""
         if shutil.which("sbatch") is None:
             raise Refused("no sbatch on the PATH: is this a login node of a Slurm cluster?")
-        config = query.read_config()
+        config = _read_config(warn)
         self.accounting = query.has_accounting(config)
         self.largest_array = max(1, (query.whole(config, "MaxArraySize") or 1001) - 1)
         self.queries = 0
