@@ -71,8 +71,8 @@ def host_work(e: Evidence) -> Iterator[Cause]:
     """The launching thread does other work than loading and launching, for 1 ms or longer at a time: it writes a
     checkpoint, collects garbage, logs, or computes on the CPU. The steps again, without these pauses and the large
     copies from the device that they need. A pause in the middle of a pass is none: then the thread has no core, and
-    launches late. And by what the mean timed step is longer for steps that now and then are long (`long_step`), more
-    than the traced one."""
+    launches late. And what steps that are long (`long_step`) again and again, evenly apart, add to the mean timed step
+    more than to the traced one."""
     facts = [
         Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)
     ]

@@ -138,7 +138,7 @@ class Evidence:
 
     @functools.cached_property
     def unseen_pauses(self) -> float:
-        """By how much the mean timed step is longer than a traced one for steps that now and then are long, ns."""
+        """By how much the mean timed step is longer than a traced one for steps that are long again and again, ns."""
         return self.unseen.pauses_ns() if self.periods.size else 0.0
 
     @functools.cached_property
