@@ -21,8 +21,7 @@ is taken."""
 BAR_BYTES = 13
 """Of a bar: three numbers of some four digits, with commas."""
 MOST_MERGED = 8
-"""Of so many starts of bars at most one is expected to be left when they are merged: where there are more, it is not
-tried, for it takes long."""
+"""Merging is assumed to leave at least one bar in eight: a size that needs fewer is not tried."""
 
 Place = Callable[[str], int]
 

@@ -17,7 +17,7 @@ from analysis.report import figure_data
 from analysis.sweep import dataset
 
 LIVE = ("traced_steps", "scaling", "timeline", "remedies")
-"""Figures for print whose points the page lets a reader go through instead, in figures and timelines of its own."""
+"""Figures that the page leaves out: it has interactive ones in their place."""
 
 
 def figures(tables: dataset.Tables, folder: Path) -> list[dict[str, Any]]:

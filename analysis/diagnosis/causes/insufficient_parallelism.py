@@ -76,9 +76,10 @@ def host_work(e: Evidence) -> Iterator[Cause]:
     facts = [
         Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)
     ]
-    unseen, method = e.unseen_pauses / e.step_ns, "the steps replayed without pauses of the launching thread"
+    unseen = e.unseen_pauses / e.step_ns
+    method = "the steps replayed without pauses of the launching thread, and its copies from the device for them"
     if unseen:
-        method += ", and what long steps add that the trace does not have"
+        method += "; and what long steps add that the trace does not have"
         facts.insert(0, Fact("long steps", e.unseen.long_told, "", "steps"))
     yield Cause(
         gain=replayed(min(1.0, e.gain(changes.without_other_work).value + unseen)),

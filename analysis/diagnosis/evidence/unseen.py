@@ -1,6 +1,6 @@
 """What a short trace does not see: waits for a loader, for its few steps may live on what was loaded while the tracer
-began, and workers that are too slow make one step in several wait for long; and steps that are long
-again and again, as where one in several saves a checkpoint."""
+began, and workers that are too slow make one step in several wait for long; and steps that are long again and
+again, as where one in several saves a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import polars as pl
 from analysis.diagnosis.thresholds import LONG_STEP, NOISE
 
 LEAST_LONG = 3
-"""So many long steps in a timed window, evenly apart, are taken to come again and again; others may be accidents."""
+"""Fewer long steps in a timed window may be accidents."""
 
 
 @dataclass(frozen=True)
