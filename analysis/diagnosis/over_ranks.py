@@ -35,7 +35,7 @@ from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.thresholds import NOISE
 from jobs.point.strategies import SCALING
 
-PACKING = r"split_with_sizes_copy|chunk_cat"
+PACKING = r"split_with_sizes_copy|chunk_cat|multi_tensor_apply.*::Copy<"
 """Kernels by which FSDP2 copies what it gathers and scatters (torch 2.11)."""
 RING = ("all_reduce", "all_gather", "reduce_scatter")
 """Collectives of which a rank sends more, the more ranks there are."""
@@ -92,7 +92,7 @@ def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
     """The run on these numbers of ranks. Raises ValueError, in one line, where its trace does not tell."""
     own = _ranks(e)
     scale = e.step_ns / e.what_if.step_ns / 1e6
-    silent = compose(e.scaled(map(slowdowns, e.lanes)), changes.without_communication)
+    silent = compose(e.scaled(slowdowns(e.lanes)), changes.without_communication)
     packing = e.scaled(map(_packing, e.lanes))
     single = (silent, packing, changes.without_others, _optimizer(e, own))
     names = ("transfer that nothing hides", "kernels slowed beside it", "copies to and from messages",

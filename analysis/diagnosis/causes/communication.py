@@ -151,7 +151,7 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     if not communicates(e):
         return
     first = (_merged(e), _on_fast_link(e))
-    silent = compose(e.scaled(map(slowdowns, e.lanes)), changes.without_communication)
+    silent = compose(e.scaled(slowdowns(e.lanes)), changes.without_communication)
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
     if e.passes > 1 and periods is None and _averages(e):  # a script that averages in each of its passes
