@@ -71,7 +71,7 @@ def trace(tmp_path):
 def test_no_escape_reaches_the_terminal(trace, tmp_path, capsys):
     window = tmp_path / "window.json"
     assert main(["diagnose", str(trace)]) == 0
-    assert main(["export", "--perfetto", str(trace), "--out", str(window)]) == 0
+    assert main(["export", "--to", "perfetto", str(trace), "--out", str(window)]) == 0
     broken = trace.with_name(f"broken{trace.name}")
     broken.write_bytes(trace.read_bytes()[:60])
     assert main(["ingest", str(broken), "--out", str(tmp_path / "out")]) in (1, 2)

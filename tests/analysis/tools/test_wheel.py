@@ -94,7 +94,7 @@ def run_in(folder, *command):
         (["diagnose", "trace.sqlite"], "%"),
         (["diagnose", "r0.json.gz", "r1.json.gz", "--json"], '"causes"'),
         (["compare", "trace.sqlite", "trace.sqlite"], ""),
-        (["export", "--perfetto", "trace.sqlite", "--out", "window.json.gz"], ""),
+        (["export", "--to", "perfetto", "trace.sqlite", "--out", "window.json.gz"], ""),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
