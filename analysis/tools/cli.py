@@ -187,7 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        return refuse(arguments.name, f"{package} is not installed; pip install 'nightsweep[{EXTRAS[package]}]' brings it")
+        lacks = f"{package} is not installed; pip install 'nightsweep[{EXTRAS[package]}]' brings it"
+        return refuse(arguments.name, lacks)
     except InputError as error:
         return refuse(arguments.name, str(error))
     except OSError as error:

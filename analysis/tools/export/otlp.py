@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import partial
 
 import polars as pl
@@ -54,7 +53,7 @@ class Reasons(logging.Handler):
         self.first = self.first or record.getMessage()
 
 
-def spans_of(tables: Tables, labels: dict[str, dict[str, str]]) -> Sequence[ReadableSpan]:
+def spans_of(tables: Tables, labels: dict[str, dict[str, str]]) -> list[ReadableSpan]:
     """A trace of each point: itself, and below it the phases of its attempts whose beginning is known."""
     kept = InMemorySpanExporter()
     provider = TracerProvider(sampler=ALWAYS_ON, resource=RESOURCE, shutdown_on_exit=False)
@@ -74,7 +73,7 @@ def spans_of(tables: Tables, labels: dict[str, dict[str, str]]) -> Sequence[Read
             span = tracer.start_span(name, below, start_time=start, attributes=named(row))
             span.end(start + row["duration_ns"])
         top.end(part.select((pl.col("start_ns") + pl.col("duration_ns")).max()).item())
-    return kept.get_finished_spans()
+    return list(kept.get_finished_spans())
 
 
 def named(values: dict[str, object]) -> dict[str, str | int | float | bool]:
@@ -85,13 +84,14 @@ def named(values: dict[str, object]) -> dict[str, str | int | float | bool]:
 def metrics_of(tables: Tables, labels: dict[str, dict[str, str]]) -> metrics.MetricsData:
     """The gauges, each at the time at which its point ended; of points that did not run there are none."""
     every = point_values.gauges(tables)
-    ended = {point: round(s * 1e9) for gauge in every if gauge.name == point_values.ENDED for point, _, s in gauge.rows()}
+    (ends,) = (gauge for gauge in every if gauge.name == point_values.ENDED)
+    ended = {point: round(1e9 * seconds) for point, _, seconds in ends.rows()}
     found = [
         metrics.Metric(f"nightsweep.{gauge.name}", gauge.meaning, "", metrics.Gauge([
             metrics.NumberDataPoint({**labels[point], **own}, None, ended[point], value)
             for point, own, value in gauge.rows() if point in ended
         ]))
-        for gauge in every if gauge.name != point_values.ENDED
+        for gauge in every if gauge is not ends
     ]  # fmt: skip
     scope = metrics.ScopeMetrics(InstrumentationScope("nightsweep"), found, "")
     return metrics.MetricsData([metrics.ResourceMetrics(RESOURCE, [scope], "")])
