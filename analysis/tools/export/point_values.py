@@ -65,10 +65,10 @@ def gauges(tables: Tables) -> list[Gauge]:
 
 
 def numbers(tables: Tables) -> dict[str, dict[str, float]]:
-    """All of them of each point, named by gauge and labels, for tools that have no labels."""
+    """All of them of each point but the time, named by gauge and labels, for tools that have no labels."""
     found: dict[str, dict[str, float]] = {point: {} for point in tables["points"]["point_id"]}
     for gauge in gauges(tables):
-        for point, own, value in gauge.rows():
+        for point, own, value in gauge.rows() if gauge.name != ENDED else ():
             found[point]["/".join((gauge.name, *filter(None, own.values())))] = value
     return found
 

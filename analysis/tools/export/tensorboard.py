@@ -17,11 +17,14 @@ def write(tables: Tables, out: str) -> str:
     point_values.labels(tables)  # refuses tables without points
     folder = point_values.new_folder(Path(out))
     settings, numbers = point_values.settings(tables), point_values.numbers(tables)
+    # TensorBoard takes the columns of its table from whichever run it reads first, so each names those of all.
+    columns = ({name: value for own in of.values() for name, value in own.items()} for of in (settings, numbers))
+    experiment = hparams(*columns)[0]
     count = 0
     for point, steps in point_values.steps(tables):
         with SummaryWriter(str(folder / point)) as writer:
             # Not add_hparams, which would put them into a run of their own.
-            for summary in hparams(settings[point], numbers[point]):
+            for summary in (experiment, *hparams(settings[point], numbers[point])[1:]):
                 writer.file_writer.add_summary(summary)
             for name, value in numbers[point].items():
                 writer.add_scalar(name, value, 0, walltime=steps["end_ns"][-1] / 1e9)
