@@ -110,7 +110,7 @@ def export(
         elif kind == "csv":
             said = to_csv(paths[0], Path(out))
         else:
-            said = import_module(f"analysis.tools.export.{kind}").write(read(paths[0]), out)
+            said = import_module(f".{kind}", __package__).write(read(paths[0]), out)
     except (ValueError, OSError, pl.exceptions.PolarsError) as error:
         print(f"nightsweep export: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_WRONG
