@@ -24,7 +24,7 @@ POINT_GAUGES = {
     "tokens_per_second": ("Tokens a second, of all ranks.", pl.col("tokens_per_s")),
     "mfu_ratio": ("Model FLOPs utilization.", pl.col("mfu_percent") / 100),
     "loss": ("Mean loss of the last timed step.", pl.col("loss_last")),
-    "peak_memory_bytes": ("Peak memory of a rank: of its device, or on a CPU its process.", pl.col("peak_memory_bytes")),
+    "peak_memory_bytes": ("Peak memory of a rank, on its device or on the CPU.", pl.col("peak_memory_bytes")),
     "energy_joules": ("Energy of all GPUs in the timed steps.", pl.col("energy_j")),
     ENDED: ("When the point's launch ended.", _STARTED_S + pl.col("wall_s")),
 }
