@@ -31,12 +31,12 @@ from jobs.record.failures import is_disk_full
 from jobs.record.input_error import InputError
 
 EXTRAS = {
-    **dict.fromkeys(("opentelemetry", "prometheus_client", "tensorboardX", "wandb"), "export"),
+    **dict.fromkeys(("opentelemetry", "prometheus_client", "tensorboardX"), "export"),
     **dict.fromkeys(("snakemake_interface_executor_plugins", "submitit"), "workflow"),
     "torch": "train",
 }
 """Of packages that a plain installation lacks, the extra that brings them."""
-FORMATS = ("csv", "otlp", "perfetto", "prometheus", "tensorboard", "wandb")
+FORMATS = ("csv", "otlp", "perfetto", "prometheus", "tensorboard")
 EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
 
 

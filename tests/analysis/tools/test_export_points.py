@@ -77,15 +77,6 @@ def test_a_run_of_tensorboard(slowest, tables, tmp_path, capsys):
     assert "expected a new or an empty folder" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_an_offline_run_of_wandb(slowest, tmp_path):
-    assert run(POINT, "--to", "wandb", "--out", tmp_path) == 0
-    (file,) = tmp_path.glob(f"wandb/offline-run-*-{POINT.name}/*.wandb")
-    stored = file.read_bytes()
-    assert len(stored) < 32_768  # one block of its log, so that no value is cut
-    assert all(str(value).encode() in stored for value in slowest.values())
-
-
 @pytest.fixture
 def receiver():
     """A receiver of OTLP: its address, what it takes, and the status that it answers."""
