@@ -7,7 +7,7 @@ nightsweep watch results
 nightsweep publish results/demo --out demo-public
 nightsweep publish results/demo --into data/h200
 nightsweep figures data/h200 --out figures
-nightsweep export --perfetto results/demo/points/ID --out window.json.gz
+nightsweep export --to perfetto results/demo/points/ID --out window.json.gz
 nightsweep ingest traces/*.sqlite --out tables
 nightsweep diagnose traces/*.sqlite
 
@@ -30,8 +30,13 @@ from jobs.host.terminal import HarmlessStream, harmless
 from jobs.record.failures import is_disk_full
 from jobs.record.input_error import InputError
 
-EXTRAS = {"torch": "train", "snakemake_interface_executor_plugins": "workflow", "submitit": "workflow"}
-"""Of modules that a plain installation lacks, the extra of the package that brings them."""
+EXTRAS = {
+    **dict.fromkeys(("opentelemetry", "prometheus_client", "tensorboardX"), "export"),
+    **dict.fromkeys(("snakemake_interface_executor_plugins", "submitit"), "workflow"),
+    "torch": "train",
+}
+"""Of packages that a plain installation lacks, the extra that brings them."""
+FORMATS = ("csv", "otlp", "perfetto", "prometheus", "tensorboard")
 EXIT_PIPE = 141  # what a shell gives for a program ended by SIGPIPE
 
 
@@ -96,15 +101,10 @@ def parser() -> argparse.ArgumentParser:
     figures_.add_argument("folder", type=Path, metavar="DIR", help="results/SWEEP, a copy of it, or a data set")
     figures_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
     figures_.set_defaults(run=commands.figures)
-    export_ = names.add_parser("export", help="a window for Perfetto, tables as CSV")
+    export_ = names.add_parser("export", help="what was measured, for other tools: Perfetto, TensorBoard, CSV, ...")
     export_.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a folder of results, or traces of ranks")
-    kind = export_.add_mutually_exclusive_group(required=True)
-    for name, what in (
-        ("perfetto", "trace events of traces, a folder of ingest, or a point's folder"),
-        ("csv", "each table of a folder"),
-    ):
-        kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=what)
-    export_.add_argument("--out", type=Path, required=True, metavar="PATH", help="file (Perfetto), or folder, to write")
+    export_.add_argument("--to", required=True, choices=FORMATS, help="the tool or format (docs/formats.md)")
+    export_.add_argument("--out", required=True, metavar="PATH", help="file or folder to write; of otlp an address")
     export_.add_argument("--steps", metavar="A-B", help="steps of the window (Perfetto)")
     export_.add_argument("--ms", metavar="A-B", help="window in ms from the trace's start (Perfetto)")
     export_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters beside bare traces")
@@ -184,9 +184,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
     except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
             raise
-        lacks = f"{error.name} is not installed; pip install 'nightsweep[{EXTRAS[error.name]}]' brings it"
+        lacks = f"{package} is not installed; pip install 'nightsweep[{EXTRAS[package]}]' brings it"
         return refuse(arguments.name, lacks)
     except InputError as error:
         return refuse(arguments.name, str(error))

@@ -67,7 +67,7 @@ def export(arguments: argparse.Namespace) -> int:
     given = arguments
     if given.steps and given.ms:
         raise InputError("--steps and --ms: expected one of them")
-    return command.export(given.paths, given.kind, given.out, given.steps, given.ms, given.nvml)
+    return command.export(given.paths, given.to, given.out, given.steps, given.ms, given.nvml)
 
 
 def ingest(arguments: argparse.Namespace) -> int:

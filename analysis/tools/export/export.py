@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 
 import polars as pl
@@ -17,6 +18,7 @@ from analysis.sweep.labels import plural
 from analysis.tables import column, points
 from analysis.tables.csv_cells import without_formulas
 from analysis.tools.export import perfetto
+from analysis.tools.read import read
 from jobs.record.input_error import InputError
 from jobs.record.raw_files import unpacked
 from jobs.telemetry.gpu import log
@@ -94,19 +96,21 @@ def samples_of(point: Path) -> dict[str, pl.DataFrame]:
 
 
 def export(
-    paths: Sequence[Path], kind: str, out: Path, steps: str | None, ms: str | None, log_of_gpus: Path | None
+    paths: Sequence[Path], kind: str, out: str, steps: str | None, ms: str | None, log_of_gpus: Path | None
 ) -> int:
-    """`nightsweep export`; its exit status."""
+    """`nightsweep export`; its exit status. Points go to the module of the format's name: its library may be absent."""
     try:
         for path in paths:
             if not path.exists():
                 raise InputError(f"{path}: is not there; a trace, or a folder of results was expected")
         if kind == "perfetto":
-            said = to_perfetto(paths, out, _steps(steps), _ms(ms), log_of_gpus)
+            said = to_perfetto(paths, Path(out), _steps(steps), _ms(ms), log_of_gpus)
         elif len(paths) > 1 or steps or ms or log_of_gpus:
-            raise InputError(f"--{kind} takes one folder, and no window or log: these are for --perfetto")
+            raise InputError(f"--to {kind} takes one folder, and no window or log: these are for --to perfetto")
+        elif kind == "csv":
+            said = to_csv(paths[0], Path(out))
         else:
-            said = to_csv(paths[0], out)
+            said = import_module(f".{kind}", __package__).write(read(paths[0]), out)
     except (ValueError, OSError, pl.exceptions.PolarsError) as error:
         print(f"nightsweep export: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_WRONG

@@ -28,7 +28,7 @@ def traces(tmp_path_factory):
 @pytest.fixture(scope="module")
 def exported(traces, tmp_path_factory):
     out = tmp_path_factory.mktemp("perfetto") / "all.json.gz"
-    assert run(*traces, "--perfetto", "--out", out) == 0
+    assert run(*traces, "--to", "perfetto", "--out", out) == 0
     return json.loads(gzip.decompress(out.read_bytes()))
 
 
@@ -74,16 +74,16 @@ def test_times_are_microseconds_from_the_window_start(exported, traces):
 
 
 def test_a_window_of_steps_holds_these_alone(traces, tmp_path, capsys):
-    assert run(traces[0], "--perfetto", "--steps", "3", "--out", tmp_path / "w.json") == 0
+    assert run(traces[0], "--to", "perfetto", "--steps", "3", "--out", tmp_path / "w.json") == 0
     events = json.loads((tmp_path / "w.json").read_text())
     names = {event["name"] for event in of(events, "X") if event["cat"] == "ranges"}
     assert "step 3" in names
     launched = {e["args"].get("step") for e in of(events, "X") if e["cat"] == "kernels"}
     assert 3 in launched and launched <= {2, 3, 4, None}
     capsys.readouterr()
-    assert run(traces[0], "--perfetto", "--steps", "900", "--out", tmp_path / "none.json") == 2
+    assert run(traces[0], "--to", "perfetto", "--steps", "900", "--out", tmp_path / "none.json") == 2
     assert "no step from 900 to 900; the trace has" in capsys.readouterr().err
-    assert run(traces[0], "--perfetto", "--ms", "5-1", "--out", tmp_path / "none.json") == 2
+    assert run(traces[0], "--to", "perfetto", "--ms", "5-1", "--out", tmp_path / "none.json") == 2
     assert "--ms 5-1: expected FROM-TO" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == ["w.json"]
 
@@ -105,7 +105,7 @@ def test_samples_of_gpus_become_counters(tmp_path, traces):
     for name in ("kernels", "copies", "memsets", "runtime", "nvtx", "graphs", "operators"):  # the run of the samples
         frame = pl.read_parquet(tables / f"{name}.parquet")
         frame.with_columns(pl.col("start_ns", "end_ns") + shift).write_parquet(tables / f"{name}.parquet")
-    assert run(tables, "--perfetto", "--nvml", log, "--out", tmp_path / "c.json") == 0
+    assert run(tables, "--to", "perfetto", "--nvml", log, "--out", tmp_path / "c.json") == 0
     counters = of(json.loads((tmp_path / "c.json").read_text()), "C")
     power = [event for event in counters if event["name"].endswith("power (W)")]
     assert power and all(60 < event["args"]["value"] < 800 for event in power)
@@ -114,7 +114,7 @@ def test_samples_of_gpus_become_counters(tmp_path, traces):
 def test_csv_holds_what_the_tables_hold(tmp_path):
     point = point_of("two-nodes", tmp_path)
     point_tables.write(point_tables.ingest(point, tmp_path / "tables"), tmp_path / "sweep/tables")
-    assert run(tmp_path / "sweep", "--csv", "--out", tmp_path / "csv") == 0
+    assert run(tmp_path / "sweep", "--to", "csv", "--out", tmp_path / "csv") == 0
     for file in (tmp_path / "sweep/tables").iterdir():
         frame = pl.read_parquet(file)
         found = pl.read_csv(tmp_path / f"csv/{file.stem}.csv", infer_schema=False)
@@ -126,14 +126,14 @@ def test_csv_holds_what_the_tables_hold(tmp_path):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["--csv"], "no tables; expected results/SWEEP"),
-        (["--csv", "--steps", "1"], "--csv takes one folder, and no window or log"),
-        (["--perfetto"], "nothing of the traces could be read"),
+        (["--to", "csv"], "no tables; expected results/SWEEP"),
+        (["--to", "csv", "--steps", "1"], "--to csv takes one folder, and no window or log"),
+        (["--to", "perfetto"], "nothing of the traces could be read"),
     ],
 )
 def test_bad_input_gets_a_line(given, says, tmp_path, capsys):
     assert run(tmp_path, *given, "--out", tmp_path / "out") == 2
     lines = capsys.readouterr().err.splitlines()
     assert says in lines[-1] and all(line.startswith("nightsweep export: ") for line in lines)
-    assert run(tmp_path / "absent", *given[:1], "--out", tmp_path / "out") == 2
+    assert run(tmp_path / "absent", *given[:2], "--out", tmp_path / "out") == 2
     assert "absent: is not there" in capsys.readouterr().err

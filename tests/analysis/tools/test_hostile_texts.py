@@ -48,7 +48,7 @@ def test_the_report_runs_nothing_and_figures_are_drawn(results, tmp_path):
 
 
 def test_no_cell_of_csv_is_a_formula(results, tmp_path):
-    assert main(["export", "--csv", str(results), "--out", str(tmp_path)]) == 0
+    assert main(["export", "--to", "csv", str(results), "--out", str(tmp_path)]) == 0
     cells = pl.read_csv(tmp_path / "points.csv", infer_schema=False)["data"].unique().to_list()
     assert cells == [f"'{FORMULA}"]
     rows = pl.DataFrame({"a": ["=1", "+1", "-1", "@a", "\t=1", "1", None], "b": [-1, -2, -3, -4, -5, -6, -7]})
@@ -71,7 +71,7 @@ def trace(tmp_path):
 def test_no_escape_reaches_the_terminal(trace, tmp_path, capsys):
     window = tmp_path / "window.json"
     assert main(["diagnose", str(trace)]) == 0
-    assert main(["export", "--perfetto", str(trace), "--out", str(window)]) == 0
+    assert main(["export", "--to", "perfetto", str(trace), "--out", str(window)]) == 0
     broken = trace.with_name(f"broken{trace.name}")
     broken.write_bytes(trace.read_bytes()[:60])
     assert main(["ingest", str(broken), "--out", str(tmp_path / "out")]) in (1, 2)

@@ -94,7 +94,7 @@ def run_in(folder, *command):
         (["diagnose", "trace.sqlite"], "%"),
         (["diagnose", "r0.json.gz", "r1.json.gz", "--json"], '"causes"'),
         (["compare", "trace.sqlite", "trace.sqlite"], ""),
-        (["export", "--perfetto", "trace.sqlite", "--out", "window.json.gz"], ""),
+        (["export", "--to", "perfetto", "trace.sqlite", "--out", "window.json.gz"], ""),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -110,7 +110,14 @@ def test_the_python_api_of_a_plain_installation(environment, files):
     assert next(environment.rglob("nightsweep/py.typed"))
 
 
-@pytest.mark.parametrize(("words", "extra"), [(["doctor"], "workflow"), (["wrap", "python3", "train.py"], "train")])
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (["doctor"], "workflow"),
+        (["export", "trace.sqlite", "--to", "prometheus", "--out", "a.prom"], "export"),
+        (["wrap", "python3", "train.py"], "train"),
+    ],
+)
 def test_what_an_extra_brings_is_named(environment, files, words, extra):
     done = run(environment, files, *words)
     assert (done.returncode, done.stdout) == (2, "")

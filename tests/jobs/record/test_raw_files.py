@@ -60,7 +60,7 @@ def test_tables_and_diagnoses_from_the_archive(point, capsys):
         return capsys.readouterr().out
 
     results, before = point.parents[1], out("diagnose", point)
-    out("export", "--perfetto", point, "--out", results / "loose.json")
+    out("export", "--to", "perfetto", point, "--out", results / "loose.json")
     derive(results, "points-0000", ["aaa"], 1)
     assert not (point / STEPS).exists()
     first = {path.name: path.read_bytes() for path in (results / "derived/points-0000").glob("*.parquet")}
@@ -70,7 +70,7 @@ def test_tables_and_diagnoses_from_the_archive(point, capsys):
     assert {n for n in first if first[n] != again[n]} <= {"made.parquet"}  # which tells when they were made
     capsys.readouterr()
     assert out("diagnose", point) == before
-    out("export", "--perfetto", point, "--out", results / "packed.json")
+    out("export", "--to", "perfetto", point, "--out", results / "packed.json")
     assert (results / "packed.json").read_bytes() == (results / "loose.json").read_bytes()
 
 
