@@ -36,6 +36,9 @@ SHARING = (
     "reshard_after_forward",
     "prefetch_layers",
     "zero_communication",
+    "nccl_transport",
+    "nccl_algo",
+    "nccl_proto",
 )
 """Settings of how ranks share the work. A rank that is alone shares with nobody: to a group that did not run on one,
 any point on one rank that is alike in all other settings is its base."""

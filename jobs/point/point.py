@@ -156,7 +156,7 @@ def complete(settings: dict[str, Any]) -> Point:
         values = dict.fromkeys(FIELDS) | {name: values[name] for name in values if name in known}
         return Point(**values, variables=own)  # type: ignore[arg-type]
     for name in values.keys() & _FLOATS:
-        values[name] = float(values[name])
+        values[name] = None if values[name] is None else float(values[name])
     return Point(**values)
 
 

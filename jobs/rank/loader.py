@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 
 from jobs.point.point import Point
 from jobs.record.failures import TOO_FEW
+from jobs.workloads.images import augmentation
 
 Batch = dict[str, torch.Tensor]
 
@@ -26,6 +28,10 @@ def make_loader(point: Point, dataset: Any, device: torch.device) -> Any:
 
         return DaliLoader(point, dataset, device)
     workers = point.loader_workers
+    # a data set that gives whole batches has nothing to be collated
+    collate = getattr(dataset, "collate", default_collate)
+    if point.augment == "worker":
+        collate = functools.partial(augmentation.collate, own=collate)
     taken: dict[str, Any] = {"batch_size": point.samples(0), "sampler": sampler, "drop_last": True}
     if point.across_epochs:
         taken = {"batch_sampler": EndlessBatches(sampler, point.samples(0))}
@@ -34,8 +40,7 @@ def make_loader(point: Point, dataset: Any, device: torch.device) -> Any:
         **taken,
         num_workers=workers,
         pin_memory=point.pin_memory and torch.cuda.is_available(),
-        # a data set that gives whole batches has nothing to be collated
-        collate_fn=getattr(dataset, "collate", None),
+        collate_fn=collate,
         # fork would copy a process that holds a GPU and, when traced, the profiler's threads
         multiprocessing_context="forkserver" if workers else None,
         persistent_workers=workers > 0 and point.persistent_workers,

@@ -23,6 +23,7 @@ from jobs.point.plan import Block, Phase
 from jobs.point.point import Point
 from jobs.rank.feed import Feed
 from jobs.rank.loader import endless
+from jobs.rank.step_checkpoints import StepCheckpoints
 from jobs.record.failures import DrillError, LossNotFinite
 from jobs.record.folder import RunFolder
 from jobs.record.heartbeat import Heartbeat
@@ -107,6 +108,10 @@ class Loop:
     is_warm: bool = field(default=False, init=False)
     feed: Feed = field(init=False)
     memory: Allocator = field(init=False)
+    checkpoints: StepCheckpoints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.checkpoints = StepCheckpoints(self.point, self.run_folder.path / "checkpoint")
 
     def run(self, run_folder: RunFolder, plan: list[Block]) -> tuple[Window, dict[str, int | None]]:
         """All blocks of a run, whose steps are written to its folder; returns the window of the last block and the
@@ -167,6 +172,9 @@ class Loop:
         step.losses = self.trainer.micro_batches(self.micro_batches(step), self.tracer, spoil)
         with self.tracer.range("optimizer"):
             self.trainer.step()
+        if self.checkpoints.due(step.number):
+            with self.tracer.range("checkpoint"):
+                self.checkpoints.save(self.trainer)
         if self.point.empty_cache and self.device.type == "cuda":
             with self.tracer.range("empty_cache"):
                 torch.cuda.empty_cache()

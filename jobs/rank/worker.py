@@ -50,6 +50,8 @@ def pick_device(point: Point, local_rank: int) -> Any:
     if point.device == "cpu" or not cuda:
         if point.precision == "tf32":
             raise Unsupported("tf32 needs a GPU of compute capability 8.0 or later; this rank has a CPU")
+        if {point.nccl_transport, point.nccl_algo, point.nccl_proto} != {"auto"}:
+            raise Unsupported("settings of NCCL need GPUs; this rank has a CPU")
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise Unsupported(f"local rank {local_rank} has no GPU of its own: {torch.cuda.device_count()} here")
@@ -208,6 +210,7 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         write_json(folder.rank_file(rank, "result.json"), result)
     heart.beat("end")
     heart.enter("teardown")
+    loop.checkpoints.close()
     trainer.close()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

@@ -12,6 +12,7 @@ from jobs.host.unsupported import Unsupported
 from jobs.point.point import Point
 from jobs.strategies import precision
 from jobs.strategies.base import Trainer
+from jobs.strategies.top_k import TopK
 from jobs.workloads.base import Batch, Work
 
 POWERSGD_RANK = 1
@@ -42,8 +43,8 @@ class DdpTrainer(Trainer):
 
 
 def compress(model: DistributedDataParallel, hook: str) -> None:
-    """Have DDP send gradients as bf16 or fp16 numbers, or as factors of rank 1 with the error fed back (PowerSGD,
-    arXiv 1905.13727)."""
+    """Have DDP send gradients as bf16 or fp16 numbers, as factors of rank 1 with the error fed back (PowerSGD, arXiv
+    1905.13727), or the largest alone."""
     if hook == "bf16":
         model.register_comm_hook(None, default_hooks.bf16_compress_hook)
     elif hook == "fp16":
@@ -53,3 +54,5 @@ def compress(model: DistributedDataParallel, hook: str) -> None:
             None, matrix_approximation_rank=POWERSGD_RANK, start_powerSGD_iter=POWERSGD_START
         )
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif hook == "topk":
+        model.register_comm_hook(TopK(), lambda state, bucket: state.send(bucket))

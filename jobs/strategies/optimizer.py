@@ -18,7 +18,7 @@ KERNELS: dict[str, dict[str, bool]] = {
 
 
 def make_optimizer(point: Point, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """AdamW with torch's defaults (betas 0.9 and 0.999, decay 0.01), or SGD with momentum 0.9."""
+    """AdamW with torch's betas (0.9 and 0.999), or SGD with momentum 0.9."""
     # Kernels over lists of tensors take lists of one kind: a group for plain ones, and one for each mesh of DTensors.
     kinds: dict[Any, list[torch.nn.Parameter]] = defaultdict(list)
     for parameter in model.parameters():
@@ -26,8 +26,11 @@ def make_optimizer(point: Point, model: torch.nn.Module) -> torch.optim.Optimize
             kinds[getattr(parameter, "device_mesh", None)].append(parameter)  # of a DTensor, slow to import to ask
     groups = [{"params": parameters} for parameters in kinds.values()]
     kernels: dict[str, Any] = KERNELS[point.optimizer_kernels]
+    if point.optimizer == "adamw" and point.offload != "none" and not kernels:
+        kernels = KERNELS["fused"]  # on a CPU torch's default is a loop over tensors, five times as slow
+    options = {"lr": point.learning_rate} | kernels
+    if point.weight_decay is not None:
+        options["weight_decay"] = point.weight_decay
     if point.optimizer == "adamw":
-        if point.offload != "none" and not kernels:
-            kernels = KERNELS["fused"]  # on a CPU torch's default is a loop over tensors, five times as slow
-        return torch.optim.AdamW(groups, lr=point.learning_rate, **kernels)
-    return torch.optim.SGD(groups, lr=point.learning_rate, momentum=0.9, **kernels)
+        return torch.optim.AdamW(groups, **options)
+    return torch.optim.SGD(groups, momentum=0.9, **options)

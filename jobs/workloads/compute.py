@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from jobs.workloads.base import Work
 
 _ALLOCATORS = {"expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
+_NO_NVLINK = {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
+_TRANSPORTS = {"shm": _NO_NVLINK, "sockets": _NO_NVLINK | {"NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}}
 
 
 def environment(point: Point) -> dict[str, str]:
@@ -25,6 +27,11 @@ def environment(point: Point) -> dict[str, str]:
         found |= dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), _ALLOCATORS[point.allocator])
     if point.cuda_graph:
         found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # as recording DDP's all-reduces wants it
+    found |= _TRANSPORTS.get(point.nccl_transport, {})
+    if point.nccl_algo in ("ring", "tree"):
+        found["NCCL_ALGO"] = f"allreduce:{point.nccl_algo}"  # named, for NCCL fails where a collective has no tree
+    if point.nccl_proto in ("ll", "simple"):
+        found["NCCL_PROTO"] = point.nccl_proto
     return found
 
 

@@ -18,6 +18,7 @@ from jobs.point.point import Point
 from jobs.point.strategies import FLAT
 from jobs.workloads.base import Batch, Work
 from jobs.workloads.images import prepared
+from jobs.workloads.images.augmentation import augment
 from jobs.workloads.images.convolutions import block_stem, fuse_padding
 from jobs.workloads.images.datasets import Digits, Files, Mapped
 from jobs.workloads.images.digits import enlarge, from_bytes, load_digits, split
@@ -93,8 +94,8 @@ def build(point: Point) -> Work:
 
 
 def preparation(point: Point) -> Callable[[Batch], Batch]:
-    """What is done with a batch on the device: bytes to floats, enlargement, and the layout of the images. The images
-    of loader device are ready."""
+    """What is done with a batch on the device: bytes to floats, enlargement, augmentation, and the images' layout.
+    Those of loader device are ready but for augmentation."""
     size, layout = point.image_size, images_layout(point)
     assert size is not None
     here = point.resize_on == "device" and point.source == "small" and point.loader != "device"
@@ -106,6 +107,8 @@ def preparation(point: Point) -> Callable[[Batch], Batch]:
             image = from_bytes(image, dtype)
         if here:
             image = enlarge(image, size)
+        if point.augment == "device" and torch.is_grad_enabled():  # which it is not where accuracy is measured
+            image = augment(image)
         return {"image": image.contiguous(memory_format=layout), "label": batch["label"]}
 
     return prepare

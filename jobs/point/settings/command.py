@@ -182,6 +182,8 @@ def switched_cache(p: Point) -> Reason | None:
 
 
 def switched_hook(p: Point) -> Reason | None:
+    if p.comm_hook == "topk":
+        return Reason(("comm_hook",), "a script can be switched to bf16, fp16 and powersgd, not to topk")
     if p.comm_hook == "none":
         return Reason(("comm_hook",), "a script's own hook cannot be taken away")
     return None

@@ -72,6 +72,12 @@ class Image:
         only="image",
         needs=[except_for("loader", "device")],
     )
+    augment: Literal["none", "worker", "device"] | None = setting(
+        "Where images that are trained on are turned, scaled and moved at random: by the loading process, or by the "
+        "device after the copy.",
+        "none",
+        only="image",
+    )
     epochs: int | None = setting(
         "Epochs of training after the timed window, each evaluated on images held back (one in six); 0: timing only.",
         0,
@@ -134,6 +140,12 @@ def dali_pinned(p: Point) -> Reason | None:
     return None
 
 
+def augmented_in_worker(p: Point) -> Reason | None:
+    if p.augment == "worker" and p.loader in ("dali", "device"):
+        return Reason(("augment", "loader"), f"loader {p.loader} has no process that augments (augment device)")
+    return None
+
+
 def epochs_loader(p: Point) -> Reason | None:
     if p.epochs and p.loader in ("dali", "device"):
         why = "the order of its batches cannot be resumed" if p.loader == "dali" else "it has one batch, not a data set"
@@ -144,8 +156,8 @@ def epochs_loader(p: Point) -> Reason | None:
 def epochs_strategy(p: Point) -> Reason | None:
     if p.epochs and p.strategy not in ("ddp", "ddp_ds", "fsdp2", "dp"):
         return Reason(("epochs", "strategy"), f"epochs with {p.strategy}: they are for ddp, ddp_ds, fsdp2 and dp")
-    if p.epochs and p.comm_hook == "powersgd":
-        return Reason(("epochs", "comm_hook"), "epochs with powersgd: what it carries over cannot be resumed")
+    if p.epochs and p.comm_hook in ("powersgd", "topk"):
+        return Reason(("epochs", "comm_hook"), f"epochs with {p.comm_hook}: what it carries over cannot be resumed")
     return None
 
 
@@ -164,6 +176,7 @@ CHECKS = (
     dali_threads,
     dali_device,
     dali_pinned,
+    augmented_in_worker,
     epochs_loader,
     epochs_strategy,
 )

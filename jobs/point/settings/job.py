@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from jobs.point.reason import Reason
-from jobs.point.settings.field import setting
+from jobs.point.settings.field import MOST_STEPS, except_for, only, setting
+from jobs.point.strategies import DDP
 from jobs.point.workloads import MODELS, WORKLOADS
 
 if TYPE_CHECKING:
@@ -48,6 +49,20 @@ class Job:
     )
     optimizer: Literal["adamw", "sgd"] = setting("Optimizer.", "adamw")
     learning_rate: float = setting("Constant learning rate.", 1e-3, exclusiveMinimum=0, maximum=1e6)
+    weight_decay: float | None = setting(
+        "Weight decay; where none is given, torch's own: 0.01 of adamw, 0 of sgd.", None, minimum=0, maximum=1e6
+    )
+    checkpoint_steps: int = setting(
+        "Steps between two checkpoints of weights and optimizer (torch.distributed.checkpoint), each in place of the "
+        "one before, all deleted at the end; 0: none.",
+        0,
+        minimum=0,
+        maximum=MOST_STEPS,
+        needs=[only("strategy", *DDP, "fsdp2"), only("cuda_graph", False)],
+    )
+    checkpoint_async: bool = setting(
+        "Write a checkpoint beside the next steps, from a copy.", False, needs=[except_for("checkpoint_steps", 0)]
+    )
     seed: int = setting("Seed of weights and data order; the repeat is added to it.", 0, minimum=0, maximum=2**31 - 1)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from jobs.point.llama import SHAPES
 from jobs.point.reason import Reason
-from jobs.point.settings.field import MOST_STEPS, only, setting
-from jobs.point.strategies import DDP, FLAT, STRATEGIES, ZERO
+from jobs.point.settings.field import MOST_STEPS, ON_GPU, only, setting
+from jobs.point.strategies import DDP, FLAT, LASTING, STRATEGIES, ZERO
 
 if TYPE_CHECKING:
     from jobs.point.point import Point
@@ -37,8 +37,11 @@ class Parallel:
     ddp_static_graph: bool = setting(
         "Tell DDP that every step uses the same parameters in the same order.", False, needs=[only("strategy", *DDP)]
     )
-    comm_hook: Literal["none", "bf16", "fp16", "powersgd"] = setting(
-        "How DDP compresses gradients before it averages them.", "none", needs=[only("strategy", *DDP)]
+    comm_hook: Literal["none", "bf16", "fp16", "powersgd", "topk"] = setting(
+        "How DDP compresses gradients before it averages them: to short numbers, to factors of rank 1 (powersgd), or "
+        "to the largest hundredth of them (topk).",
+        "none",
+        needs=[only("strategy", *DDP)],
     )
     local_steps: int = setting(
         "Steps between two averages of local_sgd.",
@@ -92,6 +95,19 @@ class Parallel:
         "which is only in stage 3.",
         "default",
         needs=[only("strategy", *ZERO)],
+    )
+    nccl_transport: Literal["auto", "shm", "sockets"] = setting(
+        "What NCCL may send over: as it decides (NVLink first); shm: no direct access from GPU to GPU, so that ranks "
+        "of a host exchange over PCIe through the host's memory; sockets: TCP alone, within a host too, and no "
+        "InfiniBand.",
+        "auto",
+        needs=[ON_GPU],
+    )
+    nccl_algo: Literal["auto", "ring", "tree"] = setting(
+        "Algorithm of NCCL's all-reduce (NCCL 2.24 on).", "auto", needs=[ON_GPU, only("strategy", *LASTING, "tp")]
+    )
+    nccl_proto: Literal["auto", "ll", "simple"] = setting(
+        "NCCL's protocol: for latency or for bandwidth. LL128 is not safe on every link: auto.", "auto", needs=[ON_GPU]
     )
 
 
@@ -226,6 +242,13 @@ def hook_of_bf16(p: Point) -> Reason | None:
     return None
 
 
+def hook_of_top_k(p: Point) -> Reason | None:
+    if p.comm_hook == "topk" and p.precision == "fp16":
+        text = "comm_hook topk would carry gradients that overflow in fp16 into every later step"
+        return Reason(("comm_hook", "precision"), text)
+    return None
+
+
 CHECKS = (
     zero_precision,
     split_precision,
@@ -240,4 +263,5 @@ CHECKS = (
     offload_needs,
     static_graph,
     hook_of_bf16,
+    hook_of_top_k,
 )

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from jobs.host.unsupported import Unsupported
 from jobs.launch import watchdog
 from jobs.point.point import complete
+from jobs.rank.worker import pick_device
 from jobs.record.folder import RunFolder
 from jobs.slurm import allocation
 from jobs.telemetry.trace import nsys
+from jobs.workloads import compute
 
 LLM = {"workload": "llm", "model": "llama-1b", "nodes": 2, "ranks_per_node": 4, "micro_batch": 3}
 
@@ -55,6 +58,22 @@ def test_ranks_share_the_cpus_of_their_node(monkeypatch):
 def test_nsys_sees_the_kernels_of_graphs(settings, told):
     command = nsys.profile_command(RunFolder(Path("timed")), 1, complete(LLM | settings))
     assert ("--cuda-graph-trace=node" in command) is told
+
+
+def test_nccl_is_told_what_to_send_over():
+    def told(**settings):
+        return compute.environment(complete(LLM | settings))
+
+    shm = {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
+    assert told() == {} and told(nccl_transport="shm") == shm
+    assert told(nccl_transport="sockets") == shm | {"NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
+    assert told(nccl_algo="tree", nccl_proto="ll") == {"NCCL_ALGO": "allreduce:tree", "NCCL_PROTO": "ll"}
+
+
+def test_nccl_cannot_be_told_anything_on_a_cpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(Unsupported, match="settings of NCCL need GPUs"):
+        pick_device(complete(LLM | {"nccl_transport": "shm"}), 0)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,15 @@ REFUSED = [
         "DDP's static graph takes every micro-batch to communicate, and only a step's last one does",
     ),
     (LLM | CPU | {"comm_hook": "bf16"}, "DDP sends bf16 between GPUs only; device is cpu"),
+    (
+        LLM | TWO | {"comm_hook": "topk", "precision": "fp16"},
+        "comm_hook topk would carry gradients that overflow in fp16 into every later step",
+    ),
+    (LLM | TWO | CPU | {"nccl_transport": "sockets"}, "nccl_transport sockets has no effect: device is cpu"),
+    (FSDP | {"nccl_algo": "tree"}, "nccl_algo tree has no effect: strategy is fsdp2"),
+    (PP | {"checkpoint_steps": 5}, "checkpoint_steps 5 has no effect: strategy is pp"),
+    (LLM | {"checkpoint_async": True}, "checkpoint_async true has no effect: checkpoint_steps is 0"),
+    (RESNET | {"augment": "worker", "loader": "device"}, "loader device has no process that augments (augment device)"),
     (LLM | {"strategy": "local_sgd", "comm_hook": "fp16"}, "comm_hook fp16 has no effect: strategy is local_sgd"),
     (
         LLM | {"strategy": "dp", "compile": "default"},

@@ -41,6 +41,7 @@ CASES = {
     "a file that is not read": ({"config_file": "c.json"}, "is not read: the command has no {config_file}"),
     "options of no launcher": ({"launcher": "srun", "launcher_options": "-x"}, "launcher srun takes no options"),
     "a precision that cannot be imposed": ({"precision": "fp64"}, "a script can be switched to tf32 and bf16, not to "),
+    "a hook that cannot be imposed": ({"comm_hook": "topk"}, "a script can be switched to bf16, fp16 and powersgd, "),
 }
 
 

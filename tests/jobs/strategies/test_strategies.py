@@ -40,6 +40,7 @@ TWO = {
     "vit pp": VIT | {"strategy": "pp", "pipeline_schedule": "gpipe"},
     "fp16 sent": PLAIN | {"comm_hook": "fp16"},
     "powersgd": PLAIN | {"comm_hook": "powersgd"},
+    "topk": PLAIN | {"comm_hook": "topk"},
     "zero1": PLAIN | {"strategy": "zero1", "zero_communication": "overlapped"},
     "zero2": PLAIN | {"strategy": "zero2", "offload": "optimizer"},
     "zero3": PLAIN | {"strategy": "zero3", "offload": "all", "zero_communication": "serial"},
@@ -160,9 +161,10 @@ def test_adapters_are_tuned_alike(two):
     assert len(set(found)) == STEPS
 
 
-def test_powersgd_begins_after_its_first_steps(two):
+@pytest.mark.parametrize("name", ["powersgd", "topk"])
+def test_coarse_averages_begin_after_the_first_steps(two, name):
     """Two plain averages, which three losses have seen; then a coarse one, after which the loss is still lower."""
-    found, expected = means(two["powersgd"]), plain(TWO["powersgd"], 2)
+    found, expected = means(two[name]), plain(TWO[name], 2)
     assert found[:3] == pytest.approx(expected[:3], rel=1e-5)
     assert found[3] != pytest.approx(expected[3], rel=1e-4) and found[3] < found[0]
 
