@@ -23,8 +23,19 @@ from analysis.tables import points as schemas
 from analysis.tables.traces import TRACE_TABLES
 from jobs.point import point as settings
 
-ASIDE = ("repeat", "seed", "cost_pairs", "keep_report", "traced_steps", "tracer", "trace_ranks", "trace_preset")
-"""Settings that make no other configuration: a further run of it, or what is looked at beside its times."""
+ASIDE = (
+    "repeat",
+    "seed",
+    "cost_pairs",
+    "keep_report",
+    "timed_steps",
+    "traced_steps",
+    "tracer",
+    "trace_ranks",
+    "trace_preset",
+)
+"""Settings that make no other configuration: a further run of it, how many steps are timed, or what is looked at beside
+its times."""
 MOST_NAMED = 6
 """Settings that a label names; where more vary, it names differences from the most common values."""
 SHAPE = ("nodes", "ranks_per_node")
