@@ -22,6 +22,7 @@ from analysis.tables import column, parquet
 from analysis.tables import points as schemas
 from analysis.tables.traces import TRACE_TABLES
 from jobs.point import point as settings
+from jobs.point.workloads import WORKLOADS
 
 ASIDE = (
     "repeat",
@@ -86,7 +87,7 @@ def load(folder: Path) -> Tables:
     """Every table that the folder has, as NAME.parquet. `points`, which all figures ask for many times, is read. Raises
     FormatError."""
     frames = parquet.scan_whole(folder, schemas.TABLES, "snakemake tables")
-    return Tables({**frames, "points": with_activity(frames)} if "points" in frames else frames)
+    return Tables({**frames, "points": with_defaults(with_activity(frames))} if "points" in frames else frames)
 
 
 def absent(folder: Path) -> list[str]:
@@ -110,6 +111,19 @@ def with_activity(frames: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
     names = [name for name in ("sm_active_percent", "dram_active_percent") if name in seen.collect_schema()]
     busy = inside.group_by("point_id").agg(pl.col(names).mean()).collect()
     return points.join(busy, on="point_id", how="left", maintain_order="left")
+
+
+def with_defaults(points: pl.DataFrame) -> pl.DataFrame:
+    """The table of points with the defaults of settings that there were not yet when they ran: so points of old and of
+    new data sets are alike where their settings are."""
+    filled = {}
+    for name in (name for name in settings.FIELDS if name in schemas.TABLES["points"]):
+        known = [pl.col(name)] if name in points.columns else []
+        own = {kind: settings.defaults(kind).get(name) for kind in WORKLOADS}
+        cases = [pl.when(workload=kind).then(pl.lit(value)) for kind, value in own.items() if value is not None]
+        if cases:
+            filled[name] = pl.coalesce(*known, *cases)
+    return points.with_columns(**filled)
 
 
 def varying(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> list[str]:

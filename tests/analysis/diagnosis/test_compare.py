@@ -131,7 +131,7 @@ def test_repeats_that_were_disturbed_do_not_count_and_a_disturbed_point_is_marke
     assert cli.main(["compare", *names, "--json"]) == 0
     before = json.loads(capsys.readouterr().out)
     table = tmp_path / "set/tables/points.parquet"
-    points = pl.read_parquet(table)
+    points = dataset.load(table.parent)["points"]
     layout = points.filter(pl.col("point_id") == OTHER).select(dataset.SETTINGS).drop(dataset.ASIDE)
     repeats = points.join(layout, on=layout.columns, how="semi", nulls_equal=True)["point_id"].to_list()
     spoilt = pl.col("point_id").is_in([ONE, next(name for name in repeats if name != OTHER)])
