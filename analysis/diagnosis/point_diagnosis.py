@@ -1,4 +1,4 @@
-"""The diagnosis of a sweep's point, as `nightsweep diagnose --json` prints it.
+"""The diagnosis of a sweep's point.
 
 Of a point that is not ok nothing is said. Where its trace cannot be used, the timed run is diagnosed alone: one broken
 trace must not keep a sweep from its report.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
 
 from analysis.diagnosis import verdict
 from analysis.diagnosis.evidence import sources
@@ -18,15 +17,15 @@ from analysis.diagnosis.verdict import Diagnosis
 from jobs.record.point_folder import record_of
 
 
-def diagnose_point(folder: Path, tables: Path) -> dict[str, Any]:
-    """What schema.json describes, from a point's folder and the folder of its tables. A trace that cannot be used is
+def diagnose_point(folder: Path, tables: Path) -> Diagnosis:
+    """The diagnosis from a point's folder and the folder of its tables. A trace that cannot be used is
     missing, and says so on stderr."""
     if record_of(folder).status != "ok":
-        return Diagnosis(Evidence(), None, {}, None, ()).as_json()
+        return Diagnosis(Evidence(), None, {}, None, ())
     try:
-        return verdict.judge(sources.from_point(folder, tables)).as_json()
+        return verdict.judge(sources.from_point(folder, tables))
     except Exception as error:  # whatever a broken trace leads to
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         print(f"{folder}: diagnosed without its trace: {why}", file=sys.stderr)
     timed = sources.from_point(folder, tables, with_traces=False)
-    return verdict.judge(dataclasses.replace(timed, absent={**timed.absent, "trace": why})).as_json()
+    return verdict.judge(dataclasses.replace(timed, absent={**timed.absent, "trace": why}))

@@ -63,9 +63,9 @@ def _head(found: Diagnosis) -> list[str]:
     elif steps and e.timed_ns:
         timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms; shares are of the shorter of the two"]
     unexplained = []
-    if e.lanes and e.unexplained >= NOISE.value:
+    if found.path and found.path.unexplained >= NOISE.value:
         unexplained = [
-            f"{e.unexplained:.0%} of the longest path through the steps is explained by nothing in the trace"
+            f"{found.path.unexplained:.0%} of the longest path through the steps is explained by nothing in the trace"
         ]
     notes = dict.fromkeys(note for rank in e.results for note in rank.notes)
     return [f"step {found.step_ms:.3f} ms ({where})", *timed, *notes, *unexplained, verdict]

@@ -13,6 +13,8 @@ from analysis.diagnosis.cause import Cause, Share
 from analysis.diagnosis.causes.rule import DEVICE, HOST, LAUNCHES
 from analysis.diagnosis.causes.rules import RULES
 from analysis.diagnosis.evidence.evidence import Evidence
+from analysis.diagnosis.replay.path import Path, find_path
+from analysis.diagnosis.replay.times import replay
 from analysis.diagnosis.replay.what_if import Change
 from analysis.diagnosis.script_lines import with_lines
 from analysis.diagnosis.thresholds import HEALTHY, HEALTHY_SUM, NOISE
@@ -24,13 +26,15 @@ BY_KIND = {rule.kind: rule for rule in RULES}
 @dataclass(frozen=True)
 class Diagnosis:
     """`healthy`: None where it is not known. `step_ms`: mean time of a step, of which `parts` are the exact parts
-    (ms), in the trace; of a point without one, the median timed step, and no parts."""
+    (ms), in the trace; of a point without one, the median timed step, and no parts. `path`: what decides how long the
+    traced steps take; None without a trace of a GPU."""
 
     evidence: Evidence
     step_ms: float | None
     parts: dict[str, float]
     healthy: bool | None
     causes: tuple[Cause, ...]
+    path: Path | None = None
 
     def as_json(self) -> dict[str, Any]:
         timed = self.evidence.timed_ns
@@ -41,7 +45,7 @@ class Diagnosis:
             "steps": self.evidence.traced_count,
             "ranks": self.evidence.traced_ranks,
             "parts": self.parts,
-            "unexplained": round(self.evidence.unexplained, 4) if self.evidence.lanes else None,
+            "unexplained": round(self.path.unexplained, 4) if self.path else None,
             "healthy": self.healthy,
             "causes": [cause.as_json() for cause in self.causes],
         }
@@ -66,7 +70,8 @@ def judge(e: Evidence) -> Diagnosis:
     step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed
     total = sum(c.share for c in ranked)
     well = all(c.share < HEALTHY.value for c in ranked) and total < HEALTHY_SUM.value
-    return Diagnosis(e, step, e.parts, None if not traced or (well and not is_known(e)) else well, ranked)
+    path = find_path(e.what_if.graph, replay(e.what_if.graph)) if e.lanes else None
+    return Diagnosis(e, step, e.parts, None if not traced or (well and not is_known(e)) else well, ranked, path)
 
 
 def is_known(e: Evidence) -> bool:

@@ -28,7 +28,8 @@ Place = Callable[[str], int]
 
 def point_lanes(events: pl.DataFrame, place: Place) -> dict[str, Any]:
     """By point: `unit_ns`; `ranks`: in all; `end`; `steps`: where they start; `lanes`: rows of (rank, lane, [gap,
-    length, name, gap, length, name, ...]), in units. `place`: of a text in the page."""
+    length, name, gap, length, name, ...]), in units; of what is on the path ~name; `path`: whether that is known.
+    `place`: of a text in the page."""
     own = (
         short_names(events)
         .sort("point_id", "rank", "start_ns")
@@ -59,7 +60,11 @@ def _clip(events: pl.DataFrame, most: int, place: Place) -> dict[str, Any]:
         if sum(len(lane[-1]) for lane in encoded["lanes"]) * BAR_BYTES <= most:
             break
     for lane in encoded["lanes"]:
-        lane[-1] = [number for gap, length, name in lane[-1] for number in (gap, length, place(name))]
+        lane[-1] = [
+            number
+            for gap, length, name, on in lane[-1]
+            for number in (gap, length, ~place(name) if on else place(name))
+        ]
     return encoded
 
 
@@ -79,6 +84,7 @@ def _lanes(events: pl.DataFrame, unit_ns: int, most_ranks: int) -> dict[str, Any
     return {
         "unit_ns": unit_ns,
         "ranks": len(ranks),
+        "path": events["on_path"].null_count() < events.height,
         "end": int(events["end_ns"].max() or 1) // unit_ns,  # type: ignore[arg-type]
         "steps": (events.group_by("step").agg(pl.col("start_ns").min())["start_ns"].sort() // unit_ns).to_list(),
         "lanes": [
@@ -88,22 +94,23 @@ def _lanes(events: pl.DataFrame, unit_ns: int, most_ranks: int) -> dict[str, Any
     }
 
 
-def spans(events: pl.DataFrame, unit_ns: int) -> list[tuple[int, int, str]]:
-    """(gap, length, name) of events in order, in units. What begins within the one before begins at its end; what is
-    then no longer than a unit and touches it is part of it, and the longest names both."""
-    encoded: list[tuple[int, int, str]] = []
+def spans(events: pl.DataFrame, unit_ns: int) -> list[tuple[int, int, str, bool]]:
+    """(gap, length, name, whether it is on the path) of events in order, in units. What begins within the one before
+    begins at its end; what is then no longer than a unit and touches it is part of it, and the longest stands for
+    both."""
+    encoded: list[tuple[int, int, str, bool]] = []
     at = longest = 0
     ordered = events.sort("start_ns", "end_ns", "name", descending=[False, True, False])
-    for start_ns, end_ns, name in ordered.select("start_ns", "end_ns", "name").iter_rows():
+    for start_ns, end_ns, name, on in ordered.select("start_ns", "end_ns", "name", "on_path").iter_rows():
         start = max(at, start_ns // unit_ns)
         end = max(end_ns // unit_ns, start_ns // unit_ns + 1)
         if encoded and start == at and end - start <= 1:
-            gap, length, known = encoded[-1]
+            gap, length, *known = encoded[-1]
             longer = end_ns - start_ns > longest
-            encoded[-1] = (gap, max(at, end) - at + length, name if longer else known)
+            encoded[-1] = (gap, max(at, end) - at + length, *((name, bool(on)) if longer else known))
             longest = max(longest, end_ns - start_ns)
         else:
-            encoded.append((start - at, end - start, name))
+            encoded.append((start - at, end - start, name, bool(on)))
             longest = end_ns - start_ns
         at = max(at, end)
     return encoded

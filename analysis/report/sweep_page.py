@@ -38,6 +38,7 @@ SCRIPTS = (
     "comparison.js",
     "charts/scales.js",
     "timeline/bars.js",
+    "timeline/path.js",
     "timeline/paint.js",
     "timeline/timeline.js",
     "picks.js",

@@ -278,6 +278,12 @@ TIMELINE: dict[str, Column] = {
     "end_ns": Column(pl.Int64, "End, likewise.", "trace"),
     "step": Column(pl.Int64, "Step.", "trace"),
     "zero_ns": Column(pl.Int64, "Time 0 of this table, UTC ns on rank 0's host.", "trace"),
+    "trace_zero_ns": Column(pl.Int64, "The same moment on the clock of the rank's trace, ns.", "trace"),
+    "on_path": Column(
+        pl.Boolean,
+        "Whether it is on the path that decides how long the steps take; null for phases, and where it is not known.",
+        "replay",
+    ),
 }
 
 TABLES: dict[str, dict[str, Column]] = {

@@ -24,6 +24,7 @@ from pathlib import Path
 from analysis.diagnosis.point_diagnosis import diagnose_point
 from analysis.ingest import point_tables
 from analysis.ingest.derived import FOR_DIAGNOSIS, OF_POINT, Chunk, Made, raw_ns
+from analysis.metrics.steps import timeline
 from analysis.readers import point_files
 from analysis.tables import parquet
 from jobs.record.failures import is_disk_full
@@ -96,7 +97,11 @@ def make(point: Path, scratch: Path, processes: int) -> Made:
             tables = point_tables.ingest(folder, scratch, processes)
             try:
                 point_tables.write({name: tables[name] for name in FOR_DIAGNOSIS}, scratch)
-                text = json.dumps(diagnose_point(folder, scratch))
+                found = diagnose_point(folder, scratch)
+                text = json.dumps(found.as_json())
+                if found.path:
+                    bars = timeline.mark_path(tables["timeline"], found.path.spans)
+                    tables = {**tables, "timeline": point_tables.as_table("timeline", bars)}
             except Exception as error:
                 if is_disk_full(error):
                     raise

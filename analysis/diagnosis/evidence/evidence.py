@@ -22,8 +22,6 @@ from analysis.diagnosis.evidence.unseen import Unseen
 from analysis.diagnosis.replay.build import build
 from analysis.diagnosis.replay.changes import with_messages, without_tracer
 from analysis.diagnosis.replay.measured import KEYS
-from analysis.diagnosis.replay.path import unexplained_share
-from analysis.diagnosis.replay.times import replay
 from analysis.diagnosis.replay.what_if import Change, WhatIf
 from analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, STRAGGLER, TRACER
 from analysis.metrics.intervals import Intervals
@@ -93,12 +91,6 @@ class Evidence:
             return WhatIf(without_tracer(traced.graph, TRACER.value))
         waits = self.unseen
         return traced.untraced(self.timed_ns if waits.rank is None else waits.mean_ns - waits.longer[waits.rank])
-
-    @functools.cached_property
-    def unexplained(self) -> float:
-        """Of the traced steps' longest path, the share that nothing in the trace explains."""
-        graph = self.what_if.graph
-        return unexplained_share(graph, replay(graph))
 
     def gain(self, *made: Change, then: Change | None = None) -> Share:
         """The share of the step that these changes give back; with `then`, what that one gives on top of the rest. The

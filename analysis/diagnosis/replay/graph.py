@@ -71,7 +71,7 @@ class Work:
         launch_lag: from the start of its call; `stream_lag`: from the end of the work before it on its stream.
         waits: for work on other streams, by the place of what waits; `wait_lag`: from the end of the last of it.
         group: of the same collective on all ranks, -1 for none.
-        frame: what it is: category, bytes, direction, source.
+        frame: what it is: kind (the table that it is from), category, bytes, direction, source.
         unexplained: how much later it began than all that it waits for explains.
     """
 

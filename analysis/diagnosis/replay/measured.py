@@ -52,6 +52,7 @@ def _work(events: Mapping[int, Frames]) -> pl.DataFrame:
     found = [
         own[kind].select(
             pl.lit(rank, dtype=pl.Int64).alias("rank"),
+            pl.lit(kind).alias("kind"),
             *(
                 pl.col(name).cast(pl.Int64)
                 for name in ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns")

@@ -5,8 +5,10 @@ Bars of one lane that are closer than a pixel are merged, so that a table of tho
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
+from analysis.metrics import intervals
 from analysis.metrics.steps import selection
 
 STEPS = 2
@@ -18,7 +20,8 @@ _OF_HOST = {"range": selection.phase_ranges, "call": selection.launching_calls}
 
 
 def rows(events: selection.Events, windows: pl.DataFrame) -> pl.DataFrame:
-    """Bars of one rank: lane, name, start_ns, end_ns, step, and origin_ns, the start of its first step on the host.
+    """Bars of one rank: lane, name, start_ns, end_ns, step; origin_ns, the start of its first step on the host; and
+    trace_ns, as start_ns, which stays on the trace's clock.
 
     Args:
         events: the tables of one rank.
@@ -31,16 +34,60 @@ def rows(events: selection.Events, windows: pl.DataFrame) -> pl.DataFrame:
     lanes = {lane: _cut(frame, counted) for lane, frame in selection.split_by_kind(events).items()}
     lanes |= {name: _cut(own(events), hosts) for name, own in _OF_HOST.items()}
     both = pl.concat([hosts, counted.select("step", "start_ns", "end_ns")])
-    first, last = both["start_ns"].min(), both["end_ns"].max()
-    pixel = (last - first) // PIXELS if isinstance(first, int) and isinstance(last, int) else 0
+    pixel = _pixel(both["start_ns"].min(), both["end_ns"].max())
     bars = pl.concat([_merge(f.with_columns(lane=pl.lit(lane)), pixel) for lane, f in lanes.items()])
-    return bars.with_columns(origin_ns=pl.lit(hosts["start_ns"].min(), dtype=pl.Int64))
+    return bars.with_columns(origin_ns=pl.lit(hosts["start_ns"].min(), dtype=pl.Int64), trace_ns="start_ns")
+
+
+def _pixel(first: object, last: object) -> int:
+    """Of a window from its first to its last moment, ns; 0 where it has none."""
+    return (last - first) // PIXELS if isinstance(first, int) and isinstance(last, int) else 0
 
 
 def set_zero(bars: pl.DataFrame) -> pl.DataFrame:
-    """Count the times of all ranks' bars from the start of the first step on the earliest rank, which is zero_ns."""
+    """Count the times of all ranks' bars from the start of the first step on the earliest rank, which is zero_ns, and
+    on the clock of the rank's trace trace_zero_ns."""
     zero = pl.col("origin_ns").min()
-    return bars.with_columns(pl.col("start_ns", "end_ns") - zero, zero_ns=zero).drop("origin_ns")
+    moved = bars.with_columns(
+        pl.col("start_ns", "end_ns") - zero, zero_ns=zero, trace_zero_ns=pl.col("trace_ns") - pl.col("start_ns") + zero
+    )
+    return moved.drop("origin_ns", "trace_ns")
+
+
+def mark_path(bars: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Bars (table TIMELINE) with `on_path`; one that is on the path in part becomes several. Phases are on none.
+
+    Args:
+        bars: of one point.
+        spans: `rank`, `lane`, `start_ns` and `end_ns` of what is on the path, on the clock of the rank's trace.
+    """
+    if bars.is_empty():
+        return bars
+    # Lags that are closer than a pixel are part of it, as they are of the bars.
+    reach = np.array([0, _pixel(bars["start_ns"].min(), bars["end_ns"].max())])
+    by_lane = {
+        key: intervals.union(own.select("start_ns", "end_ns").to_numpy() + reach) - reach
+        for key, own in spans.group_by("rank", "lane")
+    }
+    return pl.concat(
+        own.with_columns(on_path=pl.lit(None, pl.Boolean))
+        if key[1] == "range"
+        else _split(own, by_lane.get(key, intervals.empty()))
+        for key, own in bars.group_by("rank", "lane", maintain_order=True)
+    )
+
+
+def _split(bars: pl.DataFrame, path: intervals.Intervals) -> pl.DataFrame:
+    """The bars of one lane of one rank, cut where the path comes and goes."""
+    ever = np.iinfo(np.int64)
+    edges = np.concatenate(([ever.min], path.ravel() - bars["trace_zero_ns"][0], [ever.max]))
+    start, end = (bars[name].to_numpy() for name in ("start_ns", "end_ns"))
+    first, last = np.searchsorted(edges, start, side="right") - 1, np.searchsorted(edges, end, side="left") - 1
+    count = np.maximum(0, last - first) + 1
+    bar = np.repeat(np.arange(len(bars)), count)
+    after = first[bar] + np.arange(len(bar)) - np.repeat(np.cumsum(count) - count, count)  # which edge
+    begins, ends = np.maximum(start[bar], edges[after]), np.minimum(end[bar], edges[after + 1])
+    return bars[bar].with_columns(start_ns=pl.Series(begins), end_ns=pl.Series(ends), on_path=pl.Series(after % 2 == 1))
 
 
 def _cut(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:

@@ -173,15 +173,15 @@ def test_a_broken_trace_leaves_the_timed_look(tmp_path, capsys):
     derived = tmp_path / "derived"
     write(ingest(tmp_path, derived), derived)
     assert "not an Nsight Systems export" in capsys.readouterr().err
-    found = point_diagnosis.diagnose_point(tmp_path, derived)
+    found = point_diagnosis.diagnose_point(tmp_path, derived).as_json()
     (missing,) = [c for c in found["causes"] if c["kind"] == "missing_trace"]
     assert "not an Nsight Systems export" in missing["evidence"][0]["value"]
     (derived / "trace/windows.parquet").write_text("no table")
-    found = point_diagnosis.diagnose_point(tmp_path, derived)
+    found = point_diagnosis.diagnose_point(tmp_path, derived).as_json()
     assert "missing_trace" in {c["kind"] for c in found["causes"]}
     assert "diagnosed without its trace" in capsys.readouterr().err
     (tmp_path / "record.json").write_text(json.dumps({"status": "failed"}))
-    assert point_diagnosis.diagnose_point(tmp_path, derived)["causes"] == []
+    assert point_diagnosis.diagnose_point(tmp_path, derived).as_json()["causes"] == []
 
 
 def test_a_trace_of_ranks_on_cpus_says_nothing_of_a_gpu(tmp_path):
@@ -190,7 +190,7 @@ def test_a_trace_of_ranks_on_cpus_says_nothing_of_a_gpu(tmp_path):
     (tmp_path / "record.json").write_text(json.dumps({"status": "ok", "settings": complete(IMAGE).settings()}))
     derived = tmp_path / "derived"
     write(ingest(tmp_path, derived), derived)
-    found = point_diagnosis.diagnose_point(tmp_path, derived)
+    found = point_diagnosis.diagnose_point(tmp_path, derived).as_json()
     assert found["steps"] == 2 and sum(found["parts"].values()) == pytest.approx(found["step_ms"])
     assert found["healthy"] is None and "no activity of a GPU" in json.dumps(found["causes"])
 

@@ -6,7 +6,7 @@ import pytest
 from analysis.figures import scaling
 from analysis.sweep import dataset
 from analysis.tables.part_names import GROUPS
-from tests.analysis.figures.test_figures import made_up, texts
+from tests.analysis.figures.made_up import made_up, texts
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def test_several_processes_give_what_one_gives(tmp_path):
 
 def test_a_diagnosis_of_a_few_of_many_ranks_names_the_slow_one(many):
     point, tables = many
-    found = diagnose_point(point, tables)
+    found = diagnose_point(point, tables).as_json()
     (straggler,) = (cause for cause in found["causes"] if cause["kind"] == "straggler")
     assert straggler["rank"] == SLOW and straggler["share"] > 0.05
     assert len(found["ranks"]) == rank_choice.MOST and {0, SLOW} <= set(found["ranks"])

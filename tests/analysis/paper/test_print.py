@@ -15,7 +15,7 @@ from analysis.paper.families import FAMILIES
 from analysis.sweep import dataset
 from analysis.tools import contact_sheet
 from jobs.host.facts import ROOT
-from tests.analysis.figures.test_figures import made_up
+from tests.analysis.figures.made_up import made_up
 
 PRINTED = [name for name, family in FAMILIES.items() if family.place == "main"]
 THINNEST_PT = 0.5

@@ -108,9 +108,17 @@ class Browser:
         """Let the page be drawn, and what watches the sizes of its boxes come to its turn."""
         self.evaluate("new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r))).then(() => null)")
 
+    def wait(self, true: str) -> None:
+        """Until an expression is true: the browser follows a link when it gets to it."""
+        until = time.monotonic() + TIMEOUT_S
+        while not self.evaluate(true):
+            assert time.monotonic() < until, true
+            time.sleep(0.02)
+
     def press(self, key: str) -> None:
         """A key of the keyboard, down and up."""
-        code = {"key": " " if key == "Space" else key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
+        number = KEYS[key] if key in KEYS else ord(key.upper())
+        code = {"key": " " if key == "Space" else key, "code": key, "windowsVirtualKeyCode": number}
         text = {"Enter": {"text": "\r"}, "Space": {"text": " "}}.get(key, {})
         self._call("Input.dispatchKeyEvent", {"type": "keyDown", **code, **text})
         self._call("Input.dispatchKeyEvent", {"type": "keyUp", **code})

@@ -30,19 +30,11 @@ def page(tmp_path_factory):
     return out / "report.html"
 
 
-@pytest.fixture(scope="module")
-def running():
-    with browsers.Browser() as browser:
-        yield browser
-
-
 @pytest.fixture
-def browser(running, page):
-    running.errors.clear()
-    running.open(page)
-    running.settle()
-    yield running
-    assert running.errors == []
+def browser(browser, page):
+    browser.open(page)
+    browser.settle()
+    return browser
 
 
 def chosen_pairs():

@@ -59,8 +59,8 @@ def test_commands_that_differ_in_the_point_alone_are_one_text():
     ],
 )
 def test_bars_lie_beside_each_other_and_short_ones_join(bars, unit_ns, expected):
-    frame = pl.DataFrame(bars, ["start_ns", "end_ns", "name"], orient="row")
-    assert lanes.spans(frame, unit_ns) == expected
+    frame = pl.DataFrame(bars, ["start_ns", "end_ns", "name"], orient="row").with_columns(on_path=pl.col("name") == "a")
+    assert lanes.spans(frame, unit_ns) == [(*bar, bar[-1] == "a") for bar in expected]
 
 
 @pytest.mark.parametrize(("points", "ranks"), [(1, 8), (100, 8), (100, 1)])
@@ -74,7 +74,7 @@ def test_timelines_of_many_points_stay_within_their_share(monkeypatch, points, r
         for n in range(1000 if points == 1 else 300)
     ]
     columns = ["point_id", "rank", "lane", "name", "start_ns", "end_ns", "step"]
-    events = pl.DataFrame(bars, columns, orient="row").with_columns(zero_ns=0)
+    events = pl.DataFrame(bars, columns, orient="row").with_columns(zero_ns=0, on_path=pl.col("lane") == "call")
     texts = point_pages.Texts()
     found = lanes.point_lanes(events, texts.place)
     assert len(json.dumps(found, separators=(",", ":"))) < 1.2 * lanes.BYTES + 100 * points

@@ -14,7 +14,7 @@ from analysis.sweep import dataset
 from analysis.tools.draw import main as draw
 from jobs.host.facts import Software
 from jobs.record.record import Record
-from tests.analysis.figures.test_figures import made_up, write
+from tests.analysis.figures.made_up import made_up, write
 
 DRAWN = ("setting_effects", "held_time", "failures", "loss")
 LIVE = "traced_steps"

@@ -1,7 +1,5 @@
 """The report in a real browser: nothing complains, and what a reader does with it works, by keyboard too."""
 
-import json
-import re
 import time
 
 import polars as pl
@@ -11,58 +9,17 @@ from polars.testing import assert_series_equal
 from analysis.figures import setting_effects
 from analysis.report import beside
 from analysis.report.__main__ import main as write_report
-from analysis.sweep import dataset
-from analysis.tools.draw import main as draw
-from tests.analysis.figures.test_figures import made_up, write
 from tests.analysis.report import browser as browsers
-from tests.analysis.report.test_report import RECORD
 
 pytestmark = pytest.mark.skipif(browsers.program() is None, reason="no Chromium here (tests/install.sh)")
 WIDE, PHONE = 1280, 390
 
 
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory):
-    """The tables, and the report of them."""
-    root = tmp_path_factory.mktemp("browser")
-    tables = made_up()
-    point = tables["points"].filter(pl.col("strategy") == "fsdp2")["point_id"][0]
-    own = {
-        "point_id": point,
-        "place": 1,
-        "kind": "small_kernels",
-        "cause": "idle",
-        "share": 0.25,
-        "advice": "fuse <them>",
-    }
-    causes = pl.DataFrame([own | {"remedy": '{"compile": "default"}', "method": "sums", "gpu_s": 7200.0}])
-    loss = pl.when(pl.col("point_id") == point).then(float("nan")).otherwise("loss_last")
-    points = tables["points"].with_columns(loss_last=loss)
-    tables = dataset.Tables({**tables.frames, "diagnoses": causes, "points": points})
-    folder = write(tables, root / "tables")
-    look = root / f"points/{point}/traced"
-    look.mkdir(parents=True)
-    (look / "rank0.log").write_text("step 1\rstep 2\n\x1b[31mlast line </script>\x1b[0m\n")
-    (look.parent / "record.json").write_text(json.dumps(RECORD | {"point_id": point}))
-    draw(["setting_effects", "held_time", "loss", "--tables", str(folder), "--out", str(root / "figures")])
-    arguments = ["--tables", folder, "--figures", root / "figures", "--records", root / "points"]
-    write_report([str(a) for a in [*arguments, "--out", root / "report.html"]])
-    return tables, root / "report.html", point
-
-
-@pytest.fixture(scope="module")
-def running():
-    with browsers.Browser() as browser:
-        yield browser
-
-
 @pytest.fixture
-def browser(running, sweep):
-    """At the report, wide. Whatever a test does, nothing may complain."""
-    running.errors.clear()
-    running.open(sweep[1], width=WIDE)
-    yield running
-    assert running.errors == []
+def browser(browser, sweep):
+    """At the report, wide."""
+    browser.open(sweep[1], width=WIDE)
+    return browser
 
 
 def cells(browser, column):
@@ -73,14 +30,6 @@ def cells(browser, column):
 
 def heads(browser):
     return browser.evaluate("[...document.querySelectorAll('#points thead th')].map((head) => head.textContent)")
-
-
-def wait(browser, true):
-    """Until an expression is true: the browser follows a link when it gets to it."""
-    until = time.monotonic() + 60
-    while not browser.evaluate(true):
-        assert time.monotonic() < until, true
-        time.sleep(0.02)
 
 
 def counted(browser):
@@ -134,48 +83,6 @@ def test_columns_of_settings_can_be_put_away(browser):
     browser.click("#settings")
     assert browser.evaluate(width) == 0
     assert len(cells(browser, 0)) == 30
-
-
-def test_a_point_has_a_page_and_back_leads_to_its_row(browser, sweep):
-    tables, _, point = sweep
-    browser.click(f'#points a[href="#point-{point}"]')
-    wait(browser, "document.getElementById('report').hidden")
-    text = browser.evaluate("document.getElementById('point').innerText")
-    assert browser.evaluate("document.activeElement.tagName") == "H1"
-    for part in ("small_kernels (idle)", "25.0 %", "fuse <them>", "compile default", "abc1234", "traced/rank0.log"):
-        assert part in text, part
-    assert "last line </script>" in text and "step 1" not in text and "\x1b" not in text
-    row = tables["points"].row(by_predicate=pl.col("point_id") == point, named=True)
-    shown = (r"strategy\s+fsdp2", r"loss_last\s+nan", rf"step_ms_median\s+{row['step_ms_median']:.5g}")
-    assert all(re.search(each, text) for each in shown), text
-    browser.evaluate("history.back()")
-    wait(browser, "!document.getElementById('report').hidden")
-    assert browser.evaluate("document.activeElement.textContent") == point
-
-
-def test_parts_on_a_points_page_add_up_to_its_step(browser, sweep):
-    tables, _, point = sweep
-    browser.open(f"{sweep[1].as_uri()}#point-{point}")
-    row = "document.querySelector('#point .bar').closest('tr')"
-    told = browser.evaluate(f"[...{row}.cells].map((cell) => cell.textContent)")
-    *parts, step = (float(text.split()[0]) for text in told[2:])
-    sums = tables["breakdown"].filter(pl.col("point_id") == point, pl.col("rank") == 0)
-    assert step == pytest.approx(sums["duration_ns"].sum() / sums["step"].n_unique() / 1e6, abs=1e-3)
-    assert sum(parts) == pytest.approx(step, abs=1e-3)
-
-
-def test_a_failed_point_shows_why(browser, sweep):
-    failed = sweep[0]["failures"]["point_id"][0]
-    browser.open(f"{sweep[1].as_uri()}#point-{failed}")
-    assert "<script>alert(1)</script>" in browser.evaluate("document.getElementById('point').innerText")
-    assert browser.evaluate("document.querySelectorAll('#point pre').length") >= 1
-
-
-def test_a_link_to_a_point_opens_its_page(browser, sweep):
-    browser.open(f"{sweep[1].as_uri()}#point-{sweep[2]}")
-    assert browser.evaluate("document.querySelector('#point h1').textContent").startswith("llm: ")
-    browser.open(f"{sweep[1].as_uri()}#point-unknown")
-    assert not browser.evaluate("document.getElementById('report').hidden")
 
 
 @pytest.mark.parametrize("by", ["pointer", "Enter", "Space"])
@@ -276,7 +183,7 @@ def test_of_many_points_the_rows_are_beside_the_page_and_shown_ten_at_a_time(run
     running.write("fsdp2")
     assert counted(running) == "6 of 30 points shown" and running.evaluate("document.getElementById('pages').hidden")
     running.click(f'#points a[href="#point-{sweep[2]}"]')
-    wait(running, "document.getElementById('report').hidden")
+    running.wait("document.getElementById('report').hidden")
     text = running.evaluate("document.getElementById('point').innerText")
     assert "small_kernels (idle)" in text and "last line </script>" in text
     assert running.errors == []

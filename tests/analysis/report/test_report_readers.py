@@ -11,7 +11,7 @@ from analysis.paper.families import FAMILIES
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
 from analysis.tools.draw import main as draw
-from tests.analysis.figures.test_figures import made_up, write
+from tests.analysis.figures.made_up import made_up, write
 from tests.analysis.report import browser as browsers
 
 PUBLISHED = Path(__file__).parents[3] / "data/h200-2026-11-21"
@@ -42,12 +42,6 @@ def pages(tmp_path_factory):
         "published": write_pages(PUBLISHED / "tables", PUBLISHED / "points", root / "published"),
         "four": write_pages(write(mine, root / "tables"), None, root / "four"),
     }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with browsers.Browser() as running:
-        yield running
 
 
 @needs_browser

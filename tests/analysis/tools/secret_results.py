@@ -6,7 +6,7 @@ import sqlite3
 
 import polars as pl
 
-from tests.analysis.figures.test_figures import made_up, write
+from tests.analysis.figures.made_up import made_up, write
 from tests.analysis.readers.test_readers import DATA
 
 USER, TOKEN, PHRASE, ADDRESS = "mhopper", "hf_Zq81xvKp33", "correct horse; battery=staple", "10.31.7.8"

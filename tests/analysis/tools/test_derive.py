@@ -14,7 +14,7 @@ from analysis.diagnosis.point_diagnosis import diagnose_point
 from analysis.ingest import derived, point_tables
 from analysis.ingest.derived import OF_POINT, Chunk, Derived
 from analysis.tools import collect
-from analysis.tools.derive import derive
+from analysis.tools.derive import derive, make
 from tests.analysis.ingest.test_ingest import dump, make_point, record
 
 IDS = ["aaa", "bbb", "ccc"]
@@ -80,16 +80,20 @@ def test_a_chunk_holds_what_each_point_alone_gives(results, tmp_path):
     derive(results, "points-0000", IDS[:2], 2)
     derive(results, "points-0001", IDS[2:], 1)
     derived = Derived(results / "derived")
-    alone = {i: point_tables.ingest(results / "points" / i, tmp_path / i) for i in IDS}
+    alone = {i: make(results / "points" / i, tmp_path / i, 1).tables for i in IDS}
     for name in OF_POINT:
         wanted = point_tables.as_table(name, pl.concat([alone[i][name] for i in IDS]))
         point_tables.write({"wanted": wanted, "found": derived.table(name, IDS[::-1])}, tmp_path)
         assert (tmp_path / "found.parquet").read_bytes() == (tmp_path / "wanted.parquet").read_bytes(), name
     for i in IDS:
         point_tables.write(alone[i], tmp_path / i)
-        assert derived.diagnosis(i) == json.loads(json.dumps(diagnose_point(results / "points" / i, tmp_path / i)))
+        assert derived.diagnosis(i) == json.loads(
+            json.dumps(diagnose_point(results / "points" / i, tmp_path / i).as_json())
+        )
     with derived.folder_of("aaa") as folder:
-        assert json.dumps(diagnose_point(results / "points/aaa", folder)) == json.dumps(derived.diagnosis("aaa"))
+        assert json.dumps(diagnose_point(results / "points/aaa", folder).as_json()) == json.dumps(
+            derived.diagnosis("aaa")
+        )
         traces = {path.name: path.read_bytes() for path in (folder / "trace").iterdir()}
     assert traces == {path.name: path.read_bytes() for path in (tmp_path / "aaa/trace").iterdir()}
     assert json.loads((results / "derived/points-0000.json").read_text()) == {"points": 2, "problems": {}}
@@ -153,7 +157,7 @@ def test_the_trace_tables_of_a_chunk_are_as_many_files_as_those_of_one_point(res
     derived = Derived(results / "derived")
     for point in ("aaa", "ddd", "fff"):
         with derived.folder_of(point) as folder:
-            assert json.dumps(diagnose_point(results / "points" / point, folder)) == json.dumps(
+            assert json.dumps(diagnose_point(results / "points" / point, folder).as_json()) == json.dumps(
                 derived.diagnosis(point)
             )
 

@@ -11,7 +11,7 @@ from analysis.report.__main__ import main as report
 from analysis.tools import draw
 from analysis.tools.cli import main
 from jobs.host.terminal import harmless
-from tests.analysis.figures.test_figures import made_up, write
+from tests.analysis.figures.made_up import made_up, write
 from tests.analysis.readers.test_readers import DATA
 
 ESCAPE = "\x1b]0;title\x07\x1b[31m\x9b2J\u202egnp.exe"

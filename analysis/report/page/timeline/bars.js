@@ -5,14 +5,15 @@ function duration(ns) {
   const [unit, size] = ns >= 1e6 ? ["ms", 1e6] : ns >= 1e3 ? ["us", 1e3] : ["ns", 1];
   return `${said(ns / size)} ${unit}`;
 }
-// Rows from the data: bars of [start, end, name] in ns.
+// Rows from the data: bars of [start, end, name, whether on the path] in ns.
 function lanesOf(own) {
   return own.lanes.map(([rank, lane, numbers]) => {
     const bars = [];
     for (let i = 0, at = 0; i < numbers.length; i += 3) {
       const start = at + numbers[i];
       at = start + numbers[i + 1];
-      bars.push([start * own.unit_ns, at * own.unit_ns, DATA.texts[numbers[i + 2]]]);
+      const text = numbers[i + 2], on = text < 0;
+      bars.push([start * own.unit_ns, at * own.unit_ns, DATA.texts[on ? ~text : text], on]);
     }
     return { rank, lane, bars };
   });

@@ -1,4 +1,5 @@
-// A timeline as it is drawn: a lane a row, one above the other, from the pixel `left` on, to the scale x.
+// A timeline as it is drawn: a lane a row, one above the other, from the pixel `left` on, to the scale x. `dim`: what is
+// not on the path.
 const ROW = 20, HEAD = 18, AXIS = 22;
 const colourOfBar = ({ lane }, name) => DATA.colours[lane === "range" ? name : lane];
 // Black or white, whichever is read better on a colour.
@@ -6,7 +7,7 @@ function inkOn(colour) {
   const [r, g, b] = [1, 3, 5].map((at) => (parseInt(colour.slice(at, at + 2), 16) / 255) ** 2.2);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
 }
-function paintTimeline(paint, { rows, steps, x, width, left, below, bar }) {
+function paintTimeline(paint, { rows, steps, x, width, left, below, bar, dim }) {
   const css = getComputedStyle(document.documentElement), ink = (name) => css.getPropertyValue(`--${name}`).trim();
   const [from, to] = x.domain(), height = below + AXIS;
   paint.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
@@ -27,17 +28,24 @@ function paintTimeline(paint, { rows, steps, x, width, left, below, bar }) {
     paint.clip();
     let drawn = -1;
     for (let i = Math.max(0, barAt(row.bars, from)); i < row.bars.length && row.bars[i][0] < to; i++) {
-      const [start, stop, name] = row.bars[i], at = x(start), wide = Math.max(1, x(stop) - at);
-      if (at + wide < drawn + 0.5) continue; // the same pixel
+      const [start, stop, name, on] = row.bars[i], at = x(start), wide = Math.max(1, x(stop) - at);
+      if (!on && at + wide < drawn + 0.5) continue; // the same pixel
       drawn = at + wide;
+      paint.globalAlpha = dim && !on ? 0.2 : 1;
       paint.fillStyle = colourOfBar(row, name);
       paint.fillRect(at, row.top + 1, wide > 3 ? wide - 0.5 : wide, ROW - 2);
       const seen = Math.min(drawn, width - 8) - Math.max(at, left);
       if (seen > 40) {
-        paint.fillStyle = inkOn(colourOfBar(row, name));
+        const faint = paint.globalAlpha < 1;
+        paint.globalAlpha = 1;
+        paint.fillStyle = faint ? ink("soft") : inkOn(colourOfBar(row, name));
         paint.fillText(fitted(name, seen - 8), Math.max(at, left) + 4, middle);
       }
+      if (!on) continue;
+      paint.fillStyle = ink("fg");
+      for (const edge of [row.top, row.top + ROW - 2.5]) paint.fillRect(at, edge, wide, 2.5);
     }
+    paint.globalAlpha = 1;
     paint.restore();
   }
   paint.fillStyle = ink("fg");

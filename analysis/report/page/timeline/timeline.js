@@ -13,18 +13,19 @@ function timeline(id, end = 0) {
   });
   const canvas = element("canvas", { tabindex: "0", role: "application" }), paint = canvas.getContext("2d");
   const told = element("p", { class: "told", role: "status" });
-  let width = 0, left = 0, transform = d3.zoomIdentity, chosen = null, over = null;
+  const path = pathOf(rows);
+  let width = 0, left = 0, transform = d3.zoomIdentity, chosen = null, over = null, dim = false;
   const base = () => d3.scaleLinear().domain([0, end]).range([left, width - 8]);
   const scale = () => transform.rescaleX(base());
 
   function draw() {
-    if (width) paintTimeline(paint, { rows, steps, x: scale(), width, left, below, bar: chosen ?? over });
+    if (width) paintTimeline(paint, { rows, steps, x: scale(), width, left, below, bar: chosen ?? over, dim });
   }
   function tell(bar) {
-    const [start, stop, name] = bar ? bar.row.bars[bar.place] : [];
+    const [start, stop, name, on] = bar ? bar.row.bars[bar.place] : [];
     const step = bar ? steps.findLastIndex((at) => at <= start) + 1 : 0;
     told.textContent = bar
-      ? `rank ${bar.row.rank}, ${LANES[bar.row.lane] ?? bar.row.lane}: ${name}, ${duration(stop - start)} from ${duration(start)} on, traced step ${Math.max(1, step)} of ${steps.length}`
+      ? `rank ${bar.row.rank}, ${LANES[bar.row.lane] ?? bar.row.lane}: ${name}, ${duration(stop - start)} from ${duration(start)} on, traced step ${Math.max(1, step)} of ${steps.length}${on ? "; on the path" : ""}`
       : `${duration(scale().domain()[1] - scale().domain()[0])} of ${duration(end)} shown.`;
     draw();
   }
@@ -49,12 +50,27 @@ function timeline(id, end = 0) {
     const row = rows[rows.indexOf(chosen.row) + by];
     if (row) choose(row, barAt(row.bars, chosen.row.bars[chosen.place][0]));
   }
+  // The bar of the path after (by 1) or before (by -1) the chosen one.
+  function along(by) {
+    if (!path.length) return;
+    const at = chosen ? chosen.row.bars[chosen.place][0] : scale().domain()[0] - by;
+    const own = path.findIndex(({ row, place }) => chosen?.row === row && chosen.place === place);
+    const next = own >= 0 ? path[own + by] : by > 0 ? path.find(({ start }) => start >= at) : path.findLast(({ start }) => start <= at);
+    if (next) choose(next.row, next.place);
+  }
+  function toggle() {
+    if (!path.length) return;
+    dim = !dim;
+    dimmer.setAttribute("aria-pressed", String(dim));
+    draw();
+  }
   const middleOf = () => chosen && (scale()(chosen.row.bars[chosen.place][0]) + scale()(chosen.row.bars[chosen.place][1])) / 2;
   const first = () => choose(rows[0], Math.max(0, barAt(rows[0].bars, scale().domain()[0])));
   const keys = {
     ArrowRight: () => chosen ? choose(chosen.row, chosen.place + 1) : first(), ArrowLeft: () => chosen ? choose(chosen.row, chosen.place - 1) : first(),
     ArrowDown: () => chosen ? toLane(1) : first(), ArrowUp: () => chosen ? toLane(-1) : first(),
     "+": () => by(2, middleOf()), "=": () => by(2, middleOf()), "-": () => by(0.5, middleOf()),
+    n: () => along(1), b: () => along(-1), p: toggle,
     Enter: () => chosen && show(chosen.row.bars[chosen.place], 0.4), Escape: whole, 0: whole,
   };
   canvas.addEventListener("keydown", (event) => {
@@ -86,15 +102,19 @@ function timeline(id, end = 0) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
   const busy = rows.map(({ rank, lane, bars }) => `rank ${rank} ${LANES[lane] ?? lane} ${Math.round(100 * bars.reduce((sum, [start, stop]) => sum + stop - start, 0) / end)} %`);
-  canvas.setAttribute("aria-label", `Timeline; share of it in which each lane is busy: ${busy.join(", ")}. Arrow keys go from bar to bar and lane to lane, plus and minus zoom, Enter shows the bar, Escape all.`);
+  canvas.setAttribute("aria-label", `Timeline; share of it in which each lane is busy: ${busy.join(", ")}. Arrow keys go from bar to bar and lane to lane, plus and minus zoom, Enter shows the bar, Escape all.${path.length ? " N and B follow the path, P dims the rest." : ""}`);
   const button = (text, act) => {
     const made = element("button", { type: "button" }, text);
     made.addEventListener("click", act);
     return made;
   };
+  const dimmer = button("Dim all but the path", toggle);
+  dimmer.setAttribute("aria-pressed", "false");
   const names = new Map(rows.flatMap((row) => row.lane === "range" ? row.bars.map(([, , name]) => [name, colourOfBar(row, name)]) : [[LANES[row.lane] ?? row.lane, colourOfBar(row)]]));
+  const legend = key([...names]);
+  if (path.length) legend.append(pathKey());
   return element("div", { class: "timeline" },
-    key([...names]),
-    element("div", { class: "pages" }, button("Zoom in", () => by(2, middleOf())), button("Zoom out", () => by(0.5, middleOf())), button("Whole", whole)),
+    legend,
+    element("div", { class: "pages" }, button("Zoom in", () => by(2, middleOf())), button("Zoom out", () => by(0.5, middleOf())), button("Whole", whole), ...(path.length ? [dimmer] : [])),
     canvas, told);
 }
