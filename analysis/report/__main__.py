@@ -9,6 +9,7 @@ from pathlib import Path
 
 from analysis.report import beside, records
 from analysis.report import sweep_page as report
+from analysis.report.traces import find_traces
 from analysis.sweep import dataset
 from analysis.tables import parquet
 from jobs.record.whole_file import write_text
@@ -34,7 +35,9 @@ def write(folder: Path, figures: Path, points: Path | None, out: Path) -> None:
     tables, found = dataset.load(folder), records.read(points)
     out.parent.mkdir(parents=True, exist_ok=True)
     files = beside.folder_of(out)
-    page = report.render(tables, figures, found, records.logs(points, found), files)
+    page = report.render(
+        tables, figures, found, records.logs(points, found), files, found_traces=find_traces(points, out)
+    )
     write_text(out, page)
     if tables["points"].height <= beside.MOST:
         shutil.rmtree(files, ignore_errors=True)  # of a page that was larger

@@ -38,8 +38,8 @@ class Texts:
         return self.places.setdefault(text, len(self.places))
 
 
-def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log]) -> str:
-    """JSON that may stand within a script element."""
+def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log], traces: Mapping[str, Any]) -> str:
+    """JSON that may stand within a script element. `traces`: as analysis/report/traces.py has them."""
     points = dataset.with_config(tables["points"])
     texts = Texts()
     content = {
@@ -52,6 +52,7 @@ def as_json(tables: dataset.Tables, found: list[Record], logs: Mapping[str, Log]
         "lanes": lanes.point_lanes(tables["timeline"], texts.place),
         "causes": causes(tables, texts),
         "facts": facts(found, texts),
+        "traces": traces,
         "logs": {point: [log.file, log.text] for point, log in logs.items()},
         "colours": {**style.PART_COLOURS, **lanes.COLOURS},
         "part_names": GROUPS,

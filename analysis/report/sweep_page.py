@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
@@ -23,7 +24,7 @@ from analysis.figures import captions, style
 from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE
 from analysis.paper.claims.claims import judge
 from analysis.paper.claims.time_shares import where_time_goes
-from analysis.report import beside, causes, pictures, point_pages, records, summary, table, trust
+from analysis.report import beside, causes, pictures, point_pages, records, summary, table, traces, trust
 from analysis.report.interim import Interim
 from analysis.sweep import dataset, variance
 from analysis.sweep.effect import FEWEST
@@ -51,6 +52,7 @@ SCRIPTS = (
     "table.js",
     "points_csv.js",
     "zoom.js",
+    "perfetto.js",
     "point.js",
     "print.js",
 )
@@ -66,16 +68,18 @@ def render(
     logs: Mapping[str, records.Log] | None = None,
     folder: Path | None = None,
     interim: Interim | None = None,
+    found_traces: Mapping[str, Any] = traces.NONE,
 ) -> str:
     """The page. `found`: records of points (record.json); `logs`: by point, the log to show the end of; `folder`:
     beside the page, for what is too much for it (analysis/report/beside.py), without which the page holds all;
-    `interim`: how far the sweep is, of one that still runs, whose page reloads."""
+    `interim`: how far the sweep is, of one that still runs, whose page reloads; `found_traces`: as
+    analysis/report/traces.py has them."""
     points = tables["points"]
     verdicts = judge(tables)
     drawn = pictures.figures(tables, figure_folder)
     starts = variance.list_starts(tables)
     known, blind = causes.lines(tables)
-    listed, data = table.point_table(points), point_pages.as_json(tables, found, logs or {})
+    listed, data = table.point_table(points), point_pages.as_json(tables, found, logs or {}, found_traces)
     apart = folder is not None and points.height > beside.MOST
     if folder is not None and apart:
         listed, data = beside.write(folder, listed, data), ""

@@ -31,14 +31,14 @@ if (DATA) {
       grid(["rank", "", ...heads, "step"], bars, [2, 3, 4, 5, 6, 7]));
   }
   function steps(id) {
-    const own = DATA.lanes[id];
-    if (!own) return null;
+    const own = DATA.lanes[id], whole = perfetto(id);
+    if (!own) return whole && section("Timeline", whole);
     const drawn = new Set(own.lanes.map(([rank]) => rank)).size;
     const more = own.ranks > drawn ? ` The first ${drawn} of ${own.ranks} ranks.` : "";
     return section("Timeline",
-      soft(`${own.steps.length} steps of the traced run; upright lines: a step starts. Drag to move; the wheel zooms once the timeline is selected. Events that follow each other closely are one bar with the name of the longest.${more}`),
+      soft(`${own.steps.length} step${own.steps.length === 1 ? "" : "s"} of the traced run; upright lines: a step starts. Drag to move; the wheel zooms once the timeline is selected. Events that follow each other closely are one bar with the name of the longest.${more}`),
       own.path ? soft(`Bold edges: the path, the chain of activities that decides how long the steps take, each because of the one before. What is not on it could take longer, and the steps would not. Of the path: ${pathShares(lanesOf(own))}.`) : null,
-      timeline(id));
+      timeline(id), whole);
   }
   function causes(id) {
     const own = DATA.causes[id];

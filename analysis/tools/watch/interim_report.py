@@ -23,6 +23,7 @@ import polars as pl
 from analysis.ingest.derived import Chunk, Derived, Made, raw_ns, read_made
 from analysis.report import beside, records, sweep_page
 from analysis.report.interim import Interim
+from analysis.report.traces import find_traces
 from analysis.sweep import dataset
 from analysis.tools import collect
 from analysis.tools.derive import each, make
@@ -80,7 +81,9 @@ def write_report(sweep: Path, page: Path, scratch: Path, most: int = chunks.SIZE
     found = records.read(sweep / "points")
     logs, folder = records.logs(sweep / "points", found), beside.folder_of(out / page.name)
     going_on = interim if state.left or absent else None
-    text = sweep_page.render(dataset.load(tables), figures, found, logs, folder, going_on)
+    text = sweep_page.render(
+        dataset.load(tables), figures, found, logs, folder, going_on, find_traces(sweep / "points", page)
+    )
     out.mkdir(exist_ok=True)
     (out / page.name).write_text(text, encoding="utf-8")
     replace(out / page.name, page)

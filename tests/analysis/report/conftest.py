@@ -1,6 +1,8 @@
 """What the tests of the report in a browser share: the browser, and a sweep with its report."""
 
 import json
+import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,6 +13,8 @@ from analysis.tools.draw import main as draw
 from tests.analysis.figures.made_up import made_up, write
 from tests.analysis.report import browser as browsers
 from tests.analysis.report.test_report import RECORD
+
+TRACE = Path(__file__).parents[2] / "data/kineto-h200-ddp-r0.json.gz"
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +39,7 @@ def sweep(tmp_path_factory):
     look = root / f"points/{point}/traced"
     look.mkdir(parents=True)
     (look / "rank0.log").write_text("step 1\rstep 2\n\x1b[31mlast line </script>\x1b[0m\n")
+    shutil.copy(TRACE, look / "trace-r0.json.gz")
     (look.parent / "record.json").write_text(json.dumps(RECORD | {"point_id": point}))
     draw(["setting_effects", "held_time", "loss", "--tables", str(folder), "--out", str(root / "figures")])
     arguments = ["--tables", folder, "--figures", root / "figures", "--records", root / "points"]

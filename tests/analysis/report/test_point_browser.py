@@ -1,10 +1,15 @@
 """A point's own page in a real browser: what it shows, its timeline, and the ways to it and back."""
 
+import gzip
+import json
 import re
+import shlex
 
 import polars as pl
 import pytest
 
+from analysis.report.__main__ import main as write_report
+from analysis.tools.cli import main as nightsweep
 from tests.analysis.report import browser as browsers
 
 pytestmark = pytest.mark.skipif(browsers.program() is None, reason="no Chromium here (tests/install.sh)")
@@ -74,3 +79,21 @@ def test_the_path_is_followed_by_keys_and_what_is_not_on_it_dimmed(browser, swee
     assert browser.evaluate(dimmed) == "Dim all but the path" and browser.evaluate(pixels) != plain
     browser.press("p")
     assert browser.evaluate(pixels) == plain
+
+
+def test_the_whole_trace_is_exported_as_the_page_says_and_then_linked(browser, sweep, monkeypatch):
+    _, page, point = sweep
+    browser.open(f"{page.as_uri()}#point-{point}")
+    texts = "[...document.querySelectorAll('#point pre')].map((box) => box.textContent)"
+    command = next(text for text in browser.evaluate(texts) if text.startswith("nightsweep export"))
+    monkeypatch.chdir(page.parent)
+    assert nightsweep(shlex.split(command)[1:]) == 0
+    write_report(["--tables", "tables", "--figures", "figures", "--records", "points", "--out", "again.html"])
+    browser.open(f"{(page.parent / 'again.html').as_uri()}#point-{point}")
+    link = "document.querySelector('#point a[download]')"
+    assert browser.evaluate(f"{link}.getAttribute('href')") == f"perfetto/{point}.json.gz"
+    assert "nothing is uploaded" in browser.evaluate(f"{link}.parentElement.textContent")
+    exported = json.loads(
+        gzip.decompress((page.parent / browser.evaluate(f"{link}.getAttribute('href')")).read_bytes())
+    )
+    assert {event["pid"] for event in exported["traceEvents"]} == {0} and len(exported["traceEvents"]) > 1000
