@@ -25,6 +25,8 @@ ONE_COLUMN_IN, TWO_COLUMNS_IN, PAGE_IN = 85 / 25.4, 178 / 25.4, 235 / 25.4
 DPI = 200
 SMALLEST_PT = 6.0
 """Of text. No line is thinner than half a point."""
+COLUMN = "-column"
+"""Is added to the name of a figure in the width of one column."""
 
 BLACK, GREY, PALE = "#000000", "#999999", "#EEEEEE"
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"

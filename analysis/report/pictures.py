@@ -16,6 +16,8 @@ from analysis.paper.figures import traced_steps
 from analysis.report import figure_data
 from analysis.sweep import dataset
 
+TEXT_PX = 12
+"""Of the smallest text of a figure, where its picture scrolls in a box on a phone."""
 LIVE = ("traced_steps", "scaling", "timeline", "remedies")
 """Figures that the page leaves out: it has interactive ones in their place."""
 
@@ -55,11 +57,21 @@ def webp(file: Path) -> bytes:
     return packed.getvalue()
 
 
+def _picture(file: Path) -> dict[str, Any]:
+    """The bytes of a picture, and its size on a phone, CSS pixels."""
+    with Image.open(file) as opened:
+        scale = TEXT_PX / (style.SMALLEST_PT / 72 * style.DPI)
+        width, height = (round(scale * pixels) for pixels in opened.size)
+    return {"webp": base64.b64encode(webp(file)).decode(), "width": width, "height": height}
+
+
 def _content(family: Family, file: Path, tables: dataset.Tables) -> dict[str, Any]:
+    narrow = file.with_stem(f"{file.stem}{style.COLUMN}")
     text, reading, fixed = captions.parts(family, tables)
     rows = figure_data.frame(family, tables)
     return {
-        "webp": base64.b64encode(webp(file)).decode(),
+        "wide": _picture(file),
+        "narrow": _picture(narrow) if narrow.exists() else None,
         "caption": text,
         "reading": reading,
         "fixed": fixed,

@@ -30,7 +30,7 @@ from jobs.record.json_files import FormatError
 from jobs.record.whole_file import write_text
 from jobs.sweep.file import one_line
 
-WIDTHS = {"": style.TWO_COLUMNS_IN, "-column": style.ONE_COLUMN_IN}
+WIDTHS = {"": style.TWO_COLUMNS_IN, style.COLUMN: style.ONE_COLUMN_IN}
 """What is added to the name of a figure, and its width in inches; the second of figures to print alone."""
 
 DRAWING = ["matplotlib.backends.backend_agg", "matplotlib.backends.backend_pdf", "matplotlib.figure"]

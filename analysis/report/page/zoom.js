@@ -9,7 +9,7 @@
   for (const button of document.querySelectorAll(".zoom")) {
     button.addEventListener("click", () => {
       const image = button.querySelector("img");
-      picture.src = image.src;
+      picture.src = image.currentSrc;
       picture.alt = image.alt;
       document.getElementById("zoom-title").textContent = button.closest("figure").querySelector("h3").textContent;
       full(innerWidth <= 600); // fitted to a phone, its text could not be read

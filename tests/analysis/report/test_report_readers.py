@@ -97,14 +97,25 @@ def test_a_phone_shows_no_small_text_and_scrolls_in_one_direction(browser, pages
 
 
 @needs_browser
-def test_a_figure_opens_on_a_phone_as_large_as_its_text_needs(browser, pages):
-    """Its smallest text is of six points of 1/72 inch, and it has 200 pixels an inch."""
-    browser.open(pages["published"], *PHONE)
-    browser.click("#figure-held_time .zoom")
-    shown, natural = browser.evaluate(
-        "((i) => [i.getBoundingClientRect().width, i.naturalWidth])(document.querySelector('#zoom img'))"
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_figure_is_on_a_phone_as_large_as_its_text_needs(browser, pages, dark):
+    """Its smallest text is of six points of 1/72 inch, and it has 200 pixels an inch. It is of the width of one column,
+    and scrolls in a box; opened, it has all its pixels."""
+    browser.open(pages["published"], *PHONE, dark=dark)
+    size = "((i) => [i.getBoundingClientRect().width, i.naturalWidth])(document.querySelector('SELECTOR'))"
+    (shown, natural), box = (
+        browser.evaluate(size.replace("SELECTOR", "#figure-held_time img")),
+        browser.evaluate(
+            "(({ clientWidth, scrollWidth }) => [clientWidth, scrollWidth])(document.querySelector('.picture'))"
+        ),
     )
-    assert 6 / 72 * 200 * shown / natural >= SMALLEST_PX
+    assert natural == pytest.approx(85 / 25.4 * 200, abs=1) and box[0] < shown < box[1] < 1.5 * box[0]
+    assert 6 / 72 * 200 * shown / natural >= 0.99 * SMALLEST_PX
+    browser.click("#figure-held_time .zoom")
+    shown, natural = browser.evaluate(size.replace("SELECTOR", "#zoom img"))
+    assert shown == natural
+    ground = browser.evaluate("getComputedStyle(document.querySelector('#zoom .pane')).backgroundColor")
+    assert ground == ("rgb(18, 18, 18)" if dark else "rgb(255, 255, 255)")
 
 
 @needs_browser
