@@ -53,7 +53,7 @@ function timeline(id, end = 0) {
   // The bar of the path after (by 1) or before (by -1) the chosen one.
   function along(by) {
     if (!path.length) return;
-    const at = chosen ? chosen.row.bars[chosen.place][0] : scale().domain()[0] - by;
+    const at = chosen ? chosen.row.bars[chosen.place][0] : scale().domain()[0];
     const own = path.findIndex(({ row, place }) => chosen?.row === row && chosen.place === place);
     const next = own >= 0 ? path[own + by] : by > 0 ? path.find(({ start }) => start >= at) : path.findLast(({ start }) => start <= at);
     if (next) choose(next.row, next.place);
