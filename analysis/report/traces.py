@@ -10,7 +10,7 @@ from typing import Any
 from analysis.ingest.point_tables import readable
 
 FOLDER = "perfetto"
-"""Beside the report; there ID.json.gz is the trace of a point (`nightsweep export --perfetto`)."""
+"""Beside the report; there ID.json.gz is the trace of a point (`nightsweep export --to perfetto`)."""
 
 NONE: dict[str, Any] = {"points": "", "bytes": {}}
 """Of a page without folders of points."""

@@ -8,5 +8,5 @@ function perfetto(id) {
     ? ["The whole trace: save ", element("a", { href: file, download: `${id}.json.gz` }, file), ` (${said(bytes / 1e6)} MB), `, ...open]
     : ["The whole trace: in the folder of this page, run the command below; it writes ", element("code", {}, file), `. Then ${open[0]}`, ...open.slice(1)];
   return element("div", {}, element("p", { class: "soft" }, ...words),
-    bytes ? null : element("pre", { tabindex: "0" }, `nightsweep export --perfetto ${DATA.traces.points}/${id} --out ${file}`));
+    bytes ? null : element("pre", { tabindex: "0" }, `nightsweep export --to perfetto ${DATA.traces.points}/${id} --out ${file}`));
 }
