@@ -10,7 +10,7 @@ import pytest
 
 from analysis.paper.families import FAMILIES, stem
 from tests.cluster.slurm import Cluster, Shape, available
-from tests.jobs.slurm.sweep_run import BASE, finish, start
+from tests.jobs.slurm.sweep_run import BASE, SCRIPT, finish, start
 
 pytestmark = pytest.mark.slow
 CHAIN = f"""
@@ -23,7 +23,7 @@ resources: {{timeout_min: 5, stall_s: 90}}
 """
 LONG = f"""
 name: long
-base: {{{BASE}, timed_steps: 1500, traced_steps: 0, ranks_per_node: 1}}
+base: {{{SCRIPT}, timed_steps: 700, traced_steps: 0}}
 axes: {{seed: [1]}}
 resources: {{timeout_min: 10}}
 """
@@ -114,7 +114,7 @@ def test_a_node_is_lost_as_ranks_start(cluster, tmp_path, monkeypatch):
     (tmp_path / "bin/srun").write_text(SRUN.format(folder=tmp_path, srun=shutil.which("srun")))
     (tmp_path / "bin/srun").chmod(0o755)
     monkeypatch.setitem(cluster.environment, "PATH", f"{tmp_path}/bin:{cluster.environment['PATH']}")
-    sweep = LONG.replace("1500", "3").replace("long", "started").replace("axes: {", "axes: {nodes: [2], ")
+    sweep = LONG.replace("700", "3").replace("long", "started").replace("axes: {", "axes: {nodes: [2], ")
     driver = start(cluster, tmp_path, sweep, "points")
     deadline = time.monotonic() + 180
     while not (tmp_path / "waits").exists() and time.monotonic() < deadline:
@@ -136,7 +136,7 @@ def test_a_node_is_lost_as_ranks_start(cluster, tmp_path, monkeypatch):
 
 
 def test_controller_is_away_when_ranks_should_start(cluster, tmp_path):
-    driver = start(cluster, tmp_path, LONG.replace("1500", "3").replace("long", "away"), "points")
+    driver = start(cluster, tmp_path, LONG.replace("700", "3").replace("long", "away"), "points")
     deadline = time.monotonic() + 180
     while not list(tmp_path.glob("results/away/points/*/attempts.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -150,8 +150,8 @@ def test_controller_is_away_when_ranks_should_start(cluster, tmp_path):
 
 def test_the_launcher_stops_before_slurm_would(cluster, tmp_path):
     """So that the record tells where the ranks stood, which Slurm's own end would not leave time for."""
-    hang = LONG.replace("traced_steps: 0", 'traced_steps: 0, fault: "hang@rank0:step1"').replace("long", "limit")
-    finish(start(cluster, tmp_path, hang, "points", "--set-resources", "point:runtime=1"), 1)
+    endless = LONG.replace("700", "100000").replace("long", "limit")
+    finish(start(cluster, tmp_path, endless, "points", "--set-resources", "point:runtime=1"), 1)
     (path,) = tmp_path.glob("results/limit/points/*/record.json")
     record = json.loads(path.read_text())
     assert (record["status"], record["reason"]) == ("failed", "time_limit")
