@@ -150,8 +150,9 @@ def test_controller_is_away_when_ranks_should_start(cluster, tmp_path):
 
 def test_the_launcher_stops_before_slurm_would(cluster, tmp_path):
     """So that the record tells where the ranks stood, which Slurm's own end would not leave time for."""
-    endless = LONG.replace("700", "100000").replace("long", "limit")
-    finish(start(cluster, tmp_path, endless, "points", "--set-resources", "point:runtime=1"), 1)
+    hang = LONG.replace(SCRIPT, BASE).replace("traced_steps: 0", 'traced_steps: 0, fault: "hang@rank0:step1"')
+    hang = hang.replace("long", "limit")
+    finish(start(cluster, tmp_path, hang, "points", "--set-resources", "point:runtime=1"), 1)
     (path,) = tmp_path.glob("results/limit/points/*/record.json")
     record = json.loads(path.read_text())
     assert (record["status"], record["reason"]) == ("failed", "time_limit")
