@@ -29,7 +29,8 @@ def measure(tmp_path, point, servers=None):
     folder = tmp_path / "points" / point.id
     folder.mkdir(parents=True)
     job = Job(sweep="t", point_id=point.id, settings=point.settings())
-    record = launch.launch(folder, job, Launcher(watchdog.Limits(120, 300), lambda: False, servers or Servers(fork=False)))
+    launcher = Launcher(watchdog.Limits(120, 300), lambda: False, servers or Servers(fork=False))
+    record = launch.launch(folder, job, launcher)
     write_record(folder / "record.json", record)
     return record, folder
 
