@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from jobs.launch.starts import Servers
 from jobs.telemetry.gpu import events
 from tests.fakes import nvml as fake_nvml
 
@@ -14,7 +15,7 @@ from tests.fakes import nvml as fake_nvml
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 LONGEST = ("test_slurm.py", "test_slurm_faults.py", "test_slurm_chain.py", "test_labelled_scripts.py")
-"""Files of the longest time, which is that of all where they begin late."""
+"""The files that take longest: where one of them begins late, it runs on when all others have ended."""
 
 
 def pytest_collection_modifyitems(items):
@@ -45,6 +46,13 @@ def nvml(monkeypatch):
         return module.nvmlLib
 
     return use
+
+
+@pytest.fixture(scope="module")
+def servers():
+    """Forks the ranks of all points of a file: what ranks import takes longer than what they are started for."""
+    with Servers() as lasting:
+        yield lasting
 
 
 @pytest.fixture(scope="module")

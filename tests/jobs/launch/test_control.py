@@ -202,13 +202,6 @@ def test_nothing_of_an_earlier_attempt_passes_for_this_ones(tmp_path, monkeypatc
 
 
 @pytest.fixture(scope="module")
-def servers():
-    """Forks the ranks of all points here: what they import takes longer than what they are started for."""
-    with Servers() as lasting:
-        yield lasting
-
-
-@pytest.fixture(scope="module")
 def measured(tmp_path_factory, servers):
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)

@@ -107,13 +107,6 @@ def test_the_folder_of_the_traced_run_is_beside_that_of_the_timed_one(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def servers():
-    """Forks the ranks of all points here: what they import takes longer than what they are started for."""
-    with Servers() as lasting:
-        yield lasting
-
-
-@pytest.fixture(scope="module")
 def starts(tmp_path_factory, servers):
     """Records and folders of the same point in one start and in two."""
     with pytest.MonkeyPatch.context() as monkeypatch:

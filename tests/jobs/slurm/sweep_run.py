@@ -18,7 +18,7 @@ while True:
     time.sleep(0.03)
     nightsweep.step()
 """
-"""The script of SCRIPT, of which others are a rank as well as of a model: its steps are long and take no core."""
+"""The script of SCRIPT, for tests that are not about models: its steps last long and use no core."""
 
 
 def start(cluster, folder, sweep, *more, batch_min=0):

@@ -24,8 +24,8 @@ HERE = {
     "corrupt record": SCRIPTS,
     "host out of memory (cgroup)": REAL,
 }
-"""What the points are that do not sleep: a rank of a model takes seconds of a core, and a second one as many, so that
-they are there only where the fault is one of them."""
+"""Faults, and the sweep of their real points. A rank of a model takes seconds of a core to start: there are two of them
+only where the fault is one of a rank."""
 IN_BATCHES = {"kill -9 of the launcher": ONE_RANK, "kill -9 of a rank": REAL, "scancel": ONE_RANK}
 """The others take as long, and are like one of these, or are tried in another way by other tests."""
 
