@@ -7,20 +7,25 @@ import sys
 
 import pytest
 
+from jobs.launch.starts import Servers
 from jobs.telemetry.gpu import events
 from tests.fakes import nvml as fake_nvml
 
 # Tests and their ranks run side by side on few cores: threads that spin for one another would take most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+LONGEST = ("test_slurm.py", "test_slurm_faults.py", "test_slurm_chain.py", "test_labelled_scripts.py")
+"""The files that take longest: where one of them begins late, it runs on when all others have ended."""
 
 
 def pytest_collection_modifyitems(items):
-    """Long files go first: with several workers, one at the end would leave the others idle. Those on Slurm, which wait
-    for most of their time, are spread among those that compute."""
+    """Long files go first, the longest before them: with several workers, one at the end would leave the others idle.
+    Those on Slurm, which wait for most of their time, are spread among those that compute."""
     long = dict.fromkeys(item.path for item in items if item.get_closest_marker("slow"))
     waiting = [path for path in long if path.parent.name == "slurm"]
     computing = [path for path in long if path not in waiting]
     place = {path: n for n, path in enumerate(computing)} | {path: 3 * n - 0.5 for n, path in enumerate(waiting)}
+    place |= {path: LONGEST.index(path.name) - len(LONGEST) for path in long if path.name in LONGEST}
     items.sort(key=lambda item: place.get(item.path, math.inf))
 
 
@@ -41,6 +46,13 @@ def nvml(monkeypatch):
         return module.nvmlLib
 
     return use
+
+
+@pytest.fixture(scope="module")
+def servers():
+    """Forks the ranks of all points of a file: what ranks import takes longer than what they are started for."""
+    with Servers() as lasting:
+        yield lasting
 
 
 @pytest.fixture(scope="module")

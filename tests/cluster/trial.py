@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from tests.jobs.slurm.sleep_run import Driver
-from tests.jobs.slurm.sweep_run import BASE, ROOT, start
+from tests.jobs.slurm.sweep_run import BASE, ROOT, SCRIPT, STEPS, start
 
 POINTS = 8
 REAL = f"""
@@ -21,6 +21,7 @@ base: {{{BASE}, timed_steps: 100, traced_steps: 0, ranks_per_node: 2}}
 axes: {{seed: SEEDS}}
 resources: {{timeout_min: 10}}
 """
+SCRIPTS = REAL.replace(BASE, SCRIPT).replace(", ranks_per_node: 2", "")
 ACTIVE = ("RUNNING", "PENDING", "COMPLETING")
 
 
@@ -40,11 +41,11 @@ class Outcome:
 
 class Trial:
     """The folder, the cluster and the chance that a fault works with, and what to do there. `batch_min`: as a profile
-    has it, for real points."""
+    has it, for real points. `real`: the sweep of these."""
 
-    def __init__(self, cluster, folder, chance, disk=None, batch_min=0):
+    def __init__(self, cluster, folder, chance, disk=None, batch_min=0, real=REAL):
         self.cluster, self.folder, self.chance, self.disk = cluster, folder, chance, disk
-        self.batch_min = batch_min
+        self.batch_min, self.real = batch_min, real
         folder.mkdir(parents=True)
 
     # Points that sleep, one a node at a time
@@ -73,13 +74,14 @@ class Trial:
     # Real points
 
     def sweep(self, seeds, steps=100):
-        return REAL.replace("SEEDS", str(list(range(seeds)))).replace("timed_steps: 100", f"timed_steps: {steps}")
+        return self.real.replace("SEEDS", str(list(range(seeds)))).replace("timed_steps: 100", f"timed_steps: {steps}")
 
     def start(self, sweep, local=False, group=None):
         """`group`: the memory cgroup to run in."""
         if not local:
             return start(self.cluster, self.folder, sweep, "points", batch_min=self.batch_min)
         (self.folder / "sweep.yaml").write_text(sweep)
+        (self.folder / "steps.py").write_text(STEPS)
         command = [str(Path(sys.executable).with_name("snakemake")), "points", "-s", str(ROOT / "Snakefile")]
         command += ["--profile", str(ROOT / "profiles/local"), "--configfile", "sweep.yaml"]
         command += ["--default-resources", f"batch_min={self.batch_min}"]

@@ -86,11 +86,11 @@ def unpack(packed: bytes) -> bytes:
 
 
 def unpacked(kept: Path, folder: Path) -> Path:
-    """A copy of a kept run's folder in this one, as pairs.py leaves it."""
+    """A copy of a kept run's folder in this one, as pairs.py leaves it, but with traces that are not compressed."""
     target = folder / kept.name
     shutil.copytree(kept, target)
     for path in target.rglob("*.xz"):  # traces
-        path.with_suffix(".json.gz").write_bytes(gzip.compress(unpack(path.read_bytes()), 1))
+        path.with_suffix(".json").write_bytes(unpack(path.read_bytes()))
         path.unlink()
     for path in target.rglob("steps-*.gz"):
         path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))

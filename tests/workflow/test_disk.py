@@ -10,8 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SWEEP = """
 name: disk
-base: {workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1, timed_steps: 3,
-       traced_steps: 0}
+base: {workload: command, command: job.py, launcher: none, device: cpu, traced_steps: 0}
 """
 
 
@@ -31,6 +30,7 @@ def small_disk(tmp_path):
 def test_full_disk(tmp_path, small_disk, free):
     (tmp_path / "results").symlink_to(small_disk)
     (tmp_path / "sweep.yaml").write_text(SWEEP)
+    (tmp_path / "job.py").write_text("pass\n")
     filler = small_disk / "filler"
     statistics = os.statvfs(small_disk)
     filler.write_bytes(bytes(statistics.f_bavail * statistics.f_frsize - free))

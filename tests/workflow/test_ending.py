@@ -19,9 +19,12 @@ from jobs.sweep.sweep import load
 ROOT = Path(__file__).parents[2]
 SWEEP = """
 name: ending
-base: {workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1, timed_steps: 3,
-       traced_steps: 0}
+base: {workload: command, command: "job.py {seed}", launcher: none, device: cpu, traced_steps: 0}
 axes: {seed: [0, 1]}
+"""
+SCRIPT = """
+import sys
+assert sys.argv[1] != "2"
 """
 DEAD_LAUNCHER = """
 import os, sys
@@ -48,10 +51,11 @@ def counts(capsys, *command):
 @pytest.mark.slow
 def test_all_count_the_same_points_and_the_exit_status_says_whether_all_are_ok(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    Path("job.py").write_text(SCRIPT)
     Path("sweep.yaml").write_text(SWEEP.replace("[0, 1]", "[0]"))
     good = snakemake(tmp_path, "points")
     assert good.returncode == 0 and "1 of 1 points ok" in good.stderr, good.stderr
-    Path("sweep.yaml").write_text(SWEEP + 'include: [{fault: "exception@rank0:step1"}]\n')
+    Path("sweep.yaml").write_text(SWEEP.replace("[0, 1]", "[0, 1, 2]"))
     for _ in range(2):  # the second time there is nothing to be done
         done = snakemake(tmp_path)
         assert done.returncode == 1 and "2 of 3 points ok" in done.stderr, done.stderr
@@ -72,6 +76,7 @@ def test_all_count_the_same_points_and_the_exit_status_says_whether_all_are_ok(t
 @pytest.mark.slow
 def test_points_whose_launcher_dies_are_not_run(tmp_path):
     (tmp_path / "sweep.yaml").write_text(SWEEP)
+    (tmp_path / "job.py").write_text(SCRIPT)
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text(DEAD_LAUNCHER)
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
@@ -84,6 +89,7 @@ def test_points_whose_launcher_dies_are_not_run(tmp_path):
 def test_points_of_a_round_of_remedies_count_before_they_are_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("sweep.yaml").write_text(SWEEP)
+    Path("job.py").write_text(SCRIPT)
     run = Run(Path("results/ending"), load(Path("sweep.yaml")))
     run.begin(None)
     first, second = run.own

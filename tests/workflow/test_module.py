@@ -29,8 +29,7 @@ onsuccess:
 CONFIG = """
 sweep:
   name: inner
-  base: {workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1, timed_steps: 3,
-         traced_steps: 0}
+  base: {workload: command, command: job.py, launcher: none, device: cpu, traced_steps: 0}
 """
 
 
@@ -38,6 +37,7 @@ sweep:
 def test_module_with_a_config_of_its_own(tmp_path):
     (tmp_path / "Snakefile").write_text(OUTER)
     (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "job.py").write_text("pass\n")
     command = [str(Path(sys.executable).with_name("snakemake")), "size", "--configfile", "config.yaml"]
     command += ["--profile", str(ROOT / "profiles/local")]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=400)

@@ -52,7 +52,7 @@ def finish(process, status=0):
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--default-resources", "batch_min=30")], ids=["points", "batch"])
 def test_killed_half_way_and_run_again(tmp_path, more):
-    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("[0, 1]", "[0]"))
     records = tmp_path / "results/chain/points"
     first = start(tmp_path, more=more)
     deadline = time.monotonic() + 120
@@ -70,10 +70,10 @@ def test_killed_half_way_and_run_again(tmp_path, more):
     done = {p.with_name("record.json"): p.read_bytes() for p in records.glob("*/.measured.json")}
     assert done
     said = finish(start(tmp_path, more=more), 1)
-    assert "2 of 3 points ok" in said and "DrillError" in said
+    assert "1 of 2 points ok" in said and "DrillError" in said
     assert {p: p.read_bytes() for p in done} == done
     statuses = sorted(json.loads(p.read_text())["status"] for p in records.glob("*/record.json"))
-    assert statuses == ["failed", "ok", "ok"]
+    assert statuses == ["failed", "ok"]
     assert "DrillError" in (tmp_path / "results/chain/report.html").read_text()
 
     if not more:  # what is drawn does not know in which jobs its points ran
@@ -84,9 +84,8 @@ def test_killed_half_way_and_run_again(tmp_path, more):
         shutil.rmtree(figures)
         finish(start(tmp_path, "figures"), 1)
         assert {p: p.read_bytes() for p in figures.rglob("*") if p.is_file()} == drawn
-        finish(start(tmp_path), 1)
     said = finish(start(tmp_path, more=more), 1)
-    assert "2 of 3 points ok" in said and "results/chain/report.html" in said
+    assert "1 of 2 points ok" in said and "results/chain/report.html" in said
     assert {p: p.read_bytes() for p in done} == done
 
 

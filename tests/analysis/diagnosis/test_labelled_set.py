@@ -60,10 +60,8 @@ def diagnosed(name):
 @pytest.fixture(scope="module")
 def found():
     """The diagnosis of every run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLARS_MAX_THREADS", "1")  # two processes share two cores
-        with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-            return dict(zip(NAMES, pool.map(diagnosed, NAMES), strict=True))
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        return dict(zip(NAMES, pool.map(diagnosed, NAMES), strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES)

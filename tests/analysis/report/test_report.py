@@ -11,6 +11,8 @@ from analysis.report import summary
 from analysis.report import sweep_page as report
 from analysis.report.__main__ import main as write_report
 from analysis.sweep import dataset
+from analysis.tables import column
+from analysis.tables.points import TABLES
 from analysis.tools.draw import main as draw
 from jobs.host.facts import Software
 from jobs.record.record import Record
@@ -228,6 +230,19 @@ def test_empty_sweep(tmp_path):
     assert "No records were given." in page
     assert "No figures were drawn." in page
     assert "No point failed." in page
+
+
+def test_pairs_have_a_table_of_their_own(tmp_path):
+    row = {"pair": "slower", "point_id": "p0", "having_id": "p1", "starts": 4, "blocks": 2, "without_ms": 100.0,
+           "having_ms": 400.0, "ratio": 4.0, "wanted": 0.01, "confidence": 0.98}  # fmt: skip
+    known = {"ratio_low": 3.9, "ratio_high": 4.1, "half_width": 0.025}
+    pairs = pl.DataFrame([row | known, row | {"pair": "once", "blocks": 1}], schema=column.schema(TABLES["pairs"]))
+    page = report.render(dataset.Tables({**made_up().frames, "pairs": pairs}), tmp_path, [])
+    part = page[page.index('<h2 id="pairs">') :]
+    shown = [re.findall(r"<td[^>]*>(.*?)</td>", line)[:7] for line in part.splitlines() if line.startswith("<tr><td>")]
+    times = ["4", "100.00", "400.00", "4.000"]
+    assert shown[0] == ["slower", *times, "3.900 to 4.100", "2.5 % (1.0 % wanted)"]
+    assert shown[1] == ["once", *times, "one block", ""]
 
 
 def test_components_and_precision_are_told(tmp_path):

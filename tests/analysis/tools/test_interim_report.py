@@ -26,10 +26,12 @@ ROOT = Path(__file__).parents[3]
 IDS = ["aaa", "bbb", "ccc"]
 SWEEP = """
 name: night
-base: {workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1, timed_steps: 3,
-       traced_steps: 0}
-axes: {seed: [0, 1, 2, 3, 4]}
-include: [{fault: "exception@rank0:step1"}]
+base: {workload: command, command: "job.py {seed}", launcher: none, device: cpu, traced_steps: 0}
+axes: {seed: [0, 1, 2, 3]}
+"""
+SCRIPT = """
+import sys
+assert sys.argv[1] != "3", "no such data set"
 """
 REFRESH = '<meta http-equiv="refresh"'
 
@@ -173,36 +175,39 @@ def test_sigterm_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_page_of_the_points_so_far_that_reloads_until_the_end(tmp_path):
+def test_a_page_of_the_points_so_far_that_reloads_until_the_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep.yaml").write_text(SWEEP)
+    (tmp_path / "job.py").write_text(SCRIPT)
     ids = [point.id for point in load(tmp_path / "sweep.yaml").points]
     results, page = tmp_path / "results/night", tmp_path / "night.html"
     run = [Path(sys.executable).with_name("snakemake")]
     options = ["-s", ROOT / "Snakefile", "--directory", tmp_path, "--profile", ROOT / "profiles/local"]
     options += ["--configfile", tmp_path / "sweep.yaml"]
-    some = [f"results/night/points/{point}/record.json" for point in ids[2:]]
+    some = [f"results/night/points/{point}/record.json" for point in ids[1:]]
     done = subprocess.run([*run, *some, *options], capture_output=True, text=True, timeout=400)
-    assert "3 of 6 points ok" in done.stderr, done.stderr
+    assert "2 of 4 points ok" in done.stderr, done.stderr
 
     before = files(results)
     once = subprocess.run(
         command(results, "--once", "--report", page), cwd=ROOT, capture_output=True, text=True, timeout=400
     )
     assert once.returncode == 0, once.stderr
-    assert once.stdout == "night: 4/6 points done, 1 failed, 2 left\n"
+    assert once.stdout == "night: 3/4 points done, 1 failed, 1 left\n"
     text = page.read_text()
-    assert "4 of 6 points done (1 failed), 0 running, as of 20" in text
+    assert "3 of 4 points done (1 failed), 0 running, as of 20" in text
     assert REFRESH + ' content="60">' in text
-    assert "<h3>Where the GPU-hours went</h3>" in text and "data:image/webp;base64," in text and "DrillError" in text
+    assert "<h3>Where the GPU-hours went</h3>" in text and "data:image/webp;base64," in text
+    assert "no such data set" in text
     not_ok = text.index("What failed or did not run") + len("What failed or did not run")
     assert "not run" not in re.sub(r"<[^>]+>", "", text[not_ok : text.index("</section>", not_ok)])
     assert files(results) == before
 
     watching = subprocess.Popen(command(results, "--interval", "0.5", "--report", page), cwd=ROOT)
     done = subprocess.run([*run, *options], capture_output=True, text=True, timeout=400)
-    assert "5 of 6 points ok" in done.stderr, done.stderr
+    assert "3 of 4 points ok" in done.stderr, done.stderr
     assert watching.wait(200) == 0
     text = page.read_text()
     assert REFRESH not in text and "Interim report" not in text
-    assert "<dt>ok</dt><dd>5</dd>" in text
+    assert "<dt>ok</dt><dd>3</dd>" in text
     assert [path.name for path in tmp_path.glob("*night*")] == ["night.html"]

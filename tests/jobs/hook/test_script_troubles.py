@@ -99,12 +99,6 @@ def test_a_script_without_steps_is_timed_as_a_whole(tmp_path, text, note):
     assert "for want of steps" in record["tracer"]["reason"]
 
 
-def test_a_script_that_ends_early_counts_as_far_as_it_came(tmp_path):
-    record, folder = launch(tmp_path, **script(tmp_path, LOOP + "\nfor n in range(9): step()"))
-    assert (record["status"], len(steps(folder))) == ("ok", 5)
-    assert result(folder)["notes"] == ["the script ended after 5 of 10 steps"]
-
-
 @pytest.mark.parametrize(
     ("marks", "timed", "notes"),
     [(9, 5, ["the script ended after 5 of 10 steps"]), (15, 10, [])],

@@ -29,13 +29,13 @@ def nano(**settings):
     return complete(NANO | QUICK | settings)
 
 
-def measure(tmp_path, point):
+def measure(tmp_path, point, servers=None):
     """Launch the point here; its record and folder."""
     folder = tmp_path / "points" / point.id
     folder.mkdir(parents=True, exist_ok=True)
     job = Job(sweep="t", point_id=point.id, settings=point.settings())
-    with Servers() as servers:
-        return launch.launch(folder, job, Launcher(watchdog.Limits(120, 300), lambda: False, servers)), folder
+    launcher = Launcher(watchdog.Limits(120, 300), lambda: False, servers or Servers())
+    return launch.launch(folder, job, launcher), folder
 
 
 def lines(path):
@@ -202,11 +202,11 @@ def test_nothing_of_an_earlier_attempt_passes_for_this_ones(tmp_path, monkeypatc
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(tmp_path_factory, servers):
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)
         monkeypatch.setattr(plan, "ALTERNATIONS", 4)  # half as many as usual, to save time
-        return measure(tmp_path_factory.mktemp("control"), nano(cost_pairs=1))
+        return measure(tmp_path_factory.mktemp("control"), nano(cost_pairs=1), servers)
 
 
 def spans(folder):
@@ -277,7 +277,7 @@ def test_no_sampler_runs_beside_the_tracer(measured):
 
 
 @pytest.mark.slow
-def test_a_control_that_fails_leaves_the_point_ok_and_says_why(tmp_path, monkeypatch, measured):
+def test_a_control_that_fails_leaves_the_point_ok_and_says_why(tmp_path, monkeypatch, servers, measured):
     """A fault in a step that the timed run, here one from before, does not have: a sweep may not ask for it."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     before, run = measured, Attempt.run
@@ -290,7 +290,7 @@ def test_a_control_that_fails_leaves_the_point_ok_and_says_why(tmp_path, monkeyp
 
     monkeypatch.setattr(Attempt, "run", shorter)
     point = nano(cost_pairs=1, traced_steps=0, ranks_per_node=2, fault="exception@rank1:step6")
-    record, folder = measure(tmp_path, point)
+    record, folder = measure(tmp_path, point, servers)
     assert (record.status, record.reason, record.runs.timed.status) == ("ok", None, "ok")
     run = record.runs.control
     assert (run.status, run.reason) == ("failed", "rank_exception")

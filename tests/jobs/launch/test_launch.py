@@ -17,14 +17,21 @@ QUICK = {"warmup_steps": 1, "timed_steps": 4, "traced_steps": 0, "ranks_per_node
 
 def launch(tmp_path, *extra_args, **settings):
     """Run the point; its record and folder."""
-    point = complete(NANO | QUICK | settings)
+    (found,) = launch_all(tmp_path, [settings], *extra_args)
+    return found
+
+
+def launch_all(tmp_path, points, *extra_args):
+    """Run the points one after the other; the record and folder of each. Ranks of several are forked."""
+    points = [complete(NANO | QUICK | settings) for settings in points]
+    listed = [{"point_id": point.id, "settings": point.settings()} for point in points]
     sweep = tmp_path / "sweep.json"
-    sweep.write_text(json.dumps({"name": "t", "points": [{"point_id": point.id, "settings": point.settings()}]}))
-    folder = tmp_path / "points" / point.id
-    command = [sys.executable, "-m", "jobs.launch.launch", str(folder), "--sweep", str(sweep), *extra_args]
+    sweep.write_text(json.dumps({"name": "t", "points": listed}))
+    folders = [tmp_path / "points" / point.id for point in points]
+    command = [sys.executable, "-m", "jobs.launch.launch", *map(str, folders), "--sweep", str(sweep), *extra_args]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    return json.loads((folder / "record.json").read_text()), folder
+    return [(json.loads((folder / "record.json").read_text()), folder) for folder in folders]
 
 
 def phases(record, look):
@@ -63,17 +70,27 @@ def test_both_looks_leave_steps_samples_and_a_trace_of_each_rank(tmp_path):
     assert record["software"]["packages"]["torch"] and record["hosts"][0]["cpu_model"]
 
 
+FAULTS = {
+    "exception": ("rank_exception", "rank 1: DrillError"),
+    "kill": ("rank_killed", "rank 1 died of signal 9 (SIGKILL)"),
+    "nan": ("loss_nan", "loss is nan at step"),
+}
+
+
+PIPELINE = {"strategy": "pp", "grad_accum": 2, "traced_steps": 2, "trace_ranks": "1"}
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """The record and folder of a point with each fault, and of one after them that has none."""
+    points = {fault: {"fault": f"{fault}@rank1:step2"} for fault in FAULTS} | {"pipeline": PIPELINE}
+    return dict(zip(points, launch_all(tmp_path_factory.mktemp("several"), points.values()), strict=True))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "reason", "words"),
-    [
-        ("exception@rank1:step2", "rank_exception", "rank 1: DrillError"),
-        ("kill@rank1:step2", "rank_killed", "rank 1 died of signal 9 (SIGKILL)"),
-        ("nan@rank1:step2", "loss_nan", "loss is nan at step"),
-    ],
-)
-def test_a_failure_is_told_with_its_rank_and_tracebacks(tmp_path, fault, reason, words):
-    record, folder = launch(tmp_path, fault=fault)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failure_is_told_with_its_rank_and_tracebacks(several, fault):
+    (reason, words), (record, folder) = FAULTS[fault], several[fault]
     assert (record["status"], record["reason"]) == ("failed", reason)
     assert words in record["message"]
     paths = record["failure"]["tracebacks"]
@@ -99,9 +116,9 @@ def test_more_nodes_than_one_are_refused_outside_slurm(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_pipeline_through_all_of_it(tmp_path):
+def test_a_pipeline_through_all_of_it(several):
     """Two stages, one copy of the samples; ranges of its own in the trace."""
-    record, folder = launch(tmp_path, strategy="pp", grad_accum=2, traced_steps=2, trace_ranks="1")
+    record, folder = several["pipeline"]
     assert record["status"] == "ok", record["message"]
     assert losses(folder, 0) == losses(folder, 1)
     rows = [json.loads((folder / f"timed/steps-r{rank}.jsonl").read_text().splitlines()[-1]) for rank in (0, 1)]

@@ -24,12 +24,13 @@ def nano(**settings):
     return complete(NANO | QUICK | settings)
 
 
-def measure(tmp_path, point):
+def measure(tmp_path, point, servers=None):
     """Launch the point here; its record and folder."""
     folder = tmp_path / "points" / point.id
     folder.mkdir(parents=True)
     job = Job(sweep="t", point_id=point.id, settings=point.settings())
-    record = launch.launch(folder, job, Launcher(watchdog.Limits(120, 300), lambda: False, Servers(fork=False)))
+    launcher = Launcher(watchdog.Limits(120, 300), lambda: False, servers or Servers(fork=False))
+    record = launch.launch(folder, job, launcher)
     write_record(folder / "record.json", record)
     return record, folder
 
@@ -106,12 +107,12 @@ def test_the_folder_of_the_traced_run_is_beside_that_of_the_timed_one(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def starts(tmp_path_factory):
+def starts(tmp_path_factory, servers):
     """Records and folders of the same point in one start and in two."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)
         points = {"one": nano(), "two": nano(tracer="kineto")}
-        return {name: measure(tmp_path_factory.mktemp(name), point) for name, point in points.items()}
+        return {name: measure(tmp_path_factory.mktemp(name), point, servers) for name, point in points.items()}
 
 
 @pytest.mark.slow
@@ -178,7 +179,7 @@ def test_the_archive_of_a_point_gives_its_tables(starts, tmp_path):
         ("hang", "stalled", "no rank moved for 5 s"),
     ],
 )
-def test_a_rank_that_fails_in_a_traced_step_leaves_the_timed_run(tmp_path, monkeypatch, fault, reason, words):
+def test_a_rank_that_fails_in_a_traced_step_leaves_the_timed_run(tmp_path, monkeypatch, servers, fault, reason, words):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     trouble = watchdog.Ranks.trouble
 
@@ -189,7 +190,7 @@ def test_a_rank_that_fails_in_a_traced_step_leaves_the_timed_run(tmp_path, monke
         return trouble(ranks, stopped)
 
     monkeypatch.setattr(watchdog.Ranks, "trouble", impatient)
-    record, folder = measure(tmp_path, nano(fault=f"{fault}@rank1:step5"))
+    record, folder = measure(tmp_path, nano(fault=f"{fault}@rank1:step5"), servers)
     assert (record.status, record.reason, record.runs.timed.status) == ("ok", None, "ok")
     traced = record.runs.traced
     assert (traced.status, traced.reason, record.failure.run) == ("failed", reason, "traced")

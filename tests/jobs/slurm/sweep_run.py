@@ -10,10 +10,20 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 BASE = "workload: llm, model: llama-nano, seq_len: 32, micro_batch: 2, device: cpu, warmup_steps: 1"
+SCRIPT = 'workload: command, command: "steps.py {seed}", launcher: none, workdir: ., device: cpu, warmup_steps: 1'
+STEPS = """
+import time
+import nightsweep
+while True:
+    time.sleep(0.03)
+    nightsweep.step()
+"""
+"""The script of SCRIPT, for tests that are not about models: its steps last long and use no core."""
 
 
 def start(cluster, folder, sweep, *more, batch_min=0):
     (folder / "sweep.yaml").write_text(sweep)
+    (folder / "steps.py").write_text(STEPS)
     command = ["snakemake", *more, "-s", str(ROOT / "Snakefile"), "--directory", str(folder), "--profile"]
     command += [str(ROOT / "profiles/slurm"), "--configfile", "sweep.yaml", "--latency-wait", "10"]
     command += ["--default-resources", "mem_mb=1000", "cpus_per_task=1", "gpus_per_node=1", f"batch_min={batch_min}"]

@@ -16,7 +16,7 @@ def test_the_plugins_own_suite(tmp_path):
     if why := available():
         pytest.skip(why)
     with Cluster(tmp_path / "cluster", Shape(nodes=2, gpus=0)) as cluster:
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "3", "-p", "no:cacheprovider", str(SUITE)]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(SUITE)]
         done = subprocess.run(
             [*command, f"--basetemp={tmp_path / 'suite'}"], env=cluster.environment, capture_output=True, text=True
         )

@@ -40,8 +40,12 @@ def over_the_limit(tmp_path_factory):
 
 
 @BOTH
-def test_arrays_of_one_and_two_nodes(cluster, tmp_path):
-    driver = Driver(cluster, tmp_path, 6, 1, 2)
+def test_arrays_of_jobs_over_two_nodes(cluster, tmp_path):
+    """Started inside an allocation: what an enclosing job leaves in the environment must not reach the points."""
+    bound = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_CPU": "10", "SLURM_NTASKS": "7", "CUDA_VISIBLE_DEVICES": "3"}
+    within = Cluster.__new__(Cluster)
+    within.__dict__ = cluster.__dict__ | {"environment": cluster.environment | bound}
+    driver = Driver(within, tmp_path, 6, 1, 2, 5, "--submitit-extra=--exclusive")
     driver.finish()
     assert all(driver.record(n)["status"] == "ok" for n in range(6))
     assert all(len(driver.notes(n, "end")) == 1 for n in range(6))
@@ -196,16 +200,6 @@ def test_told_to_stop(cluster, tmp_path, number, asking):
         time.sleep(0.2)
     assert driver.process.returncode != 0
     assert not any(driver.record(n) for n in range(40))
-
-
-def test_started_inside_an_allocation(cluster, tmp_path):
-    """What an enclosing job leaves in the environment must not reach the points."""
-    bound = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_CPU": "10", "SLURM_NTASKS": "7", "CUDA_VISIBLE_DEVICES": "3"}
-    within = Cluster.__new__(Cluster)
-    within.__dict__ = cluster.__dict__ | {"environment": cluster.environment | bound}
-    driver = Driver(within, tmp_path, 2, 1, 2, 5, "--submitit-extra=--exclusive")
-    driver.finish()
-    assert all(driver.record(n)["status"] == "ok" for n in range(2))
 
 
 def test_time_limit(over_the_limit):

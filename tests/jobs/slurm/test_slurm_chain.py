@@ -10,7 +10,7 @@ import pytest
 
 from analysis.paper.families import FAMILIES, stem
 from tests.cluster.slurm import Cluster, Shape, available
-from tests.jobs.slurm.sweep_run import BASE, finish, start
+from tests.jobs.slurm.sweep_run import BASE, SCRIPT, finish, start
 
 pytestmark = pytest.mark.slow
 CHAIN = f"""
@@ -18,12 +18,12 @@ name: chain
 base: {{{BASE}, timed_steps: 3, traced_steps: 1}}
 axes: {{nodes: [1, 2], strategy: [ddp]}}
 include:
-  - {{nodes: 2, fault: ["exception@rank1:step1", "hang@rank1:step1"]}}
+  - {{nodes: 2, fault: "hang@rank1:step1"}}
 resources: {{timeout_min: 5, stall_s: 90}}
 """
 LONG = f"""
 name: long
-base: {{{BASE}, timed_steps: 1500, traced_steps: 0, ranks_per_node: 1}}
+base: {{{SCRIPT}, timed_steps: 700, traced_steps: 0}}
 axes: {{seed: [1]}}
 resources: {{timeout_min: 10}}
 """
@@ -40,13 +40,11 @@ def cluster(tmp_path_factory):
 
 def test_chain(cluster, tmp_path):
     said = finish(start(cluster, tmp_path, CHAIN), 1)
-    assert "2 of 4 points ok" in said
+    assert "2 of 3 points ok" in said
     points = pl.read_parquet(tmp_path / "results/chain/tables/points.parquet")
     found = {(r["nodes"], r["fault"]): r for r in points.to_dicts()}
     assert found[1, None]["status"] == found[2, None]["status"] == "ok"
     assert len(found[2, None]["hosts"]) == 2
-    assert found[2, "exception@rank1:step1"]["reason"] == "rank_exception"
-    assert "rank 1: DrillError" in found[2, "exception@rank1:step1"]["message"]
     assert found[2, "hang@rank1:step1"]["reason"] == "stalled"
     record = tmp_path / "results/chain/points" / found[2, None]["point_id"] / "record.json"
     assert json.loads(record.read_text())["slurm"]["job_id"]
@@ -114,7 +112,7 @@ def test_a_node_is_lost_as_ranks_start(cluster, tmp_path, monkeypatch):
     (tmp_path / "bin/srun").write_text(SRUN.format(folder=tmp_path, srun=shutil.which("srun")))
     (tmp_path / "bin/srun").chmod(0o755)
     monkeypatch.setitem(cluster.environment, "PATH", f"{tmp_path}/bin:{cluster.environment['PATH']}")
-    sweep = LONG.replace("1500", "3").replace("long", "started").replace("axes: {", "axes: {nodes: [2], ")
+    sweep = LONG.replace("700", "3").replace("long", "started").replace("axes: {", "axes: {nodes: [2], ")
     driver = start(cluster, tmp_path, sweep, "points")
     deadline = time.monotonic() + 180
     while not (tmp_path / "waits").exists() and time.monotonic() < deadline:
@@ -136,7 +134,7 @@ def test_a_node_is_lost_as_ranks_start(cluster, tmp_path, monkeypatch):
 
 
 def test_controller_is_away_when_ranks_should_start(cluster, tmp_path):
-    driver = start(cluster, tmp_path, LONG.replace("1500", "3").replace("long", "away"), "points")
+    driver = start(cluster, tmp_path, LONG.replace("700", "3").replace("long", "away"), "points")
     deadline = time.monotonic() + 180
     while not list(tmp_path.glob("results/away/points/*/attempts.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -150,7 +148,8 @@ def test_controller_is_away_when_ranks_should_start(cluster, tmp_path):
 
 def test_the_launcher_stops_before_slurm_would(cluster, tmp_path):
     """So that the record tells where the ranks stood, which Slurm's own end would not leave time for."""
-    hang = LONG.replace("traced_steps: 0", 'traced_steps: 0, fault: "hang@rank0:step1"').replace("long", "limit")
+    hang = LONG.replace(SCRIPT, BASE).replace("traced_steps: 0", 'traced_steps: 0, fault: "hang@rank0:step1"')
+    hang = hang.replace("long", "limit")
     finish(start(cluster, tmp_path, hang, "points", "--set-resources", "point:runtime=1"), 1)
     (path,) = tmp_path.glob("results/limit/points/*/record.json")
     record = json.loads(path.read_text())

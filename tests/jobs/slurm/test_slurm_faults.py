@@ -11,19 +11,22 @@ import pytest
 from tests.cluster.batch_faults import BATCH_FAULTS, BATCH_MIN
 from tests.cluster.faults import FAULTS
 from tests.cluster.slurm import Cluster, Shape, available
-from tests.cluster.trial import Outcome, Trial
+from tests.cluster.trial import REAL, SCRIPTS, Outcome, Trial
 
 pytestmark = pytest.mark.slow
-HERE = (
-    "Ctrl-C twice, ranks at work",
-    "Ctrl-C twice, local profile",
-    "kill -9 of the driver, local profile",
-    "kill -9 of slurmstepd",
-    "slurmdbd away",
-    "corrupt record",
-    "host out of memory (cgroup)",
-)
-IN_BATCHES = ("kill -9 of the launcher", "kill -9 of a rank", "scancel")
+ONE_RANK = REAL.replace("ranks_per_node: 2", "ranks_per_node: 1")
+HERE = {
+    "Ctrl-C twice, ranks at work": ONE_RANK,
+    "Ctrl-C twice, local profile": SCRIPTS,
+    "kill -9 of the driver, local profile": SCRIPTS,
+    "kill -9 of slurmstepd": SCRIPTS,
+    "slurmdbd away": REAL,
+    "corrupt record": SCRIPTS,
+    "host out of memory (cgroup)": REAL,
+}
+"""Faults, and the sweep of their real points. A rank of a model takes seconds of a core to start: there are two of them
+only where the fault is one of a rank."""
+IN_BATCHES = {"kill -9 of the launcher": ONE_RANK, "kill -9 of a rank": REAL, "scancel": ONE_RANK}
 """The others take as long, and are like one of these, or are tried in another way by other tests."""
 
 
@@ -39,13 +42,14 @@ def cluster(tmp_path_factory):
 def test_fault(cluster, tmp_path, name):
     if "cgroup" in name and not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.F_OK):
         pytest.skip("memory cgroups of version 1 are not here")
-    found = FAULTS[name](Trial(cluster, tmp_path / "try", chance()))
+    found = FAULTS[name](Trial(cluster, tmp_path / "try", chance(), real=HERE[name]))
     assert found == Outcome(), found
 
 
 @pytest.mark.parametrize("name", IN_BATCHES)
 def test_fault_where_a_job_runs_several_points(cluster, tmp_path, name):
-    found = BATCH_FAULTS[name](Trial(cluster, tmp_path / "try", chance(), batch_min=BATCH_MIN))
+    trial = Trial(cluster, tmp_path / "try", chance(), batch_min=BATCH_MIN, real=IN_BATCHES[name])
+    found = BATCH_FAULTS[name](trial)
     assert found == Outcome(), found
 
 
