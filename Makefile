@@ -19,7 +19,7 @@ figures: .venv/ready
 
 # The figures to print, in both widths, in colour and in grey, on one picture.
 contact-sheet: figures
-	$(BIN)/python -m analysis.tools.contact_sheet figures/$(notdir $(DATA)) --out figures/contact-sheet.png
+	$(BIN)/python -m nightsweep.analysis.tools.contact_sheet figures/$(notdir $(DATA)) --out figures/contact-sheet.png
 
 # The pictures of README.md.
 pictures: figures

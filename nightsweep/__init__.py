@@ -15,30 +15,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.diagnosis.cause import Cause as Cause
-    from analysis.diagnosis.cause import Fact as Fact
-    from analysis.diagnosis.comparison import Comparison as Comparison
-    from analysis.diagnosis.comparison import Difference as Difference
-    from analysis.diagnosis.comparison import compare as compare
-    from analysis.diagnosis.verdict import Diagnosis as Diagnosis
-    from analysis.sweep.dataset import Tables as Tables
-    from analysis.tools.diagnose import diagnose as diagnose
-    from analysis.tools.read import read as read
-    from jobs.hook.site.nightsweep import step as step
-    from jobs.record.input_error import InputError as InputError
+    from nightsweep.analysis.diagnosis.cause import Cause as Cause
+    from nightsweep.analysis.diagnosis.cause import Fact as Fact
+    from nightsweep.analysis.diagnosis.comparison import Comparison as Comparison
+    from nightsweep.analysis.diagnosis.comparison import Difference as Difference
+    from nightsweep.analysis.diagnosis.comparison import compare as compare
+    from nightsweep.analysis.diagnosis.verdict import Diagnosis as Diagnosis
+    from nightsweep.analysis.sweep.dataset import Tables as Tables
+    from nightsweep.analysis.tools.diagnose import diagnose as diagnose
+    from nightsweep.analysis.tools.read import read as read
+    from nightsweep.jobs.hook.site.nightsweep import step as step
+    from nightsweep.jobs.record.input_error import InputError as InputError
 
 _MODULES = {
-    "Cause": "analysis.diagnosis.cause",
-    "Comparison": "analysis.diagnosis.comparison",
-    "Diagnosis": "analysis.diagnosis.verdict",
-    "Difference": "analysis.diagnosis.comparison",
-    "Fact": "analysis.diagnosis.cause",
-    "InputError": "jobs.record.input_error",
-    "Tables": "analysis.sweep.dataset",
-    "compare": "analysis.diagnosis.comparison",
-    "diagnose": "analysis.tools.diagnose",
-    "read": "analysis.tools.read",
-    "step": "jobs.hook.site.nightsweep",
+    "Cause": "nightsweep.analysis.diagnosis.cause",
+    "Comparison": "nightsweep.analysis.diagnosis.comparison",
+    "Diagnosis": "nightsweep.analysis.diagnosis.verdict",
+    "Difference": "nightsweep.analysis.diagnosis.comparison",
+    "Fact": "nightsweep.analysis.diagnosis.cause",
+    "InputError": "nightsweep.jobs.record.input_error",
+    "Tables": "nightsweep.analysis.sweep.dataset",
+    "compare": "nightsweep.analysis.diagnosis.comparison",
+    "diagnose": "nightsweep.analysis.tools.diagnose",
+    "read": "nightsweep.analysis.tools.read",
+    "step": "nightsweep.jobs.hook.site.nightsweep",
 }
 
 if not TYPE_CHECKING:  # a name that is not there stays an error of the type checker's

@@ -2,7 +2,7 @@
 
 import sys
 
-from analysis.tools.cli import main
+from nightsweep.analysis.tools.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from jobs.launch.starts import Servers
-from jobs.telemetry.gpu import events
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.telemetry.gpu import events
 from tests.fakes import nvml as fake_nvml
 
 # Tests and their ranks run side by side on few cores: threads that spin for one another would take most of the time.

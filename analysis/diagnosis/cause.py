@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.diagnosis.replay.graph import Graph
-from analysis.diagnosis.thresholds import NOISE, REPLAY_ERROR
+from nightsweep.analysis.diagnosis.replay.graph import Graph
+from nightsweep.analysis.diagnosis.thresholds import NOISE, REPLAY_ERROR
 
 CAUSES = (
     "insufficient_parallelism",

@@ -20,18 +20,18 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.evidence import sources
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.thresholds import NOISE
-from analysis.sweep import dataset
-from analysis.sweep.interval import half_interval
-from analysis.sweep.starts import LEAST_OWN, Noise, known_noise, noise_of_repeats, own_noise
-from analysis.tables import parquet
-from analysis.tables.parquet import StrPath
-from analysis.tables.part_names import PARTS
-from jobs.point.point import Point
-from jobs.record.input_error import InputError
-from jobs.record.point_folder import record_of
+from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.interval import half_interval
+from nightsweep.analysis.sweep.starts import LEAST_OWN, Noise, known_noise, noise_of_repeats, own_noise
+from nightsweep.analysis.tables import parquet
+from nightsweep.analysis.tables.parquet import StrPath
+from nightsweep.analysis.tables.part_names import PARTS
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.point_folder import record_of
 
 PART_DIFFERENCES = {
     "part": pl.String(),

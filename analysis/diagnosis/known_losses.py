@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.diagnosis.thresholds import NOISE
-from analysis.sweep import dataset
+from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.sweep import dataset
 
 
 def known_points(tables: dataset.Tables) -> pl.DataFrame:

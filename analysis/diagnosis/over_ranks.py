@@ -25,15 +25,15 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.causes import communication
-from analysis.diagnosis.evidence.contention import slowdowns
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.replay import changes
-from analysis.diagnosis.replay.changes import compose
-from analysis.diagnosis.replay.what_if import Change
-from analysis.diagnosis.thresholds import NOISE
-from jobs.point.strategies import SCALING
+from nightsweep.analysis.diagnosis.causes import communication
+from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.replay.changes import compose
+from nightsweep.analysis.diagnosis.replay.what_if import Change
+from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.jobs.point.strategies import SCALING
 
 PACKING = r"split_with_sizes_copy|chunk_cat|multi_tensor_apply.*::Copy<"
 """Kernels by which FSDP2 copies what it gathers and scatters (torch 2.11)."""

@@ -10,11 +10,11 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from analysis.diagnosis import verdict
-from analysis.diagnosis.evidence import sources
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.verdict import Diagnosis
-from jobs.record.point_folder import record_of
+from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.verdict import Diagnosis
+from nightsweep.jobs.record.point_folder import record_of
 
 
 def diagnose_point(folder: Path, tables: Path) -> Diagnosis:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import textwrap
 
-from analysis.diagnosis.cause import Cause
-from analysis.diagnosis.causes.rule import DEVICE
-from analysis.diagnosis.thresholds import HEALTHY, NOISE
-from analysis.diagnosis.verdict import BY_KIND, Diagnosis
-from analysis.sweep.labels import plural
+from nightsweep.analysis.diagnosis.cause import Cause
+from nightsweep.analysis.diagnosis.causes.rule import DEVICE
+from nightsweep.analysis.diagnosis.thresholds import HEALTHY, NOISE
+from nightsweep.analysis.diagnosis.verdict import BY_KIND, Diagnosis
+from nightsweep.analysis.sweep.labels import plural
 
 WIDTH = 100
 LEAST_PART = 0.005

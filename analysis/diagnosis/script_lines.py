@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from analysis.diagnosis.cause import Cause, Fact
-from analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.cause import Cause, Fact
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 
 DOES = {
     "loader_wait": ("DataLoader",),

@@ -9,16 +9,16 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Share
-from analysis.diagnosis.causes.rule import DEVICE, HOST, LAUNCHES
-from analysis.diagnosis.causes.rules import RULES
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.replay.path import Path, find_path
-from analysis.diagnosis.replay.times import replay
-from analysis.diagnosis.replay.what_if import Change
-from analysis.diagnosis.script_lines import with_lines
-from analysis.diagnosis.thresholds import HEALTHY, HEALTHY_SUM, NOISE
-from analysis.tables.diagnoses import DIAGNOSES
+from nightsweep.analysis.diagnosis.cause import Cause, Share
+from nightsweep.analysis.diagnosis.causes.rule import DEVICE, HOST, LAUNCHES
+from nightsweep.analysis.diagnosis.causes.rules import RULES
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.replay.path import Path, find_path
+from nightsweep.analysis.diagnosis.replay.times import replay
+from nightsweep.analysis.diagnosis.replay.what_if import Change
+from nightsweep.analysis.diagnosis.script_lines import with_lines
+from nightsweep.analysis.diagnosis.thresholds import HEALTHY, HEALTHY_SUM, NOISE
+from nightsweep.analysis.tables.diagnoses import DIAGNOSES
 
 BY_KIND = {rule.kind: rule for rule in RULES}
 

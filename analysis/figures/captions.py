@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from analysis.figures.family import Family
-from analysis.sweep import dataset, labels, nights, short_labels
+from nightsweep.analysis.figures.family import Family
+from nightsweep.analysis.sweep import dataset, labels, nights, short_labels
 
 
 def _join(words: list[str]) -> str:

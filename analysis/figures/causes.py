@@ -13,10 +13,10 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.diagnosis.known_losses import known_points
-from analysis.figures import style
-from analysis.figures.family import Family, with_ids
-from analysis.sweep import dataset
+from nightsweep.analysis.diagnosis.known_losses import known_points
+from nightsweep.analysis.figures import style
+from nightsweep.analysis.figures.family import Family, with_ids
+from nightsweep.analysis.sweep import dataset
 
 COLOURS = {
     "insufficient_parallelism": style.BLUE,

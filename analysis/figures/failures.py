@@ -8,9 +8,9 @@ import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.figures import style
-from analysis.figures.family import Family
-from analysis.sweep import dataset
+from nightsweep.analysis.figures import style
+from nightsweep.analysis.figures.family import Family
+from nightsweep.analysis.sweep import dataset
 
 MOST = 24
 _COLUMNS = (("Configuration", 0.0, 44), ("Reason", 0.38, 20), ("Message", 0.56, 52))

@@ -12,8 +12,8 @@ from typing import Literal
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures import style
-from analysis.sweep import dataset
+from nightsweep.analysis.figures import style
+from nightsweep.analysis.sweep import dataset
 
 RESULTS = (
     "world_size",

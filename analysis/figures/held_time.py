@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures import panels, style
-from analysis.figures.family import Family
-from analysis.sweep import dataset, held_time
-from analysis.sweep.labels import hours, plural
+from nightsweep.analysis.figures import panels, style
+from nightsweep.analysis.figures.family import Family
+from nightsweep.analysis.sweep import dataset, held_time
+from nightsweep.analysis.sweep.labels import hours, plural
 
 EVERYTHING = "all"
 

@@ -6,9 +6,9 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import panels, style
-from analysis.figures.family import Family, with_ids
-from analysis.sweep import dataset
+from nightsweep.analysis.figures import panels, style
+from nightsweep.analysis.figures.family import Family, with_ids
+from nightsweep.analysis.sweep import dataset
 
 MOST = 12
 BESIDE = 48

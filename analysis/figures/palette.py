@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analysis.figures import style
+from nightsweep.analysis.figures import style
 
 COLOURS: dict[str, dict[Any, str]] = {
     "strategy": dict(style.STRATEGY_COLOURS),

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
-from analysis.sweep import dataset
+from nightsweep.analysis.sweep import dataset
 
 DISTURBED = "#b00000"
 ROW_IN = 0.115

@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures import style, timeline
-from analysis.figures.family import Family, with_ids
-from analysis.sweep import dataset, labels
-from analysis.sweep.labels import percent
+from nightsweep.analysis.figures import style, timeline
+from nightsweep.analysis.figures.family import Family, with_ids
+from nightsweep.analysis.sweep import dataset, labels
+from nightsweep.analysis.sweep.labels import percent
 
 SIDES = ("point_id", "remedied_id")
 """Columns of `remedies` with the point before and after."""

@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
-from analysis.figures import panels, style
-from analysis.figures.family import Family, with_ids
-from analysis.metrics.points import peaks
-from analysis.sweep import dataset
+from nightsweep.analysis.figures import panels, style
+from nightsweep.analysis.figures.family import Family, with_ids
+from nightsweep.analysis.metrics.points import peaks
+from nightsweep.analysis.sweep import dataset
 
 WATTS = (100, 200, 400, 700)
 UNITS = {"image": ("sample", "samples_per_s", "sample_j"), "llm": ("token", "tokens_per_s", "token_j")}

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.figures import panels, style
-from analysis.figures.family import Family
-from analysis.sweep import dataset, nights, short_labels, step_parts
-from analysis.tables.part_names import GROUPS
-from jobs.point.strategies import SCALING
+from nightsweep.analysis.figures import panels, style
+from nightsweep.analysis.figures.family import Family
+from nightsweep.analysis.sweep import dataset, nights, short_labels, step_parts
+from nightsweep.analysis.tables.part_names import GROUPS
+from nightsweep.jobs.point.strategies import SCALING
 
 MOST, MOST_LOST = 48, 12
 _LONGEST = {style.ONE_COLUMN_IN: 37, style.TWO_COLUMNS_IN: 56}

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from analysis.figures import panels, style
-from analysis.figures.family import Family
-from analysis.sweep import blocks, dataset, labels, nights, short_labels
+from nightsweep.analysis.figures import panels, style
+from nightsweep.analysis.figures.family import Family
+from nightsweep.analysis.sweep import blocks, dataset, labels, nights, short_labels
 
 MEMORY = "peak_memory_bytes"
 QUANTITIES = {"step_ms_median": "Step time", MEMORY: "Peak memory"}

@@ -15,7 +15,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jobs.record.whole_file import write_bytes
+from nightsweep.jobs.record.whole_file import write_bytes
 
 LEFT_OUT = "left-out.txt"
 FAILED = "could not be drawn"

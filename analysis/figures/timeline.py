@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.diagnosis.thresholds import NOISE
-from analysis.figures import style
-from analysis.figures.family import Family, with_ids
-from analysis.sweep import dataset
-from analysis.sweep.labels import percent
+from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.figures import style
+from nightsweep.analysis.figures.family import Family, with_ids
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.labels import percent
 
 MOST_RANKS = 8
 LANES = ("range", "compute", "communication", "copy")

@@ -24,13 +24,13 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
-from analysis.ingest import trace_parts
-from analysis.ingest.point_tables import TRACES, as_table, write
-from analysis.tables import column, parquet, points
-from analysis.tables.column import ID, Column
-from analysis.tables.traces import TRACE_TABLES
-from jobs.record.json_files import FormatError
-from jobs.record.whole_file import write_text
+from nightsweep.analysis.ingest import trace_parts
+from nightsweep.analysis.ingest.point_tables import TRACES, as_table, write
+from nightsweep.analysis.tables import column, parquet, points
+from nightsweep.analysis.tables.column import ID, Column
+from nightsweep.analysis.tables.traces import TRACE_TABLES
+from nightsweep.jobs.record.json_files import FormatError
+from nightsweep.jobs.record.whole_file import write_text
 
 MADE = {
     **ID,

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.ingest.soundness import keep_sound
-from analysis.metrics.kernels import kernel_class, occupancy
-from analysis.metrics.launches import sums
-from analysis.metrics.launches.attribution import ON_DEVICE, attribute
-from analysis.metrics.points import efficiency
-from analysis.metrics.ranks import collectives
-from analysis.metrics.steps import detection, parts, selection, temporal
-from analysis.readers.kineto import reader as kineto
-from analysis.readers.nsys import reader as nsys
-from analysis.tables import column
-from analysis.tables.events import Trace
-from analysis.tables.traces import RANK_COLLECTIVES, TRACE_TABLES
+from nightsweep.analysis.ingest.soundness import keep_sound
+from nightsweep.analysis.metrics.kernels import kernel_class, occupancy
+from nightsweep.analysis.metrics.launches import sums
+from nightsweep.analysis.metrics.launches.attribution import ON_DEVICE, attribute
+from nightsweep.analysis.metrics.points import efficiency
+from nightsweep.analysis.metrics.ranks import collectives
+from nightsweep.analysis.metrics.steps import detection, parts, selection, temporal
+from nightsweep.analysis.readers.kineto import reader as kineto
+from nightsweep.analysis.readers.nsys import reader as nsys
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import Trace
+from nightsweep.analysis.tables.traces import RANK_COLLECTIVES, TRACE_TABLES
 
 Frames = dict[str, pl.DataFrame]
 _RANK = re.compile(r"(?:(?<![a-z])rank[-_]?|[-_]r)(\d+)(?:_pqtdir|_parquetdir)?$", re.IGNORECASE)

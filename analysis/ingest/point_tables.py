@@ -12,15 +12,15 @@ from typing import Any
 
 import polars as pl
 
-from analysis.ingest import trace_tables
-from analysis.metrics.points import cost, energy, phases, point_row, warm_up
-from analysis.metrics.ranks import clock, pool
-from analysis.metrics.steps import activities, parts, timeline
-from analysis.readers import gpu_log, point_files
-from analysis.tables import column, parquet, points
-from jobs.record.phases import starts_of
-from jobs.record.point_folder import by_rank, record_of, results_of
-from jobs.telemetry.gpu import log
+from nightsweep.analysis.ingest import trace_tables
+from nightsweep.analysis.metrics.points import cost, energy, phases, point_row, warm_up
+from nightsweep.analysis.metrics.ranks import clock, pool
+from nightsweep.analysis.metrics.steps import activities, parts, timeline
+from nightsweep.analysis.readers import gpu_log, point_files
+from nightsweep.analysis.tables import column, parquet, points
+from nightsweep.jobs.record.phases import starts_of
+from nightsweep.jobs.record.point_folder import by_rank, record_of, results_of
+from nightsweep.jobs.telemetry.gpu import log
 
 KEYS: dict[str, list[str]] = {
     "points": ["point_id"],

@@ -6,7 +6,7 @@ import dataclasses
 
 import polars as pl
 
-from analysis.tables.events import Trace
+from nightsweep.analysis.tables.events import Trace
 
 LATEST_NS = 2**62
 """The year 2116; differences of times before it are numbers of 64 bits."""

@@ -17,8 +17,8 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 
-from analysis.tables import parquet, trace_files
-from analysis.tables.traces import TRACE_TABLES
+from nightsweep.analysis.tables import parquet, trace_files
+from nightsweep.analysis.tables.traces import TRACE_TABLES
 
 _ROWS = 200_000
 """Rows that are held of a table while it is copied."""

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.ingest import engine
-from analysis.metrics.ranks import all_ranks, pool
-from analysis.sweep.labels import plural
-from analysis.tables import trace_files
-from analysis.tables.traces import TRACE_TABLES
-from jobs.record.failures import is_disk_full
-from jobs.record.input_error import InputError
-from jobs.telemetry.trace.nsys import BLOBS
+from nightsweep.analysis.ingest import engine
+from nightsweep.analysis.metrics.ranks import all_ranks, pool
+from nightsweep.analysis.sweep.labels import plural
+from nightsweep.analysis.tables import trace_files
+from nightsweep.analysis.tables.traces import TRACE_TABLES
+from nightsweep.jobs.record.failures import is_disk_full
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.telemetry.trace.nsys import BLOBS
 
 EXIT_PARTIAL, EXIT_WRONG = 1, 2
 _ARENA_MAX = -8

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis.figures import (
+from nightsweep.analysis.figures import (
     causes,
     failures,
     held_time,
@@ -16,9 +16,9 @@ from analysis.figures import (
     setting_effects,
     timeline,
 )
-from analysis.figures.family import Family
-from analysis.paper.claims import forest
-from analysis.paper.figures import (
+from nightsweep.analysis.figures.family import Family
+from nightsweep.analysis.paper.claims import forest
+from nightsweep.analysis.paper.figures import (
     accuracy,
     image_calls,
     llm_transfers,

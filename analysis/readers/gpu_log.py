@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.tables import column, points
-from jobs.telemetry.gpu import log
+from nightsweep.analysis.tables import column, points
+from nightsweep.jobs.telemetry.gpu import log
 
 RUNS = ("timed", "traced")
 

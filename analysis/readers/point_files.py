@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import polars as pl
 from msgspec import Struct, structs
 
-from analysis.readers import gpu_log
-from analysis.tables import failures, points
-from analysis.tables.column import Column
-from jobs.point.point import Value, applicable, complete
-from jobs.record.json_files import FormatError, load_json, read_lines
-from jobs.record.launch_files import EpochLine, Event, HostSample, StepLine
-from jobs.record.point_folder import by_rank, record_of, results_of, traced_from
-from jobs.record.record import Record
+from nightsweep.analysis.readers import gpu_log
+from nightsweep.analysis.tables import failures, points
+from nightsweep.analysis.tables.column import Column
+from nightsweep.jobs.point.point import Value, applicable, complete
+from nightsweep.jobs.record.json_files import FormatError, load_json, read_lines
+from nightsweep.jobs.record.launch_files import EpochLine, Event, HostSample, StepLine
+from nightsweep.jobs.record.point_folder import by_rank, record_of, results_of, traced_from
+from nightsweep.jobs.record.record import Record
 
 _TAIL = 4000
 _Row = dict[str, Any]

@@ -7,17 +7,17 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.report import beside, records
-from analysis.report import sweep_page as report
-from analysis.report.traces import find_traces
-from analysis.sweep import dataset
-from analysis.tables import parquet
-from jobs.record.whole_file import write_text
-from jobs.sweep.file import one_line
+from nightsweep.analysis.report import beside, records
+from nightsweep.analysis.report import sweep_page as report
+from nightsweep.analysis.report.traces import find_traces
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables import parquet
+from nightsweep.jobs.record.whole_file import write_text
+from nightsweep.jobs.sweep.file import one_line
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m analysis.report", description="Write a sweep's report.")
+    parser = argparse.ArgumentParser(prog="python -m nightsweep.analysis.report", description="Write a sweep's report.")
     parser.add_argument("--tables", type=Path, required=True, help="folder of the sweep's tables (parquet)")
     parser.add_argument("--figures", type=Path, required=True, help="folder of its figures (PNG)")
     parser.add_argument("--records", type=Path, help="folder of its points, for provenance and logs")

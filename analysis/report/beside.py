@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.record.whole_file import write_text
+from nightsweep.jobs.record.whole_file import write_text
 
 MOST = 1000
 """The largest number of points that the page itself holds, and the number of rows that its table shows at a time."""

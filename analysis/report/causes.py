@@ -9,12 +9,12 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.known_losses import known_points
-from analysis.diagnosis.remedies.trials import is_foreseen, is_test
-from analysis.diagnosis.thresholds import NOISE
-from analysis.figures.remedies import change
-from analysis.sweep import dataset
-from analysis.sweep.labels import hours, percent
+from nightsweep.analysis.diagnosis.known_losses import known_points
+from nightsweep.analysis.diagnosis.remedies.trials import is_foreseen, is_test
+from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.figures.remedies import change
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.labels import hours, percent
 
 _Rows = list[dict[str, Any]]
 

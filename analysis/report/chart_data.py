@@ -6,11 +6,11 @@ from typing import Any
 
 import polars as pl
 
-from analysis.figures import palette, scaling, style
-from analysis.paper.figures import calls, traced_steps
-from analysis.report import table
-from analysis.sweep import dataset
-from analysis.tables.part_names import GROUPS
+from nightsweep.analysis.figures import palette, scaling, style
+from nightsweep.analysis.paper.figures import calls, traced_steps
+from nightsweep.analysis.report import table
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables.part_names import GROUPS
 
 WAYS = {
     "parts of the step": {part: (part, style.PART_COLOURS[part]) for part in GROUPS},

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 from polars import selectors
 
-from analysis.figures.family import Family
-from analysis.sweep import dataset
-from analysis.tables.csv_cells import without_formulas
+from nightsweep.analysis.figures.family import Family
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables.csv_cells import without_formulas
 
 
 def frame(family: Family, tables: dataset.Tables) -> pl.DataFrame | None:

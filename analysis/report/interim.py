@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.sweep.labels import duration, plural
+from nightsweep.analysis.sweep.labels import duration, plural
 
 
 @dataclass(frozen=True)

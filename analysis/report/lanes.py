@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.figures import style, timeline
+from nightsweep.analysis.figures import style, timeline
 
 LANES = ("range", "call", *timeline.LANES[1:])
 COLOURS = {"call": style.SKY, **style.LANE_COLOURS, **style.RANGE_COLOURS}

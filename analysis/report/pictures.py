@@ -9,12 +9,12 @@ from typing import Any
 
 from PIL import Image
 
-from analysis.figures import captions, scaling, style
-from analysis.figures.family import Family
-from analysis.paper import families
-from analysis.paper.figures import traced_steps
-from analysis.report import figure_data
-from analysis.sweep import dataset
+from nightsweep.analysis.figures import captions, scaling, style
+from nightsweep.analysis.figures.family import Family
+from nightsweep.analysis.paper import families
+from nightsweep.analysis.paper.figures import traced_steps
+from nightsweep.analysis.report import figure_data
+from nightsweep.analysis.sweep import dataset
 
 TEXT_PX = 12
 """Of the smallest text of a figure, where its picture scrolls in a box on a phone."""

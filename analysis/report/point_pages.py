@@ -14,14 +14,14 @@ from typing import Any
 
 import polars as pl
 
-from analysis.figures import remedies, style
-from analysis.report import chart_data, lanes, start_times
-from analysis.report.causes import VERDICTS, interval
-from analysis.report.records import Log, environment
-from analysis.sweep import dataset
-from analysis.tables import points as schemas
-from analysis.tables.part_names import GROUPS
-from jobs.record.record import Record
+from nightsweep.analysis.figures import remedies, style
+from nightsweep.analysis.report import chart_data, lanes, start_times
+from nightsweep.analysis.report.causes import VERDICTS, interval
+from nightsweep.analysis.report.records import Log, environment
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables import points as schemas
+from nightsweep.analysis.tables.part_names import GROUPS
+from nightsweep.jobs.record.record import Record
 
 MOST_RANKS = 8
 SELF = "{point}"

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.host.facts import Host, Software
-from jobs.record.json_files import read_json
-from jobs.record.raw_files import ARCHIVE
-from jobs.record.record import Failure, Record
+from nightsweep.jobs.host.facts import Host, Software
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.raw_files import ARCHIVE
+from nightsweep.jobs.record.record import Failure, Record
 
 LOGS_BYTES = 1_000_000
 """Of all logs in a page."""

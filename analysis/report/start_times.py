@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.thresholds import NOISE
-from analysis.sweep import dataset
-from analysis.sweep.starts import DEVICE, LEAST_OWN, MIXED, Noise, known_noise
+from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.starts import DEVICE, LEAST_OWN, MIXED, Noise, known_noise
 
 DIGITS = 10
 """Of a mean step: more than any text shows."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 
-from analysis.figures import style
-from analysis.sweep import dataset, labels
-from analysis.sweep import held_time as held
-from jobs.record.record import Record
+from nightsweep.analysis.figures import style
+from nightsweep.analysis.sweep import dataset, labels
+from nightsweep.analysis.sweep import held_time as held
+from nightsweep.jobs.record.record import Record
 
 _Rows = list[dict[str, Any]]
 

@@ -1,6 +1,6 @@
 """The report of a sweep: one HTML file that holds all it shows and opens without a network.
 
-    python -m analysis.report --tables results/demo/tables --figures results/demo/figures \
+    python -m nightsweep.analysis.report --tables results/demo/tables --figures results/demo/figures \
         --records results/demo/points --out results/demo/report.html
 
 Each point's own page is in the same file, drawn from data within it when it is asked for: one file can be mailed,
@@ -19,16 +19,16 @@ from typing import Any
 
 import jinja2
 
-from analysis.diagnosis.known_losses import known_points
-from analysis.figures import captions, style
-from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE
-from analysis.paper.claims.claims import judge
-from analysis.paper.claims.time_shares import where_time_goes
-from analysis.report import beside, causes, pictures, point_pages, records, summary, table, traces, trust
-from analysis.report.interim import Interim
-from analysis.sweep import dataset, variance
-from analysis.sweep.effect import FEWEST
-from jobs.record.record import Record
+from nightsweep.analysis.diagnosis.known_losses import known_points
+from nightsweep.analysis.figures import captions, style
+from nightsweep.analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE
+from nightsweep.analysis.paper.claims.claims import judge
+from nightsweep.analysis.paper.claims.time_shares import where_time_goes
+from nightsweep.analysis.report import beside, causes, pictures, point_pages, records, summary, table, traces, trust
+from nightsweep.analysis.report.interim import Interim
+from nightsweep.analysis.sweep import dataset, variance
+from nightsweep.analysis.sweep.effect import FEWEST
+from nightsweep.jobs.record.record import Record
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = (

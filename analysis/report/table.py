@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.sweep import dataset
+from nightsweep.analysis.sweep import dataset
 
 # Result columns: heading, column, what it is divided by, decimals.
 RESULTS = (

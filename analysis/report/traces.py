@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from analysis.ingest.point_tables import readable
+from nightsweep.analysis.ingest.point_tables import readable
 
 FOLDER = "perfetto"
 """Beside the report; there ID.json.gz is the trace of a point (`nightsweep export --to perfetto`)."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from analysis.metrics.points import cost
-from analysis.sweep import dataset, mean_precision, variance
-from analysis.sweep.starts import Starts
+from nightsweep.analysis.metrics.points import cost
+from nightsweep.analysis.sweep import dataset, mean_precision, variance
+from nightsweep.analysis.sweep.starts import Starts
 
 _Rows = list[dict[str, Any]]
 

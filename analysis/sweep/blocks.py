@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.sweep import dataset
+from nightsweep.analysis.sweep import dataset
 
 NEUTRAL = (*dataset.ASIDE, "nvml_hz")
 """Settings that do not change the times of the timed run."""

@@ -17,12 +17,12 @@ from typing import Any
 
 import polars as pl
 
-from analysis.sweep.labels import label
-from analysis.tables import column, parquet
-from analysis.tables import points as schemas
-from analysis.tables.traces import TRACE_TABLES
-from jobs.point import point as settings
-from jobs.point.workloads import WORKLOADS
+from nightsweep.analysis.sweep.labels import label
+from nightsweep.analysis.tables import column, parquet
+from nightsweep.analysis.tables import points as schemas
+from nightsweep.analysis.tables.traces import TRACE_TABLES
+from nightsweep.jobs.point import point as settings
+from nightsweep.jobs.point.workloads import WORKLOADS
 
 ASIDE = (
     "repeat",

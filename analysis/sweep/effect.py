@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from analysis.sweep import blocks
-from analysis.sweep.interval import degrees_of_freedom, half_interval, p_value
+from nightsweep.analysis.sweep import blocks
+from nightsweep.analysis.sweep.interval import degrees_of_freedom, half_interval, p_value
 
 FEWEST = 3
 """Repeats a side without which nothing is decided."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.sweep.dataset import Tables
-from analysis.tables.phases import NOT_HELD, USE_OF, USES
+from nightsweep.analysis.sweep.dataset import Tables
+from nightsweep.analysis.tables.phases import NOT_HELD, USE_OF, USES
 
 KINDS = ("first starts", "repeats", "remedies", "failed points", "lost attempts")
 """What the time was for, by point: the sweep's own points that are ok, first and further repeats; points that remedies

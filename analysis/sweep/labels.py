@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jobs.point.settings.command import SWITCHES
-from jobs.point.template import as_text
+from nightsweep.jobs.point.settings.command import SWITCHES
+from nightsweep.jobs.point.template import as_text
 
 SPEAKING = ("workload", "model", "strategy", "precision", "optimizer", "layout", "method", "device", "tracer", "fault")
 """Settings whose values say by themselves which setting they belong to."""

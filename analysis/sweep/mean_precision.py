@@ -6,7 +6,7 @@ import math
 
 import polars as pl
 
-from analysis.sweep.starts import Noise, known_noise, noise_of_repeats
+from nightsweep.analysis.sweep.starts import Noise, known_noise, noise_of_repeats
 
 OWN = "its starts"
 _SCHEMA = {"workload": pl.String, "config": pl.String, "starts": pl.Int64, "nights": pl.Int64, "hosts": pl.Int64}

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from analysis.sweep.interval import CONFIDENCE as ONE_LOOK
-from analysis.sweep.precision import Estimate, mean, ratio
-from analysis.sweep.starts import Starts
-from jobs.point.point import Point, complete
-from jobs.sweep.design import CONFIDENCE, families
+from nightsweep.analysis.sweep.interval import CONFIDENCE as ONE_LOOK
+from nightsweep.analysis.sweep.precision import Estimate, mean, ratio
+from nightsweep.analysis.sweep.starts import Starts
+from nightsweep.jobs.point.point import Point, complete
+from nightsweep.jobs.sweep.design import CONFIDENCE, families
 
 
 class Start(NamedTuple):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.sweep.interval import CONFIDENCE
-from analysis.sweep.starts import Noise, noise_of_repeats
+from nightsweep.analysis.sweep.interval import CONFIDENCE
+from nightsweep.analysis.sweep.starts import Noise, noise_of_repeats
 
 
 @dataclass(frozen=True)

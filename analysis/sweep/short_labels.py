@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.sweep import dataset, labels
+from nightsweep.analysis.sweep import dataset, labels
 
 FEW = 2
 BASE = "base"

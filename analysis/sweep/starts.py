@@ -19,8 +19,8 @@ import numpy as np
 import polars as pl
 import scipy
 
-from analysis.sweep import dataset
-from analysis.sweep.interval import CONFIDENCE
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.interval import CONFIDENCE
 
 Frame = pl.DataFrame | pl.LazyFrame
 LEAST_OWN, LEAST_POOLED = 2, 5

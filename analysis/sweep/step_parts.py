@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.sweep import dataset
-from analysis.tables.part_names import GROUPS
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables.part_names import GROUPS
 
 
 def mean_parts(tables: dataset.Tables) -> pl.DataFrame:

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 import scipy
 
-from analysis.sweep import dataset, nights
-from analysis.sweep.starts import Starts
+from nightsweep.analysis.sweep import dataset, nights
+from nightsweep.analysis.sweep.starts import Starts
 
 CONFIGURATION, NIGHT, HOST, WITHIN, START = "configuration", "night", "host", "night within a configuration", "start"
 LEAST = 0.01

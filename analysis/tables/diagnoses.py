@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.tables.column import ID, Column
+from nightsweep.analysis.tables.column import ID, Column
 
 _CAUSE = {
     "cause": Column(pl.String, "One of the seven causes.", "derived"),

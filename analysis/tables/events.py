@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from analysis.tables.column import Column
+from nightsweep.analysis.tables.column import Column
 
 _EVENT = {
     "rank": Column(pl.Int64, "Global rank; null where the trace does not say."),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.tables.column import ID, Column
-from jobs.record import failures
+from nightsweep.analysis.tables.column import ID, Column
+from nightsweep.jobs.record import failures
 
 NO_RECORD = "no_record"
 """The reason of a point with status not_run that has no record."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.tables.column import Column
+from nightsweep.analysis.tables.column import Column
 
 PAIRS: dict[str, Column] = {
     "pair": Column(pl.String, "Name in the sweep file.", "sweep.json"),

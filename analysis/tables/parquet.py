@@ -11,10 +11,10 @@ from typing import Any
 
 import polars as pl
 
-from jobs.record.failures import is_disk_full
-from jobs.record.input_error import InputError
-from jobs.record.json_files import FormatError
-from jobs.record.whole_file import write_bytes
+from nightsweep.jobs.record.failures import is_disk_full
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.json_files import FormatError
+from nightsweep.jobs.record.whole_file import write_bytes
 
 StrPath = str | os.PathLike[str]
 FAULTS = (FormatError, OSError, pl.exceptions.PolarsError)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.tables.column import ID, Column
-from jobs.record.phases import PHASES as PHASE_NAMES
+from nightsweep.analysis.tables.column import ID, Column
+from nightsweep.jobs.record.phases import PHASES as PHASE_NAMES
 
 USES = {
     "timed": ("timed",),

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.tables import diagnoses as remedies
-from analysis.tables import telemetry
-from analysis.tables.column import ID, RANK, Column
-from analysis.tables.failures import FAILURES, REASONS
-from analysis.tables.pairs import PAIRS
-from analysis.tables.part_names import GROUPS
-from analysis.tables.phases import PHASES
-from jobs.point import point as points
-from jobs.record.record import STATUSES as STATUSES
+from nightsweep.analysis.tables import diagnoses as remedies
+from nightsweep.analysis.tables import telemetry
+from nightsweep.analysis.tables.column import ID, RANK, Column
+from nightsweep.analysis.tables.failures import FAILURES, REASONS
+from nightsweep.analysis.tables.pairs import PAIRS
+from nightsweep.analysis.tables.part_names import GROUPS
+from nightsweep.analysis.tables.phases import PHASES
+from nightsweep.jobs.point import point as points
+from nightsweep.jobs.record.record import STATUSES as STATUSES
 
 
 def _settings_columns() -> dict[str, Column]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.tables.column import ID, RANK, SAMPLE, Column
-from jobs.telemetry.gpu.fields import TYPES
+from nightsweep.analysis.tables.column import ID, RANK, SAMPLE, Column
+from nightsweep.jobs.telemetry.gpu.fields import TYPES
 
 HOST_SAMPLES: dict[str, Column] = {
     **SAMPLE,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.tables.column import Column
-from analysis.tables.events import DEVICES, EVENTS
-from analysis.tables.part_names import HIDDEN, PARTS
+from nightsweep.analysis.tables.column import Column
+from nightsweep.analysis.tables.events import DEVICES, EVENTS
+from nightsweep.analysis.tables.part_names import HIDDEN, PARTS
 
 _STEP = {"step": Column(pl.Int32(), "Step in whose host range it was called or launched; null outside of steps.")}
 _PATH = {"nvtx_path": Column(pl.String(), "Ranges open at the call, outermost first, between slashes.")}

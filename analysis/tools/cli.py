@@ -24,11 +24,11 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from analysis.tools import commands
-from analysis.tools.commands import EXIT_WRONG
-from jobs.host.terminal import HarmlessStream, harmless
-from jobs.record.failures import is_disk_full
-from jobs.record.input_error import InputError
+from nightsweep.analysis.tools import commands
+from nightsweep.analysis.tools.commands import EXIT_WRONG
+from nightsweep.jobs.host.terminal import HarmlessStream, harmless
+from nightsweep.jobs.record.failures import is_disk_full
+from nightsweep.jobs.record.input_error import InputError
 
 EXTRAS = {
     **dict.fromkeys(("opentelemetry", "prometheus_client", "tensorboardX"), "export"),

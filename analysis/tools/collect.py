@@ -1,6 +1,6 @@
 """From the tables of a sweep's points to tables of the sweep:
 
-    python -m analysis.tools.collect SWEEP_JSON [--rounds ROUND_JSON ...] --derived DIR --out DIR
+    python -m nightsweep.analysis.tools.collect SWEEP_JSON [--rounds ROUND_JSON ...] --derived DIR --out DIR
 
 A point without tables has its row too: status not_run, with its settings.
 """
@@ -17,17 +17,17 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
-from analysis.diagnosis.remedies import rows as remedies
-from analysis.ingest.derived import OF_POINT, Derived
-from analysis.ingest.point_tables import as_table
-from analysis.readers import point_files
-from analysis.sweep import pair_rows
-from analysis.tables import parquet
-from jobs.record.json_files import load_json
-from jobs.record.record import Record
-from jobs.record.whole_file import whole_file
-from jobs.sweep.file import one_line
-from jobs.sweep.rounds import PointList
+from nightsweep.analysis.diagnosis.remedies import rows as remedies
+from nightsweep.analysis.ingest.derived import OF_POINT, Derived
+from nightsweep.analysis.ingest.point_tables import as_table
+from nightsweep.analysis.readers import point_files
+from nightsweep.analysis.sweep import pair_rows
+from nightsweep.analysis.tables import parquet
+from nightsweep.jobs.record.json_files import load_json
+from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.record.whole_file import whole_file
+from nightsweep.jobs.sweep.file import one_line
+from nightsweep.jobs.sweep.rounds import PointList
 
 USED = ("points", "steps")
 """Tables of points that those of the sweep are computed from."""

@@ -11,18 +11,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.sweep.labels import plural
-from jobs.record.input_error import InputError
+from nightsweep.analysis.sweep.labels import plural
+from nightsweep.jobs.record.input_error import InputError
 
 if TYPE_CHECKING:
-    from jobs.sweep.sweep import SweepError
+    from nightsweep.jobs.sweep.sweep import SweepError
 
 EXIT_WRONG = 2
 
 
 def wrap(arguments: argparse.Namespace) -> int:
     """`nightsweep wrap`."""
-    from analysis.tools import wrap as command
+    from nightsweep.analysis.tools import wrap as command
 
     given = arguments
     words = given.command[given.command[:1] == ["--"] :]
@@ -31,7 +31,7 @@ def wrap(arguments: argparse.Namespace) -> int:
 
 def watch(arguments: argparse.Namespace) -> int:
     """`nightsweep watch`."""
-    from analysis.tools.watch import view
+    from nightsweep.analysis.tools.watch import view
 
     given = arguments
     return view.follow(given.results, given.once, given.json, given.interval, given.report)
@@ -39,8 +39,8 @@ def watch(arguments: argparse.Namespace) -> int:
 
 def publish(arguments: argparse.Namespace) -> int:
     """`nightsweep publish`."""
-    from analysis.tools.publish import publish as publishing
-    from analysis.tools.publish import published_set
+    from nightsweep.analysis.tools.publish import publish as publishing
+    from nightsweep.analysis.tools.publish import published_set
 
     if arguments.into is not None:
         if arguments.traces:
@@ -51,8 +51,8 @@ def publish(arguments: argparse.Namespace) -> int:
 
 def figures(arguments: argparse.Namespace) -> int:
     """`nightsweep figures`."""
-    from analysis.tables import parquet
-    from analysis.tools.publish import publish as publishing
+    from nightsweep.analysis.tables import parquet
+    from nightsweep.analysis.tools.publish import publish as publishing
 
     with parquet.faults_as_input_errors():
         publishing.require(arguments.folder)
@@ -62,7 +62,7 @@ def figures(arguments: argparse.Namespace) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """`nightsweep export`."""
-    from analysis.tools.export import export as command
+    from nightsweep.analysis.tools.export import export as command
 
     given = arguments
     if given.steps and given.ms:
@@ -72,30 +72,30 @@ def export(arguments: argparse.Namespace) -> int:
 
 def ingest(arguments: argparse.Namespace) -> int:
     """`nightsweep ingest`."""
-    from analysis.ingest import trace_tables
+    from nightsweep.analysis.ingest import trace_tables
 
     return trace_tables.ingest(arguments.traces, arguments.out)
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
     """`nightsweep diagnose`."""
-    from analysis.tools import diagnose as command
+    from nightsweep.analysis.tools import diagnose as command
 
     return command.print_diagnosis(arguments.paths, arguments.nvml, arguments.json, arguments.ranks)
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """`nightsweep compare`."""
-    from analysis.tools import compare as command
+    from nightsweep.analysis.tools import compare as command
 
     return command.print_comparison(arguments.a, arguments.b, arguments.json)
 
 
 def retry(arguments: argparse.Namespace) -> int:
     """`nightsweep retry`: set aside the records of points that say nothing about the points themselves."""
-    from jobs.record import lost
-    from jobs.sweep import rounds
-    from jobs.sweep.sweep import SweepError, load
+    from nightsweep.jobs.record import lost
+    from nightsweep.jobs.sweep import rounds
+    from nightsweep.jobs.sweep.sweep import SweepError, load
 
     try:
         sweep = load(arguments.config, arguments.preset)
@@ -115,8 +115,8 @@ def retry(arguments: argparse.Namespace) -> int:
 
 def orphans(arguments: argparse.Namespace) -> int:
     """`nightsweep orphans`: list points that an edited sweep file no longer has; delete them where asked."""
-    from analysis.tools.orphans import find_orphans, remove_points
-    from jobs.sweep.sweep import SweepError, load
+    from nightsweep.analysis.tools.orphans import find_orphans, remove_points
+    from nightsweep.jobs.sweep.sweep import SweepError, load
 
     try:
         results = arguments.results / load(arguments.config).name
@@ -141,9 +141,9 @@ def refuse(config: Path, error: SweepError) -> int:
 
 def check(arguments: argparse.Namespace) -> int:
     """`nightsweep check`."""
-    from analysis.tools import size
-    from jobs.sweep.data_folders import missing_folders
-    from jobs.sweep.sweep import SweepError, load
+    from nightsweep.analysis.tools import size
+    from nightsweep.jobs.sweep.data_folders import missing_folders
+    from nightsweep.jobs.sweep.sweep import SweepError, load
 
     try:
         sweep = load(arguments.config, arguments.preset)
@@ -159,9 +159,9 @@ def check(arguments: argparse.Namespace) -> int:
 
 def examine(arguments: argparse.Namespace) -> int:
     """`nightsweep doctor`."""
-    from jobs.slurm import profile
-    from jobs.slurm.doctor import doctor
-    from jobs.sweep.sweep import SweepError, load
+    from nightsweep.jobs.slurm import profile
+    from nightsweep.jobs.slurm.doctor import doctor
+    from nightsweep.jobs.sweep.sweep import SweepError, load
 
     given = arguments
     if given.configfile and not given.profile:

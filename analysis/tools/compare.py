@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from analysis.diagnosis.comparison import Comparison, compare
-from analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.diagnosis.comparison import Comparison, compare
+from nightsweep.analysis.diagnosis.thresholds import NOISE
 
 
 def print_comparison(a: Path, b: Path, as_json: bool) -> int:

@@ -1,6 +1,6 @@
 """A contact sheet of the figures to print: each in both widths, in colour and in grey, on one picture.
 
-python -m analysis.tools.contact_sheet figures/h200-2026-11-21 --out contact-sheet.png
+python -m nightsweep.analysis.tools.contact_sheet figures/h200-2026-11-21 --out contact-sheet.png
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from analysis.paper.families import FAMILIES, stem
-from analysis.tools.draw import WIDTHS
+from nightsweep.analysis.paper.families import FAMILIES, stem
+from nightsweep.analysis.tools.draw import WIDTHS
 
 SHRINK = 2
 """Pixels of a figure's picture for one of the sheet."""
@@ -46,7 +46,9 @@ def sheet(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m analysis.tools.contact_sheet", description="Make a contact sheet.")
+    parser = argparse.ArgumentParser(
+        prog="python -m nightsweep.analysis.tools.contact_sheet", description="Make a contact sheet."
+    )
     parser.add_argument("figures", type=Path, help="folder of drawn figures")
     parser.add_argument("--out", type=Path, required=True, help="PNG to write")
     args = parser.parse_args(argv)

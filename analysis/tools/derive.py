@@ -1,6 +1,6 @@
 """The tables and diagnoses of a chunk of points (analysis/ingest/derived.py), several points at a time:
 
-    python -m analysis.tools.derive results/SWEEP --chunk NAME --points ID... --processes 8
+    python -m nightsweep.analysis.tools.derive results/SWEEP --chunk NAME --points ID... --processes 8
 
 Only points with other raw data than before are read. A point that cannot be analysed gets a row that says why, and does
 not keep the others from theirs.
@@ -21,16 +21,16 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from analysis.diagnosis.point_diagnosis import diagnose_point
-from analysis.ingest import point_tables
-from analysis.ingest.derived import FOR_DIAGNOSIS, OF_POINT, Chunk, Made, raw_ns
-from analysis.metrics.steps import timeline
-from analysis.readers import point_files
-from analysis.tables import parquet
-from jobs.record.failures import is_disk_full
-from jobs.record.point_folder import record_of
-from jobs.record.raw_files import pack, unpacked
-from jobs.sweep.file import one_line
+from nightsweep.analysis.diagnosis.point_diagnosis import diagnose_point
+from nightsweep.analysis.ingest import point_tables
+from nightsweep.analysis.ingest.derived import FOR_DIAGNOSIS, OF_POINT, Chunk, Made, raw_ns
+from nightsweep.analysis.metrics.steps import timeline
+from nightsweep.analysis.readers import point_files
+from nightsweep.analysis.tables import parquet
+from nightsweep.jobs.record.failures import is_disk_full
+from nightsweep.jobs.record.point_folder import record_of
+from nightsweep.jobs.record.raw_files import pack, unpacked
+from nightsweep.jobs.sweep.file import one_line
 
 SAVE_S = 60
 """A chunk that is killed has lost no more than this."""
@@ -142,7 +142,7 @@ def save(chunk: Chunk, ids: Sequence[str], new: Sequence[Made], scratch: Path) -
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.tools.derive", description="Make the tables and diagnoses of some points."
+        prog="python -m nightsweep.analysis.tools.derive", description="Make the tables and diagnoses of some points."
     )
     parser.add_argument("results", type=Path, help="folder of the sweep's results")
     parser.add_argument("--chunk", required=True, help="name of the chunk")

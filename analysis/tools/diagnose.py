@@ -8,17 +8,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.diagnosis import over_ranks, screen, verdict
-from analysis.diagnosis.evidence import sources
-from analysis.diagnosis.verdict import Diagnosis
-from analysis.ingest.derived import Derived
-from analysis.tables import parquet
-from analysis.tables.parquet import StrPath
-from jobs.record.input_error import InputError
-from jobs.record.json_files import read_json
-from jobs.record.raw_files import unpacked
-from jobs.record.record import Record, ending
-from jobs.sweep import rounds
+from nightsweep.analysis.diagnosis import over_ranks, screen, verdict
+from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.verdict import Diagnosis
+from nightsweep.analysis.ingest.derived import Derived
+from nightsweep.analysis.tables import parquet
+from nightsweep.analysis.tables.parquet import StrPath
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.raw_files import unpacked
+from nightsweep.jobs.record.record import Record, ending
+from nightsweep.jobs.sweep import rounds
 
 
 @parquet.faults_as_input_errors()

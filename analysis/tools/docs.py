@@ -1,6 +1,6 @@
 """Pages of docs/ that are written from the code:
 
-    python -m analysis.tools.docs
+    python -m nightsweep.analysis.tools.docs
 
 Those of PAGES, below; tests fail where one of them is not fresh.
 """
@@ -20,19 +20,19 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
-from analysis.diagnosis import thresholds
-from analysis.diagnosis.causes.rules import RULES, list_thresholds
-from analysis.tables.column import Column
-from analysis.tables.points import TABLES
-from analysis.tables.traces import TRACE_TABLES
-from jobs.host.facts import ROOT, Host
-from jobs.point import strategies
-from jobs.point.point import FIELDS, setting_schema
-from jobs.record import launch_files, phases
-from jobs.record.record import Record
-from jobs.sweep.order import Order
+from nightsweep.analysis.diagnosis import thresholds
+from nightsweep.analysis.diagnosis.causes.rules import RULES, list_thresholds
+from nightsweep.analysis.tables.column import Column
+from nightsweep.analysis.tables.points import TABLES
+from nightsweep.analysis.tables.traces import TRACE_TABLES
+from nightsweep.jobs.host.facts import ROOT, Host
+from nightsweep.jobs.point import strategies
+from nightsweep.jobs.point.point import FIELDS, setting_schema
+from nightsweep.jobs.record import launch_files, phases
+from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.sweep.order import Order
 
-WRITTEN = "Written from `{}` by `python -m analysis.tools.docs`; do not edit."
+WRITTEN = "Written from `{}` by `python -m nightsweep.analysis.tools.docs`; do not edit."
 
 
 def settings() -> str:

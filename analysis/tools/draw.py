@@ -1,7 +1,7 @@
 """Draws the figures of a folder of tables, several at a time: those to print, and in supplement/ the others.
 
-    python -m analysis.tools.draw --tables results/demo/tables --out results/demo/figures
-    python -m analysis.tools.draw scaling causes --tables results/demo/tables --out figures
+    python -m nightsweep.analysis.tools.draw --tables results/demo/tables --out results/demo/figures
+    python -m nightsweep.analysis.tools.draw scaling causes --tables results/demo/tables --out figures
 
 Each is NAME.pdf, NAME.png and NAME.rst (the caption), two columns of a journal wide; one to print comes in the width of
 one column, too, as NAME-column. A figure that has nothing to show is left out, with a line that says why, also in
@@ -21,14 +21,14 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 
-from analysis.figures import captions, style
-from analysis.figures.style import FAILED, LEFT_OUT
-from analysis.paper import families
-from analysis.sweep import dataset
-from analysis.tables import parquet
-from jobs.record.json_files import FormatError
-from jobs.record.whole_file import write_text
-from jobs.sweep.file import one_line
+from nightsweep.analysis.figures import captions, style
+from nightsweep.analysis.figures.style import FAILED, LEFT_OUT
+from nightsweep.analysis.paper import families
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables import parquet
+from nightsweep.jobs.record.json_files import FormatError
+from nightsweep.jobs.record.whole_file import write_text
+from nightsweep.jobs.sweep.file import one_line
 
 WIDTHS = {"": style.TWO_COLUMNS_IN, style.COLUMN: style.ONE_COLUMN_IN}
 """What is added to the name of a figure, and its width in inches; the second of figures to print alone."""
@@ -112,7 +112,9 @@ def _tables(folder: Path) -> dataset.Tables:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m analysis.tools.draw", description="Draw figures from tables.")
+    parser = argparse.ArgumentParser(
+        prog="python -m nightsweep.analysis.tools.draw", description="Draw figures from tables."
+    )
     known = list(families.FAMILIES)
     parser.add_argument("family", nargs="*", help=f"all, or of {', '.join(known)}")
     parser.add_argument("--tables", type=Path, required=True, help="folder of the sweep's tables (parquet)")

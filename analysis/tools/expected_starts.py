@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from analysis.sweep.labels import plural
-from analysis.sweep.precision import needed
-from analysis.sweep.starts import TABLE
-from jobs.sweep.design import CONFIDENCE, Precision, even, families, pair_ids
-from jobs.sweep.sweep import Sweep
+from nightsweep.analysis.sweep.labels import plural
+from nightsweep.analysis.sweep.precision import needed
+from nightsweep.analysis.sweep.starts import TABLE
+from nightsweep.jobs.sweep.design import CONFIDENCE, Precision, even, families, pair_ids
+from nightsweep.jobs.sweep.sweep import Sweep
 
 _WHERE = {"device": "the GPU decides", "mixed": "GPU and host decide", "host": "the host decides"}
 

@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.ingest.derived import forget
-from jobs.record.input_error import InputError
-from jobs.sweep import rounds
-from jobs.sweep.file import read
-from jobs.sweep.sweep import load
+from nightsweep.analysis.ingest.derived import forget
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.sweep import rounds
+from nightsweep.jobs.sweep.file import read
+from nightsweep.jobs.sweep.sweep import load
 
 POINT_ID = re.compile(r"[0-9a-f]{12}")
 PLACES = (

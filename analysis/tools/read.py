@@ -8,16 +8,16 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.diagnosis.evidence.sources import is_point, is_tables, published_tables
-from analysis.ingest import point_tables, trace_tables
-from analysis.sweep import dataset
-from analysis.sweep.dataset import Tables
-from analysis.tables import parquet
-from analysis.tables.parquet import StrPath
-from analysis.tables.traces import TRACE_TABLES
-from jobs.record.input_error import InputError
-from jobs.record.point_folder import record_of
-from jobs.record.raw_files import unpacked
+from nightsweep.analysis.diagnosis.evidence.sources import is_point, is_tables, published_tables
+from nightsweep.analysis.ingest import point_tables, trace_tables
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.dataset import Tables
+from nightsweep.analysis.tables import parquet
+from nightsweep.analysis.tables.parquet import StrPath
+from nightsweep.analysis.tables.traces import TRACE_TABLES
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.point_folder import record_of
+from nightsweep.jobs.record.raw_files import unpacked
 
 
 @parquet.faults_as_input_errors()

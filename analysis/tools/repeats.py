@@ -1,7 +1,7 @@
 """One round of repeats of a sweep: which points are to be started again, since they are not yet known as well as the
 sweep's precision asks for (jobs/sweep/rounds.py has the format). The last round only looks.
 
-    python -m analysis.tools.repeats results/SWEEP --round 1
+    python -m nightsweep.analysis.tools.repeats results/SWEEP --round 1
 
 A pair is known by its ratio, a point in no pair by its time. Points of one family get as many further blocks as the
 pair of it that needs most, by how much the blocks so far differ.
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.ingest.derived import Derived
-from analysis.sweep.pair_rows import Times, beside, first_repeat, pairs_of, quiet, starts_of
-from analysis.sweep.precision import Estimate, mean, needed
-from jobs.point.point import Point, complete
-from jobs.sweep import rounds
-from jobs.sweep.design import CONFIDENCE, LOOKS, Precision, even, families
+from nightsweep.analysis.ingest.derived import Derived
+from nightsweep.analysis.sweep.pair_rows import Times, beside, first_repeat, pairs_of, quiet, starts_of
+from nightsweep.analysis.sweep.precision import Estimate, mean, needed
+from nightsweep.jobs.point.point import Point, complete
+from nightsweep.jobs.sweep import rounds
+from nightsweep.jobs.sweep.design import CONFIDENCE, LOOKS, Precision, even, families
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,9 @@ def _further(known: Estimate | None, begun: int, most: int, design: Precision) -
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m analysis.tools.repeats", description="Plan a round of repeats.")
+    parser = argparse.ArgumentParser(
+        prog="python -m nightsweep.analysis.tools.repeats", description="Plan a round of repeats."
+    )
     parser.add_argument("results", type=Path, help="folder of the sweep's results")
     parser.add_argument("--round", type=int, required=True, help="number of the round, from 1")
     args = parser.parse_args(argv)

@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.sweep.labels import decimal, plural
-from jobs.point.point import Point
-from jobs.sweep.estimate import NOTE, Estimate, Shape, estimate
-from jobs.sweep.sweep import Sweep
+from nightsweep.analysis.sweep.labels import decimal, plural
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.sweep.estimate import NOTE, Estimate, Shape, estimate
+from nightsweep.jobs.sweep.sweep import Sweep
 
 
 def as_text(sweep: Sweep, points: bool) -> str:
@@ -18,7 +18,7 @@ def as_text(sweep: Sweep, points: bool) -> str:
     title = sweep.name + (f", preset {sweep.preset}" if sweep.preset else "")
     lines = [f"{title}: {plural(len(sweep.points), 'point')}", *cost_lines(estimate(sweep.points))]
     if sweep.design.precision is not None:
-        from analysis.tools import expected_starts  # which loads polars
+        from nightsweep.analysis.tools import expected_starts  # which loads polars
 
         lines += expected_starts.lines(sweep, sweep.design.precision)
     return "\n".join(lines + (listing(sweep) if points else []))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from snakemake_logger_plugin_nightsweep.hook import Hook
 
-from analysis.sweep.labels import duration, plural
-from analysis.tools import size
-from jobs.record.json_files import read_json
-from jobs.record.record import Record, ending
-from jobs.sweep.driver import Run, tell_full_disk
-from jobs.sweep.estimate import estimate
+from nightsweep.analysis.sweep.labels import duration, plural
+from nightsweep.analysis.tools import size
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.record import Record, ending
+from nightsweep.jobs.sweep.driver import Run, tell_full_disk
+from nightsweep.jobs.sweep.estimate import estimate
 
 POINT_RULE = re.compile(r"(.*_)?point")
 """Its name may have a prefix, where another workflow uses this one as a module."""

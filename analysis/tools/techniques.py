@@ -1,6 +1,6 @@
 """docs/techniques.md: each technique, its switch, and what it did, from the tables of the sweep that measured them:
 
-python -m analysis.tools.techniques data/h200-2026-11-21/tables
+python -m nightsweep.analysis.tools.techniques data/h200-2026-11-21/tables
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 
 import polars as pl
 
-from analysis.sweep import dataset
-from analysis.sweep.starts import Starts
-from jobs.host.facts import ROOT
-from jobs.point.point import Point
-from jobs.sweep.pairs import Pair
-from jobs.sweep.sweep import load
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.starts import Starts
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.sweep.pairs import Pair
+from nightsweep.jobs.sweep.sweep import load
 
 SWEEP = ROOT / "config/techniques.yaml"
 MOST_REPEATS = 10
 _MEASURES = ("samples_per_s", "peak_memory_bytes", "sample_j")
 _HEAD = """# Techniques
 
-Written by `python -m analysis.tools.techniques TABLES` from what the sweep `config/techniques.yaml` measured; do not
-edit.
+Written by `python -m nightsweep.analysis.tools.techniques TABLES` from what the sweep `config/techniques.yaml`
+measured; do not edit.
 
 Each row is a pair of points that differ in the switch alone; the numbers are the point with it over the one without:
 time and energy of a sample, peak memory of a rank (medians over runs; below 1 is less). In brackets: the 95 % interval

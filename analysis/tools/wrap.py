@@ -16,16 +16,16 @@ from typing import Any
 
 import yaml
 
-from analysis.diagnosis import screen
-from analysis.diagnosis.thresholds import NOISE
-from analysis.diagnosis.verdict import Diagnosis
-from analysis.tools.diagnose import diagnose
-from jobs.host.facts import ROOT
-from jobs.point.point import Point, complete, defaults
-from jobs.record.input_error import InputError
-from jobs.record.json_files import read_json, write_json
-from jobs.record.record import Record, ending
-from jobs.sweep import code
+from nightsweep.analysis.diagnosis import screen
+from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.diagnosis.verdict import Diagnosis
+from nightsweep.analysis.tools.diagnose import diagnose
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.point.point import Point, complete, defaults
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.json_files import read_json, write_json
+from nightsweep.jobs.record.record import Record, ending
+from nightsweep.jobs.sweep import code
 
 RANKS = ("nproc_per_node", "num_gpus", "num_processes")
 """Options of launchers that say how many ranks there are."""
@@ -129,7 +129,7 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
     listed = results / "wrapped.json"
     write_json(listed, {"name": name, "points": [{"point_id": point.id, "settings": point.settings()}]})
     print(f"{shlex.join(words)}\n  timed, then traced, in {folder}", flush=True)
-    command = [sys.executable, "-m", "jobs.launch.launch", str(folder), "--sweep", str(listed)]
+    command = [sys.executable, "-m", "nightsweep.jobs.launch.launch", str(folder), "--sweep", str(listed)]
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it, too, and ends its ranks
     status = subprocess.run(
         [*command, "--timeout-s", str(timeout_s)], stdout=subprocess.DEVNULL, check=False

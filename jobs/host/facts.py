@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 from msgspec import Struct, field
 
-from jobs.host import gpus
+from nightsweep.jobs.host import gpus
 
 PACKAGES = ("torch", "deepspeed", "transformers", "peft", "snakemake", "submitit", "polars", "nvidia-ml-py")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class HostGpu(Struct, frozen=True, kw_only=True):

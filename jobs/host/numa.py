@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.host import gpus
-from jobs.host.unsupported import Unsupported
+from nightsweep.jobs.host import gpus
+from nightsweep.jobs.host.unsupported import Unsupported
 
 _BITS = 64
 _CPUS = Path("/sys/devices/system/cpu")

@@ -13,25 +13,25 @@ from pathlib import Path
 
 import msgspec
 
-from jobs.host import clock
-from jobs.launch import tenants, watchdog
-from jobs.launch.held import Held
-from jobs.launch.starts import Servers
-from jobs.point import plan
-from jobs.point.point import Point
-from jobs.record import phases
-from jobs.record.failures import Reason
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_json
-from jobs.record.launch_files import RankResult
-from jobs.record.phases import Phase
-from jobs.record.point_folder import count_attempts
-from jobs.record.raw_files import ARCHIVE, RUNS
-from jobs.record.record import Failure, Run, RunName, Tracebacks
-from jobs.slurm import allocation
-from jobs.sweep.alert import Alert
-from jobs.sweep.order import Order, TracerName
-from jobs.telemetry.trace import nsys
+from nightsweep.jobs.host import clock
+from nightsweep.jobs.launch import tenants, watchdog
+from nightsweep.jobs.launch.held import Held
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record import phases
+from nightsweep.jobs.record.failures import Reason
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.launch_files import RankResult
+from nightsweep.jobs.record.phases import Phase
+from nightsweep.jobs.record.point_folder import count_attempts
+from nightsweep.jobs.record.raw_files import ARCHIVE, RUNS
+from nightsweep.jobs.record.record import Failure, Run, RunName, Tracebacks
+from nightsweep.jobs.slurm import allocation
+from nightsweep.jobs.sweep.alert import Alert
+from nightsweep.jobs.sweep.order import Order, TracerName
+from nightsweep.jobs.telemetry.trace import nsys
 
 RETRY_S = (5, 10, 20, 40, 60)
 """Pauses between starts of ranks while Slurm's controller is away."""

@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
-from jobs.launch.attempt import SKIPPED, Attempt, RunEnd
-from jobs.point import plan
-from jobs.record.failures import TOO_FEW
+from nightsweep.jobs.launch.attempt import SKIPPED, Attempt, RunEnd
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.record.failures import TOO_FEW
 
 STEPS = 2
 """Timed steps of a start; with the warm-up's, the optimizer has made its state."""

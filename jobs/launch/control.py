@@ -12,12 +12,12 @@ from statistics import median
 
 import msgspec
 
-from jobs.launch.attempt import Attempt, RunEnd
-from jobs.point import plan
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_lines
-from jobs.record.launch_files import StepLine
-from jobs.sweep.order import TracerName
+from nightsweep.jobs.launch.attempt import Attempt, RunEnd
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_lines
+from nightsweep.jobs.record.launch_files import StepLine
+from nightsweep.jobs.sweep.order import TracerName
 
 
 def step_s(folder: Path) -> float:

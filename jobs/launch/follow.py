@@ -1,6 +1,6 @@
 """A point of a block that the job of another point runs: its record is there once that one's is.
 
-    python -m jobs.launch.follow results/demo/points/<id> --leader results/demo/points/<id>
+    python -m nightsweep.jobs.launch.follow results/demo/points/<id> --leader results/demo/points/<id>
 
 Whoever ends a block writes the record of the point that leads it last: the launcher, or the executor where the job was
 lost.
@@ -12,12 +12,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from jobs.record.json_files import read_json
-from jobs.record.record import Record
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.record import Record
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="jobs.launch.follow", description="See to the record of a block's point.")
+    parser = argparse.ArgumentParser(
+        prog="nightsweep.jobs.launch.follow", description="See to the record of a block's point."
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--leader", type=Path, required=True, help="folder of the point whose job runs the block")
     args = parser.parse_args()

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import psutil
 
-from jobs.host import clock
-from jobs.record import phases
-from jobs.record.folder import utc_now
-from jobs.record.json_files import json_line
-from jobs.record.launch_files import Start
-from jobs.record.phases import Phase
-from jobs.record.point_folder import count_attempts
-from jobs.slurm import allocation
+from nightsweep.jobs.host import clock
+from nightsweep.jobs.record import phases
+from nightsweep.jobs.record.folder import utc_now
+from nightsweep.jobs.record.json_files import json_line
+from nightsweep.jobs.record.launch_files import Start
+from nightsweep.jobs.record.phases import Phase
+from nightsweep.jobs.record.point_folder import count_attempts
+from nightsweep.jobs.slurm import allocation
 
 
 class Held:

@@ -1,6 +1,6 @@
 """One point: ranks up, watched, down; timed and traced, then the control where one is asked for; the record last.
 
-    python -m jobs.launch.launch results/demo/points/<id> ... --sweep results/demo/sweep.json [--stall-s 300]
+    python -m nightsweep.jobs.launch.launch results/demo/points/<id> ... --sweep results/demo/sweep.json [--stall-s 300]
 
 Several points are those of a block or batch (jobs/sweep): one after the other, and the record of the first one last,
 so that it stands for all. Ends with 0 when a record was written, whatever the record says: a failed point is a result,
@@ -24,22 +24,22 @@ from pathlib import Path
 
 import msgspec
 
-from jobs.host import clock, facts, gpus
-from jobs.launch import batch_search, control, watchdog
-from jobs.launch.attempt import SKIPPED, Attempt, Launcher, RunEnd, clear, has_no_time
-from jobs.launch.held import Held
-from jobs.launch.starts import Servers
-from jobs.launch.tracer_choice import Choice, choose_tracer
-from jobs.point import plan
-from jobs.point.point import Point
-from jobs.record.failures import is_disk_full
-from jobs.record.folder import RunFolder, utc_now
-from jobs.record.json_files import FormatError, load_json, read_json, read_lines, write_json
-from jobs.record.launch_files import WHOLE_RUN, Job
-from jobs.record.phases import Phase, append
-from jobs.record.point_folder import count_attempts, results_of, traced_from
-from jobs.record.raw_files import MEASURED, measured_record
-from jobs.record.record import (
+from nightsweep.jobs.host import clock, facts, gpus
+from nightsweep.jobs.launch import batch_search, control, watchdog
+from nightsweep.jobs.launch.attempt import SKIPPED, Attempt, Launcher, RunEnd, clear, has_no_time
+from nightsweep.jobs.launch.held import Held
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.launch.tracer_choice import Choice, choose_tracer
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.failures import is_disk_full
+from nightsweep.jobs.record.folder import RunFolder, utc_now
+from nightsweep.jobs.record.json_files import FormatError, load_json, read_json, read_lines, write_json
+from nightsweep.jobs.record.launch_files import WHOLE_RUN, Job
+from nightsweep.jobs.record.phases import Phase, append
+from nightsweep.jobs.record.point_folder import count_attempts, results_of, traced_from
+from nightsweep.jobs.record.raw_files import MEASURED, measured_record
+from nightsweep.jobs.record.record import (
     NvmlUse,
     Record,
     RunEvent,
@@ -50,10 +50,10 @@ from jobs.record.record import (
     TracerUse,
     write_record,
 )
-from jobs.slurm import allocation
-from jobs.sweep import code
-from jobs.sweep.order import TracerName
-from jobs.sweep.rounds import PointList
+from nightsweep.jobs.slurm import allocation
+from nightsweep.jobs.sweep import code
+from nightsweep.jobs.sweep.order import TracerName
+from nightsweep.jobs.sweep.rounds import PointList
 
 MOST_EVENTS = 200
 
@@ -204,7 +204,7 @@ def launch(folder: Path, job: Job, launcher: Launcher) -> Record:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="jobs.launch.launch", description=__doc__)
+    parser = argparse.ArgumentParser(prog="nightsweep.jobs.launch.launch", description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--sweep", type=Path, required=True, help="sweep.json, which holds the points of these folders")
     parser.add_argument("--stall-s", type=float, default=300.0)

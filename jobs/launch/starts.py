@@ -18,10 +18,10 @@ from typing import Protocol
 
 import msgspec
 
-from jobs.point.point import Point
-from jobs.rank.request import Request
-from jobs.record.folder import RunFolder
-from jobs.slurm import allocation
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.rank.request import Request
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.slurm import allocation
 
 POLL_S = 0.05
 NEWS_S = 0.01
@@ -128,7 +128,7 @@ class Servers:
         return Forked(self, run_folder, point.nodes)
 
     def _start(self, point: Point, environment: dict[str, str]) -> None:
-        command = [*allocation.python(), "-m", "jobs.rank.server"]
+        command = [*allocation.python(), "-m", "nightsweep.jobs.rank.server"]
         if allocation.inside():
             command = allocation.srun(point, command, tasks=1)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process

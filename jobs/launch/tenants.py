@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 
 from msgspec import structs
 
-from jobs.host import facts, gpus
-from jobs.launch import watchdog
-from jobs.point import plan
-from jobs.point.point import Point
-from jobs.record.folder import RunFolder
-from jobs.record.heartbeat import place
-from jobs.sweep.order import Order
+from nightsweep.jobs.host import facts, gpus
+from nightsweep.jobs.launch import watchdog
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.heartbeat import place
+from nightsweep.jobs.sweep.order import Order
 
 _CONTROL = "nvidia-cuda-mps-control"
 _FOREVER = 10**9

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from jobs.point import plan
-from jobs.point.point import Point
-from jobs.telemetry.trace import nsys
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.telemetry.trace import nsys
 
 
 @dataclass(frozen=True)

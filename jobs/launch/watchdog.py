@@ -12,19 +12,19 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jobs.host import gpus
-from jobs.host.terminal import last_line
-from jobs.launch.starts import Fresh, Servers, Started
-from jobs.point.point import Point
-from jobs.record.failures import Reason
-from jobs.record.folder import RunFolder
-from jobs.record.heartbeat import place
-from jobs.record.json_files import read_json
-from jobs.record.launch_files import RankError, RankExit
-from jobs.record.record import Failure
-from jobs.slurm import allocation
-from jobs.sweep.order import Order
-from jobs.workloads import compute
+from nightsweep.jobs.host import gpus
+from nightsweep.jobs.host.terminal import last_line
+from nightsweep.jobs.launch.starts import Fresh, Servers, Started
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.failures import Reason
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.heartbeat import place
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.launch_files import RankError, RankExit
+from nightsweep.jobs.record.record import Failure
+from nightsweep.jobs.slurm import allocation
+from nightsweep.jobs.sweep.order import Order
+from nightsweep.jobs.workloads import compute
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -95,7 +95,7 @@ def rank_environment(point: Point) -> dict[str, str]:
 def commands(run_folder: RunFolder, point: Point, local: bool = False) -> list[tuple[list[str], dict[str, str]]]:
     """What to start, each with its own variables: one srun for all ranks in an allocation, else, or where they are to
     be `local` all the same, a process a rank. Where a script's launcher starts the ranks, one a node."""
-    module = "jobs.rank.node_launcher" if point.has_node_launcher else "jobs.rank.supervisor"
+    module = "nightsweep.jobs.rank.node_launcher" if point.has_node_launcher else "nightsweep.jobs.rank.supervisor"
     started = [*allocation.python(), "-m", module, str(run_folder.path)]
     if allocation.inside() and not local:
         return [(allocation.srun(point, started, 1 if point.has_node_launcher else point.processes_per_node), {})]

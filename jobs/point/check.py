@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from jobs.point import template
-from jobs.point.point import FIELDS, Point, applicable, defaults
-from jobs.point.reason import Reason, Source
-from jobs.point.settings import command, compute, image, job, llm, measuring, parallel
+from nightsweep.jobs.point import template
+from nightsweep.jobs.point.point import FIELDS, Point, applicable, defaults
+from nightsweep.jobs.point.reason import Reason, Source
+from nightsweep.jobs.point.settings import command, compute, image, job, llm, measuring, parallel
 
 Check = Callable[[Point], Reason | None]
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from jobs.point.point import Point
+from nightsweep.jobs.point.point import Point
 
 ALTERNATIONS = 8
 """Pairs of blocks, without and with the samplers, in one start of the control."""

@@ -18,15 +18,15 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jobs.point.settings import command
-from jobs.point.settings.command import Command
-from jobs.point.settings.compute import Compute
-from jobs.point.settings.image import Image
-from jobs.point.settings.job import Job
-from jobs.point.settings.llm import Llm
-from jobs.point.settings.loading import Loading
-from jobs.point.settings.measuring import TRACED, Measuring
-from jobs.point.settings.parallel import Parallel
+from nightsweep.jobs.point.settings import command
+from nightsweep.jobs.point.settings.command import Command
+from nightsweep.jobs.point.settings.compute import Compute
+from nightsweep.jobs.point.settings.image import Image
+from nightsweep.jobs.point.settings.job import Job
+from nightsweep.jobs.point.settings.llm import Llm
+from nightsweep.jobs.point.settings.loading import Loading
+from nightsweep.jobs.point.settings.measuring import TRACED, Measuring
+from nightsweep.jobs.point.settings.parallel import Parallel
 
 ID_LENGTH = 12
 Value = bool | int | float | str | None

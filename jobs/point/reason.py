@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.point.point import Point
+    from nightsweep.jobs.point.point import Point
 
 
 @dataclass(frozen=True)

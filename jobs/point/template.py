@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.point.point import Point
+    from nightsweep.jobs.point.point import Point
 
 TEMPLATES = ("command", "launcher_options")
 ENVIRONMENT = "env."

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from jobs.record.json_files import load_json, write_json
-from jobs.record.launch_files import EpochLine
+from nightsweep.jobs.record.json_files import load_json, write_json
+from nightsweep.jobs.record.launch_files import EpochLine
 
 
 def local(value: torch.Tensor) -> torch.Tensor:

@@ -17,15 +17,15 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from jobs.host import clock
-from jobs.rank.checkpoint import Checkpoints
-from jobs.rank.feed import Feed
-from jobs.rank.loader import one_epoch
-from jobs.rank.loop import Loop, Step, synchronize
-from jobs.record.failures import LossNotFinite
-from jobs.record.json_files import json_line
-from jobs.record.launch_files import EpochLine
-from jobs.strategies import precision
+from nightsweep.jobs.host import clock
+from nightsweep.jobs.rank.checkpoint import Checkpoints
+from nightsweep.jobs.rank.feed import Feed
+from nightsweep.jobs.rank.loader import one_epoch
+from nightsweep.jobs.rank.loop import Loop, Step, synchronize
+from nightsweep.jobs.record.failures import LossNotFinite
+from nightsweep.jobs.record.json_files import json_line
+from nightsweep.jobs.record.launch_files import EpochLine
+from nightsweep.jobs.strategies import precision
 
 FOLDER = "checkpoint"
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import torch
 
-from jobs.point.point import Point
-from jobs.telemetry.trace.tracers import Tracer
-from jobs.workloads.base import Work
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.telemetry.trace.tracers import Tracer
+from nightsweep.jobs.workloads.base import Work
 
 Batch = dict[str, torch.Tensor]
 

@@ -30,10 +30,10 @@ from msgspec import Struct
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
-from jobs.point.llama import SHAPES
-from jobs.point.point import Point
-from jobs.record.launch_files import Flops
-from jobs.workloads import make as workloads
+from nightsweep.jobs.point.llama import SHAPES
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.launch_files import Flops
+from nightsweep.jobs.workloads import make as workloads
 
 
 class MicroBatch(Struct, frozen=True, kw_only=True):

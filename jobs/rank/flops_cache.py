@@ -15,16 +15,16 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.host import cache
-from jobs.host.facts import package_versions
-from jobs.point.point import Point
-from jobs.point.settings.loading import Loading
-from jobs.point.settings.measuring import Measuring
-from jobs.point.settings.parallel import Parallel
-from jobs.rank import flops
-from jobs.rank.flops import MicroBatch
-from jobs.record.json_files import read_json, write_json
-from jobs.record.launch_files import Flops
+from nightsweep.jobs.host import cache
+from nightsweep.jobs.host.facts import package_versions
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.settings.loading import Loading
+from nightsweep.jobs.point.settings.measuring import Measuring
+from nightsweep.jobs.point.settings.parallel import Parallel
+from nightsweep.jobs.rank import flops
+from nightsweep.jobs.rank.flops import MicroBatch
+from nightsweep.jobs.record.json_files import read_json, write_json
+from nightsweep.jobs.record.launch_files import Flops
 
 WITHOUT_EFFECT = {
     *(field.name for group in (Loading, Measuring, Parallel) for field in dataclasses.fields(group)),

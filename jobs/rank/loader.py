@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, Sampler, default_collate
 
-from jobs.point.point import Point
-from jobs.record.failures import TOO_FEW
-from jobs.workloads.images import augmentation
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.failures import TOO_FEW
+from nightsweep.jobs.workloads.images import augmentation
 
 Batch = dict[str, torch.Tensor]
 
@@ -24,7 +24,7 @@ def make_loader(point: Point, dataset: Any, device: torch.device) -> Any:
     if point.loader == "device":
         return OneBatch(point, dataset, sampler, device)
     if point.loader == "dali":
-        from jobs.workloads.images.dali import DaliLoader
+        from nightsweep.jobs.workloads.images.dali import DaliLoader
 
         return DaliLoader(point, dataset, device)
     workers = point.loader_workers
@@ -94,7 +94,7 @@ class OneBatch:
     """The first batch of the order, made on the device once; samples are taken again where there are too few."""
 
     def __init__(self, point: Point, dataset: Dataset[Any], sampler: Sampler[int], device: torch.device) -> None:
-        from jobs.workloads.image import images_layout
+        from nightsweep.jobs.workloads.image import images_layout
 
         order = list(sampler)
         items = [dataset[order[n % len(order)]] for n in range(point.samples(0))]

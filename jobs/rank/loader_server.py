@@ -15,9 +15,15 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, util
 from pathlib import Path
 
-from jobs.host import start as processes
+from nightsweep.jobs.host import start as processes
 
-PRELOADED = ["numpy", "torch", "torch.utils.data._utils.worker", "PIL.Image", "jobs.workloads.images.datasets"]
+PRELOADED = [
+    "numpy",
+    "torch",
+    "torch.utils.data._utils.worker",
+    "PIL.Image",
+    "nightsweep.jobs.workloads.images.datasets",
+]
 
 
 def start() -> None:

@@ -18,20 +18,20 @@ from typing import Any
 
 import torch
 
-from jobs.host import clock
-from jobs.point.plan import Block, Phase
-from jobs.point.point import Point
-from jobs.rank.feed import Feed
-from jobs.rank.loader import endless
-from jobs.rank.step_checkpoints import StepCheckpoints
-from jobs.record.failures import DrillError, LossNotFinite
-from jobs.record.folder import RunFolder
-from jobs.record.heartbeat import Heartbeat
-from jobs.record.json_files import json_line
-from jobs.record.launch_files import StepLine, Window
-from jobs.telemetry.allocator import Allocator
-from jobs.telemetry.sampler_hold import Samplers
-from jobs.telemetry.trace.tracers import Tracer
+from nightsweep.jobs.host import clock
+from nightsweep.jobs.point.plan import Block, Phase
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.rank.feed import Feed
+from nightsweep.jobs.rank.loader import endless
+from nightsweep.jobs.rank.step_checkpoints import StepCheckpoints
+from nightsweep.jobs.record.failures import DrillError, LossNotFinite
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.heartbeat import Heartbeat
+from nightsweep.jobs.record.json_files import json_line
+from nightsweep.jobs.record.launch_files import StepLine, Window
+from nightsweep.jobs.telemetry.allocator import Allocator
+from nightsweep.jobs.telemetry.sampler_hold import Samplers
+from nightsweep.jobs.telemetry.trace.tracers import Tracer
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Starts the ranks of one node through the launcher that the user's script is started with:
 
-    python -m jobs.rank.node_launcher POINT/timed
+    python -m nightsweep.jobs.rank.node_launcher POINT/timed
 
 The launcher starts supervisors (jobs/rank/supervisor.py) in place of the script, and each of these the script, so that
 a rank leaves the same evidence whoever starts it.
@@ -18,12 +18,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jobs.host import clock
-from jobs.host.processes import die_with_parent
-from jobs.point.point import Point
-from jobs.rank.script import python
-from jobs.record.folder import RunFolder
-from jobs.sweep.order import read_order
+from nightsweep.jobs.host import clock
+from nightsweep.jobs.host.processes import die_with_parent
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.rank.script import python
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.sweep.order import read_order
 
 
 def launcher(point: Point, node: int, address: str, port: str) -> list[str]:
@@ -58,7 +58,7 @@ def main() -> int:
     point = read_order(run_folder).point()
     node = int(os.environ.get("SLURM_NODEID", "0")) if point.nodes > 1 else 0
     address, port = (os.environ.pop(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
-    program = [sys.executable, "-m", "jobs.rank.supervisor", str(run_folder.path)]
+    program = [sys.executable, "-m", "nightsweep.jobs.rank.supervisor", str(run_folder.path)]
     command = [*python(point), *launcher(point, node, address, port), *program]
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # the launcher's to say
         os.environ.pop(name, None)

@@ -18,16 +18,16 @@ import tomlkit
 import yaml
 from msgspec import Struct
 
-from jobs import hook
-from jobs.hook.install import RANK_VARIABLE, RUN_VARIABLE
-from jobs.point import template
-from jobs.point.point import Point
-from jobs.record.failures import reason_of_text
-from jobs.record.folder import RunFolder
-from jobs.record.heartbeat import Heartbeat, place
-from jobs.record.json_files import json_line, read_json, write_json
-from jobs.record.launch_files import WHOLE_RUN, RankError, RankResult, StepLine, Window
-from jobs.workloads import compute
+from nightsweep.jobs import hook
+from nightsweep.jobs.hook.install import RANK_VARIABLE, RUN_VARIABLE
+from nightsweep.jobs.point import template
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.failures import reason_of_text
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.heartbeat import Heartbeat, place
+from nightsweep.jobs.record.json_files import json_line, read_json, write_json
+from nightsweep.jobs.record.launch_files import WHOLE_RUN, RankError, RankResult, StepLine, Window
+from nightsweep.jobs.workloads import compute
 
 SITE = Path(hook.__file__).with_name("site")
 """The folder that brings the hook into a Python which has it on its path."""

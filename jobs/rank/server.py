@@ -1,6 +1,6 @@
 """The process of a node that ranks are forked from, so that what they import is imported once for all starts:
 
-    python -m jobs.rank.server
+    python -m nightsweep.jobs.rank.server
 
 It has no GPU and no threads; each rank is a separate process, which begins CUDA itself. Every line of its standard
 input, which srun hands to the servers of all nodes alike, is a Request. On its standard output it says `ready`, and
@@ -22,19 +22,21 @@ from typing import Any
 
 import msgspec
 
-from jobs.host import clock, start
-from jobs.host.hidden_modules import hidden
-from jobs.host.processes import die_with_parent
-from jobs.rank.request import Request
+from nightsweep.jobs.host import clock, start
+from nightsweep.jobs.host.hidden_modules import hidden
+from nightsweep.jobs.host.processes import die_with_parent
+from nightsweep.jobs.rank.request import Request
 
 MODULES = (
     "torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.profiler",
-    "torch.utils.flop_counter", "transformers.modeling_utils", "jobs.rank.supervisor", "jobs.rank.worker",
-    "jobs.rank.loop", "jobs.rank.loader", "jobs.rank.flops_cache", "jobs.strategies.make",
-    "jobs.telemetry.host_sampler", "jobs.telemetry.gpu.sampler", "jobs.telemetry.sampler_hold",
-    "jobs.telemetry.trace.tracers", "jobs.workloads.image", "jobs.workloads.llm.workload",
-    "transformers.models.mobilenet_v2.modeling_mobilenet_v2", "transformers.models.resnet.modeling_resnet",
-    "transformers.models.vit.modeling_vit", "transformers.models.llama.modeling_llama", "peft",
+    "torch.utils.flop_counter", "transformers.modeling_utils", "nightsweep.jobs.rank.supervisor",
+    "nightsweep.jobs.rank.worker", "nightsweep.jobs.rank.loop", "nightsweep.jobs.rank.loader",
+    "nightsweep.jobs.rank.flops_cache", "nightsweep.jobs.strategies.make", "nightsweep.jobs.telemetry.host_sampler",
+    "nightsweep.jobs.telemetry.gpu.sampler", "nightsweep.jobs.telemetry.sampler_hold",
+    "nightsweep.jobs.telemetry.trace.tracers", "nightsweep.jobs.workloads.image",
+    "nightsweep.jobs.workloads.llm.workload", "transformers.models.mobilenet_v2.modeling_mobilenet_v2",
+    "transformers.models.resnet.modeling_resnet", "transformers.models.vit.modeling_vit",
+    "transformers.models.llama.modeling_llama", "peft",
 )  # fmt: skip
 """What ranks import, but for DeepSpeed and torchao, which begin CUDA."""
 
@@ -78,12 +80,12 @@ class Server:
         given = {**request.environment, "RANK": str(number), "LOCAL_RANK": str(local)}
 
         def run() -> int:
-            from jobs.rank import supervisor
+            from nightsweep.jobs.rank import supervisor
 
             os.close(self.answers)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the server's has the requests
             os.environ.update(given)
-            sys.argv = ["jobs.rank.supervisor", request.folder]
+            sys.argv = ["nightsweep.jobs.rank.supervisor", request.folder]
             return supervisor.main()
 
         return start.Forked(run)

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from jobs.point.point import Point
-from jobs.strategies.base import Trainer
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.strategies.base import Trainer
 
 
 class StepCheckpoints:

@@ -2,7 +2,7 @@
 
 A fork of a node's server (jobs/rank/server.py), or, where the rank needs a new Python, started by itself:
 
-    python -m jobs.rank.supervisor POINT/timed
+    python -m nightsweep.jobs.rank.supervisor POINT/timed
 
 The first rank of a node also starts the node's samplers, and notes what the node is.
 """
@@ -20,15 +20,15 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from jobs.host import clock, facts, gpus, start
-from jobs.host.processes import die_with_parent, out_of_memory_kills, signal_group
-from jobs.rank import script
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import write_json
-from jobs.record.launch_files import RankError, RankExit, RankProcess, Window
-from jobs.sweep.order import read_order
-from jobs.telemetry.samplers import Started
-from jobs.telemetry.trace import nsys
+from nightsweep.jobs.host import clock, facts, gpus, start
+from nightsweep.jobs.host.processes import die_with_parent, out_of_memory_kills, signal_group
+from nightsweep.jobs.rank import script
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.record.launch_files import RankError, RankExit, RankProcess, Window
+from nightsweep.jobs.sweep.order import read_order
+from nightsweep.jobs.telemetry.samplers import Started
+from nightsweep.jobs.telemetry.trace import nsys
 
 SLURM_NAMES = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_NTASKS"}
 
@@ -69,7 +69,7 @@ def main() -> int:
     host, local_rank = socket.gethostname(), os.environ.get("LOCAL_RANK", "0")
     order = read_order(run_folder)
     point = order.point()
-    command = [sys.executable, "-m", "jobs.rank.worker", str(run_folder.path)]
+    command = [sys.executable, "-m", "nightsweep.jobs.rank.worker", str(run_folder.path)]
     env, workdir = dict(os.environ), None
     own_script = point.workload == "command"
     if own_script:
@@ -97,7 +97,7 @@ def main() -> int:
                     command, env=env, cwd=workdir, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
                 )
             else:
-                worker = start.start("jobs.rank.worker", [str(run_folder.path)], env, log)
+                worker = start.start("nightsweep.jobs.rank.worker", [str(run_folder.path)], env, log)
     except OSError as error:
         if samplers is not None:
             samplers.end()

@@ -1,6 +1,7 @@
 """One rank of one run: process group, workload, strategy, step loop. Started by jobs/rank/supervisor.py:
 
-    RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python -m jobs.rank.worker POINT/timed
+    RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 \\
+        python -m nightsweep.jobs.rank.worker POINT/timed
 
 Read `run` top to bottom; the step loop is in jobs/rank/loop.py.
 """
@@ -22,20 +23,20 @@ from typing import Any
 
 from msgspec import structs
 
-from jobs.hook.imports import after_import
-from jobs.host import numa
-from jobs.host.gpus import full_uuid
-from jobs.host.hidden_modules import hidden
-from jobs.host.processes import die_with_parent
-from jobs.host.unsupported import Unsupported
-from jobs.point.point import Point
-from jobs.rank import loader_server
-from jobs.record.failures import reason_of
-from jobs.record.folder import RunFolder
-from jobs.record.heartbeat import Heartbeat, place
-from jobs.record.json_files import write_json
-from jobs.record.launch_files import Flops, RankError, RankResult
-from jobs.sweep.order import Order, read_order
+from nightsweep.jobs.hook.imports import after_import
+from nightsweep.jobs.host import numa
+from nightsweep.jobs.host.gpus import full_uuid
+from nightsweep.jobs.host.hidden_modules import hidden
+from nightsweep.jobs.host.processes import die_with_parent
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.rank import loader_server
+from nightsweep.jobs.record.failures import reason_of
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.heartbeat import Heartbeat, place
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.record.launch_files import Flops, RankError, RankResult
+from nightsweep.jobs.sweep.order import Order, read_order
 
 LOOPBACK = "127.0.0.1"
 
@@ -125,7 +126,7 @@ def peak_rss_bytes() -> int:
 
 def count_flops(point: Point, heart: Heartbeat) -> Flops:
     """Those of one optimizer step, counted once a configuration, as a separate phase."""
-    from jobs.rank import flops_cache
+    from nightsweep.jobs.rank import flops_cache
 
     heart.enter("flops")
     return flops_cache.count(point, heart.pulse)
@@ -142,13 +143,13 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
     with hidden("torchao"):  # which takes half a second and more; what needs it imports it itself
         importlib.import_module("transformers.modeling_utils")
 
-    from jobs.rank.loader import make_loader
-    from jobs.rank.loop import Loop
-    from jobs.strategies.make import make_trainer
-    from jobs.telemetry.sampler_hold import Samplers
-    from jobs.telemetry.trace.tracers import make_tracer
-    from jobs.workloads import compile_cache, compute
-    from jobs.workloads import make as workloads
+    from nightsweep.jobs.rank.loader import make_loader
+    from nightsweep.jobs.rank.loop import Loop
+    from nightsweep.jobs.strategies.make import make_trainer
+    from nightsweep.jobs.telemetry.sampler_hold import Samplers
+    from nightsweep.jobs.telemetry.trace.tracers import make_tracer
+    from nightsweep.jobs.workloads import compile_cache, compute
+    from nightsweep.jobs.workloads import make as workloads
 
     heart.beat("group")
     heart.enter("process_group")
@@ -191,7 +192,7 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         with compute.attention(point):
             window, peaks = loop.run(folder, blocks)
             if folder.kind == "timed" and point.epochs:
-                from jobs.rank import epochs
+                from nightsweep.jobs.rank import epochs
 
                 heart.enter("epochs")
                 epochs.run(loop)

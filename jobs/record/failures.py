@@ -6,7 +6,7 @@ import errno
 import re
 from typing import Literal, get_args
 
-from jobs.host.unsupported import Unsupported
+from nightsweep.jobs.host.unsupported import Unsupported
 
 Reason = Literal[
     "rank_exception",  # a rank raised

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jobs.record.input_error import InputError
-from jobs.record.whole_file import write_text
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.whole_file import write_text
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from jobs.point.plan import Phase
-from jobs.point.point import Point, Value, complete
-from jobs.record.failures import Reason
+from nightsweep.jobs.point.plan import Phase
+from nightsweep.jobs.point.point import Point, Value, complete
+from nightsweep.jobs.record.failures import Reason
 
 WHOLE_RUN = "whole run"
 """The step_source of a script in which no steps were found."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.host.facts import SlurmJob
-from jobs.record.failures import Reason
-from jobs.record.folder import utc_now
-from jobs.record.json_files import read_json
-from jobs.record.launch_files import Job
-from jobs.record.record import NvmlUse, Record, TracerUse
+from nightsweep.jobs.host.facts import SlurmJob
+from nightsweep.jobs.record.failures import Reason
+from nightsweep.jobs.record.folder import utc_now
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.launch_files import Job
+from nightsweep.jobs.record.record import NvmlUse, Record, TracerUse
 
 AGAIN: frozenset[Reason] = frozenset({"node_failure", "preempted"})
 """Reasons of a launcher's own record that say nothing about the point."""

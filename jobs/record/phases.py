@@ -15,10 +15,10 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from jobs.record.failures import Reason
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_json, read_lines
-from jobs.record.launch_files import RankExit, Start
+from nightsweep.jobs.record.failures import Reason
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_json, read_lines
+from nightsweep.jobs.record.launch_files import RankExit, Start
 
 PHASES = {
     "queue": "From the submission of the Slurm job to its allocation. No GPU is held.",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec import structs
 
-from jobs.record.json_files import count_lines, read_json
-from jobs.record.launch_files import Job, RankResult
-from jobs.record.record import Record, Runs
+from nightsweep.jobs.record.json_files import count_lines, read_json
+from nightsweep.jobs.record.launch_files import Job, RankResult
+from nightsweep.jobs.record.record import Record, Runs
 
 
 def record_of(point: Path) -> Record:

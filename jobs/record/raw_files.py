@@ -19,8 +19,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobs.record.json_files import FormatError, parse_json, read_json
-from jobs.record.record import Record
+from nightsweep.jobs.record.json_files import FormatError, parse_json, read_json
+from nightsweep.jobs.record.record import Record
 
 ARCHIVE = "raw.zip"
 MEASURED = ".measured.json"

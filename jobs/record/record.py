@@ -12,13 +12,13 @@ from typing import Literal, get_args
 
 from msgspec import Struct, field
 
-from jobs.host.facts import Host, SlurmJob, Software
-from jobs.host.terminal import harmless
-from jobs.point.point import Value
-from jobs.record.failures import Reason
-from jobs.record.json_files import write_json
-from jobs.record.launch_files import Event
-from jobs.record.phases import Phase
+from nightsweep.jobs.host.facts import Host, SlurmJob, Software
+from nightsweep.jobs.host.terminal import harmless
+from nightsweep.jobs.point.point import Value
+from nightsweep.jobs.record.failures import Reason
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.record.launch_files import Event
+from nightsweep.jobs.record.phases import Phase
 
 SCHEMA = 1
 

@@ -11,9 +11,9 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from jobs.host import clock
-from jobs.point.point import Point
-from jobs.record.failures import Reason
+from nightsweep.jobs.host import clock
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.failures import Reason
 
 MARGIN_S = 60.0
 """Before the allocation ends, the launcher needs so long to stop its ranks and to write what happened."""

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, cast
 from msgspec import structs
 from snakemake_executor_plugin_submitit.hook import Hook, Loss, LossReason, Verdict
 
-from jobs.record import lost
-from jobs.record.json_files import read_json
-from jobs.record.phases import last_attempt
-from jobs.record.point_folder import count_attempts
-from jobs.record.raw_files import measured_record
-from jobs.record.record import Record, write_record
-from jobs.sweep import rounds
+from nightsweep.jobs.record import lost
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.phases import last_attempt
+from nightsweep.jobs.record.point_folder import count_attempts
+from nightsweep.jobs.record.raw_files import measured_record
+from nightsweep.jobs.record.record import Record, write_record
+from nightsweep.jobs.sweep import rounds
 
 
 def leader_of(job: Any) -> Path | None:

@@ -11,9 +11,9 @@ import yaml
 from snakemake_executor_plugin_submitit.request import Request, from_job
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
-from jobs.point.point import Point
-from jobs.record.input_error import InputError
-from jobs.sweep import batches, chunks
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.sweep import batches, chunks
 
 POINT, CHUNK = "point", "derive"
 """The rules whose jobs go to the cluster."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from jobs.point.point import Point
-from jobs.point.settings.compute import GRAPHING_MODES
-from jobs.strategies import precision
-from jobs.strategies.optimizer import make_optimizer
-from jobs.telemetry.trace.tracers import Tracer
-from jobs.workloads.base import Batch, Work
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.settings.compute import GRAPHING_MODES
+from nightsweep.jobs.strategies import precision
+from nightsweep.jobs.strategies.optimizer import make_optimizer
+from nightsweep.jobs.telemetry.trace.tracers import Tracer
+from nightsweep.jobs.workloads.base import Batch, Work
 
 Spoil = Callable[[torch.Tensor], torch.Tensor]
 """Takes a micro-batch's loss and gives it back, but for a failure made on purpose."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from jobs.host.unsupported import Unsupported
-from jobs.point.point import Point
-from jobs.strategies import precision
-from jobs.strategies.base import Trainer
-from jobs.workloads.base import Batch, Work
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.strategies import precision
+from nightsweep.jobs.strategies.base import Trainer
+from nightsweep.jobs.workloads.base import Batch, Work
 
 
 class LossOf(torch.nn.Module):

@@ -8,12 +8,12 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.host.unsupported import Unsupported
-from jobs.point.point import Point
-from jobs.strategies import precision
-from jobs.strategies.base import Trainer
-from jobs.strategies.top_k import TopK
-from jobs.workloads.base import Batch, Work
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.strategies import precision
+from nightsweep.jobs.strategies.base import Trainer
+from nightsweep.jobs.strategies.top_k import TopK
+from nightsweep.jobs.workloads.base import Batch, Work
 
 POWERSGD_RANK = 1
 POWERSGD_START = 2

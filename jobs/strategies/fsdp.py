@@ -12,13 +12,13 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from jobs.host.unsupported import Unsupported
-from jobs.point.point import Point
-from jobs.strategies import precision
-from jobs.strategies.base import Trainer
-from jobs.strategies.mesh import make_mesh
-from jobs.workloads import dtypes
-from jobs.workloads.base import Batch, Work
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.strategies import precision
+from nightsweep.jobs.strategies.base import Trainer
+from nightsweep.jobs.strategies.mesh import make_mesh
+from nightsweep.jobs.workloads import dtypes
+from nightsweep.jobs.workloads.base import Batch, Work
 
 SHARDS_INTEGERS = (2, 13)
 """The first PyTorch whose fully_shard was seen to take weights of integers; that of 2.11 asks gradients of them."""
@@ -31,7 +31,7 @@ class Fsdp2Trainer(Trainer):
         model = precision.place(point, work.model, device)
         mesh = mesh_of(point, device)
         if point.tensor_parallel > 1:
-            from jobs.strategies.tensor import split_layers
+            from nightsweep.jobs.strategies.tensor import split_layers
 
             split_layers(model, mesh["tensor"])
         options: dict[str, Any] = {

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from jobs.host.unsupported import Unsupported
-from jobs.strategies.base import Spoil, Trainer
-from jobs.telemetry.trace.tracers import Tracer
-from jobs.workloads.base import Batch
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.strategies.base import Spoil, Trainer
+from nightsweep.jobs.telemetry.trace.tracers import Tracer
+from nightsweep.jobs.workloads.base import Batch
 
 WARM_UP = 11
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import torch
 
-from jobs.point.point import Point
-from jobs.strategies import precision
-from jobs.strategies.averaging import average
-from jobs.strategies.base import Trainer
-from jobs.workloads.base import Work
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.strategies import precision
+from nightsweep.jobs.strategies.averaging import average
+from nightsweep.jobs.strategies.base import Trainer
+from nightsweep.jobs.workloads.base import Work
 
 
 class LocalSgdTrainer(Trainer):

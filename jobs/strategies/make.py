@@ -6,18 +6,18 @@ import importlib
 
 import torch
 
-from jobs.point.point import Point
-from jobs.point.strategies import STRATEGIES
-from jobs.strategies.base import Trainer
-from jobs.workloads import compute
-from jobs.workloads.base import Work
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.strategies import STRATEGIES
+from nightsweep.jobs.strategies.base import Trainer
+from nightsweep.jobs.workloads import compute
+from nightsweep.jobs.workloads.base import Work
 
 
 def make_trainer(point: Point, work: Work, device: torch.device) -> Trainer:
     """The point's strategy around its workload. Raises Unsupported where the host cannot give it."""
     compute.compile_model(point, work)
     if point.cuda_graph:
-        from jobs.strategies.graphs import GraphTrainer
+        from nightsweep.jobs.strategies.graphs import GraphTrainer
 
         return GraphTrainer(lambda: _trainer(point, work, device), device)
     return _trainer(point, work, device)
@@ -26,5 +26,5 @@ def make_trainer(point: Point, work: Work, device: torch.device) -> Trainer:
 def _trainer(point: Point, work: Work, device: torch.device) -> Trainer:
     # Imported when it is asked for: DeepSpeed and DTensor take seconds.
     module, _, name = STRATEGIES[point.strategy].trainer.partition(":")
-    made: Trainer = getattr(importlib.import_module(f"jobs.strategies.{module}"), name)(point, work, device)
+    made: Trainer = getattr(importlib.import_module(f"nightsweep.jobs.strategies.{module}"), name)(point, work, device)
     return made

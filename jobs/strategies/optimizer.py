@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from jobs.point.point import Point
+from nightsweep.jobs.point.point import Point
 
 KERNELS: dict[str, dict[str, bool]] = {
     "default": {},

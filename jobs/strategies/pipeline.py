@@ -12,14 +12,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from jobs.point.point import Point
-from jobs.strategies import precision
-from jobs.strategies.averaging import average, gradients
-from jobs.strategies.base import Spoil, Trainer
-from jobs.strategies.mesh import make_mesh
-from jobs.strategies.optimizer import make_optimizer
-from jobs.telemetry.trace.tracers import Tracer
-from jobs.workloads.base import Batch, Work
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.strategies import precision
+from nightsweep.jobs.strategies.averaging import average, gradients
+from nightsweep.jobs.strategies.base import Spoil, Trainer
+from nightsweep.jobs.strategies.mesh import make_mesh
+from nightsweep.jobs.strategies.optimizer import make_optimizer
+from nightsweep.jobs.telemetry.trace.tracers import Tracer
+from nightsweep.jobs.workloads.base import Batch, Work
 
 INPUTS = {"llm": ("tokens", "tokens"), "image": ("image", "label")}
 """By workload, what the first stage reads and what the last one's loss is of."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from jobs.point.point import Point
-from jobs.workloads import dtypes
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.workloads import dtypes
 
 MIXED = ("bf16", "fp16")
 """Precisions whose passes compute in a shorter format than that of the trained weights."""

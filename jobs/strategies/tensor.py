@@ -15,12 +15,12 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from jobs.point.point import Point
-from jobs.strategies import precision
-from jobs.strategies.averaging import average, gradients
-from jobs.strategies.base import Trainer
-from jobs.strategies.mesh import make_mesh
-from jobs.workloads.base import Work
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.strategies import precision
+from nightsweep.jobs.strategies.averaging import average, gradients
+from nightsweep.jobs.strategies.base import Trainer
+from nightsweep.jobs.strategies.mesh import make_mesh
+from nightsweep.jobs.workloads.base import Work
 
 
 def split_layers(model: torch.nn.Module, mesh: DeviceMesh) -> None:

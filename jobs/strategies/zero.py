@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from jobs.point.point import Point
-from jobs.strategies.base import Trainer
-from jobs.strategies.optimizer import make_optimizer
-from jobs.strategies.precision import shorten_batch_norms
-from jobs.workloads import dtypes
-from jobs.workloads.base import Batch, Work
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.strategies.base import Trainer
+from nightsweep.jobs.strategies.optimizer import make_optimizer
+from nightsweep.jobs.strategies.precision import shorten_batch_norms
+from nightsweep.jobs.workloads import dtypes
+from nightsweep.jobs.workloads.base import Batch, Work
 
 
 def zero_config(point: Point, layer_numel: int, device: torch.device) -> dict[str, Any]:

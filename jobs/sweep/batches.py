@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from jobs.point.point import Point
-from jobs.sweep import estimate
-from jobs.sweep.design import Design, queues, shape
-from jobs.sweep.pairs import Pair
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.sweep import estimate
+from nightsweep.jobs.sweep.design import Design, queues, shape
+from nightsweep.jobs.sweep.pairs import Pair
 
 SLOWER = 3
 """Estimates are right to a factor of a few."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from jobs.record.json_files import read_json
+from nightsweep.jobs.record.json_files import read_json
 
 SIZE = 200
 """Points of a chunk. A job needs some two seconds to start, and a point 20 ms without a trace, half a second with a

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobs.point.point import Point
+from nightsweep.jobs.point.point import Point
 
 GIT = "git"
 """The `version` that asks git."""

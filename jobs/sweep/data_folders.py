@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from jobs.point.point import Point
+from nightsweep.jobs.point.point import Point
 
 BUILTIN = "builtin"
 """The value of the setting `data` that names no folder."""

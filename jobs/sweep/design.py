@@ -16,8 +16,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jobs.point.point import Point
-from jobs.sweep.pairs import Pair
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.sweep.pairs import Pair
 
 LOOKS = 4
 """After the first starts, and after each of the rounds that may follow."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from jobs.host import private
-from jobs.point.point import Point
-from jobs.record.json_files import load_json, read_json, write_json
-from jobs.record.record import Record, ending
-from jobs.sweep import batches, chunks, design, rounds
-from jobs.sweep.sweep import Sweep
+from nightsweep.jobs.host import private
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.json_files import load_json, read_json, write_json
+from nightsweep.jobs.record.record import Record, ending
+from nightsweep.jobs.sweep import batches, chunks, design, rounds
+from nightsweep.jobs.sweep.sweep import Sweep
 
 LEAST_BYTES = 1 << 20
 MOST_LINES = 20
@@ -59,7 +59,9 @@ class Run:
         lock, this one ends with its driver, however that ends.
         """
         if getattr(executor, "hook", "") is None:
-            raise SystemExit("the profile lacks `submitit-hook: jobs.slurm.point_jobs:PointJobs` (see profiles/slurm)")
+            raise SystemExit(
+                "the profile lacks `submitit-hook: nightsweep.jobs.slurm.point_jobs:PointJobs` (see profiles/slurm)"
+            )
         try:
             self._begin()
         except private.NotPrivate as error:
@@ -124,7 +126,7 @@ class Run:
         return self.own.get(point_id) or load_json(self.holder(point_id), rounds.PointList).job(point_id).point()
 
     def holder(self, point_id: str) -> Path:
-        """The file in which `jobs.launch.launch` finds the point. Of the sweep's own: sweep.json, which may not be
+        """The file in which jobs/launch/launch.py finds the point. Of the sweep's own: sweep.json, which may not be
         yet."""
         return self.folder / "sweep.json" if point_id in self.own else rounds.holder(self.round_files(), point_id)
 

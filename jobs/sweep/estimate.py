@@ -20,10 +20,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jobs.point import plan
-from jobs.point.point import Point
-from jobs.point.workloads import WORKLOADS
-from jobs.sweep.chunks import SIZE
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.workloads import WORKLOADS
+from nightsweep.jobs.sweep.chunks import SIZE
 
 NOTE = "coarse: H100-class GPUs at a fixed share of peak, nothing fails; right to a factor of a few"
 

@@ -1,7 +1,6 @@
 """The file of a sweep, read and checked for shape: YAML to a plain dictionary, or every error in it at once.
 
-`read` is the edge at which types are checked; what comes after (`jobs.sweep.sweep`, `jobs.point.check`) trusts
-them.
+`read` is the edge at which types are checked; what comes after (jobs/sweep/sweep.py, jobs/point/check.py) trusts them.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from jobs.point import template
-from jobs.point.point import FIELDS, applicable, setting_schema
-from jobs.point.settings.command import SWITCHES
-from jobs.point.settings.field import MOST_TEXT
-from jobs.point.settings.measuring import FAULT_PATTERN, TRACE_RANKS_PATTERN
-from jobs.sweep import yaml_file
+from nightsweep.jobs.point import template
+from nightsweep.jobs.point.point import FIELDS, applicable, setting_schema
+from nightsweep.jobs.point.settings.command import SWITCHES
+from nightsweep.jobs.point.settings.field import MOST_TEXT
+from nightsweep.jobs.point.settings.measuring import FAULT_PATTERN, TRACE_RANKS_PATTERN
+from nightsweep.jobs.sweep import yaml_file
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

@@ -6,11 +6,11 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from jobs.point.plan import Block
-from jobs.point.point import Point, Value, complete
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import load_json, write_json
-from jobs.sweep.alert import Alert
+from nightsweep.jobs.point.plan import Block
+from nightsweep.jobs.point.point import Point, Value, complete
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import load_json, write_json
+from nightsweep.jobs.sweep.alert import Alert
 
 TracerName = Literal["none", "nsys", "kineto"]
 

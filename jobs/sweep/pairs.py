@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.point.point import Point, applicable, complete
-from jobs.sweep import code
+from nightsweep.jobs.point.point import Point, applicable, complete
+from nightsweep.jobs.sweep import code
 
 Settings = Mapping[str, Any]
 

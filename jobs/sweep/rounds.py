@@ -20,10 +20,10 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
-from jobs.record.json_files import load_json, write_json
-from jobs.record.launch_files import Job
-from jobs.sweep.alert import Alert
-from jobs.sweep.design import Precision
+from nightsweep.jobs.record.json_files import load_json, write_json
+from nightsweep.jobs.record.launch_files import Job
+from nightsweep.jobs.sweep.alert import Alert
+from nightsweep.jobs.sweep.design import Precision
 
 REMEDIES = "remedies"
 

@@ -3,7 +3,7 @@
     sweep = load(Path("config/demo.yaml"), preset=None)
     for point in sweep.points: ...
 
-Read and checked for shape by `jobs.sweep.file`; here it is merged with a preset, multiplied out and checked as points.
+Read and checked for shape by jobs/sweep/file.py; here it is merged with a preset, multiplied out and checked as points.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.point import check as constraints
-from jobs.point.point import FIELDS, Point, complete, setting_schema
-from jobs.point.reason import Source
-from jobs.sweep import code, estimate
-from jobs.sweep import pairs as pairing
-from jobs.sweep.alert import Alert
-from jobs.sweep.design import LOOKS, Design, Precision, even
-from jobs.sweep.file import SweepError, read
-from jobs.sweep.pairs import Pair
+from nightsweep.jobs.point import check as constraints
+from nightsweep.jobs.point.point import FIELDS, Point, complete, setting_schema
+from nightsweep.jobs.point.reason import Source
+from nightsweep.jobs.sweep import code, estimate
+from nightsweep.jobs.sweep import pairs as pairing
+from nightsweep.jobs.sweep.alert import Alert
+from nightsweep.jobs.sweep.design import LOOKS, Design, Precision, even
+from nightsweep.jobs.sweep.file import SweepError, read
+from nightsweep.jobs.sweep.pairs import Pair
 
 __all__ = ["MAX_POINTS", "Resources", "Sweep", "SweepError", "load"]
 

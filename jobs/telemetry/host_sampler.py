@@ -1,6 +1,6 @@
 """Samples the host side of a job on one node while its ranks run, from a process of its own:
 
-    python -m jobs.telemetry.host_sampler POINT/timed        # until SIGTERM
+    python -m nightsweep.jobs.telemetry.host_sampler POINT/timed        # until SIGTERM
 
 CPU time, memory and storage traffic of the ranks and of all that they started, and what else the host was busy with,
 twice a second. Lines are flushed as they are taken, so a killed job keeps its log.
@@ -18,12 +18,12 @@ from pathlib import Path
 
 import psutil
 
-from jobs.host import clock
-from jobs.host.processes import die_with_parent, end_on_sigterm
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import json_line, read_json
-from jobs.record.launch_files import HostSample, RankProcess
-from jobs.telemetry import host_load
+from nightsweep.jobs.host import clock
+from nightsweep.jobs.host.processes import die_with_parent, end_on_sigterm
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import json_line, read_json
+from nightsweep.jobs.record.launch_files import HostSample, RankProcess
+from nightsweep.jobs.telemetry import host_load
 
 INTERVAL_S = 0.5
 

@@ -9,12 +9,12 @@ import signal
 import socket
 import subprocess
 
-from jobs.host import gpus, start
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import write_json
-from jobs.record.launch_files import SamplerProcesses
-from jobs.sweep.order import Order
-from jobs.telemetry.gpu.events import Events
+from nightsweep.jobs.host import gpus, start
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.record.launch_files import SamplerProcesses
+from nightsweep.jobs.sweep.order import Order
+from nightsweep.jobs.telemetry.gpu.events import Events
 
 END_S = 5.0
 
@@ -24,9 +24,9 @@ class Started:
 
     def __init__(self, run_folder: RunFolder, order: Order) -> None:
         self.run_folder = run_folder
-        modules = ["jobs.telemetry.host_sampler"] if order.samplers else []
+        modules = ["nightsweep.jobs.telemetry.host_sampler"] if order.samplers else []
         if modules and order.point().nvml_hz > 0 and gpus.probe()[0]:
-            modules.append("jobs.telemetry.gpu.sampler")
+            modules.append("nightsweep.jobs.telemetry.gpu.sampler")
         # numpy's and Arrow's pools of threads would cost more than the sampling
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.processes = {module: start.start(module, [str(run_folder.path)], env) for module in modules}

@@ -19,9 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from jobs.host import cache, private
-from jobs.host.facts import cpu_model
-from jobs.point.point import Point
+from nightsweep.jobs.host import cache, private
+from nightsweep.jobs.host.facts import cpu_model
+from nightsweep.jobs.point.point import Point
 
 INDUCTOR, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 

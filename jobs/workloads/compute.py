@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from jobs.point.point import Point
-from jobs.point.settings.compute import GRAPHING_MODES
-from jobs.workloads import compile_cache
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.settings.compute import GRAPHING_MODES
+from nightsweep.jobs.workloads import compile_cache
 
 if TYPE_CHECKING:
-    from jobs.workloads.base import Work
+    from nightsweep.jobs.workloads.base import Work
 
 _ALLOCATORS = {"expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
 _NO_NVLINK = {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}

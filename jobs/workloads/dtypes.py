@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from jobs.point.point import Point
+from nightsweep.jobs.point.point import Point
 
 _COMPUTE = {"bf16": torch.bfloat16, "bf16_pure": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 

@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import Dataset
 
-from jobs.point.point import Point
-from jobs.point.strategies import FLAT
-from jobs.workloads.base import Batch, Work
-from jobs.workloads.images import prepared
-from jobs.workloads.images.augmentation import augment
-from jobs.workloads.images.convolutions import block_stem, fuse_padding
-from jobs.workloads.images.datasets import Digits, Files, Mapped
-from jobs.workloads.images.digits import enlarge, from_bytes, load_digits, split
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.strategies import FLAT
+from nightsweep.jobs.workloads.base import Batch, Work
+from nightsweep.jobs.workloads.images import prepared
+from nightsweep.jobs.workloads.images.augmentation import augment
+from nightsweep.jobs.workloads.images.convolutions import block_stem, fuse_padding
+from nightsweep.jobs.workloads.images.datasets import Digits, Files, Mapped
+from nightsweep.jobs.workloads.images.digits import enlarge, from_bytes, load_digits, split
 
 NUM_CLASSES = 10
 
@@ -49,7 +49,7 @@ def build_model(point: Point) -> tuple[torch.nn.Module, tuple[torch.nn.Module, .
     config = hf.ViTConfig(
         image_size=size, hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_hidden_layers=12, **common
     )
-    from jobs.workloads.attention import UNMASKED
+    from nightsweep.jobs.workloads.attention import UNMASKED
 
     config._attn_implementation = UNMASKED
     vit = hf.ViTForImageClassification(config)

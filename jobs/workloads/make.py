@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from jobs.point.point import Point
-from jobs.point.workloads import WORKLOADS
-from jobs.record.heartbeat import Heartbeat
-from jobs.workloads.base import Work
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.workloads import WORKLOADS
+from nightsweep.jobs.record.heartbeat import Heartbeat
+from nightsweep.jobs.workloads.base import Work
 
 
 def prepare_data(point: Point, heart: Heartbeat) -> None:
@@ -29,5 +29,5 @@ def build(point: Point, device: torch.device | None = None) -> Work:
 
 
 def module(point: Point) -> Any:
-    """The module of the point's workload (`jobs.point.workloads.Workload.module`)."""
-    return importlib.import_module(f"jobs.workloads.{WORKLOADS[point.workload].module}")
+    """The module of the point's workload (`nightsweep.jobs.point.workloads.Workload.module`)."""
+    return importlib.import_module(f"nightsweep.jobs.workloads.{WORKLOADS[point.workload].module}")

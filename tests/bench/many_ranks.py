@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from jobs.record.json_files import write_json
+from nightsweep.jobs.record.json_files import write_json
 
 RUN = Path(__file__).parents[1] / "data/labelled/straggler_compute"
 NODE = 8

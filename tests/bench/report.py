@@ -19,8 +19,8 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.sweep import dataset
-from analysis.tables import points as schemas
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables import points as schemas
 from tests.bench.speed import measured
 
 IDS = ("point_id", "remedied_id")
@@ -90,11 +90,11 @@ def main() -> None:
             copy_records(args.records, set(tables["points"]["point_id"]), made / "points")
         module = [sys.executable, "-m"]
         figures, given = str(made / "figures"), ["--tables", str(made / "tables")]
-        draw = [[*module, "analysis.tools.draw", *given, "--out", figures]]
+        draw = [[*module, "nightsweep.analysis.tools.draw", *given, "--out", figures]]
         page = out / "report.html"
         also = ["--figures", figures, "--records", str(made / "points"), "--out", str(page)]
         print(f"{tables['points'].height} points, {own['points'].height} distinct ones repeated")
-        for what, commands in (("figures", draw), ("report", [[*module, "analysis.report", *given, *also]])):
+        for what, commands in (("figures", draw), ("report", [[*module, "nightsweep.analysis.report", *given, *also]])):
             seconds, peak = measured(commands) or (0.0, 0.0)
             print(f"{what}: {seconds:.1f} s, {peak:.0f} MB")
         print(f"report.html: {page.stat().st_size / 1e6:.2f} MB")

@@ -25,10 +25,10 @@ from typing import Any
 
 import yaml
 
-from analysis.ingest.derived import Derived
-from jobs.point.point import FIELDS, Point
-from jobs.record.json_files import write_json
-from jobs.sweep.sweep import load
+from nightsweep.analysis.ingest.derived import Derived
+from nightsweep.jobs.point.point import FIELDS, Point
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.sweep.sweep import load
 from tests.bench import many_ranks, slurm_scale
 from tests.bench.cost import Meter, head, line
 from tests.cluster.slurm import Cluster, available
@@ -114,7 +114,7 @@ def measure_ranks(folder: Path, ranks: int) -> None:
     point, slow = folder / "points" / f"{ranks:012x}", ranks - 3
     many_ranks.make_point(point, ranks, slow)
     words = ["--chunk", "points-0000", "--points", point.name, "--processes", str(len(os.sched_getaffinity(0)))]
-    command = [sys.executable, "-m", "analysis.tools.derive", str(folder), *words]
+    command = [sys.executable, "-m", "nightsweep.analysis.tools.derive", str(folder), *words]
     print(
         line(f"{ranks} ranks", "derived", Meter(command, ROOT, folder / "commands.log").finish(), folder / "derived"),
         flush=True,

@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from analysis.diagnosis import verdict
-from analysis.diagnosis.evidence import sources
-from jobs.host.facts import ROOT
+from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.jobs.host.facts import ROOT
 from tests.bench import kineto_copy
 from tests.labelled import kept, packed, score, scripts
 from tests.labelled.scripts import ScriptRun

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from analysis.sweep.labels import plural
+from nightsweep.analysis.sweep.labels import plural
 from tests.bench.cost import LOOK_S, Meter, line
 from tests.cluster.load import LIMITS, counted, queued
 from tests.cluster.slurm import Cluster, Shape

@@ -57,7 +57,9 @@ def ingests(trace: Path, scratch: Path) -> list[Cost]:
     out = scratch / "out"
     costs = []
     for _ in range(RUNS):
-        cost = measured([[sys.executable, "-m", "analysis.tools.cli", "ingest", str(trace), "--out", str(out)]])
+        cost = measured(
+            [[sys.executable, "-m", "nightsweep.analysis.tools.cli", "ingest", str(trace), "--out", str(out)]]
+        )
         assert cost is not None
         costs.append(cost)
         shutil.rmtree(out)

@@ -3,8 +3,8 @@
 import polars as pl
 import pytest
 
-from analysis.readers.kineto import reader as kineto
-from analysis.readers.nsys import reader as nsys
+from nightsweep.analysis.readers.kineto import reader as kineto
+from nightsweep.analysis.readers.nsys import reader as nsys
 from tests.bench import kineto_copy
 from tests.labelled import kept
 

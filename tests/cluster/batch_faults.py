@@ -17,7 +17,7 @@ from tests.cluster.faults import LAUNCHER, bring_back, corrupt_record, full_disk
 from tests.cluster.trial import Outcome
 
 POINTS, STEPS, BATCH_MIN = 4, 150, 15
-SERVER = "jobs.rank.server"
+SERVER = "nightsweep.jobs.rank.server"
 
 
 def judge(one, process, again=0, **failed):

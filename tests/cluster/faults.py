@@ -88,7 +88,7 @@ def killed_local_driver(one):
 def killed_slurmstepd(one):
     driver = one.start(one.sweep(1, 250))
     one.at_a_step(driver)
-    one.process("jobs.rank.supervisor").parent().kill()
+    one.process("nightsweep.jobs.rank.supervisor").parent().kill()
     return one.judge_real(driver, 1, attempts=2)
 
 
@@ -201,7 +201,7 @@ def corrupt_record(one):
     path = one.folder / f"results/night/points/{one.chance.choice(list(before))}/record.json"
     path.write_text(path.read_text()[:200])
     said = one.start(one.sweep(2, 5)).communicate(timeout=400)[1]
-    command = [sys.executable, "-m", "analysis.tools.cli", "retry", "sweep.yaml"]
+    command = [sys.executable, "-m", "nightsweep.analysis.tools.cli", "retry", "sweep.yaml"]
     retried = subprocess.run(command, cwd=one.folder, capture_output=True, text=True)
     found = one.judge_real(one.start(one.sweep(2, 5)), 2, before.items())
     if "cannot be read" not in said or "1 of 2 points set aside" not in retried.stdout:
@@ -236,8 +236,8 @@ def out_of_memory(one):
         group.rmdir()
 
 
-LAUNCHER, RANK = "jobs.launch.launch", "jobs.rank.worker"
-SAMPLERS = ("jobs.telemetry.gpu.sampler", "jobs.telemetry.host_sampler")
+LAUNCHER, RANK = "nightsweep.jobs.launch.launch", "nightsweep.jobs.rank.worker"
+SAMPLERS = ("nightsweep.jobs.telemetry.gpu.sampler", "nightsweep.jobs.telemetry.host_sampler")
 FAULTS = {
     "Ctrl-C, points asleep": stopped_driver(signal.SIGINT, group=True),
     "SIGTERM, points asleep": stopped_driver(signal.SIGTERM),

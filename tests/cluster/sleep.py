@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jobs.record.raw_files import MEASURED
+from nightsweep.jobs.record.raw_files import MEASURED
 
 RECORD = json.dumps({"status": "ok", "reason": None, "message": None})
 

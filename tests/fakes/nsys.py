@@ -5,7 +5,7 @@ import time
 
 import psutil
 
-from jobs.point.point import complete
+from nightsweep.jobs.point.point import complete
 
 VERSION = "NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0"
 LEAVES_A_FILE = 'while [ "$1" != -o ]; do shift; done; : > "$2"'

@@ -7,11 +7,11 @@ from contextlib import closing
 
 import polars as pl
 
-from analysis.ingest import engine
-from analysis.readers.nsys import payloads
-from analysis.readers.nsys import reader as nsys
-from analysis.tables import column
-from analysis.tables.events import EVENTS
+from nightsweep.analysis.ingest import engine
+from nightsweep.analysis.readers.nsys import payloads
+from nightsweep.analysis.readers.nsys import reader as nsys
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import EVENTS
 from tests.analysis.readers.test_readers import DATA
 
 COMMUNICATOR = "00000000000000aa"

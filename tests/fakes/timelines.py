@@ -6,8 +6,8 @@ import random
 
 import polars as pl
 
-from analysis.tables import column
-from analysis.tables.events import DEVICES, EVENTS, Trace
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import DEVICES, EVENTS, Trace
 
 PROCESS = 77
 

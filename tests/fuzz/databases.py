@@ -16,8 +16,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from analysis.readers.nsys import source
-from analysis.readers.nsys.export_fields import Field, Text
+from nightsweep.analysis.readers.nsys import source
+from nightsweep.analysis.readers.nsys.export_fields import Field, Text
 
 NUMBERS = (None, 0, 1, -1, 127, 128, -129, 2**15, 2**23, -(2**31), 2**47, 2**53 + 1, 2**62, 2**63 - 1, -(2**63))
 TEXTS = (None, "", "t", "gemm()", "x" * 70, "x" * 300, "aé€😀", "a\0b", "12", "x" * 9000)

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from polars.testing import assert_frame_equal
 
-from analysis.readers.nsys import reader, source
-from analysis.tools import cli
+from nightsweep.analysis.readers.nsys import reader, source
+from nightsweep.analysis.tools import cli
 from tests.fuzz import traces
 
 MOST_BYTES = 4 << 30

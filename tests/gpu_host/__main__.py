@@ -22,9 +22,9 @@ from pathlib import Path
 
 import torch
 
-from jobs.host.facts import ROOT
-from jobs.record.json_files import read_json
-from jobs.record.record import Record
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.record import Record
 from tests.cluster.slurm import Cluster, Shape
 
 WORK = Path("/tmp/ns")

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from jobs.hook.imports import after_import
+from nightsweep.jobs.hook.imports import after_import
 
 SIDES = ("new", "forked")
 FILE = "slices.json"
@@ -96,7 +96,7 @@ def settle_on_cores(turns: Turns) -> None:
 
 def install() -> None:
     """In a rank, or in what ranks are forked from: as soon as the step loop is imported."""
-    after_import({"jobs.rank.loop": take_turns})
+    after_import({"nightsweep.jobs.rank.loop": take_turns})
 
 
 def take_turns(module: ModuleType) -> None:

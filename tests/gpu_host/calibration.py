@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.metrics import intervals
-from analysis.metrics.points import energy
-from analysis.metrics.ranks import clock
-from analysis.metrics.steps import selection
-from analysis.readers import gpu_log
-from analysis.readers.nsys import reader as nsys
-from jobs.record.json_files import read_lines
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.points import energy
+from nightsweep.analysis.metrics.ranks import clock
+from nightsweep.analysis.metrics.steps import selection
+from nightsweep.analysis.readers import gpu_log
+from nightsweep.analysis.readers.nsys import reader as nsys
+from nightsweep.jobs.record.json_files import read_lines
 
 _Row = dict[str, Any]
 

@@ -14,8 +14,8 @@ from typing import Any
 import polars as pl
 import yaml
 
-from jobs.point.point import Point, complete
-from jobs.sweep import sweep
+from nightsweep.jobs.point.point import Point, complete
+from nightsweep.jobs.sweep import sweep
 
 
 def of(points: list[Point], name: str) -> dict[str, Any]:

@@ -30,15 +30,15 @@ from pathlib import Path
 from statistics import mean, median, pvariance
 from typing import Any
 
-from jobs.host.facts import ROOT
-from jobs.launch import watchdog
-from jobs.launch.starts import Servers
-from jobs.point import plan
-from jobs.point.point import Point, complete
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_json, read_lines
-from jobs.record.launch_files import RankResult, StepLine
-from jobs.sweep.order import Order
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.launch import watchdog
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.point.point import Point, complete
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_json, read_lines
+from nightsweep.jobs.record.launch_files import RankResult, StepLine
+from nightsweep.jobs.sweep.order import Order
 from tests.gpu_host import baton
 from tests.gpu_host.baton import SIDES, Turns
 from tests.labelled.ahead import GO_VARIABLE

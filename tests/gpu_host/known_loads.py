@@ -14,13 +14,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jobs.host import gpus
-from jobs.point.point import complete
-from jobs.record.folder import RunFolder
-from jobs.record.launch_files import Value
-from jobs.sweep.order import Order
-from jobs.telemetry.samplers import Started
-from jobs.telemetry.trace import nsys
+from nightsweep.jobs.host import gpus
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.launch_files import Value
+from nightsweep.jobs.sweep.order import Order
+from nightsweep.jobs.telemetry.samplers import Started
+from nightsweep.jobs.telemetry.trace import nsys
 
 POINT: dict[str, Value] = {"workload": "image", "model": "mobilenet_v2", "traced_steps": 1}
 

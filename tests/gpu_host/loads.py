@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from jobs.host.gpus import full_uuid
-from jobs.record.json_files import write_json
+from nightsweep.jobs.host.gpus import full_uuid
+from nightsweep.jobs.record.json_files import write_json
 
 EDGE = 8192
 """Edge of the bf16 matrices."""

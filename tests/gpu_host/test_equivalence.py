@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.point.point import complete
+from nightsweep.jobs.point.point import complete
 from tests.gpu_host import baton, equivalence
 
 
@@ -51,7 +51,7 @@ def folder(pair, side):
 
 
 class Loop:
-    """As much of jobs.rank.loop.Loop as turns see. A step takes 2 ms."""
+    """As much of nightsweep.jobs.rank.loop.Loop as turns see. A step takes 2 ms."""
 
     point, device = SimpleNamespace(warmup_steps=2), None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.sweep import sweep
+from nightsweep.jobs.sweep import sweep
 from tests.cluster.config import Places, Shape, files, task_prolog
 from tests.gpu_host import choose
 

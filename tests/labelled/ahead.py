@@ -20,19 +20,23 @@ GO_VARIABLE = "NIGHTSWEEP_TEST_GO"
 POLL_S = 0.05
 MODULES = {
     "image": ("transformers.models.resnet.modeling_resnet", "transformers.models.vit.modeling_vit"),
-    "llm": ("transformers.models.llama.modeling_llama", "jobs.workloads.llm"),
+    "llm": ("transformers.models.llama.modeling_llama", "nightsweep.jobs.workloads.llm"),
 }
 
 
 def wait(folder: Path) -> None:
     """In a rank of this run: be ready, and wait to be told to go on."""
-    from jobs.host.processes import die_with_parent
-    from jobs.record.folder import RunFolder
-    from jobs.sweep.order import read_order
+    from nightsweep.jobs.host.processes import die_with_parent
+    from nightsweep.jobs.record.folder import RunFolder
+    from nightsweep.jobs.sweep.order import read_order
 
     die_with_parent()
     settings = read_order(RunFolder(folder)).settings
-    common = ("jobs.rank.loop", "jobs.strategies.ddp", f"jobs.workloads.{settings['workload']}")
+    common = (
+        "nightsweep.jobs.rank.loop",
+        "nightsweep.jobs.strategies.ddp",
+        f"nightsweep.jobs.workloads.{settings['workload']}",
+    )
     for name in (
         *common,
         *MODULES[settings["workload"]],

@@ -14,12 +14,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from jobs.point import plan
-from jobs.point.point import Point
-from jobs.rank import script
-from jobs.rank.server import holds_gpu
-from jobs.record.folder import RunFolder
-from jobs.sweep.order import Order
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.rank import script
+from nightsweep.jobs.rank.server import holds_gpu
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.sweep.order import Order
 from tests.labelled.scripts import ScriptRun
 
 LOADED = (

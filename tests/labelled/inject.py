@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-import jobs.rank.loader
-import jobs.rank.loop
-from jobs.rank.loop import Loop
+import nightsweep.jobs.rank.loader
+import nightsweep.jobs.rank.loop
+from nightsweep.jobs.rank.loop import Loop
 from tests.labelled.runs import INJECTION_VARIABLE
 
 EDGE = 8192
@@ -119,14 +119,14 @@ def slow_loader(loop: Loop, rank: int, ms: float) -> None:
     """One rank's loader takes so much longer for each batch."""
     if loop.rank != rank:
         return
-    endless = jobs.rank.loop.endless
+    endless = nightsweep.jobs.rank.loop.endless
 
     def slowly(loader: Any) -> Iterator[Any]:
         for batch in endless(loader):
             time.sleep(ms / 1e3)
             yield batch
 
-    jobs.rank.loop.endless = slowly
+    nightsweep.jobs.rank.loop.endless = slowly
 
 
 def memory_cap(loop: Loop, share: float, mib: int) -> None:
@@ -189,7 +189,7 @@ def install() -> None:
     """What the environment asks for, into this process."""
     wanted: dict[str, dict[str, Any]] = json.loads(os.environ[INJECTION_VARIABLE])
     if options := wanted.pop("slow_storage", None):
-        jobs.rank.loader.make_loader = slow_storage(jobs.rank.loader.make_loader, **options)
+        nightsweep.jobs.rank.loader.make_loader = slow_storage(nightsweep.jobs.rank.loader.make_loader, **options)
     run = Loop.run
 
     def running(loop: Loop, *given: Any) -> Any:

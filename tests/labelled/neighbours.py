@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jobs.host.processes import die_with_parent
+from nightsweep.jobs.host.processes import die_with_parent
 
 FOREVER_S = 3600.0
 
@@ -20,7 +20,7 @@ def main() -> None:
     if sys.argv[1] == "cpu":
         for _ in itertools.count():
             pass
-    from jobs.telemetry.loads import Loads
+    from nightsweep.jobs.telemetry.loads import Loads
 
     with tempfile.TemporaryDirectory() as folder:
         loads = Loads(Path(folder))

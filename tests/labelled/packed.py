@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from analysis.readers.kineto.event_columns import _KINDS, COMMUNICATION, Args
+from nightsweep.analysis.readers.kineto.event_columns import _KINDS, COMMUNICATION, Args
 
 TOP = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds", "displayTimeUnit")
 DISTRIBUTED = ("rank", "world_size", "backend")

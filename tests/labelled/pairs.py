@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.host import facts
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_json, write_json
-from jobs.record.launch_files import Job, RankResult
-from jobs.record.record import NvmlUse, Record, Runs, TracerUse, write_record
-from jobs.record.record import Run as RunEntry
-from jobs.sweep.order import read_order
+from nightsweep.jobs.host import facts
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_json, write_json
+from nightsweep.jobs.record.launch_files import Job, RankResult
+from nightsweep.jobs.record.record import NvmlUse, Record, Runs, TracerUse, write_record
+from nightsweep.jobs.record.record import Run as RunEntry
+from nightsweep.jobs.sweep.order import read_order
 from tests.labelled import scripts
 from tests.labelled.forked import Start, begin, is_over, load
 from tests.labelled.scripts import ScriptRun

@@ -30,18 +30,18 @@ from typing import Any
 
 from msgspec import structs
 
-from jobs.host.facts import ROOT
-from jobs.launch import launch, watchdog
-from jobs.launch.attempt import SKIPPED, Attempt, Launcher, RunEnd
-from jobs.launch.starts import Servers
-from jobs.launch.tracer_choice import choose_tracer
-from jobs.point import plan
-from jobs.point.point import Point
-from jobs.record.json_files import read_json, write_json
-from jobs.record.launch_files import Job as PointJob
-from jobs.record.record import Record, RunName, write_record
-from jobs.record.record import Run as RankRun
-from jobs.telemetry.trace import nsys
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.launch import launch, watchdog
+from nightsweep.jobs.launch.attempt import SKIPPED, Attempt, Launcher, RunEnd
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.launch.tracer_choice import choose_tracer
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.json_files import read_json, write_json
+from nightsweep.jobs.record.launch_files import Job as PointJob
+from nightsweep.jobs.record.record import Record, RunName, write_record
+from nightsweep.jobs.record.record import Run as RankRun
+from nightsweep.jobs.telemetry.trace import nsys
 from tests.labelled import ahead
 from tests.labelled.runs import RUNS, Run, load
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from jobs.point.check import reasons
-from jobs.point.point import Point, complete
+from nightsweep.jobs.point.check import reasons
+from nightsweep.jobs.point.point import Point, complete
 
 RUNS = Path(__file__).with_name("runs.yaml")
 INJECTION_VARIABLE = "NIGHTSWEEP_TEST_INJECTION"

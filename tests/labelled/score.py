@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from analysis.diagnosis.remedies import trials
+from nightsweep.analysis.diagnosis.remedies import trials
 from tests.labelled import packed, scripts
 from tests.labelled.scripts import ScriptRun
 
@@ -39,8 +39,8 @@ def measured() -> dict[str, float]:
 
 def diagnose(job: tuple[Path, bool]) -> dict[str, Any]:
     """In a process of its own: `nightsweep diagnose --json` of the folder, or of its traces."""
-    from analysis.diagnosis import verdict
-    from analysis.diagnosis.evidence import sources
+    from nightsweep.analysis.diagnosis import verdict
+    from nightsweep.analysis.diagnosis.evidence import sources
 
     folder, bare = job
     with tempfile.TemporaryDirectory() as scratch:

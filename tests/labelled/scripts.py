@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from jobs.point.check import reasons
-from jobs.point.point import Point, complete
+from nightsweep.jobs.point.check import reasons
+from nightsweep.jobs.point.point import Point, complete
 
 LIST = Path(__file__).with_name("scripts.yaml")
 OWN = Path(__file__).with_name("scripts")

@@ -21,12 +21,12 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from analysis.ingest import engine
-from analysis.tools.publish.allowed import RECORD, Kind
-from analysis.tools.publish.anonymizer import Anonymizer
-from analysis.tools.publish.identity import Identity
-from analysis.tools.publish.trace_copies import copy_nsys
-from jobs.telemetry.gpu import log
+from nightsweep.analysis.ingest import engine
+from nightsweep.analysis.tools.publish.allowed import RECORD, Kind
+from nightsweep.analysis.tools.publish.anonymizer import Anonymizer
+from nightsweep.analysis.tools.publish.identity import Identity
+from nightsweep.analysis.tools.publish.trace_copies import copy_nsys
+from nightsweep.jobs.telemetry.gpu import log
 
 KINDS = RECORD | {
     "phase": Kind.FACT, "host": Kind.HOST, "uuid": Kind.GPU, "kind": Kind.FACT, "device_name": Kind.FACT,

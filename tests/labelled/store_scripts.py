@@ -19,8 +19,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from analysis.tools.publish.anonymizer import Anonymizer
-from analysis.tools.publish.identity import Identity
+from nightsweep.analysis.tools.publish.anonymizer import Anonymizer
+from nightsweep.analysis.tools.publish.identity import Identity
 from tests.labelled import packed
 from tests.labelled.score import diagnose
 from tests.labelled.store import KINDS

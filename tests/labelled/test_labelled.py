@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import jobs.rank.loop
-from analysis.ingest import engine
-from analysis.tools.publish.anonymizer import Anonymizer
-from analysis.tools.publish.trace_copies import copy_nsys
-from jobs.record.json_files import read_json
-from jobs.record.record import Record
-from jobs.workloads.base import Work
+import nightsweep.jobs.rank.loop
+from nightsweep.analysis.ingest import engine
+from nightsweep.analysis.tools.publish.anonymizer import Anonymizer
+from nightsweep.analysis.tools.publish.trace_copies import copy_nsys
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.workloads.base import Work
 from tests.analysis.readers.test_readers import DATA
 from tests.labelled import ahead, inject, store
 from tests.labelled.run import Host, step_ms
@@ -137,12 +137,12 @@ def test_one_rank_multiplies_more(loop, rank, products):
 
 
 def test_the_loader_of_one_rank_is_slow(loop, monkeypatch):
-    monkeypatch.setattr(jobs.rank.loop, "endless", iter)
+    monkeypatch.setattr(nightsweep.jobs.rank.loop, "endless", iter)
     inject.slow_loader(loop, rank=0, ms=1e6)
-    assert jobs.rank.loop.endless is iter
+    assert nightsweep.jobs.rank.loop.endless is iter
     inject.slow_loader(loop, rank=1, ms=30)
     begun = time.perf_counter()
-    assert list(jobs.rank.loop.endless([1, 2])) == [1, 2] and time.perf_counter() - begun > 0.06
+    assert list(nightsweep.jobs.rank.loop.endless([1, 2])) == [1, 2] and time.perf_counter() - begun > 0.06
 
 
 class Batches:

@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from jobs.sweep import code
+from nightsweep.jobs.sweep import code
 from tests.labelled import scripts
 from tests.labelled.scripts import ScriptRun
 
@@ -38,7 +38,7 @@ def launch(run: ScriptRun, gpus: list[int], args: argparse.Namespace) -> str:
     command = [
         sys.executable,
         "-m",
-        "jobs.launch.launch",
+        "nightsweep.jobs.launch.launch",
         str(folder),
         "--sweep",
         str(listed),

@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from jobs.host.facts import ROOT
+from nightsweep.jobs.host.facts import ROOT
 
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")

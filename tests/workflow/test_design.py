@@ -6,12 +6,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.tools.cli import main
-from jobs.record.json_files import read_json
-from jobs.record.raw_files import ARCHIVE
-from jobs.record.record import Record
-from jobs.sweep import design
-from jobs.sweep.sweep import load
+from nightsweep.analysis.tools.cli import main
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.raw_files import ARCHIVE
+from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.sweep import design
+from nightsweep.jobs.sweep.sweep import load
 from tests.workflow.test_ending import snakemake
 
 SWEEP = """

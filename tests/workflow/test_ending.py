@@ -9,12 +9,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.ingest.derived import Derived
-from analysis.tools.cli import main
-from analysis.tools.collect import collect
-from jobs.record.json_files import write_json
-from jobs.sweep.driver import Run
-from jobs.sweep.sweep import load
+from nightsweep.analysis.ingest.derived import Derived
+from nightsweep.analysis.tools.cli import main
+from nightsweep.analysis.tools.collect import collect
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.sweep.driver import Run
+from nightsweep.jobs.sweep.sweep import load
 
 ROOT = Path(__file__).parents[2]
 SWEEP = """
@@ -28,7 +28,7 @@ assert sys.argv[1] != "2"
 """
 DEAD_LAUNCHER = """
 import os, sys
-if "jobs.launch.launch" in sys.orig_argv:
+if "nightsweep.jobs.launch.launch" in sys.orig_argv:
     os._exit(3)
 """
 

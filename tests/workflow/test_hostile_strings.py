@@ -7,10 +7,10 @@ import sys
 import pytest
 import yaml
 
-from jobs.host.facts import ROOT
-from jobs.record.json_files import read_json
-from jobs.record.record import Record
-from jobs.sweep.sweep import SweepError, load
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.sweep.sweep import SweepError, load
 
 SCRIPT = """
 import json, os, pathlib, sys

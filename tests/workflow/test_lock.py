@@ -2,7 +2,7 @@
 
 import re
 
-from jobs.host.facts import ROOT
+from nightsweep.jobs.host.facts import ROOT
 
 ENVS = ROOT / "envs"
 ENTRY = re.compile(r"^(\S[^\\\n]*) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE)

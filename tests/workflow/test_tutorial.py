@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import nightsweep
-from analysis.diagnosis.causes import data_loading
-from analysis.report import causes as why
-from jobs.record.json_files import read_json
-from jobs.record.record import Record
-from jobs.sweep import rounds
+from nightsweep.analysis.diagnosis.causes import data_loading
+from nightsweep.analysis.report import causes as why
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.sweep import rounds
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/tutorial.md").read_text()

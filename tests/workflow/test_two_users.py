@@ -8,7 +8,7 @@ import sys
 import pytest
 from snakemake_executor_plugin_submitit.journal import Journal
 
-from jobs.host.facts import ROOT
+from nightsweep.jobs.host.facts import ROOT
 from tests.analysis.tools.test_damaged_sweeps import commands, whole  # noqa: F401  # a fixture
 from tests.analysis.tools.test_full_disk import contents
 
@@ -70,7 +70,9 @@ def test_results_of_somebody_else_are_read_and_not_run(shared, whole):  # noqa: 
     subprocess.run(["cp", "-r", whole, results], check=True)
     subprocess.run(["chmod", "-R", "a+rX", results], check=True)
     before = contents(results)
-    said = {name: run("-m", "analysis.tools.cli", *words, cwd=own) for name, words in commands(results).items()}
+    said = {
+        name: run("-m", "nightsweep.analysis.tools.cli", *words, cwd=own) for name, words in commands(results).items()
+    }
     assert said["watch"].returncode == 0 and "20/20 points done" in said["watch"].stdout
     for name in ("retry", "orphans"):
         assert said[name].returncode == 2 and len(said[name].stderr.splitlines()) == 1, said[name].stderr

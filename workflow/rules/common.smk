@@ -14,10 +14,10 @@ if isinstance(workflow.current_basedir, LocalSourceFile):
 # Snakemake's own, where a default resource is of inputs that are still to be made.
 warnings.filterwarnings("ignore", message="coroutine 'InputFiles")
 
-from jobs.sweep import chunks
-from jobs.sweep.sweep import SweepError, load
-from jobs.sweep.batches import whole_minutes
-from jobs.sweep.driver import Run
+from nightsweep.jobs.sweep import chunks
+from nightsweep.jobs.sweep.sweep import SweepError, load
+from nightsweep.jobs.sweep.batches import whole_minutes
+from nightsweep.jobs.sweep.driver import Run
 
 # A workflow that uses this one as a module gives it the sweep as its config; else the sweep is a file, whose errors have
 # lines.

@@ -24,7 +24,7 @@ rule figures:
         python=PYTHON,
         tables=subpath(input[0], parent=True),
     shell:
-        "{params.python} -m analysis.tools.draw --keep-going --tables {params.tables} --out {output.folder} --processes {threads}"
+        "{params.python} -m nightsweep.analysis.tools.draw --keep-going --tables {params.tables} --out {output.folder} --processes {threads}"
         " > {log} 2>&1"
 
 
@@ -48,5 +48,5 @@ rule report_page:
         tables=subpath(input[0], parent=True),
         records=f"{ROOT}/points",
     shell:
-        "{params.python} -m analysis.report --tables {params.tables} --figures {input.figures} --records {params.records}"
+        "{params.python} -m nightsweep.analysis.report --tables {params.tables} --figures {input.figures} --records {params.records}"
         " --out {output.page} > {log} 2>&1"

@@ -27,7 +27,7 @@ rule point:
         stall_s=SWEEP.resources.stall_s,
         timeout_s=SWEEP.resources.timeout_min * 60,
     shell:
-        "{params.python} -m jobs.launch.launch {params.folders} --sweep {params.listed_in} --stall-s {params.stall_s}"
+        "{params.python} -m nightsweep.jobs.launch.launch {params.folders} --sweep {params.listed_in} --stall-s {params.stall_s}"
         " --timeout-s {params.timeout_s} > {log} 2>&1"
 
 
@@ -48,7 +48,7 @@ rule led_point:
         folder=subpath(output.record, parent=True),
         leader=subpath(input.leader, parent=True),
     shell:
-        "{params.python} -m jobs.launch.follow {params.folder} --leader {params.leader} > {log} 2>&1"
+        "{params.python} -m nightsweep.jobs.launch.follow {params.folder} --leader {params.leader} > {log} 2>&1"
 
 
 ruleorder: led_point > point
@@ -72,7 +72,7 @@ checkpoint repeat_round:
         python=PYTHON,
         results=lambda wildcards: f"results/{wildcards.sweep}",
     shell:
-        "{params.python} -m analysis.tools.repeats {params.results} --round {wildcards.round} > {log} 2>&1"
+        "{params.python} -m nightsweep.analysis.tools.repeats {params.results} --round {wildcards.round} > {log} 2>&1"
 
 
 rule points:

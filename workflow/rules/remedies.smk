@@ -18,7 +18,7 @@ checkpoint remedy_round:
         python=PYTHON,
         results=lambda wildcards: f"results/{wildcards.sweep}",
     shell:
-        "{params.python} -m analysis.diagnosis.remedies.round {params.results} --round {wildcards.round} > {log} 2>&1"
+        "{params.python} -m nightsweep.analysis.diagnosis.remedies.round {params.results} --round {wildcards.round} > {log} 2>&1"
 
 
 rule remedies:

@@ -32,7 +32,7 @@ rule derive:
             threads, resources.cpus_per_task
         ),
     shell:
-        "{params.python} -m analysis.tools.derive results/{wildcards.sweep} --chunk {wildcards.chunk} --points {params.points}"
+        "{params.python} -m nightsweep.analysis.tools.derive results/{wildcards.sweep} --chunk {wildcards.chunk} --points {params.points}"
         " --processes {params.processes} > {log} 2>&1"
 
 
@@ -54,5 +54,5 @@ rule tables:
         derived="results/{sweep}/derived",
         folder=subpath(output[0], parent=True),
     shell:
-        "{params.python} -m analysis.tools.collect {params.sweep_file} --rounds {params.rounds} --derived {params.derived}"
+        "{params.python} -m nightsweep.analysis.tools.collect {params.sweep_file} --rounds {params.rounds} --derived {params.derived}"
         " --out {params.folder} > {log} 2>&1"

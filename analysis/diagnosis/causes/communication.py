@@ -7,20 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, replayed
-from analysis.diagnosis.causes.rule import MESSAGES, OTHERS, Rule
-from analysis.diagnosis.evidence.contention import slowdowns
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.evidence.link import bandwidth_between_ranks
-from analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
-from analysis.diagnosis.remedies import proposals as remedies
-from analysis.diagnosis.replay import changes
-from analysis.diagnosis.replay.changes import compose
-from analysis.diagnosis.replay.what_if import Change
-from analysis.diagnosis.thresholds import Threshold
-from analysis.metrics.steps import selection
-from analysis.tables.part_names import BUSY
+from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share, replayed
+from nightsweep.analysis.diagnosis.causes.rule import MESSAGES, OTHERS, Rule
+from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
+from nightsweep.analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
+from nightsweep.analysis.diagnosis.remedies import proposals as remedies
+from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.replay.changes import compose
+from nightsweep.analysis.diagnosis.replay.what_if import Change
+from nightsweep.analysis.diagnosis.thresholds import Threshold
+from nightsweep.analysis.metrics.steps import selection
+from nightsweep.analysis.tables.part_names import BUSY
 
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
 """Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""

@@ -8,15 +8,15 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share, replayed
-from analysis.diagnosis.causes import memory_management
-from analysis.diagnosis.causes.rule import HOST, Rule
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.remedies import proposals as remedies
-from analysis.diagnosis.replay import changes
-from analysis.diagnosis.replay.changes import compose
-from analysis.diagnosis.replay.what_if import Change
-from analysis.diagnosis.thresholds import NOISE, Threshold
+from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share, replayed
+from nightsweep.analysis.diagnosis.causes import memory_management
+from nightsweep.analysis.diagnosis.causes.rule import HOST, Rule
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.remedies import proposals as remedies
+from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.replay.changes import compose
+from nightsweep.analysis.diagnosis.replay.what_if import Change
+from nightsweep.analysis.diagnosis.thresholds import NOISE, Threshold
 
 
 def loader_wait(e: Evidence) -> Iterator[Cause]:

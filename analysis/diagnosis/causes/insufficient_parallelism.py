@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.diagnosis.cause import Cause, Fact, replayed
-from analysis.diagnosis.causes import memory_management
-from analysis.diagnosis.causes.rule import HOST, LAUNCHES, OTHERS, Rule
-from analysis.diagnosis.evidence import batch, optimizer, pauses
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.remedies import proposals
-from analysis.diagnosis.replay import changes
-from analysis.diagnosis.thresholds import BATCH_GROWTH, SMALL_FILL
+from nightsweep.analysis.diagnosis.cause import Cause, Fact, replayed
+from nightsweep.analysis.diagnosis.causes import memory_management
+from nightsweep.analysis.diagnosis.causes.rule import HOST, LAUNCHES, OTHERS, Rule
+from nightsweep.analysis.diagnosis.evidence import batch, optimizer, pauses
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.remedies import proposals
+from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, SMALL_FILL
 
 GRAPHS = {"cuda_graph": True}
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact, Share
-from analysis.diagnosis.causes.rule import DEVICE, HOST, Rule
-from analysis.diagnosis.evidence import batch
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.remedies import proposals as remedies
-from analysis.diagnosis.replay import changes
-from analysis.diagnosis.thresholds import Threshold
-from analysis.metrics.steps.parts import LARGE_BYTES
-from analysis.tables.part_names import COPIES
+from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share
+from nightsweep.analysis.diagnosis.causes.rule import DEVICE, HOST, Rule
+from nightsweep.analysis.diagnosis.evidence import batch
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.remedies import proposals as remedies
+from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.thresholds import Threshold
+from nightsweep.analysis.metrics.steps.parts import LARGE_BYTES
+from nightsweep.analysis.tables.part_names import COPIES
 
 TO_HOST = tuple(part for part in COPIES if part.startswith("copy_dtoh"))
 FROM_HOST = tuple(part for part in COPIES if part.startswith("copy_htod"))

@@ -7,11 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.cause import Cause, Fact
-from analysis.diagnosis.causes.rule import DEVICE, Rule
-from analysis.diagnosis.evidence import batch
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.remedies import proposals as remedies
+from nightsweep.analysis.diagnosis.cause import Cause, Fact
+from nightsweep.analysis.diagnosis.causes.rule import DEVICE, Rule
+from nightsweep.analysis.diagnosis.evidence import batch
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.remedies import proposals as remedies
 
 MEMORY_LEFT = 0.5
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from analysis.diagnosis.cause import Cause, Fact, Share
-from analysis.diagnosis.causes.rule import OTHERS, Rule
-from analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share
+from nightsweep.analysis.diagnosis.causes.rule import OTHERS, Rule
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 
 
 def missing_trace(e: Evidence) -> Iterator[Cause]:

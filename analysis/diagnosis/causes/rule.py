@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from analysis.diagnosis.cause import Cause
-from analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.cause import Cause
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 
 HOST, MESSAGES, LAUNCHES, OTHERS, DEVICE = range(5)
 """What counts first where two causes give back the same time: what the host waits for or does, then what it launches

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.diagnosis import thresholds
-from analysis.diagnosis.causes import (
+from nightsweep.analysis.diagnosis import thresholds
+from nightsweep.analysis.diagnosis.causes import (
     communication,
     data_loading,
     insufficient_parallelism,

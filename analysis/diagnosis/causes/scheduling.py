@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analysis.diagnosis.cause import Cause, Fact, Share
-from analysis.diagnosis.causes.rule import OTHERS, Rule
-from analysis.diagnosis.evidence import samples
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.remedies import proposals
-from analysis.diagnosis.thresholds import NOISE, Threshold
+from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share
+from nightsweep.analysis.diagnosis.causes.rule import OTHERS, Rule
+from nightsweep.analysis.diagnosis.evidence import samples
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.remedies import proposals
+from nightsweep.analysis.diagnosis.thresholds import NOISE, Threshold
 
 
 def gpu_shared(e: Evidence) -> Iterator[Cause]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.evidence import optimizer
-from analysis.diagnosis.evidence.evidence import Evidence, Floats
-from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.thresholds import SMALL_FILL, SMALL_IMAGES, SMALL_TOKENS
-from analysis.metrics import intervals
-from analysis.metrics.intervals import Intervals
+from nightsweep.analysis.diagnosis.evidence import optimizer
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence, Floats
+from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.thresholds import SMALL_FILL, SMALL_IMAGES, SMALL_TOKENS
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.intervals import Intervals
 
 OVER_WEIGHTS = ("memory", "elementwise")
 """Assumed: in a small pass these are mostly casts of weights and sums of their gradients, of which a large pass has as

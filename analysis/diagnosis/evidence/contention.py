@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.evidence.lane import Lane
-from analysis.metrics import intervals
+from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.metrics import intervals
 
 BESIDE, ALONE = 0.9, 0.1
 """Shares of its time that a kernel runs beside a collective, from which and up to which it counts as such."""

@@ -15,20 +15,20 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.cause import Share, replayed
-from analysis.diagnosis.evidence.kernel_savings import KINDS, lane_savings
-from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.evidence.unseen import Unseen
-from analysis.diagnosis.replay.build import build
-from analysis.diagnosis.replay.changes import with_messages, without_tracer
-from analysis.diagnosis.replay.measured import KEYS
-from analysis.diagnosis.replay.what_if import Change, WhatIf
-from analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, STRAGGLER, TRACER
-from analysis.metrics.intervals import Intervals
-from analysis.tables.part_names import PARTS
-from jobs.point.point import Point
-from jobs.record.launch_files import RankResult
-from jobs.record.record import Record
+from nightsweep.analysis.diagnosis.cause import Share, replayed
+from nightsweep.analysis.diagnosis.evidence.kernel_savings import KINDS, lane_savings
+from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.evidence.unseen import Unseen
+from nightsweep.analysis.diagnosis.replay.build import build
+from nightsweep.analysis.diagnosis.replay.changes import with_messages, without_tracer
+from nightsweep.analysis.diagnosis.replay.measured import KEYS
+from nightsweep.analysis.diagnosis.replay.what_if import Change, WhatIf
+from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, STRAGGLER, TRACER
+from nightsweep.analysis.metrics.intervals import Intervals
+from nightsweep.analysis.tables.part_names import PARTS
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.launch_files import RankResult
+from nightsweep.jobs.record.record import Record
 
 Floats = npt.NDArray[np.float64]
 GONE = 0.01

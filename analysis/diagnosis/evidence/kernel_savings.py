@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.evidence.recomputation import recomputed_share
-from analysis.diagnosis.thresholds import ATTENTION_SOFTMAX, NCHW_NORM
-from analysis.metrics import intervals
-from analysis.metrics.kernels import kernel_class
-from analysis.metrics.points import peaks
+from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.evidence.recomputation import recomputed_share
+from nightsweep.analysis.diagnosis.thresholds import ATTENTION_SOFTMAX, NCHW_NORM
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.kernels import kernel_class
+from nightsweep.analysis.metrics.points import peaks
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.metrics.intervals import Intervals
-from analysis.metrics.steps import parts
-from analysis.tables.part_names import BUSY
+from nightsweep.analysis.metrics.intervals import Intervals
+from nightsweep.analysis.metrics.steps import parts
+from nightsweep.analysis.tables.part_names import BUSY
 
 Ints = npt.NDArray[np.int64]
 Frames = Mapping[str, pl.DataFrame]

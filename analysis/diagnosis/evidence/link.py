@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.thresholds import NETWORK_BYTES_PER_S
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.thresholds import NETWORK_BYTES_PER_S
 
 NVLINK_BYTES_PER_S = 25e9
 """One NVLink 3 or 4 in one direction (NVIDIA A100 and H100 white papers); nvidia-smi counts links as NV18."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.diagnosis.evidence.lane import Lane
-from analysis.metrics import intervals
-from analysis.metrics.steps import selection
+from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.steps import selection
 
 FUSED = r"(?i)multi_tensor|fused"
 LOOPED = 100

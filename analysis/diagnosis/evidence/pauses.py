@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.replay.changes import working
-from analysis.diagnosis.replay.graph import Graph
-from analysis.metrics.steps import detection
+from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.replay.changes import working
+from nightsweep.analysis.diagnosis.replay.graph import Graph
+from nightsweep.analysis.metrics.steps import detection
 
 MOST = 3
 """Places that are told, the longest first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.tables.part_names import BUSY
+from nightsweep.analysis.tables.part_names import BUSY
 
 MOST = 16
 """The largest number of ranks that are replayed. A job with no more than these has all of them replayed."""

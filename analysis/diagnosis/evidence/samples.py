@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analysis.diagnosis.thresholds import POWER_CAPPED_CLOCK
-from jobs.record.launch_files import RankResult
+from nightsweep.analysis.diagnosis.thresholds import POWER_CAPPED_CLOCK
+from nightsweep.jobs.record.launch_files import RankResult
 
 THROTTLES = {
     2: "fixed clocks",

@@ -11,19 +11,19 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.evidence import lane, samples
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.evidence.lane import Lane
-from analysis.diagnosis.evidence.rank_choice import choose_ranks
-from analysis.ingest import point_tables, trace_tables
-from analysis.metrics.ranks import clock
-from analysis.tables import parquet
-from analysis.tables.part_names import HIDDEN
-from analysis.tables.traces import TRACE_TABLES
-from jobs.point.point import FIELDS, Point, complete
-from jobs.record.input_error import InputError
-from jobs.record.point_folder import record_of, results_of
-from jobs.record.raw_files import unpacked
+from nightsweep.analysis.diagnosis.evidence import lane, samples
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.evidence.rank_choice import choose_ranks
+from nightsweep.analysis.ingest import point_tables, trace_tables
+from nightsweep.analysis.metrics.ranks import clock
+from nightsweep.analysis.tables import parquet
+from nightsweep.analysis.tables.part_names import HIDDEN
+from nightsweep.analysis.tables.traces import TRACE_TABLES
+from nightsweep.jobs.point.point import FIELDS, Point, complete
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.point_folder import record_of, results_of
+from nightsweep.jobs.record.raw_files import unpacked
 
 KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "operators", "nvtx", "collectives")
 COLUMNS = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.diagnosis.thresholds import NOISE
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analysis.diagnosis.thresholds import LONG_STEP, NOISE
+from nightsweep.analysis.diagnosis.thresholds import LONG_STEP, NOISE
 
 LEAST_LONG = 3
 """Fewer long steps in a timed window may be accidents."""

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.point import check as constraints
-from jobs.point.point import Point, applicable
+from nightsweep.jobs.point import check as constraints
+from nightsweep.jobs.point.point import Point, applicable
 
 Change = Mapping[str, Any]
 

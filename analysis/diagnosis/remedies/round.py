@@ -1,6 +1,6 @@
 """One round of remedies of a sweep: which points are to be run with which change (jobs/sweep/rounds.py has the format).
 
-    python -m analysis.diagnosis.remedies.round results/demo --round 1
+    python -m nightsweep.analysis.diagnosis.remedies.round results/demo --round 1
 
 It reads the sweep's points, those of earlier rounds, and of all of these the tables and diagnoses.
 """
@@ -17,10 +17,10 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.remedies import trials
-from analysis.ingest.derived import Derived
-from jobs.point.point import complete
-from jobs.sweep import rounds
+from nightsweep.analysis.diagnosis.remedies import trials
+from nightsweep.analysis.ingest.derived import Derived
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.sweep import rounds
 
 
 def plan_round(results: Path, number: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def plan_round(results: Path, number: int) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.diagnosis.remedies.round", description="Plan a round of remedies."
+        prog="python -m nightsweep.analysis.diagnosis.remedies.round", description="Plan a round of remedies."
     )
     parser.add_argument("results", type=Path, help="folder of the sweep's results")
     parser.add_argument("--round", type=int, required=True, help="number of the round, from 1")

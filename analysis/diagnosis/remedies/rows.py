@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis.remedies import trials as tried
+from nightsweep.analysis.diagnosis.remedies import trials as tried
 
 _Rows = list[dict[str, Any]]
 

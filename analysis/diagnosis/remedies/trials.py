@@ -18,11 +18,11 @@ from typing import Any
 
 import polars as pl
 
-from analysis.diagnosis import comparison
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.diagnosis.thresholds import LOSS_CHANGE, NOISE
-from analysis.sweep.starts import Noise, Starts
-from jobs.point.point import Point, complete
+from nightsweep.analysis.diagnosis import comparison
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.thresholds import LOSS_CHANGE, NOISE
+from nightsweep.analysis.sweep.starts import Noise, Starts
+from nightsweep.jobs.point.point import Point, complete
 
 VERDICTS = ("helped", "within_noise", "did_not_help", "losses_changed", "failed", "not_run")
 """What came of a remedy. did_not_help: the remedied point is slower; losses_changed: a script no longer computes the

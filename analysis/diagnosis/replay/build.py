@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.replay.device import build_work
-from analysis.diagnosis.replay.graph import Graph
-from analysis.diagnosis.replay.host import build_calls
-from analysis.diagnosis.replay.measured import Frames, Measured
+from nightsweep.analysis.diagnosis.replay.device import build_work
+from nightsweep.analysis.diagnosis.replay.graph import Graph
+from nightsweep.analysis.diagnosis.replay.host import build_calls
+from nightsweep.analysis.diagnosis.replay.measured import Frames, Measured
 
 
 def build(events: Mapping[int, Frames], windows: pl.DataFrame) -> Graph:

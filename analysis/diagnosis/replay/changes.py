@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Graph, Mask, is_batch, is_read
-from analysis.diagnosis.thresholds import PAUSE
-from analysis.metrics.steps.parts import LARGE_BYTES, QUEUED_NS
+from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask, is_batch, is_read
+from nightsweep.analysis.diagnosis.thresholds import PAUSE
+from nightsweep.analysis.metrics.steps.parts import LARGE_BYTES, QUEUED_NS
 
 Floats = npt.NDArray[np.float64]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Ints, Mask, Work
-from analysis.diagnosis.replay.measured import KEYS, Measured, by_rank
-from analysis.metrics.steps.parts import QUEUED_NS
+from nightsweep.analysis.diagnosis.replay.graph import Ints, Mask, Work
+from nightsweep.analysis.diagnosis.replay.measured import KEYS, Measured, by_rank
+from nightsweep.analysis.metrics.steps.parts import QUEUED_NS
 
 LAUNCH_NS = 6_000
 """The most that a launch on an idle device is taken to need till its work begins."""

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.metrics.steps import parts
+from nightsweep.analysis.metrics.steps import parts
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

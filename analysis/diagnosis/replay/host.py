@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Calls, Ints, Mask, is_batch, is_read
-from analysis.diagnosis.replay.measured import Measured, by_rank
-from analysis.metrics.steps import parts, selection
+from nightsweep.analysis.diagnosis.replay.graph import Calls, Ints, Mask, is_batch, is_read
+from nightsweep.analysis.diagnosis.replay.measured import Measured, by_rank
+from nightsweep.analysis.metrics.steps import parts, selection
 
 WAITS = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)\w*$"
 """Calls that come back when work is done."""

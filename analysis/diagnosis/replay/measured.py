@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Ints
+from nightsweep.analysis.diagnosis.replay.graph import Ints
 
 Frames = Mapping[str, pl.DataFrame]
 ON_DEVICE = ("kernels", "graphs", "copies", "memsets")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Calls, Graph, Ints, Work
-from analysis.diagnosis.replay.times import Times
+from nightsweep.analysis.diagnosis.replay.graph import Calls, Graph, Ints, Work
+from nightsweep.analysis.diagnosis.replay.times import Times
 
 SPANS = pl.Schema({"rank": pl.Int64, "lane": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64})
 _Host = tuple[int, int, int]

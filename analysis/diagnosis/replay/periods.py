@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.diagnosis.replay.graph import Graph, Ints
-from analysis.diagnosis.replay.schedule import NEVER, differ_by_changes
-from analysis.diagnosis.replay.times import Times
+from nightsweep.analysis.diagnosis.replay.graph import Graph, Ints
+from nightsweep.analysis.diagnosis.replay.schedule import NEVER, differ_by_changes
+from nightsweep.analysis.diagnosis.replay.times import Times
 
 
 def periods(graph: Graph, times: Times) -> list[Ints]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.diagnosis.replay.graph import Calls, Graph, Ints, Mask, Work
+from nightsweep.analysis.diagnosis.replay.graph import Calls, Graph, Ints, Mask, Work
 
 NEVER = -(1 << 62)
 WAITED, CALL, WORK = range(3)

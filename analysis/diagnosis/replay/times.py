@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.diagnosis.replay.graph import Graph, Ints
-from analysis.diagnosis.replay.schedule import NEVER, WAITED, WORK, Schedule, Stretches
+from nightsweep.analysis.diagnosis.replay.graph import Graph, Ints
+from nightsweep.analysis.diagnosis.replay.schedule import NEVER, WAITED, WORK, Schedule, Stretches
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.diagnosis.replay import changes
-from analysis.diagnosis.replay.graph import Graph, Mask
-from analysis.diagnosis.replay.periods import periods
-from analysis.diagnosis.replay.times import replay
-from analysis.diagnosis.thresholds import TRACER
+from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask
+from nightsweep.analysis.diagnosis.replay.periods import periods
+from nightsweep.analysis.diagnosis.replay.times import replay
+from nightsweep.analysis.diagnosis.thresholds import TRACER
 
 Change = Callable[[Graph], Graph]
 MOST_TRACER_NS = 10_000

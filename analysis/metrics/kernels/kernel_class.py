@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analysis.metrics.kernels import kernel_format, kernel_rules
+from nightsweep.analysis.metrics.kernels import kernel_format, kernel_rules
 
 CATEGORIES = kernel_rules.CATEGORIES
 COLLECTIVES = tuple(name for name, _ in kernel_rules.COLLECTIVES)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from analysis.metrics.launches import projection, range_tree
-from analysis.metrics.launches.range_tree import Ints
+from nightsweep.analysis.metrics.launches import projection, range_tree
+from nightsweep.analysis.metrics.launches.range_tree import Ints
 
 ON_DEVICE = ("kernels", "graphs", "copies", "memsets")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from analysis.metrics.launches.range_tree import Ints, Tree
+from nightsweep.analysis.metrics.launches.range_tree import Ints, Tree
 
 COLUMNS = ("gpu_start_ns", "gpu_end_ns", "gpu_busy_ns", "launches", "activities")
 

@@ -13,10 +13,10 @@ from typing import Any
 import polars as pl
 from msgspec import structs
 
-from jobs.record.json_files import read_lines
-from jobs.record.launch_files import StepLine
-from jobs.record.point_folder import by_rank
-from jobs.record.record import Record
+from nightsweep.jobs.record.json_files import read_lines
+from nightsweep.jobs.record.launch_files import StepLine
+from nightsweep.jobs.record.point_folder import by_rank
+from nightsweep.jobs.record.record import Record
 
 _Row = dict[str, Any]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import polars as pl
 
-from analysis.metrics import intervals
-from analysis.metrics.points import peaks
-from analysis.tables.traces import BANDWIDTH
-from jobs.record.launch_files import RankResult
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.points import peaks
+from nightsweep.analysis.tables.traces import BANDWIDTH
+from nightsweep.jobs.record.launch_files import RankResult
 
 _Json = dict[str, Any]
 

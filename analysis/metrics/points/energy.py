@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from jobs.record.launch_files import RankResult
+from nightsweep.jobs.record.launch_files import RankResult
 
 _Row = dict[str, Any]
 _Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]

@@ -14,12 +14,12 @@ from typing import Any
 
 import polars as pl
 
-from analysis.metrics.points import warm_up
-from analysis.tables import phases as table
-from jobs.record import phases
-from jobs.record.launch_files import Start
-from jobs.record.phases import END, Phase, append
-from jobs.record.record import Record, Run
+from nightsweep.analysis.metrics.points import warm_up
+from nightsweep.analysis.tables import phases as table
+from nightsweep.jobs.record import phases
+from nightsweep.jobs.record.launch_files import Start
+from nightsweep.jobs.record.phases import END, Phase, append
+from nightsweep.jobs.record.record import Record, Run
 
 _Row = dict[str, Any]
 _MS = 1_000_000

@@ -12,14 +12,14 @@ from typing import Any
 
 import polars as pl
 
-from analysis.metrics.points import conditions, efficiency, warm_up
-from analysis.metrics.points.energy import doubt
-from analysis.readers import point_files
-from jobs.record.json_files import count_lines
-from jobs.record.launch_files import RankResult
-from jobs.record.phases import starts_of
-from jobs.record.point_folder import by_rank, record_of, results_of
-from jobs.record.record import Record
+from nightsweep.analysis.metrics.points import conditions, efficiency, warm_up
+from nightsweep.analysis.metrics.points.energy import doubt
+from nightsweep.analysis.readers import point_files
+from nightsweep.jobs.record.json_files import count_lines
+from nightsweep.jobs.record.launch_files import RankResult
+from nightsweep.jobs.record.phases import starts_of
+from nightsweep.jobs.record.point_folder import by_rank, record_of, results_of
+from nightsweep.jobs.record.record import Record
 
 _Json = dict[str, Any]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import polars as pl
 
-from analysis.metrics.ranks import collectives, matching, straggler
-from analysis.tables import column
-from analysis.tables.traces import TRACE_TABLES
+from nightsweep.analysis.metrics.ranks import collectives, matching, straggler
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.traces import TRACE_TABLES
 
 TIMES = (
     "start_ns", "end_ns", "launch_ns", "launch_end_ns", "gpu_start_ns", "gpu_end_ns", "host_start_ns", "host_end_ns",

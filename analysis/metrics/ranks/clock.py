@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.metrics.steps import selection
-from jobs.record.json_files import read_lines
-from jobs.record.launch_files import RankResult, StepLine
+from nightsweep.analysis.metrics.steps import selection
+from nightsweep.jobs.record.json_files import read_lines
+from nightsweep.jobs.record.launch_files import RankResult, StepLine
 
 _Row = dict[str, Any]
 _Ints = npt.NDArray[np.int64]

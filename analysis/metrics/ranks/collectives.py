@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from analysis.metrics.ranks import matching, nccl_calls
-from analysis.metrics.steps import selection
-from analysis.tables import column
-from analysis.tables.events import NCCL_KERNEL
-from analysis.tables.traces import COLLECTIVES, RANK_COLLECTIVES
+from nightsweep.analysis.metrics.ranks import matching, nccl_calls
+from nightsweep.analysis.metrics.steps import selection
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import NCCL_KERNEL
+from nightsweep.analysis.tables.traces import COLLECTIVES, RANK_COLLECTIVES
 
 _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
 """Of these NCCL reports a rank's share; nccl-tests counts all shares."""

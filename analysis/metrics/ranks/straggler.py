@@ -16,12 +16,12 @@ from collections import Counter
 
 import polars as pl
 
-from analysis.metrics import intervals
-from analysis.metrics.steps import layers, selection
-from analysis.metrics.steps.layers import Label, Segments
-from analysis.tables import column
-from analysis.tables.events import NCCL_KERNEL
-from analysis.tables.traces import STRAGGLERS
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.steps import layers, selection
+from nightsweep.analysis.metrics.steps.layers import Label, Segments
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import NCCL_KERNEL
+from nightsweep.analysis.tables.traces import STRAGGLERS
 
 _SPAN = ("name", "start_ns", "end_ns")
 _CALLS = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.metrics.steps import selection
+from nightsweep.analysis.metrics.steps import selection
 
 _SYNC = "Synchronize"
 _COLUMNS = ("category", "name", "start_ns", "end_ns", "bytes", "launch_ns")

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from analysis.metrics.intervals import Intervals
+from nightsweep.analysis.metrics.intervals import Intervals
 
 Label = tuple[str, str | None]
 """Category and name."""

@@ -1,6 +1,6 @@
 """The parts of a step on one device: sets of time that add up to the step's window to the nanosecond.
 
-Time that several parts share goes to the first of `analysis.tables.part_names.BUSY`. The rest, when the
+Time that several parts share goes to the first of `nightsweep.analysis.tables.part_names.BUSY`. The rest, when the
 device does nothing, is idle, and its part is what the thread did that launched the next activity. A launch reaches from
 the call to the start of the activity that ends the gap; pauses of at most DISPATCH_NS between two calls of a thread are
 the framework's dispatch, and count as launching too.
@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.metrics import intervals
-from analysis.metrics.intervals import Intervals
-from analysis.metrics.steps import selection
-from analysis.tables.part_names import BUSY, COPIES, GROUP, HIDDEN, IDLE, PARTS
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.intervals import Intervals
+from nightsweep.analysis.metrics.steps import selection
+from nightsweep.analysis.tables.part_names import BUSY, COPIES, GROUP, HIDDEN, IDLE, PARTS
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

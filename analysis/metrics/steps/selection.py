@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from analysis.metrics import intervals
-from analysis.metrics.intervals import Intervals
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.intervals import Intervals
 
 Events = Mapping[str, pl.DataFrame]
 

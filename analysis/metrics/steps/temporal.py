@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.metrics import intervals
-from analysis.metrics.steps.selection import SPAN, Events, covered_time, filter_by_name
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.steps.selection import SPAN, Events, covered_time, filter_by_name
 
 _COMMUNICATION = r"^nccl.*Kernel"
 _NO_COMPUTE = r"^nccl.*Kernel|^Memset|Memcpy|Sync"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from analysis.metrics import intervals
-from analysis.metrics.steps import selection
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.steps import selection
 
 STEPS = 2
 """Steps that are drawn: enough to see what repeats."""

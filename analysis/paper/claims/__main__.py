@@ -1,6 +1,6 @@
 """docs/claims.md: each claim of the paper, and what the tables of a sweep say of it.
 
-python -m analysis.paper.claims results/paper/tables
+python -m nightsweep.analysis.paper.claims results/paper/tables
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, MARGIN, Verdict
-from analysis.paper.claims.claims import judge
-from analysis.paper.claims.time_shares import where_time_goes
-from analysis.sweep import dataset
-from analysis.sweep.effect import FEWEST
-from analysis.sweep.interval import CONFIDENCE
-from analysis.sweep.labels import plural
+from nightsweep.analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, MARGIN, Verdict
+from nightsweep.analysis.paper.claims.claims import judge
+from nightsweep.analysis.paper.claims.time_shares import where_time_goes
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.effect import FEWEST
+from nightsweep.analysis.sweep.interval import CONFIDENCE
+from nightsweep.analysis.sweep.labels import plural
 
-PAGE = Path(__file__).parents[3] / "docs/claims.md"
+PAGE = Path(__file__).parents[4] / "docs/claims.md"
 _HEAD = """# Claims of the paper
 
-Written by `python -m analysis.paper.claims TABLES`; do not edit. Measured on: {where}.
+Written by `python -m nightsweep.analysis.paper.claims TABLES`; do not edit. Measured on: {where}.
 
 The claims are those of "Profiling and optimization of multi-card GPU machine learning jobs" (arXiv 2505.22905) and of
 its sibling (arXiv 2503.15252), as far as their texts are known. Each number compares points that differ in the
@@ -83,7 +83,7 @@ def page(tables: dataset.Tables) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m analysis.paper.claims", description="Judge the claims of the paper."
+        prog="python -m nightsweep.analysis.paper.claims", description="Judge the claims of the paper."
     )
     parser.add_argument("tables", type=Path, help="folder of the sweep's tables (parquet)")
     parser.add_argument("--out", type=Path, default=PAGE, help="file to write (docs/claims.md)")

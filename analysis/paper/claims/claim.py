@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from analysis.sweep import dataset
-from analysis.sweep.effect import FEWEST, Effect
-from analysis.sweep.interval import CONFIDENCE
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.effect import FEWEST, Effect
+from nightsweep.analysis.sweep.interval import CONFIDENCE
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED = "supported", "contradicted", "inconclusive", "not tested"
 """Of a part: see `Part.alone`."""

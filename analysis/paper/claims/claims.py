@@ -1,6 +1,6 @@
 """The twelve claims of "Profiling and optimization of multi-card GPU machine learning jobs", judged by measurement.
 
-python -m analysis.paper.claims results/paper/tables
+python -m nightsweep.analysis.paper.claims results/paper/tables
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from analysis.paper.claims import image, llm
-from analysis.paper.claims.claim import NOT_TESTED, Claim, Verdict
-from analysis.sweep import dataset
+from nightsweep.analysis.paper.claims import image, llm
+from nightsweep.analysis.paper.claims.claim import NOT_TESTED, Claim, Verdict
+from nightsweep.analysis.sweep import dataset
 
 PAPER, SIBLING, OURS = "arXiv 2505.22905", "arXiv 2503.15252", "our reading of the paper"
 

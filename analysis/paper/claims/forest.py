@@ -15,12 +15,12 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import blended_transform_factory
 
-from analysis.figures import palette, style
-from analysis.figures.family import Family, Numbers, with_ids
-from analysis.paper.claims.claim import INCONCLUSIVE, MARGIN, NOT_TESTED, Part, Verdict
-from analysis.paper.claims.claims import judge
-from analysis.sweep import blocks, dataset
-from analysis.sweep.effect import FEWEST
+from nightsweep.analysis.figures import palette, style
+from nightsweep.analysis.figures.family import Family, Numbers, with_ids
+from nightsweep.analysis.paper.claims.claim import INCONCLUSIVE, MARGIN, NOT_TESTED, Part, Verdict
+from nightsweep.analysis.paper.claims.claims import judge
+from nightsweep.analysis.sweep import blocks, dataset
+from nightsweep.analysis.sweep.effect import FEWEST
 
 INFORMATION = "for information"
 MARKERS = dict(zip(palette.COLOURS["verdict"], ("o", "s", "D", "x", "o"), strict=True))

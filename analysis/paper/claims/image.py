@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.paper.claims.claim import Part
-from analysis.paper.figures import accuracy
-from analysis.paper.figures.family import measured_points
-from analysis.sweep import dataset, effect
+from nightsweep.analysis.paper.claims.claim import Part
+from nightsweep.analysis.paper.figures import accuracy
+from nightsweep.analysis.paper.figures.family import measured_points
+from nightsweep.analysis.sweep import dataset, effect
 
 MODEL = "mobilenet_v2"
 STEP = "step_ms_mean"

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import polars as pl
 
-from analysis.paper.claims import image
-from analysis.paper.claims.claim import Part
-from analysis.paper.figures import calls
-from analysis.paper.figures.family import measured_points
-from analysis.sweep import dataset, effect
+from nightsweep.analysis.paper.claims import image
+from nightsweep.analysis.paper.claims.claim import Part
+from nightsweep.analysis.paper.figures import calls
+from nightsweep.analysis.paper.figures.family import measured_points
+from nightsweep.analysis.sweep import dataset, effect
 
 MODEL = "llama-8b"
 STEP, MEMORY = "step_ms_mean", "peak_memory_bytes"

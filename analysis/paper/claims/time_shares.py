@@ -6,10 +6,10 @@ import statistics
 
 import polars as pl
 
-from analysis.paper.claims.claim import Verdict
-from analysis.sweep import dataset
-from analysis.sweep.labels import percent, plural
-from analysis.tables.part_names import GROUPS
+from nightsweep.analysis.paper.claims.claim import Verdict
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.labels import percent, plural
+from nightsweep.analysis.tables.part_names import GROUPS
 
 
 def where_time_goes(verdict: Verdict, tables: dataset.Tables) -> dict[str, str]:

@@ -6,9 +6,9 @@ import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.figures import palette, style
-from analysis.paper.figures.family import family, measured_points
-from analysis.sweep import blocks, dataset
+from nightsweep.analysis.figures import palette, style
+from nightsweep.analysis.paper.figures.family import family, measured_points
+from nightsweep.analysis.sweep import blocks, dataset
 
 GOAL = (98, 99)
 """Accuracy in % that the paper aims at within 20 epochs."""

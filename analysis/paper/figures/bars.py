@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.figures import palette, panels, style
-from analysis.sweep import blocks, dataset, labels
-from analysis.sweep.labels import plural
+from nightsweep.analysis.figures import palette, panels, style
+from nightsweep.analysis.sweep import blocks, dataset, labels
+from nightsweep.analysis.sweep.labels import plural
 
 ROOM = 0.8
 """Share of a place that its bars fill together."""

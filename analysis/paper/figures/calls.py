@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from analysis.metrics.launches import sums
-from analysis.paper.figures.family import measured_points
-from analysis.sweep import blocks, dataset
+from nightsweep.analysis.metrics.launches import sums
+from nightsweep.analysis.paper.figures.family import measured_points
+from nightsweep.analysis.sweep import blocks, dataset
 
 _NAME = pl.col("name")
 _CALL = pl.col("category").is_in(["runtime", "sync"])

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures.family import Family, Numbers, Place, Points, of_results
-from analysis.sweep import blocks, dataset, nights
+from nightsweep.analysis.figures.family import Family, Numbers, Place, Points, of_results
+from nightsweep.analysis.sweep import blocks, dataset, nights
 
 WHISKERS = "Bars are medians of repeats, dots the repeats; whiskers run from min to max."
 STEP = (

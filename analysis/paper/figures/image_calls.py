@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.paper.figures import bars, calls
-from analysis.paper.figures.family import WHISKERS, family
-from analysis.sweep import dataset
+from nightsweep.analysis.paper.figures import bars, calls
+from nightsweep.analysis.paper.figures.family import WHISKERS, family
+from nightsweep.analysis.sweep import dataset
 
 _FACTORS = ("precision", "pin_memory", "ranks_per_node")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.paper.figures import bars
-from analysis.paper.figures.family import STEP, WHISKERS, family, widest_block
-from analysis.sweep import blocks, dataset
+from nightsweep.analysis.paper.figures import bars
+from nightsweep.analysis.paper.figures.family import STEP, WHISKERS, family, widest_block
+from nightsweep.analysis.sweep import blocks, dataset
 
 
 def select_points(tables: dataset.Tables) -> pl.DataFrame:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures import palette, panels, style
-from analysis.paper.figures.family import STEP, family, widest_block
-from analysis.sweep import blocks, dataset
-from analysis.sweep.labels import plural
+from nightsweep.analysis.figures import palette, panels, style
+from nightsweep.analysis.paper.figures.family import STEP, family, widest_block
+from nightsweep.analysis.sweep import blocks, dataset
+from nightsweep.analysis.sweep.labels import plural
 
 _PANELS = (("step_ms_mean", 1.0, "Step time (ms)"), ("peak_memory_bytes", 2**-30, "Peak memory of a GPU (GiB)"))
 

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from analysis.figures import palette, style
-from analysis.paper.figures.family import family
-from analysis.sweep import dataset
+from nightsweep.analysis.figures import palette, style
+from nightsweep.analysis.paper.figures.family import family
+from nightsweep.analysis.sweep import dataset
 
 SAMPLES = 16
 MOST_RANKS = 8

@@ -11,11 +11,11 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import palette, style
-from analysis.paper.figures import bars
-from analysis.paper.figures.family import STEP, family, widest_block
-from analysis.sweep import blocks, dataset
-from analysis.sweep.effect import FEWEST, ratio
+from nightsweep.analysis.figures import palette, style
+from nightsweep.analysis.paper.figures import bars
+from nightsweep.analysis.paper.figures.family import STEP, family, widest_block
+from nightsweep.analysis.sweep import blocks, dataset
+from nightsweep.analysis.sweep.effect import FEWEST, ratio
 
 REPORTED = (1.16, 1.30)
 """Gain of pinned memory that the paper's sibling (arXiv 2503.15252) reports, as a ratio of times."""

@@ -8,9 +8,9 @@ import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from analysis.figures import style
-from analysis.paper.figures.family import family
-from analysis.sweep import dataset
+from nightsweep.analysis.figures import style
+from nightsweep.analysis.paper.figures.family import family
+from nightsweep.analysis.sweep import dataset
 
 # Nearest first. The words are those of nvidia-smi's legend.
 _LINKS = (

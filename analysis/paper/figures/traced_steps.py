@@ -6,11 +6,11 @@ from __future__ import annotations
 import polars as pl
 from matplotlib.figure import Figure
 
-from analysis.figures import palette, panels, style
-from analysis.figures.family import Family, with_ids
-from analysis.paper.figures import calls
-from analysis.sweep import dataset, short_labels, step_parts
-from analysis.tables.part_names import GROUPS
+from nightsweep.analysis.figures import palette, panels, style
+from nightsweep.analysis.figures.family import Family, with_ids
+from nightsweep.analysis.paper.figures import calls
+from nightsweep.analysis.sweep import dataset, short_labels, step_parts
+from nightsweep.analysis.tables.part_names import GROUPS
 
 MOST = 60
 """Rows that a page has room for."""

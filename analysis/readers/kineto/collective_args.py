@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analysis.tables.events import NCCL_KERNEL
+from nightsweep.analysis.tables.events import NCCL_KERNEL
 
 _BYTES = {
     1: ("Byte", "Char", "Bool", "Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz", "Float8_e8m0fnu"),

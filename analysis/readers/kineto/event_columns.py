@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from analysis.readers.kineto.stream import Event
+from nightsweep.analysis.readers.kineto.stream import Event
 
 ALLOCATOR = ("Total Allocated", "Total Reserved")
 """What PyTorch's allocator records with each allocation, as counters."""

@@ -21,11 +21,11 @@ from typing import Any
 
 import polars as pl
 
-from analysis.readers.kineto import collective_args
-from analysis.readers.kineto.event_columns import EventColumns
-from analysis.readers.kineto.stream import Document
-from analysis.tables import column
-from analysis.tables.events import DEVICES, EVENTS, NCCL_KERNEL, Trace
+from nightsweep.analysis.readers.kineto import collective_args
+from nightsweep.analysis.readers.kineto.event_columns import EventColumns
+from nightsweep.analysis.readers.kineto.stream import Document
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import DEVICES, EVENTS, NCCL_KERNEL, Trace
 
 _GROUPS = (("kernels", "copies", "memsets", "runtime"), ("operators", "nvtx"))
 """Tables that are recorded together."""

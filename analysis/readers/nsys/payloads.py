@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analysis.tables import column
-from analysis.tables.events import EVENTS
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import EVENTS
 
 EVENT_COLUMNS = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId", "binaryData")
 ENTRY_COLUMNS = ("domainId", "schemaId", "type", "name", "offset")

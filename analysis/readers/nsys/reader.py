@@ -13,12 +13,12 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.readers.nsys import payloads
-from analysis.readers.nsys.export_fields import SOURCES, Text
-from analysis.readers.nsys.nvtx import Marks
-from analysis.readers.nsys.source import Source, open_export
-from analysis.tables import column
-from analysis.tables.events import DEVICES, EVENTS, Trace
+from nightsweep.analysis.readers.nsys import payloads
+from nightsweep.analysis.readers.nsys.export_fields import SOURCES, Text
+from nightsweep.analysis.readers.nsys.nvtx import Marks
+from nightsweep.analysis.readers.nsys.source import Source, open_export
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import DEVICES, EVENTS, Trace
 
 KNOWN_MAJOR = 3
 _LATEST_NS = 2**62

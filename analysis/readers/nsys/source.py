@@ -22,8 +22,15 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.readers.nsys.export_fields import Field, Text, columns_of, complete, expressions, readable_fields
-from analysis.readers.nsys.sqlite_pages import Ints, Pages, UnsupportedLayout
+from nightsweep.analysis.readers.nsys.export_fields import (
+    Field,
+    Text,
+    columns_of,
+    complete,
+    expressions,
+    readable_fields,
+)
+from nightsweep.analysis.readers.nsys.sqlite_pages import Ints, Pages, UnsupportedLayout
 
 CHUNK_ROWS = 250_000
 CHUNK_BYTES = 16 << 20

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.diagnosis.evidence.sources import is_point, is_tables
-from analysis.ingest import point_tables, trace_tables
-from analysis.readers import gpu_log, point_files
-from analysis.sweep.labels import plural
-from analysis.tables import column, points
-from analysis.tables.csv_cells import without_formulas
-from analysis.tools.export import perfetto
-from analysis.tools.read import read
-from jobs.record.input_error import InputError
-from jobs.record.raw_files import unpacked
-from jobs.telemetry.gpu import log
+from nightsweep.analysis.diagnosis.evidence.sources import is_point, is_tables
+from nightsweep.analysis.ingest import point_tables, trace_tables
+from nightsweep.analysis.readers import gpu_log, point_files
+from nightsweep.analysis.sweep.labels import plural
+from nightsweep.analysis.tables import column, points
+from nightsweep.analysis.tables.csv_cells import without_formulas
+from nightsweep.analysis.tools.export import perfetto
+from nightsweep.analysis.tools.read import read
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.raw_files import unpacked
+from nightsweep.jobs.telemetry.gpu import log
 
 EXIT_WRONG = 2
 

@@ -17,10 +17,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from analysis.sweep.dataset import Tables
-from analysis.sweep.labels import plural
-from analysis.tools.export import point_values
-from jobs.record.input_error import InputError
+from nightsweep.analysis.sweep.dataset import Tables
+from nightsweep.analysis.sweep.labels import plural
+from nightsweep.analysis.tools.export import point_values
+from nightsweep.jobs.record.input_error import InputError
 
 AT_ONCE = 1000
 """Spans of a request: receivers refuse those of more than some MiB."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 
-from analysis.sweep import dataset, held_time
-from analysis.sweep.dataset import Tables
-from analysis.tables.part_names import GROUPS
-from jobs.record.input_error import InputError
+from nightsweep.analysis.sweep import dataset, held_time
+from nightsweep.analysis.sweep.dataset import Tables
+from nightsweep.analysis.tables.part_names import GROUPS
+from nightsweep.jobs.record.input_error import InputError
 
 LABELS = ("point_id", "sweep", "workload", "model", "strategy", "world_size", "config")
 """What names a point wherever it goes; config is the label that figures have for its settings."""

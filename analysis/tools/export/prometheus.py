@@ -6,10 +6,10 @@ from pathlib import Path
 
 import prometheus_client
 
-from analysis.sweep.dataset import Tables
-from analysis.sweep.labels import plural
-from analysis.tools.export import point_values
-from jobs.record.input_error import InputError
+from nightsweep.analysis.sweep.dataset import Tables
+from nightsweep.analysis.sweep.labels import plural
+from nightsweep.analysis.tools.export import point_values
+from nightsweep.jobs.record.input_error import InputError
 
 
 def write(tables: Tables, out: str) -> str:

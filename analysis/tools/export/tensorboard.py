@@ -7,9 +7,9 @@ from pathlib import Path
 from tensorboardX import SummaryWriter
 from tensorboardX.summary import hparams
 
-from analysis.sweep.dataset import Tables
-from analysis.sweep.labels import plural
-from analysis.tools.export import point_values
+from nightsweep.analysis.sweep.dataset import Tables
+from nightsweep.analysis.sweep.labels import plural
+from nightsweep.analysis.tools.export import point_values
 
 
 def write(tables: Tables, out: str) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from jobs.point import point
+from nightsweep.jobs.point import point
 
 
 class Kind(Enum):

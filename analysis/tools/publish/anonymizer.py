@@ -19,8 +19,8 @@ from typing import Any
 
 import polars as pl
 
-from analysis.tools.publish.allowed import COLUMNS, OWN_RANGES, Kind
-from jobs.host.facts import ROOT
+from nightsweep.analysis.tools.publish.allowed import COLUMNS, OWN_RANGES, Kind
+from nightsweep.jobs.host.facts import ROOT
 
 HIDDEN = "<...>"
 UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -40,9 +40,9 @@ _PATHS = re.compile(r"[/@~\\]")
 _OWNER_PARTS = 3
 """Parts of an absolute path that say whose it is, whatever their words: the empty one before its first slash, then as
 in /home/USER and /scratch/PROJECT."""
-_PAGE = "analysis/report/page"
+_PAGE = "nightsweep/analysis/report/page"
 SOURCES = (
-    *("jobs/**/*.py", "analysis/**/*.py", "config/*.yaml", "docs/*.md"),
+    *("nightsweep/jobs/**/*.py", "nightsweep/analysis/**/*.py", "config/*.yaml", "docs/*.md"),
     *(f"{_PAGE}/*.*", f"{_PAGE}/charts/*", f"{_PAGE}/timeline/*"),  # not those of D3, which are not our own
 )
 

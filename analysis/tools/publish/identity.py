@@ -19,10 +19,10 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.tools.publish.anonymizer import is_plain, short_name
-from jobs.host.facts import ROOT
-from jobs.record.json_files import read_json
-from jobs.record.record import Record
+from nightsweep.analysis.tools.publish.anonymizer import is_plain, short_name
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.record import Record
 
 DRAWN = (".png", ".pdf")
 """Files drawn from what is published; their texts are those of tables and records."""

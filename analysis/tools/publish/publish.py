@@ -29,20 +29,20 @@ from typing import Any
 
 import polars as pl
 
-from analysis.figures import style
-from analysis.report.__main__ import write as write_report
-from analysis.tables import parquet
-from analysis.tables.points import TABLES
-from analysis.tools import draw as every
-from analysis.tools.orphans import POINT_ID
-from analysis.tools.publish import allowed
-from analysis.tools.publish.anonymizer import Anonymizer
-from analysis.tools.publish.identity import Identity
-from analysis.tools.publish.trace_copies import copy_kineto, copy_nsys
-from jobs.host.facts import ROOT, output_of
-from jobs.record.input_error import InputError
-from jobs.record.json_files import read_json
-from jobs.record.point_folder import by_rank
+from nightsweep.analysis.figures import style
+from nightsweep.analysis.report.__main__ import write as write_report
+from nightsweep.analysis.tables import parquet
+from nightsweep.analysis.tables.points import TABLES
+from nightsweep.analysis.tools import draw as every
+from nightsweep.analysis.tools.orphans import POINT_ID
+from nightsweep.analysis.tools.publish import allowed
+from nightsweep.analysis.tools.publish.anonymizer import Anonymizer
+from nightsweep.analysis.tools.publish.identity import Identity
+from nightsweep.analysis.tools.publish.trace_copies import copy_kineto, copy_nsys
+from nightsweep.jobs.host.facts import ROOT, output_of
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.point_folder import by_rank
 
 LEFT = 1
 

@@ -12,7 +12,7 @@ and so is README.md above the line that says where the generated part begins. Ps
 sweeps, so one of a host never stands for two; a machine that measured twice may have two. Nothing changes in DIR until
 all of the new set has been searched for names (analysis/tools/publish/identity.py).
 
-    python -m analysis.tools.publish.published_set data/h200-2026-11-21    # README.md and manifest.json again
+    python -m nightsweep.analysis.tools.publish.published_set data/h200-2026-11-21  # README.md and manifest.json again
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from typing import Any
 
 import polars as pl
 
-from analysis.ingest.point_tables import as_table
-from analysis.sweep.labels import plural
-from analysis.tables import column, parquet
-from analysis.tables import points as tables
-from analysis.tools import docs
-from analysis.tools.publish import publish
-from analysis.tools.publish.anonymizer import Anonymizer
-from analysis.tools.publish.identity import Identity
-from jobs.host.facts import Host
-from jobs.record.input_error import InputError
-from jobs.record.json_files import read_json
-from jobs.record.record import Record
+from nightsweep.analysis.ingest.point_tables import as_table
+from nightsweep.analysis.sweep.labels import plural
+from nightsweep.analysis.tables import column, parquet
+from nightsweep.analysis.tables import points as tables
+from nightsweep.analysis.tools import docs
+from nightsweep.analysis.tools.publish import publish
+from nightsweep.analysis.tools.publish.anonymizer import Anonymizer
+from nightsweep.analysis.tools.publish.identity import Identity
+from nightsweep.jobs.host.facts import Host
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.record import Record
 
 MARK = "<!-- Generated from here on by `nightsweep publish --into`; what is above is kept. -->"
 RECORDS = ("point.json", "record.json")

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from analysis.readers.kineto.event_columns import ALLOCATOR, Args
-from analysis.readers.nsys.export_fields import SOURCES
-from analysis.tools.publish import allowed
-from analysis.tools.publish.allowed import Kind
-from analysis.tools.publish.anonymizer import Anonymizer
+from nightsweep.analysis.readers.kineto.event_columns import ALLOCATOR, Args
+from nightsweep.analysis.readers.nsys.export_fields import SOURCES
+from nightsweep.analysis.tools.publish import allowed
+from nightsweep.analysis.tools.publish.allowed import Kind
+from nightsweep.analysis.tools.publish.anonymizer import Anonymizer
 
 TABLES = {table for table, _ in SOURCES.values()} | {table for table, _ in allowed.EXPORT_TEXTS} | {
     "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_CUDA_DEVICE",

@@ -1,6 +1,6 @@
 """The report of a sweep that still runs, from the points measured so far:
 
-    python -m analysis.tools.watch.interim_report results/SWEEP PAGE SCRATCH
+    python -m nightsweep.analysis.tools.watch.interim_report results/SWEEP PAGE SCRATCH
 
 Points whose chunk the workflow has not derived yet are derived here, into SCRATCH, which is kept from page to page and
 must be on the disk of PAGE. Nothing is written into results/SWEEP. It runs at the lowest priority and uses one core.
@@ -20,20 +20,20 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.ingest.derived import Chunk, Derived, Made, raw_ns, read_made
-from analysis.report import beside, records, sweep_page
-from analysis.report.interim import Interim
-from analysis.report.traces import find_traces
-from analysis.sweep import dataset
-from analysis.tools import collect
-from analysis.tools.derive import each, make
-from analysis.tools.draw import draw
-from analysis.tools.watch.report_keeper import EVERY_S
-from analysis.tools.watch.state import SweepReader
-from jobs.record.input_error import InputError
-from jobs.record.json_files import FormatError, load_json
-from jobs.record.raw_files import ARCHIVE
-from jobs.sweep import chunks, rounds
+from nightsweep.analysis.ingest.derived import Chunk, Derived, Made, raw_ns, read_made
+from nightsweep.analysis.report import beside, records, sweep_page
+from nightsweep.analysis.report.interim import Interim
+from nightsweep.analysis.report.traces import find_traces
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tools import collect
+from nightsweep.analysis.tools.derive import each, make
+from nightsweep.analysis.tools.draw import draw
+from nightsweep.analysis.tools.watch.report_keeper import EVERY_S
+from nightsweep.analysis.tools.watch.state import SweepReader
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.json_files import FormatError, load_json
+from nightsweep.jobs.record.raw_files import ARCHIVE
+from nightsweep.jobs.sweep import chunks, rounds
 
 OWN = "interim"
 """The chunk of the points that are derived here; those of the workflow have names that end in a number."""

@@ -14,9 +14,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from analysis.sweep.labels import duration
-from analysis.tools.watch.state import SweepState
-from jobs.record.input_error import InputError
+from nightsweep.analysis.sweep.labels import duration
+from nightsweep.analysis.tools.watch.state import SweepState
+from nightsweep.jobs.record.input_error import InputError
 
 EVERY_S = 60
 """Least seconds from one version to the next. One that takes longer to write waits as long as it took."""
@@ -86,7 +86,7 @@ class ReportKeeper:
         return f"report: {self.page}, written {duration(time.monotonic() - self.written_s)} ago"
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "analysis.tools.watch.interim_report"]
+        command = [sys.executable, "-m", "nightsweep.analysis.tools.watch.interim_report"]
         self.began_s = time.monotonic()
         with self._log().open("wb") as log:
             self.process = subprocess.Popen(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.record.json_files import parse_json, parse_lines
+from nightsweep.jobs.record.json_files import parse_json, parse_lines
 
 STALE_S = 10.0
 EVENTS = 3

@@ -32,12 +32,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.tools.watch import running as live_look
-from analysis.tools.watch.running import Event, Gpu, content, parse, whole
-from jobs.record.input_error import InputError
-from jobs.record.json_files import FormatError, parse_json
-from jobs.record.record import Record
-from jobs.sweep import rounds
+from nightsweep.analysis.tools.watch import running as live_look
+from nightsweep.analysis.tools.watch.running import Event, Gpu, content, parse, whole
+from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.json_files import FormatError, parse_json
+from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.sweep import rounds
 
 SILENT_S = 120.0
 RECHECK_S = 60.0  # of a finished point

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.sweep.labels import duration, label, plural
-from analysis.tools.watch.report_keeper import ReportKeeper
-from analysis.tools.watch.running import Event, Gpu
-from analysis.tools.watch.state import Reader, Running, State, SweepState
-from jobs.record.input_error import InputError
+from nightsweep.analysis.sweep.labels import duration, label, plural
+from nightsweep.analysis.tools.watch.report_keeper import ReportKeeper
+from nightsweep.analysis.tools.watch.running import Event, Gpu
+from nightsweep.analysis.tools.watch.state import Reader, Running, State, SweepState
+from nightsweep.jobs.record.input_error import InputError
 
 EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT
 WIDEST, NARROWEST = 100, 20

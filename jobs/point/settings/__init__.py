@@ -1,2 +1,2 @@
-"""The settings of a point, by subject: one dataclass of fields a file. `jobs.point.point.Point` is made of all of
-them."""
+"""The settings of a point, by subject: one dataclass of fields a file. `Point` (jobs/point/point.py) is made of all
+of them."""

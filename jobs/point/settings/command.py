@@ -6,12 +6,12 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from jobs.point import template
-from jobs.point.reason import Reason
-from jobs.point.settings.field import MOST_PATH, MOST_TEXT, ON_GPU, setting
+from nightsweep.jobs.point import template
+from nightsweep.jobs.point.reason import Reason
+from nightsweep.jobs.point.settings.field import MOST_PATH, MOST_TEXT, ON_GPU, setting
 
 if TYPE_CHECKING:
-    from jobs.point.point import Point
+    from nightsweep.jobs.point.point import Point
 
 SWITCHES = (
     "precision",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from jobs.point.llama import SHAPES
-from jobs.point.reason import Reason
-from jobs.point.settings.field import ON_GPU, except_for, only, setting
-from jobs.point.settings.llm import ADAPTERS
-from jobs.point.strategies import LASTING
+from nightsweep.jobs.point.llama import SHAPES
+from nightsweep.jobs.point.reason import Reason
+from nightsweep.jobs.point.settings.field import ON_GPU, except_for, only, setting
+from nightsweep.jobs.point.settings.llm import ADAPTERS
+from nightsweep.jobs.point.strategies import LASTING
 
 if TYPE_CHECKING:
-    from jobs.point.point import Point
+    from nightsweep.jobs.point.point import Point
 
 GRAPHING_MODES = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs themselves."""

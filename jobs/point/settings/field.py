@@ -54,7 +54,7 @@ def setting(
         text: what it means, for docs/settings.md and the column of `points`.
         default: its value where nothing is given; without one it is required.
         only: the workload that it is for; None for all. In points of the other it is None, and
-            `jobs.point.point.complete` fills the default in.
+            `nightsweep.jobs.point.point.complete` fills the default in.
         needs: where it has an effect. Given in vain it is refused: it would make a second point that runs the same job.
         schema: further keywords of its JSON schema.
     """

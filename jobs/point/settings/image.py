@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from jobs.point.reason import Reason
-from jobs.point.settings.field import except_for, only, setting
-from jobs.point.strategies import FLAT
+from nightsweep.jobs.point.reason import Reason
+from nightsweep.jobs.point.settings.field import except_for, only, setting
+from nightsweep.jobs.point.strategies import FLAT
 
 if TYPE_CHECKING:
-    from jobs.point.point import Point
+    from nightsweep.jobs.point.point import Point
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from jobs.point.reason import Reason
-from jobs.point.settings.field import MOST_STEPS, except_for, only, setting
-from jobs.point.strategies import DDP
-from jobs.point.workloads import MODELS, WORKLOADS
+from nightsweep.jobs.point.reason import Reason
+from nightsweep.jobs.point.settings.field import MOST_STEPS, except_for, only, setting
+from nightsweep.jobs.point.strategies import DDP
+from nightsweep.jobs.point.workloads import MODELS, WORKLOADS
 
 if TYPE_CHECKING:
-    from jobs.point.point import Point
+    from nightsweep.jobs.point.point import Point
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "bf16_pure"]
 

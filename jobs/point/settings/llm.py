@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from jobs.point.llama import SHAPES
-from jobs.point.reason import Reason
-from jobs.point.settings.field import MOST_PATH, only, setting
+from nightsweep.jobs.point.llama import SHAPES
+from nightsweep.jobs.point.reason import Reason
+from nightsweep.jobs.point.settings.field import MOST_PATH, only, setting
 
 if TYPE_CHECKING:
-    from jobs.point.point import Point
+    from nightsweep.jobs.point.point import Point
 
 
 ADAPTERS = ("lora", "qlora", "dpo_lora", "dpo_qlora")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jobs.point.settings.field import MOST_PATH, ON_GPU, except_for, only, setting
+from nightsweep.jobs.point.settings.field import MOST_PATH, ON_GPU, except_for, only, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from jobs.point.reason import Reason
-from jobs.point.settings.field import MOST_STEPS, ON_GPU, except_for, setting
+from nightsweep.jobs.point.reason import Reason
+from nightsweep.jobs.point.settings.field import MOST_STEPS, ON_GPU, except_for, setting
 
 if TYPE_CHECKING:
-    from jobs.point.point import Point
+    from nightsweep.jobs.point.point import Point
 
 # `$` alone would let the end of a line pass, and \d digits of any script.
 FAULT_PATTERN = r"^(exception|kill|nan|hang)@rank[0-9]{1,8}:step[0-9]{1,8}$(?!\n)"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from jobs.point.llama import SHAPES
-from jobs.point.reason import Reason
-from jobs.point.settings.field import MOST_STEPS, ON_GPU, only, setting
-from jobs.point.strategies import DDP, FLAT, LASTING, STRATEGIES, ZERO
+from nightsweep.jobs.point.llama import SHAPES
+from nightsweep.jobs.point.reason import Reason
+from nightsweep.jobs.point.settings.field import MOST_STEPS, ON_GPU, only, setting
+from nightsweep.jobs.point.strategies import DDP, FLAT, LASTING, STRATEGIES, ZERO
 
 if TYPE_CHECKING:
-    from jobs.point.point import Point
+    from nightsweep.jobs.point.point import Point
 
 
 @dataclass(frozen=True, kw_only=True)

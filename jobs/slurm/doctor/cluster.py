@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from snakemake_executor_plugin_submitit.query import Answer, has_accounting, last_line, parse_config, whole
 
-from jobs.slurm.doctor.findings import Finding, arguments, ask, fail, ok, warn
+from nightsweep.jobs.slurm.doctor.findings import Finding, arguments, ask, fail, ok, warn
 
 COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "sinfo")
 OLDEST = (20, 11)

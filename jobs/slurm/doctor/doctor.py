@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 
-from jobs.slurm.doctor import cluster, nodes, plan
-from jobs.slurm.doctor.findings import FAIL, Finding, fail, ok, warn
-from jobs.slurm.profile import Profile
-from jobs.sweep.sweep import Sweep
+from nightsweep.jobs.slurm.doctor import cluster, nodes, plan
+from nightsweep.jobs.slurm.doctor.findings import FAIL, Finding, fail, ok, warn
+from nightsweep.jobs.slurm.profile import Profile
+from nightsweep.jobs.sweep.sweep import Sweep
 
 EXIT_INTERRUPTED = 130  # what a shell gives for a program ended by SIGINT
 EXECUTOR = "snakemake_executor_plugin_submitit"

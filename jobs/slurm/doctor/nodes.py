@@ -14,9 +14,9 @@ from typing import IO
 
 from snakemake_executor_plugin_submitit.query import environment
 
-from jobs.slurm.doctor.cluster import Partition
-from jobs.slurm.doctor.findings import Finding, arguments, fail, warn
-from jobs.slurm.doctor.visits import QUEUE_S, SEEN_S, judge, parse
+from nightsweep.jobs.slurm.doctor.cluster import Partition
+from nightsweep.jobs.slurm.doctor.findings import Finding, arguments, fail, warn
+from nightsweep.jobs.slurm.doctor.visits import QUEUE_S, SEEN_S, judge, parse
 
 LIMIT_MIN = 2
 DEADLINE_S = QUEUE_S + 60 * LIMIT_MIN + 60  # the controller looks at time limits every half minute
@@ -56,7 +56,7 @@ def command(where: Partition, account: str | None, count: int, scratch: Path) ->
         f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--cpus-per-task=1", "--kill-on-bad-exit=0",
         *arguments(where.name, account, where.gpus),
         *([f"--mem={MEMORY_MB}"] if enough else []),
-        "sh", "-c", named, sys.executable, "-m", "jobs.slurm.doctor.probe", str(scratch),
+        "sh", "-c", named, sys.executable, "-m", "nightsweep.jobs.slurm.doctor.probe", str(scratch),
     ]  # fmt: skip
 
 

@@ -13,14 +13,14 @@ from snakemake_executor_plugin_submitit.query import last_line, parse_config, wh
 from snakemake_executor_plugin_submitit.refusal import TooMany, advised, change, error_of
 from snakemake_executor_plugin_submitit.request import Request
 
-from jobs.point.point import Point
-from jobs.slurm.doctor.cluster import Partition
-from jobs.slurm.doctor.findings import Finding, ask, fail, ok, warn
-from jobs.slurm.point_jobs import PointJobs
-from jobs.slurm.profile import CHUNK, Profile
-from jobs.sweep import batches, design
-from jobs.sweep.estimate import estimate
-from jobs.sweep.sweep import Sweep
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.slurm.doctor.cluster import Partition
+from nightsweep.jobs.slurm.doctor.findings import Finding, ask, fail, ok, warn
+from nightsweep.jobs.slurm.point_jobs import PointJobs
+from nightsweep.jobs.slurm.profile import CHUNK, Profile
+from nightsweep.jobs.sweep import batches, design
+from nightsweep.jobs.sweep.estimate import estimate
+from nightsweep.jobs.sweep.sweep import Sweep
 
 QOS = ("Name", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmit", "MaxWall", "GrpWall")
 ASSOCIATION = ("Account", "Partition", "MaxSubmit", "GrpSubmit", "MaxWall", "DefaultQOS")

@@ -1,6 +1,6 @@
 """Runs on a node, sent there by nodes.py, and prints one JSON line a part, so that a part that hangs hides no other.
 
-    srun python -m jobs.slurm.doctor.probe FOLDER        # FOLDER holds the files `token` and `stamp` of the login node
+    srun python -m nightsweep.jobs.slurm.doctor.probe FOLDER  # FOLDER holds the login node's files `token` and `stamp`
 
 The clock: the login node rewrites `stamp` with its own time all the while. A read gives this clock minus the stamp,
 which is the clock's lead plus the age of what was read; the least of some reads bounds the lead from above. The file
@@ -21,9 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.host import gpus
-from jobs.telemetry.gpu import gpm
-from jobs.telemetry.trace import nsys
+from nightsweep.jobs.host import gpus
+from nightsweep.jobs.telemetry.gpu import gpm
+from nightsweep.jobs.telemetry.trace import nsys
 
 TOKEN_TIMEOUT_S = 60
 STAMP_READS = 20

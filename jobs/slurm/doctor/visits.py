@@ -13,7 +13,7 @@ from typing import Any
 
 from snakemake_executor_plugin_submitit.query import last_line
 
-from jobs.slurm.doctor.findings import FAIL, WARN, Finding, fail, ok, warn
+from nightsweep.jobs.slurm.doctor.findings import FAIL, WARN, Finding, fail, ok, warn
 
 QUEUE_S = 60
 SEEN_S = 60

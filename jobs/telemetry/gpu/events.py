@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jobs.host import clock
-from jobs.host.gpus import Gpu
-from jobs.record.json_files import json_line
-from jobs.record.launch_files import Event, EventKind
-from jobs.sweep.alert import Alert
+from nightsweep.jobs.host import clock
+from nightsweep.jobs.host.gpus import Gpu
+from nightsweep.jobs.record.json_files import json_line
+from nightsweep.jobs.record.launch_files import Event, EventKind
+from nightsweep.jobs.sweep.alert import Alert
 
 WAIT_MS = 500
 LOST = "GPU is lost"  # as NVML's error says it

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.host.gpus import Gpu
+from nightsweep.jobs.host.gpus import Gpu
 
 MIG_REASON = "is known of the whole GPU alone, not of a MIG device"
 

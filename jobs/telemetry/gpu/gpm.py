@@ -16,8 +16,8 @@ import math
 import time
 from typing import Any
 
-from jobs.host.gpus import Gpu
-from jobs.telemetry.gpu.fields import is_lasting
+from nightsweep.jobs.host.gpus import Gpu
+from nightsweep.jobs.telemetry.gpu.fields import is_lasting
 
 MIB = 1 << 20
 METRICS: dict[str, tuple[str, float]] = {

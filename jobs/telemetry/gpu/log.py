@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.host import clock
-from jobs.telemetry.gpu.fields import TYPES
+from nightsweep.jobs.host import clock
+from nightsweep.jobs.telemetry.gpu.fields import TYPES
 
 SCHEMA = 1
 KEY = b"nightsweep"

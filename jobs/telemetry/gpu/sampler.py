@@ -1,6 +1,6 @@
 """Samples the job's GPUs on one node through NVML while its ranks run, from a process of its own.
 
-    python -m jobs.telemetry.gpu.sampler POINT/timed        # until SIGTERM
+    python -m nightsweep.jobs.telemetry.gpu.sampler POINT/timed        # until SIGTERM
 
 The rate is the point's `nvml_hz`. Cheap values are read at that rate; GPM counters, which move every 100 ms, at 10 Hz
 at most; energy twice a second, because the call keeps a core busy for milliseconds; the power limit, errors and
@@ -19,16 +19,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jobs.host import clock, gpus
-from jobs.host.processes import die_with_parent, end_on_sigterm
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import write_json
-from jobs.sweep.alert import Alert
-from jobs.sweep.order import read_order
-from jobs.telemetry.gpu import fields, gpm
-from jobs.telemetry.gpu.events import Events, Losses, Lows, watch_xid
-from jobs.telemetry.gpu.log import Log
-from jobs.telemetry.gpu.strangers import Strangers
+from nightsweep.jobs.host import clock, gpus
+from nightsweep.jobs.host.processes import die_with_parent, end_on_sigterm
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.sweep.alert import Alert
+from nightsweep.jobs.sweep.order import read_order
+from nightsweep.jobs.telemetry.gpu import fields, gpm
+from nightsweep.jobs.telemetry.gpu.events import Events, Losses, Lows, watch_xid
+from nightsweep.jobs.telemetry.gpu.log import Log
+from nightsweep.jobs.telemetry.gpu.strangers import Strangers
 
 GPM_HZ = 10
 SLOW_S = 0.5

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import psutil
 
-from jobs.host.gpus import Gpu
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_json
-from jobs.record.launch_files import RankProcess
-from jobs.telemetry.gpu.events import Events
-from jobs.telemetry.gpu.fields import Reading, Values
+from nightsweep.jobs.host.gpus import Gpu
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.launch_files import RankProcess
+from nightsweep.jobs.telemetry.gpu.events import Events
+from nightsweep.jobs.telemetry.gpu.fields import Reading, Values
 
 
 class Strangers:

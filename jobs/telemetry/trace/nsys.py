@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from jobs.point.point import Point
-from jobs.record.folder import RunFolder
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.folder import RunFolder
 
 PROBE_TIMEOUT_S = 60
 EXPORT_TIMEOUT_S = 300
@@ -137,7 +137,7 @@ def ask_for_stacks(owner: str) -> None:
     """SIGUSR1 to the rank itself: nsys would die of it, and does not hand it on."""
     for process in processes(owner):
         with contextlib.suppress(psutil.Error):
-            if process.cmdline()[1:3] == ["-m", "jobs.rank.worker"]:
+            if process.cmdline()[1:3] == ["-m", "nightsweep.jobs.rank.worker"]:
                 process.send_signal(signal.SIGUSR1)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from jobs.workloads.base import Batch
-from jobs.workloads.images.digits import from_bytes, to_bytes
+from nightsweep.jobs.workloads.base import Batch
+from nightsweep.jobs.workloads.images.digits import from_bytes, to_bytes
 
 MOST_DEGREES, MOST_SCALE, MOST_SHIFT = 15.0, 0.1, 0.1
 """Either way; of the size, and of half the edge. A digit stays the digit that it is."""

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from jobs.host.unsupported import Unsupported
-from jobs.point.point import Point
-from jobs.workloads.images.datasets import Files
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.workloads.images.datasets import Files
 
 READER = "files"
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from jobs.workloads.base import Batch
-from jobs.workloads.images.digits import enlarge, from_bytes, to_bytes
-from jobs.workloads.images.prepared import Prepared
+from nightsweep.jobs.workloads.base import Batch
+from nightsweep.jobs.workloads.images.digits import enlarge, from_bytes, to_bytes
+from nightsweep.jobs.workloads.images.prepared import Prepared
 
 
 class Digits(Dataset[Batch]):

@@ -24,9 +24,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from jobs.host import cache
-from jobs.point.point import Point
-from jobs.workloads.images.digits import enlarge, idx_files, load_digits, to_bytes
+from nightsweep.jobs.host import cache
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.workloads.images.digits import enlarge, idx_files, load_digits, to_bytes
 
 Form = Literal["jpeg", "raw", "array"]
 QUALITY = 95

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from jobs.point.point import Point
-from jobs.workloads import dtypes
-from jobs.workloads.base import Batch
-from jobs.workloads.llm.text import Documents, Pairs, Windows, load_documents
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.workloads import dtypes
+from nightsweep.jobs.workloads.base import Batch
+from nightsweep.jobs.workloads.llm.text import Documents, Pairs, Windows, load_documents
 
 
 def is_preference(point: Point) -> bool:

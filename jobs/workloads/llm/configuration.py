@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jobs.point.llama import SHAPES
-from jobs.point.point import Point
+from nightsweep.jobs.point.llama import SHAPES
+from nightsweep.jobs.point.point import Point
 
 
 def configuration(point: Point, layers: int | None = None) -> Any:

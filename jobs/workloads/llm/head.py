@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from jobs.workloads import dtypes
+from nightsweep.jobs.workloads import dtypes
 
 IGNORED = -100
 """Label of a token that is not to be predicted, as in PyTorch's cross entropy."""

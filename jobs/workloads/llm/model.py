@@ -8,8 +8,8 @@ import torch
 import transformers as hf
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from jobs.workloads.attention import UNMASKED
-from jobs.workloads.llm.head import LossHead, next_tokens
+from nightsweep.jobs.workloads.attention import UNMASKED
+from nightsweep.jobs.workloads.llm.head import LossHead, next_tokens
 
 
 class Llama(hf.LlamaForCausalLM):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from jobs.workloads import dtypes
+from nightsweep.jobs.workloads import dtypes
 
 BLOCK = 64
 SCALES_BLOCK = 256

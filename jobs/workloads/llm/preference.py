@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from jobs.workloads.llm.head import next_tokens
-from jobs.workloads.llm.model import Llama
+from nightsweep.jobs.workloads.llm.head import next_tokens
+from nightsweep.jobs.workloads.llm.model import Llama
 
 
 def rewards(policy: torch.Tensor, reference: torch.Tensor, beta: float) -> torch.Tensor:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from jobs.workloads.base import Batch
-from jobs.workloads.llm.head import IGNORED
+from nightsweep.jobs.workloads.base import Batch
+from nightsweep.jobs.workloads.llm.head import IGNORED
 
 
 def load_documents(data: str) -> list[np.ndarray]:

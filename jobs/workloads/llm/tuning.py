@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from jobs.host.unsupported import Unsupported
-from jobs.point.point import Point
-from jobs.workloads import dtypes
-from jobs.workloads.llm import weights
-from jobs.workloads.llm.configuration import configuration
-from jobs.workloads.llm.nf4 import Nf4Linear
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.workloads import dtypes
+from nightsweep.jobs.workloads.llm import weights
+from nightsweep.jobs.workloads.llm.configuration import configuration
+from nightsweep.jobs.workloads.llm.nf4 import Nf4Linear
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LORA_TARGETS = {
@@ -32,7 +32,7 @@ def build_model(
 ) -> tuple[torch.nn.Module, tuple[torch.nn.Module, ...]]:
     """The model and its decoder layers; a frozen reference model's come after the model's own. `layers_of_model`: fewer
     than it has."""
-    from jobs.workloads.llm.model import Llama
+    from nightsweep.jobs.workloads.llm.model import Llama
 
     device = torch.get_default_device()
     method, chunks = str(point.method), point.loss_chunks or 0
@@ -40,7 +40,7 @@ def build_model(
     config = configuration(point, layers_of_model)
     with torch.device("meta"):
         if method.startswith("dpo"):
-            from jobs.workloads.llm.preference import PreferenceLlama
+            from nightsweep.jobs.workloads.llm.preference import PreferenceLlama
 
             llama: Llama = PreferenceLlama(config, chunks, point.dpo_beta, copied=method == "dpo")
         else:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from jobs.workloads.llm.nf4 import Nf4Linear
+from nightsweep.jobs.workloads.llm.nf4 import Nf4Linear
 
 Fill = Callable[[str, torch.Tensor], None]
 """Writes the values of the parameter of this name (as LlamaForCausalLM has it) into a tensor of its shape."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from jobs.point.point import Point
-from jobs.workloads.base import Batch, Work
-from jobs.workloads.llm import batches
-from jobs.workloads.llm.tuning import build_model
+from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.workloads.base import Batch, Work
+from nightsweep.jobs.workloads.llm import batches
+from nightsweep.jobs.workloads.llm.tuning import build_model
 
 __all__ = ["blank", "build", "build_model", "loss"]
 

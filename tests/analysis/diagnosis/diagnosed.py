@@ -4,19 +4,19 @@ import dataclasses
 
 import polars as pl
 
-from analysis.diagnosis import verdict
-from analysis.diagnosis.evidence import sources
-from analysis.diagnosis.replay.build import build
-from analysis.diagnosis.replay.what_if import WhatIf
-from analysis.ingest import engine
-from analysis.metrics.ranks import all_ranks
-from analysis.tables import column, trace_files
-from analysis.tables.events import DEVICES, EVENTS
-from analysis.tables.traces import TRACE_TABLES
-from jobs.point.point import complete
-from jobs.record.json_files import convert
-from jobs.record.launch_files import RankResult
-from jobs.record.record import Record
+from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.replay.build import build
+from nightsweep.analysis.diagnosis.replay.what_if import WhatIf
+from nightsweep.analysis.ingest import engine
+from nightsweep.analysis.metrics.ranks import all_ranks
+from nightsweep.analysis.tables import column, trace_files
+from nightsweep.analysis.tables.events import DEVICES, EVENTS
+from nightsweep.analysis.tables.traces import TRACE_TABLES
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record.json_files import convert
+from nightsweep.jobs.record.launch_files import RankResult
+from nightsweep.jobs.record.record import Record
 from tests.fakes.ranks import COMMUNICATOR, Timeline
 
 US, MS = 1_000, 1_000_000

@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 from scipy.stats import ttest_ind
 
-from analysis.diagnosis import comparison
-from analysis.diagnosis.evidence.evidence import Evidence
-from analysis.sweep import dataset
-from analysis.tools import cli
-from jobs.host.facts import ROOT
-from jobs.point.point import complete
+from nightsweep.analysis.diagnosis import comparison
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tools import cli
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.point.point import complete
 from tests.analysis.diagnosis.diagnosed import MS, US, steps_of, written
 
 DATA = ROOT / "data/h200-2026-11-21"

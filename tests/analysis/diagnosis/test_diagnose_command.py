@@ -7,11 +7,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from analysis.diagnosis import verdict
-from analysis.diagnosis.cause import CAUSES
-from analysis.diagnosis.causes.rules import RULES, list_thresholds
-from analysis.diagnosis.evidence import sources
-from analysis.tools import cli
+from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis.cause import CAUSES
+from nightsweep.analysis.diagnosis.causes.rules import RULES, list_thresholds
+from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.tools import cli
 from tests.analysis.diagnosis.diagnosed import H200, MS, US, Run, written
 from tests.analysis.h200 import unpacked
 from tests.analysis.readers.test_readers import DATA, REAL
@@ -69,8 +69,8 @@ def test_a_point_s_folder(capsys, two_nodes):
 
 def test_remedies_are_points(two_nodes):
     """What is proposed for a point can be run: no constraint refuses it."""
-    from jobs.point import check as constraints
-    from jobs.point.point import complete
+    from nightsweep.jobs.point import check as constraints
+    from nightsweep.jobs.point.point import complete
 
     e = sources.gather([two_nodes])
     remedies = [cause.remedy for cause in verdict.judge(e).causes if cause.remedy]

@@ -4,10 +4,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.diagnosis import verdict
-from analysis.diagnosis.evidence import samples as window
-from analysis.metrics import intervals
-from analysis.tables import column, points
+from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis.evidence import samples as window
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.tables import column, points
 from tests.analysis.diagnosis.diagnosed import (
     ADD,
     GEMM,

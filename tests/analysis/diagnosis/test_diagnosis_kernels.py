@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis import verdict
 from tests.analysis.diagnosis.diagnosed import ADD, FP32, GEMM, IMAGE, MS, STEP, US, busy, causes, of, shares, timed
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.diagnosis import screen, verdict
+from nightsweep.analysis.diagnosis import screen, verdict
 from tests.analysis.diagnosis.diagnosed import GEMM, MS, STEP, US, busy, causes, of, shares
 
 LINKED = {"hosts": [{"gpus": [{"memory_bytes": 140 << 30}] * 2, "topology": "GPU0\tX\tNV18\nGPU1\tNV18\tX"}]}

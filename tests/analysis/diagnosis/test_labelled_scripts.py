@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from analysis.diagnosis import verdict
-from analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis.evidence import sources
 from tests.labelled import packed, score, scripts
 
 RUNS = {run.name: run for run in scripts.load() if (score.KEPT / run.name).is_dir()}

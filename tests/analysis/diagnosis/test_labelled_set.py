@@ -9,14 +9,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.diagnosis import verdict
-from analysis.diagnosis.evidence import sources
-from analysis.diagnosis.replay.build import build
-from analysis.diagnosis.replay.periods import periods
-from analysis.diagnosis.replay.times import replay
-from analysis.diagnosis.thresholds import HEALTHY, NOISE
-from analysis.ingest import point_tables
-from analysis.tables.part_names import GROUP, PARTS
+from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.replay.build import build
+from nightsweep.analysis.diagnosis.replay.periods import periods
+from nightsweep.analysis.diagnosis.replay.times import replay
+from nightsweep.analysis.diagnosis.thresholds import HEALTHY, NOISE
+from nightsweep.analysis.ingest import point_tables
+from nightsweep.analysis.tables.part_names import GROUP, PARTS
 from tests.labelled import kept
 from tests.labelled.runs import load
 

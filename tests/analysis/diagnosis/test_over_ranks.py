@@ -7,10 +7,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from analysis.diagnosis import over_ranks
-from analysis.diagnosis.evidence import contention, sources
-from analysis.diagnosis.thresholds import NOISE
-from analysis.tools import cli
+from nightsweep.analysis.diagnosis import over_ranks
+from nightsweep.analysis.diagnosis.evidence import contention, sources
+from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.tools import cli
 from tests.analysis.diagnosis.test_diagnose_command import SCHEMA
 from tests.analysis.h200 import unpacked
 from tests.fakes.ranks import unpack as export

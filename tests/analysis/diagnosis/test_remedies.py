@@ -8,18 +8,18 @@ import polars as pl
 import pytest
 from snakemake_executor_plugin_submitit.hook import Loss
 
-from analysis.diagnosis import point_diagnosis
-from analysis.diagnosis.remedies import round, trials
-from analysis.diagnosis.remedies.trials import Gain, Trial
-from analysis.ingest.derived import OF_POINT, Chunk, Made
-from analysis.ingest.point_tables import as_table, ingest, write
-from analysis.report import causes as why
-from analysis.report import sweep_page as report
-from analysis.sweep import dataset
-from analysis.sweep.starts import Noise
-from jobs.point.point import complete
-from jobs.slurm.point_jobs import PointJobs
-from jobs.sweep import rounds
+from nightsweep.analysis.diagnosis import point_diagnosis
+from nightsweep.analysis.diagnosis.remedies import round, trials
+from nightsweep.analysis.diagnosis.remedies.trials import Gain, Trial
+from nightsweep.analysis.ingest.derived import OF_POINT, Chunk, Made
+from nightsweep.analysis.ingest.point_tables import as_table, ingest, write
+from nightsweep.analysis.report import causes as why
+from nightsweep.analysis.report import sweep_page as report
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.starts import Noise
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.slurm.point_jobs import PointJobs
+from nightsweep.jobs.sweep import rounds
 
 ROOT = Path(__file__).parents[3]
 NOISE = Noise(0.01, 10, "made up")

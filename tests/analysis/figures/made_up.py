@@ -4,11 +4,11 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.sweep import dataset
-from analysis.tables import column
-from analysis.tables import points as schemas
-from analysis.tables.part_names import GROUPS
-from jobs.point import point as settings
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables import points as schemas
+from nightsweep.analysis.tables.part_names import GROUPS
+from nightsweep.jobs.point import point as settings
 
 BAD = {1: ("failed", "gpu_out_of_memory", "rank 1: <script>alert(1)</script> CUDA out of memory in backward")}
 

@@ -6,12 +6,12 @@ import sys
 import polars as pl
 import pytest
 
-from analysis.figures import captions, causes, panels, roofline, setting_effects, style, timeline
-from analysis.paper.families import FAMILIES
-from analysis.sweep import dataset, short_labels
-from analysis.tools.cli import main as command
-from analysis.tools.draw import main
-from jobs.point import point as settings
+from nightsweep.analysis.figures import captions, causes, panels, roofline, setting_effects, style, timeline
+from nightsweep.analysis.paper.families import FAMILIES
+from nightsweep.analysis.sweep import dataset, short_labels
+from nightsweep.analysis.tools.cli import main as command
+from nightsweep.analysis.tools.draw import main
+from nightsweep.jobs.point import point as settings
 from tests.analysis.figures.made_up import made_up, texts, write
 
 
@@ -47,7 +47,7 @@ def test_a_figure_that_cannot_be_drawn_keeps_no_other_from_it(sweep, tmp_path, c
     odd = sweep["points"].with_columns(topology=pl.lit("GPU0 of a driver that says it otherwise\nGPU1"))
     folder = write(dataset.Tables({"points": odd}), tmp_path / "tables")
     names = ["--tables", str(folder), "--out", str(tmp_path / "out")]
-    words = [sys.executable, "-m", "analysis.tools.draw", "topology", "setting_effects", *names]
+    words = [sys.executable, "-m", "nightsweep.analysis.tools.draw", "topology", "setting_effects", *names]
     said = subprocess.run(words, capture_output=True, text=True)
     assert said.returncode == 1
     assert (tmp_path / "out/setting_effects.png").exists() and not list(tmp_path.rglob("topology*"))

@@ -3,9 +3,9 @@
 import polars as pl
 import pytest
 
-from analysis.figures import scaling
-from analysis.sweep import dataset
-from analysis.tables.part_names import GROUPS
+from nightsweep.analysis.figures import scaling
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables.part_names import GROUPS
 from tests.analysis.figures.made_up import made_up, texts
 
 

@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from analysis.ingest import engine
-from analysis.metrics import intervals
-from analysis.metrics.launches import range_tree
-from analysis.tables import column
-from analysis.tables.events import EVENTS
-from analysis.tables.part_names import HIDDEN, PARTS
+from nightsweep.analysis.ingest import engine
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.launches import range_tree
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import EVENTS
+from nightsweep.analysis.tables.part_names import HIDDEN, PARTS
 from tests.fakes.timelines import random_trace
 
 SEEDS = range(12)

@@ -6,9 +6,9 @@ import json
 import polars as pl
 import pytest
 
-from analysis.ingest import engine, point_tables
-from analysis.metrics.steps import activities, parts, timeline
-from analysis.tables.part_names import GROUPS
+from nightsweep.analysis.ingest import engine, point_tables
+from nightsweep.analysis.metrics.steps import activities, parts, timeline
+from nightsweep.analysis.tables.part_names import GROUPS
 from tests.analysis.h200 import unpacked
 from tests.analysis.readers.test_readers import DATA
 

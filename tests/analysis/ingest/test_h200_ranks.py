@@ -5,7 +5,7 @@ import math
 import polars as pl
 import pytest
 
-from analysis.metrics.ranks import collectives, matching
+from nightsweep.analysis.metrics.ranks import collectives, matching
 from tests.fakes.ranks import read_events, unpack
 
 

@@ -6,13 +6,13 @@ import shutil
 import polars as pl
 import pytest
 
-from analysis.ingest import point_tables
-from analysis.tables import column
-from analysis.tables import points as tables
-from analysis.tables.part_names import GROUPS
-from analysis.tools import collect
-from analysis.tools.derive import derive
-from jobs.telemetry.gpu.log import Log
+from nightsweep.analysis.ingest import point_tables
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables import points as tables
+from nightsweep.analysis.tables.part_names import GROUPS
+from nightsweep.analysis.tools import collect
+from nightsweep.analysis.tools.derive import derive
+from nightsweep.jobs.telemetry.gpu.log import Log
 from tests.analysis.readers.test_readers import DATA, make_nsys
 
 S = 10**9

@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from analysis.diagnosis.causes.communication import straggler
-from analysis.diagnosis.evidence import rank_choice, sources
-from analysis.diagnosis.point_diagnosis import diagnose_point
-from analysis.ingest import point_tables, trace_tables
-from analysis.tables import trace_files
-from analysis.tables.traces import TRACE_TABLES
+from nightsweep.analysis.diagnosis.causes.communication import straggler
+from nightsweep.analysis.diagnosis.evidence import rank_choice, sources
+from nightsweep.analysis.diagnosis.point_diagnosis import diagnose_point
+from nightsweep.analysis.ingest import point_tables, trace_tables
+from nightsweep.analysis.tables import trace_files
+from nightsweep.analysis.tables.traces import TRACE_TABLES
 from tests.bench.many_ranks import CLOCK_NS, make_point
 
 RANKS, SLOW = 24, 21

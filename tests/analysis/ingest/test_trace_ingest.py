@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from analysis.tables import trace_files
-from analysis.tables.traces import TRACE_TABLES
-from analysis.tools import cli
+from nightsweep.analysis.tables import trace_files
+from nightsweep.analysis.tables.traces import TRACE_TABLES
+from nightsweep.analysis.tools import cli
 from tests.analysis.readers.test_readers import DATA, make_nsys
 from tests.bench import tile
 from tests.fakes.ranks import unpack

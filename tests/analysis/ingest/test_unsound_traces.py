@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from analysis.ingest import engine
-from analysis.tools import cli
+from nightsweep.analysis.ingest import engine
+from nightsweep.analysis.tools import cli
 from tests.fakes.ranks import unpack
 
 KERNELS, CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"

@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.metrics.ranks import collectives, matching
-from analysis.tables import column, traces
+from nightsweep.analysis.metrics.ranks import collectives, matching
+from nightsweep.analysis.tables import column, traces
 from tests.fakes.ranks import COMMUNICATOR, Timeline
 
 MS = 1_000_000

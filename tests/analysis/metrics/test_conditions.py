@@ -3,10 +3,10 @@
 import polars as pl
 import pytest
 
-from analysis.metrics.points import conditions
-from analysis.sweep import dataset
-from analysis.tables import column, points
-from analysis.tables import telemetry as tables
+from nightsweep.analysis.metrics.points import conditions
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables import column, points
+from nightsweep.analysis.tables import telemetry as tables
 
 S = 10**9
 QUIET = {"other_cpu_percent": 0.5, "steal_percent": 0.0, "throttled_percent": 0.0, "foreign_processes": 0}

@@ -3,12 +3,12 @@
 import polars as pl
 import pytest
 
-from analysis.metrics.points import efficiency, peaks
-from analysis.tables import events
-from analysis.tables.column import schema
-from jobs.point.point import setting_schema
-from jobs.record.json_files import convert
-from jobs.record.launch_files import RankResult
+from nightsweep.analysis.metrics.points import efficiency, peaks
+from nightsweep.analysis.tables import events
+from nightsweep.analysis.tables.column import schema
+from nightsweep.jobs.point.point import setting_schema
+from nightsweep.jobs.record.json_files import convert
+from nightsweep.jobs.record.launch_files import RankResult
 
 H200 = {"device": "cuda", "device_name": "NVIDIA H200", "flops": {"step": 10**15, "hardware_step": 10**15}}
 BF16 = {"precision": "bf16"}

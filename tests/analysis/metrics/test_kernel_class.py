@@ -14,8 +14,8 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from analysis.metrics.kernels import kernel_class, kernel_format
-from analysis.metrics.kernels.kernel_class import KernelClass, add_classes, classify
+from nightsweep.analysis.metrics.kernels import kernel_class, kernel_format
+from nightsweep.analysis.metrics.kernels.kernel_class import KernelClass, add_classes, classify
 
 TABLE = Path(__file__).parents[2] / "data" / "kernel-names.csv"
 BOOLEAN = {"true": True, "false": False, "": None}

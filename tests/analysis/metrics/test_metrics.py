@@ -6,14 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.ingest import engine
-from analysis.metrics import intervals
-from analysis.metrics.steps import activities, detection, parts, selection, timeline
-from analysis.readers.kineto import reader as kineto
-from analysis.readers.nsys import reader as nsys
-from analysis.tables import column
-from analysis.tables.events import DEVICES, EVENTS
-from analysis.tables.part_names import GROUPS
+from nightsweep.analysis.ingest import engine
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.steps import activities, detection, parts, selection, timeline
+from nightsweep.analysis.readers.kineto import reader as kineto
+from nightsweep.analysis.readers.nsys import reader as nsys
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import DEVICES, EVENTS
+from nightsweep.analysis.tables.part_names import GROUPS
 from tests.analysis.readers.test_readers import DATA, REAL, make_nsys
 
 T0 = 1_000_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.metrics.ranks import collectives
+from nightsweep.analysis.metrics.ranks import collectives
 from tests.fakes.ranks import COMMUNICATOR, Timeline
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.metrics.kernels.occupancy import COLUMNS, occupancy
-from analysis.tables.events import DEVICES, EVENTS
+from nightsweep.analysis.metrics.kernels.occupancy import COLUMNS, occupancy
+from nightsweep.analysis.tables.events import DEVICES, EVENTS
 
 # A folder of TraceLens's traces (AMD-AGI/TraceLens, tests/traces/h100), where there is one.
 TRACES = sorted(Path(os.environ.get("TRACELENS_TRACES", "/nonexistent")).glob("*h100_*.json.gz"))

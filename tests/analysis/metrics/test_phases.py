@@ -5,16 +5,16 @@ from itertools import groupby
 import polars as pl
 import pytest
 
-from analysis.ingest.point_tables import as_table, ingest
-from analysis.metrics.points import phases
-from analysis.readers import point_files
-from analysis.sweep import dataset, held_time
-from analysis.tables import column
-from analysis.tables import points as schemas
-from jobs.record.json_files import load_json
-from jobs.record.launch_files import Start
-from jobs.record.phases import Phase
-from jobs.record.record import Record
+from nightsweep.analysis.ingest.point_tables import as_table, ingest
+from nightsweep.analysis.metrics.points import phases
+from nightsweep.analysis.readers import point_files
+from nightsweep.analysis.sweep import dataset, held_time
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables import points as schemas
+from nightsweep.jobs.record.json_files import load_json
+from nightsweep.jobs.record.launch_files import Start
+from nightsweep.jobs.record.phases import Phase
+from nightsweep.jobs.record.record import Record
 from tests.analysis.h200 import unpacked
 
 S = 10**9

@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.metrics import intervals
-from analysis.metrics.ranks import collectives, pool, straggler
-from analysis.metrics.steps import detection, layers
-from analysis.tables import column, traces
+from nightsweep.analysis.metrics import intervals
+from nightsweep.analysis.metrics.ranks import collectives, pool, straggler
+from nightsweep.analysis.metrics.steps import detection, layers
+from nightsweep.analysis.tables import column, traces
 from tests.fakes.ranks import Timeline, read_events, unpack
 
 

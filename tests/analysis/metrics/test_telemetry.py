@@ -10,18 +10,18 @@ import polars as pl
 import pytest
 from msgspec import structs
 
-from analysis.ingest import engine, point_tables
-from analysis.metrics.points import cost, energy
-from analysis.metrics.ranks import clock
-from analysis.readers import gpu_log
-from analysis.readers.nsys import reader as nsys
-from jobs.record.folder import RunFolder
-from jobs.record.launch_files import Window
-from jobs.record.point_folder import results_of
-from jobs.record.record import Record
-from jobs.sweep.order import Order
-from jobs.telemetry.gpu import log
-from jobs.telemetry.samplers import Started
+from nightsweep.analysis.ingest import engine, point_tables
+from nightsweep.analysis.metrics.points import cost, energy
+from nightsweep.analysis.metrics.ranks import clock
+from nightsweep.analysis.readers import gpu_log
+from nightsweep.analysis.readers.nsys import reader as nsys
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.launch_files import Window
+from nightsweep.jobs.record.point_folder import results_of
+from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.sweep.order import Order
+from nightsweep.jobs.telemetry.gpu import log
+from nightsweep.jobs.telemetry.samplers import Started
 from tests.analysis.h200 import unpacked
 from tests.gpu_host import calibration
 
@@ -259,7 +259,7 @@ def test_a_sampler_that_dies_is_told_of(tmp_path):
     (event,) = (json.loads(line) for line in next(tmp_path.glob("events-*.jsonl")).read_text().splitlines())
     assert (
         event["kind"] == "sampler_lost"
-        and "jobs.telemetry.host_sampler" in event["message"]
+        and "nightsweep.jobs.telemetry.host_sampler" in event["message"]
         and "-9" in event["message"]
     )
 

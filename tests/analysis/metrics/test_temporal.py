@@ -5,10 +5,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.metrics.steps.temporal import overlap_percent, temporal_breakdown
-from analysis.readers.kineto import reader as kineto
-from analysis.tables import column
-from analysis.tables.events import EVENTS
+from nightsweep.analysis.metrics.steps.temporal import overlap_percent, temporal_breakdown
+from nightsweep.analysis.readers.kineto import reader as kineto
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import EVENTS
 
 DATA = Path(__file__).parents[2] / "data"
 REAL = Path(__file__).parents[4] / "shared/traces"

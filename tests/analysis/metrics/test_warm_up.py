@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.metrics.points import warm_up
-from analysis.metrics.points.warm_up import WarmUp
+from nightsweep.analysis.metrics.points import warm_up
+from nightsweep.analysis.metrics.points.warm_up import WarmUp
 
 PUBLISHED = Path(__file__).parents[3] / "data/h200-2026-11-21/tables"
 

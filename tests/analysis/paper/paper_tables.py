@@ -6,12 +6,12 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.sweep import dataset
-from analysis.tables import column
-from analysis.tables import points as schemas
-from analysis.tables.part_names import GROUPS
-from jobs.point.point import complete
-from jobs.sweep.sweep import load
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables import points as schemas
+from nightsweep.analysis.tables.part_names import GROUPS
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.sweep.sweep import load
 
 CONFIG = Path(__file__).parents[3] / "config"
 TOPOLOGY = (

@@ -8,16 +8,16 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from analysis.paper.claims.__main__ import main, page
-from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Part, Verdict
-from analysis.paper.claims.claims import CLAIMS, judge
-from analysis.paper.claims.time_shares import where_time_goes
-from analysis.report import sweep_page as report
-from analysis.sweep import dataset, effect, nights
-from analysis.sweep.effect import Effect
-from analysis.sweep.interval import CONFIDENCE
-from analysis.tables import column
-from analysis.tables import points as schemas
+from nightsweep.analysis.paper.claims.__main__ import main, page
+from nightsweep.analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Part, Verdict
+from nightsweep.analysis.paper.claims.claims import CLAIMS, judge
+from nightsweep.analysis.paper.claims.time_shares import where_time_goes
+from nightsweep.analysis.report import sweep_page as report
+from nightsweep.analysis.sweep import dataset, effect, nights
+from nightsweep.analysis.sweep.effect import Effect
+from nightsweep.analysis.sweep.interval import CONFIDENCE
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables import points as schemas
 from tests.analysis.paper import paper_tables
 from tests.analysis.paper.paper_tables import EFFECTS, made_up
 

@@ -7,16 +7,16 @@ import polars as pl
 import pytest
 from matplotlib.patches import Rectangle
 
-from analysis.figures import palette, style
-from analysis.paper.claims import forest
-from analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Part, Verdict
-from analysis.paper.claims.claims import CLAIMS, judge
-from analysis.paper.families import FAMILIES
-from analysis.report import sweep_page as report
-from analysis.sweep import dataset
-from analysis.sweep.effect import Effect
-from analysis.tools.draw import draw
-from jobs.host.facts import ROOT
+from nightsweep.analysis.figures import palette, style
+from nightsweep.analysis.paper.claims import forest
+from nightsweep.analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Part, Verdict
+from nightsweep.analysis.paper.claims.claims import CLAIMS, judge
+from nightsweep.analysis.paper.families import FAMILIES
+from nightsweep.analysis.report import sweep_page as report
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep.effect import Effect
+from nightsweep.analysis.tools.draw import draw
+from nightsweep.jobs.host.facts import ROOT
 from tests.analysis.paper.paper_tables import made_up
 
 PUBLISHED = ROOT / "data/h200-2026-11-21/tables"

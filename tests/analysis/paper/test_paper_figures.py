@@ -4,11 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.figures import captions, style
-from analysis.paper import families as figures
-from analysis.paper.figures import calls, family, sampler, switches, topology
-from analysis.sweep import blocks, dataset, nights
-from analysis.tools.draw import main
+from nightsweep.analysis.figures import captions, style
+from nightsweep.analysis.paper import families as figures
+from nightsweep.analysis.paper.figures import calls, family, sampler, switches, topology
+from nightsweep.analysis.sweep import blocks, dataset, nights
+from nightsweep.analysis.tools.draw import main
 from tests.analysis.paper.paper_tables import EFFECTS, TOPOLOGY, made_up
 
 

@@ -10,11 +10,11 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from PIL import Image
 
-from analysis.figures import style
-from analysis.paper.families import FAMILIES
-from analysis.sweep import dataset
-from analysis.tools import contact_sheet
-from jobs.host.facts import ROOT
+from nightsweep.analysis.figures import style
+from nightsweep.analysis.paper.families import FAMILIES
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tools import contact_sheet
+from nightsweep.jobs.host.facts import ROOT
 from tests.analysis.figures.made_up import made_up
 
 PRINTED = [name for name, family in FAMILIES.items() if family.place == "main"]

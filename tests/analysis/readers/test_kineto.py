@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.readers.kineto import reader as kineto
-from analysis.tables import column
-from analysis.tables.events import DEVICES, EVENTS
+from nightsweep.analysis.readers.kineto import reader as kineto
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import DEVICES, EVENTS
 
 DATA = Path(__file__).parents[2] / "data"
 REAL = Path(__file__).parents[4] / "shared/traces"

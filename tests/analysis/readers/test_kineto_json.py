@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from analysis.readers.kineto import reader as kineto
-from analysis.readers.kineto import stream
+from nightsweep.analysis.readers.kineto import reader as kineto
+from nightsweep.analysis.readers.kineto import stream
 from tests.analysis.readers.test_kineto import event, write
 
 
@@ -165,7 +165,7 @@ def peak_kib(path):
     """The most memory that a process takes which reads this trace."""
     code = f"""
 import pathlib
-from analysis.readers.kineto import reader
+from nightsweep.analysis.readers.kineto import reader
 print(reader.read(pathlib.Path({str(path)!r})).problems)
 print(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 """

@@ -5,9 +5,9 @@ import struct
 import polars as pl
 import pytest
 
-from analysis.readers.nsys import payloads
-from analysis.tables import column
-from analysis.tables.events import EVENTS
+from nightsweep.analysis.readers.nsys import payloads
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import EVENTS
 from tests.fakes.ranks import payload_tables, unpack
 
 PARAMETERS = 918_656  # of llama-nano

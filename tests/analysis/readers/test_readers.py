@@ -7,11 +7,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.readers.kineto import reader as kineto
-from analysis.readers.nsys import reader as nsys
-from analysis.readers.nsys import source
-from analysis.tables import column
-from analysis.tables.events import EVENTS
+from nightsweep.analysis.readers.kineto import reader as kineto
+from nightsweep.analysis.readers.nsys import reader as nsys
+from nightsweep.analysis.readers.nsys import source
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.events import EVENTS
 
 DATA = Path(__file__).parents[2] / "data"
 REAL = Path(__file__).parents[4] / "shared/traces"

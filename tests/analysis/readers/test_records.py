@@ -7,9 +7,9 @@ import msgspec
 import polars as pl
 import pytest
 
-from analysis.readers import point_files
-from jobs.record.point_folder import record_of
-from jobs.record.record import Record
+from nightsweep.analysis.readers import point_files
+from nightsweep.jobs.record.point_folder import record_of
+from nightsweep.jobs.record.record import Record
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "data/h200-2026-11-21"

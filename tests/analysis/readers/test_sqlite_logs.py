@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from analysis.readers.nsys import reader as nsys
+from nightsweep.analysis.readers.nsys import reader as nsys
 from tests.analysis.readers.test_readers import GLOBAL, make_nsys
 
 KERNEL = f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (600, 666, 0, 7, 9, {GLOBAL}, 0, NULL)"

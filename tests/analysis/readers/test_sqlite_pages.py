@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from polars.testing import assert_frame_equal
 
-from analysis.readers.nsys import reader as nsys
-from analysis.readers.nsys import source
-from analysis.readers.nsys.sqlite_pages import Pages, UnsupportedLayout
+from nightsweep.analysis.readers.nsys import reader as nsys
+from nightsweep.analysis.readers.nsys import source
+from nightsweep.analysis.readers.nsys.sqlite_pages import Pages, UnsupportedLayout
 from tests.analysis.readers.test_readers import refuse_pages
 from tests.fakes.ranks import unpack
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.report.__main__ import main as write_report
-from analysis.sweep import dataset
-from analysis.tools.draw import main as draw
+from nightsweep.analysis.report.__main__ import main as write_report
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tools.draw import main as draw
 from tests.analysis.figures.made_up import made_up, write
 from tests.analysis.report import browser as browsers
 from tests.analysis.report.test_report import RECORD

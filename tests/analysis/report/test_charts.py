@@ -10,11 +10,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.figures import scaling
-from analysis.report import lanes
-from analysis.report.__main__ import main as write_report
-from analysis.sweep import dataset
-from analysis.tools.cli import main
+from nightsweep.analysis.figures import scaling
+from nightsweep.analysis.report import lanes
+from nightsweep.analysis.report.__main__ import main as write_report
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tools.cli import main
 from tests.analysis.report import browser as browsers
 
 PUBLISHED = Path(__file__).parents[3] / "data/h200-2026-11-21"

@@ -8,8 +8,8 @@ import shlex
 import polars as pl
 import pytest
 
-from analysis.report.__main__ import main as write_report
-from analysis.tools.cli import main as nightsweep
+from nightsweep.analysis.report.__main__ import main as write_report
+from nightsweep.analysis.tools.cli import main as nightsweep
 from tests.analysis.report import browser as browsers
 
 pytestmark = pytest.mark.skipif(browsers.program() is None, reason="no Chromium here (tests/install.sh)")

@@ -6,9 +6,9 @@ import math
 import polars as pl
 import pytest
 
-from analysis.report import lanes, point_pages
-from analysis.report.figure_data import link
-from jobs.record.record import Record
+from nightsweep.analysis.report import lanes, point_pages
+from nightsweep.analysis.report.figure_data import link
+from nightsweep.jobs.record.record import Record
 
 
 def values(column, count):

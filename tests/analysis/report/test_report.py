@@ -6,16 +6,16 @@ import re
 import polars as pl
 import pytest
 
-from analysis.report import causes as causes_part
-from analysis.report import summary
-from analysis.report import sweep_page as report
-from analysis.report.__main__ import main as write_report
-from analysis.sweep import dataset
-from analysis.tables import column
-from analysis.tables.points import TABLES
-from analysis.tools.draw import main as draw
-from jobs.host.facts import Software
-from jobs.record.record import Record
+from nightsweep.analysis.report import causes as causes_part
+from nightsweep.analysis.report import summary
+from nightsweep.analysis.report import sweep_page as report
+from nightsweep.analysis.report.__main__ import main as write_report
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables.points import TABLES
+from nightsweep.analysis.tools.draw import main as draw
+from nightsweep.jobs.host.facts import Software
+from nightsweep.jobs.record.record import Record
 from tests.analysis.figures.made_up import made_up, write
 
 DRAWN = ("setting_effects", "held_time", "failures", "loss")

@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 from polars.testing import assert_series_equal
 
-from analysis.figures import setting_effects
-from analysis.report import beside
-from analysis.report.__main__ import main as write_report
+from nightsweep.analysis.figures import setting_effects
+from nightsweep.analysis.report import beside
+from nightsweep.analysis.report.__main__ import main as write_report
 from tests.analysis.report import browser as browsers
 
 pytestmark = pytest.mark.skipif(browsers.program() is None, reason="no Chromium here (tests/install.sh)")

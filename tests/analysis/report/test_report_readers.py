@@ -6,13 +6,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.figures import captions
-from analysis.paper.families import FAMILIES
-from analysis.report import causes
-from analysis.report.__main__ import main as write_report
-from analysis.sweep import dataset, held_time
-from analysis.sweep.labels import percent
-from analysis.tools.draw import main as draw
+from nightsweep.analysis.figures import captions
+from nightsweep.analysis.paper.families import FAMILIES
+from nightsweep.analysis.report import causes
+from nightsweep.analysis.report.__main__ import main as write_report
+from nightsweep.analysis.sweep import dataset, held_time
+from nightsweep.analysis.sweep.labels import percent
+from nightsweep.analysis.tools.draw import main as draw
 from tests.analysis.figures.made_up import made_up, write
 from tests.analysis.report import browser as browsers
 

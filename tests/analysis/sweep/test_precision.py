@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from analysis.sweep.precision import mean, needed, ratio
-from jobs.sweep.design import CONFIDENCE
+from nightsweep.analysis.sweep.precision import mean, needed, ratio
+from nightsweep.jobs.sweep.design import CONFIDENCE
 
 
 def test_what_falls_on_a_whole_block_is_not_in_its_ratio():

@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.sweep import dataset, starts
-from analysis.sweep.starts import Noise, Starts
-from jobs.host.facts import ROOT
+from nightsweep.analysis.sweep import dataset, starts
+from nightsweep.analysis.sweep.starts import Noise, Starts
+from nightsweep.jobs.host.facts import ROOT
 
 PUBLISHED = ROOT / "data/h200-2026-11-21/tables"
 

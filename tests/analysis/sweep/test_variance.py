@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from analysis.sweep import dataset, mean_precision, variance
-from analysis.sweep.starts import TABLE
-from analysis.sweep.variance import CONFIGURATION, HOST, NIGHT, START, WITHIN, components
-from jobs.host.facts import ROOT
+from nightsweep.analysis.sweep import dataset, mean_precision, variance
+from nightsweep.analysis.sweep.starts import TABLE
+from nightsweep.analysis.sweep.variance import CONFIGURATION, HOST, NIGHT, START, WITHIN, components
+from nightsweep.jobs.host.facts import ROOT
 
 PUBLISHED = ROOT / "data/h200-2026-11-21/tables"
 SDS = {CONFIGURATION: 0.8, NIGHT: 0.10, HOST: 0.06, WITHIN: 0.04, START: 0.03}

@@ -4,9 +4,9 @@ import json
 import os
 import time
 
-from analysis.tools.watch import view
-from analysis.tools.watch.state import Reader
-from jobs.record.json_files import write_json
+from nightsweep.analysis.tools.watch import view
+from nightsweep.analysis.tools.watch.state import Reader
+from nightsweep.jobs.record.json_files import write_json
 
 GIB = 2**30
 BASE = {"workload": "image", "model": "resnet50", "warmup_steps": 5, "timed_steps": 20, "traced_steps": 3}

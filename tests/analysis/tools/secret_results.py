@@ -45,7 +45,8 @@ def as_record(content: str) -> str:
     for host, uuid in zip(record["hosts"], UUIDS, strict=True):
         host["gpus"][0]["uuid"] = f"GPU-{uuid}"
     record["command"] = (
-        f"{HOME}/nightsweep/jobs/launch/launch.py results/x -> srun {HOME}/venv/bin/python -m jobs.rank.supervisor"
+        f"{HOME}/nightsweep/jobs/launch/launch.py results/x -> "
+        f"srun {HOME}/venv/bin/python -m nightsweep.jobs.rank.supervisor"
     )
     record["slurm"] |= {"nodelist": "fen[07,11]", "partition": "moor", "job_id": "81723"}
     record["settings"]["data"] = f"{HOME}/corpora/english"

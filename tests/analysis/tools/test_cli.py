@@ -11,10 +11,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.ingest.derived import Derived
-from analysis.tools.cli import main
-from analysis.tools.derive import derive
-from jobs.sweep.sweep import load
+from nightsweep.analysis.ingest.derived import Derived
+from nightsweep.analysis.tools.cli import main
+from nightsweep.analysis.tools.derive import derive
+from nightsweep.jobs.sweep.sweep import load
 
 ROOT = Path(__file__).parents[3]
 DEMO = str(ROOT / "config/demo.yaml")
@@ -93,7 +93,7 @@ def test_reader_that_leaves_early():
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-m", "analysis.tools.cli", "check", DEMO, "--list"],
+        [sys.executable, "-m", "nightsweep.analysis.tools.cli", "check", DEMO, "--list"],
         cwd=ROOT,
         stdout=write,
         stderr=subprocess.PIPE,

@@ -8,12 +8,12 @@ from contextlib import redirect_stderr, redirect_stdout
 import polars as pl
 import pytest
 
-from analysis.ingest.derived import Chunk
-from analysis.report.__main__ import main as report
-from analysis.tools import cli, collect, derive
-from analysis.tools.publish import publish
-from jobs.record.json_files import json_line, write_json
-from jobs.record.launch_files import Start
+from nightsweep.analysis.ingest.derived import Chunk
+from nightsweep.analysis.report.__main__ import main as report
+from nightsweep.analysis.tools import cli, collect, derive
+from nightsweep.analysis.tools.publish import publish
+from nightsweep.jobs.record.json_files import json_line, write_json
+from nightsweep.jobs.record.launch_files import Start
 from tests.analysis.ingest.test_ingest import make_point
 
 pytestmark = pytest.mark.slow

@@ -11,11 +11,11 @@ from dataclasses import asdict
 
 import pytest
 
-from analysis.tools import cli
-from jobs.record.json_files import json_line, write_json
-from jobs.record.launch_files import Start
-from jobs.sweep.rounds import REMEDIES
-from jobs.sweep.sweep import load
+from nightsweep.analysis.tools import cli
+from nightsweep.jobs.record.json_files import json_line, write_json
+from nightsweep.jobs.record.launch_files import Start
+from nightsweep.jobs.sweep.rounds import REMEDIES
+from nightsweep.jobs.sweep.sweep import load
 from tests.analysis.tools.test_damaged_results import damage
 
 SWEEP = """

@@ -9,14 +9,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analysis.ingest.point_tables import KEYS
-from analysis.paper import families
-from analysis.tables import column
-from analysis.tables import points as tables
-from analysis.tools import draw
-from analysis.tools.cli import main
-from analysis.tools.publish import published_set
-from analysis.tools.publish.anonymizer import Anonymizer
+from nightsweep.analysis.ingest.point_tables import KEYS
+from nightsweep.analysis.paper import families
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables import points as tables
+from nightsweep.analysis.tools import draw
+from nightsweep.analysis.tools.cli import main
+from nightsweep.analysis.tools.publish import published_set
+from nightsweep.analysis.tools.publish.anonymizer import Anonymizer
 from tests.analysis.tools.secret_results import HOSTS, POINT, SECRETS, make_results
 
 PUBLISHED = Path(__file__).parents[3] / "data"

@@ -10,11 +10,11 @@ import time
 import polars as pl
 import pytest
 
-from analysis.diagnosis.point_diagnosis import diagnose_point
-from analysis.ingest import derived, point_tables
-from analysis.ingest.derived import OF_POINT, Chunk, Derived
-from analysis.tools import collect
-from analysis.tools.derive import derive, make
+from nightsweep.analysis.diagnosis.point_diagnosis import diagnose_point
+from nightsweep.analysis.ingest import derived, point_tables
+from nightsweep.analysis.ingest.derived import OF_POINT, Chunk, Derived
+from nightsweep.analysis.tools import collect
+from nightsweep.analysis.tools.derive import derive, make
 from tests.analysis.ingest.test_ingest import dump, make_point, record
 
 IDS = ["aaa", "bbb", "ccc"]
@@ -22,8 +22,8 @@ PATCH = """
 import os, sys, time
 from pathlib import Path
 if "multiprocessing" in " ".join(sys.orig_argv) or "derive.main" in " ".join(sys.orig_argv):
-    from analysis.ingest import derived, point_tables
-    from analysis.tools import derive
+    from nightsweep.analysis.ingest import derived, point_tables
+    from nightsweep.analysis.tools import derive
     derive.SAVE_S, real = 0, point_tables.ingest
     def ingest(point, out, processes):
         if (point / "kills").exists():
@@ -59,7 +59,7 @@ def later(file):
 def command(results, *ids, processes=1):
     words = [
         "-c",
-        "from analysis.tools import derive; derive.main()",
+        "from nightsweep.analysis.tools import derive; derive.main()",
         results,
         "--chunk",
         "points-0000",

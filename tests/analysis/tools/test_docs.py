@@ -2,10 +2,10 @@
 
 import pytest
 
-from analysis.tools import docs
-from jobs.host.facts import ROOT
+from nightsweep.analysis.tools import docs
+from nightsweep.jobs.host.facts import ROOT
 
 
 @pytest.mark.parametrize("name", docs.PAGES)
 def test_the_page_is_fresh(name):
-    assert (ROOT / "docs" / name).read_text() == docs.PAGES[name](), "run python -m analysis.tools.docs"
+    assert (ROOT / "docs" / name).read_text() == docs.PAGES[name](), "run python -m nightsweep.analysis.tools.docs"

@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 import polars as pl
 import pytest
 
-from analysis.ingest import point_tables
-from analysis.tools import cli
-from analysis.tools.export.perfetto import Lane
+from nightsweep.analysis.ingest import point_tables
+from nightsweep.analysis.tools import cli
+from nightsweep.analysis.tools.export.perfetto import Lane
 from tests.analysis.h200 import unpacked as point_of
 from tests.fakes.ranks import unpack
 

@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import nightsweep
-from analysis.tools import cli
-from jobs.host.facts import ROOT
+from nightsweep.analysis.tools import cli
+from nightsweep.jobs.host.facts import ROOT
 
 SET = ROOT / "data/h200-2026-11-27"
 POINT = SET / "points/042c2f281434"

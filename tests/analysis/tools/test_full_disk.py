@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.tools import collect
-from analysis.tools.derive import derive
-from jobs.slurm.doctor import cluster, nodes
+from nightsweep.analysis.tools import collect
+from nightsweep.analysis.tools.derive import derive
+from nightsweep.jobs.slurm.doctor import cluster, nodes
 from tests.analysis.ingest.test_ingest import make_point
 
 IDS = ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
@@ -27,7 +27,7 @@ def made(tmp_path_factory):
     listed = [{"point_id": point, "settings": {}} for point in IDS]
     (folder / "sweep.json").write_text(json.dumps({"name": "s", "points": listed}))
     derive(folder, "points-0000", IDS, 1)
-    collect.main(commands(folder)["analysis.tools.collect"])
+    collect.main(commands(folder)["nightsweep.analysis.tools.collect"])
     return folder
 
 
@@ -46,17 +46,17 @@ def results(tmp_path, made):
 def commands(folder):
     tables = ["--tables", str(folder / "tables")]
     return {
-        "analysis.tools.derive": [str(folder), "--chunk", "points-0000", "--points", *IDS],
-        "analysis.tools.collect": [
+        "nightsweep.analysis.tools.derive": [str(folder), "--chunk", "points-0000", "--points", *IDS],
+        "nightsweep.analysis.tools.collect": [
             *[str(folder / "sweep.json"), "--derived", str(folder / "derived")],
             *["--out", str(folder / "tables")],
         ],
-        "analysis.tools.draw": [*FIGURES, *tables, "--out", str(folder / "figures"), "--keep-going"],
-        "analysis.report": [
+        "nightsweep.analysis.tools.draw": [*FIGURES, *tables, "--out", str(folder / "figures"), "--keep-going"],
+        "nightsweep.analysis.report": [
             *[*tables, "--figures", str(folder / "figures"), "--records", str(folder / "points")],
             *["--out", str(folder / "report.html")],
         ],
-        "analysis.tools.cli": ["publish", str(folder), "--out", str(folder / "public")],
+        "nightsweep.analysis.tools.cli": ["publish", str(folder), "--out", str(folder / "public")],
     }
 
 
@@ -86,7 +86,7 @@ def fill(folder):
 def test_a_full_disk_elsewhere(words, results):
     before = contents(results)
     fill(results)
-    status, errors = run("analysis.tools.cli", [words[0], str(results), words[1], str(results / "new")])
+    status, errors = run("nightsweep.analysis.tools.cli", [words[0], str(results), words[1], str(results / "new")])
     assert status != 0 and len(errors.splitlines()) == 1 and "No space left" in errors, errors
     assert contents(results) == before
 
@@ -103,9 +103,9 @@ def test_the_doctor_on_a_full_disk_leaves_nothing(results):
 @pytest.mark.parametrize("module", commands(Path()))
 def test_a_full_disk_is_one_line_and_nothing_is_half_written(module, results):
     words = commands(results)[module]
-    if module in ("analysis.tools.draw", "analysis.report"):
+    if module in ("nightsweep.analysis.tools.draw", "nightsweep.analysis.report"):
         assert run(module, words)[0] == 0
-    if module == "analysis.tools.derive":  # so that there is something to do
+    if module == "nightsweep.analysis.tools.derive":  # so that there is something to do
         record = results / "points/bbbbbbbbbbbb/record.json"
         os.utime(record, ns=(record.stat().st_mtime_ns + 10**9,) * 2)
     before = contents(results)

@@ -6,11 +6,11 @@ import json
 import polars as pl
 import pytest
 
-from analysis.report import figure_data
-from analysis.report.__main__ import main as report
-from analysis.tools import draw
-from analysis.tools.cli import main
-from jobs.host.terminal import harmless
+from nightsweep.analysis.report import figure_data
+from nightsweep.analysis.report.__main__ import main as report
+from nightsweep.analysis.tools import draw
+from nightsweep.analysis.tools.cli import main
+from nightsweep.jobs.host.terminal import harmless
 from tests.analysis.figures.made_up import made_up, write
 from tests.analysis.readers.test_readers import DATA
 

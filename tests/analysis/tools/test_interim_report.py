@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from analysis.ingest.derived import Derived
-from analysis.report.interim import Interim
-from analysis.tools.cli import main
-from analysis.tools.derive import derive, each
-from analysis.tools.watch import interim_report
-from analysis.tools.watch.interim_report import OWN, derive_rest
-from jobs.record.json_files import write_json
-from jobs.record.raw_files import pack
-from jobs.sweep.sweep import load
+from nightsweep.analysis.ingest.derived import Derived
+from nightsweep.analysis.report.interim import Interim
+from nightsweep.analysis.tools.cli import main
+from nightsweep.analysis.tools.derive import derive, each
+from nightsweep.analysis.tools.watch import interim_report
+from nightsweep.analysis.tools.watch.interim_report import OWN, derive_rest
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.record.raw_files import pack
+from nightsweep.jobs.sweep.sweep import load
 from tests.analysis.ingest.test_ingest import dump, make_point, record
 from tests.analysis.tools.live_folders import beats, make_sweep
 from tests.analysis.tools.test_derive import later
@@ -158,7 +158,7 @@ def test_a_list_of_points_that_is_being_written_is_one_line(tmp_path, capsys):
 
 
 def command(*arguments):
-    return [sys.executable, "-m", "analysis.tools.cli", "watch", *map(str, arguments)]
+    return [sys.executable, "-m", "nightsweep.analysis.tools.cli", "watch", *map(str, arguments)]
 
 
 @pytest.mark.slow

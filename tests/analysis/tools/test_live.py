@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.tools.cli import main
-from analysis.tools.watch import running as live_look
-from analysis.tools.watch import state as live
-from analysis.tools.watch.state import Reader
-from jobs.record.input_error import InputError
+from nightsweep.analysis.tools.cli import main
+from nightsweep.analysis.tools.watch import running as live_look
+from nightsweep.analysis.tools.watch import state as live
+from nightsweep.analysis.tools.watch.state import Reader
+from nightsweep.jobs.record.input_error import InputError
 from tests.analysis.tools.live_folders import (
     aged,
     beats,

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.sweep import labels
-from analysis.tools.cli import main
-from analysis.tools.watch import view
-from analysis.tools.watch.state import Reader
-from jobs.record.json_files import write_json
+from nightsweep.analysis.sweep import labels
+from nightsweep.analysis.tools.cli import main
+from nightsweep.analysis.tools.watch import view
+from nightsweep.analysis.tools.watch.state import Reader
+from nightsweep.jobs.record.json_files import write_json
 from tests.analysis.tools.live_folders import (
     BASE,
     aged,
@@ -134,7 +134,7 @@ def test_intervals_that_make_no_sense(tmp_path, capsys, interval):
 
 
 def command(*arguments):
-    return [sys.executable, "-m", "analysis.tools.cli", "watch", *map(str, arguments)]
+    return [sys.executable, "-m", "nightsweep.analysis.tools.cli", "watch", *map(str, arguments)]
 
 
 def test_json_once(tmp_path):
@@ -240,7 +240,7 @@ def test_the_last_state_stays_on_the_terminal(busy):
 def test_starts_fast_and_without_the_heavy_libraries(tmp_path):
     make_sweep(tmp_path, 1)
     seen = "print({'torch', 'polars'} & set(sys.modules))"
-    code = f"import sys; from analysis.tools.cli import main; main(sys.argv[1:]); {seen}"
+    code = f"import sys; from nightsweep.analysis.tools.cli import main; main(sys.argv[1:]); {seen}"
     done = subprocess.run(
         [sys.executable, "-c", code, "watch", str(tmp_path), "--once"],
         cwd=ROOT, capture_output=True, text=True, check=True,

@@ -12,13 +12,13 @@ import pytest
 from msgspec.inspect import is_struct_type
 from msgspec.structs import fields
 
-from analysis.readers.kineto import reader as kineto
-from analysis.readers.nsys import reader as nsys
-from analysis.tables import points as tables
-from analysis.tools.cli import main
-from analysis.tools.draw import main as draw
-from analysis.tools.publish import allowed
-from jobs.record.record import Record
+from nightsweep.analysis.readers.kineto import reader as kineto
+from nightsweep.analysis.readers.nsys import reader as nsys
+from nightsweep.analysis.tables import points as tables
+from nightsweep.analysis.tools.cli import main
+from nightsweep.analysis.tools.draw import main as draw
+from nightsweep.analysis.tools.publish import allowed
+from nightsweep.jobs.record.record import Record
 from tests.analysis.tools.secret_results import POINT, SECRETS, make_results
 
 

@@ -7,12 +7,12 @@ import sqlite3
 import polars as pl
 import pytest
 
-from analysis.readers.nsys import reader as nsys
-from analysis.tools.cli import main
-from analysis.tools.publish import publish
-from analysis.tools.publish.allowed import RECORD, Kind
-from analysis.tools.publish.anonymizer import Anonymizer
-from analysis.tools.publish.identity import Identity
+from nightsweep.analysis.readers.nsys import reader as nsys
+from nightsweep.analysis.tools.cli import main
+from nightsweep.analysis.tools.publish import publish
+from nightsweep.analysis.tools.publish.allowed import RECORD, Kind
+from nightsweep.analysis.tools.publish.anonymizer import Anonymizer
+from nightsweep.analysis.tools.publish.identity import Identity
 from tests.analysis.tools.secret_results import POINT, SECRETS, UUIDS, make_results
 
 

@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from analysis.sweep.pair_rows import Start, beside
-from analysis.tools import repeats
-from analysis.tools.expected_starts import lines
-from jobs.point.point import complete
-from jobs.sweep.design import Precision
-from jobs.sweep.sweep import load
+from nightsweep.analysis.sweep.pair_rows import Start, beside
+from nightsweep.analysis.tools import repeats
+from nightsweep.analysis.tools.expected_starts import lines
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.sweep.design import Precision
+from nightsweep.jobs.sweep.sweep import load
 
 A = complete({"workload": "image", "model": "mobilenet_v2", "device": "cpu", "layout": "nchw"})
 B = dataclasses.replace(A, layout="nhwc")

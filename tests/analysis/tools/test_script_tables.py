@@ -4,11 +4,11 @@ import json
 
 import polars as pl
 
-from analysis.readers import point_files
-from analysis.sweep import dataset
-from analysis.tools.publish.allowed import Kind
-from analysis.tools.publish.anonymizer import Anonymizer
-from jobs.point.point import complete
+from nightsweep.analysis.readers import point_files
+from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.tools.publish.allowed import Kind
+from nightsweep.analysis.tools.publish.anonymizer import Anonymizer
+from nightsweep.jobs.point.point import complete
 
 AXES = [
     {"batch": 64, "env.X": "b", "model": "big"},

@@ -149,4 +149,4 @@ def test_the_plugins_serve_another_workflow_without_the_package(tmp_path):
     command = [made / "bin/python", "-m", "snakemake", "--jobs", "1", "--logger", "nightsweep"]
     done = run_in(tmp_path, *command, "--executor", "submitit", "--submitit-cluster", "local")
     assert done.returncode == 0 and "job a ok\n1/1 jobs done" in done.stderr, done.stderr
-    assert "No module named 'jobs'" in run_in(tmp_path, made / "bin/python", "-c", "import jobs").stderr
+    assert "No module named 'nightsweep'" in run_in(tmp_path, made / "bin/python", "-c", "import nightsweep").stderr

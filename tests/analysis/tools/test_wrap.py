@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.tools import cli
-from analysis.tools.wrap import Given, take_apart
-from jobs.record.input_error import InputError
+from nightsweep.analysis.tools import cli
+from nightsweep.analysis.tools.wrap import Given, take_apart
+from nightsweep.jobs.record.input_error import InputError
 
 LINES = {
     "torchrun --standalone --nproc-per-node 4 train.py --lr 1": Given("torchrun", ["train.py", "--lr", "1"], 4),
@@ -48,7 +48,7 @@ def test_what_cannot_be_wrapped_is_said(line):
 )
 def test_the_command_begins_with_its_first_word(line, words, steps, monkeypatch):
     seen = []
-    monkeypatch.setattr("analysis.tools.wrap.wrap", lambda *given: seen.append(given) or 0)
+    monkeypatch.setattr("nightsweep.analysis.tools.wrap.wrap", lambda *given: seen.append(given) or 0)
     assert cli.main(["wrap", *line.split()]) == 0
     assert seen[0][:2] == (words, steps)
 

@@ -5,12 +5,12 @@ import os
 import sys
 
 module = sys.orig_argv[2] if sys.orig_argv[1:2] == ["-m"] else ""
-if module in ("jobs.rank.worker", "jobs.rank.server"):
+if module in ("nightsweep.jobs.rank.worker", "nightsweep.jobs.rank.server"):
     from pathlib import Path
 
     from tests.gpu_host import baton
     from tests.labelled import ahead
 
     baton.install()
-    if module == "jobs.rank.worker" and ahead.GO_VARIABLE in os.environ:
+    if module == "nightsweep.jobs.rank.worker" and ahead.GO_VARIABLE in os.environ:
         ahead.wait(Path(sys.orig_argv[3]))

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jobs.point.point import complete
-from jobs.sweep import code
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.sweep import code
 
 SCRIPTS = Path(__file__).with_name("scripts")
 QUICK = {"workload": "command", "device": "cpu", "warmup_steps": 3, "timed_steps": 10, "traced_steps": 0}
@@ -19,7 +19,7 @@ def launch(tmp_path, *, stall_s=60, wait_s=240, **settings):
     sweep = tmp_path / "sweep.json"
     sweep.write_text(json.dumps({"name": "t", "points": [{"point_id": point.id, "settings": point.settings()}]}))
     folder = tmp_path / "points" / point.id
-    command = [sys.executable, "-m", "jobs.launch.launch", str(folder), "--sweep", str(sweep)]
+    command = [sys.executable, "-m", "nightsweep.jobs.launch.launch", str(folder), "--sweep", str(sweep)]
     command += ["--stall-s", str(stall_s), "--timeout-s", "200"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=wait_s)
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jobs.sweep import code
+from nightsweep.jobs.sweep import code
 from tests.jobs.hook.script_run import launch, result, script, steps
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.point.settings.command import SWITCHES
+from nightsweep.jobs.point.settings.command import SWITCHES
 from tests.jobs.hook.script_run import launch, script, steps
 
 pytestmark = pytest.mark.slow
@@ -101,13 +101,14 @@ sys.path.insert(0, {site!r})
 import sitecustomize, nightsweep
 nightsweep.step()
 assert sys.modules["nightsweep_jobs.hook.install"].WATCH.rank == 3
-assert not any(name.split(".")[0] in ("jobs", "msgspec", "yaml", "torch") for name in sys.modules), sys.modules
+assert not any(name.startswith(("nightsweep.", "msgspec", "yaml", "torch")) for name in sys.modules), sys.modules
+import nightsweep.jobs.record.input_error
 """
 
 
 def test_the_hook_needs_nothing_but_python(tmp_path):
-    """Neither Nightsweep's packages nor torch, until the script imports it."""
-    site = Path(__file__).parents[3] / "jobs/hook/site"
+    """Neither Nightsweep's package nor torch, until the script imports it."""
+    site = Path(__file__).parents[3] / "nightsweep/jobs/hook/site"
     settings = {"seed": 0, "repeat": 0, "warmup_steps": 1}
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings, "blocks": [], "stall_s": 60}))
     environment = {"NIGHTSWEEP_RUN": str(tmp_path), "NIGHTSWEEP_RANK": "3"}

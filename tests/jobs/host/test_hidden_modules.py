@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from jobs.host.hidden_modules import hidden
+from nightsweep.jobs.host.hidden_modules import hidden
 
 
 def test_what_is_hidden_is_not_found_until_the_end_and_what_is_imported_stays(tmp_path, monkeypatch):

@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from jobs.host import numa
-from jobs.host.unsupported import Unsupported
-from jobs.launch import watchdog
-from jobs.point.point import complete
-from jobs.rank import worker
+from nightsweep.jobs.host import numa
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.launch import watchdog
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank import worker
 from tests.fakes.nvml import gpu
 
 pytestmark = pytest.mark.usefixtures("bare")

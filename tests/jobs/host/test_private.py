@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from jobs.host import private
+from nightsweep.jobs.host import private
 
 
 def mode(path):

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs.host.unsupported import Unsupported
-from jobs.launch import watchdog
-from jobs.point.point import complete
-from jobs.rank.worker import pick_device
-from jobs.record.folder import RunFolder
-from jobs.slurm import allocation
-from jobs.telemetry.trace import nsys
-from jobs.workloads import compute
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.launch import watchdog
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank.worker import pick_device
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.slurm import allocation
+from nightsweep.jobs.telemetry.trace import nsys
+from nightsweep.jobs.workloads import compute
 
 LLM = {"workload": "llm", "model": "llama-1b", "nodes": 2, "ranks_per_node": 4, "micro_batch": 3}
 

@@ -5,12 +5,13 @@ import sys
 
 import pytest
 
-from jobs.host.facts import ROOT
+from nightsweep.jobs.host.facts import ROOT
 
 
 @pytest.mark.parametrize(("last", "code"), [("sys.stdout.close()", 0), ("sys.stdout.close() or sys.exit(3)", 3)])
 def test_a_fork_that_closes_its_output_ends_as_it_says(last, code):
     """As multiprocessing's tracker of resources does. It must not go on as its parent either."""
-    program = f"import sys; from jobs.host import start; c = start.Forked(lambda: {last}); print('ended', c.wait())"
+    forked = f"c = start.Forked(lambda: {last}); print('ended', c.wait())"
+    program = f"import sys; from nightsweep.jobs.host import start; {forked}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert (done.stdout, done.stderr) == (f"ended {code}\n", "")

@@ -9,12 +9,12 @@ import sys
 import pytest
 from snakemake_executor_plugin_submitit.hook import Loss
 
-from jobs.launch.held import Held
-from jobs.point.point import complete
-from jobs.record.json_files import read_json
-from jobs.record.raw_files import MEASURED
-from jobs.record.record import Record, write_record
-from jobs.slurm.point_jobs import PointJobs, record_of
+from nightsweep.jobs.launch.held import Held
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.raw_files import MEASURED
+from nightsweep.jobs.record.record import Record, write_record
+from nightsweep.jobs.slurm.point_jobs import PointJobs, record_of
 
 A = complete({"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 2, "device": "cpu",
               "warmup_steps": 1, "timed_steps": 3, "traced_steps": 0})  # fmt: skip
@@ -30,7 +30,7 @@ def sweep(tmp_path, *points):
 
 def launch(tmp_path, listed, *points):
     folders = [str(tmp_path / "points" / point.id) for point in points]
-    command = [sys.executable, "-m", "jobs.launch.launch", *folders, "--sweep", str(listed)]
+    command = [sys.executable, "-m", "nightsweep.jobs.launch.launch", *folders, "--sweep", str(listed)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
@@ -154,7 +154,7 @@ def test_points_that_a_job_did_not_come_to_are_counted(block):
 
 
 def follow(folder, leader):
-    command = [sys.executable, "-m", "jobs.launch.follow", str(folder), "--leader", str(leader)]
+    command = [sys.executable, "-m", "nightsweep.jobs.launch.follow", str(folder), "--leader", str(leader)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 

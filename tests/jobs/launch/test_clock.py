@@ -9,14 +9,14 @@ from itertools import pairwise
 
 import pytest
 
-from jobs.host import clock
-from jobs.host.facts import ROOT
-from jobs.launch import watchdog
-from jobs.point.point import complete
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_json, read_lines
-from jobs.record.launch_files import HostSample, RankResult, StepLine
-from jobs.record.record import Record
+from nightsweep.jobs.host import clock
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.launch import watchdog
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_json, read_lines
+from nightsweep.jobs.record.launch_files import HostSample, RankResult, StepLine
+from nightsweep.jobs.record.record import Record
 
 POINT = {
     "workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu", "ranks_per_node": 2,
@@ -48,7 +48,7 @@ def launch(tmp_path, by_s):
     sweep, folder = tmp_path / "sweep.json", tmp_path / "points" / point.id
     sweep.write_text(json.dumps({"name": "t", "points": [{"point_id": point.id, "settings": point.settings()}]}))
     limits = ["--stall-s", "100", "--timeout-s", "200"]
-    command = [sys.executable, "-m", "jobs.launch.launch", str(folder), "--sweep", str(sweep), *limits]
+    command = [sys.executable, "-m", "nightsweep.jobs.launch.launch", str(folder), "--sweep", str(sweep), *limits]
     env = {**os.environ, "PYTHONPATH": f"{site}:{ROOT}", "WALL_CLOCK_SET_BY": str(set_by)}
     began = time.time_ns()
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -100,7 +100,7 @@ def test_a_rank_moves_whose_files_are_older_than_what_was_written_before(tmp_pat
 def test_processes_of_one_host_count_from_one_reading_and_a_new_launch_reads_again(monkeypatch):
     monkeypatch.setenv(clock.VARIABLE, "")
     clock.begin()
-    ask = [sys.executable, "-c", "from jobs.host import clock; print(clock._ahead_ns())"]
+    ask = [sys.executable, "-c", "from nightsweep.jobs.host import clock; print(clock._ahead_ns())"]
 
     def asked():
         return int(subprocess.run(ask, capture_output=True, text=True, cwd=ROOT, check=True).stdout)

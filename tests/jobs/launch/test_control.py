@@ -6,18 +6,18 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from analysis.metrics.points import cost
-from jobs.launch import control, launch, watchdog
-from jobs.launch.attempt import Attempt, Launcher, RunEnd
-from jobs.launch.starts import Servers
-from jobs.point import plan
-from jobs.point.plan import Block
-from jobs.point.point import complete
-from jobs.record.folder import RunFolder
-from jobs.record.launch_files import Job
-from jobs.record.record import Run
-from jobs.sweep.order import Order, read_order
-from jobs.telemetry import host_sampler
+from nightsweep.analysis.metrics.points import cost
+from nightsweep.jobs.launch import control, launch, watchdog
+from nightsweep.jobs.launch.attempt import Attempt, Launcher, RunEnd
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.point.plan import Block
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.launch_files import Job
+from nightsweep.jobs.record.record import Run
+from nightsweep.jobs.sweep.order import Order, read_order
+from nightsweep.jobs.telemetry import host_sampler
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu"}
 QUICK = {"warmup_steps": 1, "timed_steps": 4, "traced_steps": 2}

@@ -8,8 +8,8 @@ import sys
 import pytest
 from msgspec import to_builtins
 
-from jobs.point.point import complete
-from jobs.rank.flops import count
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank.flops import count
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 2, "device": "cpu"}
 QUICK = {"warmup_steps": 1, "timed_steps": 4, "traced_steps": 0, "ranks_per_node": 2}
@@ -28,7 +28,15 @@ def launch_all(tmp_path, points, *extra_args):
     sweep = tmp_path / "sweep.json"
     sweep.write_text(json.dumps({"name": "t", "points": listed}))
     folders = [tmp_path / "points" / point.id for point in points]
-    command = [sys.executable, "-m", "jobs.launch.launch", *map(str, folders), "--sweep", str(sweep), *extra_args]
+    command = [
+        sys.executable,
+        "-m",
+        "nightsweep.jobs.launch.launch",
+        *map(str, folders),
+        "--sweep",
+        str(sweep),
+        *extra_args,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return [(json.loads((folder / "record.json").read_text()), folder) for folder in folders]

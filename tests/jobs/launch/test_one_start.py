@@ -5,16 +5,16 @@ import shutil
 import polars as pl
 import pytest
 
-from analysis.ingest import point_tables
-from jobs.launch import launch, watchdog
-from jobs.launch.attempt import ENDED_BEFORE, Attempt, Launcher
-from jobs.launch.starts import Servers
-from jobs.point.point import complete
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_json, read_lines, write_json
-from jobs.record.launch_files import Job, RankError, RankResult, StepLine
-from jobs.record.raw_files import MEASURED, pack, unpacked
-from jobs.record.record import Failure, Run, write_record
+from nightsweep.analysis.ingest import point_tables
+from nightsweep.jobs.launch import launch, watchdog
+from nightsweep.jobs.launch.attempt import ENDED_BEFORE, Attempt, Launcher
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_json, read_lines, write_json
+from nightsweep.jobs.record.launch_files import Job, RankError, RankResult, StepLine
+from nightsweep.jobs.record.raw_files import MEASURED, pack, unpacked
+from nightsweep.jobs.record.record import Failure, Run, write_record
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu"}
 QUICK = {"warmup_steps": 1, "timed_steps": 3, "traced_steps": 3, "ranks_per_node": 2}

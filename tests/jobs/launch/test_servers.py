@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from jobs.launch import starts, watchdog
-from jobs.launch.starts import Servers
-from jobs.point import plan
-from jobs.point.point import complete
-from jobs.rank import server
-from jobs.record.folder import RunFolder
-from jobs.sweep.order import Order
+from nightsweep.jobs.launch import starts, watchdog
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.point import plan
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank import server
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.sweep.order import Order
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 2, "device": "cpu", "timed_steps": 3,
         "warmup_steps": 1, "traced_steps": 0}  # fmt: skip
@@ -81,7 +81,8 @@ def test_servers_are_started_anew_for_other_variables(tmp_path):
 def test_where_no_rank_can_be_forked_they_are_new_pythons(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif sys.orig_argv[1:3] == ['-m', 'jobs.rank.server']:\n    sys.modules['transformers'] = None\n"
+        "import sys\nif sys.orig_argv[1:3] == ['-m', 'nightsweep.jobs.rank.server']:\n"
+        "    sys.modules['transformers'] = None\n"
     )
     with Servers() as servers:
         outcome, _ = run(servers, tmp_path / "a", **NANO)
@@ -124,7 +125,7 @@ def test_a_launcher_that_is_killed_leaves_no_process(tmp_path):
     sweep = tmp_path / "sweep.json"
     sweep.write_text(json.dumps({"name": "t", "points": [{"point_id": point.id, "settings": point.settings()}]}))
     folder = tmp_path / "points" / point.id
-    command = [sys.executable, "-m", "jobs.launch.launch", str(folder), "--sweep", str(sweep)]
+    command = [sys.executable, "-m", "nightsweep.jobs.launch.launch", str(folder), "--sweep", str(sweep)]
     launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     heart = folder / "timed.1/rank0.heartbeat"
     while not heart.exists() or "step" not in heart.read_text():

@@ -11,20 +11,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from jobs.launch import batch_search, tenants, watchdog
-from jobs.launch.attempt import Attempt, Launcher, RunEnd
-from jobs.launch.starts import Servers
-from jobs.point.point import complete
-from jobs.rank import worker
-from jobs.record.failures import TOO_FEW, reason_of
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_json
-from jobs.record.record import Run
-from jobs.sweep.order import Order
+from nightsweep.jobs.launch import batch_search, tenants, watchdog
+from nightsweep.jobs.launch.attempt import Attempt, Launcher, RunEnd
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank import worker
+from nightsweep.jobs.record.failures import TOO_FEW, reason_of
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.record import Run
+from nightsweep.jobs.sweep.order import Order
 from tests.jobs.launch.test_launch import NANO, launch
 
 WRITES_WHAT_IT_SEES = """import os, pathlib, sys
-if "jobs.rank.worker" in sys.orig_argv:
+if "nightsweep.jobs.rank.worker" in sys.orig_argv:
     pathlib.Path(sys.orig_argv[-1], "seen").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
     os._exit(0)
 """
@@ -119,7 +119,7 @@ def test_a_rank_sees_its_gpus_as_the_service_counts_them(tmp_path, given, seen):
     Order(settings=complete(NANO).settings(), samplers=False).write(run_folder)
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     env |= {"CUDA_VISIBLE_DEVICES": "1,2"} | ({"NIGHTSWEEP_GPUS": given} if given else {})
-    subprocess.run([sys.executable, "-m", "jobs.rank.supervisor", str(run_folder.path)], env=env, timeout=60)
+    subprocess.run([sys.executable, "-m", "nightsweep.jobs.rank.supervisor", str(run_folder.path)], env=env, timeout=60)
     assert read_json(run_folder.rank_file(0, "exit.json"), dict)["exit_code"] == 0
     assert (run_folder.path / "seen").read_text() == seen
 

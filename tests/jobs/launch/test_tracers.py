@@ -12,14 +12,14 @@ import time
 
 import pytest
 
-from jobs.launch import launch, watchdog
-from jobs.launch.attempt import Attempt, Launcher, RunEnd
-from jobs.launch.starts import Servers
-from jobs.launch.tracer_choice import Choice
-from jobs.record.folder import RunFolder
-from jobs.record.launch_files import Job
-from jobs.record.record import Run
-from jobs.sweep.order import Order
+from nightsweep.jobs.launch import launch, watchdog
+from nightsweep.jobs.launch.attempt import Attempt, Launcher, RunEnd
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.launch.tracer_choice import Choice
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.launch_files import Job
+from nightsweep.jobs.record.record import Run
+from nightsweep.jobs.sweep.order import Order
 from tests.fakes.nsys import AGENT, HANGS, VERSION, left_behind, nano, stand_in
 
 
@@ -57,7 +57,7 @@ def under_nsys(tmp_path, monkeypatch, point, profile):
     calls = stand_in(tmp_path, monkeypatch, profile=profile).with_name("calls")
     record, folder = measure(tmp_path, point)
     ranks = point.traced_ranks()
-    assert calls.read_text().count("-m jobs.rank.worker") == len(ranks)
+    assert calls.read_text().count("-m nightsweep.jobs.rank.worker") == len(ranks)
     assert sorted(path.name for path in folder.glob("traced/trace-*")) == [f"trace-r{r}.json.gz" for r in ranks]
     assert left_behind(tmp_path) == []
     return record, folder
@@ -153,7 +153,9 @@ def test_a_rank_under_nsys_shows_its_stack_and_leaves_nothing_behind(tmp_path, m
     Order(settings=nano(device="cpu").settings(), tracer="nsys").write(run_folder)
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(watchdog.free_port())}
     env = {**os.environ, **group, "RANK": "0", "LOCAL_RANK": "0"}
-    supervisor = subprocess.Popen([sys.executable, "-m", "jobs.rank.supervisor", str(run_folder.path)], env=env)
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "nightsweep.jobs.rank.supervisor", str(run_folder.path)], env=env
+    )
     try:
         wait_for(run_folder.rank_file(0, "heartbeat"), "group")  # where it waits for a rank that never comes
         supervisor.send_signal(signal.SIGUSR1)

@@ -4,12 +4,12 @@ import signal
 
 import pytest
 
-from jobs.launch import watchdog
-from jobs.point.point import complete
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import write_json
-from jobs.record.launch_files import RankExit
-from jobs.slurm import allocation
+from nightsweep.jobs.launch import watchdog
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.record.launch_files import RankExit
+from nightsweep.jobs.slurm import allocation
 
 PEER = "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:29500"
 NCCL = "DistBackendError: NCCL error in: ..., remote process exited or there was a network error"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from jobs.point.check import reasons
-from jobs.point.point import complete
-from jobs.sweep import estimate
+from nightsweep.jobs.point.check import reasons
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.sweep import estimate
 
 BASE = {"workload": "llm", "model": "llama-1b"}
 

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from jobs.point.check import reasons
-from jobs.point.point import complete
-from jobs.point.settings.parallel import LAYERS
-from jobs.workloads import image
-from jobs.workloads.llm import workload as llm
+from nightsweep.jobs.point.check import reasons
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.point.settings.parallel import LAYERS
+from nightsweep.jobs.workloads import image
+from nightsweep.jobs.workloads.llm import workload as llm
 
 LLM = {"workload": "llm", "model": "llama-1b"}
 NANO = {"workload": "llm", "model": "llama-nano"}
@@ -178,4 +178,6 @@ def test_numbers_of_layers_are_those_of_the_models(settings):
 
 
 def test_points_are_checked_without_torch():
-    subprocess.run([sys.executable, "-c", "import sys, jobs.point.check; sys.exit('torch' in sys.modules)"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import sys, nightsweep.jobs.point.check; sys.exit('torch' in sys.modules)"], check=True
+    )

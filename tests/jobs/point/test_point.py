@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.point.point import ID_LENGTH, complete, defaults
+from nightsweep.jobs.point.point import ID_LENGTH, complete, defaults
 
 ROOT = Path(__file__).parents[3]
 IMAGE = {"workload": "image", "model": "resnet50"}

@@ -5,9 +5,9 @@ import string
 
 import pytest
 
-from jobs.point import template
-from jobs.point.check import reasons
-from jobs.point.point import complete
+from nightsweep.jobs.point import template
+from nightsweep.jobs.point.check import reasons
+from nightsweep.jobs.point.point import complete
 
 
 def words(command, **known):

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from jobs.sweep.sweep import SweepError, load
+from nightsweep.jobs.sweep.sweep import SweepError, load
 from tests.fakes.nsys import nano
 
 

@@ -19,24 +19,24 @@ from msgspec import structs
 from sklearn.datasets import load_digits
 from torch import nn
 
-from analysis.ingest import point_tables
-from jobs.point import check as constraints
-from jobs.point.plan import Block
-from jobs.point.point import complete
-from jobs.rank import epochs
-from jobs.rank.checkpoint import Checkpoints
-from jobs.rank.loader import make_loader
-from jobs.rank.loop import Loop
-from jobs.record.failures import LossNotFinite
-from jobs.record.folder import RunFolder
-from jobs.record.heartbeat import Heartbeat
-from jobs.record.json_files import read_lines
-from jobs.record.launch_files import EpochLine
-from jobs.strategies.make import make_trainer
-from jobs.telemetry.trace.tracers import NoTracer
-from jobs.workloads.base import Work
-from jobs.workloads.images import digits
-from jobs.workloads.images.datasets import Digits
+from nightsweep.analysis.ingest import point_tables
+from nightsweep.jobs.point import check as constraints
+from nightsweep.jobs.point.plan import Block
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank import epochs
+from nightsweep.jobs.rank.checkpoint import Checkpoints
+from nightsweep.jobs.rank.loader import make_loader
+from nightsweep.jobs.rank.loop import Loop
+from nightsweep.jobs.record.failures import LossNotFinite
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.heartbeat import Heartbeat
+from nightsweep.jobs.record.json_files import read_lines
+from nightsweep.jobs.record.launch_files import EpochLine
+from nightsweep.jobs.strategies.make import make_trainer
+from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+from nightsweep.jobs.workloads.base import Work
+from nightsweep.jobs.workloads.images import digits
+from nightsweep.jobs.workloads.images.datasets import Digits
 
 CPU = torch.device("cpu")
 IMAGE = {"workload": "image", "model": "mobilenet_v2", "image_size": 32, "device": "cpu", "micro_batch": 16}
@@ -265,7 +265,7 @@ def begin(tmp_path, point):
     folder = tmp_path / "points" / point.id
     sweep = tmp_path / "sweep.json"
     sweep.write_text(json.dumps({"name": "t", "points": [{"point_id": point.id, "settings": point.settings()}]}))
-    command = [sys.executable, "-m", "jobs.launch.launch", str(folder), "--sweep", str(sweep)]
+    command = [sys.executable, "-m", "nightsweep.jobs.launch.launch", str(folder), "--sweep", str(sweep)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), folder
 
 

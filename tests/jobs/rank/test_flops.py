@@ -6,12 +6,12 @@ import pytest
 import torch
 from msgspec import structs
 
-from jobs.point.llama import SHAPES
-from jobs.point.point import complete
-from jobs.rank import flops
-from jobs.record.launch_files import Flops
-from jobs.workloads import make as workloads
-from jobs.workloads.llm import workload as llm
+from nightsweep.jobs.point.llama import SHAPES
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank import flops
+from nightsweep.jobs.record.launch_files import Flops
+from nightsweep.jobs.workloads import make as workloads
+from nightsweep.jobs.workloads.llm import workload as llm
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 64}
 

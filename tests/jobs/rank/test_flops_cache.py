@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.host import cache
-from jobs.point.point import Point, complete
-from jobs.rank import flops, flops_cache
-from jobs.record.launch_files import Flops
+from nightsweep.jobs.host import cache
+from nightsweep.jobs.point.point import Point, complete
+from nightsweep.jobs.rank import flops, flops_cache
+from nightsweep.jobs.record.launch_files import Flops
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 64}
 IMAGE = {"workload": "image", "model": "resnet50", "micro_batch": 2, "image_size": 32}

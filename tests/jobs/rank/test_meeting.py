@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs.launch import attempt, watchdog
-from jobs.rank import worker
-from jobs.record.failures import reason_of
-from jobs.record.folder import RunFolder
+from nightsweep.jobs.launch import attempt, watchdog
+from nightsweep.jobs.rank import worker
+from nightsweep.jobs.record.failures import reason_of
+from nightsweep.jobs.record.folder import RunFolder
 
 SCRIPT = """
 import json, torch
-from jobs.rank import worker
+from nightsweep.jobs.rank import worker
 worker.join_group(torch.device("cpu"), 60)
 total = torch.ones(1000)
 torch.distributed.all_reduce(total)

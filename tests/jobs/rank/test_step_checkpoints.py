@@ -8,7 +8,7 @@ import torch
 from torch.distributed.checkpoint import FileSystemWriter, load
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
-from jobs.rank.checkpoint import state_of
+from nightsweep.jobs.rank.checkpoint import state_of
 from tests.jobs.rank.test_accuracy import CPU, loop_of
 
 

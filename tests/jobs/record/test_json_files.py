@@ -5,7 +5,7 @@ import math
 import pytest
 from msgspec import Struct
 
-from jobs.record.json_files import (
+from nightsweep.jobs.record.json_files import (
     FormatError,
     convert,
     json_line,

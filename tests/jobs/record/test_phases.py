@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch._dynamo import callback
 
-from jobs.launch.held import Held
-from jobs.record import phases
-from jobs.record.folder import RunFolder
-from jobs.record.heartbeat import Heartbeat
-from jobs.record.json_files import read_lines
-from jobs.record.phases import Phase, RankPhase
-from jobs.slurm import allocation
+from nightsweep.jobs.launch.held import Held
+from nightsweep.jobs.record import phases
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.heartbeat import Heartbeat
+from nightsweep.jobs.record.json_files import read_lines
+from nightsweep.jobs.record.phases import Phase, RankPhase
+from nightsweep.jobs.slurm import allocation
 
 S = 10**9
 
@@ -110,6 +110,6 @@ def test_a_later_point_of_a_process_counts_from_the_end_of_the_one_before(tmp_pa
 
 @pytest.mark.parametrize("name", phases.PHASES)
 def test_every_phase_has_a_use(name):
-    from analysis.tables.phases import USE_OF
+    from nightsweep.analysis.tables.phases import USE_OF
 
     assert name in USE_OF

@@ -8,11 +8,11 @@ import zipfile
 
 import pytest
 
-from analysis.tools.cli import main
-from analysis.tools.derive import derive
-from jobs.launch.attempt import clear
-from jobs.record.json_files import FormatError
-from jobs.record.raw_files import ARCHIVE, MEASURED, measured_record, pack, unpacked
+from nightsweep.analysis.tools.cli import main
+from nightsweep.analysis.tools.derive import derive
+from nightsweep.jobs.launch.attempt import clear
+from nightsweep.jobs.record.json_files import FormatError
+from nightsweep.jobs.record.raw_files import ARCHIVE, MEASURED, measured_record, pack, unpacked
 from tests.analysis.ingest.test_ingest import make_point
 
 STEPS = "timed/steps-r0.jsonl"

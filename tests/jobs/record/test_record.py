@@ -6,24 +6,24 @@ import sys
 import pytest
 from msgspec import to_builtins
 
-from analysis.tables import failures
-from jobs.host.facts import ROOT
-from jobs.launch import launch, watchdog
-from jobs.launch.attempt import Attempt, Launcher, RunEnd
-from jobs.launch.starts import Servers
-from jobs.record import lost
-from jobs.record.failures import REASONS
-from jobs.record.json_files import json_line, read_json, write_json
-from jobs.record.launch_files import Event, Job, RankResult, Window
-from jobs.record.record import Failure, Record, Run, Runs, write_record
+from nightsweep.analysis.tables import failures
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.launch import launch, watchdog
+from nightsweep.jobs.launch.attempt import Attempt, Launcher, RunEnd
+from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.record import lost
+from nightsweep.jobs.record.failures import REASONS
+from nightsweep.jobs.record.json_files import json_line, read_json, write_json
+from nightsweep.jobs.record.launch_files import Event, Job, RankResult, Window
+from nightsweep.jobs.record.record import Failure, Record, Run, Runs, write_record
 
 JOB = Job(sweep="s", point_id="p", settings={"workload": "image", "model": "mobilenet_v2", "device": "cpu"})
 TYPED = """
-from jobs.launch.watchdog import Outcome
-from jobs.record.launch_files import RankError
-from jobs.record.launch_files import Job
-from jobs.record.lost import lost_record
-from jobs.record.record import Record, Run
+from nightsweep.jobs.launch.watchdog import Outcome
+from nightsweep.jobs.record.launch_files import RankError
+from nightsweep.jobs.record.launch_files import Job
+from nightsweep.jobs.record.lost import lost_record
+from nightsweep.jobs.record.record import Record, Run
 
 Outcome("{0}")
 lost_record(Job(sweep="s", point_id="p", settings={{}}), "{0}", "text", 1, None)

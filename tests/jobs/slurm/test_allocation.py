@@ -6,14 +6,14 @@ from snakemake_executor_plugin_submitit.hook import Loss, load
 from snakemake_executor_plugin_submitit.job_end import loss_of_state
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
-from jobs.host.facts import ROOT
-from jobs.record import lost
-from jobs.record.json_files import write_json
-from jobs.record.launch_files import Job
-from jobs.slurm import allocation, profile
-from jobs.slurm.point_jobs import PointJobs
-from jobs.sweep.driver import Run
-from jobs.sweep.sweep import load as load_sweep
+from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.record import lost
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.record.launch_files import Job
+from nightsweep.jobs.slurm import allocation, profile
+from nightsweep.jobs.slurm.point_jobs import PointJobs
+from nightsweep.jobs.sweep.driver import Run
+from nightsweep.jobs.sweep.sweep import load as load_sweep
 
 
 def test_nodes_are_for_one_point_alone_unless_the_profile_shares_them(tmp_path):

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from analysis.ingest.derived import Derived
-from jobs.record.json_files import write_json
-from jobs.sweep.sweep import load
+from nightsweep.analysis.ingest.derived import Derived
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.sweep.sweep import load
 from tests.cluster.slurm import Cluster, Shape, available
 from tests.jobs.slurm.sweep_run import finish, start
 
@@ -25,7 +25,7 @@ while not all((derived / f"points-000{chunk}.json").exists() for chunk in (0, 1)
     time.sleep(0.1)
 """
 """A point that runs until the other chunks are made."""
-SMALL = "from jobs.sweep import chunks\nchunks.SIZE = 2\n"
+SMALL = "from nightsweep.jobs.sweep import chunks\nchunks.SIZE = 2\n"
 TABLE = "results/night/tables/points.parquet"
 
 

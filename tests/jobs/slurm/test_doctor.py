@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from snakemake_executor_plugin_submitit.query import Answer, ask, environment
 
-from analysis.tools.cli import main
-from jobs.slurm.doctor import cluster as slurm
-from jobs.slurm.doctor import doctor, nodes, probe, visits
+from nightsweep.analysis.tools.cli import main
+from nightsweep.jobs.slurm.doctor import cluster as slurm
+from nightsweep.jobs.slurm.doctor import doctor, nodes, probe, visits
 
 ROOT = Path(__file__).parents[3]
 GIB = 1 << 30
@@ -229,7 +229,7 @@ def test_probe_and_login_node_through_a_real_folder(tmp_path):
     nodes.stamp(tmp_path / "stamp", create=True)
     (tmp_path / "token").touch()
     told = "tell('files', lambda: files(pathlib.Path(sys.argv[1])))"
-    code = f"import sys, pathlib; from jobs.slurm.doctor.probe import *; {told}"
+    code = f"import sys, pathlib; from nightsweep.jobs.slurm.doctor.probe import *; {told}"
     shell = ["sh", "-c", '"$0" -c "$1" "$2" | sed "s/^/0: /"', sys.executable, code, str(tmp_path)]
     text, backs = nodes.send(shell, tmp_path)
     part = visits.parse(text)[0].parts["files"]
@@ -281,7 +281,7 @@ def test_a_real_cluster(tmp_path):
     (tmp_path / "profile.yaml").write_text("executor: submitit\n")
     with cluster.Cluster(tmp_path / "cluster", cluster.Shape(nodes=2)) as running:
         running.run("scontrol", "update", "partition=main", "maxtime=10")
-        command = [sys.executable, "-m", "analysis.tools.cli", "doctor", "--json", "--folder", str(tmp_path)]
+        command = [sys.executable, "-m", "nightsweep.analysis.tools.cli", "doctor", "--json", "--folder", str(tmp_path)]
         command += ["--configfile", str(tmp_path / "sweep.yaml"), "--profile", str(tmp_path / "profile.yaml")]
         environment = {**os.environ, **running.environment}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from snakemake_executor_plugin_submitit.request import Request
 
-from analysis.tools.cli import main
-from jobs.point.point import complete
-from jobs.slurm import profile
-from jobs.slurm.doctor import plan
+from nightsweep.analysis.tools.cli import main
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.slurm import profile
+from nightsweep.jobs.slurm.doctor import plan
 
 ROOT = Path(__file__).parents[3]
 

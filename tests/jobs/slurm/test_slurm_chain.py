@@ -8,7 +8,7 @@ from datetime import datetime
 import polars as pl
 import pytest
 
-from analysis.paper.families import FAMILIES, stem
+from nightsweep.analysis.paper.families import FAMILIES, stem
 from tests.cluster.slurm import Cluster, Shape, available
 from tests.jobs.slurm.sweep_run import BASE, SCRIPT, finish, start
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from jobs.host.facts import ROOT
+from nightsweep.jobs.host.facts import ROOT
 from tests.cluster.slurm import Cluster, Shape, available
 from tests.jobs.slurm.sleep_run import Driver
 
@@ -82,7 +82,7 @@ def test_nodes_that_are_drained_come_back(cluster, tmp_path):
 def test_a_job_of_an_array_asks_about_itself_alone(cluster, tmp_path):
     """The last one has the number of the whole array, and Slurm tells of all when asked about that."""
     code = (
-        "import time; from jobs.slurm import allocation as a; time.sleep(5);"
+        "import time; from nightsweep.jobs.slurm import allocation as a; time.sleep(5);"
         "print(round(a.seconds_left()), a.is_ending(), sorted(a.times_ns()))"
     )
     body = f'if [ $SLURM_ARRAY_TASK_ID = 0 ]; then exit 0; fi; cd {ROOT}; exec {sys.executable} -c "{code}"'

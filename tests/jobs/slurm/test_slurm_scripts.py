@@ -6,8 +6,8 @@ import shutil
 import polars as pl
 import pytest
 
-from jobs.sweep import design
-from jobs.sweep.sweep import load
+from nightsweep.jobs.sweep import design
+from nightsweep.jobs.sweep.sweep import load
 from tests.cluster.slurm import Cluster, Shape, available
 from tests.jobs.hook.script_run import SCRIPTS
 from tests.jobs.slurm.sweep_run import finish, start

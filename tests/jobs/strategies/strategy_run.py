@@ -1,5 +1,5 @@
-"""Ranks that train each of some points in turn, in one start, by what jobs.rank.worker would use: loader, strategy,
-steps.
+"""Ranks that train each of some points in turn, in one start, by what jobs/rank/worker.py would use: loader,
+strategy, steps.
 
     python -m tests.jobs.strategies.strategy_run OUT STEPS < points.json
 
@@ -15,9 +15,9 @@ import traceback
 import warnings
 from pathlib import Path
 
-from jobs.launch.watchdog import free_port
-from jobs.point.point import complete
-from jobs.rank import server
+from nightsweep.jobs.launch.watchdog import free_port
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank import server
 
 CPU = {"device": "cpu", "optimizer": "sgd", "learning_rate": 0.05, "micro_batch": 2}
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 16, **CPU}
@@ -47,12 +47,12 @@ def run(folder, ranks, points, steps=3, **environment):
 
 def train(point, steps):
     """Losses of each step's micro-batches on this rank."""
-    from jobs.rank.loader import make_loader
-    from jobs.rank.worker import pick_device, set_precision
-    from jobs.strategies.make import make_trainer
-    from jobs.telemetry.trace.tracers import NoTracer
-    from jobs.workloads import compute
-    from jobs.workloads import make as workloads
+    from nightsweep.jobs.rank.loader import make_loader
+    from nightsweep.jobs.rank.worker import pick_device, set_precision
+    from nightsweep.jobs.strategies.make import make_trainer
+    from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+    from nightsweep.jobs.workloads import compute
+    from nightsweep.jobs.workloads import make as workloads
 
     device = pick_device(point, int(os.environ["LOCAL_RANK"]))
     set_precision(point)
@@ -75,10 +75,10 @@ def train(point, steps):
 
 
 def fetched(point, work, device, loader):
-    """A rank's micro-batches as jobs.rank.loop has them."""
-    from jobs.rank.feed import Feed
-    from jobs.rank.loader import endless
-    from jobs.telemetry.trace.tracers import NoTracer
+    """A rank's micro-batches as nightsweep.jobs.rank.loop has them."""
+    from nightsweep.jobs.rank.feed import Feed
+    from nightsweep.jobs.rank.loader import endless
+    from nightsweep.jobs.telemetry.trace.tracers import NoTracer
 
     feed = Feed(point, endless(loader), work, device, NoTracer())
     while True:
@@ -98,7 +98,7 @@ def attempt(point, steps):
 def rank(number, points, folder, steps):
     import torch.distributed as dist
 
-    from jobs.rank.worker import join_group, pick_device
+    from nightsweep.jobs.rank.worker import join_group, pick_device
 
     gc.disable()  # a start is short, and what libraries make lasts
     warnings.simplefilter("ignore")

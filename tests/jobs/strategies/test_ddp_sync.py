@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from jobs.launch.watchdog import free_port
-from jobs.point.point import complete
-from jobs.strategies.make import make_trainer
-from jobs.telemetry.trace.tracers import NoTracer
-from jobs.workloads import make as workloads
+from nightsweep.jobs.launch.watchdog import free_port
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.strategies.make import make_trainer
+from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+from nightsweep.jobs.workloads import make as workloads
 from tests.jobs.strategies.strategy_run import NANO
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from jobs.point.point import complete
-from jobs.strategies.optimizer import make_optimizer
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.strategies.optimizer import make_optimizer
 from tests.jobs.strategies.strategy_run import NANO
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from jobs.host.unsupported import Unsupported
-from jobs.point.point import complete
-from jobs.strategies import fsdp
-from jobs.workloads import compute
-from jobs.workloads import make as workloads
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.strategies import fsdp
+from nightsweep.jobs.workloads import compute
+from nightsweep.jobs.workloads import make as workloads
 from tests.jobs.strategies.strategy_run import CPU, NANO, fetched, run
 
 pytestmark = pytest.mark.slow

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from jobs.point.point import complete
-from jobs.strategies import fsdp
-from jobs.workloads import compute
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.strategies import fsdp
+from nightsweep.jobs.workloads import compute
 from tests.jobs.strategies.strategy_run import NANO, run
 from tests.jobs.strategies.test_strategies import STEPS, TWO, VIT, means, plain
 

@@ -3,8 +3,8 @@
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.strategies.ddp import compress
-from jobs.strategies.top_k import PLAIN_STEPS
+from nightsweep.jobs.strategies.ddp import compress
+from nightsweep.jobs.strategies.top_k import PLAIN_STEPS
 
 
 def test_what_a_step_leaves_out_is_sent_later(alone):

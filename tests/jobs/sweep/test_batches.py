@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.sweep import batches, design, estimate
-from jobs.sweep.driver import Run
-from jobs.sweep.sweep import load
+from nightsweep.jobs.sweep import batches, design, estimate
+from nightsweep.jobs.sweep.driver import Run
+from nightsweep.jobs.sweep.sweep import load
 
 BASE = {"workload": "image", "model": "mobilenet_v2", "device": "cpu", "image_size": 32, "micro_batch": 8}
 PAIR = {"nhwc": {"with": {"layout": "nhwc"}}}

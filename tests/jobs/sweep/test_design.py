@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.sweep import design
-from jobs.sweep.sweep import SweepError, load
+from nightsweep.jobs.sweep import design
+from nightsweep.jobs.sweep.sweep import SweepError, load
 
 BASE = {"workload": "image", "model": "mobilenet_v2", "device": "cpu", "image_size": 32, "micro_batch": 8}
 PAIRS = {"nhwc": {"with": {"layout": "nhwc"}}, "workers": {"with": {"loader_workers": 1}}}

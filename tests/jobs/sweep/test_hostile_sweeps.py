@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.point.point import FIELDS, setting_schema
-from jobs.sweep.file import schema
-from jobs.sweep.sweep import SweepError, load
+from nightsweep.jobs.point.point import FIELDS, setting_schema
+from nightsweep.jobs.sweep.file import schema
+from nightsweep.jobs.sweep.sweep import SweepError, load
 from tests.jobs.sweep.test_sweep import BASE, errors, sweep
 
 SCRIPT = "name: s\nbase: {workload: command, command: 'train.py {a}'}\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.sweep.sweep import SweepError, load
+from nightsweep.jobs.sweep.sweep import SweepError, load
 
 HEAD = """
 name: night

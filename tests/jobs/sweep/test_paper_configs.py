@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.sweep.estimate import estimate
-from jobs.sweep.sweep import load
+from nightsweep.jobs.sweep.estimate import estimate
+from nightsweep.jobs.sweep.sweep import load
 
 CONFIG = Path(__file__).parents[3] / "config"
 GPUS = 4

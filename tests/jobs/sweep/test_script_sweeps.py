@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.tools.size import as_text
-from jobs.sweep import code
-from jobs.sweep.sweep import SweepError, load
+from nightsweep.analysis.tools.size import as_text
+from nightsweep.jobs.sweep import code
+from nightsweep.jobs.sweep.sweep import SweepError, load
 
 BASE = {"workload": "command", "command": ["train.py", "--lr", "{lr}"]}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.sweep.estimate import estimate
-from jobs.sweep.sweep import SweepError, load
+from nightsweep.jobs.sweep.estimate import estimate
+from nightsweep.jobs.sweep.sweep import SweepError, load
 
 BASE = "name: s\nbase: {workload: image, model: resnet50}\n"
 LLM = "name: s\nbase: {workload: llm, model: llama-1b}\n"

@@ -3,11 +3,11 @@
 import polars as pl
 import pytest
 
-from analysis.tables import column
-from analysis.tables import points as tables
-from analysis.tools import techniques
-from jobs.point.check import reasons
-from jobs.sweep.sweep import load
+from nightsweep.analysis.tables import column
+from nightsweep.analysis.tables import points as tables
+from nightsweep.analysis.tools import techniques
+from nightsweep.jobs.point.check import reasons
+from nightsweep.jobs.sweep.sweep import load
 
 SWEEP = load(techniques.SWEEP)
 PAIRS = SWEEP.pairs

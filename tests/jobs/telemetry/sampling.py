@@ -10,11 +10,11 @@ import threading
 import time
 from pathlib import Path
 
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_lines
-from jobs.sweep.order import Order
-from jobs.telemetry.gpu import log
-from jobs.telemetry.gpu.sampler import Sampler
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_lines
+from nightsweep.jobs.sweep.order import Order
+from nightsweep.jobs.telemetry.gpu import log
+from nightsweep.jobs.telemetry.gpu.sampler import Sampler
 from tests.fakes import nvml
 from tests.fakes.nvml import gpu
 
@@ -46,7 +46,9 @@ def elsewhere(folder, *gpus_):
 def start(run_folder, *gpus_):
     """The sampler as a process of its own."""
     env = {**os.environ, **elsewhere(run_folder.path.parent, *gpus_)}
-    return subprocess.Popen([sys.executable, "-m", "jobs.telemetry.gpu.sampler", str(run_folder.path)], env=env)
+    return subprocess.Popen(
+        [sys.executable, "-m", "nightsweep.jobs.telemetry.gpu.sampler", str(run_folder.path)], env=env
+    )
 
 
 def samples(run_folder):

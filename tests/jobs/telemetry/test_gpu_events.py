@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.host import gpus
-from jobs.record.json_files import read_json, write_json
-from jobs.sweep.alert import Alert
-from jobs.telemetry.gpu import fields
-from jobs.telemetry.gpu.events import Events, Lows
-from jobs.telemetry.gpu.strangers import Strangers
+from nightsweep.jobs.host import gpus
+from nightsweep.jobs.record.json_files import read_json, write_json
+from nightsweep.jobs.sweep.alert import Alert
+from nightsweep.jobs.telemetry.gpu import fields
+from nightsweep.jobs.telemetry.gpu.events import Events, Lows
+from nightsweep.jobs.telemetry.gpu.strangers import Strangers
 from tests.fakes.nvml import gpu
 from tests.jobs.telemetry.sampling import HOST, SPLIT, make_run_folder, sampled, start, ticks, told, wait_for
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from jobs.host import gpus
-from jobs.telemetry.gpu import fields, gpm, log
+from nightsweep.jobs.host import gpus
+from nightsweep.jobs.telemetry.gpu import fields, gpm, log
 from tests.fakes.nvml import gpu
 from tests.jobs.telemetry.sampling import HOST, SPLIT, make_run_folder, rows, sampled, ticks, told
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import write_json
-from jobs.record.launch_files import RankProcess
-from jobs.telemetry import host_load, host_sampler
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.record.launch_files import RankProcess
+from nightsweep.jobs.telemetry import host_load, host_sampler
 
 STAT = "cpu  {user} 100 2000 {idle} 300 40 60 {steal} 500 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n"
 PRESSURE = "some avg10=2.57 avg60=18.32 total={some}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total={full}\n"

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from jobs.launch.tracer_choice import Choice, choose_tracer
-from jobs.record.folder import RunFolder
-from jobs.telemetry.trace import nsys
+from nightsweep.jobs.launch.tracer_choice import Choice, choose_tracer
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.telemetry.trace import nsys
 from tests.fakes.nsys import HANGS, LEAVES_A_FILE, VERSION, left_behind, nano, stand_in
 
 USAGE = "echo; echo 'usage: nsys profile [<args>]'; echo \"Try 'nsys profile --help' for more information.\"; exit 1"

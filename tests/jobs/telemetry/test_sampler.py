@@ -13,13 +13,13 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from jobs.host import gpus
-from jobs.record.folder import RunFolder
-from jobs.record.json_files import read_json
-from jobs.telemetry import host_sampler, samplers
-from jobs.telemetry.gpu import fields, gpm, log
-from jobs.telemetry.sampler_hold import Samplers
-from jobs.telemetry.samplers import Started
+from nightsweep.jobs.host import gpus
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.telemetry import host_sampler, samplers
+from nightsweep.jobs.telemetry.gpu import fields, gpm, log
+from nightsweep.jobs.telemetry.sampler_hold import Samplers
+from nightsweep.jobs.telemetry.samplers import Started
 from tests.fakes.nvml import gpu
 from tests.jobs.telemetry.sampling import (
     HOST,
@@ -213,7 +213,7 @@ def test_the_log_is_ready_before_the_first_row(tmp_path):
     text = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from jobs.telemetry.gpu.log import Log\n"
+        "from nightsweep.jobs.telemetry.gpu.log import Log\n"
         f"log = Log(Path('{tmp_path}/log'), {{}})\n"
         "before = set(sys.modules)\n"
         "log.add(0, 'x', {'energy_j': 1.0})\n"
@@ -227,7 +227,7 @@ def test_the_signal_that_ends_the_sampler_does_not_wait_for_a_lock_that_it_inter
     """As when it comes just while the main thread runs whether it came."""
     text = (
         "import os, signal, threading\n"
-        "from jobs.telemetry.gpu.sampler import end_on_sigterm\n"
+        "from nightsweep.jobs.telemetry.gpu.sampler import end_on_sigterm\n"
         "stop = threading.Event()\n"
         "end_on_sigterm(stop)\n"
         "with stop._cond:\n"
@@ -247,7 +247,7 @@ def test_without_nvml_the_host_alone_is_sampled(monkeypatch, tmp_path):
     monkeypatch.setattr(pynvml, "CDLL", no_library)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     assert gpus.probe() == (False, "NVML: NVML Shared Library Not Found")
-    assert modules_of(make_run_folder(tmp_path), 10) == ["jobs.telemetry.host_sampler"]
+    assert modules_of(make_run_folder(tmp_path), 10) == ["nightsweep.jobs.telemetry.host_sampler"]
 
 
 def test_the_host_is_sampled_on_when_a_child_has_just_ended(tmp_path, monkeypatch):
@@ -264,10 +264,13 @@ def test_the_host_is_sampled_on_when_a_child_has_just_ended(tmp_path, monkeypatc
 def test_samplers_are_those_that_are_asked_for(nvml, monkeypatch, tmp_path):
     nvml(gpu(0))
     run_folder = make_run_folder(tmp_path)
-    assert modules_of(run_folder, 0) == ["jobs.telemetry.host_sampler"]
-    assert modules_of(run_folder, 10) == ["jobs.telemetry.host_sampler", "jobs.telemetry.gpu.sampler"]
+    assert modules_of(run_folder, 0) == ["nightsweep.jobs.telemetry.host_sampler"]
+    assert modules_of(run_folder, 10) == [
+        "nightsweep.jobs.telemetry.host_sampler",
+        "nightsweep.jobs.telemetry.gpu.sampler",
+    ]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert modules_of(run_folder, 10) == ["jobs.telemetry.host_sampler"]
+    assert modules_of(run_folder, 10) == ["nightsweep.jobs.telemetry.host_sampler"]
     assert modules_of(run_folder, 10, samplers=False) == []
     assert read_json(run_folder.samplers(HOST), dict) == {"pids": []}
 

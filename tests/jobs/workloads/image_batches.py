@@ -2,12 +2,12 @@
 
 import torch
 
-from jobs.point.point import complete
-from jobs.rank.feed import Feed
-from jobs.rank.loader import make_loader, one_epoch
-from jobs.telemetry.trace.tracers import NoTracer
-from jobs.workloads import image
-from jobs.workloads.base import Work
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank.feed import Feed
+from nightsweep.jobs.rank.loader import make_loader, one_epoch
+from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+from nightsweep.jobs.workloads import image
+from nightsweep.jobs.workloads.base import Work
 
 CPU = torch.device("cpu")
 SIZE = 40

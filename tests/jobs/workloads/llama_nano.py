@@ -3,11 +3,11 @@
 import torch
 import transformers as hf
 
-from jobs.point.point import complete
-from jobs.workloads.llm import workload as llm
-from jobs.workloads.llm.configuration import configuration
-from jobs.workloads.llm.nf4 import Nf4Linear
-from jobs.workloads.llm.weights import name_in_llama
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.workloads.llm import workload as llm
+from nightsweep.jobs.workloads.llm.configuration import configuration
+from nightsweep.jobs.workloads.llm.nf4 import Nf4Linear
+from nightsweep.jobs.workloads.llm.weights import name_in_llama
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 24}
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jobs.workloads.images.augmentation import augment
+from nightsweep.jobs.workloads.images.augmentation import augment
 from tests.jobs.workloads.image_batches import STEP, assert_same, batches
 
 pytestmark = pytest.mark.usefixtures("image_cache")

@@ -2,9 +2,9 @@
 
 import torch
 
-from jobs.point.point import complete
-from jobs.workloads import compute
-from jobs.workloads.base import Work
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.workloads import compute
+from nightsweep.jobs.workloads.base import Work
 from tests.jobs.strategies.strategy_run import CPU
 
 

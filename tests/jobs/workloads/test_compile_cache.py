@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from jobs.point.point import complete
-from jobs.workloads import compile_cache
-from jobs.workloads.compile_cache import INDUCTOR, TRITON
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.workloads import compile_cache
+from nightsweep.jobs.workloads.compile_cache import INDUCTOR, TRITON
 
 POINT = {"workload": "llm", "model": "llama-nano", "device": "cpu", "compile": "default"}
 SCRIPT = f"""
 import json, torch
-from jobs.point.point import complete
-from jobs.workloads import compile_cache, compute
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.workloads import compile_cache, compute
 compute.set_kernels(complete({POINT!r}))
 before = compile_cache.counts()
 torch.compile(lambda x: x @ x)(torch.ones(4, 4))  # no code for a C++ compiler, which would take seconds

@@ -5,13 +5,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from jobs.point.point import complete
-from jobs.rank.feed import Feed
-from jobs.rank.loader import EndlessBatches, endless, make_loader, make_sampler, one_epoch, read_order
-from jobs.telemetry.trace.tracers import NoTracer
-from jobs.workloads import image
-from jobs.workloads.images import digits
-from jobs.workloads.images.datasets import Digits
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank.feed import Feed
+from nightsweep.jobs.rank.loader import EndlessBatches, endless, make_loader, make_sampler, one_epoch, read_order
+from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+from nightsweep.jobs.workloads import image
+from nightsweep.jobs.workloads.images import digits
+from nightsweep.jobs.workloads.images.datasets import Digits
 from tests.jobs.workloads.image_batches import CPU, SIZE, STEP, TINY, assert_same, batches, work_of
 
 pytestmark = pytest.mark.usefixtures("image_cache")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jobs.point.point import complete
-from jobs.workloads import image
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.workloads import image
 from tests.jobs.workloads.image_batches import SIZE, TINY, batches
 
 pytestmark = pytest.mark.usefixtures("image_cache")

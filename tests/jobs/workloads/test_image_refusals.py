@@ -5,11 +5,11 @@ import sys
 import pytest
 import torch
 
-from jobs.host.unsupported import Unsupported
-from jobs.point import check as constraints
-from jobs.point.point import complete
-from jobs.rank.loader import make_loader
-from jobs.workloads import image
+from nightsweep.jobs.host.unsupported import Unsupported
+from nightsweep.jobs.point import check as constraints
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank.loader import make_loader
+from nightsweep.jobs.workloads import image
 from tests.jobs.workloads.image_batches import CPU, STEP, TINY, batches
 
 pytestmark = pytest.mark.usefixtures("image_cache")

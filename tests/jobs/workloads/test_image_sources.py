@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from jobs.host import cache
-from jobs.point.point import complete
-from jobs.workloads import image
-from jobs.workloads.images import digits, prepared
+from nightsweep.jobs.host import cache
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.workloads import image
+from nightsweep.jobs.workloads.images import digits, prepared
 from tests.jobs.workloads.image_batches import SIZE, STEP, TINY
 
 pytestmark = pytest.mark.usefixtures("image_cache")
@@ -45,7 +45,7 @@ def test_the_digits_that_are_shipped_are_those_of_scikit_learn():
 def test_ranks_do_not_load_scikit_learn():
     """It takes a second or more, in which a GPU is held; what transformers loads is part of it."""
     script = (
-        "import sys; from jobs.point.point import complete; from jobs.workloads import image\n"
+        "import sys; from nightsweep.jobs.point.point import complete; from nightsweep.jobs.workloads import image\n"
         f"point = complete({TINY | {'loader': 'device'}!r}); image.build(point); assert 'sklearn' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from jobs.point.point import complete
-from jobs.workloads.llm import workload as llm
-from jobs.workloads.llm.head import LossHead, bounds, loss_and_gradient
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.workloads.llm import workload as llm
+from nightsweep.jobs.workloads.llm.head import LossHead, bounds, loss_and_gradient
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 24}
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from jobs.point.point import complete
-from jobs.workloads import make as workloads
-from jobs.workloads.llm import workload as llm
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.workloads import make as workloads
+from nightsweep.jobs.workloads.llm import workload as llm
 from tests.jobs.workloads.llama_nano import NANO, built, merged_state, plain, shake, tokens
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from jobs.point.point import complete
-from jobs.rank.flops import count
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank.flops import count
 from tests.jobs.launch.test_launch import NANO, launch_all, losses
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from jobs.point.point import complete
-from jobs.workloads import make as workloads
-from jobs.workloads.llm import tuning
-from jobs.workloads.llm import workload as llm
-from jobs.workloads.llm.nf4 import Nf4Linear
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.workloads import make as workloads
+from nightsweep.jobs.workloads.llm import tuning
+from nightsweep.jobs.workloads.llm import workload as llm
+from nightsweep.jobs.workloads.llm.nf4 import Nf4Linear
 from tests.jobs.workloads.llama_nano import NANO, built, tokens
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from jobs.point.point import complete
-from jobs.workloads.llm import batches, text
-from jobs.workloads.llm import workload as llm
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.workloads.llm import batches, text
+from nightsweep.jobs.workloads.llm import workload as llm
 
 NANO = {"workload": "llm", "model": "llama-nano", "micro_batch": 2, "seq_len": 64}
 

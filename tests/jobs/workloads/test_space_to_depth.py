@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jobs.point.point import complete
-from jobs.rank import flops
-from jobs.workloads import image
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank import flops
+from nightsweep.jobs.workloads import image
 
 POINT = {"workload": "image", "model": "resnet50", "image_size": 64, "micro_batch": 2, "device": "cpu"}
 

@@ -4,7 +4,7 @@ they get their injection, and wait for their GPU."""
 import os
 import sys
 
-if sys.orig_argv[1:3] == ["-m", "jobs.rank.worker"]:
+if sys.orig_argv[1:3] == ["-m", "nightsweep.jobs.rank.worker"]:
     from pathlib import Path
 
     from tests.labelled import ahead

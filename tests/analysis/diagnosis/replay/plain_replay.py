@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from analysis.diagnosis.replay.times import Times
+from nightsweep.analysis.diagnosis.replay.times import Times
 
 WAITED, CALL, WORK = range(3)
 

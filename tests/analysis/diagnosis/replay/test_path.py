@@ -3,9 +3,9 @@
 import polars as pl
 import pytest
 
-from analysis.diagnosis import verdict
-from analysis.metrics.steps import timeline
-from analysis.tools.derive import make
+from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.metrics.steps import timeline
+from nightsweep.analysis.tools.derive import make
 from tests.analysis.diagnosis.diagnosed import LAUNCH, MS, STEP, US, busy, of
 from tests.bench.many_ranks import make_point
 

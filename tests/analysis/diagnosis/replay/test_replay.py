@@ -7,13 +7,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.diagnosis import verdict
-from analysis.diagnosis.evidence import sources
-from analysis.diagnosis.replay import changes, times
-from analysis.diagnosis.replay.build import build
-from analysis.diagnosis.replay.what_if import WhatIf
-from analysis.diagnosis.thresholds import TRACER
-from analysis.ingest import trace_tables
+from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.replay import changes, times
+from nightsweep.analysis.diagnosis.replay.build import build
+from nightsweep.analysis.diagnosis.replay.what_if import WhatIf
+from nightsweep.analysis.diagnosis.thresholds import TRACER
+from nightsweep.analysis.ingest import trace_tables
 from tests.analysis.diagnosis.diagnosed import LAUNCH, MS, STEP, US, busy, causes, of
 from tests.fakes.ranks import unpack
 

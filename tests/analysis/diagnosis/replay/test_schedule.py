@@ -6,11 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.diagnosis.evidence import sources
-from analysis.diagnosis.replay import changes
-from analysis.diagnosis.replay.build import build
-from analysis.diagnosis.replay.schedule import Schedule
-from analysis.diagnosis.replay.times import replay
+from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.replay.build import build
+from nightsweep.analysis.diagnosis.replay.schedule import Schedule
+from nightsweep.analysis.diagnosis.replay.times import replay
 from tests.analysis.diagnosis.replay.plain_replay import plain_replay
 from tests.labelled import kept
 
