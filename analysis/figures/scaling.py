@@ -39,6 +39,7 @@ SHARING = (
     "nccl_transport",
     "nccl_algo",
     "nccl_proto",
+    "nccl_ctas",
 )
 """Settings of how ranks share the work. A rank that is alone shares with nobody: to a group that did not run on one,
 any point on one rank that is alike in all other settings is its base."""

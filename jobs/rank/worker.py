@@ -51,7 +51,7 @@ def pick_device(point: Point, local_rank: int) -> Any:
     if point.device == "cpu" or not cuda:
         if point.precision == "tf32":
             raise Unsupported("tf32 needs a GPU of compute capability 8.0 or later; this rank has a CPU")
-        if {point.nccl_transport, point.nccl_algo, point.nccl_proto} != {"auto"}:
+        if {point.nccl_transport, point.nccl_algo, point.nccl_proto} != {"auto"} or point.nccl_ctas:
             raise Unsupported("settings of NCCL need GPUs; this rank has a CPU")
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():

@@ -32,6 +32,8 @@ def environment(point: Point) -> dict[str, str]:
         found["NCCL_ALGO"] = f"allreduce:{point.nccl_algo}"  # named, for NCCL fails where a collective has no tree
     if point.nccl_proto in ("ll", "simple"):
         found["NCCL_PROTO"] = point.nccl_proto
+    if point.nccl_ctas:
+        found["NCCL_MAX_CTAS"] = str(point.nccl_ctas)
     return found
 
 

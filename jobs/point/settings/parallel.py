@@ -109,6 +109,14 @@ class Parallel:
     nccl_proto: Literal["auto", "ll", "simple"] = setting(
         "NCCL's protocol: for latency or for bandwidth. LL128 is not safe on every link: auto.", "auto", needs=[ON_GPU]
     )
+    nccl_ctas: int = setting(
+        "At most so many blocks of each of NCCL's kernels, each of which takes an SM from the kernels beside it; 0: as "
+        "NCCL decides.",
+        0,
+        minimum=0,
+        maximum=64,
+        needs=[ON_GPU],
+    )
 
 
 LAYERS = {name: shape.num_hidden_layers for name, shape in SHAPES.items()} | {"vit_s": 12}

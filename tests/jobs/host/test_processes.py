@@ -68,6 +68,7 @@ def test_nccl_is_told_what_to_send_over():
     assert told() == {} and told(nccl_transport="shm") == shm
     assert told(nccl_transport="sockets") == shm | {"NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
     assert told(nccl_algo="tree", nccl_proto="ll") == {"NCCL_ALGO": "allreduce:tree", "NCCL_PROTO": "ll"}
+    assert told(nccl_ctas=8) == {"NCCL_MAX_CTAS": "8"}
 
 
 def test_nccl_cannot_be_told_anything_on_a_cpu(monkeypatch):
