@@ -93,7 +93,7 @@ def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
     own = _ranks(e)
     scale = e.step_ns / e.what_if.step_ns / 1e6
     silent = compose(e.scaled(slowdowns(e.lanes)), changes.without_communication)
-    packing = e.scaled(map(_packing, e.lanes))
+    packing = e.scaled(_packing(lane, _shares_gradients(e)) for lane in e.lanes)
     single = (silent, packing, changes.without_others, _optimizer(e, own))
     names = ("transfer that nothing hides", "kernels slowed beside it", "copies to and from messages",
              "ranks that are late", "the optimizer's work")  # fmt: skip
@@ -134,16 +134,20 @@ def _messages(e: Evidence, own: int, ranks: int, share: float) -> Change:
 
 
 def _optimizer(e: Evidence, times: float) -> Change:
-    """The optimizer of a rank has `times` its work, if the ranks share it: then gradients are scattered."""
-    shared = any((communication.calls(lane)["collective"] == "reduce_scatter").any() for lane in e.lanes)
-    factor = pl.lit(times if shared else 1.0)
+    """The optimizer of a rank has `times` its work, if the ranks share it."""
+    factor = pl.lit(times if _shares_gradients(e) else 1.0)
     kernels = (lane.own["kernels"].filter(pl.col("category").cast(pl.String) == "optimizer") for lane in e.lanes)
     return e.scaled(own.with_columns(factor=factor, kept=pl.lit(1.0)) for own in kernels)
 
 
-def _packing(lane: Lane) -> pl.DataFrame:
+def _shares_gradients(e: Evidence) -> bool:
+    """Whether gradients are scattered, so that each rank has its part of them and of the optimizer."""
+    return any((communication.calls(lane)["collective"] == "reduce_scatter").any() for lane in e.lanes)
+
+
+def _packing(lane: Lane, sharded: bool) -> pl.DataFrame:
     """Copies of weights and gradients to and from the messages of sharded strategies, gone: for `Evidence.scaled`."""
-    names = pl.col("name").cast(pl.String).str.contains(PACKING)
+    names = pl.col("name").cast(pl.String).str.contains(PACKING) & sharded
     return lane.own["kernels"].filter(names).with_columns(factor=pl.lit(0.0), kept=pl.lit(0.0))
 
 

@@ -84,7 +84,7 @@ def _lanes(events: pl.DataFrame, unit_ns: int, most_ranks: int) -> dict[str, Any
     return {
         "unit_ns": unit_ns,
         "ranks": len(ranks),
-        "path": events["on_path"].null_count() < events.height,
+        "path": _path(events),
         "end": int(events["end_ns"].max() or 1) // unit_ns,  # type: ignore[arg-type]
         "steps": (events.group_by("step").agg(pl.col("start_ns").min())["start_ns"].sort() // unit_ns).to_list(),
         "lanes": [
@@ -92,6 +92,14 @@ def _lanes(events: pl.DataFrame, unit_ns: int, most_ranks: int) -> dict[str, Any
             for key, part in sorted(parts.items(), key=lambda item: (item[0][0], order[str(item[0][1])]))
         ],
     }
+
+
+def _path(events: pl.DataFrame) -> list[tuple[int, str, int]]:
+    """Rank, lane and percent of the path, of lanes that have 1 % of it, the most first; empty where it is not known."""
+    took = (pl.col("end_ns") - pl.col("start_ns")).sum()
+    sums = events.filter("on_path").group_by("rank", "lane").agg(took.alias("percent"))
+    shares = sums.with_columns((100 * pl.col("percent") / pl.col("percent").sum()).round().cast(pl.Int64))
+    return shares.filter(pl.col("percent") >= 1).sort("percent", "rank", descending=[True, False]).rows()
 
 
 def spans(events: pl.DataFrame, unit_ns: int) -> list[tuple[int, int, str, bool]]:

@@ -100,7 +100,8 @@ def make(point: Path, scratch: Path, processes: int) -> Made:
                 found = diagnose_point(folder, scratch)
                 text = json.dumps(found.as_json())
                 if found.path:
-                    bars = timeline.mark_path(tables["timeline"], found.path.spans)
+                    replayed = {lane.rank for lane in found.evidence.lanes}
+                    bars = timeline.mark_path(tables["timeline"], found.path.spans, replayed)
                     tables = {**tables, "timeline": point_tables.as_table("timeline", bars)}
             except Exception as error:
                 if is_disk_full(error):

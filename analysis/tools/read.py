@@ -70,7 +70,8 @@ def read_point(folder: Path) -> Tables:
     """The tables of a point, and those of its trace, as a launch left it."""
     with tempfile.TemporaryDirectory() as scratch, unpacked(folder) as raw:
         own = point_tables.ingest(raw, Path(scratch))
-        return Tables({**own, **read_all(Path(scratch) / point_tables.TRACES)})
+        points = dataset.with_defaults(own["points"])
+        return Tables({**own, "points": points, **read_all(Path(scratch) / point_tables.TRACES)})
 
 
 def read_traces(traces: Sequence[Path]) -> Tables:

@@ -113,6 +113,8 @@ class Attempt:
         if count_attempts(self.folder) <= self.number:  # else a later attempt has taken over this point
             settled = [own.settle() for own, _ in order.runs(run_folder) if own.path.exists()]
             run_folder = settled[0]
+            for own in settled:  # which ranks that failed could not delete
+                shutil.rmtree(own.path / "checkpoint", ignore_errors=True)
         if outcome.reason is None and tracer == "nsys" and kind == "traced":
             problem = nsys.export(run_folder, order.traced_ranks, keep_report=self.point.keep_report)
             exported = clock.now_ns()

@@ -28,7 +28,18 @@ from nightsweep.jobs.record.launch_files import Flops
 
 WITHOUT_EFFECT = {
     *(field.name for group in (Loading, Measuring, Parallel) for field in dataclasses.fields(group)),
-    *("seed", "repeat", "nodes", "ranks_per_node", "device", "grad_accum", "optimizer", "learning_rate"),
+    *(
+        "seed",
+        "repeat",
+        "nodes",
+        "ranks_per_node",
+        "device",
+        "grad_accum",
+        "optimizer",
+        "learning_rate",
+        "weight_decay",
+    ),
+    *("checkpoint_steps", "checkpoint_async", "augment"),
     *("loader", "source", "resize_on", "pixels", "dali_on", "layout", "epochs", "target_accuracy"),
 }
 """Settings that the passes of a micro-batch do not depend on. A setting that is not here makes another count."""

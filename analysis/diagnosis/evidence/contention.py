@@ -26,15 +26,17 @@ BETWEEN = tuple(f"at{place}" for place in NEIGHBOURS)
 
 
 def slowdowns(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
-    """Of each lane, the kernels that run beside its collectives, as fast as alone: for `Evidence.scaled`. What like
-    kernels take is of all lanes."""
+    """Of each lane, the kernels that run beside its collectives, as fast as alone: for `Evidence.scaled`. How much
+    longer like kernels take there is of all lanes, each against its own kernels alone, for ranks may differ in speed."""
     kernels = [_kernels(lane) for lane in lanes]
     kind, beside, alone = ("name", "blocks", *BETWEEN), pl.col("inside") > BESIDE, pl.col("inside") < ALONE
     known = (
-        pl.concat([own.select(*kind, "inside", "took") for own in kernels])
+        pl.concat([own.select(*kind, "inside", "took", lane=pl.lit(place)) for place, own in enumerate(kernels)])
+        .with_columns(longer=pl.col("took") / pl.col("took").filter(alone).median().over("lane", *kind))
+        .drop_nulls("longer")
         .group_by(kind)
         .agg(
-            slowdown=pl.col("took").filter(beside).median() / pl.col("took").filter(alone).median(),
+            slowdown=pl.col("longer").filter(beside).median(),
             fewest=pl.min_horizontal(beside.sum(), alone.sum()),
         )
         .filter(pl.col("fewest") >= FEWEST, pl.col("slowdown") > 1)

@@ -55,7 +55,8 @@ def find_path(graph: Graph, times: Times) -> Path:
             other, first = _waited_for(calls, times, call)
             host.append((other, first, call))
         n = other
-    late = int(work.unexplained[found].sum())
+    # Of a part that waited for another rank it does not matter why it began late.
+    late = int(work.unexplained[[part for part in found if latest[part] == part]].sum())
     whole = int(times.work_end[found[0]] - times.work_start[found[-1]]) if found else 0
     return Path(found, late / max(1, whole), _spans(graph, found, latest, host))
 

@@ -5,6 +5,8 @@ Bars of one lane that are closer than a pixel are merged, so that a table of tho
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import polars as pl
 
@@ -54,12 +56,14 @@ def set_zero(bars: pl.DataFrame) -> pl.DataFrame:
     return moved.drop("origin_ns", "trace_ns")
 
 
-def mark_path(bars: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Bars (table TIMELINE) with `on_path`; one that is on the path in part becomes several. Phases are on none.
+def mark_path(bars: pl.DataFrame, spans: pl.DataFrame, ranks: Collection[int]) -> pl.DataFrame:
+    """Bars (table TIMELINE) with `on_path`; one that is on the path in part becomes several. Phases are on none; of
+    ranks that were not replayed it is not known.
 
     Args:
         bars: of one point.
         spans: `rank`, `lane`, `start_ns` and `end_ns` of what is on the path, on the clock of the rank's trace.
+        ranks: those that were replayed.
     """
     if bars.is_empty():
         return bars
@@ -71,7 +75,7 @@ def mark_path(bars: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     }
     return pl.concat(
         own.with_columns(on_path=pl.lit(None, pl.Boolean))
-        if key[1] == "range"
+        if key[1] == "range" or key[0] not in ranks
         else _split(own, by_lane.get(key, intervals.empty()))
         for key, own in bars.group_by("rank", "lane", maintain_order=True)
     )

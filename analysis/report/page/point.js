@@ -37,7 +37,7 @@ if (DATA) {
     const more = own.ranks > drawn ? ` The first ${drawn} of ${own.ranks} ranks.` : "";
     return section("Timeline",
       soft(`${own.steps.length} step${own.steps.length === 1 ? "" : "s"} of the traced run; upright lines: a step starts. Drag to move; the wheel zooms once the timeline is selected. Events that follow each other closely are one bar with the name of the longest.${more}`),
-      own.path ? soft(`Bold edges: the path, the chain of activities that decides how long the steps take, each because of the one before. What is not on it could take longer, and the steps would not. Of the path: ${pathShares(lanesOf(own))}.`) : null,
+      own.path.length ? soft(`Bold edges: the path, the chain of activities that decides how long the steps take, each because of the one before. What is not on it could take longer, and the steps would not. Of the path: ${pathShares(own.path)}.`) : null,
       timeline(id), whole);
   }
   function causes(id) {

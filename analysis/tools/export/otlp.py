@@ -59,14 +59,18 @@ def spans_of(tables: Tables, labels: dict[str, dict[str, str]]) -> list[Readable
     provider = TracerProvider(sampler=ALWAYS_ON, resource=RESOURCE, shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(kept))
     tracer = provider.get_tracer("nightsweep")
-    settings, status = point_values.settings(tables), dict(tables["points"].select("point_id", "message").rows())
+    settings = point_values.settings(tables)
+    ended = {
+        point: (status, why) for point, status, why in tables["points"].select("point_id", "status", "message").rows()
+    }
     phases = tables["phases"].drop_nulls(("start_ns", "duration_ns")).sort("point_id", "start_ns")
     for part in phases.partition_by("point_id", maintain_order=True):
         point = part["point_id"][0]
         about = named({**settings[point], **labels[point]})
         top = tracer.start_span("point", start_time=part["start_ns"][0], attributes=about)
-        if status[point]:
-            top.set_status(trace.StatusCode.ERROR, status[point])
+        status, why = ended[point]
+        if status != "ok":
+            top.set_status(trace.StatusCode.ERROR, why or status)
         for row in part.drop("point_id").iter_rows(named=True):
             start, name = row.pop("start_ns"), row.pop("phase")
             below = trace.set_span_in_context(top)

@@ -6,7 +6,7 @@ for batch in loader:
     nightsweep.step()
 
 In a script that Nightsweep runs, this module stands for the package `nightsweep`, which need not be installed there.
-Where it is, its modules are found all the same: a script may start a command of Nightsweep.
+Where it is, its modules are found all the same: a script may start the command `nightsweep`.
 """
 
 import pathlib

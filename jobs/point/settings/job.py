@@ -85,4 +85,12 @@ def tf32_on_cpu(p: Point) -> Reason | None:
     return None
 
 
-CHECKS = (model_of_workload, numa_of_a_gpu, tf32_on_cpu)
+def checkpoints_within_the_steps(p: Point) -> Reason | None:
+    steps = p.warmup_steps + p.timed_steps + p.traced_steps
+    if p.checkpoint_steps > steps:
+        text = f"checkpoint_steps {p.checkpoint_steps} has no effect: the job has {steps} steps"
+        return Reason(("checkpoint_steps", "timed_steps"), text)
+    return None
+
+
+CHECKS = (model_of_workload, numa_of_a_gpu, tf32_on_cpu, checkpoints_within_the_steps)

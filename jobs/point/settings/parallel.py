@@ -39,7 +39,7 @@ class Parallel:
     )
     comm_hook: Literal["none", "bf16", "fp16", "powersgd", "topk"] = setting(
         "How DDP compresses gradients before it averages them: to short numbers, to factors of rank 1 (powersgd), or "
-        "to the largest hundredth of them (topk).",
+        "to the largest hundredth of each bucket (topk).",
         "none",
         needs=[only("strategy", *DDP)],
     )

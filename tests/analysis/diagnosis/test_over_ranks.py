@@ -3,8 +3,10 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
+import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis import over_ranks
@@ -55,6 +57,30 @@ def test_the_step_of_a_card_alone_is_told_from_a_trace_on_four(tmp_path):
     assert found.alone.ms == pytest.approx(859, rel=0.02)
     longer = [(own["took"] * (1 - own["factor"])).sum() / 2e6 for own in contention.slowdowns(evidence.lanes)]
     assert longer == pytest.approx([44, 37, 42, 49], rel=0.25)
+
+
+def lane_of(speed, beside):
+    """Layers of a long and a short product of one name; of so many layers the long one runs beside a message, which
+    makes it 1.3 times as long."""
+    rows, at = [], 0
+    for layer in range(26):
+        for name, took in (("norm", 10), ("product", 1000), ("act", 20), ("product", 100)):
+            slow = layer < beside and took == 1000
+            end = at + round(took * speed * (1.3 if slow else 1))
+            rows += [(name, 132, 7, at, end, "compute")] + ([("nccl", 8, 9, at, end, "communication")] if slow else [])
+            at = end
+    names = ["name", "blocks", "stream", "start_ns", "end_ns", "category"]
+    return SimpleNamespace(own={"kernels": pl.DataFrame(rows, names, orient="row")})
+
+
+@pytest.mark.parametrize("beside", [(13, 13), (20, 6), (6, 20), (23, 0)])
+def test_kernels_beside_messages_are_compared_with_those_that_do_the_same(beside):
+    """Of ranks of which one is slower, whoever has more of its kernels beside messages."""
+    lanes = [lane_of(speed, own) for speed, own in zip((1.0, 1.4), beside, strict=True)]
+    found = contention.slowdowns(lanes)
+    assert [own["name"].unique().to_list() for own in found] == [["product"] * bool(own) for own in beside]
+    for own in found:
+        assert own["factor"].to_list() == pytest.approx([1 / 1.3] * len(own), rel=0.01)
 
 
 def test_who_shares_more_than_gradients_is_refused(sharded):

@@ -63,7 +63,8 @@ def test_the_first_screen_says_what_failed_what_to_change_and_where_the_time_wen
     why, first, hours = seen(browser, ".answers li", size[1])
     assert f"{failed.height} of {points.height} points failed" in why and failed["reason"][0] in why
     saved = (
-        f"predicted to save {change['predicted_percent']:.0f} of 100 GPU-hours; saved {change['gained_percent']:.0f}"
+        f"predicted to save {change['predicted_percent']:.0f} % of the timed steps of {change['points']} points; "
+        f"saved {change['gained_percent']:.0f} % where tried"
     )
     assert change["change"] in first and saved in first and change["outcome"] in first
     share = use["gpu_s"][0] / use["gpu_s"].sum()

@@ -81,6 +81,7 @@ REFUSED = [
     (LLM | TWO | CPU | {"nccl_transport": "sockets"}, "nccl_transport sockets has no effect: device is cpu"),
     (FSDP | {"nccl_algo": "tree"}, "nccl_algo tree has no effect: strategy is fsdp2"),
     (PP | {"checkpoint_steps": 5}, "checkpoint_steps 5 has no effect: strategy is pp"),
+    (LLM | {"checkpoint_steps": 100}, "checkpoint_steps 100 has no effect: the job has 28 steps"),
     (LLM | {"checkpoint_async": True}, "checkpoint_async true has no effect: checkpoint_steps is 0"),
     (RESNET | {"augment": "worker", "loader": "device"}, "loader device has no process that augments (augment device)"),
     (LLM | {"strategy": "local_sgd", "comm_hook": "fp16"}, "comm_hook fp16 has no effect: strategy is local_sgd"),

@@ -54,15 +54,19 @@ def bars(*rows):
 
 def test_a_bar_is_cut_where_the_path_comes_and_goes():
     own = bars(
-        (0, "range", "forward", 0, 90), (0, "compute", "a", 0, 40), (0, "compute", "b", 50, 90), (1, "copy", "c", 0, 9)
+        (0, "range", "forward", 0, 90),
+        (0, "compute", "a", 0, 40),
+        (0, "compute", "b", 50, 90),
+        (1, "copy", "c", 0, 9),
+        (2, "copy", "d", 0, 9),
     )
     spans = pl.DataFrame(
         {"rank": [0, 0, 0], "lane": ["compute"] * 3, "start_ns": [1010, 1030, 1050], "end_ns": [1020, 1060, 1055]}
     )
-    marked = timeline.mark_path(own, spans).select("name", "start_ns", "end_ns", "on_path").rows()
+    marked = timeline.mark_path(own, spans, {0, 1}).select("name", "start_ns", "end_ns", "on_path").rows()
     assert marked == [
         ("forward", 0, 90, None), ("a", 0, 10, False), ("a", 10, 20, True), ("a", 20, 30, False), ("a", 30, 40, True),
-        ("b", 50, 60, True), ("b", 60, 90, False), ("c", 0, 9, False),
+        ("b", 50, 60, True), ("b", 60, 90, False), ("c", 0, 9, False), ("d", 0, 9, None),
     ]  # fmt: skip
 
 
