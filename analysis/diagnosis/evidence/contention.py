@@ -27,7 +27,7 @@ BETWEEN = tuple(f"at{place}" for place in NEIGHBOURS)
 
 def slowdowns(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
     """Of each lane, the kernels that run beside its collectives, as fast as alone: for `Evidence.scaled`. How much
-    longer like kernels take there is of all lanes, each against its own kernels alone, for ranks may differ in speed."""
+    longer like kernels take there is of all lanes, each against its own kernels alone, as ranks may differ in speed."""
     kernels = [_kernels(lane) for lane in lanes]
     kind, beside, alone = ("name", "blocks", *BETWEEN), pl.col("inside") > BESIDE, pl.col("inside") < ALONE
     known = (

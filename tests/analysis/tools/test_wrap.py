@@ -62,4 +62,4 @@ def wrap(tmp_path, *words):
 def test_a_script_that_fails_ends_with_its_reason(tmp_path):
     (tmp_path / "bad.py").write_text("raise KeyError('lr')")
     done = wrap(tmp_path, "--", sys.executable, "bad.py")
-    assert (done.returncode, done.stderr) == (1, "failed: rank_exception, rank 0: KeyError: 'lr'\n")
+    assert (done.returncode, done.stderr) == (1, "failed: rank_exception, rank 0: KeyError: 'lr'\n"), done.stdout
