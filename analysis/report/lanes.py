@@ -98,7 +98,7 @@ def _path(events: pl.DataFrame) -> list[tuple[int, str, int]]:
     """Rank, lane and percent of the path, of lanes that have 1 % of it, the most first; empty where it is not known."""
     took = (pl.col("end_ns") - pl.col("start_ns")).sum()
     sums = events.filter("on_path").group_by("rank", "lane").agg(took.alias("percent"))
-    shares = sums.with_columns((100 * pl.col("percent") / pl.col("percent").sum()).round().cast(pl.Int64))
+    shares = sums.with_columns((pl.col("percent") * 100 / pl.col("percent").sum()).round().cast(pl.Int64))
     return shares.filter(pl.col("percent") >= 1).sort("percent", "rank", descending=[True, False]).rows()
 
 
