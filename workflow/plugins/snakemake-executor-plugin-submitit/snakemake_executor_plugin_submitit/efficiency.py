@@ -1,6 +1,6 @@
 """The efficiency report (`submitit-efficiency-report`): what the jobs of a run used of what they were given.
 
-The numbers are those of Slurm's accounting, which keeps them for each step of a job; the batch step is one of these.
+The numbers are those of Slurm's accounting, which keeps them for each step of a job; its batch script is one of these.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from snakemake_executor_plugin_submitit.scheduler import ASK_AGAIN_S, State, mas
 
 KEY = "submitit-efficiency-report"
 SETTLE_S = 20
-"""A job's end is seen before its accounting is complete; later ones stay as they are."""
+"""How long the report waits for the accounting, which lags behind the files that jobs leave at their end."""
 _FIELDS = "JobID,State,ElapsedRaw,TotalCPU,MaxRSS,AllocTRES,NodeList"
 _COLUMNS = (
     *("job_id", "rule", "state", "elapsed_s", "cpus", "cpu_efficiency_percent"),
     *("mem_mb_per_node", "max_rss_mb", "gpus", "nodes"),
 )
 _MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
-Row = dict[str, Any]
 
 
 class Report:
@@ -44,10 +43,10 @@ class Report:
         """Those of these jobs that were submitted."""
         self.rules |= {info.external_jobid: info.job.name for info in infos if info.external_jobid}
 
-    def write(self, settle_s: float) -> str:
-        """Write the table once all jobs have come to rest, at the latest after this time; a line for the screen."""
+    def write(self, settle_s: float) -> None:
+        """Write the table once all jobs have come to rest, at the latest after this time."""
         if self.path is None or not self.rules:
-            return ""
+            return
         try:
             rows = self._ask(time.monotonic() + settle_s)
             with self.path.open("w", newline="") as sink:
@@ -56,10 +55,8 @@ class Report:
                 table.writerows(rows)
         except (query.Unreachable, OSError) as error:
             self.warn(f"{KEY}: {self.path}: not written: {error}")
-            return ""
-        return f"efficiency report: {self.path}"
 
-    def _ask(self, until: float) -> list[Row]:
+    def _ask(self, until: float) -> list[dict[str, Any]]:
         command = ("sacct", "-n", "-P", "-o", _FIELDS, "-j", ",".join(masters(self.rules)))
         while True:
             rows = parse(query.read(*command), self.rules)
@@ -68,36 +65,34 @@ class Report:
             time.sleep(ASK_AGAIN_S)
 
 
-def parse(text: str, rules: Mapping[str, str]) -> list[Row]:
+def parse(text: str, rules: Mapping[str, str]) -> list[dict[str, Any]]:
     """The rows of these jobs, from lines of sacct with `_FIELDS`: one a job, followed by one for each of its steps."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for line in text.splitlines():
         full_id, state, elapsed, used, rss, tres, nodes = line.split("|")
         job_id, _, step = full_id.partition(".")
         if job_id not in rules:
             continue
-        if not step:
-            rows[job_id] = {"job_id": job_id, "rule": rules[job_id], "state": state.split()[0], "nodes": nodes}
-            rows[job_id] |= _allocated(int(elapsed), used, dict(re.findall(r"([^=,]+)=([^=,]+)", tres)))
-        elif (size := _megabytes(rss)) is not None and job_id in rows:
-            rows[job_id]["max_rss_mb"] = max(rows[job_id].get("max_rss_mb", 0), round(size, 1))
+        if step:
+            rows[job_id]["max_rss_mb"] = max(filter(None, [rows[job_id].get("max_rss_mb"), _mb(rss)]), default=None)
+            continue
+        given = dict(re.findall(r"([^=,]+)=([^=,]+)", tres))
+        cpu_s, memory = int(elapsed) * int(given.get("cpu", 0)), _mb(given.get("mem", ""))
+        rows[job_id] = {
+            "job_id": job_id,
+            "rule": rules[job_id],
+            "state": state.split()[0],
+            "elapsed_s": elapsed,
+            "cpus": given.get("cpu"),
+            "cpu_efficiency_percent": round(6000 * query.parse_minutes(used) / cpu_s, 1) if cpu_s else None,
+            "mem_mb_per_node": memory and memory / int(given.get("node", 1)),
+            "gpus": given.get("gres/gpu"),
+            "nodes": nodes,
+        }
     return list(rows.values())
 
 
-def _allocated(elapsed_s: int, used: str, tres: Mapping[str, str]) -> Row:
-    """What a job was given; empty where it never started."""
-    cpus, memory = int(tres.get("cpu", 0)), _megabytes(tres.get("mem", ""))
-    given = elapsed_s * cpus
-    return {
-        "elapsed_s": elapsed_s,
-        "cpus": cpus or None,
-        "cpu_efficiency_percent": round(100 * 60 * query.parse_minutes(used) / given, 1) if given else None,
-        "mem_mb_per_node": None if memory is None else round(memory / int(tres.get("node", 1))),
-        "gpus": tres.get("gres/gpu"),
-    }
-
-
-def _megabytes(text: str) -> float | None:
+def _mb(text: str) -> float | None:
     """A size of Slurm's, such as 1.5G; None where there is none."""
     found = re.fullmatch(r"([\d.]+)([KMGT])", text)
-    return float(found[1]) * _MB[found[2]] if found else None
+    return round(float(found[1]) * _MB[found[2]], 1) if found else None

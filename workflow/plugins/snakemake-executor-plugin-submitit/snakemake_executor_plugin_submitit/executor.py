@@ -49,9 +49,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self.hook = hook.load(self.options.hook)
             self.backend: Slurm | Local = Local() if self.options.cluster == "local" else Slurm(self.logger.warning)
             partitions.check(self.dag.needrun_jobs(), self.options)
-            self.efficiency = efficiency.Report(
-                self.options.efficiency_report, self.backend.accounting, self.logger.warning
-            )
+            report = self.options.efficiency_report
+            self.efficiency = efficiency.Report(report, self.backend.accounting, self.logger.warning)
             self.journal = Journal(ROOT)
             self.earlier = self.journal.load_unfinished()
         except (ValueError, Refused, Unreachable, NotPrivate) as error:
@@ -98,7 +97,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         key = "\n".join(sorted(map(str, job.output)) or encode_target_jobs_cli_args(job.get_target_spec()))
         track = Track(key, asked, self.format_job_exec(job), tuple(Path(str(log)) for log in job.log))
         try:
-            track.request = partitions.place_job(job, asked, self.options)
+            track.request = partitions.place(asked, self.options, job.name)
         except partitions.NoFit as error:  # of a job that was not known when the run began
             track.refused = str(error)
         return SubmittedJobInfo(job, external_jobid=None, aux={"track": track})
@@ -272,8 +271,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             if entry.is_written():
                 self.journal.end(entry.key)
         super().shutdown()
-        if line := self.efficiency.write(0 if self.submission.stopping else efficiency.SETTLE_S):
-            self._tell(line)
+        self.efficiency.write(0 if self.submission.stopping else efficiency.SETTLE_S)
 
     # ---- stop -----------------------------------------------------------------------------------------------------
 

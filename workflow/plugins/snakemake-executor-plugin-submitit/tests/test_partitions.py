@@ -33,9 +33,9 @@ def test_a_job_that_fits_nowhere(tmp_path):
     given = settings(tmp_path)
     asked = request.from_job({"gpus_per_node": 8, "nodes": 4, "runtime": 600}, 1, given)
     with pytest.raises(partitions.NoFit) as caught:
-        partitions.place(asked, given)
+        partitions.place(asked, given, "train")
     assert str(caught.value).endswith(
-        "partitions.yaml: no partition takes a job of 4 nodes with 1 CPUs, 8 GPUs for 600 min: "
+        "partitions.yaml: rule train asks for 4 nodes with 1 CPUs, 8 GPUs for 600 min, which no partition gives: "
         "short (max_gpu 0), long (max_gpu 0), gpu (max_gpu 16)"
     )
 
