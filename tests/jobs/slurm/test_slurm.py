@@ -17,6 +17,7 @@ from tests.jobs.slurm.sleep_run import Driver
 pytestmark = pytest.mark.slow
 BOTH = pytest.mark.parametrize("cluster", [False, True], ids=["squeue", "sacct"], indirect=True)
 """With and without accounting, where the two ways to ask for states could differ."""
+SAMPLED = ("JobAcctGatherFrequency=1",)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,9 @@ def cluster(request, tmp_path_factory):
     accounting = getattr(request, "param", False)
     if why := available(accounting=accounting):
         pytest.skip(why)
-    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=4, gpus=0, accounting=accounting)) as started:
+    with Cluster(
+        tmp_path_factory.mktemp("cluster"), Shape(nodes=4, gpus=0, accounting=accounting, extra=SAMPLED)
+    ) as started:
         yield started
 
 
@@ -64,7 +67,7 @@ def test_arrays_of_jobs_over_two_nodes(cluster, tmp_path):
 def check_efficiency(path, jobs):
     """Of jobs that had two nodes of 16 CPUs to themselves."""
     rows = list(csv.DictReader(path.open()))
-    kinds = {(row["rule"], row["state"], row["cpus"], row["mem_mb_per_node"]) for row in rows}
+    kinds = {(row["rule"], row["state"], row["cpus"], row["req_mem_mb_per_node"]) for row in rows}
     assert len({row["job_id"] for row in rows}) == jobs and kinds == {("point", "COMPLETED", "32", "100.0")}
     for row in rows:
         assert 0 < float(row["cpu_efficiency_percent"]) < 100 and float(row["max_rss_mb"]) > 1

@@ -18,10 +18,10 @@ from snakemake_executor_plugin_submitit.scheduler import ASK_AGAIN_S, State, mas
 KEY = "submitit-efficiency-report"
 SETTLE_S = 20
 """How long the report waits for the accounting, which lags behind the files that jobs leave at their end."""
-_FIELDS = "JobID,State,ElapsedRaw,TotalCPU,MaxRSS,AllocTRES,NodeList"
+_FIELDS = "JobID,State,ElapsedRaw,TotalCPU,MaxRSS,ReqTRES,AllocTRES,NodeList"
 _COLUMNS = (
     *("job_id", "rule", "state", "elapsed_s", "cpus", "cpu_efficiency_percent"),
-    *("mem_mb_per_node", "max_rss_mb", "gpus", "nodes"),
+    *("req_mem_mb_per_node", "max_rss_mb", "gpus", "nodes"),
 )
 _MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
@@ -69,15 +69,16 @@ def parse(text: str, rules: Mapping[str, str]) -> list[dict[str, Any]]:
     """The rows of these jobs, from lines of sacct with `_FIELDS`: one a job, followed by one for each of its steps."""
     rows: dict[str, dict[str, Any]] = {}
     for line in text.splitlines():
-        full_id, state, elapsed, used, rss, tres, nodes = line.split("|")
+        full_id, state, elapsed, used, rss, *tres, nodes = line.split("|")
         job_id, _, step = full_id.partition(".")
         if job_id not in rules:
             continue
         if step:
-            rows[job_id]["max_rss_mb"] = max(filter(None, [rows[job_id].get("max_rss_mb"), _mb(rss)]), default=None)
+            rows[job_id]["max_rss_mb"] = max(filter(None, [rows[job_id]["max_rss_mb"], _mb(rss)]), default=None)
             continue
-        given = dict(re.findall(r"([^=,]+)=([^=,]+)", tres))
-        cpu_s, memory = int(elapsed) * int(given.get("cpu", 0)), _mb(given.get("mem", ""))
+        # Memory is among what was given only where Slurm keeps count of it.
+        asked, given = (dict(re.findall(r"([^=,]+)=([^=,]+)", text)) for text in tres)
+        cpu_s, memory = int(elapsed) * int(given.get("cpu", 0)), _mb(asked.get("mem", ""))
         rows[job_id] = {
             "job_id": job_id,
             "rule": rules[job_id],
@@ -85,9 +86,10 @@ def parse(text: str, rules: Mapping[str, str]) -> list[dict[str, Any]]:
             "elapsed_s": elapsed,
             "cpus": given.get("cpu"),
             "cpu_efficiency_percent": round(6000 * query.parse_minutes(used) / cpu_s, 1) if cpu_s else None,
-            "mem_mb_per_node": memory and memory / int(given.get("node", 1)),
+            "req_mem_mb_per_node": memory and memory / int(asked.get("node", 1)),
+            "max_rss_mb": None,
             "gpus": given.get("gres/gpu"),
-            "nodes": nodes,
+            "nodes": "" if nodes.startswith("None") else nodes,
         }
     return list(rows.values())
 

@@ -1,8 +1,8 @@
 """Which partition a job goes to: the first of a file (`submitit-partition-config`) whose limits it keeps.
 
-    partitions:
-      short: {max_runtime: 2h, max_nodes: 1}
-      gpu: {max_runtime: 2-00:00:00, max_gpus_per_node: 8}
+partitions:
+  short: {max_runtime: 2h, max_nodes: 1}
+  gpu: {max_runtime: 2-00:00:00, max_gpus_per_node: 8}
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ def place(asked: Request, settings: ExecutorSettings, rule: str = "") -> Request
             return replace(asked, partition=name)
         obstacles.append(f"{name} ({exceeded})")
     if obstacles:
-        who = f"rule {rule}" if rule else "a job"
-        raise NoFit(
-            f"{KEY}: {settings.partition_config}: {who} asks for {asked}, which no partition gives: {', '.join(obstacles)}"
-        )
+        wish = f"{f'rule {rule}' if rule else 'a job'} asks for {asked}"
+        raise NoFit(f"{KEY}: {settings.partition_config}: {wish}, which no partition gives: {', '.join(obstacles)}")
     return asked
 
 

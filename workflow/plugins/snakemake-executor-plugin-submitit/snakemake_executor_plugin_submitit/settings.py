@@ -26,7 +26,7 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     account: Optional[str] = _setting(None, "Account to charge")
     partition: Optional[str] = _setting(None, "Partition")
     partition_config: Optional[str] = _setting(
-        None, "Instead of a partition: YAML file of partitions with their limits; each job goes to the first it fits into"
+        None, "Instead of a partition: YAML file of several with their limits; each job goes to the first it fits into"
     )
     qos: Optional[str] = _setting(None, "Quality of service")
     constraint: Optional[str] = _setting(None, "Features that nodes must have")
