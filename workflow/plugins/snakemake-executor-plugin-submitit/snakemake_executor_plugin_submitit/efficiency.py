@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_executor_plugin_submitit import query
-from snakemake_executor_plugin_submitit.scheduler import ASK_AGAIN_S, State, masters
+from snakemake_executor_plugin_submitit.scheduler import ASK_AGAIN_S, State, expand, masters
 
 KEY = "submitit-efficiency-report"
 SETTLE_S = 20
@@ -69,19 +69,16 @@ def parse(text: str, rules: Mapping[str, str]) -> list[dict[str, Any]]:
     """The rows of these jobs, from lines of sacct with `_FIELDS`: one a job, followed by one for each of its steps."""
     rows: dict[str, dict[str, Any]] = {}
     for line in text.splitlines():
-        full_id, state, elapsed, used, rss, *tres, nodes = line.split("|")
-        job_id, _, step = full_id.partition(".")
-        if job_id not in rules:
-            continue
-        if step:
-            rows[job_id]["max_rss_mb"] = max(filter(None, [rows[job_id]["max_rss_mb"], _mb(rss)]), default=None)
+        job_id, state, elapsed, used, rss, *tres, nodes = line.split("|")
+        job_id, _, step = job_id.partition(".")
+        if step and job_id in rows:
+            sizes = [size for size in (rows[job_id]["max_rss_mb"], _mb(rss)) if size is not None]
+            rows[job_id]["max_rss_mb"] = max(sizes, default=None)
             continue
         # Memory is among what was given only where Slurm keeps count of it.
-        asked, given = (dict(re.findall(r"([^=,]+)=([^=,]+)", text)) for text in tres)
+        asked, given = (dict(re.findall(r"([^=,]+)=([^=,]+)", part)) for part in tres)
         cpu_s, memory = int(elapsed) * int(given.get("cpu", 0)), _mb(asked.get("mem", ""))
-        rows[job_id] = {
-            "job_id": job_id,
-            "rule": rules[job_id],
+        row = {
             "state": state.split()[0],
             "elapsed_s": elapsed,
             "cpus": given.get("cpu"),
@@ -91,6 +88,7 @@ def parse(text: str, rules: Mapping[str, str]) -> list[dict[str, Any]]:
             "gpus": given.get("gres/gpu"),
             "nodes": "" if nodes.startswith("None") else nodes,
         }
+        rows |= {one: {"job_id": one, "rule": rules[one], **row} for one in expand(job_id) if one in rules and not step}
     return list(rows.values())
 
 

@@ -11,19 +11,20 @@ SACCT = """\
 1_1.batch|COMPLETED|6|00:00.927|10820K||cpu=2,gres/gpu=2,mem=0,node=1|n1
 1_1.0|COMPLETED|1|00:00.004|||cpu=4,gres/gpu=4,mem=0,node=2|n[1-2]
 2|FAILED|3|00:00.778||billing=3,cpu=3,mem=200M,node=1|billing=3,cpu=3,node=1|n1
-3_[0-3]|PENDING|0|00:00:00||billing=1,cpu=1,node=1||None assigned
+3_[0-3]|PENDING|0|00:00:00||billing=1,cpu=1,mem=100M,node=1||None assigned
 4|CANCELLED by 0|2|00:00.002||billing=1,cpu=1,mem=1G,node=1|billing=16,cpu=16,gres/gpu=2,node=1|n1
-5|CANCELLED by 0|0|00:00:00||billing=1,cpu=1,node=1||None assigned
+4.batch|CANCELLED|2|00:00.002|||cpu=16,gres/gpu=2,mem=0,node=1|n1
+5_[2-3%4]|CANCELLED by 0|0|00:00:00||billing=10,cpu=10,mem=100M,node=1||None assigned
 """
 
 
 def test_a_row_for_each_job():
-    rows = efficiency.parse(SACCT, {"1_0": "a", "1_1": "a", "2": "b", "4": "c", "5": "c"})
+    rows = efficiency.parse(SACCT, {"1_0": "a", "1_1": "a", "2": "b", "4": "c", "5_2": "c", "5_3": "c"})
     assert [tuple(row.values()) for row in rows][1:] == [
         ("1_1", "a", "COMPLETED", "6", "4", 3.9, 200.0, 10.6, "4", "n[1-2]"),
         ("2", "b", "FAILED", "3", "3", 8.6, 200.0, None, None, "n1"),
         ("4", "c", "CANCELLED", "2", "16", 0.0, 1024.0, None, "2", "n1"),
-        ("5", "c", "CANCELLED", "0", None, None, None, None, None, ""),
+        *((job, "c", "CANCELLED", "0", None, None, 100.0, None, None, "") for job in ("5_2", "5_3")),
     ]
 
 
