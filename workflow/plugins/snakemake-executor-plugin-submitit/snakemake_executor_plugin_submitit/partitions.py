@@ -60,7 +60,7 @@ def check(jobs: Iterable[Any], settings: ExecutorSettings) -> None:
     for job in jobs if load(settings) else ():
         try:
             asked = request.from_job(job.resources, job.threads, settings)
-        except ValueError:  # a resource that depends on files which are yet to be made
+        except (TypeError, ValueError):  # a resource that depends on files which are yet to be made
             continue
         if not job.is_local:
             place(asked, settings, job.name)

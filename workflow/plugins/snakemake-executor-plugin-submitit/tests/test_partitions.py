@@ -1,6 +1,9 @@
 """The choice of a partition for each job, from a file of partitions with their limits."""
 
+from types import SimpleNamespace
+
 import pytest
+from snakemake.common.tbdstring import TBDString
 from snakemake_executor_plugin_submitit import partitions, request
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
@@ -38,6 +41,17 @@ def test_a_job_that_fits_nowhere(tmp_path):
         "partitions.yaml: rule train asks for 4 nodes with 1 CPUs, 8 GPUs for 600 min, which no partition gives: "
         "short (max_gpu 0), long (max_gpu 0), gpu (max_gpu 16)"
     )
+
+
+def test_all_jobs_are_looked_at_before_the_first_is_submitted(tmp_path):
+    late, here, large = (
+        SimpleNamespace(name="x", threads=1, is_local=local, resources={"runtime": runtime})
+        for runtime, local in ((TBDString(), False), (9999, True), (9999, False))
+    )
+    partitions.check([late, here], settings(tmp_path))
+    partitions.check([large], ExecutorSettings())
+    with pytest.raises(partitions.NoFit, match="rule x asks for"):
+        partitions.check([late, here, large], settings(tmp_path))
 
 
 @pytest.mark.parametrize(
