@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from snakemake_executor_plugin_submitit.partitions import place
 from snakemake_executor_plugin_submitit.request import Request, from_job
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
@@ -34,18 +35,19 @@ class Profile:
         return batches.whole_minutes(self.defaults.get("batch_min", 0))
 
     def request(self, point: Point, timeout_min: int) -> Request:
-        """What the point's job asks for. Raises ValueError where a resource is not what it should be."""
+        """What the point's job asks for. Raises ValueError where a resource is not what it should be, or no partition
+        takes the job."""
         own = {
             "nodes": point.nodes,
             "tasks_per_node": point.tasks_per_node,
             "gpus_per_node": point.gpus_per_node(),
             "runtime": timeout_min,
         }
-        return from_job({**self.defaults, **own, **self.overrides}, 1, self.settings)
+        return place(from_job({**self.defaults, **own, **self.overrides}, 1, self.settings), self.settings)
 
     def chunk_request(self) -> Request:
         """What the job of a chunk (jobs/sweep/chunks.py) asks for. Raises ValueError likewise."""
-        return from_job({**self.defaults, **chunks.RESOURCES, **self.of_chunks}, 1, self.settings)
+        return place(from_job({**self.defaults, **chunks.RESOURCES, **self.of_chunks}, 1, self.settings), self.settings)
 
 
 def read(path: Path) -> Profile:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from snakemake_executor_plugin_submitit.query import last_line, parse_config, whole
+from snakemake_executor_plugin_submitit.query import last_line, parse_config, parse_minutes, whole
 from snakemake_executor_plugin_submitit.refusal import TooMany, advised, change, error_of
 from snakemake_executor_plugin_submitit.request import Request
 
@@ -169,11 +169,10 @@ def _rows(names: tuple[str, ...], what: str, *conditions: str) -> tuple[Row, ...
 
 def minutes(text: str) -> float | None:
     """A time of Slurm's ([days-]hours:minutes:seconds) in minutes; None where it is unlimited or not given."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
-    if found is None:
+    try:
+        return parse_minutes(text)
+    except ValueError:
         return None
-    days, hours, mins, seconds = (int(part or 0) for part in found.groups())
-    return (days * 24 + hours) * 60 + mins + seconds / 60
 
 
 def _points(number: int) -> str:

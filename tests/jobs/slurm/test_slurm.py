@@ -1,6 +1,8 @@
 """The executor on a real Slurm: every way in which a job can be lost, and a driver that is killed or told to stop."""
 
+import csv
 import os
+import re
 import shutil
 import signal
 import time
@@ -15,6 +17,7 @@ from tests.jobs.slurm.sleep_run import Driver
 pytestmark = pytest.mark.slow
 BOTH = pytest.mark.parametrize("cluster", [False, True], ids=["squeue", "sacct"], indirect=True)
 """With and without accounting, where the two ways to ask for states could differ."""
+SAMPLED = ("JobAcctGatherFrequency=1",)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +25,9 @@ def cluster(request, tmp_path_factory):
     accounting = getattr(request, "param", False)
     if why := available(accounting=accounting):
         pytest.skip(why)
-    with Cluster(tmp_path_factory.mktemp("cluster"), Shape(nodes=4, gpus=0, accounting=accounting)) as started:
+    with Cluster(
+        tmp_path_factory.mktemp("cluster"), Shape(nodes=4, gpus=0, accounting=accounting, extra=SAMPLED)
+    ) as started:
         yield started
 
 
@@ -45,11 +50,28 @@ def test_arrays_of_jobs_over_two_nodes(cluster, tmp_path):
     bound = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_CPU": "10", "SLURM_NTASKS": "7", "CUDA_VISIBLE_DEVICES": "3"}
     within = Cluster.__new__(Cluster)
     within.__dict__ = cluster.__dict__ | {"environment": cluster.environment | bound}
-    driver = Driver(within, tmp_path, 6, 1, 2, 5, "--submitit-extra=--exclusive")
-    driver.finish()
+    (tmp_path / "partitions.yaml").write_text("partitions: {main: {max_nodes: 1}, urgent: {max_nodes: 2}}")
+    chosen = ["--submitit-partition-config=partitions.yaml", "--submitit-efficiency-report=efficiency.csv"]
+    driver = Driver(within, tmp_path, 6, 1, 2, 5, "--submitit-extra=--exclusive", *chosen)
+    said = driver.finish()
     assert all(driver.record(n)["status"] == "ok" for n in range(6))
     assert all(len(driver.notes(n, "end")) == 1 for n in range(6))
-    assert len({driver.notes(n, "start")[0] for n in range(6)}) == 6
+    ids = {driver.notes(n, "start")[0] for n in range(6)}
+    assert len(ids) == 6
+    assert all("Partition=urgent " in cluster.run("scontrol", "-o", "show", "job", job) for job in ids)
+    assert said.count("submitit-efficiency-report: ") == (not cluster.shape.accounting), said
+    if cluster.shape.accounting:
+        check_efficiency(tmp_path / "efficiency.csv", 6)
+
+
+def check_efficiency(path, jobs):
+    """Of jobs that had two nodes of 16 CPUs to themselves."""
+    rows = list(csv.DictReader(path.open()))
+    kinds = {(row["rule"], row["state"], row["cpus"], row["req_mem_mb_per_node"]) for row in rows}
+    assert len({row["job_id"] for row in rows}) == jobs and kinds == {("point", "COMPLETED", "32", "100.0")}
+    for row in rows:
+        assert 0 < float(row["cpu_efficiency_percent"]) < 100 and float(row["max_rss_mb"]) > 1
+        assert re.fullmatch(r"n\[\d[-,]\d\]", row["nodes"]) and int(row["elapsed_s"]) > 0
 
 
 @BOTH
@@ -98,10 +120,12 @@ def real_id(cluster, job):
     ("option", "text", "key"),
     [("--submitit-partition=none", "invalid partition", "submitit-partition"),
      ("--submitit-extra=--gres=none:9", "(gres)", "ranks_per_node"),
-     ("--submitit-constraint=none", "Invalid feature", "submitit-constraint")],
+     ("--submitit-constraint=none", "Invalid feature", "submitit-constraint"),
+     ("--submitit-partition-config=small.yaml", "which no partition gives: main (max_runtime 1)", "rule point")],
 )  # fmt: skip
 def test_refused_by_the_scheduler(cluster, tmp_path, option, text, key):
     """What would be every point's end stops the run, before a point has a record."""
+    (tmp_path / "small.yaml").write_text("partitions: {main: {max_runtime: 60s}}")
     driver = Driver(cluster, tmp_path, 3, 0, 1, 5, option)
     said = driver.finish(status=1)
     assert said.count(text) == 1 and key in said and "Traceback" not in said, said

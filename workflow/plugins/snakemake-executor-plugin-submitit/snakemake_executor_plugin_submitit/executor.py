@@ -20,14 +20,14 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_args
 
-from snakemake_executor_plugin_submitit import hook, job_end, refusal, request, waiting
+from snakemake_executor_plugin_submitit import efficiency, hook, job_end, partitions, refusal, request, waiting
 from snakemake_executor_plugin_submitit.hook import Loss
 from snakemake_executor_plugin_submitit.job_end import Track
 from snakemake_executor_plugin_submitit.journal import Journal, NotPrivate
 from snakemake_executor_plugin_submitit.local import Local
 from snakemake_executor_plugin_submitit.query import Unreachable
 from snakemake_executor_plugin_submitit.refusal import Refused
-from snakemake_executor_plugin_submitit.scheduler import Slurm, State, forget_allocation, masters
+from snakemake_executor_plugin_submitit.scheduler import Slurm, State, forget_allocation
 from snakemake_executor_plugin_submitit.submission import Submission
 
 ROOT = Path(".snakemake/submitit")
@@ -48,6 +48,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         try:
             self.hook = hook.load(self.options.hook)
             self.backend: Slurm | Local = Local() if self.options.cluster == "local" else Slurm(self.logger.warning)
+            partitions.check(self.dag.needrun_jobs(), self.options)
+            report = self.options.efficiency_report
+            self.efficiency = efficiency.Report(report, self.backend.accounting, self.logger.warning)
             self.journal = Journal(ROOT)
             self.earlier = self.journal.load_unfinished()
         except (ValueError, Refused, Unreachable, NotPrivate) as error:
@@ -93,6 +96,10 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         asked = request.from_job(job.resources, job.threads, self.options)
         key = "\n".join(sorted(map(str, job.output)) or encode_target_jobs_cli_args(job.get_target_spec()))
         track = Track(key, asked, self.format_job_exec(job), tuple(Path(str(log)) for log in job.log))
+        try:
+            track.request = partitions.place(asked, self.options, job.name)
+        except partitions.NoFit as error:  # of a job that was not known when the run began
+            track.refused = str(error)
         return SubmittedJobInfo(job, external_jobid=None, aux={"track": track})
 
     def _adopt(self, info: SubmittedJobInfo) -> bool:
@@ -115,6 +122,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 self.next_query = time.monotonic() + self.interval
         except Unreachable as error:
             self._report_outage(str(error))
+        self.efficiency.add(infos)
 
     def _stop_where_nothing_passes(self) -> None:
         """End the run where the scheduler takes none of its jobs, or none can start its command: the same reason would
@@ -263,6 +271,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             if entry.is_written():
                 self.journal.end(entry.key)
         super().shutdown()
+        self.efficiency.write(0 if self.submission.stopping else efficiency.SETTLE_S)
 
     # ---- stop -----------------------------------------------------------------------------------------------------
 
@@ -273,24 +282,10 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
-        """Cancel everything; keeps trying for a while when the scheduler does not answer."""
+        """Cancel everything."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._cancel_all()
 
     def _cancel_all(self) -> None:
-        self.submission.stopping = True
-        with self.submission.lock:
-            infos = list(self.open.values())
-        ids = [info.external_jobid for info in infos if info.external_jobid]
-        unanswered = {info.aux["track"].name for info in infos if not info.external_jobid} - {""}
-        for _ in range(5):
-            try:
-                self.backend.cancel(ids, unanswered)
-                break
-            except Unreachable as error:
-                self._report_outage(str(error))
-                time.sleep(3)
-        else:
-            self.logger.error(f"could not cancel; when the scheduler answers: scancel {' '.join(masters(ids))}")
-        for info in infos:
-            self.journal.end(info.aux["track"].key)
+        if left := self.submission.cancel(self.open, self._report_outage):
+            self.logger.error(f"could not cancel; when the scheduler answers: scancel {' '.join(left)}")

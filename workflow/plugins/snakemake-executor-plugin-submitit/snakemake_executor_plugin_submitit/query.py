@@ -90,6 +90,19 @@ def whole(config: Mapping[str, str], key: str) -> int | None:
     return int(found[0]) if found else None
 
 
+def parse_minutes(text: str) -> float:
+    """Minutes of a time as Slurm writes and reads it: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
+    days-hours:minutes or days-hours:minutes:seconds. Raises ValueError."""
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}(\.\d+)?", text):
+        raise ValueError(f"{text!r} is no time of Slurm's")
+    days, _, clock = text.rpartition("-")
+    parts = [float(part) for part in clock.split(":")]
+    if not days and len(parts) < 3:
+        parts = [0.0, *parts]
+    hours, minutes, seconds = [*parts, 0.0, 0.0][:3]
+    return (int(days or 0) * 24 + hours) * 60 + minutes + seconds / 60
+
+
 def has_accounting(config: Mapping[str, str]) -> bool:
     """Whether sacct can be asked."""
     return config.get("AccountingStorageType", "").endswith(("slurmdbd", "mysql"))

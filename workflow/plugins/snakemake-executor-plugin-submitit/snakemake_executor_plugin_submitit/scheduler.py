@@ -166,11 +166,12 @@ def parse(text: str) -> dict[str, State]:
         job_id, name, nodes, why = [*line.split("|"), "", "", ""][:4]
         if name:
             state = State(name.split()[0].rstrip("+"), nodes, why)
-            found |= dict.fromkeys(_expand(job_id), state)
+            found |= dict.fromkeys(expand(job_id), state)
     return found
 
 
-def _expand(job_id: str) -> list[str]:
+def expand(job_id: str) -> list[str]:
+    """The ids of the elements that Slurm prints as one, such as `7_[0-3,9%2]`."""
     match = re.fullmatch(r"(\d+)_\[([\d,\-:]+)(%\d+)?\]", job_id)
     if match is None:
         return [job_id]

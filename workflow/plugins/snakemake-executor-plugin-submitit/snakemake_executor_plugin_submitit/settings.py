@@ -25,6 +25,9 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     resubmissions: int = _setting(2, "How often a job that lost its node, or was preempted, is submitted again")
     account: Optional[str] = _setting(None, "Account to charge")
     partition: Optional[str] = _setting(None, "Partition")
+    partition_config: Optional[str] = _setting(
+        None, "Instead of a partition: YAML file of several with their limits; each job goes to the first it fits into"
+    )
     qos: Optional[str] = _setting(None, "Quality of service")
     constraint: Optional[str] = _setting(None, "Features that nodes must have")
     exclude: Optional[str] = _setting(None, "Nodes to stay away from")
@@ -32,4 +35,7 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     exclusive: bool = _setting(False, "Nodes for one job alone, so that no other job disturbs what it measures")
     extra: Optional[str] = _setting(None, "More sbatch options, as on its command line: --mail-type=END --nice=10")
     setup: Optional[str] = _setting(None, "Shell lines before the job's command: module load ..., export ...")
+    efficiency_report: Optional[str] = _setting(
+        None, "CSV file for a table at the end: what each job used of the CPUs and the memory it was given"
+    )
     hook: Optional[str] = _setting(None, "What knows how the workflow's jobs end: MODULE:CLASS, see hook.py")

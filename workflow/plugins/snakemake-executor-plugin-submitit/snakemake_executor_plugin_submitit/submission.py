@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 
@@ -16,9 +17,10 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_executor_plugin_submitit import refusal, waiting
 from snakemake_executor_plugin_submitit.journal import Journal
 from snakemake_executor_plugin_submitit.local import Local
+from snakemake_executor_plugin_submitit.query import Unreachable
 from snakemake_executor_plugin_submitit.refusal import Refused, TooMany
 from snakemake_executor_plugin_submitit.request import Request
-from snakemake_executor_plugin_submitit.scheduler import Slurm
+from snakemake_executor_plugin_submitit.scheduler import Slurm, masters
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
 
@@ -67,6 +69,28 @@ class Submission:
     def note_end(self) -> None:
         """A job of the run has ended, and left room for another."""
         self.room = {asked: room + 1 for asked, room in self.room.items()}
+
+    def cancel(self, open_jobs: Mapping[str, SubmittedJobInfo], report_outage: Callable[[str], None]) -> list[str]:
+        """Send no more, and cancel what was sent. Keeps trying for a while when the scheduler does not answer; the
+        arrays that it could not cancel."""
+        self.stopping = True
+        with self.lock:
+            infos = list(open_jobs.values())
+        ids = [info.external_jobid for info in infos if info.external_jobid]
+        unanswered = {info.aux["track"].name for info in infos if not info.external_jobid} - {""}
+        left = masters(ids)
+        for _ in range(5):
+            try:
+                self.backend.cancel(ids, unanswered)
+            except Unreachable as error:
+                report_outage(str(error))
+                time.sleep(3)
+            else:
+                left = []
+                break
+        for info in infos:
+            self.journal.end(info.aux["track"].key)
+        return left
 
     def _look_up(self, info: SubmittedJobInfo) -> bool:
         """Look for a job whose submission was not answered by the name of its array; one query an array."""
