@@ -25,7 +25,9 @@ if __name__ is None:
     SOURCE = Path((workflow.configfiles or ["config/demo.yaml"])[-1])
 else:
     SOURCE = {
-        key: value for key, value in config.items() if key not in ("preset", "container")
+        key: value
+        for key, value in config.items()
+        if key not in ("preset", "container")
     }
 
 try:
@@ -47,14 +49,11 @@ LAUNCHER_PYTHON = (
     "python" if DeploymentMethod.CONDA in deployed else shlex.quote(sys.executable)
 )
 PYTHON = (
-    "python"
-    if IMAGE and DeploymentMethod.APPTAINER in deployed
-    else LAUNCHER_PYTHON
+    "python" if IMAGE and DeploymentMethod.APPTAINER in deployed else LAUNCHER_PYTHON
 )
 
 
 container: IMAGE
-
 
 
 ROOT = f"results/{SWEEP.name}"

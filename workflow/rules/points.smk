@@ -11,7 +11,8 @@ rule point:
     priority: lambda wildcards: SWEEP.design.priority(wildcards.point)
     conda:
         "../../envs/nightsweep.yaml"
-    container: None
+    container:
+        None
     resources:
         machine=1,
         nodes=lambda wildcards: RUN.point(wildcards.point).nodes,
