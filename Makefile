@@ -85,7 +85,9 @@ lock: .venv/ready
 	echo "torch ; sys_platform == 'never'" > .venv/override.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --override .venv/override.txt --no-header --no-annotate \
 	  --generate-hashes envs/requirements.in -o envs/hashes.lock
-	sed -n 's/^\([^ ][^\\]*\) \\$$/\1/p' envs/hashes.lock > envs/requirements.lock
+	sed -i '/^      - /d' envs/nightsweep.yaml
+	echo '      - $(TORCH)' >> envs/nightsweep.yaml
+	sed -n 's/^\([^ ][^\\]*\) \\$$/      - \1/p' envs/hashes.lock >> envs/nightsweep.yaml
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate \
 	  --generate-hashes envs/docs.in -o envs/docs.lock
 

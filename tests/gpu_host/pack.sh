@@ -16,7 +16,7 @@ mkdir -p "$kit/debs"
 
 # The machine has these already, some of them as parts of its PyTorch.
 there='numpy|pandas|scipy|contourpy|networkx|requests|urllib3|certifi|idna|charset[-_]normalizer|jinja2|markupsafe|tzdata|python[-_]dateutil'
-grep -Eiv "^($there)==" "$root/envs/requirements.lock" | grep == > "$scratch/constraints"
+sed -n 's/^\([^ ][^\]*\) \\$/\1/p' "$root/envs/hashes.lock" | grep -Eiv "^($there)==" > "$scratch/constraints"
 wheels=$scratch/wheels
 # Two come as source only; DeepSpeed's set-up imports torch, and its operators are built where they are needed.
 deepspeed=$(sed -n 's/^DEEPSPEED := //p' "$root/Makefile")

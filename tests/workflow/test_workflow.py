@@ -91,8 +91,12 @@ def test_killed_half_way_and_run_again(tmp_path, more):
 
 @pytest.mark.parametrize(
     ("seeds", "more", "said"),
-    [("[0, one]", (), "axes.seed[1]"), ("[0, 1]", ("--default-resources", "batch_min=6.5"), "expected whole minutes")],
-    ids=["sweep", "profile"],
+    [
+        ("[0, one]", (), "axes.seed[1]"),
+        ("[0, 1]", ("--default-resources", "batch_min=6.5"), "expected whole minutes"),
+        ("[0, 1]", ("--config", "container=none.sif"), "container=none.sif: no such file"),
+    ],
+    ids=["sweep", "profile", "image"],
 )
 def test_what_cannot_be_read_submits_nothing(tmp_path, seeds, more, said):
     (tmp_path / "sweep.yaml").write_text(SWEEP.replace("[0, 1]", seeds))

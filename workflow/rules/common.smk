@@ -24,17 +24,37 @@ from nightsweep.jobs.sweep.driver import Run
 if __name__ is None:
     SOURCE = Path((workflow.configfiles or ["config/demo.yaml"])[-1])
 else:
-    SOURCE = {key: value for key, value in config.items() if key != "preset"}
+    SOURCE = {
+        key: value
+        for key, value in config.items()
+        if key not in ("preset", "container")
+    }
 
 try:
     SWEEP = load(SOURCE, config.get("preset"))
 except SweepError as error:
     raise WorkflowError(str(error))
 
+IMAGE = str(config.get("container") or "")
+if "://" not in IMAGE and not Path(IMAGE).exists():
+    raise WorkflowError(
+        f"--config container={IMAGE}: no such file; expected an image or its URL"
+    )
+
 # The Python that Snakemake runs under, so that nothing depends on what is first on the PATH; but the environment's own
-# where Snakemake makes one (--sdm conda).
+# where Snakemake makes one (--sdm conda), and the image's (--sdm apptainer). A launcher calls srun, which no image has:
+# it stays outside, and starts ranks with NIGHTSWEEP_PYTHON.
 deployed = workflow.deployment_settings.deployment_method
-PYTHON = "python" if DeploymentMethod.CONDA in deployed else shlex.quote(sys.executable)
+LAUNCHER_PYTHON = (
+    "python" if DeploymentMethod.CONDA in deployed else shlex.quote(sys.executable)
+)
+PYTHON = (
+    "python" if IMAGE and DeploymentMethod.APPTAINER in deployed else LAUNCHER_PYTHON
+)
+
+
+container: IMAGE
+
 
 ROOT = f"results/{SWEEP.name}"
 # How long jobs may be that run several points: of the profile.

@@ -11,6 +11,8 @@ rule point:
     priority: lambda wildcards: SWEEP.design.priority(wildcards.point)
     conda:
         "../../envs/nightsweep.yaml"
+    container:
+        None
     resources:
         machine=1,
         nodes=lambda wildcards: RUN.point(wildcards.point).nodes,
@@ -18,7 +20,7 @@ rule point:
         gpus_per_node=lambda wildcards: RUN.point(wildcards.point).gpus_per_node(),
         runtime=lambda wildcards: RUN.minutes(wildcards.point),
     params:
-        python=PYTHON,
+        python=LAUNCHER_PYTHON,
         folders=lambda wildcards: expand(
             f"results/{wildcards.sweep}/points/{{point}}",
             point=RUN.queue(wildcards.point),
