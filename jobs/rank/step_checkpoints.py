@@ -1,4 +1,4 @@
-"""Checkpoints every so many steps, as jobs write them that may be interrupted: to see what they cost."""
+"""Periodic checkpoints, as a job that may be interrupted writes them: to measure what they cost."""
 
 from __future__ import annotations
 

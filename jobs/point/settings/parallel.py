@@ -110,8 +110,8 @@ class Parallel:
         "NCCL's protocol: for latency or for bandwidth. LL128 is not safe on every link: auto.", "auto", needs=[ON_GPU]
     )
     nccl_ctas: int = setting(
-        "At most so many blocks of each of NCCL's kernels, each of which takes an SM from the kernels beside it; 0: as "
-        "NCCL decides.",
+        "Largest number of thread blocks of an NCCL kernel; each block takes an SM from the kernels beside it. 0: NCCL "
+        "decides.",
         0,
         minimum=0,
         maximum=64,
