@@ -60,7 +60,7 @@ def beside(
         yield variables
         if not stopped():  # who ends the run may end the tenants too
             for ranks in others:
-                check(ranks.ended_badly(stopped))
+                check(ranks.ended(stopped))
 
 
 def check(outcome: watchdog.Outcome | None) -> None:
@@ -72,7 +72,8 @@ def check(outcome: watchdog.Outcome | None) -> None:
 def settle_in(ranks: watchdog.Ranks, stopped: Callable[[], bool]) -> None:
     """Wait until all of a tenant's ranks are past their warm-up."""
     while not all(past_warm_up(ranks, rank) for rank in range(ranks.point.processes)):
-        check(ranks.ended_badly(stopped) or ranks.trouble(stopped))
+        check(ranks.ended(stopped))
+        check(ranks.trouble(stopped))
         time.sleep(watchdog.POLL_S)
 
 

@@ -211,10 +211,12 @@ class Ranks:
         self.processes.send(signal.SIGKILL)
         self.processes.wait()
 
-    def ended_badly(self, stopped: Callable[[], bool]) -> Outcome | None:
-        """The outcome where a rank has failed, or was stopped by somebody who stops the job."""
-        if not any(map(bad, exits(self.run_folder, self.point))):
-            return None
+    def ended(self, stopped: Callable[[], bool]) -> Outcome | None:
+        """The outcome where all ranks have ended, or one has failed or was stopped by somebody who stops the job. One
+        look decides both: between two, a rank may fail."""
+        ends = exits(self.run_folder, self.point)
+        if not any(map(bad, ends)):
+            return Outcome() if len(ends) == self.point.processes else None
         time.sleep(POLL_S)  # a rank that failed in the same moment may have been first
         ends = exits(self.run_folder, self.point)
         # A launcher on the node stops the other ranks when one has failed.
@@ -227,17 +229,14 @@ class Ranks:
 
     def watch(self, stopped: Callable[[], bool]) -> Outcome:
         """Until all ranks have ended well, or something is wrong."""
-        while True:
-            outcome = self.ended_badly(stopped)
-            if outcome is None and len(exits(self.run_folder, self.point)) == self.point.processes:
-                self.processes.wait()
-                return Outcome()
-            outcome = outcome or self.trouble(stopped)
-            if outcome.reason:
-                self.end()
-                blamed = allocation.blame(self.run_folder.log)
-                return Outcome(*blamed, outcome.failure) if blamed else outcome
+        while not (outcome := self.ended(stopped) or self.trouble(stopped)):
             self.processes.pause(POLL_S)
+        if not outcome.reason:
+            self.processes.wait()
+            return outcome
+        self.end()
+        blamed = allocation.blame(self.run_folder.log)
+        return Outcome(*blamed, outcome.failure) if blamed else outcome
 
     def places(self) -> str:
         """Where ranks stand, by their last sign of life: those that stand alike together, the fewest first."""
@@ -248,8 +247,8 @@ class Ranks:
         groups = sorted(found.items(), key=lambda item: len(item[1]))
         return "; ".join(f"{where}: rank {', '.join(map(str, ranks[:8]))}" for where, ranks in groups)
 
-    def trouble(self, stopped: Callable[[], bool]) -> Outcome:
-        """Stopped, too long, stalled, or gone without a word; an outcome without a reason when all is well."""
+    def trouble(self, stopped: Callable[[], bool]) -> Outcome | None:
+        """Stopped, too long, stalled, or gone without a word; None where all is well."""
         now = time.monotonic()
         if stopped():
             return Outcome("interrupted", "the launcher was asked to stop")
@@ -262,4 +261,4 @@ class Ranks:
         if not self.processes.alive() and len(exits(self.run_folder, self.point)) < self.point.processes:
             said = last_line(self.run_folder.log.read_text(errors="replace"))
             return Outcome("launch_failed", f"ranks ended without saying how; the last line of their log: {said}")
-        return Outcome()
+        return None

@@ -8,6 +8,7 @@ object, or that lacks what has no default, is not read at all.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,9 @@ from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.whole_file import write_text
 
 T = TypeVar("T")
+LOCK = threading.RLock()
+"""msgspec learns a class when it is used first, and crashes where another thread uses the class meanwhile (0.22: what
+StructInfo_Convert has begun is already found, and its types are null pointers)."""
 
 
 class FormatError(InputError):
@@ -36,6 +40,11 @@ def json_line(content: Any) -> str:
 
 def convert(value: Any, kind: type[T]) -> T:
     """The value as this type. Raises ValueError where it is something else, or lacks a field that has no default."""
+    with LOCK:
+        return _convert(value, kind)
+
+
+def _convert(value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:

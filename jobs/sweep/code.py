@@ -25,15 +25,23 @@ class CodeError(Exception):
 
 
 def with_code(point: Point) -> Point:
-    """The point with its setting `code`, where it runs a script. Raises CodeError."""
-    return dataclasses.replace(point, code=fingerprint(point)) if point.workload == "command" else point
+    """The point with its setting `code`, where it runs a script: what it was when a point asked for it first, until
+    `forget`. The points and the pairs of one sweep so have the same. Raises CodeError."""
+    return dataclasses.replace(point, code=_known(Path.cwd(), *_asked(point))) if point.workload == "command" else point
+
+
+def forget() -> None:
+    """A sweep that is read now has what the files hold now."""
+    _known.cache_clear()
 
 
 def fingerprint(point: Point) -> str:
-    """Hash of the code that the point's command runs, 12 hex digits. Raises CodeError."""
-    return _fingerprint(
-        str(point.workdir), script(point) or "", str(point.config_file), str(point.files), str(point.version)
-    )
+    """Hash of the code that the point's command runs, as it is now, 12 hex digits. Raises CodeError."""
+    return _hash(*_asked(point))
+
+
+def _asked(point: Point) -> tuple[str, str, str, str, str]:
+    return str(point.workdir), script(point) or "", str(point.config_file), str(point.files), str(point.version)
 
 
 def script(point: Point) -> str | None:
@@ -42,7 +50,11 @@ def script(point: Point) -> str | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _fingerprint(workdir: str, script: str, config_file: str, files: str, version: str) -> str:
+def _known(_working_folder: Path, *asked: str) -> str:
+    return _hash(*asked)
+
+
+def _hash(workdir: str, script: str, config_file: str, files: str, version: str) -> str:
     folder = Path(workdir)
     if not folder.is_dir():
         raise CodeError("workdir", f"{workdir}: no such folder")

@@ -119,6 +119,7 @@ class _Config:
 def load(source: Path | Mapping[str, Any], preset: str | None = None) -> Sweep:
     """The sweep of a file, or of what one would hold; a SweepError with all that is wrong with it."""
     content = read(source)
+    code.forget()
     if wrong := pairing.errors(content):
         raise SweepError(wrong)
     config = _Config(content, preset)

@@ -2,6 +2,7 @@
 
 import shutil
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -11,10 +12,11 @@ from nightsweep.jobs.launch.attempt import ENDED_BEFORE, Attempt, Launcher
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.record.folder import RunFolder
-from nightsweep.jobs.record.json_files import read_json, read_lines, write_json
+from nightsweep.jobs.record.json_files import json_line, read_json, read_lines, write_json
 from nightsweep.jobs.record.launch_files import Job, RankError, RankResult, StepLine
 from nightsweep.jobs.record.raw_files import MEASURED, pack, unpacked
 from nightsweep.jobs.record.record import Failure, Run, write_record
+from nightsweep.jobs.telemetry.host_sampler import HostReader
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu"}
 QUICK = {"warmup_steps": 1, "timed_steps": 3, "traced_steps": 3, "ranks_per_node": 2}
@@ -150,8 +152,11 @@ def test_the_trace_of_one_start_gives_the_tables_of_a_second_start(starts, tmp_p
 def test_samples_of_one_start_are_those_of_both_runs(starts, tmp_path):
     _, folder = starts["one"]
     assert list(folder.glob("timed/host-*.jsonl")) and not list(folder.glob("traced/host-*.jsonl"))
-    samples = point_tables.ingest(folder, tmp_path)["host_samples"]
     began = min(read_json(folder / f"traced/rank{r}.result.json", RankResult).window.start_ns for r in (0, 1))
+    sample = HostReader(RunFolder(folder / "timed")).read()
+    with next(folder.glob("timed/host-*.jsonl")).open("a") as sink:  # on a fast machine both are over within a second
+        sink.writelines(json_line(msgspec.structs.replace(sample, t_ns=began + s * 10**9)) for s in (-1, 1))
+    samples = point_tables.ingest(folder, tmp_path)["host_samples"]
     assert set(samples["look"]) == {"timed", "traced"}
     assert all((t_ns >= began) == (look == "traced") for t_ns, look in samples.select("t_ns", "look").iter_rows())
 

@@ -1,6 +1,8 @@
 """Whom the launcher blames, where it says ranks stand, and how it starts them in an allocation."""
 
 import signal
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,6 +61,22 @@ def test_the_message_says_where_the_rank_stood(tmp_path, beat, where, end, reaso
         run_folder.rank_file(1, "heartbeat").write_text(beat)
     outcome = watchdog.blame(run_folder, RankExit(rank=1, host="h", **end))
     assert (outcome.reason, outcome.message) == (reason, message.format(where=where))
+
+
+def test_a_rank_that_fails_between_two_looks_has_failed(tmp_path, monkeypatch):
+    """Its end was once looked for twice, first whether it was bad, then whether it was there."""
+    looks = iter([[]])
+    bad = RankExit(rank=0, host="h", exit_code=1)
+    monkeypatch.setattr(watchdog, "exits", lambda *_: next(looks, [bad]))
+    ranks = object.__new__(watchdog.Ranks)
+    ranks.run_folder, ranks.limits, ranks.signs = RunFolder(tmp_path), watchdog.Limits(60, 60), []
+    ranks.point = complete({"workload": "image", "model": "mobilenet_v2", "ranks_per_node": 1})
+    ranks.started = ranks.moved = time.monotonic()
+    quiet = {name: lambda *_: None for name in ("send", "pause", "wait")}
+    ranks.processes = SimpleNamespace(alive=lambda: True, **quiet)
+    monkeypatch.setattr(ranks, "end", lambda: None)
+    ranks.run_folder.log.write_text("")
+    assert ranks.watch(lambda: False).reason == "rank_exit"
 
 
 def test_srun_is_told_every_number(monkeypatch):

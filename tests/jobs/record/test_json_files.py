@@ -1,6 +1,8 @@
 """JSON files of other versions, and those of writers that were killed."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 from msgspec import Struct
@@ -77,3 +79,33 @@ def test_what_cannot_be_read_is_one_line_that_names_the_file(tmp_path, content, 
         load_json(path, Outer)
     assert str(caught.value) == f"{path}: holds no Outer: {why}"
     assert read_json(path, Outer) is None
+
+
+FIRST_USE = """
+import sys, threading
+import msgspec
+from nightsweep.jobs.record.json_files import convert
+
+sys.setswitchinterval(1e-6)
+for _ in range(100):
+    inner = [msgspec.defstruct("Inner", [("a", int, 0)]) for _ in range(10)]
+    outer = msgspec.defstruct("Outer", [(f"f{i}", kind, None) for i, kind in enumerate(inner)])
+    ready = threading.Barrier(2)
+    found = []
+
+    def use():
+        ready.wait()
+        found.append(convert({f"f{i}": {"a": 1} for i in range(10)}, outer))
+
+    threads = [threading.Thread(target=use) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] == found[1] and found[0].f9.a == 1
+"""
+
+
+def test_two_threads_may_read_the_first_files_of_a_kind():
+    """As Snakemake's and that of its log do when the first point ends; msgspec alone crashes."""
+    assert subprocess.run([sys.executable, "-c", FIRST_USE], timeout=100).returncode == 0

@@ -30,11 +30,6 @@ def test_axes_have_any_names_and_switches_may_be_null(tmp_path, monkeypatch):
     assert "lr=a b" in as_text(sweep, True)
 
 
-def forget():
-    """Files are read once a process."""
-    code._fingerprint.cache_clear()
-
-
 def errors(tmp_path, monkeypatch, **content):
     with pytest.raises(SweepError) as caught:
         read(tmp_path, monkeypatch, **content)
@@ -71,10 +66,23 @@ def test_an_edited_script_is_another_point(tmp_path, monkeypatch):
     ids = {read(tmp_path, monkeypatch, **content).points[0].id}
     for name, text in (("model.py", "2"), ("other.py", "3")):
         (tmp_path / name).write_text(text)
-        forget()
         ids.add(read(tmp_path, monkeypatch, **content).points[0].id)
     ids.add(read(tmp_path, monkeypatch, base=content["base"] | {"version": "v2"}, axes={"lr": [1]}).points[0].id)
     assert len(ids) == 4
+
+
+def test_points_and_pairs_of_one_sweep_have_the_same_code(tmp_path, monkeypatch):
+    """Although the script is edited while it runs; whoever starts it sees the edit."""
+    base = BASE | {"command": "train.py {ms}", "ms": 2}
+    sweep = read(tmp_path, monkeypatch, base=base, pairs={"slower": {"with": {"ms": 4}}})
+    ids = {point.id for point in sweep.points}
+    (tmp_path / "train.py").write_text("x = 2")
+    assert {point.id for point in sweep.pairs[0].points()} == ids
+    assert code.fingerprint(sweep.points[0]) != sweep.points[0].code
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/train.py").write_text("x = 3")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert not ids & {point.id for point in sweep.pairs[0].points()}
 
 
 def test_git_makes_points_of_commits_and_changes(tmp_path, monkeypatch):
@@ -86,10 +94,8 @@ def test_git_makes_points_of_commits_and_changes(tmp_path, monkeypatch):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     first = read(tmp_path, monkeypatch, **content).points[0]
     (tmp_path / "notes.txt").write_text("new, and not git's")
-    forget()
     assert read(tmp_path, monkeypatch, **content).points[0].id == first.id
     subprocess.run(["git", "add", "notes.txt"], cwd=tmp_path, check=True)
-    forget()
     assert read(tmp_path, monkeypatch, **content).points[0].id != first.id
 
 
