@@ -49,6 +49,19 @@ def test_importing_it_loads_neither_polars_nor_torch_and_reading_needs_no_torch(
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
+def test_a_script_need_not_guard_its_calls(tmp_path):
+    """Where traces are large enough to be read in processes of their own."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import nightsweep\n"
+        "from nightsweep.analysis.ingest import trace_tables\n"
+        "trace_tables.LARGE_BYTES = 0\n"
+        f"print(nightsweep.diagnose(*{list(map(str, TRACES))}).causes[0].kind)\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "host_work\n"), done.stderr
+
+
 def test_traces_and_the_folder_of_their_tables_are_the_same(tmp_path):
     assert cli.main(["ingest", *map(str, TRACES), "--out", str(tmp_path)]) == 0
     read, kept = nightsweep.read(*TRACES), nightsweep.read(tmp_path)

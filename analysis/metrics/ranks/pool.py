@@ -7,9 +7,12 @@ A worker holds one trace at a time, so memory is that of the largest trace times
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from types import ModuleType
 from typing import TypeVar
 
 _In = TypeVar("_In")
@@ -27,5 +30,16 @@ def map_in_processes(items: Sequence[_In], work: Callable[[_In], _Out], workers:
         return [work(item) for item in items]
     # Polars has threads, which a fork would lose with their locks held.
     context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(min(workers, len(items)), context, max_tasks_per_child=1) as pool:
+    with _hidden_script(), ProcessPoolExecutor(min(workers, len(items)), context, max_tasks_per_child=1) as pool:
         return list(pool.map(work, items, chunksize=min(a_process, -(-len(items) // workers))))
+
+
+@contextlib.contextmanager
+def _hidden_script() -> Iterator[None]:
+    """New processes do not run the caller's script first, as multiprocessing would have it: one that just calls
+    `nightsweep.diagnose`, without asking for its `__name__`, would start processes in each of them."""
+    script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
