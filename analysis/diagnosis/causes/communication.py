@@ -22,6 +22,9 @@ from nightsweep.analysis.diagnosis.thresholds import Threshold
 from nightsweep.analysis.metrics.steps import selection
 from nightsweep.analysis.tables.part_names import BUSY
 
+KEYS = ("device", "stream", "start_ns")
+FEW = 5
+"""Kernels between two small messages from which a loop over tensors is seen: a division, a norm, a clamp."""
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
 """Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""
 
@@ -84,7 +87,24 @@ def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
             kept=steps / pl.len().over("collective"),
         )
     )
-    return small.filter(pl.col("kept") < 1)
+    many = small.filter(pl.col("kept") < 1)
+    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many)])
+
+
+def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
+    """What one thread launches between two messages where that is not much: it goes over tensors one by one, and would
+    do for all at once what it does for each."""
+    kernels = lane.own["kernels"].filter(pl.col("launch_ns").is_not_null()).sort("thread", "launch_ns")
+    marked = kernels.select(*KEYS, "thread").join(
+        messages.select(*KEYS, "kept"), on=KEYS, how="left", maintain_order="left"
+    )
+    since = pl.col("kept").is_not_null().cum_sum().over("thread")
+    runs = marked.with_columns(since=since).with_columns(
+        launches=pl.len().over("thread", "since") - 1, each=pl.col("kept").first().over("thread", "since")
+    )
+    return runs.filter(pl.col("kept").is_null(), pl.col("launches") <= FEW).select(
+        *KEYS, factor=pl.lit(1.0), kept=pl.col("each").fill_null(1.0)
+    )
 
 
 def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
@@ -105,7 +125,7 @@ def _on_fast_link(e: Evidence) -> Change:
 def small_messages(e: Evidence) -> Iterator[Cause]:
     """Many small collectives, each of which takes about as long as an empty one. The steps again, with one message of
     each kind below `large_message` in place of all: it takes as long as the shortest of them and its bytes at the
-    bandwidth of large ones, and is launched once."""
+    bandwidth of large ones, and is launched once, with the few kernels that one thread launches between two of them."""
     if not communicates(e):
         return
     steps = sum(lane.steps.height for lane in e.lanes)
