@@ -36,7 +36,7 @@ MADE = {
     **ID,
     "raw_ns": Column(pl.Int64, "When its record was written, which is the last of its raw data; 0: there was none."),
     "made_ns": Column(pl.Int64, "When its tables were made (UTC)."),
-    "problem": Column(pl.String, "Why it has no tables, or no diagnosis."),
+    "problem": Column(pl.String, "Why it has no tables or no diagnosis, or not all of them."),
     "part": Column(pl.String, "Folder in CHUNK/traces of its trace tables; null without any."),
     "diagnosis": Column(pl.String, "As `nightsweep diagnose --json` says it."),
 }

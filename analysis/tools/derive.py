@@ -106,7 +106,8 @@ def make(point: Path, scratch: Path, processes: int) -> Made:
             except Exception as error:
                 if is_disk_full(error):
                     raise
-                problem = f"no diagnosis: {one_line(f'{type(error).__name__}: {error}')}"
+                lacks = "no diagnosis" if text is None else "a diagnosis, but no path in the timeline"
+                problem = f"{lacks}: {one_line(f'{type(error).__name__}: {error}')}"
     except Exception as error:  # whatever broken files lead to
         if is_disk_full(error):
             raise

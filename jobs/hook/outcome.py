@@ -81,6 +81,7 @@ def result(watch: Watch) -> dict[str, Any]:
         "window": watch.window,
         **watch.allocator.result(),
         "step_source": watch.source,
+        "ended_early": watch.left > 0,
         "notes": list(dict.fromkeys(watch.notes)),
         "loader_workers": watch.loader_workers,
         "passes": max((len(step.losses) for step in watch.steps), default=0) or None,

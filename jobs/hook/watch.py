@@ -133,7 +133,19 @@ class Watch:
             self._mark(source)
         except Exception as error:  # the script must go on
             self.over = True
-            print(f"nightsweep: steps are no longer watched: {type(error).__name__}: {error}", file=sys.stderr)
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Say why there is no result, which the script itself is not to blame for."""
+        why = f"steps are no longer watched: {type(error).__name__}: {error}"
+        print(f"nightsweep: {why}", file=sys.stderr)
+        self._leave_few(why)
+
+    def _leave_few(self, why: str | None = None) -> None:
+        """The steps so far are no result."""
+        found = {"steps": len(self.steps), "source": self.source, "why": why}
+        with contextlib.suppress(OSError):
+            self.run_folder.rank_file(self.rank, "few.json").write_text(json.dumps(found))
 
     def _mark(self, source: str) -> None:
         if self.source is None:
@@ -258,7 +270,7 @@ class Watch:
         if not self.is_own() or self.source is None:
             return
         self.over = True
-        with contextlib.suppress(Exception):
+        try:
             if self.capturing:
                 self._synchronize()
                 self.tracer.stop()
@@ -270,8 +282,9 @@ class Watch:
                     self.window["end_ns"] = self.steps[-1].end_ns
                 write_outcome(self)
             else:
-                found = {"steps": len(self.steps), "source": self.source}
-                self.run_folder.rank_file(self.rank, "few.json").write_text(json.dumps(found))
+                self._leave_few()
+        except Exception as error:
+            self._give_up(error)
 
     def spanned(self, name: str) -> AbstractContextManager[Any]:
         """A range of the trace, while one is taken."""

@@ -19,16 +19,16 @@ from nightsweep.jobs.launch.held import Held
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point import plan
 from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.rank import script
 from nightsweep.jobs.record import phases
 from nightsweep.jobs.record.failures import Reason
 from nightsweep.jobs.record.folder import RunFolder
-from nightsweep.jobs.record.json_files import read_json
-from nightsweep.jobs.record.launch_files import RankResult
 from nightsweep.jobs.record.phases import Phase
-from nightsweep.jobs.record.point_folder import count_attempts
+from nightsweep.jobs.record.point_folder import count_attempts, results_of
 from nightsweep.jobs.record.raw_files import ARCHIVE, RUNS
 from nightsweep.jobs.record.record import Failure, Run, RunName, Tracebacks
 from nightsweep.jobs.slurm import allocation
+from nightsweep.jobs.sweep import code
 from nightsweep.jobs.sweep.alert import Alert
 from nightsweep.jobs.sweep.order import Order, TracerName
 from nightsweep.jobs.telemetry.trace import nsys
@@ -59,14 +59,17 @@ class RunEnd:
 
 SKIPPED = RunEnd(Run())
 ENDED_BEFORE = "the script ended before its traced steps"
+TAKEN_OVER = watchdog.Outcome("interrupted", "a later attempt at the point has begun")
 
 
 def clear(folder: Path) -> None:
-    """Take away the runs of earlier attempts: this one may skip some, and they would pass for its own."""
+    """Take away the runs and the record of earlier attempts: this one may skip some, or be stopped, and they would pass
+    for its own."""
     for pattern in (*RUNS, "tenant-*"):
         for old in folder.glob(pattern):
             shutil.rmtree(old, ignore_errors=True)
-    (folder / ARCHIVE).unlink(missing_ok=True)
+    for file in (ARCHIVE, "record.json"):
+        (folder / file).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -110,11 +113,16 @@ class Attempt:
         started = clock.now_ns()
         outcome = self.ranks(run_folder, order)
         over = exported = clock.now_ns()
-        if count_attempts(self.folder) <= self.number:  # else a later attempt has taken over this point
-            settled = [own.settle() for own, _ in order.runs(run_folder) if own.path.exists()]
-            run_folder = settled[0]
-            for own in settled:  # which ranks that failed could not delete
-                shutil.rmtree(own.path / "checkpoint", ignore_errors=True)
+        runs = [own for own, _ in order.runs(run_folder) if own.path.exists()]
+        if self.is_taken_over():
+            for own in runs:
+                shutil.rmtree(own.path, ignore_errors=True)
+            return RunEnd(entry(TAKEN_OVER, (started, over)))
+        settled = [own.settle() for own in runs]
+        run_folder = settled[0]
+        for own in settled:  # which ranks that failed could not delete
+            shutil.rmtree(own.path / "checkpoint", ignore_errors=True)
+        script.drop_whole_runs(run_folder)
         if outcome.reason is None and tracer == "nsys" and kind == "traced":
             problem = nsys.export(run_folder, order.traced_ranks, keep_report=self.point.keep_report)
             exported = clock.now_ns()
@@ -128,15 +136,21 @@ class Attempt:
             found = RunEnd(entry(outcome, span), failure_from(run_folder, outcome) if outcome.reason else None)
         return found.of_forks() if self.launcher.servers.fork and not watchdog.needs_new_python(order) else found
 
+    def is_taken_over(self) -> bool:
+        """Whether a later attempt at the point has begun, where the lock does not reach every node: what is in the
+        point's folder from then on is its own."""
+        return count_attempts(self.folder) > self.number
+
     def both_ends(self, run_folder: RunFolder, outcome: watchdog.Outcome, span: tuple[int, int]) -> RunEnd:
         """The end of a timed run whose start was to go on to traced steps. From when all ranks have written what was
         timed, a failure is the traced run's."""
-        timed, traced = ([*own.path.glob("rank*.result.json")] for own in (run_folder, run_folder.traced))
+        timed, traced = (results_of(self.folder, own.kind) for own in (run_folder, run_folder.traced))
+        whole = [result for result in timed if not result.ended_early]
         # Another tenant may have failed at any time: nothing of such a start counts.
-        if outcome.reason and (len(timed) < self.point.ranks or (self.point.tenants or 1) > 1):
+        if outcome.reason and (len(whole) < self.point.ranks or (self.point.tenants or 1) > 1):
             shutil.rmtree(run_folder.traced.path, ignore_errors=True)
             return RunEnd(entry(outcome, span), failure_from(run_folder, outcome))
-        windows = [result.window.end_ns for path in timed if (result := read_json(path, RankResult)) and result.window]
+        windows = [result.window.end_ns for result in timed if result.window]
         middle = min(max(windows, default=span[1]), span[1])
         run_timed = entry(watchdog.Outcome(), (span[0], middle))
         if not outcome.reason and len(traced) < len(timed):
@@ -156,6 +170,8 @@ class Attempt:
             forks = servers.fork
             try:
                 limits = bound_by_allocation(launcher.limits)
+                if why := changed_code(self.point):
+                    return watchdog.Outcome("launch_failed", why)
                 if limits.timeout_s <= 0:  # Slurm is ending the job, and has not come to this process yet
                     return watchdog.Outcome("interrupted", "the job was stopped from outside")
                 with tenants.beside(run_folder, order, limits, stopped) as variables:
@@ -170,6 +186,17 @@ class Attempt:
                 break
             time.sleep(pause)
         return outcome
+
+
+def changed_code(point: Point) -> str | None:
+    """Why a script is no longer that of its point, in one line; None where it is."""
+    if point.workload != "command":
+        return None
+    try:
+        found = code.fingerprint(point)
+    except code.CodeError as error:
+        return f"{error.setting}: {error}"
+    return None if found == point.code else "the script, or a file that it reads, has changed since the sweep was read"
 
 
 def bound_by_allocation(limits: watchdog.Limits) -> watchdog.Limits:

@@ -26,7 +26,7 @@ import msgspec
 
 from nightsweep.jobs.host import clock, facts, gpus
 from nightsweep.jobs.launch import batch_search, control, watchdog
-from nightsweep.jobs.launch.attempt import SKIPPED, Attempt, Launcher, RunEnd, clear, has_no_time
+from nightsweep.jobs.launch.attempt import SKIPPED, TAKEN_OVER, Attempt, Launcher, RunEnd, clear, has_no_time
 from nightsweep.jobs.launch.held import Held
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.launch.tracer_choice import Choice, choose_tracer
@@ -51,7 +51,6 @@ from nightsweep.jobs.record.record import (
     write_record,
 )
 from nightsweep.jobs.slurm import allocation
-from nightsweep.jobs.sweep import code
 from nightsweep.jobs.sweep.order import TracerName
 from nightsweep.jobs.sweep.rounds import PointList
 
@@ -116,17 +115,6 @@ class Measurement:
         return "ok" if self.ends["timed"].run.status == "ok" else "failed"
 
 
-def changed_code(point: Point) -> str | None:
-    """Why a script is no longer that of its point, in one line; None where it is."""
-    if point.workload != "command":
-        return None
-    try:
-        found = code.fingerprint(point)
-    except code.CodeError as error:
-        return f"{error.setting}: {error}"
-    return None if found == point.code else "the script, or a file that it reads, has changed since the sweep was read"
-
-
 def run_all(attempt: Attempt) -> Measurement:
     """All runs; one that has no ground to stand on is skipped."""
     point, found = attempt.point, None
@@ -135,8 +123,6 @@ def run_all(attempt: Attempt) -> Measurement:
     if point.nodes > 1 and not allocation.inside():
         message = f"the point asks for {point.nodes} nodes and this is not inside a Slurm allocation"
         return Measurement({**ends, "timed": RunEnd.not_started("launch_failed", message)}, choice)
-    if why := changed_code(point):
-        return Measurement({**ends, "timed": RunEnd.not_started("launch_failed", why)}, choice)
     if point.batch_search:
         try:
             found = batch_search.search(attempt)
@@ -271,6 +257,8 @@ def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Recor
             record = read_json(folder / "record.json", Record)
         if record is None:
             record = launch(folder, job, launcher)
+            if count_attempts(folder) > (record.attempt or 0):
+                record = msgspec.structs.replace(record, status="cancelled", message=TAKEN_OVER.message)
             if record.status == "ok":
                 write_record(folder / MEASURED, record)
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)
@@ -279,7 +267,7 @@ def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Recor
 
 def publish(folder: Path, record: Record) -> None:
     """Write the record. What was stopped is no result: without a record, the same command runs the point again."""
-    # Where the lock does not reach every node, a later attempt may be under way: its word counts.
+    # Where the lock does not reach every node, a later attempt may be under way: its word counts, but it keeps an ok one.
     latest = record.status == "ok" or count_attempts(folder) <= (record.attempt or 0)
     if record.status != "cancelled" and latest:
         write_record(folder / "record.json", record)

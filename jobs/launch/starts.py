@@ -27,7 +27,7 @@ POLL_S = 0.05
 NEWS_S = 0.01
 """Between looks at servers that keep saying something, or whose output has ended."""
 END_S = 20.0
-"""For servers whose ranks have ended, or been killed."""
+"""For servers, and what else started ranks, once these have ended or been killed."""
 OF_ONE_START = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 """Variables that nothing reads before a rank joins the others; all else a library may read when it is loaded."""
 
@@ -40,7 +40,7 @@ class Started(Protocol):
     def send(self, number: int) -> None: ...
 
     def wait(self) -> None:
-        """Until all have ended."""
+        """Until all have ended, by themselves or, where that takes too long, by force."""
 
     def pause(self, seconds: float) -> None:
         """Let so much time pass, or less where there is news of them."""
@@ -66,6 +66,10 @@ class Fresh:
                 process.send_signal(number)
 
     def wait(self) -> None:
+        deadline = time.monotonic() + END_S
+        while self.alive() and time.monotonic() < deadline:
+            self.pause(POLL_S)
+        self.send(signal.SIGKILL)
         for process in self.processes:
             process.wait()
 
@@ -163,7 +167,7 @@ class Servers:
         if size > self.told:
             text = os.pread(self.log.fileno(), size - self.told, self.told)
             self.told = size
-            with run_folder.log.open("ab") as sink:
+            with suppress(OSError), run_folder.log.open("ab") as sink:  # ranks are to end on a full disk, too
                 sink.write(text)
 
     def pause(self, seconds: float) -> None:

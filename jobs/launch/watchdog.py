@@ -21,6 +21,7 @@ from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.heartbeat import place
 from nightsweep.jobs.record.json_files import read_json
 from nightsweep.jobs.record.launch_files import RankError, RankExit
+from nightsweep.jobs.record.point_folder import by_rank
 from nightsweep.jobs.record.record import Failure
 from nightsweep.jobs.slurm import allocation
 from nightsweep.jobs.sweep.order import Order
@@ -118,13 +119,15 @@ def signs_of_life(run_folder: RunFolder) -> list[int]:
 
 
 def exits(run_folder: RunFolder, point: Point) -> list[RankExit]:
-    """The ends of ranks so far, earliest first."""
-    found = [read_json(run_folder.rank_file(r, "exit.json"), RankExit) for r in range(point.processes)]
-    return sorted((e for e in found if e), key=lambda e: e.ended_ns)
+    """The ends of ranks so far, earliest first. The folder is listed: a network file system goes on to deny a file that
+    was asked for before another node wrote it."""
+    files = [path for rank, path in by_rank(run_folder.path, r"rank(\d+)\.exit\.json") if rank < point.processes]
+    return sorted((end for path in files if (end := read_json(path, RankExit))), key=lambda end: end.ended_ns)
 
 
 def bad(end: RankExit) -> bool:
-    return end.exit_code != 0
+    """Whether a rank did not come to its own end. A script that is asked to stop may save its work and end with 0."""
+    return end.exit_code != 0 or end.stopped
 
 
 # What a rank raises when it is a peer that died.
@@ -212,29 +215,42 @@ class Ranks:
         self.processes.wait()
 
     def ended(self, stopped: Callable[[], bool]) -> Outcome | None:
-        """The outcome where all ranks have ended, or one has failed or was stopped by somebody who stops the job. One
-        look decides both: between two, a rank may fail."""
+        """The outcome where all ranks have ended, one has failed or was stopped by somebody who stops the job, or they
+        are gone without a word. One look decides all of it: between two, a rank may fail."""
+        gone = not self.processes.alive()  # asked first: they write their ends before they go
         ends = exits(self.run_folder, self.point)
         if not any(map(bad, ends)):
-            return Outcome() if len(ends) == self.point.processes else None
-        time.sleep(POLL_S)  # a rank that failed in the same moment may have been first
+            if len(ends) == self.point.processes:
+                return Outcome()
+            if not gone:
+                return None
+        time.sleep(POLL_S)  # a rank that failed in the same moment may have been first, or the job be stopped
         ends = exits(self.run_folder, self.point)
         # A launcher on the node stops the other ranks when one has failed.
         failed = [end for end in ends if bad(end) and not end.stopped] if self.point.has_node_launcher else []
         if stopped() or (any(end.stopped for end in ends) and not failed) or allocation.is_ending():
             return Outcome("interrupted", "the job was stopped from outside")
-        return blame(
-            self.run_folder, first_failure(self.run_folder, failed or ends), script=self.point.workload == "command"
-        )
+        if any(map(bad, ends)):
+            return blame(
+                self.run_folder, first_failure(self.run_folder, failed or ends), script=self.point.workload == "command"
+            )
+        if len(ends) == self.point.processes:
+            return Outcome()
+        said = last_line(self.run_folder.log.read_text(errors="replace"))
+        return Outcome("launch_failed", f"ranks ended without saying how; the last line of their log: {said}")
 
     def watch(self, stopped: Callable[[], bool]) -> Outcome:
-        """Until all ranks have ended well, or something is wrong."""
-        while not (outcome := self.ended(stopped) or self.trouble(stopped)):
-            self.processes.pause(POLL_S)
+        """Until all ranks have ended well, or something is wrong. However it ends, none of them runs on."""
+        outcome = None
+        try:
+            while not (outcome := self.ended(stopped) or self.trouble(stopped)):
+                self.processes.pause(POLL_S)
+        finally:
+            if outcome is None or outcome.reason:
+                self.end()
         if not outcome.reason:
             self.processes.wait()
             return outcome
-        self.end()
         blamed = allocation.blame(self.run_folder.log)
         return Outcome(*blamed, outcome.failure) if blamed else outcome
 
@@ -248,7 +264,7 @@ class Ranks:
         return "; ".join(f"{where}: rank {', '.join(map(str, ranks[:8]))}" for where, ranks in groups)
 
     def trouble(self, stopped: Callable[[], bool]) -> Outcome | None:
-        """Stopped, too long, stalled, or gone without a word; None where all is well."""
+        """Stopped, too long, or stalled; None where all is well."""
         now = time.monotonic()
         if stopped():
             return Outcome("interrupted", "the launcher was asked to stop")
@@ -258,7 +274,4 @@ class Ranks:
             self.signs, self.moved = signs, now
         if now - self.moved > self.limits.stall_s:
             return Outcome("stalled", f"no rank moved for {self.limits.stall_s:.0f} s: {self.places()}")
-        if not self.processes.alive() and len(exits(self.run_folder, self.point)) < self.point.processes:
-            said = last_line(self.run_folder.log.read_text(errors="replace"))
-            return Outcome("launch_failed", f"ranks ended without saying how; the last line of their log: {said}")
         return None

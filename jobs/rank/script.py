@@ -27,6 +27,7 @@ from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.heartbeat import Heartbeat, place
 from nightsweep.jobs.record.json_files import json_line, read_json, write_json
 from nightsweep.jobs.record.launch_files import WHOLE_RUN, RankError, RankResult, StepLine, Window
+from nightsweep.jobs.record.point_folder import by_rank
 from nightsweep.jobs.workloads import compute
 
 SITE = Path(hook.__file__).with_name("site")
@@ -140,10 +141,12 @@ def _in(content: Any, part: str, key: str) -> Any:
 
 
 class Few(Struct, frozen=True, kw_only=True):
-    """rankR.few.json: the steps that were found, of a script that ended before they were enough."""
+    """rankR.few.json: the steps that were found, of a script that ended before they were enough, or of which no more
+    could be watched (`why`)."""
 
     steps: int = 0
     source: str | None = None
+    why: str | None = None
 
 
 class Raised(Struct, frozen=True, kw_only=True):
@@ -155,24 +158,35 @@ class Raised(Struct, frozen=True, kw_only=True):
     step: int | None = None
 
 
-def conclude(run_folder: RunFolder, rank: int, code: int, window: Window) -> None:
+def conclude(run_folder: RunFolder, rank: int, code: int, window: Window, *, stopped: bool) -> None:
     """After the script has ended: why it failed, or, where it was not possible to find its steps, the whole of it as
-    one."""
+    one; of one that was stopped, there is no whole."""
     raised = read_json(run_folder.rank_file(rank, "exception.json"), Raised)
     if code and raised is not None:
         reason, message = reason_of_text(raised.kind, raised.message, raised.errno)
         heart = run_folder.rank_file(rank, "heartbeat")
         error = RankError(reason=reason, message=message, phase=place(heart.read_text()), step=raised.step)
         write_json(run_folder.rank_file(rank, "error.json"), error)
-    if code == 0 and not any(run_folder.path.glob("rank*.result.json")):
+    if code == 0 and not stopped and not run_folder.rank_file(rank, "result.json").exists():
         few = read_json(run_folder.rank_file(rank, "few.json"), Few)
         found = f"the script's {few.steps} steps were too few" if few else "no steps were found in the script"
+        found = few.why if few and few.why else found
         end = {"end_ns": window.end_ns, "phase": "timed", "block": 1, "data_ns": 0, "samples": 0}
         run_folder.steps(rank).write_text(json_line(StepLine(step=0, start_ns=window.start_ns, **end)))  # type: ignore[arg-type]
         write_json(
             run_folder.rank_file(rank, "result.json"),
             RankResult(rank=rank, window=window, step_source=WHOLE_RUN, notes=[f"{found}: timed as a whole"]),
         )
+
+
+def drop_whole_runs(run_folder: RunFolder) -> None:
+    """Where some ranks of a script have steps, those that were timed as a whole have none: which rank ends first must
+    not decide it."""
+    results = {rank: read_json(path, RankResult) for rank, path in by_rank(run_folder.path, r"rank(\d+)\.result\.json")}
+    whole = [rank for rank, result in results.items() if result is not None and result.step_source == WHOLE_RUN]
+    for rank in whole if len(whole) < len(results) else ():
+        run_folder.rank_file(rank, "result.json").unlink()
+        run_folder.steps(rank).unlink(missing_ok=True)
 
 
 def first_sign(run_folder: RunFolder, rank: int) -> None:

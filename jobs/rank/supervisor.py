@@ -69,9 +69,36 @@ def main() -> int:
     host, local_rank = socket.gethostname(), os.environ.get("LOCAL_RANK", "0")
     order = read_order(run_folder)
     point = order.point()
+    own_script = point.workload == "command"
+    under_nsys = order.tracer == "nsys" and rank in order.traced_ranks
+    owner = uuid.uuid4().hex
+    received: list[int] = []
+    worker: start.Process | None = None
+
+    def hand_on(number: int) -> None:
+        if worker is None:
+            return
+        if under_nsys and number == signal.SIGUSR1:
+            nsys.ask_for_stacks(owner)
+        else:
+            signal_group(worker.pid, number)
+            if own_script and number == signal.SIGTERM:
+                signal.alarm(PATIENCE_S)  # a script may not heed it
+
+    def hear(number: int, _: Any) -> None:
+        received.append(number)
+        hand_on(number)
+
+    def kill(*_: Any) -> None:
+        if worker is not None:
+            signal_group(worker.pid, signal.SIGKILL)
+
+    # Before anything is started: a signal that ended this process would leave it running.
+    signal.signal(signal.SIGALRM, kill)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, hear)
     command = [sys.executable, "-m", "nightsweep.jobs.rank.worker", str(run_folder.path)]
     env, workdir = dict(os.environ), None
-    own_script = point.workload == "command"
     if own_script:
         script.first_sign(run_folder, rank)
         try:
@@ -79,8 +106,6 @@ def main() -> int:
         except script.ConfigError as error:
             return refuse(run_folder, rank, str(error))
         command, env, workdir = prepared.command, prepared.environment, prepared.workdir
-    under_nsys = order.tracer == "nsys" and rank in order.traced_ranks
-    owner = uuid.uuid4().hex
     if under_nsys:
         command = nsys.profile_command(run_folder, rank, point, gpu_metrics=order.gpu_metrics) + command
     first = local_rank == "0"
@@ -93,8 +118,14 @@ def main() -> int:
     try:
         with run_folder.rank_file(rank, "log").open("ab") as log:
             if own_script or under_nsys:
-                worker: start.Process = subprocess.Popen(
-                    command, env=env, cwd=workdir, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                worker = subprocess.Popen(
+                    command,
+                    env=env,
+                    cwd=workdir,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,
                 )
             else:
                 worker = start.start("nightsweep.jobs.rank.worker", [str(run_folder.path)], env, log)
@@ -102,38 +133,24 @@ def main() -> int:
         if samplers is not None:
             samplers.end()
         return refuse(run_folder, rank, f"{error.filename}: {error.strerror}")
-    received: list[int] = []
-
-    def hand_on(number: int, _: Any) -> None:
-        received.append(number)
-        if under_nsys and number == signal.SIGUSR1:
-            nsys.ask_for_stacks(owner)
-        else:
-            signal_group(worker.pid, number)
-            if own_script and number == signal.SIGTERM:
-                signal.alarm(PATIENCE_S)  # a script may not heed it
-
-    def kill(*_: Any) -> None:
-        signal_group(worker.pid, signal.SIGKILL)
-
-    signal.signal(signal.SIGALRM, kill)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, hand_on)
+    for earlier in received:
+        hand_on(earlier)
     write_json(run_folder.rank_file(rank, "pid.json"), RankProcess(rank=rank, host=host, pid=worker.pid))
     if first:
         write_json(run_folder.host(host), facts.host())
     code = worker.wait()
     ended = clock.now_ns()
     signal.alarm(0)
-    if code and not was_stopped(received):
+    if (code or own_script) and not was_stopped(received):
         time.sleep(STOP_SKEW_S)
+    stopped = was_stopped(received)
     signal_group(worker.pid, signal.SIGKILL)  # loader workers, or what nsys left
     if under_nsys and (code or received):
         nsys.end(owner)
     if code > 128 and under_nsys:  # as a shell says it
         code = 128 - code
     if own_script:
-        script.conclude(run_folder, rank, code, Window(start_ns=began, end_ns=ended))
+        script.conclude(run_folder, rank, code, Window(start_ns=began, end_ns=ended), stopped=stopped)
         shutil.rmtree(prepared.out, ignore_errors=True)
     write_json(
         run_folder.rank_file(rank, "exit.json"),
@@ -143,7 +160,7 @@ def main() -> int:
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             out_of_memory=code == -signal.SIGKILL and out_of_memory_kills() > kills,
-            stopped=was_stopped(received),
+            stopped=stopped,
             ended_ns=ended,
         ),
     )

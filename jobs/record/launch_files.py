@@ -156,6 +156,8 @@ class RankResult(Struct, frozen=True, kw_only=True):
     """With DPO: share of its pairs that are ranked rightly."""
     step_source: str | None = None
     """Of a script: where its steps come from: call (its own), profiler, range, engine, optimizer, or whole run."""
+    ended_early: bool = False
+    """Of a script: whether it ended before the last step that was asked for."""
     notes: list[str] = field(default_factory=list)
     """Of a script: what is unusual about its steps, in lines."""
     loader_workers: int | None = None

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from nightsweep.jobs.record.json_files import FormatError, parse_json, read_json
 from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.record.whole_file import whole_file
 
 ARCHIVE = "raw.zip"
 MEASURED = ".measured.json"
@@ -80,18 +81,13 @@ def _files(point: Path) -> list[Path]:
 
 
 def _write(point: Path, files: list[Path]) -> None:
-    scratch = point / f".{ARCHIVE}.{os.getpid()}"
-    try:
-        with scratch.open("wb") as sink:
-            with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as packed:
-                for path in files:
-                    if not any(fnmatch.fnmatch(path.name, pattern) for pattern in PASSING):
-                        packed.write(path, path.relative_to(point))
-            sink.flush()
-            os.fsync(sink.fileno())  # before what it holds is removed
-        scratch.replace(point / ARCHIVE)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with whole_file(point / ARCHIVE) as scratch, scratch.open("wb") as sink:
+        with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as packed:
+            for path in files:
+                if not any(fnmatch.fnmatch(path.name, pattern) for pattern in PASSING):
+                    packed.write(path, path.relative_to(point))
+        sink.flush()
+        os.fsync(sink.fileno())  # before what it holds is removed
 
 
 def require_own(point: Path, packed: Record | None) -> None:

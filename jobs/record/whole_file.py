@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from nightsweep.jobs.host import cache
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A path to write to beside `path`, whose place it takes at a good end; at a bad one it is gone."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch = cache.scratch(path)
     try:
         yield scratch
         scratch.replace(path)

@@ -49,8 +49,9 @@ def _job() -> str:
 
 
 def _scontrol(*words: str) -> str:
-    """What scontrol prints; empty where it fails or hangs. A user's own format of times could not be read."""
-    own = {name: value for name, value in os.environ.items() if name != "SLURM_TIME_FORMAT"}
+    """What scontrol prints, times in UTC, for an hour of local time may come twice; empty where it fails or hangs. A
+    user's own format of times could not be read."""
+    own = {name: value for name, value in os.environ.items() if name != "SLURM_TIME_FORMAT"} | {"TZ": "UTC0"}
     try:
         done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=TIMEOUT_S, env=own)
     except (OSError, subprocess.TimeoutExpired):
@@ -62,7 +63,7 @@ def times_ns() -> dict[str, int]:
     """Times that Slurm gives of this job, UTC ns, to the second: SubmitTime, StartTime and EndTime; without those that
     are not known or, of the end, not limited."""
     found = re.findall(r"\b(SubmitTime|StartTime|EndTime)=(\d\S+)", _job())
-    return {name: round(datetime.fromisoformat(text).timestamp()) * 1_000_000_000 for name, text in found}
+    return {name: round(datetime.fromisoformat(f"{text}+00:00").timestamp()) * 1_000_000_000 for name, text in found}
 
 
 def seconds_left() -> float | None:

@@ -13,6 +13,7 @@ import pytest
 from nightsweep.analysis.diagnosis.point_diagnosis import diagnose_point
 from nightsweep.analysis.ingest import derived, point_tables
 from nightsweep.analysis.ingest.derived import OF_POINT, Chunk, Derived
+from nightsweep.analysis.metrics.steps import timeline
 from nightsweep.analysis.tools import collect
 from nightsweep.analysis.tools.derive import derive, make
 from tests.analysis.ingest.test_ingest import dump, make_point, record
@@ -178,6 +179,15 @@ def test_a_point_that_cannot_be_analysed_is_a_row(results, capsys):
     derive(results, "points-0000", IDS, 1)
     assert json.loads((results / "derived/points-0000.json").read_text())["problems"] == {}
     assert made_at(results)["bbb"] > before.pop("bbb") and before.items() <= made_at(results).items()
+
+
+def test_a_diagnosis_stands_where_its_path_cannot_be_marked(results, tmp_path, monkeypatch):
+    def broken(*_):
+        raise ValueError("no such span")
+
+    monkeypatch.setattr(timeline, "mark_path", broken)
+    made = make(results / "points/aaa", tmp_path / "scratch", 1)
+    assert made.problem == "a diagnosis, but no path in the timeline: ValueError: no such span" and made.diagnosis
 
 
 def test_a_point_that_kills_its_process_is_a_row_and_the_others_are_made(results, tmp_path):

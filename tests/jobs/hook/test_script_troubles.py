@@ -4,6 +4,10 @@ import json
 
 import pytest
 
+from nightsweep.jobs.rank.script import conclude, drop_whole_runs
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.record.launch_files import RankResult, Window
 from nightsweep.jobs.sweep import code
 from tests.jobs.hook.script_run import launch, result, script, steps
 
@@ -19,7 +23,7 @@ def step():
 """
 FAILURES = {
     "raises": (
-        LOOP + "\nfor n in range(99):\n    step()\n    assert n < 5, 'too far'",
+        LOOP + "\nfor n in range(99):\n    step()\n    assert n < 8, 'too far'",  # enough of them to be timed
         "rank_exception",
         "rank 0: AssertionError: too far",
     ),
@@ -40,12 +44,17 @@ FAILURES = {
         "rank 0 died of signal 9 (SIGKILL) in ",
     ),
     "is no Python": ("def", "rank_exception", "SyntaxError"),
+    "ends well where it is ended": (
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\ntime.sleep(60)",
+        "stalled",
+        "no rank moved for 6 s: start: rank 0",
+    ),
 }
 
 
 @pytest.mark.parametrize(("text", "reason", "words"), FAILURES.values(), ids=FAILURES)
 def test_a_script_that_fails_says_why(tmp_path, text, reason, words):
-    record, _ = launch(tmp_path, **script(tmp_path, text))
+    record, _ = launch(tmp_path, **script(tmp_path, text), traced_steps=3, stall_s=6 if reason == "stalled" else 60)
     assert (record["status"], record["reason"]) == ("failed", reason)
     assert words in record["message"] and "\n" not in record["message"]
 
@@ -78,9 +87,28 @@ wait_for_ever()
     assert "wait_for_ever" in (folder / "timed/rank0.stacks.txt").read_text()
 
 
+def test_which_rank_ends_first_does_not_decide_what_is_timed(tmp_path):
+    """A rank that has no steps of its own, beside one that has, was timed as a whole where it ended first."""
+    folder, window = RunFolder(tmp_path), Window(start_ns=1, end_ns=9)
+    for rank in (1, 2):
+        conclude(folder, rank, 0, window, stopped=False)
+    write_json(folder.rank_file(0, "result.json"), RankResult(rank=0, step_source="optimizer"))
+    drop_whole_runs(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.result.json"]
+    conclude(RunFolder(tmp_path), 1, 0, window, stopped=False)
+    folder.rank_file(0, "result.json").unlink()
+    drop_whole_runs(folder)
+    assert folder.steps(1).exists() and folder.rank_file(1, "result.json").exists()
+
+
 WHOLE = {
     "has no steps": ("import time\ntime.sleep(0.5)", "no steps were found in the script: timed as a whole"),
     "has too few": (LOOP + "\nfor n in range(4): step()", "the script's 3 steps were too few: timed as a whole"),
+    "cannot be watched": (
+        LOOP + "\nimport sys\nfor n in range(6): step()\n"
+        "sys.modules['nightsweep_jobs.hook.install'].WATCH.allocator = None\nfor n in range(20): step()",
+        "steps are no longer watched: AttributeError: 'NoneType' object has no attribute 'step': timed as a whole",
+    ),
     "prints binary": (
         "import os\nos.write(1, bytes(range(256)))",
         "no steps were found in the script: timed as a whole",

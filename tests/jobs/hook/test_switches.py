@@ -1,6 +1,7 @@
 """Switches that are imposed on a script: each has its effect, and the losses stay what they were."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -115,3 +116,11 @@ def test_the_hook_needs_nothing_but_python(tmp_path):
     command = [sys.executable, "-I", "-S", "-c", BARE.format(site=str(site))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_script_may_start_the_command_by_its_module(tmp_path):
+    """What stands for the package in a script was run in its place, and did nothing."""
+    site = Path(__file__).parents[3] / "nightsweep/jobs/hook/site"
+    command = [sys.executable, "-m", "nightsweep", "--version"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
+    assert subprocess.check_output(command, env=environment, cwd=tmp_path, text=True).startswith("nightsweep ")

@@ -15,7 +15,7 @@ from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import json_line, read_json, read_lines, write_json
 from nightsweep.jobs.record.launch_files import Job, RankError, RankResult, StepLine
 from nightsweep.jobs.record.raw_files import MEASURED, pack, unpacked
-from nightsweep.jobs.record.record import Failure, Run, write_record
+from nightsweep.jobs.record.record import Failure, Record, Run, write_record
 from nightsweep.jobs.telemetry.host_sampler import HostReader
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu"}
@@ -44,7 +44,7 @@ def phases(folder, run, rank=0):
 # --- how a start of two runs ends, without ranks
 
 
-def ended(tmp_path, monkeypatch, outcome, timed, traced, **settings):
+def ended(tmp_path, monkeypatch, outcome, timed, traced, early=False, **settings):
     """How the launcher takes a start of two ranks, of which these wrote a result of the timed and of the traced run;
     and the point's folder."""
 
@@ -52,7 +52,7 @@ def ended(tmp_path, monkeypatch, outcome, timed, traced, **settings):
         for folder, written in ((run_folder, timed), (run_folder.traced, traced)):
             folder.path.mkdir(exist_ok=True)
             for rank in written:
-                write_json(folder.rank_file(rank, "result.json"), RankResult(rank=rank))
+                write_json(folder.rank_file(rank, "result.json"), RankResult(rank=rank, ended_early=early))
         return outcome
 
     monkeypatch.setattr(Attempt, "ranks", ranks)
@@ -82,9 +82,14 @@ def test_what_fails_after_all_ranks_were_timed_is_the_traced_run(tmp_path, monke
     assert (record.tracer.used, record.tracer.reason) == (None, "no rank moved")
 
 
-@pytest.mark.parametrize(("timed", "settings"), [([0], {}), ([0, 1], {"device": "cuda", "tenants": 2})])
+@pytest.mark.parametrize(
+    ("timed", "settings"),
+    [([0], {}), ([0, 1], {"device": "cuda", "tenants": 2}), ([0, 1], {"early": True})],
+    ids=["a rank", "tenants", "steps"],
+)
 def test_a_start_that_was_not_timed_whole_is_a_timed_run_that_failed(tmp_path, monkeypatch, timed, settings):
-    """A rank's steps are missing; or another tenant, which may have left at any time, failed."""
+    """A rank's steps are missing; another tenant, which may have left at any time, failed; or a script failed in its
+    timed steps."""
     record, folder = ended(tmp_path, monkeypatch, STALLED, timed, [0], **settings)
     assert (record.status, record.reason, record.failure.run) == ("failed", "stalled", "timed")
     assert record.runs.traced == Run()
@@ -97,6 +102,35 @@ def test_a_script_that_ends_before_its_traced_steps_is_timed(tmp_path, monkeypat
     assert record.runs.traced == Run(message=ENDED_BEFORE)
     assert (record.tracer.used, record.tracer.reason) == (None, ENDED_BEFORE)
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["timed"]
+
+
+def test_an_attempt_that_another_has_taken_over_leaves_nothing(tmp_path, monkeypatch):
+    """As where a node is lost to Slurm alone, and locks of files do not reach it. Its record was once the point's, with
+    the other's files."""
+
+    def ranks(attempt, run_folder, order):
+        run_folder.path.mkdir()
+        with (attempt.folder / "attempts.jsonl").open("a") as sink:
+            sink.write("{}\n")
+        return watchdog.Outcome()
+
+    point = nano(traced_steps=0)
+    job = Job(sweep="t", point_id=point.id, settings=point.settings())
+    launcher = Launcher(watchdog.Limits(120, 300), lambda: False, Servers(fork=False))
+    monkeypatch.setattr(launch, "uses_cuda", lambda _: False)
+    monkeypatch.setattr(Attempt, "ranks", ranks)
+    assert launch.measure_block([(tmp_path / "p", job)], launcher) == 130
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["attempts.jsonl", "point.json"]
+
+
+def test_an_attempt_that_is_taken_over_once_its_runs_are_done_is_not_kept(tmp_path, monkeypatch):
+    def measured(folder, job, launcher):
+        (folder / "attempts.jsonl").write_text("{}\n{}\n")
+        return Record(status="ok", attempt=1)
+
+    monkeypatch.setattr(launch, "launch", measured)
+    assert launch.measure(tmp_path, None, None, leads=True).status == "cancelled"
+    assert not (tmp_path / MEASURED).exists()
 
 
 def test_the_folder_of_the_traced_run_is_beside_that_of_the_timed_one(tmp_path):

@@ -1,12 +1,14 @@
 """Whom the launcher blames, where it says ranks stand, and how it starts them in an allocation."""
 
+import errno
+import os
 import signal
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from nightsweep.jobs.launch import watchdog
+from nightsweep.jobs.launch import starts, watchdog
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import write_json
@@ -63,20 +65,86 @@ def test_the_message_says_where_the_rank_stood(tmp_path, beat, where, end, reaso
     assert (outcome.reason, outcome.message) == (reason, message.format(where=where))
 
 
-def test_a_rank_that_fails_between_two_looks_has_failed(tmp_path, monkeypatch):
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    """Two ranks to be watched, without processes: the ends that each look at them finds, and whether they run."""
+
+    def make(*looks, alive=True, **settings):
+        found = iter(looks)
+        monkeypatch.setattr(watchdog, "exits", lambda *_: next(found, looks[-1]))
+        monkeypatch.setattr(watchdog, "POLL_S", 0)
+        ranks = object.__new__(watchdog.Ranks)
+        ranks.run_folder, ranks.limits, ranks.signs = RunFolder(tmp_path), watchdog.Limits(60, 60), []
+        ranks.point = complete({"workload": "image", "model": "mobilenet_v2", "ranks_per_node": 2} | settings)
+        ranks.started = ranks.moved = time.monotonic()
+        quiet = {name: lambda *_: None for name in ("send", "pause", "wait")}
+        ranks.processes = SimpleNamespace(alive=lambda: alive, **quiet)
+        ranks.over = []
+        monkeypatch.setattr(ranks, "end", lambda: ranks.over.append(True))
+        ranks.run_folder.log.write_text("srun: what\n")
+        return ranks
+
+    return make
+
+
+GOOD, ALSO_GOOD = (RankExit(rank=rank, host="h", exit_code=0) for rank in (0, 1))
+BAD = RankExit(rank=0, host="h", exit_code=1)
+
+
+def test_a_rank_that_fails_between_two_looks_has_failed(watched):
     """Its end was once looked for twice, first whether it was bad, then whether it was there."""
-    looks = iter([[]])
-    bad = RankExit(rank=0, host="h", exit_code=1)
-    monkeypatch.setattr(watchdog, "exits", lambda *_: next(looks, [bad]))
-    ranks = object.__new__(watchdog.Ranks)
-    ranks.run_folder, ranks.limits, ranks.signs = RunFolder(tmp_path), watchdog.Limits(60, 60), []
-    ranks.point = complete({"workload": "image", "model": "mobilenet_v2", "ranks_per_node": 1})
-    ranks.started = ranks.moved = time.monotonic()
-    quiet = {name: lambda *_: None for name in ("send", "pause", "wait")}
-    ranks.processes = SimpleNamespace(alive=lambda: True, **quiet)
-    monkeypatch.setattr(ranks, "end", lambda: None)
-    ranks.run_folder.log.write_text("")
-    assert ranks.watch(lambda: False).reason == "rank_exit"
+    assert watched([], [BAD]).watch(lambda: False).reason == "rank_exit"
+
+
+def test_a_rank_that_was_stopped_did_not_end_well_whatever_it_says(watched):
+    """A script that saves its work when it is asked to stop ends with 0: half of it was once a good result."""
+    saved = RankExit(rank=0, host="h", exit_code=0, stopped=True)
+    assert watched([saved, ALSO_GOOD]).watch(lambda: False).reason == "interrupted"
+
+
+def test_a_rank_beside_which_another_failed_is_stopped_and_not_to_blame(watched):
+    ended = [RankExit(rank=0, host="h", exit_code=0, stopped=True), RankExit(rank=1, host="h", exit_code=1)]
+    command = {"workload": "command", "command": "x.py", "launcher": "torchrun", "model": None}
+    ranks = watched(ended, **command)
+    ranks.run_folder.rank_file(1, "log").touch()
+    outcome = ranks.watch(lambda: False)
+    assert (outcome.reason, outcome.failure.rank) == ("rank_exit", 1)
+
+
+def test_ranks_that_are_gone_without_a_word(watched):
+    outcome = watched([GOOD], alive=False).watch(lambda: False)
+    assert (outcome.reason, outcome.message.rpartition(": ")[2]) == ("launch_failed", "what")
+
+
+def test_ranks_that_are_gone_as_the_job_is_stopped_were_stopped(watched, monkeypatch):
+    """Signals come to ranks and their launcher one after the other."""
+    signals = []
+    later = SimpleNamespace(sleep=lambda _: signals.append(signal.SIGINT), monotonic=time.monotonic)
+    monkeypatch.setattr(watchdog, "time", later)
+    assert watched([], alive=False).watch(lambda: bool(signals)).reason == "interrupted"
+
+
+def test_an_end_that_is_seen_once_all_are_gone_counts(watched):
+    assert watched([GOOD], [GOOD, ALSO_GOOD], alive=False).watch(lambda: False).reason is None
+
+
+def test_no_rank_runs_on_where_it_cannot_be_watched(watched):
+    ranks = watched([])
+
+    def full_disk(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ranks.processes.pause = full_disk
+    with pytest.raises(OSError, match="No space"):
+        ranks.watch(lambda: False)
+    assert ranks.over
+
+
+def test_what_started_ranks_and_does_not_end_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(starts, "END_S", 0.2)
+    processes = starts.Fresh(RunFolder(tmp_path), [(["sleep", "60"], {})], {"PATH": os.environ["PATH"]})
+    processes.wait()
+    assert not processes.alive()
 
 
 def test_srun_is_told_every_number(monkeypatch):

@@ -1,5 +1,9 @@
 """A point and its Slurm: nodes, Python, what Slurm is blamed for, and the records of lost points."""
 
+import os
+import time
+from datetime import UTC, datetime
+
 import pytest
 from snakemake_executor_plugin_submitit import request
 from snakemake_executor_plugin_submitit.hook import Loss, load
@@ -38,6 +42,23 @@ def test_a_profile_without_the_hook_runs_nothing(tmp_path):
 def test_ranks_run_with_the_python_that_the_profile_names(monkeypatch):
     monkeypatch.setenv("NIGHTSWEEP_PYTHON", "apptainer exec 'my image.sif' python")
     assert allocation.python() == ["apptainer", "exec", "my image.sif", "python"]
+
+
+def test_the_hour_that_comes_twice_ends_no_job(tmp_path, monkeypatch):
+    """A job that ends in it, when summer time is over, was taken for one that had ended an hour ago."""
+    end = datetime(2026, 10, 25, 1, 30, tzinfo=UTC).timestamp()
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\nexec date -d @{end:.0f} +'JobId=1 EndTime=%Y-%m-%dT%H:%M:%S'\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        assert allocation.times_ns() == {"EndTime": int(end) * 10**9}
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_slurm_is_blamed_where_it_says_so(tmp_path):

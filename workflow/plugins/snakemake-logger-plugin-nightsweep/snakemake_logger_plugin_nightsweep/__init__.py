@@ -55,6 +55,12 @@ class LogHandler(LogHandlerBase):  # type: ignore[misc]
         self.planned: list[Mapping[str, str]] = []
 
     def emit(self, record: Record) -> None:
+        try:
+            self.show(record)
+        except Exception:  # the thread that calls would end, and all that follows be lost
+            self.handleError(record)
+
+    def show(self, record: Record) -> None:
         event = getattr(record, "event", None)
         if self.common_settings.dryrun:
             self.plan(record, event)

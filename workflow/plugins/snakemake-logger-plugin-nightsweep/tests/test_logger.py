@@ -1,12 +1,17 @@
 """The logger on a workflow that knows nothing of it, and what a hook changes."""
 
 import io
+import logging
 import subprocess
 import sys
+from logging.handlers import QueueListener
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
 
 import pytest
-from snakemake_logger_plugin_nightsweep import hook
+from snakemake_interface_logger_plugins.common import LogEvent
+from snakemake_logger_plugin_nightsweep import LogHandler, hook
 from snakemake_logger_plugin_nightsweep.progress import Progress
 
 RULES = """
@@ -51,6 +56,25 @@ def test_a_hook_says_what_is_counted_and_how_it_ended():
     assert lines == ["piece b too light", "piece a weighed", "2/2 pieces done, 1 failed, 0 left"]
     progress.line("\x1b[31mred")
     assert progress.sink.getvalue().endswith("?[31mred\n")
+
+
+class Breaking(hook.Hook):
+    def outcome(self, wildcards):
+        raise OSError("its file cannot be read")
+
+
+def test_a_line_that_cannot_be_told_does_not_keep_those_after_it_from_being(capsys, monkeypatch):
+    """Snakemake has a thread tell them, which one exception ends."""
+    monkeypatch.setattr(hook, "load", lambda name: Breaking())
+    handler = LogHandler(SimpleNamespace(dryrun=False), None)
+    records = Queue()
+    listener = QueueListener(records, handler)
+    listener.start()
+    for event in ({"event": LogEvent.JOB_INFO, "rule_name": "r", "jobid": 1, "wildcards": {}},
+                  {"event": LogEvent.JOB_FINISHED, "job_id": 1}, {"msg": "the end", "levelno": logging.WARNING}):  # fmt: skip
+        records.put(logging.makeLogRecord(event))
+    listener.stop()
+    assert "its file cannot be read" in (said := capsys.readouterr().err) and said.endswith("the end\n")
 
 
 @pytest.mark.parametrize("name", ["no.module:Hook", "os:missing", "os:getcwd"])

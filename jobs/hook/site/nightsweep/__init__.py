@@ -6,13 +6,13 @@ for batch in loader:
     nightsweep.step()
 
 In a script that Nightsweep runs, this module stands for the package `nightsweep`, which need not be installed there.
-Where it is, its modules are found all the same: a script may start the command `nightsweep`.
+Where it is, its modules are found all the same: a script may start the command `nightsweep`, or `python -m nightsweep`.
 """
 
 import pathlib
 import sys
 
-__path__ = [str(pathlib.Path(__file__).parents[3])]
+__path__ = [str(pathlib.Path(__file__).parents[4])]
 
 
 def step() -> None:

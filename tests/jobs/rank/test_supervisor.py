@@ -1,0 +1,61 @@
+"""A supervisor that is stopped or fails at an awkward moment: its script does not run on without it."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.launch_files import RankExit
+from nightsweep.jobs.sweep.order import Order
+
+SCRIPT = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)"
+STOPPED = """
+prepare = script.prepare
+def stopped(*given):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return prepare(*given)
+script.prepare = stopped
+"""
+FULL_DISK = f"""
+import pathlib, time
+def full(path, content):
+    while not pathlib.Path(sys.argv[2], "pid").exists():
+        time.sleep(0.01)
+    raise OSError({errno.ENOSPC}, "No space left on device")
+supervisor.write_json = full
+"""
+
+
+def supervise(tmp_path, trouble):
+    """A supervisor that has this trouble; its exit status, and its run's folder."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    settings = {"workload": "command", "command": "script.py", "launcher": "none", "workdir": str(tmp_path)}
+    folder = RunFolder(tmp_path / "timed.1")
+    folder.path.mkdir()
+    Order(settings=complete(settings | {"device": "cpu"}).settings(), samplers=False).write(folder)
+    code = "import os, signal, sys\nfrom nightsweep.jobs.rank import script, supervisor\n"
+    words = [sys.executable, "-c", f"{code}{trouble}\nsys.exit(supervisor.main())", str(folder.path), str(tmp_path)]
+    return subprocess.run(words, capture_output=True, timeout=50).returncode, folder
+
+
+def test_a_signal_that_comes_before_the_script_is_started_stops_it(tmp_path):
+    status, folder = supervise(tmp_path, STOPPED)
+    found = read_json(folder.rank_file(0, "exit.json"), RankExit)
+    assert (status, found.stopped, found.signal) == (1, True, signal.SIGTERM)
+
+
+def test_the_script_ends_with_a_supervisor_that_fails(tmp_path):
+    status, _ = supervise(tmp_path, FULL_DISK)
+    assert status == 1
+    pid = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.kill(pid, 0)
+            time.sleep(0.05)
