@@ -98,7 +98,8 @@ def _become(run: Callable[[], int | None], blocked: set[int | signal.Signals]) -
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(ValueError):  # multiprocessing's own processes close theirs
+            # multiprocessing's own processes close theirs; on a full disk the child would go on as its parent
+            with contextlib.suppress(ValueError, OSError):
                 stream.flush()
         os._exit(code)
 

@@ -120,8 +120,9 @@ class Attempt:
             return RunEnd(entry(TAKEN_OVER, (started, over)))
         settled = [own.settle() for own in runs]
         run_folder = settled[0]
-        for own in settled:  # which ranks that failed could not delete
-            shutil.rmtree(own.path / "checkpoint", ignore_errors=True)
+        for own in settled:  # all ranks have ended: one that ends first must not delete what others still write
+            for name in ("checkpoint", script.OUT):
+                shutil.rmtree(own.path / name, ignore_errors=True)
         script.drop_whole_runs(run_folder)
         if outcome.reason is None and tracer == "nsys" and kind == "traced":
             problem = nsys.export(run_folder, order.traced_ranks, keep_report=self.point.keep_report)

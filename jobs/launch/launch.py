@@ -267,7 +267,7 @@ def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Recor
 
 def publish(folder: Path, record: Record) -> None:
     """Write the record. What was stopped is no result: without a record, the same command runs the point again."""
-    # Where the lock does not reach every node, a later attempt may be under way: its word counts, but it keeps an ok one.
+    # Where the lock does not reach every node, a later attempt may be under way: its word counts. It keeps what was ok.
     latest = record.status == "ok" or count_attempts(folder) <= (record.attempt or 0)
     if record.status != "cancelled" and latest:
         write_record(folder / "record.json", record)

@@ -34,23 +34,26 @@ SITE = Path(hook.__file__).with_name("site")
 """The folder that brings the hook into a Python which has it on its path."""
 
 
+OUT = "out"
+"""The folder of a run for what its scripts write."""
+
+
 class ConfigError(Exception):
     """A config_file that cannot be edited as the point's axes say. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """How the script is started. `out`: the folder for what it writes."""
+    """How the script is started."""
 
     command: list[str]
     environment: dict[str, str]
     workdir: Path
-    out: Path
 
 
 def prepare(run_folder: RunFolder, point: Point, rank: int) -> Start:
     """The start of this rank's script, from a run's folder with an absolute path. Raises ConfigError."""
-    out = run_folder.path / "out"
+    out = run_folder.path / OUT
     out.mkdir(exist_ok=True)
     known = template.values(point) | {"out": out, "config_file": edit_config(run_folder, point, rank)}
     own = template.words(str(point.command), known)
@@ -58,7 +61,7 @@ def prepare(run_folder: RunFolder, point: Point, rank: int) -> Start:
         own.insert(2 if own[0] == "-m" else 1, f"--local_rank={os.environ['LOCAL_RANK']}")
     if own[0].endswith(".py") or own[0] == "-m":
         own = [*python(point), "-u", *own]
-    return Start(own, environment(run_folder, point, rank), Path(str(point.workdir)), out)
+    return Start(own, environment(run_folder, point, rank), Path(str(point.workdir)))
 
 
 def python(point: Point) -> list[str]:

@@ -10,7 +10,6 @@ The first rank of a node also starts the node's samplers, and notes what the nod
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -151,7 +150,6 @@ def main() -> int:
         code = 128 - code
     if own_script:
         script.conclude(run_folder, rank, code, Window(start_ns=began, end_ns=ended), stopped=stopped)
-        shutil.rmtree(prepared.out, ignore_errors=True)
     write_json(
         run_folder.rank_file(rank, "exit.json"),
         RankExit(

@@ -220,19 +220,22 @@ while True:
 
 
 def test_a_script_that_runs_to_its_end_may_write_where_it_is_told_to(tmp_path):
+    """Also when another rank has ended, which took the folder of all with it."""
     text = (
         LOOP
         + f"""
-import pathlib, sys
+import os, pathlib, sys, time
 for n in range(30): step()
 out = pathlib.Path(sys.argv[1])
-(out / "model").write_text("x")
+while os.environ["RANK"] == "0" and not (out.parent / "rank1.exit.json").exists():
+    time.sleep(0.1)
+(out / os.environ["RANK"]).write_text("x")
 pathlib.Path("{tmp_path}/seen").write_text(str(out))
 """
     )
     settings = script(tmp_path, text) | {"command": "script.py {out}", "run_to_end": True}
-    record, folder = launch(tmp_path, **settings)
-    assert (record["status"], len(steps(folder))) == ("ok", 10)
+    record, folder = launch(tmp_path, **settings | {"launcher": "torchrun", "ranks_per_node": 2})
+    assert (record["status"], record["message"], len(steps(folder))) == ("ok", None, 10)
     assert (tmp_path / "seen").read_text() == str(folder / "timed.1/out")
     assert not (folder / "timed/out").exists()
 

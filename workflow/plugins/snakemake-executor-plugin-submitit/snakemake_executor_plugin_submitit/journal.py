@@ -82,8 +82,8 @@ class Journal:
         are removed only when no job of any is open. Raises NotPrivate where others could have changed one.
         """
         paths = [p for p in self.root.glob("*/journal.jsonl") if p.parent != self.folder]
-        events = sorted(((e, p.parent) for p in paths for e in _read(p)), key=lambda pair: pair[0]["t_ns"])
-        found = _replay(events)
+        events = sorted(((t_ns, e, p.parent) for p in paths for t_ns, e in _read(p)), key=lambda event: event[0])
+        found = _replay([(event, folder) for _, event, folder in events])
         if not found:
             for path in paths:
                 if time.time() - path.stat().st_mtime > KEEP_S:
@@ -104,11 +104,15 @@ def _check_private(folder: Path) -> None:
         raise NotPrivate(f"{folder}: others may write to it, and could have code run in your name; {how}")
 
 
-def _read(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a journal, without a line within which its driver was killed."""
+def _read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The events of a journal and their times, in its order though the clock was set back; without a line within which
+    its driver was killed."""
+    latest = 0
     for line in path.read_text(errors="replace").splitlines():
         with contextlib.suppress(ValueError):
-            yield json.loads(line)
+            event = json.loads(line)
+            latest = max(latest, event["t_ns"])
+            yield latest, event
 
 
 def _replay(events: list[tuple[dict[str, Any], Path]]) -> dict[str, Entry]:
@@ -121,6 +125,8 @@ def _replay(events: list[tuple[dict[str, Any], Path]]) -> dict[str, Entry]:
         name = event["name"]
         if event["event"] == "intend":
             intended[name] = (event, folder)
+        if name not in intended:  # a full disk cut that line
+            continue
         if event["event"] == "refuse":
             for key in intended[name][0]["keys"]:
                 entries.pop(key, None)

@@ -137,6 +137,16 @@ def test_journal(tmp_path):
     assert found["c"].job_id is None and found["c"].losses == 1 and found["c"].name == "y"
 
 
+def test_a_journal_whose_clock_was_set_back_keeps_its_order(tmp_path, monkeypatch):
+    clock = iter([9, 5, 7])
+    monkeypatch.setattr("time.time_ns", lambda: next(clock))
+    first = Journal(tmp_path)
+    first.intend("x", ["a"], [0])
+    first.accept("x", ["7"])
+    first.accept("cut", ["8"])  # whose intention a full disk cut
+    assert Journal(tmp_path).load_unfinished()["a"].job_id == "7"
+
+
 def test_an_end_that_a_later_driver_saw(tmp_path):
     first, second = Journal(tmp_path), Journal(tmp_path)
     first.intend("x", ["a", "b"], [0, 0])

@@ -70,8 +70,8 @@ def test_a_line_that_cannot_be_told_does_not_keep_those_after_it_from_being(caps
     records = Queue()
     listener = QueueListener(records, handler)
     listener.start()
-    for event in ({"event": LogEvent.JOB_INFO, "rule_name": "r", "jobid": 1, "wildcards": {}},
-                  {"event": LogEvent.JOB_FINISHED, "job_id": 1}, {"msg": "the end", "levelno": logging.WARNING}):  # fmt: skip
+    begun = {"event": LogEvent.JOB_INFO, "rule_name": "r", "jobid": 1, "wildcards": {}}
+    for event in begun, {"event": LogEvent.JOB_FINISHED, "job_id": 1}, {"msg": "the end", "levelno": logging.WARNING}:
         records.put(logging.makeLogRecord(event))
     listener.stop()
     assert "its file cannot be read" in (said := capsys.readouterr().err) and said.endswith("the end\n")
