@@ -126,7 +126,7 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
     results = Path("results") / name
     folder = results / "points" / point.id
     results.mkdir(parents=True, exist_ok=True)
-    listed = results / "wrapped.json"
+    listed = results / f"wrapped-{point.id}.json"  # two commands of one script may run at the same time
     write_json(listed, {"name": name, "points": [{"point_id": point.id, "settings": point.settings()}]})
     print(f"{shlex.join(words)}\n  timed, then traced, in {folder}", flush=True)
     command = [sys.executable, "-m", "nightsweep.jobs.launch.launch", str(folder), "--sweep", str(listed)]
@@ -135,7 +135,7 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
         [*command, "--timeout-s", str(timeout_s)], stdout=subprocess.DEVNULL, check=False
     ).returncode
     signal.signal(signal.SIGINT, before)
-    record = read_json(folder / "record.json", Record)
+    record = None if status else read_json(folder / "record.json", Record)  # else it is an earlier run's
     if record is None or record.status != "ok":
         print(ending(record) if record else "stopped: nothing is recorded", file=sys.stderr)
         return status or 1

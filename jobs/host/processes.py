@@ -10,11 +10,19 @@ import threading
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+_PRCTL = ctypes.CDLL(None).prctl
+"""Looked up here, for between fork and exec of a process with threads it could not be."""
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Ask Linux to send this process a signal when its parent dies, however it dies."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
+    """Ask Linux to send this process a signal when its parent dies, however it dies. Whoever starts it has that done
+    between fork and exec, too: until it has imported what it needs, its parent may be gone."""
+    _PRCTL(PR_SET_PDEATHSIG, int(number))
+
+
+def end_with_parent() -> None:
+    """The same, with the signal that asks a process to end those that it has started, too."""
+    die_with_parent(signal.SIGTERM)
 
 
 def end_on_sigterm(stop: threading.Event) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, NoReturn, Protocol
 
+from nightsweep.jobs.host.processes import die_with_parent
+
 POLL_S = 0.02
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM, signal.SIGCHLD)
 
@@ -113,7 +115,9 @@ def start(module: str, words: list[str], environment: Mapping[str, str], log: IO
     if not is_preloaded:
         command = [sys.executable, "-m", module, *words]
         error = None if log is None else subprocess.STDOUT
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=error, start_new_session=True)
+        return subprocess.Popen(
+            command, env=environment, stdout=log, stderr=error, start_new_session=True, preexec_fn=die_with_parent
+        )
 
     def run() -> int | None:
         os.setsid()

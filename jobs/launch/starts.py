@@ -18,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from nightsweep.jobs.host.processes import end_with_parent
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.rank.request import Request
 from nightsweep.jobs.record.folder import RunFolder
@@ -54,7 +55,8 @@ class Fresh:
     ) -> None:
         with run_folder.log.open("ab") as log:
             self.processes = [
-                subprocess.Popen(command, env={**environment, **own}, stderr=log) for command, own in commands
+                subprocess.Popen(command, env={**environment, **own}, stderr=log, preexec_fn=end_with_parent)
+                for command, own in commands
             ]
 
     def alive(self) -> bool:
@@ -137,7 +139,12 @@ class Servers:
             command = allocation.srun(point, command, tasks=1)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            preexec_fn=end_with_parent,
         )
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)

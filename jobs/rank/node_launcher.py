@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nightsweep.jobs.host import clock
-from nightsweep.jobs.host.processes import die_with_parent
+from nightsweep.jobs.host.processes import die_with_parent, end_with_parent
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.rank.script import python
 from nightsweep.jobs.record.folder import RunFolder
@@ -52,7 +52,7 @@ def launcher(point: Point, node: int, address: str, port: str) -> list[str]:
 
 
 def main() -> int:
-    die_with_parent(signal.SIGTERM)
+    end_with_parent()
     clock.join()
     run_folder = RunFolder(Path(sys.argv[1]))
     point = read_order(run_folder).point()

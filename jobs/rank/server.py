@@ -24,7 +24,7 @@ import msgspec
 
 from nightsweep.jobs.host import clock, start
 from nightsweep.jobs.host.hidden_modules import hidden
-from nightsweep.jobs.host.processes import die_with_parent
+from nightsweep.jobs.host.processes import end_with_parent
 from nightsweep.jobs.rank.request import Request
 
 MODULES = (
@@ -125,7 +125,7 @@ def serve(server: Server, woken: int) -> None:
 
 
 def main() -> int:
-    die_with_parent(signal.SIGTERM)
+    end_with_parent()
     clock.join()
     answers = os.dup(1)
     os.dup2(2, 1)  # what ranks print is the run's log

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from nightsweep.jobs.host import clock, facts, gpus, start
-from nightsweep.jobs.host.processes import die_with_parent, out_of_memory_kills, signal_group
+from nightsweep.jobs.host.processes import die_with_parent, end_with_parent, out_of_memory_kills, signal_group
 from nightsweep.jobs.rank import script
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import write_json
@@ -61,7 +61,7 @@ def refuse(run_folder: RunFolder, rank: int, why: str) -> int:
 
 
 def main() -> int:
-    die_with_parent(signal.SIGTERM)
+    end_with_parent()
     adopt_slurm_names()
     clock.join()
     run_folder, rank = RunFolder(Path(sys.argv[1]).absolute()), int(os.environ.get("RANK", "0"))

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from nightsweep.analysis.tools import cli
-from nightsweep.analysis.tools.wrap import Given, take_apart
+from nightsweep.analysis.tools.wrap import Given, as_point, take_apart
 from nightsweep.jobs.record.input_error import InputError
+from nightsweep.jobs.record.json_files import write_json
 
 LINES = {
     "torchrun --standalone --nproc-per-node 4 train.py --lr 1": Given("torchrun", ["train.py", "--lr", "1"], 4),
@@ -51,6 +52,20 @@ def test_the_command_begins_with_its_first_word(line, words, steps, monkeypatch)
     monkeypatch.setattr("nightsweep.analysis.tools.wrap.wrap", lambda *given: seen.append(given) or 0)
     assert cli.main(["wrap", *line.split()]) == 0
     assert seen[0][:2] == (words, steps)
+
+
+def test_a_run_that_was_stopped_is_not_told_by_an_earlier_record(tmp_path, monkeypatch, capsys):
+    def stopped(command, **_):
+        write_json(tmp_path / command[3] / "record.json", {"status": "failed", "reason": "stalled"})
+        return subprocess.CompletedProcess(command, 130)
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.py").touch()
+    point = as_point(Given("none", ["t.py"]), 5, 0)
+    (tmp_path / "results/t/points" / point.id).mkdir(parents=True)
+    monkeypatch.setattr(subprocess, "run", stopped)
+    assert cli.main(["wrap", "--steps", "5", "--traced-steps", "0", "t.py"]) == 130
+    assert capsys.readouterr().err == "stopped: nothing is recorded\n"
 
 
 def wrap(tmp_path, *words):

@@ -94,7 +94,7 @@ def test_where_no_rank_can_be_forked_they_are_new_pythons(tmp_path, monkeypatch)
 def test_a_server_that_holds_a_gpu_forks_nobody(monkeypatch, capsys):
     monkeypatch.setattr(server, "preload", lambda: "CUDA began")
     monkeypatch.setattr(server.os, "dup2", lambda *_: None)
-    monkeypatch.setattr(server, "die_with_parent", lambda *_: None)
+    monkeypatch.setattr(server, "end_with_parent", lambda: None)
     assert server.main() == 1
     assert capsys.readouterr().out == "no rank can be forked: CUDA began\n"
 

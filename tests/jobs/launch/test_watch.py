@@ -3,6 +3,8 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -145,6 +147,25 @@ def test_what_started_ranks_and_does_not_end_is_ended(tmp_path, monkeypatch):
     processes = starts.Fresh(RunFolder(tmp_path), [(["sleep", "60"], {})], {"PATH": os.environ["PATH"]})
     processes.wait()
     assert not processes.alive()
+
+
+KILLED = """
+import os, pathlib, sys
+from nightsweep.jobs.launch.starts import Fresh
+from nightsweep.jobs.record.folder import RunFolder
+started = Fresh(RunFolder(pathlib.Path(sys.argv[1])), [(["sleep", "60"], {})], dict(os.environ))
+print(started.processes[0].pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_has_not_come_to_say_so_itself_ends_with_a_launcher_that_is_killed(tmp_path):
+    """A supervisor says it once it has imported what it needs."""
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, timeout=60)
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.kill(int(done.stdout), 0)
+            time.sleep(0.05)
 
 
 def test_srun_is_told_every_number(monkeypatch):
