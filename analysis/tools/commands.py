@@ -95,6 +95,7 @@ def retry(arguments: argparse.Namespace) -> int:
     """`nightsweep retry`: set aside the records of points that say nothing about the points themselves."""
     from nightsweep.jobs.record import lost
     from nightsweep.jobs.sweep import rounds
+    from nightsweep.jobs.sweep.driver import take_lock
     from nightsweep.jobs.sweep.sweep import SweepError, load
 
     try:
@@ -105,7 +106,8 @@ def retry(arguments: argparse.Namespace) -> int:
     if not results.is_dir():
         raise InputError(f"{results}: no such folder; expected results of this sweep")
     points = rounds.all_ids(results, (point.id for point in sweep.points))
-    reasons = {point: lost.set_aside(results / "points" / point) for point in points}
+    with take_lock(results):  # a run reads the records of points that it has planned
+        reasons = {point: lost.set_aside(results / "points" / point) for point in points}
     found = {point: reason for point, reason in reasons.items() if reason}
     for point, reason in found.items():
         print(f"{point} {reason}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from nightsweep.analysis.ingest.derived import forget
-from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.sweep import rounds
+from nightsweep.jobs.sweep.driver import take_lock
 from nightsweep.jobs.sweep.file import read
 from nightsweep.jobs.sweep.sweep import load
 
@@ -36,11 +35,7 @@ def find_orphans(config: Path, results: Path) -> list[str]:
 
 def remove_points(results: Path, ids: Sequence[str]) -> None:
     """Delete what these points have under results/SWEEP. Raises InputError while a run is under way there."""
-    with (results / ".driver").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{results}: Nightsweep is at work on these results; nothing is removed") from None
+    with take_lock(results):
         for path in (results / place.format(point) for point in ids for place in PLACES):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

@@ -36,13 +36,14 @@ def locked(path: Path, beat: Callable[[], None], patience_s: float = float("inf"
     """
     with path.with_suffix(".lock").open("w") as lock:
         deadline = time.monotonic() + patience_s
-        while not _try_lock(lock.fileno()) and time.monotonic() < deadline:
+        while not try_lock(lock.fileno()) and time.monotonic() < deadline:
             beat()
             time.sleep(POLL_S)
         yield
 
 
-def _try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file for this process alone; False where another one has."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

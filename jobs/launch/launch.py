@@ -10,7 +10,6 @@ and the sweep goes on. Ends with 130 and without a record where somebody stopped
 from __future__ import annotations
 
 import argparse
-import fcntl
 import importlib
 import shlex
 import shutil
@@ -25,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from nightsweep.jobs.host import clock, facts, gpus
+from nightsweep.jobs.host.cache import try_lock
 from nightsweep.jobs.launch import batch_search, control, watchdog
 from nightsweep.jobs.launch.attempt import SKIPPED, TAKEN_OVER, Attempt, Launcher, RunEnd, clear, has_no_time
 from nightsweep.jobs.launch.held import Held
@@ -251,7 +251,10 @@ def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Recor
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "attempts.jsonl").open("a") as lock:
         # an orphan of a killed run may still be measuring this point: wait for it rather than disturb it
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        while not try_lock(lock.fileno()):
+            if launcher.stopped():
+                return Record(status="cancelled", message="another launcher is measuring the point")
+            time.sleep(watchdog.POLL_S)
         record = measured_record(folder)
         if record is None and not leads:
             record = read_json(folder / "record.json", Record)

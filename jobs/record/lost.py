@@ -9,6 +9,7 @@ from nightsweep.jobs.record.failures import Reason
 from nightsweep.jobs.record.folder import utc_now
 from nightsweep.jobs.record.json_files import read_json
 from nightsweep.jobs.record.launch_files import Job
+from nightsweep.jobs.record.point_folder import by_rank
 from nightsweep.jobs.record.record import NvmlUse, Record, TracerUse
 
 AGAIN: frozenset[Reason] = frozenset({"node_failure", "preempted"})
@@ -54,6 +55,6 @@ def set_aside(folder: Path) -> str | None:
     record = read_json(path, Record)
     if not path.exists() or (record is not None and (record.status == "ok" or record.reason not in SET_ASIDE)):
         return None
-    number = len(list(folder.glob("record.aside-*.json"))) + 1
-    path.rename(folder / f"record.aside-{number}.json")
+    earlier = [number for number, _ in by_rank(folder, r"record\.aside-(\d+)\.json")]
+    path.rename(folder / f"record.aside-{max(earlier, default=0) + 1}.json")
     return record.reason if record is not None else "unreadable"

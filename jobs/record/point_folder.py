@@ -43,7 +43,8 @@ def traced_from(point: Path, runs: Runs) -> int | None:
 
 
 def by_rank(folder: Path, pattern: str) -> list[tuple[int, Path]]:
-    """Files (and folders) whose name is this pattern, with the rank that its first group gives, in order of rank."""
+    """Files (and folders) whose name is this pattern, with the rank, or number, that its first group gives, in order of
+    it."""
     if not folder.is_dir():
         return []
     found = [(re.fullmatch(pattern, path.name), path) for path in folder.iterdir()]

@@ -14,6 +14,7 @@ from typing import IO, Any, ClassVar
 
 from nightsweep.jobs.host import private
 from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.json_files import load_json, read_json, write_json
 from nightsweep.jobs.record.record import Record, ending
 from nightsweep.jobs.sweep import batches, chunks, design, rounds
@@ -28,6 +29,17 @@ def tell_full_disk(folder: Path) -> str:
     """A line where no space is left; empty otherwise. A log on that disk could not say it."""
     full = folder.exists() and shutil.disk_usage(folder).free < LEAST_BYTES
     return f"{folder.resolve()}: no space left on the disk" if full else ""
+
+
+def take_lock(results: Path) -> IO[str]:
+    """The lock of whoever changes results/SWEEP, held until it is closed. Raises InputError where another has it."""
+    lock = (results / ".driver").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise InputError(f"{results}: another Nightsweep is at work on these results") from None
+    return lock
 
 
 @dataclass
@@ -64,7 +76,7 @@ class Run:
             )
         try:
             self._begin()
-        except private.NotPrivate as error:
+        except (private.NotPrivate, InputError) as error:
             raise SystemExit(str(error)) from None
         except OSError as error:
             raise SystemExit(tell_full_disk(self.folder) or f"{self.folder}: {error.strerror}") from None
@@ -72,11 +84,7 @@ class Run:
     def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         private.check_owner(self.folder)  # the files of rounds name what is run
-        self.lock = (self.folder / ".driver").open("w")
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SystemExit(f"{self.folder}: another Nightsweep is at work on these results") from None
+        self.lock = take_lock(self.folder)
         content = {
             "name": self.sweep.name,
             "alert": dataclasses.asdict(self.sweep.alert),

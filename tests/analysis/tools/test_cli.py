@@ -1,6 +1,5 @@
 """The command nightsweep: what it prints and its exit status."""
 
-import fcntl
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import pytest
 from nightsweep.analysis.ingest.derived import Derived
 from nightsweep.analysis.tools.cli import main
 from nightsweep.analysis.tools.derive import derive
+from nightsweep.jobs.sweep.driver import take_lock
 from nightsweep.jobs.sweep.sweep import load
 
 ROOT = Path(__file__).parents[3]
@@ -112,7 +112,11 @@ def test_retry_sets_lost_points_aside(tmp_path, monkeypatch, capsys):
         folder = Path("results/s/points") / point
         folder.mkdir(parents=True)
         (folder / "record.json").write_text(json.dumps({"status": "failed" if reason else "ok", "reason": reason}))
-    assert main(["retry", "s.yaml"]) == 0
+    earlier = Path("results/s/points", ids[0], "record.aside-2.json")  # somebody has deleted the first one
+    earlier.touch()
+    with take_lock(Path("results/s")):
+        assert main(["retry", "s.yaml"]) == 2 and "at work" in capsys.readouterr().err
+    assert main(["retry", "s.yaml"]) == 0 and not earlier.read_text()
     assert capsys.readouterr().out.splitlines()[0] == f"{ids[0]} node_failure"
     left = [(Path("results/s/points") / point / "record.json").exists() for point in ids]
     assert left == [False, True, True]
@@ -162,8 +166,7 @@ def test_orphans_are_listed_and_removed_only_where_asked(tmp_path, monkeypatch, 
     capsys.readouterr()
     assert main(["orphans", "s.yaml"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == old and sorted(results.rglob("*")) == before
-    with (results / ".driver").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with take_lock(results):
         assert main(["orphans", "s.yaml", "--remove"]) == 2
         assert "at work" in capsys.readouterr().err and (results / "points" / old).exists()
     assert main(["orphans", "s.yaml", "--remove"]) == 0

@@ -1,6 +1,7 @@
 """A block: one job that measures several points, whose records follow that of the first one."""
 
 import dataclasses
+import fcntl
 import json
 import os
 import subprocess
@@ -9,7 +10,11 @@ import sys
 import pytest
 from snakemake_executor_plugin_submitit.hook import Loss
 
+from nightsweep.jobs.launch import watchdog
+from nightsweep.jobs.launch.attempt import Launcher
 from nightsweep.jobs.launch.held import Held
+from nightsweep.jobs.launch.launch import measure_block
+from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.record.json_files import read_json
 from nightsweep.jobs.record.raw_files import MEASURED
@@ -57,6 +62,13 @@ def test_a_point_that_the_sweep_does_not_have_stops_the_block_before_it_begins(t
     done = launch(tmp_path, sweep(tmp_path, A), A, B)
     assert done.returncode == 2 and f"no point {B.id} in it" in done.stderr
     assert not (tmp_path / "points").exists()
+
+
+def test_who_waits_for_another_launcher_can_be_stopped(tmp_path):
+    with (tmp_path / "attempts.jsonl").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stopped = Launcher(watchdog.Limits(1, 1), lambda: True, Servers(fork=False))
+        assert measure_block([(tmp_path, None)], stopped) == 130
 
 
 class Job:
