@@ -21,7 +21,7 @@ from nightsweep.jobs.point import plan
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.rank import script
 from nightsweep.jobs.record import phases
-from nightsweep.jobs.record.failures import Reason
+from nightsweep.jobs.record.failures import Reason, is_disk_full
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.phases import Phase
 from nightsweep.jobs.record.point_folder import count_attempts, results_of
@@ -180,7 +180,7 @@ class Attempt:
             except tenants.TenantError as error:
                 return error.outcome
             except OSError as error:
-                return watchdog.Outcome("launch_failed", str(error))
+                return watchdog.Outcome("disk_full" if is_disk_full(error) else "launch_failed", str(error))
             if forks and not servers.fork and not stopped():
                 continue  # as new Pythons
             if pause is None or not is_passing(outcome, run_folder):

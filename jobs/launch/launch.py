@@ -32,6 +32,7 @@ from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.launch.tracer_choice import Choice, choose_tracer
 from nightsweep.jobs.point import plan
 from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.record import lost
 from nightsweep.jobs.record.failures import is_disk_full
 from nightsweep.jobs.record.folder import RunFolder, utc_now
 from nightsweep.jobs.record.json_files import FormatError, load_json, read_json, read_lines, write_json
@@ -108,11 +109,14 @@ class Measurement:
 
     @property
     def status(self) -> Status:
-        """The point's: that of its timed run; where any run was stopped from outside, the point is to run again, for it
-        would lack what it asks for."""
-        if any(end.run.reason == "interrupted" for end in self.ends.values()):
+        """The point's: that of its timed run; where any run was stopped from outside, or died with its node, the point
+        is to run again, for it would lack what it asks for."""
+        reasons = {end.run.reason for end in self.ends.values()}
+        if "interrupted" in reasons:
             return "cancelled"
-        return "ok" if self.ends["timed"].run.status == "ok" else "failed"
+        if self.ends["timed"].run.status != "ok":
+            return "failed"
+        return "cancelled" if reasons & lost.AGAIN else "ok"
 
 
 def run_all(attempt: Attempt) -> Measurement:

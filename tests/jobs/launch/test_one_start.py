@@ -1,5 +1,6 @@
 """One start, timed and then traced: what it leaves, and what becomes of it where it does not come to its end."""
 
+import errno
 import shutil
 
 import msgspec
@@ -82,6 +83,14 @@ def test_what_fails_after_all_ranks_were_timed_is_the_traced_run(tmp_path, monke
     assert (record.tracer.used, record.tracer.reason) == (None, "no rank moved")
 
 
+def test_a_trace_that_died_with_its_node_is_made_again(tmp_path, monkeypatch):
+    """The timed steps alone were once all that the point ever had."""
+    for place, (written, status) in enumerate([([0, 1], "cancelled"), ([0], "failed")]):
+        outcome = watchdog.Outcome("node_failure", "srun: error: Node failure on n2")
+        record, _ = ended(tmp_path / str(place), monkeypatch, outcome, written, [])
+        assert record.status == status
+
+
 @pytest.mark.parametrize(
     ("timed", "settings"),
     [([0], {}), ([0, 1], {"device": "cuda", "tenants": 2}), ([0, 1], {"early": True})],
@@ -102,6 +111,16 @@ def test_a_script_that_ends_before_its_traced_steps_is_timed(tmp_path, monkeypat
     assert record.runs.traced == Run(message=ENDED_BEFORE)
     assert (record.tracer.used, record.tracer.reason) == (None, ENDED_BEFORE)
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["timed"]
+
+
+def test_a_disk_that_is_full_when_ranks_are_started_is_said(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(watchdog, "Ranks", full)
+    monkeypatch.setattr(launch, "uses_cuda", lambda _: False)
+    record, _ = measure(tmp_path, nano())
+    assert (record.status, record.reason) == ("failed", "disk_full")
 
 
 def test_an_attempt_that_another_has_taken_over_leaves_nothing(tmp_path, monkeypatch):
