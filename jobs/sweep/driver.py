@@ -110,23 +110,28 @@ class Run:
         return {point.id: point for point in self.sweep.points}
 
     @functools.cached_property
-    def queues(self) -> dict[str, tuple[Point, ...]]:
-        """The points that a job of several runs, by the id of the one that leads it."""
-        made = batches.batches(self.sweep.points, self.sweep.pairs, self.sweep.design, self.batch_min)
-        return design.led(made, lambda point_id: self.record_path(point_id).exists())
+    def batches(self) -> list[tuple[Point, ...]]:
+        """The points that one job runs, of each job that runs several (batches.py)."""
+        return batches.batches(self.sweep.points, self.sweep.pairs, self.sweep.design, self.batch_min)
 
     @functools.cached_property
     def leaders(self) -> dict[str, str]:
         """Of points that the job of another one runs, that one."""
-        return design.leaders(self.queues)
+        return design.leaders(design.led(self.batches, lambda point_id: self.record_path(point_id).exists()))
+
+    @functools.cached_property
+    def beside(self) -> dict[str, tuple[Point, ...]]:
+        """The batch of each point that is in one."""
+        return {point.id: batch for batch in self.batches for point in batch}
 
     def queue(self, point_id: str) -> list[str]:
-        """Ids of the points that a point's job runs, itself first."""
-        return [point.id for point in self.queues[point_id]] if point_id in self.queues else [point_id]
+        """Ids of the points that a point's job runs, itself first, whichever leads them by the records that there are
+        now: a job of a cluster reads the sweep again, and must run what its driver had planned."""
+        return [point_id, *(point.id for point in self.beside.get(point_id, ()) if point.id != point_id)]
 
     def minutes(self, point_id: str) -> int:
         """Wall time of a point's job."""
-        queue = self.queues.get(point_id, (self.point(point_id),))
+        queue = self.beside.get(point_id, (self.point(point_id),))
         return batches.minutes(queue, self.sweep.resources.timeout_min, self.batch_min)
 
     def point(self, point_id: str) -> Point:

@@ -76,3 +76,17 @@ def test_a_run_knows_the_jobs_of_its_batches(tmp_path):
     assert run.queue(first) == [first, second] and run.queue(third) == [third]
     assert run.leaders == {second: first}
     assert run.minutes(third) == 7 < run.minutes(first)
+
+
+def test_a_job_runs_the_points_that_it_was_planned_for_whatever_records_there_are_when_it_begins(tmp_path):
+    """It reads the sweep again. A record that was there when its driver did may have been taken back."""
+    swept = sweep(tmp_path, axes={"micro_batch": [1, 2, 3]})
+    first, second, third = (point.id for point in swept.points)
+    record = Run(tmp_path, swept).record_path(first)
+    record.parent.mkdir(parents=True)
+    record.touch()
+    planned = Run(tmp_path, swept, batch_min=99)
+    assert planned.leaders == {first: second, third: second}
+    record.unlink()
+    begun = Run(tmp_path, swept, batch_min=99)
+    assert begun.queue(second) == planned.queue(second) == [second, first, third]
