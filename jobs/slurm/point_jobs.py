@@ -95,7 +95,8 @@ class PointJobs(Hook):
 
     def record_loss(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> bool:
         """Write the records of the points of a lost job, the leader's last; those that it had measured, or that had
-        failed by themselves, have theirs."""
+        failed by themselves, have theirs. Memory or time that one point has used up says nothing of those that the job
+        had not begun: they have none, and are run by the same command."""
         leader = leader_of(job)
         if leader is None or loss.reason == "failed":
             return False
@@ -103,6 +104,8 @@ class PointJobs(Hook):
             path.parent.mkdir(parents=True, exist_ok=True)
             record = measured_record(path.parent) or (None if path == leader else read_json(path, Record))
             if record is None:
+                if path != leader and loss.reason not in lost.SET_ASIDE and not count_attempts(path.parent):
+                    continue
                 own = rounds.job_of(path.parents[2], path.parent.name)
                 record = lost.lost_record(own, loss.reason, loss.message, losses + 1, job_id)
                 record = structs.replace(record, phases=last_attempt(path.parent))

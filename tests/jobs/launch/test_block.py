@@ -112,6 +112,14 @@ def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
     assert [phase.phase for phase in record(block[1]).phases] == ["lost", "end"]
 
 
+@pytest.mark.parametrize(("reason", "recorded"), [("host_out_of_memory", False), ("cancelled", True)])
+def test_what_a_lost_job_had_not_begun_failed_only_where_that_concerns_it(block, reason, recorded):
+    """Of thirty points of which the second used up the memory, twenty-eight had once failed without being run."""
+    Held().begin(block[0])
+    assert PointJobs().record_loss(Job(*block), Loss(reason, "as Slurm says"), 1, "77_1")
+    assert record(block[0]).reason == reason and (record(block[1]) is not None) == recorded
+
+
 def test_a_lost_job_leaves_what_had_failed_by_itself(block):
     write_record(block[1] / "record.json", Record(point_id=B.id, status="failed", reason="stalled"))
     assert PointJobs().record_loss(Job(*block), LOSS, 1, "77_1")
