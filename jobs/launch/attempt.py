@@ -97,7 +97,9 @@ class Attempt:
 
     def run(self, kind: str, tracer: TracerName, blocks: Sequence[plan.Block], *, samplers: bool = True) -> RunEnd:
         """One start, from an empty folder. `kind`: name of its folder: timed, traced, cost-* or search."""
-        for earlier in [*self.folder.glob(f"{kind}.*"), *self.folder.glob("traced.*")]:
+        # Also what an earlier start of this kind was renamed to: on a network file system a node may find it by its
+        # first name, with that start's order, until it is gone.
+        for earlier in [*self.folder.glob(f"{kind}.*"), self.folder / kind, *self.folder.glob("traced.*")]:
             shutil.rmtree(earlier, ignore_errors=True)
         run_folder = RunFolder(self.folder / f"{kind}.{self.number}")
         order = Order(

@@ -11,6 +11,7 @@ from nightsweep.analysis.ingest import point_tables
 from nightsweep.jobs.launch import launch, watchdog
 from nightsweep.jobs.launch.attempt import ENDED_BEFORE, Attempt, Launcher
 from nightsweep.jobs.launch.starts import Servers
+from nightsweep.jobs.point.plan import Block
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import json_line, read_json, read_lines, write_json
@@ -111,6 +112,22 @@ def test_a_script_that_ends_before_its_traced_steps_is_timed(tmp_path, monkeypat
     assert record.runs.traced == Run(message=ENDED_BEFORE)
     assert (record.tracer.used, record.tracer.reason) == (None, ENDED_BEFORE)
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["timed"]
+
+
+def test_a_second_start_of_a_kind_finds_nothing_of_the_first(tmp_path, monkeypatch):
+    """As those of a search for the largest batch, one after the other."""
+    found = []
+
+    def ranks(attempt, run_folder, order):
+        found.append([path.name for path in attempt.folder.iterdir()])
+        run_folder.path.mkdir()
+        return watchdog.Outcome()
+
+    monkeypatch.setattr(Attempt, "ranks", ranks)
+    launcher = Launcher(watchdog.Limits(120, 300), lambda: False, Servers(fork=False))
+    for _ in range(2):
+        Attempt(tmp_path, 1, nano(), launcher).run("search", "none", [Block("timed", 2)])
+    assert found == [[], []]
 
 
 def test_a_disk_that_is_full_when_ranks_are_started_is_said(tmp_path, monkeypatch):
