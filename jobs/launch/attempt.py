@@ -158,7 +158,8 @@ class Attempt:
         run_timed = entry(watchdog.Outcome(), (span[0], middle))
         if not outcome.reason and len(traced) < len(timed):
             shutil.rmtree(run_folder.traced.path, ignore_errors=True)
-            return RunEnd(run_timed, traced=RunEnd(Run(message=ENDED_BEFORE)))
+            why = script.why_given_up(run_folder) or ENDED_BEFORE
+            return RunEnd(run_timed, traced=RunEnd(Run(message=why)))
         run = msgspec.structs.replace(entry(outcome, (middle, span[1])), same_start=True)
         failure = failure_from(run_folder, outcome, "traced") if outcome.reason else None
         return RunEnd(run_timed, traced=RunEnd(run, failure))

@@ -182,6 +182,12 @@ def conclude(run_folder: RunFolder, rank: int, code: int, window: Window, *, sto
         )
 
 
+def why_given_up(run_folder: RunFolder) -> str | None:
+    """Why the steps of a rank could no longer be watched; None where those of all could."""
+    found = (read_json(path, Few) for _, path in by_rank(run_folder.path, r"rank(\d+)\.few\.json"))
+    return next((few.why for few in found if few and few.why), None)
+
+
 def drop_whole_runs(run_folder: RunFolder) -> None:
     """Where some ranks of a script have steps, those that were timed as a whole have none: which rank ends first must
     not decide it."""

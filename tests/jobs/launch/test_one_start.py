@@ -169,6 +169,19 @@ def test_an_attempt_that_is_taken_over_once_its_runs_are_done_is_not_kept(tmp_pa
     assert not (tmp_path / MEASURED).exists()
 
 
+def test_a_trace_that_the_hook_could_not_take_is_not_the_scripts_end(tmp_path, monkeypatch):
+    why = "steps are no longer watched: OSError: no space"
+    settle = RunFolder.settle
+
+    def with_reason(folder):
+        write_json(folder.rank_file(1, "few.json"), {"why": why})
+        return settle(folder)
+
+    monkeypatch.setattr(RunFolder, "settle", with_reason)
+    record, _ = ended(tmp_path, monkeypatch, watchdog.Outcome(), [0, 1], [1])
+    assert record.runs.traced == Run(message=why) and record.status == "ok"
+
+
 def test_the_folder_of_the_traced_run_is_beside_that_of_the_timed_one(tmp_path):
     assert RunFolder(tmp_path / "timed.3").traced.path == tmp_path / "traced.3"
     assert RunFolder(tmp_path / "timed").traced.path == tmp_path / "traced"
