@@ -4,10 +4,6 @@ import json
 
 import pytest
 
-from nightsweep.jobs.rank.script import conclude, drop_whole_runs
-from nightsweep.jobs.record.folder import RunFolder
-from nightsweep.jobs.record.json_files import write_json
-from nightsweep.jobs.record.launch_files import RankResult, Window
 from nightsweep.jobs.sweep import code
 from tests.jobs.hook.script_run import launch, result, script, steps
 
@@ -85,20 +81,6 @@ wait_for_ever()
     record, folder = launch(tmp_path, **script(tmp_path, text), stall_s=30)
     assert record["reason"] == "stalled" and "no rank moved for 30 s: " in record["message"]
     assert "wait_for_ever" in (folder / "timed/rank0.stacks.txt").read_text()
-
-
-def test_which_rank_ends_first_does_not_decide_what_is_timed(tmp_path):
-    """A rank that has no steps of its own, beside one that has, was timed as a whole where it ended first."""
-    folder, window = RunFolder(tmp_path), Window(start_ns=1, end_ns=9)
-    for rank in (1, 2):
-        conclude(folder, rank, 0, window, stopped=False)
-    write_json(folder.rank_file(0, "result.json"), RankResult(rank=0, step_source="optimizer"))
-    drop_whole_runs(folder)
-    assert [path.name for path in tmp_path.iterdir()] == ["rank0.result.json"]
-    conclude(RunFolder(tmp_path), 1, 0, window, stopped=False)
-    folder.rank_file(0, "result.json").unlink()
-    drop_whole_runs(folder)
-    assert folder.steps(1).exists() and folder.rank_file(1, "result.json").exists()
 
 
 WHOLE = {

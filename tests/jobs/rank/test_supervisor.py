@@ -1,4 +1,4 @@
-"""A supervisor that is stopped or fails at an awkward moment: its script does not run on without it."""
+"""Supervisors of scripts: one that is stopped or fails at an awkward moment, and what several ranks conclude."""
 
 import errno
 import os
@@ -10,9 +10,10 @@ import time
 import pytest
 
 from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.rank.script import conclude, drop_whole_runs
 from nightsweep.jobs.record.folder import RunFolder
-from nightsweep.jobs.record.json_files import read_json
-from nightsweep.jobs.record.launch_files import RankExit
+from nightsweep.jobs.record.json_files import read_json, write_json
+from nightsweep.jobs.record.launch_files import RankExit, RankResult, Window
 from nightsweep.jobs.sweep.order import Order
 
 SCRIPT = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)"
@@ -59,3 +60,17 @@ def test_the_script_ends_with_a_supervisor_that_fails(tmp_path):
         for _ in range(100):
             os.kill(pid, 0)
             time.sleep(0.05)
+
+
+def test_which_rank_ends_first_does_not_decide_what_is_timed(tmp_path):
+    """A rank that has no steps of its own, beside one that has, was timed as a whole where it ended first."""
+    folder, window = RunFolder(tmp_path), Window(start_ns=1, end_ns=9)
+    for rank in (1, 2):
+        conclude(folder, rank, 0, window, stopped=False)
+    write_json(folder.rank_file(0, "result.json"), RankResult(rank=0, step_source="optimizer"))
+    drop_whole_runs(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.result.json"]
+    conclude(RunFolder(tmp_path), 1, 0, window, stopped=False)
+    folder.rank_file(0, "result.json").unlink()
+    drop_whole_runs(folder)
+    assert folder.steps(1).exists() and folder.rank_file(1, "result.json").exists()
