@@ -1,16 +1,18 @@
 """How much of the differences of starts comes from configurations, nights and hosts: components of variance.
 
-A mixed model of the logarithm of a start's mean step, fitted by restricted likelihood (statsmodels' MixedLM; Pinheiro
-and Bates, Mixed-Effects Models in S and S-PLUS, 2000, chapter 2): random intercepts of the configuration, of the night,
-of the host, and of the night within a configuration; what is left is of the start.
+A mixed model of the logarithm of a start's mean step, fitted by restricted likelihood (Pinheiro and Bates,
+Mixed-Effects Models in S and S-PLUS, 2000, chapter 2): random intercepts of the configuration, of the night, of the
+host, and of the night within a configuration; what is left is of the start.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import scipy
 
@@ -140,32 +142,51 @@ _JOINT = "includes the night within a configuration"
 
 def _fit(starts: pl.DataFrame, names: list[str]) -> list[float] | None:
     """Standard deviations of these components, and of the start last; None where the search does not end."""
-    # statsmodels takes seconds to import
-    from statsmodels.regression.mixed_linear_model import MixedLM, VCSpec
-
     logs = np.log(starts["ms"].to_numpy())
     if np.ptp(logs) == 0:
         return [0.0] * (len(names) + 1)
     if not names:
         return [float(np.std(logs, ddof=1))]
-    # Sparse, for 1,000 starts have as many levels.
-    mats = [[scipy.sparse.csr_array(_design(_codes(starts, name)))] for name in names]
-    spec = VCSpec(names, [[[str(k) for k in range(own[0].shape[1])]] for own in mats], mats)
-    model = MixedLM(logs, np.ones((len(logs), 1)), np.zeros(len(logs)), exog_vc=spec)
-    # As MixedLM.fit sets them: restricted likelihood, without penalties.
-    model.reml, model.cov_pen, model.fe_pen = True, None, None
+    likelihood = _Likelihood(logs, [_design(_codes(starts, name)) for name in names])
     # Configurations differ by far the most.
     begin = [10.0 if name == CONFIGURATION else 1.0 for name in names]
-    # MixedLM.fit follows the gradient and ends far from the maximum, or takes a variance of almost 0 for an infinite
-    # one (its pseudo-inverse). Of the simplex of Nelder and Mead, kept from 0, no other start was seen to end higher.
-    bounds = [(LEAST / 10, None)] * len(names)
+    # The gradient leads far from the maximum; of the simplex of Nelder and Mead, kept from 0, no other start was seen
+    # to end higher. Beyond the other bound rounding is all that is left of the start.
+    bounds = [(LEAST / 10, 1 / EQUAL)] * len(names)
     options = {"maxiter": MOST_TRIES, "xatol": 1e-3, "fatol": 1e-5}
     search = scipy.optimize.minimize(
-        lambda sds: -model.loglike(sds), begin, method="Nelder-Mead", bounds=bounds, options=options
+        lambda ratios: -likelihood.at(ratios)[0], begin, method="Nelder-Mead", bounds=bounds, options=options
     )
-    mean, _ = model.get_fe_params(np.empty((0, 0)), search.x**2)
-    start = math.sqrt(model.get_scale(mean, np.empty((0, 0)), search.x**2))
+    start = math.sqrt(likelihood.at(search.x)[1])
     # Starts as equal as rounding leaves them have no scale to search by.
     if not search.success or not start > EQUAL:
         return None
     return [*(float(ratio) * start if ratio > LEAST else 0.0 for ratio in search.x), start]
+
+
+class _Likelihood:
+    """The restricted likelihood of a common mean and of random intercepts with these designs.
+
+    By the ratio of each one's standard deviation to the start's, of which the best follows from them. Sparse, for 1,000
+    starts have as many levels.
+    """
+
+    def __init__(self, values: npt.NDArray[np.float64], designs: list[npt.NDArray[np.float64]]) -> None:
+        levels = scipy.sparse.csr_array(np.hstack(designs))
+        fixed = np.column_stack([np.ones(len(values)), values - values.mean()])
+        self.freedom = len(values) - 1
+        self.sizes = [design.shape[1] for design in designs]
+        self.levels, self.mixed, self.fixed = levels.T @ levels, levels.T @ fixed, fixed.T @ fixed
+
+    def at(self, ratios: Sequence[float]) -> tuple[float, float]:
+        """Its logarithm, but for a constant, and the variance of the start."""
+        scale = np.repeat(ratios, self.sizes)
+        scaled = scipy.sparse.diags_array(scale)
+        # Woodbury's identity: a matrix of the levels instead of one of the starts, of the same determinant.
+        factor = scipy.sparse.linalg.splu((scipy.sparse.eye_array(len(scale)) + scaled @ self.levels @ scaled).tocsc())
+        right = scale[:, None] * self.mixed
+        (ones, both), (_, squares) = self.fixed - right.T @ factor.solve(right)
+        # Of equal starts rounding leaves less than nothing.
+        variance = max((squares - both**2 / ones) / self.freedom, np.finfo(float).tiny)
+        log_determinant = np.log(np.abs(factor.U.diagonal())).sum() + math.log(ones)
+        return -(self.freedom * math.log(variance) + log_determinant) / 2, variance

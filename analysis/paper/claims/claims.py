@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
+
+import numpy as np
 
 from nightsweep.analysis.paper.claims import image, llm
 from nightsweep.analysis.paper.claims.claim import NOT_TESTED, Claim, Verdict
@@ -102,11 +105,7 @@ def judge(tables: dataset.Tables) -> tuple[Verdict, ...]:
     their p-values are corrected together (Holm, Scandinavian Journal of Statistics 6, 1979, 65-70)."""
     found = [claim.verdict(tables) for claim in CLAIMS]
     tested = [part for verdict in found for part in verdict.parts if part.decides and part.alone != NOT_TESTED]
-    corrected = []
-    if tested:
-        from statsmodels.stats.multitest import multipletests  # which takes a second to import
-
-        corrected = multipletests([part.chance for part in tested], method="holm")[1]
+    corrected = correct([part.chance for part in tested])
     by_part = dict(zip(map(id, tested), corrected, strict=True))
     return tuple(
         dataclasses.replace(
@@ -118,3 +117,12 @@ def judge(tables: dataset.Tables) -> tuple[Verdict, ...]:
         )
         for verdict in found
     )
+
+
+def correct(p_values: Sequence[float]) -> list[float]:
+    """The p-values, each corrected for all of them as Holm does."""
+    order = np.argsort(p_values)
+    steps = np.arange(len(order), 0, -1) * np.asarray(p_values)[order]
+    corrected = np.empty(len(order))
+    corrected[order] = np.maximum.accumulate(steps).clip(max=1)
+    return corrected.tolist()

@@ -35,7 +35,7 @@ class Log:
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.schema = schema(header)
-        pa.RecordBatch.from_pylist([], schema=self.schema)  # the first one takes half a second: Arrow imports pandas
+        pa.RecordBatch.from_pylist([], schema=self.schema)  # Arrow imports pandas for it, where there is one
         self.sink = path.open("wb")
         self.writer = pa.ipc.new_stream(self.sink, self.schema)
         self.sink.flush()

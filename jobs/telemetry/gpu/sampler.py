@@ -176,8 +176,8 @@ def main() -> None:
     Sampler(run_folder, order.point().nvml_hz, order.alert).run(stop)
     sys.stdout.flush()
     sys.stderr.flush()
-    # All is written; the interpreter would take down what Arrow brought, pandas among it, while the job waits for this
-    # process: 0.2 s, and four times that on a busy node.
+    # All is written; the interpreter would take down what Arrow brought, pandas where there is one, while the job waits
+    # for this process: 0.2 s, and four times that on a busy node.
     os._exit(0)
 
 

@@ -118,7 +118,7 @@ def test_a_difference_that_is_none_is_at_the_bound():
 def test_equal_times_and_one_configuration_are_no_errors():
     told = found(simulated().with_columns(ms=pl.lit(5.0)))
     assert all(one.sd == 0 for one in told.values())
-    exact = found(simulated({name: 0.8 if name == CONFIGURATION else 0.0 for name in SDS}))
+    exact = found(simulated({name: 0.8 if name == CONFIGURATION else 0.0 for name in SDS}, configurations=5, nights=3))
     assert all(one.sd is None and one.reason == "the fit does not converge" for one in exact.values())
     alone = simulated(configurations=1, nights=1, hosts=1, starts=9)
     assert found(alone)[START].sd == pytest.approx(alone["ms"].log().std())

@@ -209,7 +209,7 @@ def test_the_last_rows_are_written_when_the_log_is_closed(tmp_path):
 
 
 def test_the_log_is_ready_before_the_first_row(tmp_path):
-    """Arrow imports pandas for its first rows: half a second without samples, were it then."""
+    """Arrow imports pandas, where there is one, for its first rows: half a second without samples, were it then."""
     text = (
         "import sys\n"
         "from pathlib import Path\n"

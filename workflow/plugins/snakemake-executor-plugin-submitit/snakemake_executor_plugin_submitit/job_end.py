@@ -153,7 +153,8 @@ def _judge_silent(track: Track, job_id: str, code: int | None, reason: LossReaso
         lines = logs[0].read_text(errors="replace").splitlines()
         own = "\n".join(line for line in lines if not line.startswith("submitit "))
         said = f"{last_line(own)} ({logs[0]})"
-    message = f"the job ended as {state.name}, code {code}, without a result: {said}"
+    end = "without a result" if code is None else f"code {code}"
+    message = f"the job ended as {state.name}, {end}: {said}"
     return Loss(reason, message, again=reason == "lost")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-from snakemake_executor_plugin_submitit import query
+from snakemake_executor_plugin_submitit import command, query
 from snakemake_executor_plugin_submitit.refusal import Refused, error_of, is_transient
 from snakemake_executor_plugin_submitit.request import Request
 
@@ -96,7 +96,7 @@ class Slurm:
         )
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the error says
-                jobs = executor.map_array(subprocess.call, [["bash", "-c", command] for command in commands])
+                jobs = executor.map_array(command.run, commands)
         except (FailedJobError, FailedSubmissionError, subprocess.SubprocessError, OSError) as error:
             raise error_of(str(error)) from None
         return [job.job_id for job in jobs]

@@ -2,6 +2,7 @@
 else as processes of this machine."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -54,3 +55,6 @@ def test_a_workflow_that_knows_nothing_of_the_executor(tmp_path):
     assert (tmp_path / "calls/all.txt").read_text().split() == ["ATTA", "CGTT", "TGCA"]
     assert not (tmp_path / "calls/all.txt").stat().st_mode & stat.S_IWUSR and not (tmp_path / "mapped/A.map").exists()
     assert "submitted 2 jobs" in done.stderr and done.stderr.count("submitted 1 job: ") == 2, done.stderr
+    (failed,) = re.findall(r"external_jobid: (\d+)", done.stderr)
+    shown = subprocess.run(["scontrol", "show", "job", failed], capture_output=True, text=True, check=True).stdout
+    assert "JobState=FAILED " in shown and "ExitCode=1:0" in shown, shown
