@@ -1,12 +1,19 @@
-"""The pages: every link leads to a page and a heading that are there, and the site's navigation has every page."""
+"""The pages: every link leads to a page and a heading that are there, every command is one that there is, and the
+site's navigation has every page."""
 
+import importlib.util
 import re
+import shlex
 
+import pytest
 import yaml
+from snakemake.cli import get_argument_parser
 
+from nightsweep.analysis.tools import cli
 from nightsweep.jobs.host.facts import ROOT
 
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+COMMAND = re.compile(r"^(?: {4})?(nightsweep|snakemake|make|python -m) +(\S.*?)(?:  +#.*)?$", re.M)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -35,6 +42,32 @@ def test_every_link_leads_somewhere():
             assert not anchor or anchor in anchors(target), f"{page}: {link}"
             count += 1
     assert count > 50
+
+
+def commands():
+    for page in pages():
+        for program, rest in COMMAND.findall(page.read_text().replace("\\\n", " ")):
+            # A usage names what may be left out in brackets.
+            yield page.relative_to(ROOT), program, shlex.split(re.sub(r"\[.*?\]", "", rest).replace("$NS", str(ROOT)))
+
+
+def test_every_command_is_understood_as_it_is_written(monkeypatch):
+    """Not what it does: other tests run them."""
+    monkeypatch.chdir(ROOT)
+    targets = set(re.findall(r"^([\w./-]+):", (ROOT / "Makefile").read_text(), re.M))
+    parsers = {"nightsweep": cli.parser(), "snakemake": get_argument_parser()}
+    found = list(commands())
+    for page, program, words in found:
+        try:
+            if program == "make":
+                assert {word for word in words if "=" not in word} <= targets
+            elif program == "python -m":
+                assert importlib.util.find_spec(words[0])
+            else:
+                parsers[program].parse_args(words)
+        except (SystemExit, AssertionError):
+            pytest.fail(f"{page}: {program} {shlex.join(words)}")
+    assert len(found) > 50
 
 
 def named(nav):
