@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        lacks = f"{package} is not installed; pip install 'nightsweep[{EXTRAS[package]}]' brings it"
+        lacks = f"{package} is not installed; it comes with the extra nightsweep[{EXTRAS[package]}]"
         return refuse(arguments.name, lacks)
     except InputError as error:
         return refuse(arguments.name, str(error))

@@ -122,7 +122,7 @@ def test_what_an_extra_brings_is_named(environment, files, words, extra):
     done = run(environment, files, *words)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert f"pip install 'nightsweep[{extra}]'" in line
+    assert f"is not installed; it comes with the extra nightsweep[{extra}]" in line
 
 
 def test_figures_of_a_data_set(environment, files):
