@@ -18,7 +18,9 @@ LEAST_PART = 0.005
 
 def screen(found: Diagnosis) -> str:
     """The verdict, the parts of the step, and the causes."""
-    lines = [*_head(found), "", *_parts(found)]
+    lines = _head(found)
+    if parts := _parts(found):
+        lines += ["", *parts]
     losses = [cause for cause in found.causes if cause.share >= NOISE.value]
     remarks = [cause for cause in found.causes if cause.share < NOISE.value]
     sections: dict[str, list[Cause]] = {}  # the one with the first cause comes first

@@ -128,7 +128,7 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
     results.mkdir(parents=True, exist_ok=True)
     listed = results / f"wrapped-{point.id}.json"  # two commands of one script may run at the same time
     write_json(listed, {"name": name, "points": [{"point_id": point.id, "settings": point.settings()}]})
-    print(f"{shlex.join(words)}\n  timed, then traced, in {folder}", flush=True)
+    print(f"{shlex.join(words)}\n  timed{', then traced' if traced_steps else ''}, in {folder}", flush=True)
     command = [sys.executable, "-m", "nightsweep.jobs.launch.launch", str(folder), "--sweep", str(listed)]
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it, too, and ends its ranks
     status = subprocess.run(

@@ -147,7 +147,8 @@ def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
     wait, have = max(host_wait(e), waiting(e)), max(e.workers or 0, 1)
     enough = math.ceil(have / max(1 - wait, 1 / 16)) + 1
     limit = (cores(e) or enough) * (1 if preparing(e) else 2) - 1
-    more: dict[str, Any] = {"loader_workers": max(have, min(enough, max(limit, 1)))}
+    able = max(have, min(enough, max(limit, 1)))
+    more: dict[str, Any] = {"loader_workers": able} if able > (e.workers or 0) else {}
     ahead = {"prefetch_factor": 2 * (e.point.prefetch_factor or 2)}
     return ({**more, "across_epochs": True}, more, {"across_epochs": True}, ahead)
 
