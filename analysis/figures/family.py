@@ -89,7 +89,15 @@ class Family:
         """The figure, or the sentence that says why there is none (`style.says`)."""
         points = self.points(tables)
         with style.context():
-            return style.says(self.missing) if points.is_empty() else self.paint(points, tables, width_in)
+            return style.says(self._why(tables)) if points.is_empty() else self.paint(points, tables, width_in)
+
+    def _why(self, tables: dataset.Tables) -> str:
+        """Why there is nothing to show."""
+        shown = tables["points"]
+        if not shown["disturbed"].any():
+            return self.missing
+        quiet = dataset.Tables({**tables.frames, "points": shown.with_columns(disturbed=None)})
+        return self.missing + ("" if self.points(quiet).is_empty() else " Points that were disturbed do not count.")
 
 
 def ok_points(tables: dataset.Tables) -> pl.DataFrame:

@@ -71,6 +71,14 @@ def test_empty_tables_give_one_sentence(family, tmp_path):
     assert "n = 0" in captions.caption(FAMILIES[family], dataset.Tables({}))
 
 
+def test_what_only_disturbed_points_would_show_is_said(sweep):
+    disturbed = dataset.Tables({**sweep.frames, "points": sweep["points"].with_columns(disturbed=True)})
+    (text,) = FAMILIES["setting_effects"].draw(disturbed).texts
+    assert text.get_text().endswith("Points that were disturbed do not count.")
+    (text,) = FAMILIES["setting_effects"].draw(disturbed.own().of_point("none")).texts
+    assert text.get_text() == FAMILIES["setting_effects"].missing
+
+
 def test_labels_name_only_what_varies(sweep):
     labels = set(dataset.with_config(sweep["points"])["config"])
     assert "1 rank/node, bf16" in labels
