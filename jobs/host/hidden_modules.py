@@ -6,6 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+UNUSED = ("torchao", "scipy")
+"""Of what transformers imports for any model: half a second each, and more. What needs one imports it itself."""
+
 
 @contextmanager
 def hidden(*names: str) -> Iterator[None]:

@@ -26,7 +26,7 @@ from msgspec import structs
 from nightsweep.jobs.hook.imports import after_import
 from nightsweep.jobs.host import numa
 from nightsweep.jobs.host.gpus import full_uuid
-from nightsweep.jobs.host.hidden_modules import hidden
+from nightsweep.jobs.host.hidden_modules import UNUSED, hidden
 from nightsweep.jobs.host.processes import die_with_parent
 from nightsweep.jobs.host.unsupported import Unsupported
 from nightsweep.jobs.point.point import Point
@@ -140,7 +140,7 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         loader_server.start()
     import torch
 
-    with hidden("torchao"):  # which takes half a second and more; what needs it imports it itself
+    with hidden(*UNUSED):
         importlib.import_module("transformers.modeling_utils")
 
     from nightsweep.jobs.rank.loader import make_loader
