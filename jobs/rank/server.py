@@ -44,12 +44,10 @@ MODULES = (
 def preload() -> str | None:
     """Import what ranks need. Returns why ranks cannot be forked from this process; None where they can."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else to ask whether there are GPUs begins CUDA
-    gc.disable()  # what libraries make when they load lasts, and to look through it over and over takes a second
     with hidden(*UNUSED):
         for name in MODULES:
             importlib.import_module(name)
     gc.freeze()  # so that collections in ranks write to no page of this process's
-    gc.enable()
     return "CUDA began while modules were imported" if holds_gpu() else None
 
 
@@ -131,9 +129,11 @@ def main() -> int:
     answers = os.dup(1)
     os.dup2(2, 1)  # what ranks print is the run's log
     server = Server(answers)
+    gc.disable()  # what libraries make when they load lasts, and to look through it over and over takes a second
     if why := preload():
         print(f"no rank can be forked: {why}", flush=True)
         return 1
+    gc.enable()
     start.is_preloaded = True
     woken, wake = os.pipe()
     for end in (woken, wake):

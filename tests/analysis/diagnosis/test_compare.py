@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import polars as pl
 import pytest
-from scipy.stats import ttest_ind
+import scipy
 
 from nightsweep.analysis.diagnosis import comparison
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
@@ -45,7 +45,7 @@ def timed(mean, seed=0, count=30, spread=0.2, samples=64):
 def test_the_interval_is_welch_s():
     a, b = (timed(mean, seed)["step_ms"].to_numpy() for seed, mean in enumerate((10.0, 10.3)))
     found = comparison.difference(a, b[:7])
-    interval = ttest_ind(b[:7], a, equal_var=False).confidence_interval(0.95)
+    interval = scipy.stats.ttest_ind(b[:7], a, equal_var=False).confidence_interval(0.95)
     assert found.by == pytest.approx((interval.low + interval.high) / 2)
     assert found.half == pytest.approx((interval.high - interval.low) / 2)
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import polars as pl
 import pytest
-from scipy import stats
+import scipy
 
 from nightsweep.analysis.sweep import dataset, mean_precision, variance
 from nightsweep.analysis.sweep.starts import TABLE
@@ -202,7 +202,7 @@ def starts_of(*groups):
 def test_half_widths_are_students():
     values = [10.0, 11.0, 10.5, 12.0]
     told = mean_precision.configurations(starts_of(list(zip(values, [0, 0, 1, 1], strict=True)))).row(0, named=True)
-    low, high = stats.t.interval(0.95, 3, np.log(values).mean(), stats.sem(np.log(values)))
+    low, high = scipy.stats.t.interval(0.95, 3, np.log(values).mean(), scipy.stats.sem(np.log(values)))
     assert told["half_percent"] == pytest.approx(100 * math.expm1((high - low) / 2))
     assert (told["starts"], told["nights"], told["hosts"], told["source"]) == (4, 2, 1, "its starts")
 
@@ -211,6 +211,6 @@ def test_one_start_has_the_tables_noise_of_several_hosts():
     told = mean_precision.configurations(starts_of([(10.0, 0)], [(10.0, 0), (10.01, 0), (10.02, 0)]))
     sd, freedom = TABLE[False, "device"]
     assert told["config"].to_list() == ["s0", "s1"]
-    assert told["half_percent"][0] == pytest.approx(100 * math.expm1(stats.t.ppf(0.975, freedom) * sd))
+    assert told["half_percent"][0] == pytest.approx(100 * math.expm1(scipy.stats.t.ppf(0.975, freedom) * sd))
     assert told["source"].to_list() == ["starts on H200s where the device decides, on several hosts", "its starts"]
     assert mean_precision.configurations(starts_of()).is_empty()

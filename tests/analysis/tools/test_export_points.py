@@ -8,8 +8,6 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import nightsweep
 from nightsweep.analysis.tools import cli
@@ -65,6 +63,9 @@ def test_a_point_that_is_not_ok_says_why(tmp_path):
 
 
 def test_a_run_of_tensorboard(slowest, tables, tmp_path, capsys):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
     assert run(POINT, "--to", "tensorboard", "--out", tmp_path / "runs") == 0
     read = EventAccumulator(str(tmp_path / "runs" / POINT.name)).Reload()
     assert {event.step: event.value for event in read.Scalars("steps/step_ms")} == pytest.approx(slowest)

@@ -16,7 +16,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from msgspec import structs
-from sklearn.datasets import load_digits
 from torch import nn
 
 from nightsweep.analysis.ingest import point_tables
@@ -248,6 +247,8 @@ def test_what_cannot_be_is_refused(settings, words):
 @pytest.fixture
 def place(tmp_path):
     """A folder of data: 16 of the real digits of each of 0 to 5, so that an epoch is short."""
+    from sklearn.datasets import load_digits  # which takes a second
+
     found = load_digits()
     few = np.concatenate([np.flatnonzero(found.target == n)[:16] for n in range(6)])
     images = (found.images[few] * 255 / 16).round().astype(np.uint8)

@@ -5,8 +5,6 @@ import threading
 
 import pytest
 import torch
-from torch.distributed.checkpoint import FileSystemWriter, load
-from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from nightsweep.jobs.rank.checkpoint import state_of
 from tests.jobs.rank.test_accuracy import CPU, loop_of
@@ -15,6 +13,9 @@ from tests.jobs.rank.test_accuracy import CPU, loop_of
 @pytest.mark.parametrize("strategy", ["ddp_ds", "fsdp2"])
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_checkpoint_is_of_its_step(alone, tmp_path, monkeypatch, strategy, beside):
+    from torch.distributed.checkpoint import FileSystemWriter, load  # which take a second
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
     may_write, write = threading.Event(), FileSystemWriter.write_data
     if not beside:
         may_write.set()

@@ -5,7 +5,6 @@ import os
 
 import pytest
 import torch
-from torch._dynamo import callback
 
 from nightsweep.jobs.launch.held import Held
 from nightsweep.jobs.record import phases
@@ -66,6 +65,8 @@ def test_a_killed_rank_leaves_its_phases_and_a_start_has_no_gaps(tmp_path):
 
 
 def test_a_compilation_interrupts_the_phase_in_which_it_happens(tmp_path):
+    from torch._dynamo import callback  # which takes a second
+
     heart = Heartbeat(tmp_path / "rank0.heartbeat")
     heart.follow_compiler(callback)
     handler = callback.callback_handler

@@ -209,7 +209,8 @@ def slow_to_answer(cluster, folder):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_told_to_stop(cluster, tmp_path, number, asking):
     before = {row["id"] for row in cluster.jobs()}  # of other tests: some may still be completing
-    driver = Driver(slow_to_answer(cluster, tmp_path) if asking else cluster, tmp_path, 40, 60)
+    asked = slow_to_answer(cluster, tmp_path) if asking else cluster
+    driver = Driver(asked, tmp_path, 40, 60, 1, 5, "--set-resources", "point:cpus_per_task=10")  # one job a node
     driver.until(lambda: len(driver.running()) >= 3)
     if asking:  # its query to the scheduler is under way
         ours = psutil.Process(driver.process.pid)
