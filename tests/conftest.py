@@ -2,6 +2,7 @@
 
 import gc
 import math
+import multiprocessing
 import os
 import sys
 
@@ -14,6 +15,8 @@ from tests.fakes import nvml as fake_nvml
 # Tests and their ranks run side by side on few cores: threads that spin for one another would take most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
+# Processes that derive and draw are forked with what they import, which takes longer than what tests have them do.
+multiprocessing.set_forkserver_preload(["nightsweep.analysis.tools.derive", "nightsweep.analysis.tools.draw"])
 LONGEST = ("test_slurm.py", "test_slurm_faults.py", "test_slurm_chain.py", "test_labelled_scripts.py")
 """The files that take longest: where one of them begins late, it runs on when all others have ended."""
 

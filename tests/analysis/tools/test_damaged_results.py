@@ -46,9 +46,11 @@ def tables_alone():
 def whole(tmp_path_factory, tables_alone):
     folder = tmp_path_factory.mktemp("whole") / "s"
     for number, point in enumerate(IDS):
-        make_point(folder / "points" / point, point_id=point, wall_s=10.0 + number)
+        own = make_point(folder / "points" / point, point_id=point, wall_s=10.0 + number)
         starts = [Start(attempt=n, started_at="2026-01-01T00:00:00.000+00:00", host="h", pid=n) for n in (1, 2)]
-        (folder / "points" / point / "attempts.jsonl").write_text("".join(map(json_line, starts)))
+        (own / "attempts.jsonl").write_text("".join(map(json_line, starts)))
+    shutil.copytree(own, folder.with_name("other"))  # whole; as one of the sweep it has no traces, which take longest
+    shutil.rmtree(own / "traced")
     listed = [{"point_id": point, "settings": {}} for point in IDS]
     write_json(folder / "sweep.json", {"name": "s", "points": listed})
     analyse(folder, IDS)
@@ -114,7 +116,7 @@ def test_files_of_a_point(whole, copy, kind):
     before = tables_of(whole)
     for file in sorted(path.relative_to(point) for path in point.rglob("*") if path.is_file()):
         folder = copy()
-        damage(folder / "points" / POINT / file, kind, whole / "points" / IDS[1] / file)
+        damage(folder / "points" / POINT / file, kind, whole.with_name("other") / file)
         errors = io.StringIO()
         with redirect_stderr(errors):
             analyse(folder)

@@ -16,7 +16,7 @@ from tests.cluster.trial import REAL, SCRIPTS, Outcome, Trial
 pytestmark = pytest.mark.slow
 ONE_RANK = REAL.replace("ranks_per_node: 2", "ranks_per_node: 1")
 HERE = {
-    "Ctrl-C twice, ranks at work": ONE_RANK,
+    "Ctrl-C twice, ranks at work": SCRIPTS,
     "Ctrl-C twice, local profile": SCRIPTS,
     "kill -9 of the driver, local profile": SCRIPTS,
     "kill -9 of slurmstepd": SCRIPTS,
