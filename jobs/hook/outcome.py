@@ -34,10 +34,9 @@ def write_outcome(watch: Watch) -> None:
 
 def wait_for_outcomes(folder: RunFolder) -> None:
     """Until all ranks have written theirs: one that is gone would take the connections of the others with it."""
-    import torch
-
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    missing = set(range(torch.distributed.get_world_size() if distributed else 1))
+    torch = sys.modules.get("torch")
+    distributed = torch and torch.distributed.is_available() and torch.distributed.is_initialized()
+    missing = set(range(torch.distributed.get_world_size() if torch and distributed else 1))
     deadline = time.monotonic() + OTHERS_S
     while missing and time.monotonic() < deadline:
         missing = {rank for rank in missing if not folder.rank_file(rank, "result.json").exists()}
@@ -66,20 +65,18 @@ def line(step: Step) -> dict[str, Any]:
 
 def result(watch: Watch) -> dict[str, Any]:
     """What is known of the rank at its end."""
-    import torch
-
-    cuda = watch.device.type == "cuda"
-    uuid = str(torch.cuda.get_device_properties(watch.device).uuid) if cuda else None
+    torch, device = sys.modules.get("torch"), watch.device
+    uuid = str(torch.cuda.get_device_properties(device).uuid) if torch and device else None
     return {
         "rank": watch.rank,
         "host": socket.gethostname(),
-        "device": watch.device.type,
-        "device_name": torch.cuda.get_device_name(watch.device) if cuda else None,
+        "device": "cuda" if device else "cpu",
+        "device_name": torch.cuda.get_device_name(device) if torch and device else None,
         "uuid": uuid if uuid is None or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}",
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "trainable_parameters": sum(watch.trainable.values()) or None,
         "window": watch.window,
-        **watch.allocator.result(),
+        **(watch.allocator.result() if watch.allocator else {}),
         "step_source": watch.source,
         "ended_early": watch.left > 0,
         "notes": list(dict.fromkeys(watch.notes)),
@@ -87,5 +84,5 @@ def result(watch: Watch) -> dict[str, Any]:
         "passes": max((len(step.losses) for step in watch.steps), default=0) or None,
         "places": watch.places,
         "python": sys.version.split()[0],
-        "torch": str(torch.__version__),
+        "torch": str(torch.__version__) if torch else None,
     }

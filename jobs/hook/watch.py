@@ -77,7 +77,7 @@ class Watch:
         self.heart: Heartbeat | None = None
         self.synchronize: Callable[..., None] = lambda _: None
         self.rearm: Callable[[], None] = lambda: None
-        self.device: Any = None
+        self.device: Any = None  # its GPU; None where it has not begun CUDA
         self.allocator: Any = None
         self.samplers: Any = None
         self.tracer: Any = None
@@ -166,24 +166,27 @@ class Watch:
         self._open()
 
     def _begin(self) -> None:
-        """With the first mark: what this process is is known now."""
-        import torch
-
-        from ..telemetry.allocator import Allocator
+        """With the first mark: what this process is is known now. Torch, which takes seconds to load, is not loaded
+        for a script that has not done it."""
         from ..telemetry.sampler_hold import Samplers
-        from ..telemetry.trace.tracers import make_tracer
 
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch = sys.modules.get("torch")
+        if torch and torch.distributed.is_available() and torch.distributed.is_initialized():
             self.rank = torch.distributed.get_rank()
         if self.heart is None or self.heart.path != self.run_folder.rank_file(self.rank, "heartbeat"):
             self.heart = Heartbeat(self.run_folder.rank_file(self.rank, "heartbeat"))
-        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self.device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
-        self.allocator = Allocator(self.device, resets=False)
+        if torch and torch.cuda.is_available() and torch.cuda.is_initialized():
+            from ..telemetry.allocator import Allocator
+
+            self.device = torch.device("cuda", torch.cuda.current_device())
+            self.allocator = Allocator(self.device, resets=False)
         self.heart.enter("warmup")
         self.samplers = Samplers(self.run_folder, int(os.environ.get("LOCAL_RANK", "0")))
-        traced = self.order["tracer"] if self.rank in self.order["traced_ranks"] else "none"
-        self.tracer = make_tracer(traced, self.run_folder, self.rank, deep=self.settings["trace_preset"] == "deep")
+        if any(block["captured"] for block in self.blocks):
+            from ..telemetry.trace.tracers import make_tracer
+
+            traced = self.order["tracer"] if self.rank in self.order["traced_ranks"] else "none"
+            self.tracer = make_tracer(traced, self.run_folder, self.rank, deep=self.settings["trace_preset"] == "deep")
 
     def _open(self) -> None:
         number = len(self.steps)
@@ -194,7 +197,7 @@ class Watch:
                 self.rearm()
         if self.capturing:
             self.range = self.tracer.open(f"step {number}")
-        if self.device.type == "cuda" and self.block == 0 and self.left == PROBED:
+        if self.device and self.block == 0 and self.left == PROBED:
             self.probing = probe.begin(self)
         phase = self.blocks[self.block]["phase"]
         self.current = Step(number, phase, self.block, clock.now_ns(), time.monotonic_ns())
@@ -206,7 +209,7 @@ class Watch:
             self.probing = None
         self._event(step)
         step.end_ns = clock.now_ns()
-        if not self.bare:
+        if self.allocator and not self.bare:
             step.memory = self.allocator.step()
         if self.range is not None:
             self.range()
@@ -215,7 +218,7 @@ class Watch:
         self.left -= 1
 
     def _event(self, step: Step) -> None:
-        if self.device.type == "cuda":
+        if self.device:
             import torch
 
             event = torch.cuda.Event(enable_timing=True)
@@ -223,7 +226,7 @@ class Watch:
             step.events.append(event)
 
     def _synchronize(self) -> None:
-        if self.device.type == "cuda":
+        if self.device:
             self.synchronize(self.device)
 
     def _next_block(self) -> None:

@@ -16,14 +16,24 @@ from nightsweep.jobs.workloads.compile_cache import INDUCTOR, TRITON
 
 POINT = {"workload": "llm", "model": "llama-nano", "device": "cpu", "compile": "default"}
 SCRIPT = f"""
-import json, torch
+import json, os, torch, torch._inductor.compile_fx
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.workloads import compile_cache, compute
-compute.set_kernels(complete({POINT!r}))
-before = compile_cache.counts()
-torch.compile(lambda x: x @ x)(torch.ones(4, 4))  # no code for a C++ compiler, which would take seconds
-print(json.dumps([before, compile_cache.counts()]))
+
+def begin():
+    if pid := os.fork():
+        return pid
+    compute.set_kernels(complete({POINT!r}))
+    before = compile_cache.counts()
+    torch.compile(lambda x: x @ x)(torch.ones(4, 4))  # no code for a C++ compiler, which would take seconds
+    os.write(1, (json.dumps([before, compile_cache.counts()]) + "\\n").encode())
+    os._exit(0)
+
+for processes in (2, 1):
+    for pid in [begin() for _ in range(processes)]:
+        assert os.waitpid(pid, 0)[1] == 0
 """
+"""Two processes at once, and then a third, all with what takes seconds to import."""
 
 
 @pytest.fixture
@@ -86,24 +96,10 @@ def test_a_folder_that_others_could_have_filled_is_not_used(tmp_path, variables)
 
 @pytest.mark.slow
 def test_what_one_process_compiled_another_reads(tmp_path, variables):
-    """Two at once, which find nothing, or what the other one has just written; and a third, which finds it."""
-
-    def begin():
-        return subprocess.Popen(
-            [sys.executable, "-c", SCRIPT],
-            env=dict(variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def end(process):
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-        before, after = json.loads(out)
-        assert before == {}
-        return after["compile_cache_hits"], after["compile_cache_misses"]
-
-    for process in [begin(), begin()]:
-        assert sum(end(process)) == 1
-    assert end(begin()) == (1, 0)
+    """The first two find nothing, or what the other one has just written; the third finds it."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=dict(variables), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    befores, afters = zip(*map(json.loads, done.stdout.splitlines()), strict=True)
+    assert befores == ({}, {}, {})
+    found = [(after["compile_cache_hits"], after["compile_cache_misses"]) for after in afters]
+    assert sum(found[0]) == sum(found[1]) == 1 and found[2] == (1, 0)
