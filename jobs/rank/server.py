@@ -130,10 +130,11 @@ def main() -> int:
     os.dup2(2, 1)  # what ranks print is the run's log
     server = Server(answers)
     gc.disable()  # what libraries make when they load lasts, and to look through it over and over takes a second
-    if why := preload():
+    why = preload()
+    gc.enable()
+    if why:
         print(f"no rank can be forked: {why}", flush=True)
         return 1
-    gc.enable()
     start.is_preloaded = True
     woken, wake = os.pipe()
     for end in (woken, wake):

@@ -29,7 +29,7 @@ def run(servers, folder, **settings):
     point = complete(settings)
     folder.mkdir()
     order = Order(settings=point.settings(), blocks=plan.timed_blocks(point))
-    ranks = watchdog.Ranks(RunFolder(folder), order, watchdog.Limits(60, 120), {}, servers)
+    ranks = watchdog.Ranks(RunFolder(folder), order, watchdog.Limits(200, 400), {}, servers)
     return ranks.watch(lambda: False), ranks.processes
 
 
@@ -106,7 +106,7 @@ def test_ranks_do_not_outlive_their_server(tmp_path, number):
     folder.path.mkdir()
     order = Order(settings=point.settings(), blocks=plan.timed_blocks(point))
     with Servers() as servers:
-        ranks = watchdog.Ranks(folder, order, watchdog.Limits(60, 120), {}, servers)
+        ranks = watchdog.Ranks(folder, order, watchdog.Limits(200, 400), {}, servers)
         heart = folder.rank_file(0, "heartbeat")
         while not heart.exists() or "step" not in heart.read_text():
             time.sleep(0.1)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import tomlkit
 from msgspec import to_builtins
 
 from nightsweep.analysis.tables import failures
@@ -36,10 +37,11 @@ RankError(reason="{0}")
 def complaints(text, tmp_path):
     """How mypy ends on this text, and its lines that are errors."""
     (tmp_path / "snippet.py").write_text(text)
-    # a configuration of its own: the project's names packages, which cannot go together with a file
-    config = "[mypy]\nstrict = true\nignore_missing_imports = true\nfollow_imports = silent\n"
-    (tmp_path / "mypy.ini").write_text(config)
-    options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path / "cache")]
+    # the project's configuration, so that its cache serves, too; what it names cannot go together with a file
+    config = tomlkit.parse((ROOT / "pyproject.toml").read_text())
+    del config["tool"]["mypy"]["packages"]
+    (tmp_path / "mypy.toml").write_text(tomlkit.dumps(config))
+    options = ["--config-file", str(tmp_path / "mypy.toml")]
     command = [sys.executable, "-m", "mypy", *options, str(tmp_path / "snippet.py")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=400)
     return done.returncode, [line for line in done.stdout.splitlines() if ": error: " in line]
