@@ -16,7 +16,7 @@ from tests.cluster import faults
 from tests.cluster.faults import LAUNCHER, bring_back, corrupt_record, full_disk, stopped_points, two_drivers
 from tests.cluster.trial import Outcome
 
-POINTS, STEPS, BATCH_MIN = 4, 150, 15
+POINTS, STEPS, BATCH_MIN = 4, 60, 15
 SERVER = "nightsweep.jobs.rank.server"
 
 
@@ -144,7 +144,7 @@ def scancelled(one):
 def hung_point(one):
     """One that takes too long has its reason; those after it are run."""
     sweep = one.sweep(POINTS, STEPS).replace("timeout_min: 10", "timeout_min: 1")
-    slow = "include: [{seed: 1, timed_steps: 1000000}]\nexclude: [{seed: 1, timed_steps: 150}]\n"
+    slow = f"include: [{{seed: 1, timed_steps: 1000000}}]\nexclude: [{{seed: 1, timed_steps: {STEPS}}}]\n"
     return judge(one, one.start(sweep + slow), time_limit=1)
 
 

@@ -20,7 +20,7 @@ from nightsweep.jobs.record.record import Record
 
 POINT = {
     "workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu", "ranks_per_node": 2,
-    "warmup_steps": 1, "timed_steps": 150, "traced_steps": 2,
+    "warmup_steps": 1, "timed_steps": 80, "traced_steps": 2,
 }  # fmt: skip
 
 # Python imports it as it starts. Times of files stay those of the kernel.
