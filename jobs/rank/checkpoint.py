@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from nightsweep.jobs.record.json_files import load_json, write_json
 from nightsweep.jobs.record.launch_files import EpochLine
@@ -23,7 +22,8 @@ from nightsweep.jobs.record.launch_files import EpochLine
 
 def local(value: torch.Tensor) -> torch.Tensor:
     """This rank's part of a tensor; it shares the memory."""
-    return value.to_local() if isinstance(value, DTensor) else value
+    to_local: Any = getattr(value, "to_local", None)  # of a DTensor, slow to import to ask
+    return to_local() if to_local else value
 
 
 def parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -52,16 +52,16 @@ def test_arrays_of_jobs_over_two_nodes(cluster, tmp_path):
     within.__dict__ = cluster.__dict__ | {"environment": cluster.environment | bound}
     (tmp_path / "partitions.yaml").write_text("partitions: {main: {max_nodes: 1}, urgent: {max_nodes: 2}}")
     chosen = ["--submitit-partition-config=partitions.yaml", "--submitit-efficiency-report=efficiency.csv"]
-    driver = Driver(within, tmp_path, 6, 1, 2, 5, "--submitit-extra=--exclusive", *chosen)
+    driver = Driver(within, tmp_path, 4, 1, 2, 5, "--submitit-extra=--exclusive", *chosen)
     said = driver.finish()
-    assert all(driver.record(n)["status"] == "ok" for n in range(6))
-    assert all(len(driver.notes(n, "end")) == 1 for n in range(6))
-    ids = {driver.notes(n, "start")[0] for n in range(6)}
-    assert len(ids) == 6
+    assert all(driver.record(n)["status"] == "ok" for n in range(4))
+    assert all(len(driver.notes(n, "end")) == 1 for n in range(4))
+    ids = {driver.notes(n, "start")[0] for n in range(4)}
+    assert len(ids) == 4
     assert all("Partition=urgent " in cluster.run("scontrol", "-o", "show", "job", job) for job in ids)
     assert said.count("submitit-efficiency-report: ") == (not cluster.shape.accounting), said
     if cluster.shape.accounting:
-        check_efficiency(tmp_path / "efficiency.csv", 6)
+        check_efficiency(tmp_path / "efficiency.csv", 4)
 
 
 def check_efficiency(path, jobs):

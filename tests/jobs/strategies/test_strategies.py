@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from nightsweep.jobs.host.unsupported import Unsupported
 from nightsweep.jobs.point.point import complete
-from nightsweep.jobs.strategies import fsdp
 from nightsweep.jobs.workloads import compute
 from nightsweep.jobs.workloads import make as workloads
 from tests.jobs.strategies.strategy_run import CPU, NANO, fetched, run
@@ -216,6 +215,8 @@ def test_compiled_networks_compute_the_same(settings):
 
 @pytest.mark.parametrize(("release", "refused"), [("2.11.0+cu130", True), ("2.13.0", False)])
 def test_an_older_pytorch_is_told_to_shard_no_integers(monkeypatch, release, refused):
+    from nightsweep.jobs.strategies import fsdp  # which takes a second
+
     monkeypatch.setattr(torch, "__version__", release)
     quantised = torch.nn.Module()
     quantised.register_parameter("w", torch.nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False))

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from nightsweep.jobs.point.point import complete
-from nightsweep.jobs.strategies import fsdp
 from nightsweep.jobs.workloads import compute
 from tests.jobs.strategies.strategy_run import NANO, run
 from tests.jobs.strategies.test_strategies import STEPS, TWO, VIT, means, plain
@@ -75,6 +74,8 @@ def test_allocators(one, tmp_path, allocator, cuda_graph):
 @two_gpus
 def test_two_gpus(tmp_path):
     """The points of the CPU, and two of which the first is the reference of a recorded one."""
+    from nightsweep.jobs.strategies import fsdp  # which takes a second
+
     able = {name: settings for name, settings in TWO.items() if name != "fsdp2 qlora" or fsdp.shards_integers()}
     points = {name: settings | {"device": "cuda"} for name, settings in able.items()} | {
         "eager": GPU,

@@ -17,7 +17,6 @@ class Block(torch.nn.Module):
         return torch.nn.functional.dropout(self.product(x), 0.1, self.training)
 
 
-@torch._dynamo.config.patch(recompile_limit=8)
 def test_layers_of_many_shapes_are_each_compiled_for_their_own(monkeypatch):
     """Twelve, beyond what PyTorch compiles of one code before it falls back, in training and in evaluation; none for
     any shape, which fails for convolutions."""
@@ -32,9 +31,10 @@ def test_layers_of_many_shapes_are_each_compiled_for_their_own(monkeypatch):
     layers = tuple(Block(width) for width in range(8, 20))
     settings = {"workload": "image", "model": "resnet50", "image_size": 32, "strategy": "fsdp2", "compile": "default"}
     work = Work(torch.nn.ModuleList(layers), None, None, None, layers, tokens_per_sample=None)
-    compute.compile_model(complete(CPU | settings), work)
-    for training in (True, False):
-        for layer in layers:
-            width = layer.product.in_features
-            layer.train(training)(torch.zeros(width, width))
+    with torch._dynamo.config.patch(recompile_limit=8):
+        compute.compile_model(complete(CPU | settings), work)
+        for training in (True, False):
+            for layer in layers:
+                width = layer.product.in_features
+                layer.train(training)(torch.zeros(width, width))
     assert symbols == [False] * 24
