@@ -245,7 +245,7 @@ class Cluster:
         lines = self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T").splitlines()
         return dict(line.split() for line in lines)
 
-    def wait_for(self, node: str, state: str, timeout: float = 30) -> None:
+    def wait_for(self, node: str, state: str, timeout: float = 90) -> None:
         end = time.monotonic() + timeout
         while (now := self.states().get(node)) != state:
             if time.monotonic() > end:

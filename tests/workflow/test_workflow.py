@@ -60,7 +60,7 @@ def test_killed_half_way_and_run_again(tmp_path, more):
         time.sleep(0.1)
     if not more:
         second = start(tmp_path)
-        assert "another Nightsweep is at work" in second.communicate(timeout=60)[1] and second.returncode != 0
+        assert "another Nightsweep is at work" in second.communicate(timeout=200)[1] and second.returncode != 0
     while not list(records.glob("*/.measured.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.killpg(first.pid, signal.SIGKILL)
@@ -101,7 +101,7 @@ def test_killed_half_way_and_run_again(tmp_path, more):
 def test_what_cannot_be_read_submits_nothing(tmp_path, seeds, more, said):
     (tmp_path / "sweep.yaml").write_text(SWEEP.replace("[0, 1]", seeds))
     process = start(tmp_path, more=more)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode != 0
     assert said in errors and "Traceback" not in errors
     assert not (tmp_path / "results").exists()

@@ -202,7 +202,7 @@ def test_a_point_that_kills_its_process_is_a_row_and_the_others_are_made(results
 def test_a_chunk_that_is_killed_keeps_what_is_done(results, tmp_path):
     (results / "points/ccc/hangs").touch()
     process = subprocess.Popen(command(results, *IDS), env=patched(tmp_path), start_new_session=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while len(made_at(results)) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGKILL)

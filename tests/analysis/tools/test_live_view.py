@@ -167,7 +167,7 @@ def test_a_pipe_gets_a_block_an_interval(tmp_path, as_json):
     lines = [run.stdout.readline() for _ in range(6)]
     record(point)
     lines += run.stdout.readlines()
-    assert run.wait(10) == 0
+    assert run.wait(60) == 0
     if as_json:
         assert all(json.loads(line)["sweeps"] for line in lines)
     else:

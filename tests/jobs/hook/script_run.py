@@ -13,7 +13,7 @@ SCRIPTS = Path(__file__).with_name("scripts")
 QUICK = {"workload": "command", "device": "cpu", "warmup_steps": 3, "timed_steps": 10, "traced_steps": 0}
 
 
-def launch(tmp_path, *, stall_s=60, wait_s=240, **settings):
+def launch(tmp_path, *, stall_s=150, wait_s=400, **settings):
     """The point's record and folder. `workdir` is the folder of the test scripts unless it is given."""
     point = code.with_code(complete({"workdir": str(SCRIPTS)} | QUICK | settings))
     sweep = tmp_path / "sweep.json"

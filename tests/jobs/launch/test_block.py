@@ -175,7 +175,7 @@ def test_points_that_a_job_did_not_come_to_are_counted(block):
 
 def follow(folder, leader):
     command = [sys.executable, "-m", "nightsweep.jobs.launch.follow", str(folder), "--leader", str(leader)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 
 def test_a_record_that_is_there_becomes_younger_than_its_leaders(block):

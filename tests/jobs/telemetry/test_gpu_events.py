@@ -130,7 +130,7 @@ def test_the_alert_of_the_order_tells_of_low_gpus_and_runs_its_command(tmp_path)
     write_json(busy, 1)
     wait_for(lambda: len(told(run_folder)) == 4)
     process.terminate()
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
     found = told(run_folder)
     assert sorted(event["gpu"] for event in found) == [0, 0, 2, 3]
     assert {event["kind"] for event in found} == {"low_gpu"}

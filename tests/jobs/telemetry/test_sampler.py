@@ -57,7 +57,7 @@ def runs(tmp_path_factory):
     running = {name: start(run_folder, *four) for name, run_folder in folders.items()}
     wait_for(lambda: all(map(samples, folders.values())))
     time.sleep(3)
-    found, patience = {}, time.monotonic() + 20
+    found, patience = {}, time.monotonic() + 60
     while (
         not all(at_rate(folders[n], int(n), of) for n in ("10", "50") for of in range(4))
         and time.monotonic() < patience
@@ -66,7 +66,7 @@ def runs(tmp_path_factory):
     for name, process in running.items():
         asked, begin = time.time_ns(), time.monotonic()
         process.send_signal(signal.SIGKILL if name == "kill" else signal.SIGTERM)
-        code = process.wait(10)
+        code = process.wait(60)
         took = time.monotonic() - begin
         found[name] = {"folder": folders[name], "asked_ns": asked, "took_s": took, "code": code}
     return found
@@ -220,7 +220,7 @@ def test_the_log_is_ready_before_the_first_row(tmp_path):
         "log.flush()\n"
         "raise SystemExit(len(set(sys.modules) - before))\n"
     )
-    assert subprocess.run([sys.executable, "-c", text], timeout=20).returncode == 0
+    assert subprocess.run([sys.executable, "-c", text], timeout=60).returncode == 0
 
 
 def test_the_signal_that_ends_the_sampler_does_not_wait_for_a_lock_that_it_interrupts():
