@@ -119,7 +119,9 @@ def test_a_rank_sees_its_gpus_as_the_service_counts_them(tmp_path, given, seen):
     Order(settings=complete(NANO).settings(), samplers=False).write(run_folder)
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     env |= {"CUDA_VISIBLE_DEVICES": "1,2"} | ({"NIGHTSWEEP_GPUS": given} if given else {})
-    subprocess.run([sys.executable, "-m", "nightsweep.jobs.rank.supervisor", str(run_folder.path)], env=env, timeout=200)
+    subprocess.run(
+        [sys.executable, "-m", "nightsweep.jobs.rank.supervisor", str(run_folder.path)], env=env, timeout=200
+    )
     assert read_json(run_folder.rank_file(0, "exit.json"), dict)["exit_code"] == 0
     assert (run_folder.path / "seen").read_text() == seen
 
