@@ -33,8 +33,8 @@ from nightsweep.jobs.sweep.file import one_line
 WIDTHS = {"": style.TWO_COLUMNS_IN, style.COLUMN: style.ONE_COLUMN_IN}
 """What is added to the name of a figure, and its width in inches; the second of figures to print alone."""
 
-DRAWING = ["matplotlib.backends.backend_agg", "matplotlib.backends.backend_pdf", "nightsweep.analysis.tools.draw"]
-"""What the processes that draw import once for all."""
+DRAWING = ["matplotlib.backends.backend_agg", "matplotlib.backends.backend_pdf", "matplotlib.figure"]
+"""What the processes that draw import once for all, of what takes long."""
 
 
 def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | None = None) -> list[str]:
@@ -70,7 +70,7 @@ def _draw_each(wanted: Sequence[tuple[str, str]], folder: Path, out: Path, proce
     """`draw_one` of each name and suffix."""
     if processes < 2:
         return [draw_one(name, suffix, folder, out) for name, suffix in wanted]
-    # Forked from a process that has imported Polars and never used it: its threads do not survive a fork.
+    # Forked from a process that has loaded Matplotlib, and not Polars, whose threads do not survive a fork.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(DRAWING)
     with ProcessPoolExecutor(processes, context) as pool:
