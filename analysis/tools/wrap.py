@@ -137,7 +137,7 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
     signal.signal(signal.SIGINT, before)
     record = None if status else read_json(folder / "record.json", Record)  # else it is an earlier run's
     if record is None or record.status != "ok":
-        print(ending(record) if record else "stopped: nothing is recorded", file=sys.stderr)
+        print(ending(record) if record else f"{'stopped: ' * (status == 130)}nothing is recorded", file=sys.stderr)
         return status or 1
     found = diagnose(folder)
     print("\n" + screen.screen(found), end="")

@@ -97,6 +97,8 @@ class Attempt:
 
     def run(self, kind: str, tracer: TracerName, blocks: Sequence[plan.Block], *, samplers: bool = True) -> RunEnd:
         """One start, from an empty folder. `kind`: name of its folder: timed, traced, cost-* or search."""
+        if self.is_taken_over():
+            return RunEnd(entry(TAKEN_OVER, (clock.now_ns(), clock.now_ns())))
         # Also what an earlier start of this kind was renamed to: on a network file system a node may find it by its
         # first name, with that start's order, until it is gone.
         for earlier in [*self.folder.glob(f"{kind}.*"), self.folder / kind, *self.folder.glob("traced.*")]:
@@ -137,6 +139,8 @@ class Attempt:
             found = self.both_ends(run_folder, outcome, span)
         else:
             found = RunEnd(entry(outcome, span), failure_from(run_folder, outcome) if outcome.reason else None)
+        if not found.run.reason and (why := script.why_given_up(run_folder)):  # the point goes on without that rank
+            found = replace(found, run=msgspec.structs.replace(found.run, message=why))
         return found.of_forks() if self.launcher.servers.fork and not watchdog.needs_new_python(order) else found
 
     def is_taken_over(self) -> bool:

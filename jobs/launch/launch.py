@@ -109,14 +109,14 @@ class Measurement:
 
     @property
     def status(self) -> Status:
-        """The point's: that of its timed run; where any run was stopped from outside, or died with its node, the point
-        is to run again, for it would lack what it asks for."""
+        """The point's: that of its timed run; where any run was stopped from outside, or the traced one died with its
+        node, the point is to run again, for it would lack what it asks for."""
         reasons = {end.run.reason for end in self.ends.values()}
         if "interrupted" in reasons:
             return "cancelled"
         if self.ends["timed"].run.status != "ok":
             return "failed"
-        return "cancelled" if reasons & lost.AGAIN else "ok"
+        return "cancelled" if self.ends["traced"].run.reason in lost.AGAIN else "ok"
 
 
 def run_all(attempt: Attempt) -> Measurement:

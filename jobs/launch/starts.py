@@ -53,11 +53,16 @@ class Fresh:
     def __init__(
         self, run_folder: RunFolder, commands: Sequence[tuple[list[str], dict[str, str]]], environment: dict[str, str]
     ) -> None:
-        with run_folder.log.open("ab") as log:
-            self.processes = [
-                subprocess.Popen(command, env={**environment, **own}, stderr=log, preexec_fn=end_with_parent)
-                for command, own in commands
-            ]
+        self.processes: list[subprocess.Popen[bytes]] = []
+        try:
+            with run_folder.log.open("ab") as log:
+                for command, own in commands:
+                    every = {**environment, **own}
+                    self.processes.append(subprocess.Popen(command, env=every, stderr=log, preexec_fn=end_with_parent))
+        except OSError:
+            self.send(signal.SIGTERM)
+            self.wait()
+            raise
 
     def alive(self) -> bool:
         return any(process.poll() is None for process in self.processes)
@@ -68,10 +73,11 @@ class Fresh:
                 process.send_signal(number)
 
     def wait(self) -> None:
-        deadline = time.monotonic() + END_S
-        while self.alive() and time.monotonic() < deadline:
-            self.pause(POLL_S)
-        self.send(signal.SIGKILL)
+        for number in (signal.SIGTERM, signal.SIGKILL):  # srun ends its step at the first, and leaves it at the second
+            deadline = time.monotonic() + END_S
+            while self.alive() and time.monotonic() < deadline:
+                self.pause(POLL_S)
+            self.send(number)
         for process in self.processes:
             process.wait()
 

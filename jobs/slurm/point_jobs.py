@@ -14,7 +14,7 @@ from snakemake_executor_plugin_submitit.hook import Hook, Loss, LossReason, Verd
 
 from nightsweep.jobs.record import lost
 from nightsweep.jobs.record.json_files import read_json
-from nightsweep.jobs.record.phases import last_attempt
+from nightsweep.jobs.record.phases import last_attempt, starts_of
 from nightsweep.jobs.record.point_folder import count_attempts
 from nightsweep.jobs.record.raw_files import measured_record
 from nightsweep.jobs.record.record import Record, write_record
@@ -34,6 +34,13 @@ def block_of(job: Any, leader: Path) -> list[Path]:
     others in its params."""
     folders = map(Path, getattr(job.params, "folders", ()))
     return [leader, *(folder / "record.json" for folder in folders if folder != leader.parent)]
+
+
+def begun_last(block: list[Path]) -> set[Path]:
+    """Those of a block whose last attempt is of the launcher that began an attempt last."""
+    last = {path: starts[-1] for path in block if (starts := starts_of(path.parent))}
+    latest = max(last.values(), key=lambda start: start.started_at, default=None)
+    return {path for path, start in last.items() if latest and (start.host, start.pid) == (latest.host, latest.pid)}
 
 
 def record_of(job: Any) -> tuple[Path, Record | None] | None:
@@ -96,18 +103,20 @@ class PointJobs(Hook):
     def record_loss(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> bool:
         """Write the records of the points of a lost job, the leader's last; those that it had measured, or that had
         failed by themselves, have theirs. Memory or time that one point has used up says nothing of those that the job
-        had not begun: they have none, and are run by the same command."""
+        had not come to: they are `lost`, which `nightsweep retry` sets aside."""
         leader = leader_of(job)
         if leader is None or loss.reason == "failed":
             return False
-        for path in reversed(block_of(job, leader)):
+        block = block_of(job, leader)
+        begun = begun_last(block)
+        for path in reversed(block):
             path.parent.mkdir(parents=True, exist_ok=True)
             record = measured_record(path.parent) or (None if path == leader else read_json(path, Record))
             if record is None:
-                if path != leader and loss.reason not in lost.SET_ASIDE and not count_attempts(path.parent):
-                    continue
-                own = rounds.job_of(path.parents[2], path.parent.name)
-                record = lost.lost_record(own, loss.reason, loss.message, losses + 1, job_id)
+                own, reason, message = rounds.job_of(path.parents[2], path.parent.name), loss.reason, loss.message
+                if path not in begun and begun and reason not in lost.SET_ASIDE:
+                    reason, message = "lost", f"the job had not come to this point: {reason}: {message}"
+                record = lost.lost_record(own, reason, message, losses + 1, job_id)
                 record = structs.replace(record, phases=last_attempt(path.parent))
             write_record(path, record)
         return True

@@ -49,7 +49,7 @@ def script(point: Point) -> str | None:
     return next((word for word in shlex.split(str(point.command)) if word.endswith(".py")), None)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.cache
 def _known(_working_folder: Path, *asked: str) -> str:
     return _hash(*asked)
 

@@ -24,7 +24,9 @@ from nightsweep.analysis.tables.part_names import BUSY
 
 KEYS = ("device", "stream", "start_ns")
 FEW = 5
-"""Kernels between two small messages from which a loop over tensors is seen: a division, a norm, a clamp."""
+"""At most so many kernels between two small messages are a loop over tensors: a division, a norm, a clamp."""
+OVER_TENSORS = ("elementwise", "reduction", "memory")
+"""What such a loop does; a pass of the model, whose gradients are sent as they come, has products as well."""
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
 """Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""
 
@@ -92,19 +94,17 @@ def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
 
 
 def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
-    """What one thread launches between two messages where that is not much: it goes over tensors one by one, and would
-    do for all at once what it does for each."""
+    """What one thread launches between two messages where that is a loop over tensors: it would do for all at once what
+    it does for each."""
     kernels = lane.own["kernels"].filter(pl.col("launch_ns").is_not_null()).sort("thread", "launch_ns")
-    marked = kernels.select(*KEYS, "thread").join(
-        messages.select(*KEYS, "kept"), on=KEYS, how="left", maintain_order="left"
+    marked = kernels.join(messages.select(*KEYS, "kept"), on=KEYS, how="left", maintain_order="left")
+    is_message, run = pl.col("kept").is_not_null(), ("thread", "since")
+    simple = pl.col("category").cast(pl.String).is_in(OVER_TENSORS)
+    runs = marked.with_columns(since=is_message.cum_sum().over("thread")).with_columns(
+        looped=((is_message | simple).all() & (pl.len() <= FEW + 1)).over(run), each=pl.col("kept").first().over(run)
     )
-    since = pl.col("kept").is_not_null().cum_sum().over("thread")
-    runs = marked.with_columns(since=since).with_columns(
-        launches=pl.len().over("thread", "since") - 1, each=pl.col("kept").first().over("thread", "since")
-    )
-    return runs.filter(pl.col("kept").is_null(), pl.col("launches") <= FEW).select(
-        *KEYS, factor=pl.lit(1.0), kept=pl.col("each").fill_null(1.0)
-    )
+    looped = runs.filter(~is_message, "looped", pl.col("each").is_not_null())
+    return looped.select(*KEYS, factor=pl.lit(1.0), kept="each")
 
 
 def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:

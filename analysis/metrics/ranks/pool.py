@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from types import ModuleType
@@ -17,6 +18,7 @@ from typing import TypeVar
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
+_HIDDEN = threading.Lock()
 
 
 def map_in_processes(items: Sequence[_In], work: Callable[[_In], _Out], workers: int, a_process: int = 1) -> list[_Out]:
@@ -38,8 +40,9 @@ def map_in_processes(items: Sequence[_In], work: Callable[[_In], _Out], workers:
 def _hidden_script() -> Iterator[None]:
     """New processes do not run the caller's script first, as multiprocessing would have it: one that just calls
     `nightsweep.diagnose`, without asking for its `__name__`, would start processes in each of them."""
-    script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
+    with _HIDDEN:  # else, of two threads, the second would take the first one's for the script
+        script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = script

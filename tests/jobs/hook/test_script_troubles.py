@@ -116,6 +116,15 @@ def test_a_script_without_steps_is_timed_as_a_whole(tmp_path, text, note):
     assert "for want of steps" in record["tracer"]["reason"]
 
 
+def test_a_rank_that_cannot_be_watched_among_others_is_told(tmp_path):
+    blind = "sys.modules['nightsweep_jobs.hook.install'].WATCH._event = None"
+    text = f"{LOOP}\nimport os, sys\nif os.environ['RANK'] == '1':\n    {blind}\nfor n in range(20): step()"
+    settings = script(tmp_path, text) | {"launcher": "torchrun", "ranks_per_node": 2}
+    record, _ = launch(tmp_path, **settings)
+    assert record["status"] == "ok"
+    assert record["message"] == "steps are no longer watched: TypeError: 'NoneType' object is not callable"
+
+
 @pytest.mark.parametrize(
     ("marks", "timed", "notes"),
     [(9, 5, ["the script ended after 5 of 10 steps"]), (15, 10, [])],

@@ -16,7 +16,8 @@ from nightsweep.jobs.launch.held import Held
 from nightsweep.jobs.launch.launch import measure_block
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point.point import complete
-from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.json_files import json_line, read_json
+from nightsweep.jobs.record.launch_files import Start
 from nightsweep.jobs.record.raw_files import MEASURED
 from nightsweep.jobs.record.record import Record, write_record
 from nightsweep.jobs.slurm.point_jobs import PointJobs, record_of
@@ -112,12 +113,19 @@ def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
     assert [phase.phase for phase in record(block[1]).phases] == ["lost", "end"]
 
 
-@pytest.mark.parametrize(("reason", "recorded"), [("host_out_of_memory", False), ("cancelled", True)])
-def test_what_a_lost_job_had_not_begun_failed_only_where_that_concerns_it(block, reason, recorded):
-    """Of thirty points of which the second used up the memory, twenty-eight had once failed without being run."""
+@pytest.mark.parametrize(
+    ("reason", "of_the_rest"), [("host_out_of_memory", "lost"), ("time_limit", "lost"), ("cancelled", "cancelled")]
+)
+@pytest.mark.parametrize("earlier", [False, True])
+def test_what_a_lost_job_had_not_come_to_failed_only_where_that_concerns_it(block, reason, of_the_rest, earlier):
+    """Of thirty points of which the second used up the memory, twenty-eight had once failed without being run.
+    `earlier`: another job had begun the point before."""
+    if earlier:
+        start = Start(attempt=1, started_at="2026-01-01T00:00:00.000+00:00", host="n1", pid=1)
+        (block[1] / "attempts.jsonl").write_text(json_line(start))
     Held().begin(block[0])
     assert PointJobs().record_loss(Job(*block), Loss(reason, "as Slurm says"), 1, "77_1")
-    assert record(block[0]).reason == reason and (record(block[1]) is not None) == recorded
+    assert (record(block[0]).reason, record(block[1]).reason) == (reason, of_the_rest)
 
 
 def test_a_lost_job_leaves_what_had_failed_by_itself(block):

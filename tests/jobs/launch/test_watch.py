@@ -8,6 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from nightsweep.jobs.launch import starts, watchdog
@@ -144,9 +145,17 @@ def test_no_rank_runs_on_where_it_cannot_be_watched(watched):
 
 def test_what_started_ranks_and_does_not_end_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(starts, "END_S", 0.2)
-    processes = starts.Fresh(RunFolder(tmp_path), [(["sleep", "60"], {})], {"PATH": os.environ["PATH"]})
+    deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]
+    processes = starts.Fresh(RunFolder(tmp_path), [(deaf, {}), (["sleep", "60"], {})], {"PATH": os.environ["PATH"]})
     processes.wait()
-    assert not processes.alive()
+    assert [process.returncode for process in processes.processes] == [-signal.SIGKILL, -signal.SIGTERM]
+
+
+def test_what_was_started_before_one_that_cannot_be_is_ended(tmp_path):
+    commands = [(["sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"], {}), (["/no/such/program"], {})]
+    with pytest.raises(OSError, match="No such file"):
+        starts.Fresh(RunFolder(tmp_path), commands, {"PATH": os.environ["PATH"]})
+    assert not psutil.Process().children()
 
 
 KILLED = """
