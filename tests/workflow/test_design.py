@@ -48,11 +48,14 @@ def test_a_pair_is_started_until_it_is_known_or_the_most_is_reached(tmp_path, mo
     for block in design.queues(sweep.points, sweep.pairs, sweep.design):
         times = [started(tmp_path, point) for point in block]
         assert times == sorted(times)
-    (found,) = pl.read_parquet(TABLE).to_dicts()
     counted = quiet_repeats()
     blocks = len({repeat // 2 for repeat in counted})
-    assert (found["pair"], found["starts"], found["blocks"], found["wanted"]) == ("slower", len(counted), blocks, 0.01)
-    assert 1.3 < found["ratio"] < 4 and (blocks < 2 or found["ratio_low"] < found["ratio"] < found["ratio_high"])
+    rows = pl.read_parquet(TABLE).to_dicts()
+    assert len(rows) == min(len(counted), 1)  # none where other tests disturbed every start
+    for found in rows:
+        assert (found["pair"], found["starts"], found["blocks"]) == ("slower", len(counted), blocks)
+        assert 1.3 < found["ratio"] < 4 and found["wanted"] == 0.01
+        assert blocks < 2 or found["ratio_low"] < found["ratio"] < found["ratio_high"]
     looks = [json.loads(Path(f"results/beside/repeats/1pct-3-6/round{n}.json").read_text()) for n in (1, 2, 3, 4)]
     assert [[look["starts"] for look in one["looks"]] for one in looks] == [[4], [6], [6], [6]]
     assert [len(one["points"]) for one in looks] == [4, 0, 0, 0]
@@ -63,8 +66,8 @@ def test_a_pair_is_started_until_it_is_known_or_the_most_is_reached(tmp_path, mo
     Path("sweep.yaml").write_text(SWEEP.replace("half_width: 1%", "half_width: 90%").replace("most: 6", "most: 4"))
     done = snakemake(tmp_path, "points", TABLE)
     assert done.returncode == 0 and "8 of 8 points ok" in done.stderr, done.stderr
-    (found,) = pl.read_parquet(TABLE).to_dicts()
-    assert (found["starts"], found["wanted"]) == (len(quiet_repeats()), 0.9)
+    rows = pl.read_parquet(TABLE).to_dicts()
+    assert [(row["starts"], row["wanted"]) for row in rows] == [(n, 0.9) for n in [len(quiet_repeats())] if n]
 
     # A led point that is set aside: its block runs again, and what is measured in it stays. More starts than were asked
     # for before, whose blocks are measured in part.

@@ -105,6 +105,7 @@ def test_points_of_a_round_of_remedies_count_before_they_are_measured(tmp_path, 
     assert "2 of 3 points ok\n  1 not run; the same command runs them\n" in capsys.readouterr().err
     (seen,) = json.loads(counts(capsys, "watch", "results", "--once", "--json"))["sweeps"]
     assert (seen["points"], seen["done"], seen["left"]) == (3, 2, 1)
+    run.lock.close()  # as its process does when it ends
     assert counts(capsys, "retry", "sweep.yaml") == "0 of 3 points set aside\n"
     sweep = json.loads((run.folder / "sweep.json").read_text())
     assert dict(collect(sweep, Derived(run.folder / "derived"), [listed]))["points"][0].height == 3
