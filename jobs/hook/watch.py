@@ -166,8 +166,7 @@ class Watch:
         self._open()
 
     def _begin(self) -> None:
-        """With the first mark: what this process is is known now. Torch, which takes seconds to load, is not loaded
-        for a script that has not done it."""
+        """With the first mark. Torch, which takes seconds, is loaded for no script that has not loaded it itself."""
         from ..telemetry.sampler_hold import Samplers
 
         torch = sys.modules.get("torch")

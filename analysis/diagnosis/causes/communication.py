@@ -24,7 +24,7 @@ from nightsweep.analysis.tables.part_names import BUSY
 
 KEYS = ("device", "stream", "start_ns")
 FEW = 5
-"""At most so many kernels between two small messages are a loop over tensors: a division, a norm, a clamp."""
+"""Kernels between two small messages, at most, from which a loop over tensors is seen: a division, a norm, a clamp."""
 OVER_TENSORS = ("elementwise", "reduction", "memory")
 """What such a loop does; a pass of the model, whose gradients are sent as they come, has products as well."""
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
