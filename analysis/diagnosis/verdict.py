@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from nightsweep.analysis.diagnosis.cause import Cause, Share
-from nightsweep.analysis.diagnosis.causes.rule import DEVICE, HOST, LAUNCHES
+from nightsweep.analysis.diagnosis.causes.rule import DEVICE, HOST, LAUNCHES, OTHERS
 from nightsweep.analysis.diagnosis.causes.rules import RULES
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.replay.path import Path, find_path
@@ -107,4 +107,8 @@ def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
 
 def _turn(cause: Cause) -> tuple[int, float]:
     turn = BY_KIND[cause.kind].turn
+    if cause.change is None:  # a sum, which does not know what of it the replays give back
+        turn = max(turn, OTHERS)
+    if turn == LAUNCHES:  # one rule, whose second cause is on top of its first
+        return turn, 0.0
     return turn, -(cause.low if turn == DEVICE else cause.share)

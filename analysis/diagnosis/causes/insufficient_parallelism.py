@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
+import polars as pl
 
 from nightsweep.analysis.diagnosis.cause import Cause, Fact, replayed
 from nightsweep.analysis.diagnosis.causes import memory_management
 from nightsweep.analysis.diagnosis.causes.rule import HOST, LAUNCHES, OTHERS, Rule
-from nightsweep.analysis.diagnosis.evidence import batch, optimizer, pauses
+from nightsweep.analysis.diagnosis.evidence import batch, pauses, tensor_loops
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.remedies import proposals
 from nightsweep.analysis.diagnosis.replay import changes
-from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, SMALL_FILL
+from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, HEALTHY, SMALL_FILL
 
 GRAPHS = {"cuda_graph": True}
 
@@ -22,14 +22,15 @@ GRAPHS = {"cuda_graph": True}
 def launch_bound(e: Evidence) -> Iterator[Cause]:
     """The GPU is idle because the launching thread has not launched yet. The steps again, with launches as cheap as in
     a captured CUDA graph: on top of what is gained where the thread does not wait for batches, for the device or for
-    memory. A graph may leave some launches out: three quarters are the interval's lower
-    end. What an optimizer gives that goes over its tensors one by one stands apart: with a fused one as it does here
-    (analysis/diagnosis/evidence/optimizer.py)."""
-    found = list(_optimizer(e))
-    yield from found
+    memory. A graph may leave some launches out: three quarters are the interval's lower end. Before that,
+    loops over tensors, an optimizer's or others, in which a few kernels without products repeat for each of many
+    tensors: the steps again with all tensors taken at once (analysis/diagnosis/evidence/tensor_loops.py). Loops that
+    give less than `healthy` are launches like others."""
+    loops = list(_loops(e))
+    yield from loops
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
-    fused = tuple(cause.change for cause in found if cause.change is not None)
-    first = (*fused, changes.without_loading, changes.without_close_waits, changes.without_allocations, copies)
+    joint = tuple(cause.change for cause in loops if cause.change is not None)
+    first = (*joint, changes.without_loading, changes.without_close_waits, changes.without_allocations, copies)
     count, took = e.what_if.calls_a_step(e.what_if.launching)
     advice = "launch less: CUDA graphs, or a larger batch; a compiler where it fuses many kernels"
     if e.compiled:  # still, there are many launches
@@ -51,18 +52,26 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
     )  # both: what they give and neither alone
 
 
-def _optimizer(e: Evidence) -> Iterator[Cause]:
-    """An optimizer that goes over its tensors one by one."""
-    if not any(map(optimizer.is_looped, e.lanes)):
+def _loops(e: Evidence) -> Iterator[Cause]:
+    """Loops over tensors, an optimizer's or others."""
+    found = [tensor_loops.joint(lane) for lane in e.lanes]
+    change, all_of_it = e.scaled(found), pl.concat(found)
+    gain = e.gain(change)
+    if gain.value < HEALTHY.value:
         return
-    change = e.scaled(map(optimizer.fused, e.lanes))
-    count = np.mean([lane.summed(optimizer.kernels(lane)["start_ns"]).mean() for lane in e.lanes])
+    stepping = bool(all_of_it["optimizer"].mean() > 0.5)
+    remedy: tuple[proposals.Change, ...] = ({"optimizer_kernels": "fused"}, {"optimizer_kernels": "foreach"})
     yield Cause(
-        gain=e.gain(change),
-        method="the steps replayed with an optimizer that takes many tensors at once",
-        advice="a fused optimizer (fused=True, or foreach=True), which takes many tensors at once",
-        remedy=proposals.choose(e.point, {"optimizer_kernels": "fused"}, {"optimizer_kernels": "foreach"}),
-        evidence=[Fact("kernels of the optimizer", float(count), "a step", "kernels")],
+        gain=gain,
+        method="the steps replayed with all tensors of a loop taken at once",
+        advice="a fused optimizer (fused=True, or foreach=True), which takes many tensors at once"
+        if stepping
+        else "do for many tensors at once what a loop does for each (torch._foreach_*, one joint tensor)",
+        remedy=proposals.choose(e.point, *remedy) if stepping else {},
+        evidence=[
+            Fact("kernels of loops over tensors", all_of_it.height / e.what_if.graph.steps, "a step", "kernels"),
+            Fact("most tensors of a loop", int(all_of_it["often"].max()), "", "kernels"),  # type: ignore[call-overload]
+        ],
         change=change,
     )
 

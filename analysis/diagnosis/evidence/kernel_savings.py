@@ -1,7 +1,8 @@
 """What kernels could save: of each kernel of a lane, by kind. A kernel's time counts once: what a former rule has
 taken a later one does not see.
 
-- layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time. Where there are such, batch norms
+- layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time, and copies from one layout to
+  another where there are batch norms in both, for then the model itself changes it. Where there are such, batch norms
   in NCHW too, which take one block for each channel: their time x the share of SMs without a block, and of PyTorch's
   own at least what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill
   the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
@@ -33,9 +34,15 @@ from nightsweep.analysis.metrics.points import peaks
 Floats = npt.NDArray[np.float64]
 
 TRANSPOSE = r"(?i)nchwtonhwc|nhwctonchw|tensortransformgeneric|converttensor_kernel|batched_transpose"
-_TORCH_NORM = r"batch_norm_(collect_statistics|transform_input|backward)_kernel"
+_TORCH_NORM = (
+    r"batch_norm_(collect_statistics|transform_input|backward|backward_reduce|backward_elemt)_kernel|"
+    r"batch_norm_elementwise_backward"
+)
 NCHW_NORM_KERNELS = rf"{_TORCH_NORM}|\bbn_(fw|bw)_\w*1C11"
 """PyTorch's and cuDNN's (1C11: one mean a channel) batch norms in NCHW."""
+NHWC_NORM_KERNELS = r"batch_norm_\w*_channels_last_kernel"
+STRIDED_COPY = r"[^_]elementwise_kernel<.*nocast<.*direct_copy_kernel"
+"""PyTorch's copies of tensors from one layout to another, in the same format."""
 NOT_ELIGIBLE = (
     r"(?i)splitk_?reduce|gemv|gemmk1|depthwise|im2col|col2im|reduce|dot_do|dot_kernel|convert|preprocess|postprocess|"
     r"combine|grouped_direct|cudnn::fusion"
@@ -86,6 +93,8 @@ def lane_savings(
 
 def _layout_savings(kernels: pl.DataFrame) -> Floats:
     turned = _is(kernels, TRANSPOSE)
+    if _is(kernels, NHWC_NORM_KERNELS).any() and _is(kernels, _TORCH_NORM).any():  # the layout changes in the model
+        turned = np.maximum(turned, _is(kernels, STRIDED_COPY))
     if not turned.any():
         return turned
     norms = np.maximum(

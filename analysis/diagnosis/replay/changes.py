@@ -262,18 +262,22 @@ def without_work(graph: Graph, gone: Mask) -> Graph:
 
 
 def with_device_of_others(graph: Graph, *, shared: bool = False) -> Graph:
-    """In no step do a rank's kernels and copies take longer than the other ranks' in the mean; `shared`: each rank's
-    take what all ranks' take in the mean, since what is taken from one rank is given to the others."""
+    """In no step do a rank's kernels and copies take longer than the other ranks' in the mean. `shared`: from one
+    collective of a step to the next each rank's take what all ranks' take in the mean: what is taken from one rank is
+    given to the others, and they wait for each other in each collective."""
     work, chosen = graph.work, graph.counted_work & ~communication(graph)
     ranks, rank = np.unique(work.rank, return_inverse=True)
     if len(ranks) < 2:
         return graph
     begins = {own["rank"][0]: own["host_start_ns"].to_numpy() for own in graph.windows}
-    step = np.zeros(len(rank), np.int64)
+    part = np.zeros(len(rank), np.int64)
     for number, each in enumerate(ranks.tolist()):
-        step[rank == number] = np.searchsorted(begins.get(each, []), work.launched[rank == number], side="right")
-    shape = (len(ranks), int(step.max()) + 1)
-    place = np.ravel_multi_index((rank, step), shape)
+        own = rank == number
+        met = work.launched[own & (work.group >= 0) & shared]
+        edges = np.sort(np.concatenate((np.asarray(begins.get(each, []), np.int64), met)))
+        part[own] = np.searchsorted(edges, work.launched[own], side="right")
+    shape = (len(ranks), int(part.max()) + 1)
+    place = np.ravel_multi_index((rank, part), shape)
     took = np.bincount(place[chosen], work.duration[chosen], shape[0] * shape[1]).reshape(shape)
     whole = took.sum(axis=0)
     wanted = whole / len(ranks) if shared else np.minimum(took, (whole - took) / (len(ranks) - 1))
