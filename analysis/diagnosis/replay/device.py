@@ -120,7 +120,7 @@ def _collectives(m: Measured) -> tuple[Ints, Ints]:
     """The group of each piece of work (-1 for none), and how long it runs: of a group's, since the last has come."""
     group, duration = np.full(len(m.start), -1), m.end - m.start
     calls = pl.concat([_matched(rank, own["collectives"]) for rank, own in sorted(m.events.items())])
-    number = pl.struct("lane", "sequence").rank("dense").cast(pl.Int64) - 1
+    number = pl.struct("lane", "collective", "sequence").rank("dense").cast(pl.Int64) - 1
     named = calls.with_columns(group=number).select(*KEYS, "group").unique(KEYS, keep="first")
     joined = m.frame.select(KEYS).join(named, on=KEYS, how="left", maintain_order="left")
     found = joined["group"].fill_null(-1).to_numpy()
@@ -138,4 +138,5 @@ def _matched(rank: int, collectives: pl.DataFrame) -> pl.DataFrame:
     """Of a rank's collectives those that other ranks have, too."""
     rows = collectives.filter(pl.col("late_rank").is_not_null(), pl.col("matched_ranks") > 1)
     ints = (pl.col(name).cast(pl.Int64) for name in ("device", "stream", "start_ns", "sequence"))
-    return rows.select(pl.lit(rank, dtype=pl.Int64).alias("rank"), *ints, pl.col("lane").cast(pl.String))
+    texts = (pl.col(name).cast(pl.String) for name in ("lane", "collective"))
+    return rows.select(pl.lit(rank, dtype=pl.Int64).alias("rank"), *ints, *texts)

@@ -91,7 +91,10 @@ class Run(Timeline):
         at = min(self.free, start) if at is None else at
         self.call(kind, at, size, communicator=COMMUNICATOR, ranks=2)
         number = self.launched("cudaLaunchKernelExC", start, at + 2)
-        names = {"all_reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"}
+        names = {
+            "all_reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
+            "all_gather": "ncclDevKernel_AllGather_RING_LL(x)",
+        }
         self.add("kernels", names[kind], start, end, correlation=number, stream=9)
         self.reduced = end
 

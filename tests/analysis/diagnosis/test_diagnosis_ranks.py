@@ -25,6 +25,21 @@ def test_a_fast_link_that_nothing_hides(tmp_path):
     assert shares(e) == {"exposed_communication": 0.2}
 
 
+def test_collectives_of_two_kinds_are_numbered_each_by_itself(tmp_path):
+    """Of 1 ms each; rank 1 comes to the first 3 ms late, for its device has more to do."""
+
+    def make(run, start):
+        until = (2 + 3 * run.rank) * MS
+        busy(run, start, until)
+        run.reduce(start + until, start + 6 * MS, 120_000_000, "all_gather")
+        busy(run, start, 8 * MS, 6 * MS)
+        run.reduce(start + 8 * MS, start + 9 * MS, 240_000_000)
+        busy(run, start, STEP, 9 * MS)
+
+    found = shares(of(tmp_path, make, ranks=2, record=LINKED))
+    assert found["exposed_communication"] == pytest.approx(0.2, abs=0.01) and found["straggler"] > 0.1
+
+
 def test_a_slow_link(tmp_path):
     """16 MiB and more at 10 GB/s, where NVLink's 450 would let 247.5 through."""
     e = of(tmp_path, reducing(lambda _: 5 * MS, 7 * MS, 20_000_000), ranks=2, record=LINKED)
