@@ -49,6 +49,7 @@ class Held:
             started_at=utc_now(),
             host=socket.gethostname(),
             pid=os.getpid(),
+            slurm_id=allocation.job_id(),
             earlier_sign_ns=phases.last_sign_ns(folder),
         )
         with (folder / "attempts.jsonl").open("a") as sink:

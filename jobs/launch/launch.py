@@ -39,7 +39,7 @@ from nightsweep.jobs.record.json_files import FormatError, load_json, read_json,
 from nightsweep.jobs.record.launch_files import WHOLE_RUN, Job
 from nightsweep.jobs.record.phases import Phase, append
 from nightsweep.jobs.record.point_folder import count_attempts, results_of, traced_from
-from nightsweep.jobs.record.raw_files import MEASURED, measured_record
+from nightsweep.jobs.record.raw_files import MEASURED, measured_record, publish
 from nightsweep.jobs.record.record import (
     NvmlUse,
     Record,
@@ -112,11 +112,14 @@ class Measurement:
         """The point's: that of its timed run; where any run was stopped from outside, or the traced one died with its
         node, the point is to run again, for it would lack what it asks for."""
         reasons = {end.run.reason for end in self.ends.values()}
-        if "interrupted" in reasons:
+        if "interrupted" in reasons or lost.lacks_trace(self.runs):
             return "cancelled"
-        if self.ends["timed"].run.status != "ok":
-            return "failed"
-        return "cancelled" if self.ends["traced"].run.reason in lost.AGAIN else "ok"
+        return "ok" if self.runs.timed.status == "ok" else "failed"
+
+    @property
+    def runs(self) -> Runs:
+        """Their entries of the record."""
+        return Runs(**{name: end.run for name, end in self.ends.items()})
 
 
 def run_all(attempt: Attempt) -> Measurement:
@@ -162,7 +165,7 @@ def launch(folder: Path, job: Job, launcher: Launcher) -> Record:
     measured = run_all(Attempt(folder, number, point, launcher, phases))
     append(phases, Phase(phase="record", start_ns=clock.now_ns()))
     cuda, (available, nvml_why) = uses_cuda(point), gpus.probe()
-    choice, runs = measured.choice, Runs(**{name: end.run for name, end in measured.ends.items()})
+    choice, runs = measured.choice, measured.runs
     return Record(
         point_id=job.point_id,
         sweep=job.sweep,
@@ -232,7 +235,7 @@ def measure_block(block: Sequence[tuple[Path, Job]], launcher: Launcher) -> int:
     another job."""
     first: Record | None = None
     for folder, job in block:
-        if first is not None and has_no_time(launcher.limits) and measured_record(folder) is None:
+        if first is not None and has_no_time(launcher.limits) and result_of(folder, leads=False) is None:
             if launcher.stopped() or allocation.is_ending():  # a cancelled job has no time left, either
                 return 130
             print(f"{folder.name} and what follows it are not run: the time of this job is over", flush=True)
@@ -242,16 +245,15 @@ def measure_block(block: Sequence[tuple[Path, Job]], launcher: Launcher) -> int:
         if record.status == "cancelled":
             return 130
         if first is not None:
-            publish(folder, record)
+            conclude(folder, record)
         first = first or record
     if first is not None:
-        publish(block[0][0], first)
+        conclude(block[0][0], first)
     return 0
 
 
 def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Record:
-    """The point's record, measured now unless it is already. `leads`: its block; of the others a failed one stays, too,
-    which an earlier job of the block ran."""
+    """The point's record, measured now unless it is already. `leads`: its block."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "attempts.jsonl").open("a") as lock:
         # an orphan of a killed run may still be measuring this point: wait for it rather than disturb it
@@ -259,25 +261,34 @@ def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Recor
             if launcher.stopped():
                 return Record(status="cancelled", message="another launcher is measuring the point")
             time.sleep(watchdog.POLL_S)
-        record = measured_record(folder)
-        if record is None and not leads:
-            record = read_json(folder / "record.json", Record)
-        if record is None:
+        if (record := result_of(folder, leads)) is None:
             record = launch(folder, job, launcher)
             if count_attempts(folder) > (record.attempt or 0):
                 record = msgspec.structs.replace(record, status="cancelled", message=TAKEN_OVER.message)
-            if record.status == "ok":
+            elif lost.lacks_trace(record.runs):  # its result where nobody tries again
+                write_record(folder / MEASURED, msgspec.structs.replace(record, status="ok"))
+            elif record.status != "cancelled":
                 write_record(folder / MEASURED, record)
+            if record.status == "ok":
                 shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     return record
 
 
-def publish(folder: Path, record: Record) -> None:
-    """Write the record. What was stopped is no result: without a record, the same command runs the point again."""
+def result_of(folder: Path, leads: bool) -> Record | None:
+    """The record of a point that is not to be run, or not again. Of one that leads a block, record.json is of an
+    earlier job; of the others it may also be one that failed in an earlier job of the block."""
+    record = measured_record(folder)
+    if record is not None and not lost.lacks_trace(record.runs):
+        return record
+    return None if leads else read_json(folder / "record.json", Record)
+
+
+def conclude(folder: Path, record: Record) -> None:
+    """Publish the record. What was stopped is no result: without a record, the same command runs the point again."""
     # Where the lock does not reach every node, a later attempt may be under way: its word counts. It keeps what was ok.
     latest = record.status == "ok" or count_attempts(folder) <= (record.attempt or 0)
     if record.status != "cancelled" and latest:
-        write_record(folder / "record.json", record)
+        publish(folder, record)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ class Start(Struct, frozen=True, kw_only=True):
     """Host name of the launcher."""
     pid: int
     """Process id of the launcher."""
+    slurm_id: str | None = None
+    """Slurm job of the launcher, ARRAY_PLACE of one in an array; null outside of Slurm."""
     earlier_sign_ns: int | None = None
     """Last sign of life of the attempts before this one, UTC, ns; null where they left none."""
 

@@ -20,14 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nightsweep.jobs.record.json_files import FormatError, parse_json, read_json
-from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.record.record import Record, write_record
 from nightsweep.jobs.record.whole_file import whole_file
 
 ARCHIVE = "raw.zip"
 MEASURED = ".measured.json"
-"""A copy of an ok record, which the archive takes over. A driver that is killed just as a point ends takes the record
-for half-written and deletes it, and a block that is lost leaves none of its points one; this copy puts it back, so that
-a measured point is never measured again."""
+"""What a launcher found out of its point, before record.json and, of an ok one, beside it; the archive takes it over. A
+driver that is killed just as a point ends takes the record for half-written and deletes it, and the point that leads a
+block has none until all of it has ended; this one puts it back, so that no point is run again that has its result."""
 RUNS = ("timed", "traced", "cost-*", "search*")
 TRACES = "trace-r*"
 PASSING = (
@@ -38,7 +38,7 @@ PASSING = (
 
 
 def measured_record(point: Path) -> Record | None:
-    """That copy; None where the point was not measured."""
+    """That one; None where the point has no result, or has failed and been published."""
     return read_json(point / MEASURED, Record) or _archived_record(point / ARCHIVE)
 
 
@@ -48,6 +48,13 @@ def _archived_record(archive: Path) -> Record | None:
             return parse_json(packed.read(MEASURED).decode(errors="replace"), Record)
     except (OSError, KeyError, zipfile.BadZipFile, zlib.error, EOFError):
         return None
+
+
+def publish(point: Path, record: Record) -> None:
+    """Write record.json. A point that failed is run again where somebody deletes that."""
+    write_record(point / "record.json", record)
+    if record.status != "ok":
+        (point / MEASURED).unlink(missing_ok=True)
 
 
 def pack(point: Path) -> None:

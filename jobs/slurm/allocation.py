@@ -39,13 +39,17 @@ def first_host() -> str:
     return names[0] if names else socket.gethostname()
 
 
-def _job() -> str:
-    """What Slurm says of this process's job; empty where it does not answer."""
-    job = os.environ["SLURM_JOB_ID"]
+def job_id() -> str | None:
+    """The id of this process's job as submitit has it: ARRAY_PLACE of one in an array; None outside of Slurm."""
     if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
         # The last job of an array has the array's own number, by which Slurm tells of all its jobs.
-        job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
-    return _scontrol("-o", "show", "job", job)
+        return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    return os.environ.get("SLURM_JOB_ID")
+
+
+def _job() -> str:
+    """What Slurm says of this process's job; empty where it does not answer."""
+    return _scontrol("-o", "show", "job", job_id() or "")
 
 
 def _scontrol(*words: str) -> str:

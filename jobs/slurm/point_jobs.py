@@ -13,10 +13,11 @@ from msgspec import structs
 from snakemake_executor_plugin_submitit.hook import Hook, Loss, LossReason, Verdict
 
 from nightsweep.jobs.record import lost
+from nightsweep.jobs.record.failures import Reason
 from nightsweep.jobs.record.json_files import read_json
 from nightsweep.jobs.record.phases import last_attempt, starts_of
 from nightsweep.jobs.record.point_folder import count_attempts
-from nightsweep.jobs.record.raw_files import measured_record
+from nightsweep.jobs.record.raw_files import MEASURED, measured_record, publish
 from nightsweep.jobs.record.record import Record, write_record
 from nightsweep.jobs.sweep import rounds
 
@@ -36,11 +37,25 @@ def block_of(job: Any, leader: Path) -> list[Path]:
     return [leader, *(folder / "record.json" for folder in folders if folder != leader.parent)]
 
 
-def begun_last(block: list[Path]) -> set[Path]:
-    """Those of a block whose last attempt is of the launcher that began an attempt last."""
-    last = {path: starts[-1] for path in block if (starts := starts_of(path.parent))}
-    latest = max(last.values(), key=lambda start: start.started_at, default=None)
-    return {path for path, start in last.items() if latest and (start.host, start.pid) == (latest.host, latest.pid)}
+def begun_by(job_id: str | None, block: list[Path]) -> set[Path]:
+    """Those of a block whose last attempt is of this job of the scheduler. Not by their times: jobs that followed each
+    other ran on nodes whose clocks may differ."""
+    return {path for path in block if [start.slurm_id for start in starts_of(path.parent)[-1:]] == [job_id]}
+
+
+def unended(block: list[Path], begun: set[Path]) -> list[Path]:
+    """Those of a block without a result. `begun`: those that its job began, whose end goes before the record that the
+    first one, the leader, has of it."""
+    found = [path for path in block if measured_record(path.parent) is None]
+    return [path for path in found if read_json(path, Record) is None or (path == block[0] and path in begun)]
+
+
+def loss_record(path: Path, loss: Loss, losses: int, job_id: str | None) -> Record:
+    """The record of a point that is lost with its job, after so many earlier losses."""
+    own = rounds.job_of(path.parents[2], path.parent.name)
+    attempt = max(count_attempts(path.parent), losses + 1)
+    record = lost.lost_record(own, cast(Reason, loss.reason), loss.message, attempt, job_id)
+    return structs.replace(record, phases=last_attempt(path.parent))
 
 
 def record_of(job: Any) -> tuple[Path, Record | None] | None:
@@ -91,32 +106,51 @@ class PointJobs(Hook):
         return 0 if leader is None else sum(not path.exists() for path in block_of(job, leader))
 
     def take_back(self, job: Any, was_lost: bool) -> None:
-        """Remove the leader's record, which the job brings back, and of the others of a lost job those that may have
-        failed of what ended it."""
+        """Put the leader's record where the job that brings it back finds it, and remove those of a lost job that may
+        have failed of what ended it."""
         if (leader := leader_of(job)) is None:
             return
-        for path in block_of(job, leader):
-            record = read_json(path, Record)
-            if path == leader or (was_lost and (record is None or record.reason in lost.DOUBTFUL | lost.AGAIN)):
-                path.unlink(missing_ok=True)
+        if (record := read_json(leader, Record)) is not None and measured_record(leader.parent) is None:
+            write_record(leader.with_name(MEASURED), record)
+        leader.unlink(missing_ok=True)
+        for path in block_of(job, leader) if was_lost else []:
+            for file in (path, path.with_name(MEASURED)):
+                record = read_json(file, Record)
+                if record is None or (record.status != "ok" and record.reason in lost.DOUBTFUL | lost.AGAIN):
+                    file.unlink(missing_ok=True)
+
+    def record_begun(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> int:
+        """Memory or time that one point has used up says nothing of those that the job had not come to."""
+        leader = leader_of(job)
+        if leader is None or loss.reason in lost.SET_ASIDE | {"failed"}:
+            return 0
+        block = block_of(job, leader)
+        begun = begun_by(job_id, block)
+        lacking = unended(block, begun)
+        rest = [path for path in lacking if path not in begun]
+        if not begun or not rest:
+            return 0
+        for path in begun.intersection(lacking):
+            record = loss_record(path, loss, losses, job_id)
+            write_record(path.with_name(MEASURED) if path == leader else path, record)
+        return len(rest)
 
     def record_loss(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> bool:
         """Write the records of the points of a lost job, the leader's last; those that it had measured, or that had
-        failed by themselves, have theirs. Memory or time that one point has used up says nothing of those that the job
-        had not come to: they are `lost`, which `nightsweep retry` sets aside."""
+        failed by themselves, have theirs. Where it had used up memory or time, those that it had not come to are
+        `lost`, which `nightsweep retry` sets aside."""
         leader = leader_of(job)
         if leader is None or loss.reason == "failed":
             return False
         block = block_of(job, leader)
-        begun = begun_last(block)
+        begun = begun_by(job_id, block)
+        lacking = unended(block, begun)
+        not_begun = Loss("lost", f"the job had not come to this point: {loss.reason}: {loss.message}")
         for path in reversed(block):
             path.parent.mkdir(parents=True, exist_ok=True)
-            record = measured_record(path.parent) or (None if path == leader else read_json(path, Record))
-            if record is None:
-                own, reason, message = rounds.job_of(path.parents[2], path.parent.name), loss.reason, loss.message
-                if path not in begun and begun and reason not in lost.SET_ASIDE:
-                    reason, message = "lost", f"the job had not come to this point: {reason}: {message}"
-                record = lost.lost_record(own, reason, message, losses + 1, job_id)
-                record = structs.replace(record, phases=last_attempt(path.parent))
-            write_record(path, record)
+            if path in lacking:
+                own = not_begun if begun and path not in begun and loss.reason not in lost.SET_ASIDE else loss
+                publish(path.parent, loss_record(path, own, losses, job_id))
+            elif record := measured_record(path.parent):
+                publish(path.parent, record)
         return True

@@ -1,7 +1,8 @@
 """Points that only sleep on their nodes: python -m tests.cluster.sleep SECONDS PART FOLDER...
 
 Of several, runs at most PART of those that are not done, and writes the first one's record last, as jobs/launch does.
-One with a file `fails` fails. Notes the start and the end of each beside its record, so that a test can count them.
+One with a file `fails` fails, one with `hangs` never ends. Notes the start and the end of each beside its record, so
+that a test can count them.
 """
 
 import json
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nightsweep.jobs.launch.held import Held
 from nightsweep.jobs.record.raw_files import MEASURED
 
 RECORD = json.dumps({"status": "ok", "reason": None, "message": None})
@@ -22,6 +24,9 @@ def measure(folder: Path, seconds: str) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     note("start")
+    Held().begin(folder)
+    if (folder / "hangs").exists():
+        seconds = "10000"
     if float(seconds):
         nodes = os.environ["SLURM_JOB_NUM_NODES"]
         subprocess.run(["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "sleep", seconds], check=True)
@@ -43,7 +48,7 @@ def main() -> None:
         measure(folder, seconds)
     for folder in reversed(folders):
         if (folder / MEASURED).exists():
-            (folder / "record.json").write_text(RECORD)
+            (folder / "record.json").write_bytes((folder / MEASURED).read_bytes())
 
 
 if __name__ == "__main__":

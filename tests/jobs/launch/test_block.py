@@ -13,7 +13,7 @@ from snakemake_executor_plugin_submitit.hook import Loss
 from nightsweep.jobs.launch import watchdog
 from nightsweep.jobs.launch.attempt import Launcher
 from nightsweep.jobs.launch.held import Held
-from nightsweep.jobs.launch.launch import measure_block
+from nightsweep.jobs.launch.launch import measure_block, result_of
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.record.json_files import json_line, read_json
@@ -84,8 +84,10 @@ class Job:
 
 
 @pytest.fixture
-def block(tmp_path):
-    """The folders of two points whose job the first one leads."""
+def block(tmp_path, monkeypatch):
+    """The folders of two points whose job the first one leads, in Slurm job 77_1."""
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "77")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
     sweep(tmp_path, A, B)
     folders = [tmp_path / "points" / point.id for point in (A, B)]
     for folder in folders:
@@ -119,13 +121,48 @@ def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
 @pytest.mark.parametrize("earlier", [False, True])
 def test_what_a_lost_job_had_not_come_to_failed_only_where_that_concerns_it(block, reason, of_the_rest, earlier):
     """Of thirty points of which the second used up the memory, twenty-eight had once failed without being run.
-    `earlier`: another job had begun the point before."""
+    `earlier`: another job had begun the point before, on a node whose clock is ahead."""
     if earlier:
-        start = Start(attempt=1, started_at="2026-01-01T00:00:00.000+00:00", host="n1", pid=1)
+        start = Start(attempt=1, started_at="2099-01-01T00:00:00.000+00:00", host="n1", pid=1, slurm_id="76_1")
         (block[1] / "attempts.jsonl").write_text(json_line(start))
     Held().begin(block[0])
     assert PointJobs().record_loss(Job(*block), Loss(reason, "as Slurm says"), 1, "77_1")
     assert (record(block[0]).reason, record(block[1]).reason) == (reason, of_the_rest)
+
+
+@pytest.mark.parametrize(("culprit", "other"), [(0, 1), (1, 0)])
+def test_what_a_lost_job_had_not_come_to_is_left_for_another(block, culprit, other):
+    """Also of one whose leader has been measured, or is the point that used up the memory and must not run again."""
+    if other == 0:
+        write_record(block[0] / MEASURED, Record(point_id=A.id, status="failed", reason="gpu_out_of_memory"))
+    rest = [block[1]] if culprit == 0 else [block[1].with_name("c" * 12), block[1].with_name("d" * 12)]
+    block = [*block, *rest] if culprit else block
+    Held().begin(block[culprit])
+    job = Job(*block)
+    assert PointJobs().record_begun(job, LOSS, 0, "77_1") == len(rest)
+    PointJobs().take_back(job, was_lost=False)
+    assert record(block[0]) is None, "the job that is sent again writes it last"
+    found = result_of(block[culprit], leads=culprit == 0)
+    assert (found.status, found.reason, found.attempt) == ("failed", "host_out_of_memory", 1)
+    assert other == 1 or result_of(block[0], leads=True).reason == "gpu_out_of_memory"
+    assert not any(record(folder) or result_of(folder, leads=False) for folder in rest)
+
+
+@pytest.mark.parametrize("loss", [Loss("cancelled", ""), Loss("launch_failed", ""), Loss("failed", "")])
+def test_nothing_is_left_of_a_job_that_nobody_wants_or_that_ran_through(block, loss):
+    Held().begin(block[0])
+    assert PointJobs().record_begun(Job(*block), loss, 0, "77_1") == 0
+    Held().begin(block[1])
+    assert PointJobs().record_begun(Job(*block), LOSS, 0, "77_1") == 0
+    assert not any(record(folder) or (folder / MEASURED).exists() for folder in block)
+
+
+def test_a_failed_point_that_is_published_runs_again_without_its_record(block):
+    failed = Record(point_id=A.id, status="failed", reason="loss_nan", attempt=1)
+    write_record(block[0] / MEASURED, failed)
+    launcher = Launcher(watchdog.Limits(1, 1), lambda: False, Servers(fork=False))
+    assert measure_block([(block[0], None)], launcher) == 0, "it is not run: it has its result"
+    assert record(block[0]) == failed and result_of(block[0], leads=True) is None
 
 
 def test_a_lost_job_leaves_what_had_failed_by_itself(block):

@@ -217,16 +217,21 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         )
 
     def _sends_again(self, info: SubmittedJobInfo, loss: Loss) -> bool:
-        """Make a lost job one that is yet to be sent, where that makes sense, away from nodes that are down."""
-        track = info.aux["track"]
-        if not loss.again or track.losses >= self.options.resubmissions:
+        """Make a lost job one that is yet to be sent, where that makes sense, away from nodes that are down; one that
+        would be lost again for the parts alone that it had not come to."""
+        track, job_id = info.aux["track"], info.external_jobid
+        if track.losses >= self.options.resubmissions:
             return False
         try:
+            left = 0 if loss.again else self.hook.record_begun(info.job, loss, track.losses, job_id)
             bad = self.backend.bad_nodes(track.nodes) if loss.reason == "node_failure" else []
-        except Unreachable:
-            bad = []
-        self.logger.warning(f"{info.external_jobid} is lost ({loss.reason}: {loss.message}); submitted again")
-        self.hook.take_back(info.job, was_lost=True)
+        except (Unreachable, OSError):  # a full disk
+            left, bad = 0, []
+        if not loss.again and not left:
+            return False
+        rest = f" for the {left} of its {self.hook.parts} that it had not come to" if left else ""
+        self.logger.warning(f"{job_id} is lost ({loss.reason}: {loss.message}); submitted again{rest}")
+        self.hook.take_back(info.job, was_lost=loss.again)
         track.losses += 1
         track.request = track.request.avoid(sorted({*bad, *loss.named_nodes()}))
         self._send_anew(info)

@@ -66,6 +66,11 @@ class Hook:
     def take_back(self, job: Any, was_lost: bool) -> None:
         """Remove what would keep a job that is sent again, lost or for the rest of its work, from being seen to end."""
 
+    def record_begun(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> int:
+        """Of a job that would be lost again: write down the loss of what it had begun, which nobody is to begin again;
+        how much of its work it had not come to, and another job may do. 0: there is none, and nothing was written."""
+        return 0
+
     def record_loss(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> bool:
         """Write down that the job is lost for good, after so many earlier losses; whether that is its result, so that
         the workflow goes on."""

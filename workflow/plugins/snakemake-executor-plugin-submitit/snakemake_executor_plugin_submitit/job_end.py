@@ -6,6 +6,7 @@ The scheduler's word counts where a launcher, from inside a dying job, can only 
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -95,7 +96,8 @@ def is_wanted_again(entry: Entry, inputs: Iterable[Path] = ()) -> bool:
         made = min(Path(output).stat().st_mtime_ns for output in entry.key.splitlines())
         return any(path.stat().st_mtime_ns > made for path in inputs)
     result: Path = JobPaths(entry.folder, entry.job_id, 0).result_pickle
-    return time.time() - result.stat().st_mtime > MISSING_S
+    with tempfile.TemporaryFile(dir=result.parent) as now:  # this host's clock is another than that of the file's
+        return os.fstat(now.fileno()).st_mtime - result.stat().st_mtime > MISSING_S
 
 
 def loss_of_state(state: str, nodes: str) -> Loss | None:

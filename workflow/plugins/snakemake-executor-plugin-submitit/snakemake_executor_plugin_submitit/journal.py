@@ -1,7 +1,10 @@
 """What was submitted, on disk, so that a driver that was killed finds its jobs again.
 
-One folder a driver: `.snakemake/submitit/<name>/` with journal.jsonl and submitit's own files. An intention is written
-before sbatch is called and its answer after: a driver killed in between finds the array by its job name.
+One folder a driver: `.snakemake/submitit/<number>-<name>/` with journal.jsonl and submitit's own files. An intention is
+written before sbatch is called and its answer after: a driver killed in between finds the array by its job name.
+
+A driver's number is larger than those of all that wrote before it came. Clocks could not tell which of two was first:
+they may have run on different login nodes.
 
 submitit's files are pickles, which jobs and drivers run: the folders are their user's alone, and those of earlier
 drivers are not read where they are not.
@@ -10,6 +13,7 @@ drivers are not read where they are not.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -51,7 +55,12 @@ class Journal:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.folder = (root / uuid.uuid4().hex[:12]).absolute()
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """That of this driver, from its first event on: by then, no other one is at work on the same jobs."""
+        number = 1 + max(map(_number, self.root.glob("*/journal.jsonl")), default=0)
+        return (self.root / f"{number}-{uuid.uuid4().hex[:12]}").absolute()
 
     def intend(self, name: str, keys: list[str], losses: list[int]) -> None:
         self._write({"event": "intend", "name": name, "keys": keys, "losses": losses})
@@ -73,17 +82,17 @@ class Journal:
                 folder.chmod(PRIVATE)
             _check_private(folder)
         with (self.folder / "journal.jsonl").open("a") as sink:
-            sink.write(json.dumps({"t_ns": time.time_ns(), **event}) + "\n")
+            sink.write(json.dumps(event) + "\n")
 
     def load_unfinished(self) -> dict[str, Entry]:
         """Jobs of earlier drivers whose end nobody saw, by key.
 
-        Drivers take over jobs of one another, so their journals are read as one, in the order of time; and old ones
-        are removed only when no job of any is open. Raises NotPrivate where others could have changed one.
+        Drivers take over jobs of one another, so their journals are read as one, in the order of their numbers; and old
+        ones are removed only when no job of any is open. Of drivers at work at the same time, which may have the same
+        number, none has jobs of another. Raises NotPrivate where others could have changed one.
         """
-        paths = [p for p in self.root.glob("*/journal.jsonl") if p.parent != self.folder]
-        events = sorted(((t_ns, e, p.parent) for p in paths for t_ns, e in _read(p)), key=lambda event: event[0])
-        found = _replay([(event, folder) for _, event, folder in events])
+        paths = sorted(self.root.glob("*/journal.jsonl"), key=_number)
+        found = _replay([(event, path.parent) for path in paths for event in _read(path)])
         if not found:
             for path in paths:
                 if time.time() - path.stat().st_mtime > KEEP_S:
@@ -104,15 +113,17 @@ def _check_private(folder: Path) -> None:
         raise NotPrivate(f"{folder}: others may write to it, and could have code run in your name; {how}")
 
 
-def _read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The events of a journal and their times, in its order though the clock was set back; without a line within which
-    its driver was killed."""
-    latest = 0
+def _number(journal: Path) -> int:
+    """That of its driver; 0 of one that had none."""
+    number, dash, _ = journal.parent.name.partition("-")
+    return int(number) if dash and number.isdecimal() else 0
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of a journal; without a line within which its driver was killed."""
     for line in path.read_text(errors="replace").splitlines():
         with contextlib.suppress(ValueError):
-            event = json.loads(line)
-            latest = max(latest, event["t_ns"])
-            yield latest, event
+            yield json.loads(line)
 
 
 def _replay(events: list[tuple[dict[str, Any], Path]]) -> dict[str, Entry]:

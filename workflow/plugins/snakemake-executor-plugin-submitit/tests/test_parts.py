@@ -3,6 +3,7 @@
 import os
 import pickle
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -137,28 +138,39 @@ def test_journal(tmp_path):
     assert found["c"].job_id is None and found["c"].losses == 1 and found["c"].name == "y"
 
 
-def test_a_journal_whose_clock_was_set_back_keeps_its_order(tmp_path, monkeypatch):
-    clock = iter([9, 5, 7])
-    monkeypatch.setattr("time.time_ns", lambda: next(clock))
+def test_an_answer_whose_intention_a_full_disk_cut(tmp_path):
     first = Journal(tmp_path)
     first.intend("x", ["a"], [0])
     first.accept("x", ["7"])
-    first.accept("cut", ["8"])  # whose intention a full disk cut
+    first.accept("cut", ["8"])
     assert Journal(tmp_path).load_unfinished()["a"].job_id == "7"
 
 
-def test_an_end_that_a_later_driver_saw(tmp_path):
-    first, second = Journal(tmp_path), Journal(tmp_path)
+@pytest.mark.parametrize("times", [range(1, 99), range(99, 1, -1)], ids=["one-clock", "each-behind-the-one-before"])
+def test_drivers_that_follow_each_other_on_hosts_whose_clocks_differ(tmp_path, monkeypatch, times):
+    """The job that the third one sent runs: a fourth one is not to send it again, nor to look for what has ended."""
+    clock = iter(times)
+    monkeypatch.setattr("time.time_ns", lambda: next(clock))
+    first = Journal(tmp_path)
     first.intend("x", ["a", "b"], [0, 0])
     first.accept("x", ["7_0", "7_1"])
+    second = Journal(tmp_path)
     second.end("a")
     assert set(Journal(tmp_path).load_unfinished()) == {"b"}
-    second.intend("y", ["a"], [0])
-    assert Journal(tmp_path).load_unfinished()["a"].name == "y"
+    third = Journal(tmp_path)
+    third.intend("y", ["a"], [0])
+    third.accept("y", ["8"])
+    assert {key: entry.job_id for key, entry in Journal(tmp_path).load_unfinished().items()} == {"a": "8", "b": "7_1"}
+    for _ in range(8):
+        Journal(tmp_path).end("b")
+    Journal(tmp_path).intend("z", ["b"], [1])  # the eleventh driver: numbers are no words
+    assert Journal(tmp_path).load_unfinished()["b"].name == "z"
 
 
-def test_a_record_that_someone_removed_is_told_from_one_that_is_late(tmp_path):
-    """The job ended well: its record may be late for two minutes, and is gone after that."""
+def test_a_record_that_someone_removed_is_told_from_one_that_is_late(tmp_path, monkeypatch):
+    """The job ended well: its record may be late for two minutes, and is gone after that. The clock is ahead."""
+    ahead = time.time() + 1000
+    monkeypatch.setattr("time.time", lambda: ahead)
     result = tmp_path / "x/7_0_0_result.pkl"
     result.parent.mkdir()
     entry = Entry(str(tmp_path / "record.json"), "x", result.parent, 0, 1, "7_0", 0)
