@@ -32,14 +32,18 @@ def write_outcome(watch: Watch) -> None:
     scratch.replace(target)
 
 
-def wait_for_outcomes(folder: RunFolder) -> None:
-    """Until all ranks have written theirs: one that is gone would take the connections of the others with it."""
+def wait_for_outcomes(folder: RunFolder, start: RunFolder) -> None:
+    """Until all ranks have written theirs to this folder, or will not: one that is gone would take the connections of
+    the others with it. `start`: where a rank whose steps are no longer watched, or that has ended, says so."""
     torch = sys.modules.get("torch")
     distributed = torch and torch.distributed.is_available() and torch.distributed.is_initialized()
     missing = set(range(torch.distributed.get_world_size() if torch and distributed else 1))
     deadline = time.monotonic() + OTHERS_S
     while missing and time.monotonic() < deadline:
-        missing = {rank for rank in missing if not folder.rank_file(rank, "result.json").exists()}
+        # A network file system goes on to deny a file that was asked for before another node wrote it: list them.
+        there = {*folder.path.glob("rank*.result.json"), *start.path.glob("rank*.few.json")}
+        there |= set(start.path.glob("rank*.exit.json"))
+        missing -= {int(path.name.partition(".")[0].removeprefix("rank")) for path in there}
         time.sleep(0.01)
 
 

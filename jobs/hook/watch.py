@@ -261,7 +261,7 @@ class Watch:
             self._enter("rest")
             return
         self._enter("teardown", "end")
-        wait_for_outcomes(self.folder)
+        wait_for_outcomes(self.folder, self.run_folder)
         sys.stdout.flush()
         sys.stderr.flush()
         # No orderly end: a script's last lines would evaluate, save and talk to ranks that are gone.

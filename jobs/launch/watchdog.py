@@ -48,20 +48,23 @@ class Outcome:
     failure: Failure | None = None
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def hold_port() -> socket.socket:
+    """A port of this host, which no other process is given while this socket is open. A rank can listen at it all the
+    same: this one does not, and neither minds the other (SO_REUSEADDR)."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    return held
 
 
-def master(point: Point) -> tuple[str, int]:
-    """Address and port at which ranks meet: free on rank 0's host where this is that host, else a guess by job."""
+def master(point: Point, held: socket.socket) -> tuple[str, int]:
+    """Address and port at which ranks meet: the held one where rank 0 runs on this host, else a guess by job."""
+    port: int = held.getsockname()[1]
     if not (allocation.inside() and point.nodes > 1):
-        return "127.0.0.1", free_port()
+        return "127.0.0.1", port
     host = allocation.first_host()
     if host.split(".")[0] == socket.gethostname().split(".")[0]:
-        return host, free_port()
+        return host, port
     return host, 20000 + zlib.crc32(f"{os.environ['SLURM_JOB_ID']}{time.time_ns()}".encode()) % 12000
 
 
@@ -76,9 +79,9 @@ def threads(point: Point) -> int:
     return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 
-def rank_environment(point: Point) -> dict[str, str]:
+def rank_environment(point: Point, held: socket.socket) -> dict[str, str]:
     """What every rank gets. CPU ranks share the cores, so that they do not fight for them."""
-    address, port = master(point)
+    address, port = master(point, held)
     shared = {**allocation.environment(), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
     if point.workload == "command":  # the rest is the script's own business, or its launcher's
         return shared | {"WORLD_SIZE": str(point.processes)}
@@ -191,7 +194,8 @@ class Ranks:
     ) -> None:
         self.run_folder, self.point, self.limits = run_folder, order.point(), limits
         order.write(run_folder)
-        environment = {**rank_environment(self.point), **variables}
+        self.port = hold_port()
+        environment = {**rank_environment(self.point, self.port), **variables}
         self.processes: Started
         if servers is None or not servers.fork or needs_new_python(order):
             if servers is not None:
@@ -248,8 +252,10 @@ class Ranks:
         finally:
             if outcome is None or outcome.reason:
                 self.end()
+            else:
+                self.processes.wait()
+            self.port.close()
         if not outcome.reason:
-            self.processes.wait()
             return outcome
         blamed = allocation.blame(self.run_folder.log)
         return Outcome(*blamed, outcome.failure) if blamed else outcome

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,21 @@ class Sampler:
                     self.log.add(gpu.index, gpu.uuid, reader.read(*self.every_second))
             turn += 1
 
+    def tell_end(self, what: str, work: Callable[..., None], *arguments: Any) -> None:
+        """Do a thread's work. An error that ends it is an event, for the other readings go on."""
+        try:
+            work(*arguments)
+        except Exception as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            self.events.add("sampler_lost", f"{what} are no longer read: {why}")
+
     def run(self, stop: threading.Event) -> None:
         """Sample until stopped. A tick that is late by more than a period is left out and counted."""
-        slow = threading.Thread(target=self.slow, args=(stop,))
+        slow = threading.Thread(target=self.tell_end, args=("energy, limits, errors, processes", self.slow, stop))
         slow.start()
+        xid = ("XID and ECC errors", watch_xid, self.gpus, self.events)
         # Not waited for at the end: NVML hears of nothing else before its own time is over.
-        threading.Thread(target=watch_xid, args=(self.gpus, self.events), daemon=True).start()
+        threading.Thread(target=self.tell_end, args=xid, daemon=True).start()
         period, number = 1.0 / self.hz, 0
         every = max(1, round(self.hz / GPM_HZ))
         start = flushed = lived = time.monotonic()

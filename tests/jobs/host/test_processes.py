@@ -16,6 +16,12 @@ from nightsweep.jobs.workloads import compute
 LLM = {"workload": "llm", "model": "llama-1b", "nodes": 2, "ranks_per_node": 4, "micro_batch": 3}
 
 
+def environment(point):
+    """What its ranks get."""
+    with watchdog.hold_port() as held:
+        return watchdog.rank_environment(point, held)
+
+
 def counted(**settings):
     """Samples of a micro-batch by rank."""
     point = complete(LLM | settings)
@@ -37,7 +43,7 @@ def test_one_process_drives_all_gpus_of_dp(monkeypatch):
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     told = allocation.srun(point, ["x"], point.processes_per_node)
     assert "--ntasks=1" in told and "--ntasks-per-node=1" in told
-    assert watchdog.rank_environment(point)["WORLD_SIZE"] == "1"
+    assert environment(point)["WORLD_SIZE"] == "1"
 
 
 def test_ranks_share_the_cpus_of_their_node(monkeypatch):
@@ -45,7 +51,7 @@ def test_ranks_share_the_cpus_of_their_node(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(watchdog.os, "sched_getaffinity", lambda _: set(range(32)))
     told = [
-        watchdog.rank_environment(complete(LLM | settings))["OMP_NUM_THREADS"]
+        environment(complete(LLM | settings))["OMP_NUM_THREADS"]
         for settings in ({"nodes": 1}, {"nodes": 1, "strategy": "dp"}, {"nodes": 1, "cpu_threads": 3})
     ]
     assert told == ["8", "32", "3"]
@@ -85,5 +91,5 @@ def test_the_allocator_is_told_before_torch_is_loaded(monkeypatch, allocator, va
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     for name in names:
         monkeypatch.delenv(name, raising=False)
-    told = watchdog.rank_environment(complete(LLM | {"allocator": allocator, "nodes": 1}))
+    told = environment(complete(LLM | {"allocator": allocator, "nodes": 1}))
     assert [told.get(name) for name in names] == [value, value]

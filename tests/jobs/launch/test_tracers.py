@@ -151,7 +151,8 @@ def test_a_rank_under_nsys_shows_its_stack_and_leaves_nothing_behind(tmp_path, m
     run_folder = RunFolder(tmp_path / "traced.1")
     run_folder.path.mkdir()
     Order(settings=nano(device="cpu").settings(), tracer="nsys").write(run_folder)
-    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(watchdog.free_port())}
+    port = watchdog.hold_port()
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.getsockname()[1])}
     env = {**os.environ, **group, "RANK": "0", "LOCAL_RANK": "0"}
     supervisor = subprocess.Popen(
         [sys.executable, "-m", "nightsweep.jobs.rank.supervisor", str(run_folder.path)], env=env

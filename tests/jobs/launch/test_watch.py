@@ -3,9 +3,11 @@
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -17,6 +19,7 @@ from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import write_json
 from nightsweep.jobs.record.launch_files import RankExit
 from nightsweep.jobs.slurm import allocation
+from nightsweep.jobs.sweep.order import Order
 
 PEER = "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:29500"
 NCCL = "DistBackendError: NCCL error in: ..., remote process exited or there was a network error"
@@ -82,7 +85,7 @@ def watched(tmp_path, monkeypatch):
         ranks.started = ranks.moved = time.monotonic()
         quiet = {name: lambda *_: None for name in ("send", "pause", "wait")}
         ranks.processes = SimpleNamespace(alive=lambda: alive, **quiet)
-        ranks.over = []
+        ranks.over, ranks.port = [], watchdog.hold_port()
         monkeypatch.setattr(ranks, "end", lambda: ranks.over.append(True))
         ranks.run_folder.log.write_text("srun: what\n")
         return ranks
@@ -195,6 +198,15 @@ def test_binding_of_an_enclosing_step_does_not_reach_the_ranks(monkeypatch):
     assert "SLURM_CPU_BIND_TYPE" not in found and found["SLURM_JOB_NODELIST"] == "n1"
 
 
-def test_ranks_of_two_points_on_one_node_meet_at_different_ports():
-    point = complete({"workload": "image", "model": "mobilenet_v2"})
-    assert len({watchdog.master(point)[1] for _ in range(20)}) > 1
+def test_the_port_where_ranks_meet_is_theirs_before_they_listen_and_until_they_have_ended(tmp_path):
+    """Another launcher on this host may draw one at any time."""
+    point = complete({"workload": "image", "model": "mobilenet_v2", "device": "cpu"})
+    order, limits = Order(settings=point.settings()), watchdog.Limits(300, 300)
+    ranks = watchdog.Ranks(RunFolder(tmp_path), order, limits, {}, None)
+    port = ranks.port.getsockname()[1]
+    assert f"MASTER_PORT={port}".encode() in Path(f"/proc/{ranks.processes.processes[0].pid}/environ").read_bytes()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    ranks.watch(lambda: True)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))

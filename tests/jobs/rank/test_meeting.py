@@ -39,7 +39,9 @@ def listening():
 
 @pytest.mark.slow
 def test_ranks_of_one_host_take_connections_from_it_alone():
-    shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(watchdog.free_port()), "WORLD_SIZE": "2"}
+    held = watchdog.hold_port()
+    port = str(held.getsockname()[1])
+    shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     command = [sys.executable, "-c", SCRIPT]
     ranks = [subprocess.Popen(command, env=shared | {"RANK": r}, stdout=subprocess.PIPE) for r in "01"]
     said = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]

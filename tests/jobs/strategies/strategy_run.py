@@ -15,7 +15,7 @@ import traceback
 import warnings
 from pathlib import Path
 
-from nightsweep.jobs.launch.watchdog import free_port
+from nightsweep.jobs.launch.watchdog import hold_port
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.rank import server
 
@@ -30,7 +30,8 @@ def run(folder, ranks, points, steps=3, **environment):
     """Losses by name of the point: of each rank, of each step, of each micro-batch."""
     every = {"ranks_per_node": ranks}
     text = json.dumps({name: complete(every | settings).settings() for name, settings in points.items()})
-    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    port = hold_port()
+    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.getsockname()[1])}
     command = [sys.executable, "-m", "tests.jobs.strategies.strategy_run", str(folder), str(steps)]
     done = subprocess.run(
         command,

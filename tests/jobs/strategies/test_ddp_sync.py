@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from nightsweep.jobs.launch.watchdog import free_port
+from nightsweep.jobs.launch.watchdog import hold_port
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.strategies.make import make_trainer
 from nightsweep.jobs.telemetry.trace.tracers import NoTracer
@@ -14,9 +14,11 @@ from tests.jobs.strategies.strategy_run import NANO
 
 @pytest.fixture
 def group():
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with hold_port() as held:
+        meeting = f"tcp://127.0.0.1:{held.getsockname()[1]}"
+        dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+        yield
+        dist.destroy_process_group()
 
 
 def test_gradients_are_averaged_once_a_step(group):

@@ -39,6 +39,20 @@ def test_what_is_lost_on_the_way_is_an_event(nvml, tmp_path):
     assert read_json(run_folder.live(HOST), dict)["missing"][gpu(0)["uuid"]] == {"temperature_c": "Not Supported"}
 
 
+def test_a_thread_that_an_error_ends_is_an_event_and_the_others_read_on(nvml, tmp_path):
+    nvml(gpu(0))
+    run_folder = make_run_folder(tmp_path)
+
+    def harm(sampler):
+        sampler.every_second = (None,)
+
+    found = sampled(run_folder, 0.5, meanwhile=harm)
+    (event,) = told(run_folder)
+    assert event["kind"] == "sampler_lost"
+    assert event["message"].startswith("energy, limits, errors, processes are no longer read: AttributeError: ")
+    assert found[-1]["t_ns"] > event["t_ns"]
+
+
 @pytest.fixture
 def processes():
     """A rank, its child, and somebody else's process."""
