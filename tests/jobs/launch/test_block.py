@@ -11,13 +11,14 @@ import pytest
 from snakemake_executor_plugin_submitit.hook import Loss
 
 from nightsweep.jobs.launch import watchdog
-from nightsweep.jobs.launch.attempt import Launcher
+from nightsweep.jobs.launch.attempt import Attempt, Launcher
 from nightsweep.jobs.launch.held import Held
 from nightsweep.jobs.launch.launch import measure_block, result_of
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point.point import complete
-from nightsweep.jobs.record.json_files import json_line, read_json
-from nightsweep.jobs.record.launch_files import Start
+from nightsweep.jobs.record.json_files import json_line, read_json, write_json
+from nightsweep.jobs.record.launch_files import Job as SweepJob
+from nightsweep.jobs.record.launch_files import RankResult, Start
 from nightsweep.jobs.record.raw_files import MEASURED
 from nightsweep.jobs.record.record import Record, write_record
 from nightsweep.jobs.slurm.point_jobs import PointJobs, record_of
@@ -163,6 +164,37 @@ def test_a_failed_point_that_is_published_runs_again_without_its_record(block):
     launcher = Launcher(watchdog.Limits(1, 1), lambda: False, Servers(fork=False))
     assert measure_block([(block[0], None)], launcher) == 0, "it is not run: it has its result"
     assert record(block[0]) == failed and result_of(block[0], leads=True) is None
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status"), [("complains complains", "ok"), ("complains stopped", "failed")], ids=lambda value: value
+)
+def test_where_srun_complains_of_the_traced_run_to_the_last_the_timed_one_counts(
+    tmp_path, monkeypatch, outcomes, status
+):
+    """Of the last attempt: what an earlier one timed is gone with its files."""
+    point, coming = dataclasses.replace(A, traced_steps=2), iter(outcomes.split())
+
+    def ranks(attempt, run_folder, order):
+        run_folder.path.mkdir()
+        if next(coming) == "stopped":
+            return watchdog.Outcome("interrupted", "the job was stopped from outside")
+        write_json(run_folder.rank_file(0, "result.json"), RankResult(rank=0))
+        return watchdog.Outcome("node_failure", "srun: error: Task launch for 7.0 failed on node n2")
+
+    monkeypatch.setattr(Attempt, "ranks", ranks)
+    sweep(tmp_path, point)
+    folder = tmp_path / "points" / point.id
+    job = SweepJob(sweep="t", point_id=point.id, settings=point.settings())
+    launcher = Launcher(watchdog.Limits(1, 1), lambda: False, Servers(fork=False))
+    for _ in range(2):
+        assert measure_block([(folder, job)], launcher) == 130
+    assert record(folder) is None
+    assert PointJobs().record_loss(Job(folder), Loss("lost", "without a result", again=True), 2, None)
+    found = record(folder)
+    assert (found.status, (folder / "timed/rank0.result.json").exists()) == (status, status == "ok")
+    if status == "ok":
+        assert (found.attempt, found.runs.timed.status, found.runs.traced.reason) == (2, "ok", "node_failure")
 
 
 def test_a_lost_job_leaves_what_had_failed_by_itself(block):
