@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -74,13 +74,15 @@ def clear(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Launcher:
-    """What the points of one launcher's process share. `stopped`: whether it has been asked to stop."""
+    """What the points of one launcher's process share. `stopped`: whether it has been asked to stop; `files`: of
+    scripts, with a hash of each when the sweep was read."""
 
     limits: watchdog.Limits
     stopped: Callable[[], bool]
     servers: Servers
     alert: Alert = field(default_factory=Alert)
     held: Held = field(default_factory=Held)
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ class Attempt:
             forks = servers.fork
             try:
                 limits = bound_by_allocation(launcher.limits)
-                if why := changed_code(self.point):
+                if why := changed_code(self.point, launcher.files):
                     return watchdog.Outcome("launch_failed", why)
                 if limits.timeout_s <= 0:  # Slurm is ending the job, and has not come to this process yet
                     return watchdog.Outcome("interrupted", "the job was stopped from outside")
@@ -196,15 +198,18 @@ class Attempt:
         return outcome
 
 
-def changed_code(point: Point) -> str | None:
-    """Why a script is no longer that of its point, in one line; None where it is."""
+def changed_code(point: Point, files: Mapping[str, str]) -> str | None:
+    """Why a script is no longer that of its point, in one line; None where it is. `files`: of the sweep, with their
+    hashes when it was read."""
     if point.workload != "command":
         return None
     try:
-        found = code.fingerprint(point)
+        found = code.read(point)
     except code.CodeError as error:
         return f"{error.setting}: {error}"
-    return None if found == point.code else "the script, or a file that it reads, has changed since the sweep was read"
+    if found.whole == point.code:
+        return None
+    return f"{code.name_changed(files, found.files) or 'the script, or a file of it,'} changed since the sweep was read"
 
 
 def bound_by_allocation(limits: watchdog.Limits) -> watchdog.Limits:

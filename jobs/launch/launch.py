@@ -221,7 +221,8 @@ def main() -> int:
     limits = watchdog.Limits(args.stall_s, args.timeout_s)
     try:
         with Servers(fork=len(block) > 1) as servers:
-            return measure_block(block, Launcher(limits, lambda: bool(signals), servers, listed.alert, held))
+            launcher = Launcher(limits, lambda: bool(signals), servers, listed.alert, held, listed.files)
+            return measure_block(block, launcher)
     except OSError as error:
         if not is_disk_full(error):
             raise

@@ -7,13 +7,16 @@ import functools
 import hashlib
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from nightsweep.jobs.point.point import Point
 
 GIT = "git"
 """The `version` that asks git."""
+MOST_NAMES = 3
+"""Files that a line names."""
 
 
 class CodeError(Exception):
@@ -24,10 +27,26 @@ class CodeError(Exception):
         self.setting = setting
 
 
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """What a point's command runs: a hash of all of it, and one of each file, by the file's path."""
+
+    whole: str
+    files: Mapping[str, str]
+
+
 def with_code(point: Point) -> Point:
     """The point with its setting `code`, where it runs a script: what it was when a point asked for it first, until
     `forget`. The points and the pairs of one sweep so have the same. Raises CodeError."""
-    return dataclasses.replace(point, code=_known(Path.cwd(), *_asked(point))) if point.workload == "command" else point
+    if point.workload != "command":
+        return point
+    return dataclasses.replace(point, code=_known(Path.cwd(), *_asked(point)).whole)
+
+
+def files_of(points: Iterable[Point]) -> dict[str, str]:
+    """The files that make these points' code, as `with_code` found them, with a hash of each."""
+    own = [_known(Path.cwd(), *_asked(point)) for point in points if point.workload == "command"]
+    return {name: digest for code in own for name, digest in code.files.items()}
 
 
 def forget() -> None:
@@ -35,9 +54,16 @@ def forget() -> None:
     _known.cache_clear()
 
 
-def fingerprint(point: Point) -> str:
-    """Hash of the code that the point's command runs, as it is now, 12 hex digits. Raises CodeError."""
-    return _hash(*_asked(point))
+def read(point: Point) -> Code:
+    """The code that the point's command runs, as it is now. Raises CodeError."""
+    return _read(*_asked(point))
+
+
+def name_changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Which files have another hash now, in some words; empty where none has, or nothing is known of any."""
+    names = sorted(name for name, digest in now.items() if before.get(name, digest) != digest)
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _asked(point: Point) -> tuple[str, str, str, str, str]:
@@ -50,21 +76,29 @@ def script(point: Point) -> str | None:
 
 
 @functools.cache
-def _known(_working_folder: Path, *asked: str) -> str:
-    return _hash(*asked)
+def _known(_working_folder: Path, *asked: str) -> Code:
+    return _read(*asked)
 
 
-def _hash(workdir: str, script: str, config_file: str, files: str, version: str) -> str:
-    folder = Path(workdir)
+def _read(workdir: str, script: str, config_file: str, files: str, version: str) -> Code:
+    folder, digests = Path(workdir), {}
     if not folder.is_dir():
         raise CodeError("workdir", f"{workdir}: no such folder")
     found = hashlib.sha256(version.encode())
     for path in _files(folder, script, config_file, files):
         found.update(f"\0{path}\0".encode())
-        found.update((folder / path).read_bytes())
+        content = (folder / path).read_bytes()
+        found.update(content)
+        digests[str(folder / path)] = _digest(hashlib.sha256(content))
     if version == GIT:
-        found.update(_git(folder, "rev-parse", "HEAD") + _git(folder, "diff", "HEAD"))
-    return found.hexdigest()[:12]
+        state = _git(folder, "rev-parse", "HEAD") + _git(folder, "diff", "HEAD")
+        found.update(state)
+        digests[f"the git state of {folder}"] = _digest(hashlib.sha256(state))
+    return Code(_digest(found), digests)
+
+
+def _digest(found: Any) -> str:
+    return str(found.hexdigest()[:12])
 
 
 def _files(folder: Path, script: str, config_file: str, files: str) -> Iterator[str]:

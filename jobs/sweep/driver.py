@@ -17,7 +17,7 @@ from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.json_files import load_json, read_json, write_json
 from nightsweep.jobs.record.record import Record, ending
-from nightsweep.jobs.sweep import batches, chunks, design, rounds
+from nightsweep.jobs.sweep import batches, chunks, code, design, rounds
 from nightsweep.jobs.sweep.sweep import Sweep
 
 LEAST_BYTES = 1 << 20
@@ -85,13 +85,19 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         private.check_owner(self.folder)  # the files of rounds name what is run
         self.lock = take_lock(self.folder)
+        files = code.files_of(self.sweep.points)
         content = {
             "name": self.sweep.name,
             "alert": dataclasses.asdict(self.sweep.alert),
             "points": [{"point_id": point.id, "settings": point.settings()} for point in self.sweep.points],
         } | self._design()
+        if files:
+            content["files"] = files
         path = self.folder / "sweep.json"
         if read_json(path, dict) != content:  # left alone when it is right, so that nothing is rebuilt for its date
+            earlier = read_json(path, rounds.PointList)
+            if earlier and (names := code.name_changed(earlier.files, files)):
+                print(f"{names} changed: points are new, and `nightsweep orphans` lists the earlier", file=sys.stderr)
             write_json(path, content)
 
     def _design(self) -> dict[str, Any]:

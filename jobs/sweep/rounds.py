@@ -29,12 +29,14 @@ REMEDIES = "remedies"
 
 
 class PointList(Struct, frozen=True, kw_only=True):
-    """sweep.json, or the file of a round: points to measure. `precision`: of sweep.json alone."""
+    """sweep.json, or the file of a round: points to measure. `files`: of scripts, a hash of each as the sweep was read;
+    like `precision`, of sweep.json alone."""
 
     name: str
     alert: Alert = field(default_factory=Alert)
     points: list[Job]
     precision: Precision | None = None
+    files: dict[str, str] = field(default_factory=dict)
 
     def job(self, point_id: str) -> Job:
         """A point of it. Raises LookupError."""

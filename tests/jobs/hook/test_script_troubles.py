@@ -298,4 +298,4 @@ def test_a_script_that_cannot_be_started_says_why(tmp_path, more, words):
 def test_a_script_that_changed_since_the_sweep_was_read_is_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr(code, "with_code", lambda point: point)
     record, _ = launch(tmp_path, **script(tmp_path, "x = 1"), code="0" * 12)
-    assert record["reason"] == "launch_failed" and "has changed since the sweep was read" in record["message"]
+    assert record["reason"] == "launch_failed" and "changed since the sweep was read" in record["message"]

@@ -7,7 +7,11 @@ import pytest
 import yaml
 
 from nightsweep.analysis.tools.size import as_text
+from nightsweep.jobs.launch.attempt import changed_code
+from nightsweep.jobs.record.json_files import load_json
 from nightsweep.jobs.sweep import code
+from nightsweep.jobs.sweep.driver import Run
+from nightsweep.jobs.sweep.rounds import PointList
 from nightsweep.jobs.sweep.sweep import SweepError, load
 
 BASE = {"workload": "command", "command": ["train.py", "--lr", "{lr}"]}
@@ -71,6 +75,35 @@ def test_an_edited_script_is_another_point(tmp_path, monkeypatch):
     assert len(ids) == 4
 
 
+def test_files_that_changed_are_named(tmp_path, monkeypatch, capsys):
+    """Where a point is to be run and its script has been edited meanwhile, and where the edited sweep is run again."""
+    names = ["model.py", *(f"part{number}.py" for number in range(4))]
+    for name in names:
+        (tmp_path / name).write_text("1")
+    content = {"base": BASE | {"files": "*.py", "workdir": str(tmp_path)}, "axes": {"lr": [1]}}
+    sweep = read(tmp_path, monkeypatch, **content)
+    begin(tmp_path, sweep)
+    listed = load_json(tmp_path / "results/sweep.json", PointList)
+    assert changed_code(sweep.points[0], listed.files) is None
+    (tmp_path / "model.py").write_text("2")
+    assert changed_code(sweep.points[0], listed.files) == f"{tmp_path}/model.py changed since the sweep was read"
+    assert changed_code(sweep.points[0], {}) == "the script, or a file of it, changed since the sweep was read"
+    begin(tmp_path, sweep)
+    assert capsys.readouterr().err == ""
+    for name in names:
+        (tmp_path / name).write_text("3")
+    begin(tmp_path, read(tmp_path, monkeypatch, **content))
+    shown = ", ".join(f"{tmp_path}/{name}" for name in names[:3])
+    assert capsys.readouterr().err.startswith(f"{shown} and 2 more changed: ")
+
+
+def begin(tmp_path, sweep):
+    """As a driver does that then ends."""
+    run = Run(tmp_path / "results", sweep)
+    run.begin(None)
+    run.lock.close()
+
+
 def test_points_and_pairs_of_one_sweep_have_the_same_code(tmp_path, monkeypatch):
     """Although the script is edited while it runs; whoever starts it sees the edit."""
     base = BASE | {"command": "train.py {ms}", "ms": 2}
@@ -78,7 +111,7 @@ def test_points_and_pairs_of_one_sweep_have_the_same_code(tmp_path, monkeypatch)
     ids = {point.id for point in sweep.points}
     (tmp_path / "train.py").write_text("x = 2")
     assert {point.id for point in sweep.pairs[0].points()} == ids
-    assert code.fingerprint(sweep.points[0]) != sweep.points[0].code
+    assert code.read(sweep.points[0]).whole != sweep.points[0].code
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/train.py").write_text("x = 3")
     monkeypatch.chdir(tmp_path / "elsewhere")
