@@ -109,10 +109,9 @@ class Measurement:
 
     @property
     def status(self) -> Status:
-        """The point's: that of its timed run; where any run was stopped from outside, or the traced one died with its
-        node, the point is to run again, for it would lack what it asks for."""
-        reasons = {end.run.reason for end in self.ends.values()}
-        if "interrupted" in reasons or lost.lacks_trace(self.runs):
+        """The point's: that of its timed run; where any run was stopped from outside, the point is to run again, for it
+        would lack what it asks for."""
+        if "interrupted" in {end.run.reason for end in self.ends.values()}:
             return "cancelled"
         return "ok" if self.runs.timed.status == "ok" else "failed"
 
@@ -171,7 +170,7 @@ def launch(folder: Path, job: Job, launcher: Launcher) -> Record:
         sweep=job.sweep,
         settings=point.settings(),
         found=SearchResult(micro_batch=measured.found) if measured.found else None,
-        status=measured.status,
+        status="cancelled" if lost.lacks_trace(runs, number) else measured.status,
         reason=runs.timed.reason,
         message=runs.timed.message,
         attempt=number,
@@ -266,7 +265,7 @@ def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Recor
             record = launch(folder, job, launcher)
             if count_attempts(folder) > (record.attempt or 0):
                 record = msgspec.structs.replace(record, status="cancelled", message=TAKEN_OVER.message)
-            elif lost.lacks_trace(record.runs):  # its result where nobody tries again
+            elif lost.lacks_trace(record.runs, record.attempt):  # its result where nobody tries again
                 write_record(folder / MEASURED, msgspec.structs.replace(record, status="ok"))
             elif record.status != "cancelled":
                 write_record(folder / MEASURED, record)
@@ -279,7 +278,7 @@ def result_of(folder: Path, leads: bool) -> Record | None:
     """The record of a point that is not to be run, or not again. Of one that leads a block, record.json is of an
     earlier job; of the others it may also be one that failed in an earlier job of the block."""
     record = measured_record(folder)
-    if record is not None and not lost.lacks_trace(record.runs):
+    if record is not None and not lost.lacks_trace(record.runs, record.attempt):
         return record
     return None if leads else read_json(folder / "record.json", Record)
 

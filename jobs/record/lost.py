@@ -28,9 +28,10 @@ SET_ASIDE: frozenset[Reason] = AGAIN | {
 """Reasons for which a person may well want the point measured again (`nightsweep retry`)."""
 
 
-def lacks_trace(runs: Runs) -> bool:
-    """Whether a point ran well, but its traced run died of what says nothing about it: another try may have it all."""
-    return runs.timed.status == "ok" and runs.traced.reason in AGAIN
+def lacks_trace(runs: Runs, attempt: int | None) -> bool:
+    """Whether a point ran well, but its traced run died of what says nothing about it: a second attempt may have all.
+    A third one would not, for what srun complains of may last."""
+    return runs.timed.status == "ok" and runs.traced.reason in AGAIN and attempt == 1
 
 
 def lost_record(job: Job, reason: Reason, message: str, attempt: int, slurm_id: str | None) -> Record:

@@ -120,17 +120,20 @@ class PointJobs(Hook):
                     file.unlink(missing_ok=True)
 
     def record_begun(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> int:
-        """Memory or time that one point has used up says nothing of those that the job had not come to."""
+        """Memory or time that one point has used up says nothing of those that the job had not come to; nor does a
+        point that has taken a second launcher with it."""
         leader = leader_of(job)
-        if leader is None or loss.reason in lost.SET_ASIDE | {"failed"}:
+        if leader is None or loss.reason not in ("time_limit", "host_out_of_memory", "lost"):
             return 0
         block = block_of(job, leader)
         begun = begun_by(job_id, block)
         lacking = unended(block, begun)
         rest = [path for path in lacking if path not in begun]
-        if not begun or not rest:
+        ended = begun.intersection(lacking)
+        seconds = bool(ended) and all(count_attempts(path.parent) > 1 for path in ended)
+        if not begun or not rest or (loss.reason == "lost" and not seconds):
             return 0
-        for path in begun.intersection(lacking):
+        for path in ended:
             record = loss_record(path, loss, losses, job_id)
             write_record(path.with_name(MEASURED) if path == leader else path, record)
         return len(rest)

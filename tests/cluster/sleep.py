@@ -1,8 +1,8 @@
 """Points that only sleep on their nodes: python -m tests.cluster.sleep SECONDS PART FOLDER...
 
 Of several, runs at most PART of those that are not done, and writes the first one's record last, as jobs/launch does.
-One with a file `fails` fails, one with `hangs` never ends. Notes the start and the end of each beside its record, so
-that a test can count them.
+One with a file `fails` fails, one with `hangs` never ends, and one with `dies` takes this process with it. Notes the
+start and the end of each beside its record, so that a test can count them.
 """
 
 import json
@@ -25,6 +25,8 @@ def measure(folder: Path, seconds: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     note("start")
     Held().begin(folder)
+    if (folder / "dies").exists():
+        sys.exit(1)
     if (folder / "hangs").exists():
         seconds = "10000"
     if float(seconds):

@@ -167,12 +167,17 @@ def test_a_failed_point_that_is_published_runs_again_without_its_record(block):
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "status"), [("complains complains", "ok"), ("complains stopped", "failed")], ids=lambda value: value
+    ("outcomes", "codes", "found"),
+    [
+        ("complains complains", [130, 0], (2, "ok", "node_failure")),
+        ("complains", [130], (1, "ok", "node_failure")),  # nobody tries again
+        ("complains stopped", [130, 130], (3, "skipped", None)),  # what the first one timed is gone with its files
+    ],
+    ids=lambda value: str(value),
 )
-def test_where_srun_complains_of_the_traced_run_to_the_last_the_timed_one_counts(
-    tmp_path, monkeypatch, outcomes, status
+def test_a_point_keeps_its_timed_run_where_srun_goes_on_to_complain_of_the_traced_one(
+    tmp_path, monkeypatch, outcomes, codes, found
 ):
-    """Of the last attempt: what an earlier one timed is gone with its files."""
     point, coming = dataclasses.replace(A, traced_steps=2), iter(outcomes.split())
 
     def ranks(attempt, run_folder, order):
@@ -187,14 +192,12 @@ def test_where_srun_complains_of_the_traced_run_to_the_last_the_timed_one_counts
     folder = tmp_path / "points" / point.id
     job = SweepJob(sweep="t", point_id=point.id, settings=point.settings())
     launcher = Launcher(watchdog.Limits(1, 1), lambda: False, Servers(fork=False))
-    for _ in range(2):
-        assert measure_block([(folder, job)], launcher) == 130
-    assert record(folder) is None
-    assert PointJobs().record_loss(Job(folder), Loss("lost", "without a result", again=True), 2, None)
-    found = record(folder)
-    assert (found.status, (folder / "timed/rank0.result.json").exists()) == (status, status == "ok")
-    if status == "ok":
-        assert (found.attempt, found.runs.timed.status, found.runs.traced.reason) == (2, "ok", "node_failure")
+    assert [measure_block([(folder, job)], launcher) for _ in codes] == codes
+    assert codes[-1] == 0 or record(folder) is None
+    assert codes[-1] == 0 or PointJobs().record_loss(Job(folder), Loss("lost", "no result", again=True), 2, None)
+    last = record(folder)
+    assert (last.attempt, last.runs.timed.status, last.runs.traced.reason) == found
+    assert (last.status == "ok") == (folder / "timed/rank0.result.json").exists() == (found[1] == "ok")
 
 
 def test_a_lost_job_leaves_what_had_failed_by_itself(block):

@@ -92,14 +92,19 @@ def test_a_job_of_an_array_asks_about_itself_alone(cluster, tmp_path):
     assert times.strip() == "['EndTime', 'StartTime', 'SubmitTime']"
 
 
-def test_what_a_job_of_several_points_has_no_time_for_is_sent_again(cluster, tmp_path):
-    """In the same run, as often as it takes; neither what is measured nor what has failed by itself runs again."""
-    failing = tmp_path / "results/sleep/points" / f"{1:012x}"
-    failing.mkdir(parents=True)
-    (failing / "fails").touch()
-    driver = Driver(cluster, tmp_path, 5, 0, 1, 5, "part=2", "--submitit-poll-s=2")
+def test_what_a_job_of_several_points_has_not_come_to_is_sent_again(cluster, tmp_path):
+    """In the same run, as often as it takes; neither what is measured nor what has failed by itself runs again. What
+    has twice taken its launcher with it does not keep the others from being run."""
+    for number, end in ((1, "fails"), (3, "dies")):
+        folder = tmp_path / "results/sleep/points" / f"{number:012x}"
+        folder.mkdir(parents=True)
+        (folder / end).touch()
+    driver = Driver(cluster, tmp_path, 7, 0, 1, 5, "part=2", "--submitit-poll-s=2")
     said = driver.finish()
-    assert [driver.record(n)["status"] for n in range(5)] == ["ok", "failed", "ok", "ok", "ok"]
-    jobs = [driver.notes(n, "start") for n in range(5)]
-    assert all(len(starts) == 1 for starts in jobs) and len({starts[0] for starts in jobs}) == 3, jobs
-    assert [said.count(f"had no time left for {left} of its points") for left in (3, 1)] == [1, 1], said
+    found = [driver.record(n)["reason"] or driver.record(n)["status"] for n in range(7)]
+    assert found == ["ok", "rank_exception", "ok", "lost", "ok", "ok", "ok"], said
+    jobs = [driver.notes(n, "start") for n in range(7)]
+    assert [len(starts) for starts in jobs] == [1, 1, 1, 2, 1, 1, 1], jobs
+    assert len({job for starts in jobs for job in starts}) == 5
+    assert [said.count(f"had no time left for {left} of its points") for left in (5, 1)] == [1, 1], said
+    assert said.count("submitted again for the 3 of its points that it had not come to") == 1, said

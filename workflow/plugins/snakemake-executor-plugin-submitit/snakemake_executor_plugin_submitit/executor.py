@@ -217,13 +217,15 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         )
 
     def _sends_again(self, info: SubmittedJobInfo, loss: Loss) -> bool:
-        """Make a lost job one that is yet to be sent, where that makes sense, away from nodes that are down; one that
-        would be lost again for the parts alone that it had not come to."""
+        """Make a lost job one that is yet to be sent, where that makes sense, away from nodes that are down. One that
+        would be lost again, and at last one that may be, is sent for what it had not come to alone."""
         track, job_id = info.aux["track"], info.external_jobid
         if track.losses >= self.options.resubmissions:
             return False
         try:
-            left = 0 if loss.again else self.hook.record_begun(info.job, loss, track.losses, job_id)
+            is_last = track.losses + 1 == self.options.resubmissions
+            ends = is_last or not loss.again
+            left = self.hook.record_begun(info.job, loss, track.losses, job_id) if ends else 0
             bad = self.backend.bad_nodes(track.nodes) if loss.reason == "node_failure" else []
         except (Unreachable, OSError):  # a full disk
             left, bad = 0, []

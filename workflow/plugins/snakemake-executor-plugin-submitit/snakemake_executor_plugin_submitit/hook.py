@@ -67,8 +67,9 @@ class Hook:
         """Remove what would keep a job that is sent again, lost or for the rest of its work, from being seen to end."""
 
     def record_begun(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> int:
-        """Of a job that would be lost again: write down the loss of what it had begun, which nobody is to begin again;
-        how much of its work it had not come to, and another job may do. 0: there is none, and nothing was written."""
+        """Of a job that would be lost again, or may be sent for the last time: write down the loss of what it had
+        begun, which nobody is to begin again; how much of its work it had not come to, and another job may do. 0: there
+        is none, or the job had better begin all of it again, and nothing was written."""
         return 0
 
     def record_loss(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> bool:
