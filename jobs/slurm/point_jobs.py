@@ -44,10 +44,19 @@ def begun_by(job_id: str | None, block: list[Path]) -> set[Path]:
 
 
 def unended(block: list[Path], begun: set[Path]) -> list[Path]:
-    """Those of a block without a result. `begun`: those that its job began, whose end goes before the record that the
-    first one, the leader, has of it."""
-    found = [path for path in block if measured_record(path.parent) is None]
-    return [path for path in found if read_json(path, Record) is None or (path == block[0] and path in begun)]
+    """Those of a block without a result. `begun`: those that its job began, of which the first one, the leader, may
+    have a record that its job's end explains better."""
+
+    def lacks(path: Path) -> bool:
+        record = read_json(path, Record)
+        return record is None or (path == block[0] and path in begun and may_be_of_loss(record))
+
+    return [path for path in block if measured_record(path.parent) is None and lacks(path)]
+
+
+def may_be_of_loss(record: Record) -> bool:
+    """Whether the point may have failed of what ended its job."""
+    return record.status != "ok" and record.reason in lost.DOUBTFUL | lost.AGAIN
 
 
 def loss_record(path: Path, loss: Loss, losses: int, job_id: str | None) -> Record:
@@ -105,18 +114,20 @@ class PointJobs(Hook):
         leader = leader_of(job)
         return 0 if leader is None else sum(not path.exists() for path in block_of(job, leader))
 
-    def take_back(self, job: Any, was_lost: bool) -> None:
-        """Put the leader's record where the job that brings it back finds it, and remove those of a lost job that may
-        have failed of what ended it."""
+    def take_back(self, job: Any, lost_id: str | None) -> None:
+        """Put the leader's record where the job that brings it back finds it, and remove those of points that may have
+        failed of what ended this lost job."""
         if (leader := leader_of(job)) is None:
             return
+        block = block_of(job, leader)
+        begun = begun_by(lost_id, block)
         if (record := read_json(leader, Record)) is not None and measured_record(leader.parent) is None:
             write_record(leader.with_name(MEASURED), record)
         leader.unlink(missing_ok=True)
-        for path in block_of(job, leader) if was_lost else []:
+        for path in block if lost_id else []:
             for file in (path, path.with_name(MEASURED)):
                 record = read_json(file, Record)
-                if record is None or (record.status != "ok" and record.reason in lost.DOUBTFUL | lost.AGAIN):
+                if record is None or (may_be_of_loss(record) and (path in begun or record.reason in lost.AGAIN)):
                     file.unlink(missing_ok=True)
 
     def record_begun(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> int:

@@ -141,7 +141,7 @@ def test_what_a_lost_job_had_not_come_to_is_left_for_another(block, culprit, oth
     Held().begin(block[culprit])
     job = Job(*block)
     assert PointJobs().record_begun(job, LOSS, 0, "77_1") == len(rest)
-    PointJobs().take_back(job, was_lost=False)
+    PointJobs().take_back(job, lost_id=None)
     assert record(block[0]) is None, "the job that is sent again writes it last"
     found = result_of(block[culprit], leads=culprit == 0)
     assert (found.status, found.reason, found.attempt) == ("failed", "host_out_of_memory", 1)
@@ -235,16 +235,23 @@ def test_what_is_measured_is_not_taken_back_where_a_job_is_sent_again(block):
     for folder, status in zip(block, ("failed", "ok"), strict=True):
         write_record(folder / "record.json", Record(status=status))
     write_record(block[1] / MEASURED, Record(status="ok"))
-    PointJobs().take_back(Job(*block), was_lost=True)
+    PointJobs().take_back(Job(*block), lost_id="77_1")
     assert record(block[0]) is None and record(block[1]).status == "ok"
 
 
-@pytest.mark.parametrize(("reason", "stays"), [("gpu_out_of_memory", True), ("rank_killed", False)])
-def test_what_had_failed_by_itself_is_not_taken_back(block, reason, stays):
-    """The lost node may have killed a rank; it cannot have used up a GPU's memory."""
-    write_record(block[1] / "record.json", Record(status="failed", reason=reason))
-    PointJobs().take_back(Job(*block), was_lost=True)
-    assert (record(block[1]) is not None) == stays
+@pytest.mark.parametrize(
+    ("reason", "lost_id", "stays"),
+    [("gpu_out_of_memory", "77_1", True), ("rank_killed", "77_1", False), ("rank_killed", "78", True),
+     ("node_failure", "78", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_had_failed_by_itself_is_not_taken_back(block, number, reason, lost_id, stays):
+    """The lost node may have killed a rank; it cannot have used up a GPU's memory, nor killed one of another job."""
+    Held().begin(block[number])
+    write_record(block[number] / "record.json", Record(status="failed", reason=reason))
+    PointJobs().take_back(Job(*block), lost_id)
+    assert (result_of(block[number], leads=number == 0) is not None) == stays
+    assert number == 1 or record(block[0]) is None
 
 
 def test_points_that_a_job_did_not_come_to_are_counted(block):

@@ -233,7 +233,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             return False
         rest = f" for the {left} of its {self.hook.parts} that it had not come to" if left else ""
         self.logger.warning(f"{job_id} is lost ({loss.reason}: {loss.message}); submitted again{rest}")
-        self.hook.take_back(info.job, was_lost=loss.again)
+        self.hook.take_back(info.job, lost_id=job_id if loss.again else None)
         track.losses += 1
         track.request = track.request.avoid(sorted({*bad, *loss.named_nodes()}))
         self._send_anew(info)
@@ -248,7 +248,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             f"{info.external_jobid} had no time left for {left} of its {self.hook.parts}; submitted again for them"
         )
         track.left = left
-        self.hook.take_back(info.job, was_lost=False)
+        self.hook.take_back(info.job, lost_id=None)
         self._send_anew(info)
         return True
 

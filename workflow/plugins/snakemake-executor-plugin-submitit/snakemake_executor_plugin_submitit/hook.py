@@ -63,8 +63,9 @@ class Hook:
         """How much of its work a job that ended has left for another job, for want of time."""
         return 0
 
-    def take_back(self, job: Any, was_lost: bool) -> None:
-        """Remove what would keep a job that is sent again, lost or for the rest of its work, from being seen to end."""
+    def take_back(self, job: Any, lost_id: str | None) -> None:
+        """Remove what would keep a job that is sent again, lost (with this id) or for the rest of its work, from being
+        seen to end."""
 
     def record_begun(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> int:
         """Of a job that would be lost again, or may be sent for the last time: write down the loss of what it had
