@@ -11,6 +11,8 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+import psutil
+
 from nightsweep.jobs.host import clock
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.failures import Reason
@@ -71,9 +73,13 @@ def times_ns() -> dict[str, int]:
 
 
 def seconds_left() -> float | None:
-    """Until Slurm ends this job, or None where that is not known or not limited."""
-    end_ns = times_ns().get("EndTime")
-    return None if end_ns is None else (end_ns - clock.now_ns()) / 1e9
+    """Until Slurm ends this job, or None where that is not known or not limited. Slurm's times are by the clock of its
+    controller: no process begins before its job, so where this one seems to, this host's clock is behind."""
+    times = times_ns()
+    if "EndTime" not in times:
+        return None
+    behind_s = max(0.0, times.get("StartTime", 0) / 1e9 - psutil.Process().create_time())
+    return (times["EndTime"] - clock.now_ns()) / 1e9 - behind_s
 
 
 def is_ending() -> bool:

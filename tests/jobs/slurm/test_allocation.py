@@ -4,6 +4,7 @@ import os
 import time
 from datetime import UTC, datetime
 
+import psutil
 import pytest
 from snakemake_executor_plugin_submitit import request
 from snakemake_executor_plugin_submitit.hook import Loss, load
@@ -47,11 +48,7 @@ def test_ranks_run_with_the_python_that_the_profile_names(monkeypatch):
 def test_the_hour_that_comes_twice_ends_no_job(tmp_path, monkeypatch):
     """A job that ends in it, when summer time is over, was taken for one that had ended an hour ago."""
     end = datetime(2026, 10, 25, 1, 30, tzinfo=UTC).timestamp()
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text(f"#!/bin/sh\nexec date -d @{end:.0f} +'JobId=1 EndTime=%Y-%m-%dT%H:%M:%S'\n")
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    answers(tmp_path, monkeypatch, EndTime=end)
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     try:
@@ -59,6 +56,25 @@ def test_the_hour_that_comes_twice_ends_no_job(tmp_path, monkeypatch):
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def answers(tmp_path, monkeypatch, **times):
+    """Let scontrol say so of this process's job, times in its own time zone."""
+    scontrol = tmp_path / "scontrol"
+    lines = (f"date -d @{at:.0f} +'{name}=%Y-%m-%dT%H:%M:%S'" for name, at in times.items())
+    scontrol.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+
+
+@pytest.mark.parametrize("behind_s", [0, 100])
+def test_a_node_whose_clock_is_behind_has_no_more_time_left(tmp_path, monkeypatch, behind_s):
+    """Slurm would end the job before the launcher had written a record."""
+    began, end = psutil.Process().create_time(), time.time() + 300
+    answers(tmp_path, monkeypatch, StartTime=began - 5 if behind_s == 0 else began + behind_s, EndTime=end)
+    left = allocation.seconds_left() - (end - time.time())
+    assert left == pytest.approx(-behind_s, abs=5)
 
 
 def test_slurm_is_blamed_where_it_says_so(tmp_path):
