@@ -22,7 +22,8 @@ from nightsweep.analysis.readers.kineto.event_columns import _KINDS, COMMUNICATI
 TOP = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds", "displayTimeUnit")
 DISTRIBUTED = ("rank", "world_size", "backend")
 ARGS = {field.encode_name for field in msgspec.structs.fields(Args)}
-COUNTED = ("correlation", "External id")
+EXTERNAL = "External id"
+COUNTED = ("correlation", EXTERNAL)
 """Args that grow from event to event; the others are the same of many events."""
 OPERATOR = "op"
 CALLS = ("cuda_runtime", "cuda_driver")
@@ -45,6 +46,10 @@ def pack(text: bytes) -> bytes:
         {} if operator else {k: v for k, v in event.get("args", {}).items() if k in ARGS}
         for event, operator in zip(events, plain, strict=True)
     ]
+    joined = {own.get(EXTERNAL) for event, own in zip(events, args, strict=True) if event["name"] == COMMUNICATION}
+    for own in args:  # only a collective's operator is looked for by this number
+        if own.get(EXTERNAL) not in joined:
+            own.pop(EXTERNAL, None)
     columns: dict[str, Any] = {
         "ts": _deltas([int(event["ts"] * 1000) for event in events]),
         "dur": [int(event.get("dur", 0) * 1000) for event in events],

@@ -22,10 +22,10 @@ GRAPHS = {"cuda_graph": True}
 def launch_bound(e: Evidence) -> Iterator[Cause]:
     """The GPU is idle because the launching thread has not launched yet. The steps again, with launches as cheap as in
     a captured CUDA graph: on top of what is gained where the thread does not wait for batches, for the device or for
-    memory. A graph may leave some launches out: three quarters are the interval's lower end. Before that,
-    loops over tensors, an optimizer's or others, in which a few kernels without products repeat for each of many
-    tensors: the steps again with all tensors taken at once (analysis/diagnosis/evidence/tensor_loops.py). Loops that
-    give less than `healthy` are launches like others."""
+    memory. Little of a script may fit into a graph: a third is the interval's lower end. Before that, loops over
+    tensors, an optimizer's or others, in which a few kernels without products repeat for each of many tensors: the
+    steps again with all tensors taken at once (analysis/diagnosis/evidence/tensor_loops.py). Loops that give less than
+    `healthy` are launches like others."""
     loops = list(_loops(e))
     yield from loops
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
@@ -40,7 +40,7 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
         )
     larger = proposals.larger_batch(e.point, e.growth)
     yield Cause(
-        gain=e.gain(*first, then=changes.without_launches).times(0.75),
+        gain=e.gain(*first, then=changes.without_launches).times(1 / 3),
         method="the steps replayed with launches that cost nothing",
         advice=advice,
         remedy=proposals.choose(e.point, GRAPHS, {"compile": "reduce-overhead"}, *larger),

@@ -26,18 +26,15 @@ operation about twenty."""
 
 def joint(lane: Lane) -> pl.DataFrame:
     """Kernels of such loops, with `optimizer`, whether they are its, and what is left where all tensors are taken at
-    once, for `Evidence.scaled`: one launch of each kernel in place of many. It begins once, and
-    fills the GPU if they do together."""
+    once, for `Evidence.scaled`: one launch of each kernel in place of many, which begins once. That kernels then fill
+    the GPU counts as other causes."""
     stepping = optimizer.kernels(lane).select(*KEYS, optimizer=pl.lit(True))
     found = _looped(lane).join(stepping, on=KEYS, how="left", nulls_equal=True, maintain_order="left")
+    found = found.with_columns(pl.col("optimizer").fill_null(False))
+    arithmetic = pl.col("optimizer") & (pl.col("category").cast(pl.String) == "elementwise")
     took, kept = pl.col("end_ns") - pl.col("start_ns"), 1 / pl.col("often")
-    work = (took - BEGINNING_NS).clip(0) * pl.max_horizontal(kept, pl.col("est_sm_efficiency").fill_null(1.0))
-    return found.with_columns(pl.col("optimizer").fill_null(False)).with_columns(
-        factor=(work + kept * took.clip(0, BEGINNING_NS))
-        / took.clip(1)
-        * pl.when("optimizer").then(FUSED_TIME).otherwise(1.0),
-        kept=kept,
-    )
+    left = 1 - (1 - kept) * took.clip(0, BEGINNING_NS) / took.clip(1)
+    return found.with_columns(factor=left * pl.when(arithmetic).then(FUSED_TIME).otherwise(1.0), kept=kept)
 
 
 def _looped(lane: Lane) -> pl.DataFrame:

@@ -92,6 +92,8 @@ OTHERWISE = {
     "blocks_crystals": "each rank has other crystals; the mean over ranks is the same",
     "healthy_preferences": "bf16 rounds away most of what adapters add to a layer; the compiler adds before it rounds",
     "healthy_preferences_ddp": "likewise",
+    "cache_grpo": "a policy's loss on answers of its own is near 0, whichever are drawn",
+    "prompts_grpo": "likewise",
 }
 """Whose losses differ, and why the fix trains the same all the same."""
 
