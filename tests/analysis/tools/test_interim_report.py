@@ -204,7 +204,7 @@ def test_a_page_of_the_points_so_far_that_reloads_until_the_end(tmp_path, monkey
     assert files(results) == before
 
     watching = subprocess.Popen(command(results, "--interval", "0.5", "--report", page), cwd=ROOT)
-    done = subprocess.run([*run, *options], capture_output=True, text=True, timeout=400)
+    done = subprocess.run([*run, "points", *options], capture_output=True, text=True, timeout=400)
     assert "3 of 4 points ok" in done.stderr, done.stderr
     assert watching.wait(200) == 0
     text = page.read_text()
