@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-com
 
 DATA := data/h200-2026-11-21
 
-.PHONY: demo figures contact-sheet pictures site test lint lock clean bench bench-scale fuzz
+.PHONY: demo figures contact-sheet pictures site test tests lint lock clean bench bench-scale fuzz
 
 demo: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --profile profiles/local --configfile config/demo.yaml
@@ -36,20 +36,23 @@ site: .venv-site/ready
 	.venv-site/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes -r envs/docs.lock
 	touch $@
 
-# Six workers for two cores: tests on Slurm wait more than they compute.
+# The type check takes one core most of a minute, so the tests begin beside it.
 test: .venv/ready
-	$(MAKE) --no-print-directory lint
 	sh tests/install.sh
+	$(MAKE) --no-print-directory --jobs 2 lint tests
+
+# Six workers for two cores: tests on Slurm wait more than they compute.
+tests: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --durations=5
 
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/snakefmt --check Snakefile workflow
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --configfile config/demo.yaml --lint
+	$(BIN)/mypy
 
 # torch first and pinned, so that this pin decides which build of it comes; there are several, so it and what it alone needs
 # have no hashes. DeepSpeed is source only: its set-up imports torch, so it is built without isolation, and without its

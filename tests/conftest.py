@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 # Processes that derive and draw are forked with what they import, which takes longer than what tests have them do.
 multiprocessing.set_forkserver_preload(["nightsweep.analysis.tools.derive", "nightsweep.analysis.tools.draw"])
+gc.disable()  # until all tests are collected, a quarter of whose time it would take in each worker
 LONGEST = ("test_slurm.py", "test_slurm_faults.py", "test_slurm_chain.py", "test_labelled_scripts.py")
 """The files that take longest: where one of them begins late, it runs on when all others have ended."""
 
@@ -30,6 +31,11 @@ def pytest_collection_modifyitems(items):
     place = {path: n for n, path in enumerate(computing)} | {path: 3 * n - 0.5 for n, path in enumerate(waiting)}
     place |= {path: LONGEST.index(path.name) - len(LONGEST) for path in long if path.name in LONGEST}
     items.sort(key=lambda item: place.get(item.path, math.inf))
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

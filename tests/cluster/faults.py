@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.cluster.slurm import Cluster, Shape
-from tests.cluster.trial import POINTS, Outcome, Trial, small_disk
+from tests.cluster.trial import Outcome, Trial, small_disk
 
 
 def stopped_driver(number, group=False):
@@ -179,7 +179,7 @@ def scancelled(one):
     job = one.chance.choice(driver.running())["id"]
     one.cluster.run("scancel", job)
     driver.finish()
-    cancelled = [n for n in range(POINTS) if driver.record(n)["reason"] == "cancelled"]
+    cancelled = [n for n in range(one.points) if driver.record(n)["reason"] == "cancelled"]
     return one.judge(driver, dict.fromkeys(cancelled[:1], "cancelled")) + Outcome(wrong=not cancelled)
 
 

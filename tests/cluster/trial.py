@@ -15,6 +15,7 @@ from tests.jobs.slurm.sleep_run import Driver
 from tests.jobs.slurm.sweep_run import BASE, ROOT, SCRIPT, STEPS, start
 
 POINTS = 8
+"""Points that sleep: twice as many as there are nodes."""
 REAL = f"""
 name: night
 base: {{{BASE}, timed_steps: 100, traced_steps: 0, ranks_per_node: 2}}
@@ -41,18 +42,18 @@ class Outcome:
 
 class Trial:
     """The folder, the cluster and the chance that a fault works with, and what to do there. `batch_min`: as a profile
-    has it, for real points. `real`: the sweep of these."""
+    has it, for real points. `real`: the sweep of these. `points`: how many sleep."""
 
-    def __init__(self, cluster, folder, chance, disk=None, batch_min=0, real=REAL):
+    def __init__(self, cluster, folder, chance, disk=None, batch_min=0, real=REAL, points=POINTS):
         self.cluster, self.folder, self.chance, self.disk = cluster, folder, chance, disk
-        self.batch_min, self.real = batch_min, real
+        self.batch_min, self.real, self.points = batch_min, real, points
         folder.mkdir(parents=True)
 
     # Points that sleep, one a node at a time
 
-    def sleepers(self, seconds=4, *more, points=POINTS, runtime=5):
+    def sleepers(self, seconds=4, *more, points=None, runtime=5):
         alone = ("--set-resources", "point:cpus_per_task=10")
-        return Driver(self.cluster, self.folder, points, seconds, 1, runtime, *alone, *more)
+        return Driver(self.cluster, self.folder, points or self.points, seconds, 1, runtime, *alone, *more)
 
     def busy(self, driver):
         """Until some run; then a moment more."""

@@ -18,7 +18,7 @@ SWEEP = """
 name: beside
 base: {workload: command, command: "job.py {ms}", launcher: none, device: cpu, traced_steps: 0, ms: 100}
 pairs:
-  slower: {with: {ms: 400}}
+  slower: {with: {ms: 1000}}
 design: {seed: 4, precision: {half_width: 1%, least: 3, most: 6}}
 """
 TABLE = "results/beside/tables/pairs.parquet"
@@ -54,7 +54,7 @@ def test_a_pair_is_started_until_it_is_known_or_the_most_is_reached(tmp_path, mo
     assert len(rows) == min(len(counted), 1)  # none where other tests disturbed every start
     for found in rows:
         assert (found["pair"], found["starts"], found["blocks"]) == ("slower", len(counted), blocks)
-        assert 1.3 < found["ratio"] < 4 and found["wanted"] == 0.01
+        assert 1.3 < found["ratio"] < 10 and found["wanted"] == 0.01
         assert blocks < 2 or found["ratio_low"] < found["ratio"] < found["ratio_high"]
     looks = [json.loads(Path(f"results/beside/repeats/1pct-3-6/round{n}.json").read_text()) for n in (1, 2, 3, 4)]
     assert [[look["starts"] for look in one["looks"]] for one in looks] == [[4], [6], [6], [6]]

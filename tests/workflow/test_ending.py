@@ -1,4 +1,4 @@
-"""What a run says at its end, and its exit status: the same points for the driver, watch, retry and the report."""
+"""What a run says at its end, and its exit status: the same points for the driver, watch, retry and the tables."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_all_count_the_same_points_and_the_exit_status_says_whether_all_are_ok(t
     assert good.returncode == 0 and "1 of 1 points ok" in good.stderr, good.stderr
     Path("sweep.yaml").write_text(SWEEP.replace("[0, 1]", "[0, 1, 2]"))
     for _ in range(2):  # the second time there is nothing to be done
-        done = snakemake(tmp_path)
+        done = snakemake(tmp_path, "results/ending/tables/points.parquet")
         assert done.returncode == 1 and "2 of 3 points ok" in done.stderr, done.stderr
         assert "failed: rank_exception, " in done.stderr
         assert "None" not in done.stderr and "Traceback" not in done.stderr

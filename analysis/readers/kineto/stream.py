@@ -149,6 +149,9 @@ class Document:
         return events, at, False
 
     def _event(self, text: bytes) -> list[Event]:
+        if not text.startswith(b"{"):
+            self._malformed += 1
+            return []
         try:
             return [_EVENT.decode(text)]
         except (msgspec.MsgspecError, ValueError, RecursionError):

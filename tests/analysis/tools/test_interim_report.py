@@ -1,6 +1,7 @@
 """`nightsweep watch --report`: the report of a sweep that still runs."""
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,16 +37,21 @@ assert sys.argv[1] != "3", "no such data set"
 REFRESH = '<meta http-equiv="refresh"'
 
 
-@pytest.fixture
-def results(tmp_path):
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
     """Three measured points, of which the first has tables already."""
-    folder = tmp_path / "results/s"
+    folder = tmp_path_factory.mktemp("measured") / "s"
     for point in IDS[:2]:
         make_point(folder / "points" / point, point_id=point)
     dump(folder / "points/ccc/record.json", record(point_id="ccc"))
     derive(folder, "points-0000", ["aaa"], 1)
-    (tmp_path / "scratch").mkdir()
     return folder
+
+
+@pytest.fixture
+def results(tmp_path, measured):
+    (tmp_path / "scratch").mkdir()
+    return shutil.copytree(measured, tmp_path / "results/s")
 
 
 def files(folder):
@@ -204,7 +210,7 @@ def test_a_page_of_the_points_so_far_that_reloads_until_the_end(tmp_path, monkey
     assert files(results) == before
 
     watching = subprocess.Popen(command(results, "--interval", "0.5", "--report", page), cwd=ROOT)
-    done = subprocess.run([*run, *options], capture_output=True, text=True, timeout=400)
+    done = subprocess.run([*run, "points", *options], capture_output=True, text=True, timeout=400)
     assert "3 of 4 points ok" in done.stderr, done.stderr
     assert watching.wait(200) == 0
     text = page.read_text()

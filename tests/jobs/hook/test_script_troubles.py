@@ -26,7 +26,7 @@ def step():
 """The same without torch, which takes two seconds of a core to load, where nothing depends on it."""
 FAILURES = {
     "raises": (
-        LOOP + "\nfor n in range(99):\n    step()\n    assert n < 8, 'too far'",  # enough of them to be timed
+        CALLS + "\nfor n in range(99):\n    step()\n    assert n < 8, 'too far'",  # enough of them to be timed
         "rank_exception",
         "rank 0: AssertionError: too far",
     ),
@@ -244,9 +244,9 @@ HOSTILE = """a b;touch /tmp/x|&$(id)`id`'"\\*?[]{}()<>!#~%\t$HOME"""
 def test_a_search_path_of_the_point_s_own_keeps_the_hook(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own/mine.py").write_text("STEPS = 40")
-    more = script(tmp_path, "import mine\n" + LOOP + "\nfor n in range(mine.STEPS): step()")
+    more = script(tmp_path, "import mine\n" + CALLS + "\nfor n in range(mine.STEPS): step()")
     record, folder = launch(tmp_path, **more, **{"env.PYTHONPATH": str(tmp_path / "own")})
-    assert record["status"] == "ok" and result(folder)["step_source"] == "optimizer" and len(steps(folder)) == 10
+    assert record["status"] == "ok" and result(folder)["step_source"] == "call" and len(steps(folder)) == 10
 
 
 def test_values_reach_the_script_as_they_are(tmp_path):
