@@ -59,7 +59,7 @@ def _loops(e: Evidence) -> Iterator[Cause]:
     gain = e.gain(change)
     if gain.value < HEALTHY.value:
         return
-    stepping = bool(all_of_it["optimizer"].mean() > 0.5)
+    stepping = bool(all_of_it["optimizer"].to_numpy().mean() > 0.5)
     remedy: tuple[proposals.Change, ...] = ({"optimizer_kernels": "fused"}, {"optimizer_kernels": "foreach"})
     yield Cause(
         gain=gain,
@@ -70,7 +70,7 @@ def _loops(e: Evidence) -> Iterator[Cause]:
         remedy=proposals.choose(e.point, *remedy) if stepping else {},
         evidence=[
             Fact("kernels of loops over tensors", all_of_it.height / e.what_if.graph.steps, "a step", "kernels"),
-            Fact("most tensors of a loop", int(all_of_it["often"].max()), "", "kernels"),  # type: ignore[call-overload]
+            Fact("most tensors of a loop", int(all_of_it["often"].to_numpy().max()), "", "kernels"),
         ],
         change=change,
     )
