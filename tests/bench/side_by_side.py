@@ -119,7 +119,7 @@ def row(name: str) -> str:
 def script_row(run: ScriptRun, fixes: dict[str, float]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         point = packed.unpacked(score.KEPT / run.name, Path(folder))
-        answers = [ours(point), hta_of(sorted(map(str, (point / "traced").glob("trace-r*.json.gz"))))]
+        answers = [ours(point), hta_of(sorted(map(str, (point / "traced").glob("trace-r*"))))]
     gave = f"{fixes[run.name]:.0%}" if run.name in fixes else ""
     kinds = ", ".join(run.kinds) or "healthy"
     return f"| {run.name} ({run.half}) | {kinds}{' (void)' if run.void else ''} | {gave} | {' | '.join(answers)} |"
