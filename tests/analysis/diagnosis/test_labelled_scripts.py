@@ -29,7 +29,7 @@ NOT_FIRST = {
     "messages_adapters": "launch_bound comes first, 36 %; small_messages has 11 %",
     "adjoint_flows": "host_sync comes first, 13 %; what the solver computes twice is not known as such",
     "healthy_video_fsdp": "fusing is predicted to give 11 %; the compiler made it 1 % slower",
-    "blocks_crystals": "5 %: rank 1 has twice the work, but rank 0 launches slowly under the tracer, which then decides",
+    "blocks_crystals": "5 %: rank 1 has twice the work, but under the tracer rank 0 launches slowly",
     "healthy_whisper_ddp": "fusing is predicted to give 20 %; the compiled side failed, so that its gain is not known",
     "healthy_simclr_ddp": "fusing is predicted to give 13 %; the compiler gave -13 and 11",
     "release_private": "launch_bound, which it is as well, comes first, 55 %; allocator_churn has 14 %",
