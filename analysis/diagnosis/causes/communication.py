@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -228,9 +229,10 @@ def _less(e: Evidence) -> list[remedies.Change]:
 def straggler(e: Evidence) -> Iterator[Cause]:
     """The device of one rank has more to do in a step than the others': kernels and copies take longer, or there are
     more. The steps again, each with no more work for any rank than the others have in the mean (right for a slower
-    GPU), and with its work shared evenly (right for uneven batches). The share is the mean of the two, and they are the
-    ends of the interval. The rank is named that has more in every step; ranks may also be late in turns. A rank whose
-    host is late has another cause, which names the rank. One that has no trace is named where its timed steps are
+    GPU), and with its work shared evenly (right for uneven batches): that of each step, or from one collective to the
+    next where that gives more (some ranks have more before one alone). The share is the mean of the two, and they are
+    the ends of the interval. The rank is named that has more in every step; ranks may also be late in turns. A rank
+    whose host is late has another cause, which names the rank. One that has no trace is named where its timed steps are
     longer than those of each other rank; but ranks that wait for each other in every step end it together."""
     if e.setting("strategy") == "pp":
         return
@@ -241,7 +243,8 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     if len({lane.rank for lane in e.lanes}) < 2:
         return
     gained = e.gain(changes.with_device_of_others).value
-    even = min(gained, e.gain(lambda graph: changes.with_device_of_others(graph, shared=True)).value)
+    ways = (functools.partial(changes.with_device_of_others, shared=True, by_part=by_part) for by_part in (False, True))
+    even = min(gained, max(e.gain(way).value for way in ways))
     work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0) / 1e6
     ranks, most = {e.lanes[place].rank for place in work.argmax(axis=0)}, work.max(axis=0)
     rank = ranks.pop() if len(ranks) == 1 else None

@@ -59,15 +59,20 @@ def _loops(e: Evidence) -> Iterator[Cause]:
     gain = e.gain(change)
     if gain.value < HEALTHY.value:
         return
-    stepping = bool(all_of_it["optimizer"].to_numpy().mean() > 0.5)
-    remedy: tuple[proposals.Change, ...] = ({"optimizer_kernels": "fused"}, {"optimizer_kernels": "foreach"})
+    if all_of_it["optimizer"].to_numpy().mean() > 0.5:
+        remedy: tuple[proposals.Change, ...] = ({"optimizer_kernels": "fused"}, {"optimizer_kernels": "foreach"})
+        advice = "a fused optimizer (fused=True, or foreach=True), which takes many tensors at once"
+    else:
+        remedy = (GRAPHS, {"compile": "reduce-overhead"})
+        advice = (
+            "do for many tensors at once what a loop does for each (torch._foreach_*, one joint tensor); where each "
+            "needs the one before, CUDA graphs or a compiler"
+        )
     yield Cause(
         gain=gain,
         method="the steps replayed with all tensors of a loop taken at once",
-        advice="a fused optimizer (fused=True, or foreach=True), which takes many tensors at once"
-        if stepping
-        else "do for many tensors at once what a loop does for each (torch._foreach_*, one joint tensor)",
-        remedy=proposals.choose(e.point, *remedy) if stepping else {},
+        advice=advice,
+        remedy=proposals.choose(e.point, *remedy),
         evidence=[
             Fact("kernels of loops over tensors", all_of_it.height / e.what_if.graph.steps, "a step", "kernels"),
             Fact("most tensors of a loop", int(all_of_it["often"].to_numpy().max()), "", "kernels"),

@@ -41,6 +41,8 @@ _TORCH_NORM = (
 NCHW_NORM_KERNELS = rf"{_TORCH_NORM}|\bbn_(fw|bw)_\w*1C11"
 """PyTorch's and cuDNN's (1C11: one mean a channel) batch norms in NCHW."""
 NHWC_NORM_KERNELS = r"batch_norm_\w*_channels_last_kernel"
+LEAST_OF_NORMS = 0.1
+"""Of the time of norms: in NCHW, too, those of one value a channel run as NHWC ones."""
 STRIDED_COPY = r"[^_]elementwise_kernel<.*nocast<.*direct_copy_kernel"
 """PyTorch's copies of tensors from one layout to another, in the same format."""
 NOT_ELIGIBLE = (
@@ -93,7 +95,9 @@ def lane_savings(
 
 def _layout_savings(kernels: pl.DataFrame) -> Floats:
     turned = _is(kernels, TRANSPOSE)
-    if _is(kernels, NHWC_NORM_KERNELS).any() and _is(kernels, _TORCH_NORM).any():  # the layout changes in the model
+    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
+    nhwc, nchw = (float(took @ _is(kernels, names)) for names in (NHWC_NORM_KERNELS, _TORCH_NORM))
+    if min(nhwc, nchw) > LEAST_OF_NORMS * (nhwc + nchw):  # the layout changes in the model
         turned = np.maximum(turned, _is(kernels, STRIDED_COPY))
     if not turned.any():
         return turned

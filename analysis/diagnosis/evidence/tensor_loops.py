@@ -15,7 +15,7 @@ SIMPLE = ("elementwise", "reduction", "memory", "indexing")
 """What such a loop does."""
 JOINT = r"(?i)multi_tensor|fused|triton"
 """Kernels that take many tensors already."""
-LONGEST, OFTEN = 8, 16
+LONGEST, OFTEN = 32, 16
 """Kernels for each tensor, at most, and tensors, at least: a model's own chains of such kernels are shorter."""
 BEGINNING_NS = 1_000
 """Of a kernel's time, what the shortest ones take on H100s and H200s."""
@@ -39,7 +39,7 @@ def joint(lane: Lane) -> pl.DataFrame:
 
 def _looped(lane: Lane) -> pl.DataFrame:
     """Kernels of such loops, with `often`, the number of tensors."""
-    own = lane.own["kernels"].filter(pl.col("launch_ns").is_not_null()).sort("thread", "launch_ns")
+    own = lane.own["kernels"].filter(pl.col("launch_ns").is_not_null()).sort("thread", "launch_ns", "start_ns")
     name = pl.col("name").cast(pl.String)
     simple = pl.col("category").cast(pl.String).is_in(SIMPLE) & ~name.str.contains(JOINT)
     own = own.with_row_index("place").with_columns(  # what is not simple is like nothing else, and so in no loop
@@ -49,7 +49,8 @@ def _looped(lane: Lane) -> pl.DataFrame:
     for length in range(1, min(LONGEST, own.height - 1) + 1):
         edges = np.flatnonzero(np.diff(np.concatenate(([0], kinds[length:] == kinds[:-length], [0]))))
         for begin, end in edges.reshape(-1, 2).tolist():
-            times = (end - begin) // length + 1
-            if times >= OFTEN and not often[begin : end + length].any():
-                often[begin : end + length] = times
-    return own.with_columns(often=often).filter(pl.col("often") > 0)
+            free = begin + np.flatnonzero(often[begin : end + length] == 0)  # a shorter loop may have some of them
+            if len(free) // length >= OFTEN:
+                often[free] = len(free) // length
+    begins, ends = lane.steps["start_ns"].min(), lane.steps["end_ns"].max()
+    return own.with_columns(often=often).filter(pl.col("often") > 0, pl.col("start_ns").is_between(begins, ends))
