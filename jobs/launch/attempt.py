@@ -25,7 +25,6 @@ from nightsweep.jobs.record.failures import Reason, is_disk_full
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.phases import Phase
 from nightsweep.jobs.record.point_folder import count_attempts, results_of
-from nightsweep.jobs.record.raw_files import ARCHIVE, MEASURED, RUNS
 from nightsweep.jobs.record.record import Failure, Run, RunName, Tracebacks
 from nightsweep.jobs.slurm import allocation
 from nightsweep.jobs.sweep import code
@@ -60,16 +59,6 @@ class RunEnd:
 SKIPPED = RunEnd(Run())
 ENDED_BEFORE = "the script ended before its traced steps"
 TAKEN_OVER = watchdog.Outcome("interrupted", "a later attempt at the point has begun")
-
-
-def clear(folder: Path) -> None:
-    """Take away the runs and the records of earlier attempts: this one may skip some, or be stopped, and they would
-    pass for its own."""
-    for pattern in (*RUNS, "tenant-*"):
-        for old in folder.glob(pattern):
-            shutil.rmtree(old, ignore_errors=True)
-    for file in (MEASURED, ARCHIVE, "record.json"):
-        (folder / file).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

@@ -26,24 +26,23 @@ import msgspec
 from nightsweep.jobs.host import clock, facts, gpus
 from nightsweep.jobs.host.cache import try_lock
 from nightsweep.jobs.launch import batch_search, control, watchdog
-from nightsweep.jobs.launch.attempt import SKIPPED, TAKEN_OVER, Attempt, Launcher, RunEnd, clear, has_no_time
+from nightsweep.jobs.launch.attempt import SKIPPED, TAKEN_OVER, Attempt, Launcher, RunEnd, has_no_time
 from nightsweep.jobs.launch.held import Held
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.launch.tracer_choice import Choice, choose_tracer
 from nightsweep.jobs.point import plan
 from nightsweep.jobs.point.point import Point
-from nightsweep.jobs.record import lost
+from nightsweep.jobs.record import lost, untraced
 from nightsweep.jobs.record.failures import is_disk_full
 from nightsweep.jobs.record.folder import RunFolder, utc_now
-from nightsweep.jobs.record.json_files import FormatError, load_json, read_json, read_lines, write_json
+from nightsweep.jobs.record.json_files import FormatError, load_json, read_json, write_json
 from nightsweep.jobs.record.launch_files import WHOLE_RUN, Job
 from nightsweep.jobs.record.phases import Phase, append
-from nightsweep.jobs.record.point_folder import count_attempts, results_of, traced_from
-from nightsweep.jobs.record.raw_files import MEASURED, measured_record, publish
+from nightsweep.jobs.record.point_folder import count_attempts, events_of, results_of
+from nightsweep.jobs.record.raw_files import MEASURED, clear, measured_record, publish
 from nightsweep.jobs.record.record import (
     NvmlUse,
     Record,
-    RunEvent,
     RunName,
     Runs,
     SearchResult,
@@ -54,8 +53,6 @@ from nightsweep.jobs.record.record import (
 from nightsweep.jobs.slurm import allocation
 from nightsweep.jobs.sweep.order import TracerName
 from nightsweep.jobs.sweep.rounds import PointList
-
-MOST_EVENTS = 200
 
 
 def run_traced(attempt: Attempt, choice: Choice) -> tuple[RunEnd, Choice]:
@@ -76,19 +73,6 @@ def hosts(run_folder: RunFolder) -> list[facts.Host]:
     files = sorted(run_folder.path.glob(run_folder.host("*").name))
     found = [host for file in files if (host := read_json(file, facts.Host)) is not None]
     return found or [facts.host()]
-
-
-def events(folder: Path, runs: Runs) -> list[RunEvent]:
-    """What the samplers saw happen to GPUs, in order of time; the first ones where there are very many."""
-    names: tuple[RunName, ...] = ("timed", "traced")
-    traced_ns = traced_from(folder, runs) or sys.maxsize
-    found = [
-        msgspec.structs.replace(event, run="traced" if event.t_ns >= traced_ns else name)
-        for name in names
-        for path in (folder / name).glob("events-*.jsonl")
-        for event in read_lines(path, RunEvent)
-    ]
-    return sorted(found, key=lambda event: event.t_ns)[:MOST_EVENTS]
 
 
 def uses_cuda(point: Point) -> bool:
@@ -170,7 +154,7 @@ def launch(folder: Path, job: Job, launcher: Launcher) -> Record:
         sweep=job.sweep,
         settings=point.settings(),
         found=SearchResult(micro_batch=measured.found) if measured.found else None,
-        status="cancelled" if lost.lacks_trace(runs, number) else measured.status,
+        status=measured.status,
         reason=runs.timed.reason,
         message=runs.timed.message,
         attempt=number,
@@ -184,7 +168,7 @@ def launch(folder: Path, job: Job, launcher: Launcher) -> Record:
             used=choice.tracer if runs.traced.status == "ok" else None, reason=runs.traced.message or choice.why
         ),
         nvml=NvmlUse(available=available, reason=None if available else nvml_why),
-        events=events(folder, runs),
+        events=events_of(folder, runs),
         device="cuda" if cuda else "cpu",
         backend="nccl" if cuda else "gloo",
         world_size=point.world_size,
@@ -236,7 +220,7 @@ def measure_block(block: Sequence[tuple[Path, Job]], launcher: Launcher) -> int:
     first: Record | None = None
     for folder, job in block:
         if first is not None and has_no_time(launcher.limits) and result_of(folder, leads=False) is None:
-            if launcher.stopped() or allocation.is_ending():  # a cancelled job has no time left, either
+            if is_over(launcher):  # a cancelled job has no time left, either
                 return 130
             print(f"{folder.name} and what follows it are not run: the time of this job is over", flush=True)
             break
@@ -262,25 +246,46 @@ def measure(folder: Path, job: Job, launcher: Launcher, *, leads: bool) -> Recor
                 return Record(status="cancelled", message="another launcher is measuring the point")
             time.sleep(watchdog.POLL_S)
         if (record := result_of(folder, leads)) is None:
-            record = launch(folder, job, launcher)
-            if count_attempts(folder) > (record.attempt or 0):
-                record = msgspec.structs.replace(record, status="cancelled", message=TAKEN_OVER.message)
-            elif lost.lacks_trace(record.runs, record.attempt):  # its result where nobody tries again
-                write_record(folder / MEASURED, msgspec.structs.replace(record, status="ok"))
-            elif record.status != "cancelled":
-                write_record(folder / MEASURED, record)
-            if record.status == "ok":
-                shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+            before = untraced.kept(folder)
+            record = attempt_once(folder, job, launcher)
+            # here rather than in another job, of which there are few: srun may complain about each point of this one
+            again = record.status == "cancelled" and untraced.kept(folder) != before
+            if again and not (is_over(launcher) or has_no_time(launcher.limits)):
+                record = attempt_once(folder, job, launcher)
     return record
+
+
+def attempt_once(folder: Path, job: Job, launcher: Launcher) -> Record:
+    """The record of a new attempt at the point, or of the one that is kept for want of its trace where the new one
+    fails. `cancelled`: the point is to be attempted again."""
+    before = untraced.kept(folder)
+    record = launch(folder, job, launcher)
+    if count_attempts(folder) > (record.attempt or 0):
+        return msgspec.structs.replace(record, status="cancelled", message=TAKEN_OVER.message)
+    if untraced.lacks_trace(record) and (is_over(launcher) or not untraced.lasts(before, record)):
+        untraced.keep(folder, record)
+        return msgspec.structs.replace(record, status="cancelled")
+    if before is not None and record.status != "ok":
+        if record.reason is None or record.reason in lost.AGAIN | lost.DOUBTFUL:
+            return msgspec.structs.replace(record, status="cancelled")
+        record = untraced.put_back(folder) or record
+    if record.status != "cancelled":
+        write_record(folder / MEASURED, record)
+        untraced.drop(folder)
+    if record.status == "ok":
+        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    return record
+
+
+def is_over(launcher: Launcher) -> bool:
+    """Whether this launcher, or the Slurm job that it is in, has been asked to stop."""
+    return launcher.stopped() or allocation.is_ending()
 
 
 def result_of(folder: Path, leads: bool) -> Record | None:
     """The record of a point that is not to be run, or not again. Of one that leads a block, record.json is of an
     earlier job; of the others it may also be one that failed in an earlier job of the block."""
-    record = measured_record(folder)
-    if record is not None and not lost.lacks_trace(record.runs, record.attempt):
-        return record
-    return None if leads else read_json(folder / "record.json", Record)
+    return measured_record(folder) or (None if leads else read_json(folder / "record.json", Record))
 
 
 def conclude(folder: Path, record: Record) -> None:

@@ -10,7 +10,7 @@ from nightsweep.jobs.record.folder import utc_now
 from nightsweep.jobs.record.json_files import read_json
 from nightsweep.jobs.record.launch_files import Job
 from nightsweep.jobs.record.point_folder import by_rank
-from nightsweep.jobs.record.record import NvmlUse, Record, Runs, TracerUse
+from nightsweep.jobs.record.record import NvmlUse, Record, TracerUse
 
 AGAIN: frozenset[Reason] = frozenset({"node_failure", "preempted"})
 """Reasons of a launcher's own record that say nothing about the point."""
@@ -26,12 +26,6 @@ SET_ASIDE: frozenset[Reason] = AGAIN | {
     "lost",
 }
 """Reasons for which a person may well want the point measured again (`nightsweep retry`)."""
-
-
-def lacks_trace(runs: Runs, attempt: int | None) -> bool:
-    """Whether a point ran well, but its traced run died of what says nothing about it: a second attempt may have all.
-    A third one would not, for what srun complains of may last."""
-    return runs.timed.status == "ok" and runs.traced.reason in AGAIN and attempt == 1
 
 
 def lost_record(job: Job, reason: Reason, message: str, attempt: int, slurm_id: str | None) -> Record:

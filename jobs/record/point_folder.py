@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from msgspec import structs
 
-from nightsweep.jobs.record.json_files import count_lines, read_json
+from nightsweep.jobs.record.json_files import count_lines, read_json, read_lines
 from nightsweep.jobs.record.launch_files import Job, RankResult
-from nightsweep.jobs.record.record import Record, Runs
+from nightsweep.jobs.record.record import Record, RunEvent, RunName, Runs
+
+MOST_EVENTS = 200
 
 
 def record_of(point: Path) -> Record:
@@ -40,6 +43,19 @@ def traced_from(point: Path, runs: Runs) -> int | None:
     from then on. None where all of them are the timed run's."""
     windows = [result.window for result in results_of(point, "traced")] if runs.traced.same_start else []
     return min((window.start_ns for window in windows if window is not None), default=None)
+
+
+def events_of(point: Path, runs: Runs) -> list[RunEvent]:
+    """What the samplers saw happen to GPUs, in order of time; the first ones where there are very many."""
+    names: tuple[RunName, ...] = ("timed", "traced")
+    traced_ns = traced_from(point, runs) or sys.maxsize
+    found = [
+        structs.replace(event, run="traced" if event.t_ns >= traced_ns else name)
+        for name in names
+        for path in (point / name).glob("events-*.jsonl")
+        for event in read_lines(path, RunEvent)
+    ]
+    return sorted(found, key=lambda event: event.t_ns)[:MOST_EVENTS]
 
 
 def by_rank(folder: Path, pattern: str) -> list[tuple[int, Path]]:

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import fnmatch
 import os
+import shutil
 import tempfile
 import zipfile
 import zlib
@@ -35,6 +36,20 @@ PASSING = (
     *("facts-*.json", "live-*.json", "samplers-*.json"),
 )
 """Files of a run that only whoever watches it needs, or of which the record says the same: the archive has none."""
+
+
+def runs_of(point: Path) -> list[Path]:
+    """The folders of all runs of a point, those of its tenants too."""
+    return [folder for pattern in (*RUNS, "tenant-*") for folder in sorted(point.glob(pattern))]
+
+
+def clear(point: Path) -> None:
+    """Take away the runs and the records of earlier attempts: the next one may skip some, or be stopped, and they would
+    pass for its own."""
+    for old in runs_of(point):
+        shutil.rmtree(old, ignore_errors=True)
+    for file in (MEASURED, ARCHIVE, "record.json"):
+        (point / file).unlink(missing_ok=True)
 
 
 def measured_record(point: Path) -> Record | None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 from msgspec import structs
 from snakemake_executor_plugin_submitit.hook import Hook, Loss, LossReason, Verdict
 
-from nightsweep.jobs.record import lost
+from nightsweep.jobs.record import lost, untraced
 from nightsweep.jobs.record.failures import Reason
 from nightsweep.jobs.record.json_files import read_json
 from nightsweep.jobs.record.phases import last_attempt, starts_of
@@ -41,6 +41,11 @@ def begun_by(job_id: str | None, block: list[Path]) -> set[Path]:
     """Those of a block whose last attempt is of this job of the scheduler. Not by their times: jobs that followed each
     other ran on nodes whose clocks may differ."""
     return {path for path in block if [start.slurm_id for start in starts_of(path.parent)[-1:]] == [job_id]}
+
+
+def count_jobs(point: Path) -> int:
+    """How many jobs of the scheduler have begun the point: a launcher may attempt it twice."""
+    return len({start.slurm_id for start in starts_of(point)})
 
 
 def unended(block: list[Path], begun: set[Path]) -> list[Path]:
@@ -132,7 +137,7 @@ class PointJobs(Hook):
 
     def record_begun(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> int:
         """Memory or time that one point has used up says nothing of those that the job had not come to; nor does a
-        point that has taken a second launcher with it."""
+        point that has taken a second launcher with it, whatever became of the first job that had begun it."""
         leader = leader_of(job)
         if leader is None or loss.reason not in ("time_limit", "host_out_of_memory", "lost"):
             return 0
@@ -141,22 +146,25 @@ class PointJobs(Hook):
         lacking = unended(block, begun)
         rest = [path for path in lacking if path not in begun]
         ended = begun.intersection(lacking)
-        seconds = bool(ended) and all(count_attempts(path.parent) > 1 for path in ended)
+        seconds = bool(ended) and all(count_jobs(path.parent) > 1 for path in ended)
         if not begun or not rest or (loss.reason == "lost" and not seconds):
             return 0
         for path in ended:
-            record = loss_record(path, loss, losses, job_id)
-            write_record(path.with_name(MEASURED) if path == leader else path, record)
+            if untraced.put_back(path.parent) is None:
+                record = loss_record(path, loss, losses, job_id)
+                write_record(path.with_name(MEASURED) if path == leader else path, record)
         return len(rest)
 
     def record_loss(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> bool:
         """Write the records of the points of a lost job, the leader's last; those that it had measured, or that had
-        failed by themselves, have theirs. Where it had used up memory or time, those that it had not come to are
-        `lost`, which `nightsweep retry` sets aside."""
+        failed by themselves, have theirs, and one that lacks its trace alone is accepted so. Where it had used up
+        memory or time, those that it had not come to are `lost`, which `nightsweep retry` sets aside."""
         leader = leader_of(job)
         if leader is None or loss.reason == "failed":
             return False
         block = block_of(job, leader)
+        for path in block:
+            untraced.put_back(path.parent)
         begun = begun_by(job_id, block)
         lacking = unended(block, begun)
         not_begun = Loss("lost", f"the job had not come to this point: {loss.reason}: {loss.message}")

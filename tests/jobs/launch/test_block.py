@@ -16,11 +16,12 @@ from nightsweep.jobs.launch.held import Held
 from nightsweep.jobs.launch.launch import measure_block, result_of
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record import untraced
 from nightsweep.jobs.record.json_files import json_line, read_json, write_json
 from nightsweep.jobs.record.launch_files import Job as SweepJob
 from nightsweep.jobs.record.launch_files import RankResult, Start
 from nightsweep.jobs.record.raw_files import MEASURED
-from nightsweep.jobs.record.record import Record, write_record
+from nightsweep.jobs.record.record import Record, Run, Runs, write_record
 from nightsweep.jobs.slurm.point_jobs import PointJobs, record_of
 
 A = complete({"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 2, "device": "cpu",
@@ -149,6 +150,19 @@ def test_what_a_lost_job_had_not_come_to_is_left_for_another(block, culprit, oth
     assert not any(record(folder) or result_of(folder, leads=False) for folder in rest)
 
 
+@pytest.mark.parametrize("reason", ["time_limit", "lost"])
+def test_a_point_that_lacks_its_trace_alone_is_not_lost_with_its_second_launcher(block, reason):
+    runs = Runs(timed=Run(status="ok"), traced=Run(status="failed", reason="node_failure"))
+    Held().begin(block[0])
+    untraced.keep(block[0], Record(point_id=A.id, status="ok", attempt=1, runs=runs))
+    Held().begin(block[0])
+    loss = Loss(reason, "as Slurm says", again=reason == "lost")
+    assert PointJobs().record_begun(Job(*block), loss, 1, "77_1") == (reason == "time_limit"), "one launcher, not two"
+    found = result_of(block[0], leads=True)
+    assert (found and (found.status, found.attempt)) == (("ok", 1) if reason == "time_limit" else None)
+    assert (untraced.kept(block[0]) is None) == (reason == "time_limit") and record(block[1]) is None
+
+
 @pytest.mark.parametrize("loss", [Loss("cancelled", ""), Loss("launch_failed", ""), Loss("failed", "")])
 def test_nothing_is_left_of_a_job_that_nobody_wants_or_that_ran_through(block, loss):
     Held().begin(block[0])
@@ -169,35 +183,48 @@ def test_a_failed_point_that_is_published_runs_again_without_its_record(block):
 @pytest.mark.parametrize(
     ("outcomes", "codes", "found"),
     [
-        ("complains complains", [130, 0], (2, "ok", "node_failure")),
-        ("complains", [130], (1, "ok", "node_failure")),  # nobody tries again
-        ("complains stopped", [130, 130], (3, "skipped", None)),  # what the first one timed is gone with its files
+        ("complaint complaint", [0], (2, "node_failure")),  # of a second one in the same job: that may last
+        ("complaint ok", [0], (2, None)),
+        ("complaint timeout", [0], (1, "node_failure")),  # the second one was stuck, the first one stays
+        ("complaint killed", [130], (1, "node_failure")),  # nobody tries again
+        ("complaint stopped complaint", [130, 0], (3, "node_failure")),
+        ("stopped ending ending", [130, 130, 130], (3, "preempted")),  # sent again each time, for it need not last
     ],
     ids=lambda value: str(value),
 )
-def test_a_point_keeps_its_timed_run_where_srun_goes_on_to_complain_of_the_traced_one(
-    tmp_path, monkeypatch, outcomes, codes, found
-):
+def test_a_point_keeps_its_timed_run_until_it_has_its_trace_too(tmp_path, monkeypatch, outcomes, codes, found):
+    latest = [""]
     point, coming = dataclasses.replace(A, traced_steps=2), iter(outcomes.split())
+    deaths = {
+        "complaint": watchdog.Outcome("node_failure", "srun: error: Task launch for 7.0 failed on node n2"),
+        "ending": watchdog.Outcome("preempted", "slurmstepd: error: STEP 7.0 CANCELLED DUE TO PREEMPTION"),
+        "timeout": watchdog.Outcome("time_limit", ""),
+        "killed": watchdog.Outcome("rank_killed", ""),
+        "stopped": watchdog.Outcome("interrupted", ""),
+    }
 
     def ranks(attempt, run_folder, order):
         run_folder.path.mkdir()
-        if next(coming) == "stopped":
-            return watchdog.Outcome("interrupted", "the job was stopped from outside")
-        write_json(run_folder.rank_file(0, "result.json"), RankResult(rank=0))
-        return watchdog.Outcome("node_failure", "srun: error: Task launch for 7.0 failed on node n2")
+        latest[0] = outcome = next(coming)
+        if outcome not in ("timeout", "killed", "stopped"):
+            for own, _ in order.runs(run_folder)[: None if outcome == "ok" else 1]:
+                own.path.mkdir(exist_ok=True)
+                write_json(own.rank_file(0, "result.json"), RankResult(rank=attempt.number))
+        return deaths.get(outcome, watchdog.Outcome())
 
     monkeypatch.setattr(Attempt, "ranks", ranks)
     sweep(tmp_path, point)
     folder = tmp_path / "points" / point.id
     job = SweepJob(sweep="t", point_id=point.id, settings=point.settings())
-    launcher = Launcher(watchdog.Limits(1, 1), lambda: False, Servers(fork=False))
-    assert [measure_block([(folder, job)], launcher) for _ in codes] == codes
+    launcher = Launcher(watchdog.Limits(1, 1), lambda: latest[0] in ("ending", "stopped"), Servers(fork=False))
+    ended = [measure_block([(folder, job)], launcher) for _ in codes]
+    assert ended == codes and next(coming, None) is None
     assert codes[-1] == 0 or record(folder) is None
     assert codes[-1] == 0 or PointJobs().record_loss(Job(folder), Loss("lost", "no result", again=True), 2, None)
     last = record(folder)
-    assert (last.attempt, last.runs.timed.status, last.runs.traced.reason) == found
-    assert (last.status == "ok") == (folder / "timed/rank0.result.json").exists() == (found[1] == "ok")
+    assert (last.attempt, last.runs.traced.reason) == found and last.status == "ok"
+    assert read_json(folder / "timed/rank0.result.json", RankResult).rank == found[0]
+    assert not (folder / ".untraced").exists()
 
 
 def test_a_lost_job_leaves_what_had_failed_by_itself(block):

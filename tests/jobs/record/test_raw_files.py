@@ -10,9 +10,8 @@ import pytest
 
 from nightsweep.analysis.tools.cli import main
 from nightsweep.analysis.tools.derive import derive
-from nightsweep.jobs.launch.attempt import clear
 from nightsweep.jobs.record.json_files import FormatError
-from nightsweep.jobs.record.raw_files import ARCHIVE, MEASURED, measured_record, pack, unpacked
+from nightsweep.jobs.record.raw_files import ARCHIVE, MEASURED, clear, measured_record, pack, unpacked
 from tests.analysis.ingest.test_ingest import make_point
 
 STEPS = "timed/steps-r0.jsonl"

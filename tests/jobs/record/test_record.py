@@ -16,6 +16,7 @@ from nightsweep.jobs.record import lost
 from nightsweep.jobs.record.failures import REASONS
 from nightsweep.jobs.record.json_files import json_line, read_json, write_json
 from nightsweep.jobs.record.launch_files import Event, Job, RankResult, Window
+from nightsweep.jobs.record.point_folder import events_of
 from nightsweep.jobs.record.record import Failure, Record, Run, Runs, write_record
 
 JOB = Job(sweep="s", point_id="p", settings={"workload": "image", "model": "mobilenet_v2", "device": "cpu"})
@@ -104,7 +105,7 @@ def test_events_of_all_nodes_are_in_the_record_by_time(tmp_path):
 
 
 def looks_of_events(folder, runs):
-    return [(event["t_ns"], event["look"], event["host"]) for event in to_builtins(launch.events(folder, runs))]
+    return [(event["t_ns"], event["look"], event["host"]) for event in to_builtins(events_of(folder, runs))]
 
 
 def test_events_of_one_start_are_the_traced_runs_from_its_first_step_on(tmp_path):
