@@ -154,7 +154,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             if end is None or self._is_kept(info, end):
                 yield info
             else:
-                self.journal.end(track.key)
+                self.journal.end(track.key, track.name)
                 self.open.pop(track.key, None)
                 self.submission.note_end()
                 self._report(info, end)
@@ -276,7 +276,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         should someone remove one, that job is to be run again."""
         for entry in self.earlier.values():
             if entry.is_written():
-                self.journal.end(entry.key)
+                self.journal.end(entry.key, entry.name)
         super().shutdown()
         self.efficiency.write(0 if self.submission.stopping else efficiency.SETTLE_S)
 

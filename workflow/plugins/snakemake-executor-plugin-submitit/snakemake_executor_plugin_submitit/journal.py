@@ -71,9 +71,10 @@ class Journal:
     def refuse(self, name: str) -> None:
         self._write({"event": "refuse", "name": name})
 
-    def end(self, key: str) -> None:
-        """The job's end is known: no later driver needs to look for it."""
-        self._write({"event": "end", "key": key})
+    def end(self, key: str, name: str) -> None:
+        """The end is known of the job with this key in the array of this name, empty for one that is to be sent again:
+        no later driver needs to look for it."""
+        self._write({"event": "end", "key": key, "name": name})
 
     def _write(self, event: dict[str, Any]) -> None:
         for folder in (self.root, self.folder):
@@ -88,10 +89,11 @@ class Journal:
         """Jobs of earlier drivers whose end nobody saw, by key.
 
         Drivers take over jobs of one another, so their journals are read as one, in the order of their numbers; and old
-        ones are removed only when no job of any is open. Of drivers at work at the same time, which may have the same
-        number, none has jobs of another. Raises NotPrivate where others could have changed one.
+        ones are removed only when no job of any is open. Drivers at work at the same time, which may have the same
+        number, have no jobs of one another but those that had ended before. Raises NotPrivate where others could have
+        changed one.
         """
-        paths = sorted(self.root.glob("*/journal.jsonl"), key=_number)
+        paths = sorted(self.root.glob("*/journal.jsonl"), key=lambda path: (_number(path), path.stat().st_mtime))
         found = _replay([(event, path.parent) for path in paths for event in _read(path)])
         if not found:
             for path in paths:
@@ -131,7 +133,10 @@ def _replay(events: list[tuple[dict[str, Any], Path]]) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for event, folder in events:
         if event["event"] == "end":
-            entries.pop(event["key"], None)
+            entry = entries.get(event["key"])
+            # a driver with a larger number may have seen the end of an earlier array before this one was sent
+            if entry is not None and (event.get("name") or entry.name) == entry.name:
+                del entries[event["key"]]
             continue
         name = event["name"]
         if event["event"] == "intend":

@@ -89,7 +89,7 @@ class Submission:
                 left = []
                 break
         for info in infos:
-            self.journal.end(info.aux["track"].key)
+            self.journal.end(info.aux["track"].key, info.aux["track"].name)
         return left
 
     def _look_up(self, info: SubmittedJobInfo) -> bool:

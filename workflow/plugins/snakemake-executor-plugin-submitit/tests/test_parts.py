@@ -126,7 +126,7 @@ def test_journal(tmp_path):
     first = Journal(tmp_path)
     first.intend("x", ["a", "b"], [0, 0])
     first.accept("x", ["7_0", "7_1"])
-    first.end("a")
+    first.end("a", "x")
     first.intend("y", ["c"], [1])
     first.intend("z", ["d"], [0])
     first.refuse("z")
@@ -155,16 +155,38 @@ def test_drivers_that_follow_each_other_on_hosts_whose_clocks_differ(tmp_path, m
     first.intend("x", ["a", "b"], [0, 0])
     first.accept("x", ["7_0", "7_1"])
     second = Journal(tmp_path)
-    second.end("a")
+    second.end("a", "x")
     assert set(Journal(tmp_path).load_unfinished()) == {"b"}
     third = Journal(tmp_path)
     third.intend("y", ["a"], [0])
     third.accept("y", ["8"])
     assert {key: entry.job_id for key, entry in Journal(tmp_path).load_unfinished().items()} == {"a": "8", "b": "7_1"}
     for _ in range(8):
-        Journal(tmp_path).end("b")
+        Journal(tmp_path).end("b", "x")
     Journal(tmp_path).intend("z", ["b"], [1])  # the eleventh driver: numbers are no words
     assert Journal(tmp_path).load_unfinished()["b"].name == "z"
+
+
+def test_the_end_of_an_earlier_job_is_not_that_of_the_one_that_another_driver_sent_since(tmp_path):
+    first, second = Journal(tmp_path), Journal(tmp_path)
+    first.intend("x", ["a"], [0])
+    second.end("a", "x")  # it found the output, which someone then removed
+    first.end("a", "x")
+    first.intend("y", ["a"], [0])
+    first.accept("y", ["8"])
+    assert Journal(tmp_path).load_unfinished()["a"].job_id == "8"
+    first.end("a", "")
+    assert Journal(tmp_path).load_unfinished() == {}
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_journals_without_numbers_are_read_in_the_order_of_their_times(tmp_path, names):
+    events = '{"event": "intend", "name": "x", "keys": ["k"], "losses": [0]}', '{"event": "end", "key": "k"}'
+    for at, (name, event) in enumerate(zip(names, events, strict=True)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal.jsonl").write_text(event)
+        os.utime(tmp_path / name / "journal.jsonl", (at, at))
+    assert Journal(tmp_path).load_unfinished() == {}
 
 
 def test_a_record_that_someone_removed_is_told_from_one_that_is_late(tmp_path, monkeypatch):
@@ -190,7 +212,7 @@ def test_old_journals_without_open_ends_are_removed(tmp_path):
     first, second = Journal(tmp_path), Journal(tmp_path)
     for journal in (first, second):
         journal.intend("x", ["a"], [0])
-        journal.end("a")
+        journal.end("a", "x")
     os.utime(first.folder / "journal.jsonl", (0, 0))
     assert Journal(tmp_path).load_unfinished() == {}
     assert not first.folder.exists() and second.folder.exists()
