@@ -126,8 +126,8 @@ class PointJobs(Hook):
             return
         block = block_of(job, leader)
         begun = begun_by(lost_id, block)
-        if (record := read_json(leader, Record)) is not None and measured_record(leader.parent) is None:
-            write_record(leader.with_name(MEASURED), record)
+        if read_json(leader, Record) is not None and measured_record(leader.parent) is None:
+            leader.replace(leader.with_name(MEASURED))  # takes no room on a disk that may be full
         leader.unlink(missing_ok=True)
         for path in block if lost_id else []:
             for file in (path, path.with_name(MEASURED)):

@@ -229,33 +229,36 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             bad = self.backend.bad_nodes(track.nodes) if loss.reason == "node_failure" else []
         except (Unreachable, OSError):  # a full disk
             left, bad = 0, []
-        if not loss.again and not left:
+        if (not loss.again and not left) or not self._send_anew(info, job_id if loss.again else None):
             return False
         rest = f" for the {left} of its {self.hook.parts} that it had not come to" if left else ""
         self.logger.warning(f"{job_id} is lost ({loss.reason}: {loss.message}); submitted again{rest}")
-        self.hook.take_back(info.job, lost_id=job_id if loss.again else None)
         track.losses += 1
         track.request = track.request.avoid(sorted({*bad, *loss.named_nodes()}))
-        self._send_anew(info)
         return True
 
     def _sends_rest(self, info: SubmittedJobInfo) -> bool:
         """Make a job one that is yet to be sent, where its time was over before it came to all of its work."""
-        track, left = info.aux["track"], self.hook.count_rest(info.job)
+        track, job_id, left = info.aux["track"], info.external_jobid, self.hook.count_rest(info.job)
         if self.submission.stopping or not left or left == track.left:  # no job does nothing twice
             return False
-        self._tell(
-            f"{info.external_jobid} had no time left for {left} of its {self.hook.parts}; submitted again for them"
-        )
+        if not self._send_anew(info, None):
+            return False
+        self._tell(f"{job_id} had no time left for {left} of its {self.hook.parts}; submitted again for them")
         track.left = left
-        self.hook.take_back(info.job, lost_id=None)
-        self._send_anew(info)
         return True
 
-    def _send_anew(self, info: SubmittedJobInfo) -> None:
+    def _send_anew(self, info: SubmittedJobInfo, lost_id: str | None) -> bool:
+        """Make a job that has ended one that is yet to be sent; False where a full disk does not let it."""
         track = info.aux["track"]
+        try:
+            self.hook.take_back(info.job, lost_id)
+        except OSError as error:
+            self.logger.error(f"{track.key}: {error.strerror}; not submitted again")
+            return False
         info.external_jobid, track.missing_since, track.name, track.nodes = None, None, "", ""
         self.next_query = 0.0
+        return True
 
     def _report(self, info: SubmittedJobInfo, end: Loss | bool) -> None:
         if not isinstance(end, Loss):

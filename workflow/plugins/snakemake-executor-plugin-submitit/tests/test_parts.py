@@ -1,5 +1,7 @@
 """The executor's parts without a cluster: what a job asks for, what the scheduler's words mean, the journal."""
 
+import errno
+import logging
 import os
 import pickle
 import stat
@@ -8,11 +10,15 @@ from pathlib import Path
 
 import pytest
 from snakemake_executor_plugin_submitit import hook, job_end, refusal, request, waiting
+from snakemake_executor_plugin_submitit.executor import Executor
 from snakemake_executor_plugin_submitit.hook import Hook, Loss
 from snakemake_executor_plugin_submitit.journal import Entry, Journal, NotPrivate
+from snakemake_executor_plugin_submitit.local import Local
 from snakemake_executor_plugin_submitit.query import Unreachable
 from snakemake_executor_plugin_submitit.scheduler import State, forget_allocation, parse
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
+from snakemake_executor_plugin_submitit.submission import Submission
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from submitit import SlurmExecutor
 
 
@@ -218,6 +224,34 @@ def test_old_journals_without_open_ends_are_removed(tmp_path):
     assert not first.folder.exists() and second.folder.exists()
 
 
+def track(**more):
+    return job_end.Track("k", request.Request(), "true", folder=Path("x"), name="n", **more)
+
+
+NODE = Loss("node_failure", "Node failure on n2", again=True)
+
+
+class OnFullDisk(Hook):
+    """A workflow that cannot note what a job that is sent again finds."""
+
+    def count_rest(self, job):
+        return 1
+
+    def take_back(self, job, lost_id):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("end", [NODE, True], ids=["lost", "had-no-time"])
+def test_a_job_that_a_full_disk_keeps_from_being_sent_again_is_told_in_a_line(caplog, end):
+    driver = Executor.__new__(Executor)
+    driver.hook, driver.backend, driver.options = OnFullDisk(), Local(), ExecutorSettings()
+    driver.submission = Submission(driver.backend, None, driver.options, {}, print)
+    driver.logger = logging.getLogger("driver")
+    asked = SubmittedJobInfo(None, external_jobid="7", aux={"track": track()})
+    assert not driver._is_kept(asked, end) and asked.external_jobid == "7"
+    assert caplog.messages == ["k: No space left on device; not submitted again"]
+
+
 def test_an_enclosing_allocation_is_forgotten(monkeypatch):
     for name in ("SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "CUDA_VISIBLE_DEVICES", "SLURM_CONF"):
         monkeypatch.setenv(name, "1")
@@ -233,10 +267,6 @@ def test_gpus_of_this_host_stay_without_an_allocation(monkeypatch):
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def track(**more):
-    return job_end.Track("k", request.Request(), "true", folder=Path("x"), name="n", **more)
-
-
 class Told(Hook):
     """A workflow whose jobs say this of their end."""
 
@@ -245,9 +275,6 @@ class Told(Hook):
 
     def verdict(self, job):
         return self.told
-
-
-NODE = Loss("node_failure", "Node failure on n2", again=True)
 
 
 @pytest.mark.parametrize(
