@@ -22,6 +22,10 @@ MARGIN_S = 60.0
 
 TIMEOUT_S = 30.0
 
+BEGAN_NS = round(psutil.Process().create_time() * 1e9)
+"""When this process began, by the wall clock as it is now, at its start, when a launch reads its own clock from it too:
+later, psutil's answer moves where somebody sets the wall clock."""
+
 # What srun and slurmstepd print when it is not the ranks' own fault.
 _BLAMES: tuple[tuple[re.Pattern[str], Reason], ...] = (
     (re.compile(r"node failure on |due to node failure", re.IGNORECASE), "node_failure"),
@@ -78,8 +82,8 @@ def seconds_left() -> float | None:
     times = times_ns()
     if "EndTime" not in times:
         return None
-    behind_s = max(0.0, times.get("StartTime", 0) / 1e9 - psutil.Process().create_time())
-    return (times["EndTime"] - clock.now_ns()) / 1e9 - behind_s
+    behind_ns = max(0, times.get("StartTime", 0) - BEGAN_NS)
+    return (times["EndTime"] - clock.now_ns() - behind_ns) / 1e9
 
 
 def is_ending() -> bool:

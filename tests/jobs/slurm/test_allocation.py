@@ -77,6 +77,14 @@ def test_a_node_whose_clock_is_behind_has_no_more_time_left(tmp_path, monkeypatc
     assert left == pytest.approx(-behind_s, abs=5)
 
 
+def test_who_sets_the_wall_clock_takes_no_time_from_a_job(tmp_path, monkeypatch):
+    """psutil counts from the boot, whose time moves with the wall clock; that of the launch does not."""
+    began = psutil.Process().create_time()
+    answers(tmp_path, monkeypatch, StartTime=began, EndTime=time.time() + 300)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: began - 100)
+    assert allocation.seconds_left() == pytest.approx(300, abs=5)
+
+
 def test_slurm_is_blamed_where_it_says_so(tmp_path):
     log = tmp_path / "launch.log"
     assert allocation.blame(log) is None

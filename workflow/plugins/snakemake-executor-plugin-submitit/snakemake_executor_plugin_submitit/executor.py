@@ -240,9 +240,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def _sends_rest(self, info: SubmittedJobInfo) -> bool:
         """Make a job one that is yet to be sent, where its time was over before it came to all of its work."""
         track, job_id, left = info.aux["track"], info.external_jobid, self.hook.count_rest(info.job)
-        if self.submission.stopping or not left or left == track.left:  # no job does nothing twice
-            return False
-        if not self._send_anew(info, None):
+        idle = not left or left == track.left  # no job does nothing twice
+        if self.submission.stopping or idle or not self._send_anew(info, None):
             return False
         self._tell(f"{job_id} had no time left for {left} of its {self.hook.parts}; submitted again for them")
         track.left = left
