@@ -13,6 +13,7 @@ from nightsweep.jobs.launch.attempt import ENDED_BEFORE, Attempt, Launcher
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point.plan import Block
 from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record import untraced
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import json_line, read_json, read_lines, write_json
 from nightsweep.jobs.record.launch_files import Job, RankError, RankResult, StepLine
@@ -86,10 +87,10 @@ def test_what_fails_after_all_ranks_were_timed_is_the_traced_run(tmp_path, monke
 
 def test_a_trace_that_died_with_its_node_is_made_again(tmp_path, monkeypatch):
     """The timed steps alone were once all that the point ever had."""
-    for place, (written, status) in enumerate([([0, 1], "cancelled"), ([0], "failed")]):
+    for place, (written, status) in enumerate([([0, 1], "ok"), ([0], "failed")]):
         outcome = watchdog.Outcome("node_failure", "srun: error: Node failure on n2")
         record, _ = ended(tmp_path / str(place), monkeypatch, outcome, written, [])
-        assert record.status == status
+        assert record.status == status and untraced.lacks_trace(record) == (status == "ok")
 
 
 @pytest.mark.parametrize(
