@@ -9,6 +9,9 @@ from pathlib import Path
 
 from ..host import clock
 
+KEPT = ".untraced"
+"""The folder of an attempt that lacks its trace alone, while another one is made (untraced.py)."""
+
 
 @dataclass(frozen=True)
 class RunFolder:

@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from nightsweep.jobs.record.failures import Reason
-from nightsweep.jobs.record.folder import RunFolder
+from nightsweep.jobs.record.folder import KEPT, RunFolder
 from nightsweep.jobs.record.json_files import read_json, read_lines
 from nightsweep.jobs.record.launch_files import RankExit, Start
 
@@ -120,7 +120,7 @@ def last_sign_ns(point: Path) -> int | None:
     samplers write several times a second."""
     times = []
     for pattern in ("timed*/*", "traced*/*", "cost-*/*", "search*/*"):
-        for file in point.glob(pattern):
+        for file in (*point.glob(pattern), *point.glob(f"{KEPT}/{pattern}")):
             with contextlib.suppress(OSError):  # ranks that outlive a lost node still replace their files
                 times.append(file.stat().st_mtime_ns)
     return max(times, default=None)

@@ -7,12 +7,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from nightsweep.jobs.record.folder import KEPT
 from nightsweep.jobs.record.json_files import read_json
 from nightsweep.jobs.record.lost import AGAIN
 from nightsweep.jobs.record.raw_files import MEASURED, clear, runs_of
 from nightsweep.jobs.record.record import Record, write_record
-
-KEPT = ".untraced"
 
 
 def lacks_trace(record: Record) -> bool:

@@ -20,6 +20,7 @@ from nightsweep.jobs.record import untraced
 from nightsweep.jobs.record.json_files import json_line, read_json, write_json
 from nightsweep.jobs.record.launch_files import Job as SweepJob
 from nightsweep.jobs.record.launch_files import RankResult, Start
+from nightsweep.jobs.record.phases import starts_of
 from nightsweep.jobs.record.raw_files import MEASURED
 from nightsweep.jobs.record.record import Record, Run, Runs, write_record
 from nightsweep.jobs.slurm.point_jobs import PointJobs, record_of
@@ -224,7 +225,7 @@ def test_a_point_keeps_its_timed_run_until_it_has_its_trace_too(tmp_path, monkey
     last = record(folder)
     assert (last.attempt, last.runs.traced.reason) == found and last.status == "ok"
     assert read_json(folder / "timed/rank0.result.json", RankResult).rank == found[0]
-    assert not (folder / ".untraced").exists()
+    assert not (folder / ".untraced").exists() and starts_of(folder)[-1].earlier_sign_ns is not None
 
 
 def test_a_lost_job_leaves_what_had_failed_by_itself(block):
