@@ -65,7 +65,7 @@ def may_be_of_loss(record: Record) -> bool:
 
 
 def loss_record(path: Path, loss: Loss, losses: int, job_id: str | None) -> Record:
-    """The record of a point that is lost with its job, after so many earlier losses."""
+    """The record of a point whose job was lost. `losses`: how many jobs before it were."""
     own = rounds.job_of(path.parents[2], path.parent.name)
     attempt = max(count_attempts(path.parent), losses + 1)
     record = lost.lost_record(own, cast(Reason, loss.reason), loss.message, attempt, job_id)

@@ -22,7 +22,7 @@ GRAPHS = {"cuda_graph": True}
 def launch_bound(e: Evidence) -> Iterator[Cause]:
     """The GPU is idle because the launching thread has not launched yet. The steps again, with launches as cheap as in
     a captured CUDA graph: on top of what is gained where the thread does not wait for batches, for the device or for
-    memory. Little of a script may fit into a graph: a third is the interval's lower end. Before that, loops over
+    memory. Little of a script may fit into a graph: the interval begins at a third. Before that, loops over
     tensors, an optimizer's or others, in which a few kernels without products repeat for each of many tensors: the
     steps again with all tensors taken at once (analysis/diagnosis/evidence/tensor_loops.py). Loops that give less than
     `healthy` are launches like others."""

@@ -9,8 +9,8 @@ import polars as pl
 
 from nightsweep.analysis.diagnosis.evidence import optimizer
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.replay.measured import KEYS
 
-KEYS = ["device", "stream", "start_ns"]
 SIMPLE = ("elementwise", "reduction", "memory", "indexing")
 """What such a loop does."""
 JOINT = r"(?i)multi_tensor|fused|triton"
@@ -18,7 +18,7 @@ JOINT = r"(?i)multi_tensor|fused|triton"
 LONGEST, OFTEN = 32, 16
 """Kernels for each tensor, at most, and tensors, at least: a model's own chains of such kernels are shorter."""
 BEGINNING_NS = 1_000
-"""Of a kernel's time, what the shortest ones take on H100s and H200s."""
+"""Of a kernel's time, what it takes to begin; assumed: one of 0.93 us was seen on an H200."""
 FUSED_TIME = 0.35
 """Of an optimizer, what a fused AdamW leaves, assumed: it reads and writes seven values a weight, one kernel an
 operation about twenty."""
@@ -28,8 +28,8 @@ def joint(lane: Lane) -> pl.DataFrame:
     """Kernels of such loops, with `optimizer`, whether they are its, and what is left where all tensors are taken at
     once, for `Evidence.scaled`: one launch of each kernel in place of many, which begins once. That kernels then fill
     the GPU counts as other causes."""
-    stepping = optimizer.kernels(lane).select(*KEYS, optimizer=pl.lit(True))
-    found = _looped(lane).join(stepping, on=KEYS, how="left", nulls_equal=True, maintain_order="left")
+    stepping = optimizer.kernels(lane).select(*KEYS[1:], optimizer=pl.lit(True))
+    found = _looped(lane).join(stepping, on=KEYS[1:], how="left", nulls_equal=True, maintain_order="left")
     found = found.with_columns(pl.col("optimizer").fill_null(False))
     arithmetic = pl.col("optimizer") & (pl.col("category").cast(pl.String) == "elementwise")
     took, kept = pl.col("end_ns") - pl.col("start_ns"), 1 / pl.col("often")
@@ -47,8 +47,8 @@ def _looped(lane: Lane) -> pl.DataFrame:
     )
     kinds, often = own["kind"].to_numpy(), np.zeros(own.height, np.int64)
     for length in range(1, min(LONGEST, own.height - 1) + 1):
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], kinds[length:] == kinds[:-length], [0]))))
-        for begin, end in edges.reshape(-1, 2).tolist():
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], kinds[length:] == kinds[:-length], [0])))).reshape(-1, 2)
+        for begin, end in edges[edges[:, 1] - edges[:, 0] >= (OFTEN - 1) * length].tolist():
             free = begin + np.flatnonzero(often[begin : end + length] == 0)  # a shorter loop may have some of them
             if len(free) // length >= OFTEN:
                 often[free] = len(free) // length

@@ -106,7 +106,7 @@ OTHERWISE = {
     "blocks_crystals": "each rank has other crystals; the mean over ranks is the same",
     "healthy_preferences": "bf16 rounds away most of what adapters add to a layer; the compiler adds before it rounds",
     "healthy_preferences_ddp": "likewise",
-    "cache_grpo": "a policy's loss on answers of its own is near 0, whichever are drawn",
+    "cache_grpo": "the two sides sample other answers, and the loss of a policy is near 0 on its own",
     "prompts_grpo": "likewise",
 }
 """Whose losses differ, and why the fix trains the same all the same."""

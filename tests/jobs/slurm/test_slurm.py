@@ -33,8 +33,8 @@ def cluster(request, tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def over_the_limit(tmp_path_factory):
-    """A job of three points, the first of which runs into its time limit, on a cluster of its own: Slurm takes a minute
-    and a half to notice."""
+    """Three points in one job, on a cluster of its own. The first point runs into the job's time limit, which takes
+    Slurm a minute and a half to notice."""
     if available():
         yield None
         return

@@ -1,4 +1,4 @@
-"""The executor's parts without a cluster: what a job asks for, what the scheduler's words mean, the journal."""
+"""The executor's parts without a cluster: what a job asks for, and what the scheduler's words mean."""
 
 import errno
 import logging
@@ -128,73 +128,6 @@ def test_one_line_for_many_jobs():
     assert queue.lines(["ReqNodeNotAvail"]), "it had gone and is back"
 
 
-def test_journal(tmp_path):
-    first = Journal(tmp_path)
-    first.intend("x", ["a", "b"], [0, 0])
-    first.accept("x", ["7_0", "7_1"])
-    first.end("a", "x")
-    first.intend("y", ["c"], [1])
-    first.intend("z", ["d"], [0])
-    first.refuse("z")
-    with (first.folder / "journal.jsonl").open("a") as sink:
-        sink.write('{"event": "en')  # killed while it wrote
-    found = Journal(tmp_path).load_unfinished()
-    assert set(found) == {"b", "c"}
-    assert (found["b"].job_id, found["b"].index, found["b"].size) == ("7_1", 1, 2)
-    assert found["c"].job_id is None and found["c"].losses == 1 and found["c"].name == "y"
-
-
-def test_an_answer_whose_intention_a_full_disk_cut(tmp_path):
-    first = Journal(tmp_path)
-    first.intend("x", ["a"], [0])
-    first.accept("x", ["7"])
-    first.accept("cut", ["8"])
-    assert Journal(tmp_path).load_unfinished()["a"].job_id == "7"
-
-
-@pytest.mark.parametrize("times", [range(1, 99), range(99, 1, -1)], ids=["one-clock", "each-behind-the-one-before"])
-def test_drivers_that_follow_each_other_on_hosts_whose_clocks_differ(tmp_path, monkeypatch, times):
-    """The job that the third one sent runs: a fourth one is not to send it again, nor to look for what has ended."""
-    clock = iter(times)
-    monkeypatch.setattr("time.time_ns", lambda: next(clock))
-    first = Journal(tmp_path)
-    first.intend("x", ["a", "b"], [0, 0])
-    first.accept("x", ["7_0", "7_1"])
-    second = Journal(tmp_path)
-    second.end("a", "x")
-    assert set(Journal(tmp_path).load_unfinished()) == {"b"}
-    third = Journal(tmp_path)
-    third.intend("y", ["a"], [0])
-    third.accept("y", ["8"])
-    assert {key: entry.job_id for key, entry in Journal(tmp_path).load_unfinished().items()} == {"a": "8", "b": "7_1"}
-    for _ in range(8):
-        Journal(tmp_path).end("b", "x")
-    Journal(tmp_path).intend("z", ["b"], [1])  # the eleventh driver: numbers are no words
-    assert Journal(tmp_path).load_unfinished()["b"].name == "z"
-
-
-def test_the_end_of_an_earlier_job_is_not_that_of_the_one_that_another_driver_sent_since(tmp_path):
-    first, second = Journal(tmp_path), Journal(tmp_path)
-    first.intend("x", ["a"], [0])
-    second.end("a", "x")  # it found the output, which someone then removed
-    first.end("a", "x")
-    first.intend("y", ["a"], [0])
-    first.accept("y", ["8"])
-    assert Journal(tmp_path).load_unfinished()["a"].job_id == "8"
-    first.end("a", "")
-    assert Journal(tmp_path).load_unfinished() == {}
-
-
-@pytest.mark.parametrize("names", ["mn", "nm"])
-def test_journals_without_numbers_are_read_in_the_order_of_their_times(tmp_path, names):
-    events = '{"event": "intend", "name": "x", "keys": ["k"], "losses": [0]}', '{"event": "end", "key": "k"}'
-    for at, (name, event) in enumerate(zip(names, events, strict=True)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "journal.jsonl").write_text(event)
-        os.utime(tmp_path / name / "journal.jsonl", (at, at))
-    assert Journal(tmp_path).load_unfinished() == {}
-
-
 def test_a_record_that_someone_removed_is_told_from_one_that_is_late(tmp_path, monkeypatch):
     """The job ended well: its record may be late for two minutes, and is gone after that. The clock is ahead."""
     ahead = time.time() + 1000
@@ -212,16 +145,6 @@ def test_a_record_that_someone_removed_is_told_from_one_that_is_late(tmp_path, m
     os.utime(result, (0, 0))
     (tmp_path / "record.json").touch()
     assert entry.is_written() and not job_end.is_wanted_again(entry)
-
-
-def test_old_journals_without_open_ends_are_removed(tmp_path):
-    first, second = Journal(tmp_path), Journal(tmp_path)
-    for journal in (first, second):
-        journal.intend("x", ["a"], [0])
-        journal.end("a", "x")
-    os.utime(first.folder / "journal.jsonl", (0, 0))
-    assert Journal(tmp_path).load_unfinished() == {}
-    assert not first.folder.exists() and second.folder.exists()
 
 
 def track(**more):
