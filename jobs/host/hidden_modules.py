@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-UNUSED = ("torchao", "scipy")
-"""Of what transformers imports for any model: half a second each, and more. What needs one imports it itself."""
+UNUSED = ("torchao", "scipy", "sklearn")
+"""Of what transformers imports for any model: half a second each, and more. What needs one imports it itself. Older
+releases (5.17) also import scikit-learn, which cannot be without SciPy."""
 
 
 @contextmanager

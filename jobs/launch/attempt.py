@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from nightsweep.jobs.host import clock
+from nightsweep.jobs.host.terminal import last_line
 from nightsweep.jobs.launch import tenants, watchdog
 from nightsweep.jobs.launch.held import Held
 from nightsweep.jobs.launch.starts import Servers
@@ -180,11 +181,18 @@ class Attempt:
             except OSError as error:
                 return watchdog.Outcome("disk_full" if is_disk_full(error) else "launch_failed", str(error))
             if forks and not servers.fork and not stopped():
-                continue  # as new Pythons
+                print(f"ranks are not forked, but each is a new Python: {last_words(run_folder)}", flush=True)
+                continue
             if pause is None or not is_passing(outcome, run_folder):
                 break
             time.sleep(pause)
         return outcome
+
+
+def last_words(run_folder: RunFolder) -> str:
+    """Why a node's server has ended, in a line; srun then says that it has."""
+    lines = run_folder.log.read_text(errors="replace").splitlines()
+    return last_line("\n".join(line for line in lines if not line.startswith(("srun:", "slurmstepd:"))))
 
 
 def changed_code(point: Point, files: Mapping[str, str]) -> str | None:

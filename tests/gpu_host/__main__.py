@@ -80,6 +80,8 @@ def tell() -> None:
     for record in sorted(found, key=lambda record: str(record.point_id)):
         why = "" if record.status == "ok" else f" {record.reason}: {record.message}"
         print(f"{record.status} {record.point_id}{why}"[:300])
+    runs = [record.runs.timed for record in found]
+    print(f"{sum(run.forked for run in runs)} of {len(runs)} starts were forked")
 
 
 def pack(out: Path) -> None:

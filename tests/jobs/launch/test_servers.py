@@ -11,6 +11,7 @@ import time
 import pytest
 
 from nightsweep.jobs.launch import starts, watchdog
+from nightsweep.jobs.launch.attempt import Attempt, Launcher
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point import plan
 from nightsweep.jobs.point.point import complete
@@ -78,17 +79,19 @@ def test_servers_are_started_anew_for_other_variables(tmp_path):
         assert servers.process.pid != first
 
 
-def test_where_no_rank_can_be_forked_they_are_new_pythons(tmp_path, monkeypatch):
+def test_where_no_rank_can_be_forked_they_are_new_pythons_and_why_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nif sys.orig_argv[1:3] == ['-m', 'nightsweep.jobs.rank.server']:\n"
         "    sys.modules['transformers'] = None\n"
     )
+    point, limits = complete(NANO), watchdog.Limits(200, 400)
     with Servers() as servers:
-        outcome, _ = run(servers, tmp_path / "a", **NANO)
-        assert (outcome.reason, servers.fork) == ("launch_failed", False)
-        outcome, processes = run(servers, tmp_path / "b", **NANO)
-        assert outcome.reason is None and "Fresh" in type(processes).__name__
+        attempt = Attempt(tmp_path, 1, point, Launcher(limits, lambda: False, servers), [])
+        order = Order(settings=point.settings(), blocks=plan.timed_blocks(point))
+        assert attempt.ranks(RunFolder(tmp_path / "timed"), order).reason is None and not servers.fork
+    said = capsys.readouterr().out
+    assert said.startswith("ranks are not forked, but each is a new Python: ModuleNotFoundError: ") and "transformers" in said
 
 
 def test_a_server_that_holds_a_gpu_forks_nobody(monkeypatch, capsys):
