@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import polars as pl
 
 from nightsweep.analysis.paper.claims.claim import Part
@@ -22,10 +24,19 @@ def points_of(tables: dataset.Tables) -> pl.DataFrame:
     return measured_points(tables, "image").filter(pl.col("model") == MODEL)
 
 
-def extremes(points: pl.DataFrame) -> tuple[int, int]:
-    """Fewest and most ranks of a node that these points ran on, on one node."""
-    ranks = points.filter(pl.col("nodes") == 1)["ranks_per_node"].unique().sort().to_list() or [1]
-    return ranks[0], ranks[-1]
+def numbers_of_ranks(points: pl.DataFrame) -> list[int]:
+    """On how many ranks these points ran on one node, ascending."""
+    return points.filter(pl.col("nodes") == 1)["ranks_per_node"].unique().sort().to_list() or [1]
+
+
+def at_most_ranks(
+    numbers: Iterable[int], compare: Callable[[int], effect.Effect | None]
+) -> tuple[int, effect.Effect | None]:
+    """The largest of some numbers of ranks on which there are repeats enough of what is compared, and the effect there;
+    where there is none, the largest of those that have any effect, or of all."""
+    found = [(number, compare(number)) for number in sorted(numbers, reverse=True)]
+    enough = [one for one in found if one[1] and one[1].n >= effect.FEWEST]
+    return (enough or [one for one in found if one[1]] or found)[0]
 
 
 def layout(tables: dataset.Tables) -> list[Part]:
@@ -37,10 +48,14 @@ def pinned(tables: dataset.Tables) -> list[Part]:
     """C2."""
     points, switch = points_of(tables), ("pin_memory", False, True)
     parts = [Part("time pageable / pinned", effect.ratio(points, *switch, STEP), above=1)]
-    fewest, most = extremes(points)
-    if most == fewest:
+    fewest, *more = numbers_of_ranks(points)
+    if not more:
         return [*parts, Part(f"that ratio on {fewest} GPU / on more", None, above=1)]
-    shrink = effect.interaction(points, switch, ("ranks_per_node", fewest, most), STEP)
+
+    def shrinks(most: int) -> effect.Effect | None:
+        return effect.interaction(points, switch, ("ranks_per_node", fewest, most), STEP)
+
+    most, shrink = at_most_ranks(more, shrinks)
     parts.append(Part(f"that ratio on {fewest} GPU / on {most}", shrink, above=1))
     own = {ranks: points.filter(pl.col("ranks_per_node") == ranks) for ranks in (fewest, most)}
     return [
@@ -68,12 +83,16 @@ def precision(tables: dataset.Tables) -> list[Part]:
 def size_scaling(tables: dataset.Tables) -> list[Part]:
     """C4. Weak scaling: the ratio of rates over GPUs is the efficiency times the number of GPUs, which cancels."""
     points = points_of(tables)
-    fewest, most = extremes(points)
+    fewest, *more = numbers_of_ranks(points)
     what = f"efficiency at {LARGE_PX} px / at {SMALL_PX} px"
-    if most == fewest:
+    if not more:
         return [Part(what, None, above=1)]
     sizes = ("image_size", LARGE_PX, SMALL_PX)
-    found = effect.interaction(points, ("ranks_per_node", most, fewest), sizes, "samples_per_s")
+
+    def differ(most: int) -> effect.Effect | None:
+        return effect.interaction(points, ("ranks_per_node", most, fewest), sizes, "samples_per_s")
+
+    most, found = at_most_ranks(more, differ)
     own = {px: points.filter(pl.col("image_size") == px) for px in (SMALL_PX, LARGE_PX)}
     by_size = [
         Part(f"efficiency at {px} px on {most} GPUs", effect.efficiency(p, most, fewest)) for px, p in own.items()

@@ -69,19 +69,23 @@ def launches(tables: dataset.Tables) -> list[Part]:
 
 
 def scaling(tables: dataset.Tables) -> list[Part]:
-    """C10. Efficiency on the largest number of GPUs that both ran on, over one: the mean of all settings of each."""
+    """C10. Efficiency on the largest number of GPUs that both were compared on, over the fewest: the mean of all settings
+    of each."""
     llm, images = points_of(tables), image.points_of(tables)
-    common = set(llm["ranks_per_node"]) & set(images["ranks_per_node"])
-    most, fewest = max(common, default=1), min(common, default=1)
+    fewest, *more = sorted(set(llm["ranks_per_node"]) & set(images["ranks_per_node"])) or [1]
     what = "efficiency of image jobs / of language models"
-    if most == fewest:
+    if not more:
         return [Part(what, None, above=1)]
-    rates = [effect.pairs(p, "ranks_per_node", most, fewest, "samples_per_s") for p in (images, llm)]
+
+    def differ(most: int) -> effect.Effect | None:
+        return _between(*(effect.pairs(p, "ranks_per_node", most, fewest, "samples_per_s") for p in (images, llm)))
+
+    most, found = image.at_most_ranks(more, differ)
     own = {"image jobs": images, "language models": llm}
     by_method = [
         Part(f"efficiency of {name} on {most} GPUs", effect.efficiency(p, most, fewest)) for name, p in own.items()
     ]
-    return [Part(what, _between(*rates), above=1), *by_method]
+    return [Part(what, found, above=1), *by_method]
 
 
 def _between(first: list[effect.Contrast], second: list[effect.Contrast]) -> effect.Effect | None:

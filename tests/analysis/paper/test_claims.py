@@ -226,6 +226,18 @@ def test_points_that_were_disturbed_are_left_out_and_counted(agreeing):
     assert f"Left out as disturbed (docs/protocol.md): {kept.left_out} points." in page(marked)
 
 
+def test_one_repeat_on_more_gpus_takes_no_claim_away(agreeing):
+    """The most GPUs on which there are repeats enough are compared, not the most of any point."""
+    four = agreeing["points"].filter(pl.col("ranks_per_node") == 4, pl.col("repeat") == 0)
+    eight = four.with_columns(pl.lit(8, pl.Int64).alias("ranks_per_node"), point_id=pl.col("point_id") + "8")
+    more = dataset.Tables({**agreeing.frames, "points": agreeing["points"].vstack(eight)})
+    for claim in map(BY_ID.get, ("C2", "C4", "C10")):
+        before, after = (
+            [(part.what, part.verdict) for part in claim.verdict(tables).parts] for tables in (agreeing, more)
+        )
+        assert before == after and any("4" in what for what, _ in after)
+
+
 def test_empty_tables_decide_nothing():
     for claim in CLAIMS:
         assert claim.verdict(dataset.Tables({})).status == NOT_TESTED
