@@ -69,8 +69,8 @@ def launches(tables: dataset.Tables) -> list[Part]:
 
 
 def scaling(tables: dataset.Tables) -> list[Part]:
-    """C10. Efficiency on the largest number of GPUs that both were compared on, over the fewest: the mean of all settings
-    of each."""
+    """C10. Efficiency on the most GPUs on which both can be compared, over the fewest: the mean of all settings of
+    each."""
     llm, images = points_of(tables), image.points_of(tables)
     fewest, *more = sorted(set(llm["ranks_per_node"]) & set(images["ranks_per_node"])) or [1]
     what = "efficiency of image jobs / of language models"
