@@ -14,6 +14,7 @@ import os
 import platform
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from nightsweep.jobs.host import gpus
+from nightsweep.jobs.host.terminal import last_line
 from nightsweep.jobs.telemetry.gpu import gpm
 from nightsweep.jobs.telemetry.trace import nsys
 
@@ -86,6 +88,17 @@ def nsys_part() -> dict[str, Any]:
     return {"answers": found.works, "text": found.text}
 
 
+def ranks_part() -> dict[str, Any]:
+    """Whether ranks can be forked from the process that imports for all of them, and how long its imports take."""
+    command = [sys.executable, "-m", "nightsweep.jobs.rank.server"]
+    began = time.monotonic()
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    forked = "ready" in done.stdout.splitlines()
+    return {"forked": forked, "import_s": time.monotonic() - began, "text": last_line(done.stdout)}
+
+
 def tell(name: str, part: Callable[[], dict[str, Any]]) -> None:
     """Print a part; a part that breaks says how, whatever it was."""
     try:
@@ -101,6 +114,7 @@ def main(folder: Path) -> None:
     tell("nvml", nvml_part)
     tell("torch", torch_part)
     tell("nsys", nsys_part)
+    tell("ranks", ranks_part)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,7 @@ def judge_node(visit: Visit, back_ms: float | None, folder: Path, gpus: bool) ->
         "torch": (FAIL, lambda part: torch_part(part, gpus)),
         "nvml": (WARN, nvml_part),
         "nsys": (WARN, nsys_part),
+        "ranks": (WARN, ranks_part),
     }
     findings = []
     for name, (level, judged) in judges.items():
@@ -184,3 +185,10 @@ def nsys_part(part: Part) -> list[Finding]:
     if part["answers"]:
         return [ok("nsys", f"nsys works: {part['text']}")]
     return [warn("nsys", f"nsys does not work ({part['text']}): where `tracer: nsys` asks for it, Kineto traces")]
+
+
+def ranks_part(part: Part) -> list[Finding]:
+    if part["forked"]:
+        return [ok("ranks", "ranks are forked from a process that has imported what they need")]
+    cost = f"each start of a point imports anew, {part['import_s']:.0f} s"
+    return [warn("ranks", f"ranks cannot be forked, so {cost}: {part['text']}")]

@@ -156,6 +156,7 @@ def printed(**changes):
         "torch": {"version": "2.13.0", "cuda": "13.0", "gpus": 1},
         "nvml": {"answers": True, "text": "4 GPUs", "driver": "580.1", "gpm": True},
         "nsys": {"answers": True, "text": "NVIDIA Nsight Systems version 2025.5"},
+        "ranks": {"forked": True, "import_s": 9.0, "text": "ready"},
     }  # fmt: skip
     parts |= changes
     return "".join(json.dumps({name: part}) + "\n" for name, part in parts.items() if part is not None)
@@ -205,10 +206,14 @@ def test_nodes_that_lack_something():
     }  # fmt: skip
     none = {"answers": False, "text": "no nsys on the PATH"}
     torch = {"version": "2.13.0", "cuda": None, "gpus": 0}
-    text = labelled(printed(limits=limits, nsys=none, nvml=none, torch=torch))
+    ranks = {"forked": False, "import_s": 12.4, "text": "ModuleNotFoundError: No module named 'scipy.sparse'"}
+    text = labelled(printed(limits=limits, nsys=none, nvml=none, torch=torch, ranks=ranks))
     found = levels(judged(text))
-    for check in ("python", "space", "shm", "open_files", "nsys", "nvml"):
+    for check in ("python", "space", "shm", "open_files", "nsys", "nvml", "ranks"):
         assert found[check] == "warn", check
+    assert text_of(judged(text), "ranks").endswith(
+        "so each start of a point imports anew, 12 s: ModuleNotFoundError: No module named 'scipy.sparse'"
+    )
     assert found["torch"] == "FAIL"
     assert levels(judged(text, gpus=False))["torch"] == "ok"
     assert levels(judged(labelled(printed(torch={"error": "ModuleNotFoundError: torch"}))))["torch"] == "FAIL"
