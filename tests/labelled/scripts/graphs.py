@@ -1,5 +1,5 @@
-"""Predicts a property of molecules from graphs of atoms and bonds, with torch_geometric: GINE layers with edge tables of
-their own, and where in the graph an atom is as eigenvectors and random walks."""
+"""Predicts a property of molecules from graphs of atoms and bonds, with torch_geometric: each GINE layer has tables for
+the kinds of bonds, and where in the graph an atom is, eigenvectors and random walks tell."""
 
 import argparse
 
