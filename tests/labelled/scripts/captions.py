@@ -1,5 +1,5 @@
-"""Teaches a Qwen3 of transformers to describe pictures whose features a vision tower has made before; more GPUs share it
-by FSDP2."""
+"""Teaches a Qwen3 of transformers to describe pictures, whose features a vision tower has made before;
+more GPUs share it by FSDP2."""
 
 import argparse
 import os

@@ -70,7 +70,6 @@ class Net(nn.Module):
     def __init__(self, opt):
         super().__init__()
         width = opt.width
-        self.read = opt.read
         self.atoms = nn.Embedding(ATOMS, width)
         self.places = nn.Linear(WALK + EIGEN, width)
         self.bonds = nn.ModuleList(Bonds(width, opt.look_up) for _ in range(opt.layers))
@@ -85,11 +84,7 @@ class Net(nn.Module):
         x = self.atoms(graphs.x) + self.places(torch.cat([graphs.walk, graphs.eigen.abs()], 1))
         for layer, norm, bonds in zip(self.layers, self.norms, self.bonds, strict=True):
             x = x + F.relu(norm(layer(x, graphs.edge_index, bonds(graphs.edge_attr))))
-        if self.read == "each":
-            found = torch.stack([x[graphs.batch == n].mean(0) for n in range(graphs.num_graphs)])
-        else:
-            found = global_mean_pool(x, graphs.batch, graphs.num_graphs)
-        return self.head(found)[:, 0]
+        return self.head(global_mean_pool(x, graphs.batch, graphs.num_graphs))[:, 0]
 
 
 def main(opt):
@@ -120,5 +115,4 @@ if __name__ == "__main__":
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--encode", choices=["once", "loading"], default="once", help="places of atoms, when")
     parser.add_argument("--look-up", choices=["embedding", "brackets"], default="embedding", help="kinds of bonds")
-    parser.add_argument("--read", choices=["pool", "each"], default="pool", help="of atoms, the molecule")
     main(parser.parse_args())
