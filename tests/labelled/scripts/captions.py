@@ -1,5 +1,5 @@
-"""Teaches a Qwen3 of transformers to describe pictures, whose features a vision tower has made before;
-more GPUs share it by FSDP2."""
+"""Teaches a Qwen3 of transformers to describe pictures, whose features a vision tower has made before; GPUs share the
+model by FSDP2."""
 
 import argparse
 import os
@@ -30,7 +30,8 @@ class Captioner(nn.Module):
         seen = self.project(features.unflatten(1, (-1, self.pool)).mean(2))
         x = torch.cat([seen, self.language.model.embed_tokens(words).to(seen.dtype)], 1)
         labels = torch.cat([words.new_full(seen.shape[:2], -100), words], 1)
-        return self.language(inputs_embeds=x, labels=labels).loss
+        # No text is padded or packed with others: looking for that would read from the device in each forward pass.
+        return self.language(inputs_embeds=x, labels=labels, attention_mask={"full_attention": None}).loss
 
 
 def shard(model, args):

@@ -42,23 +42,22 @@ def likeness(found, truth):
     return 10 * torch.log10(same.square().sum(-1) / ((found - same).square().sum(-1) + 1e-8) + 1e-8)
 
 
-def loss_of_best(found, truth):
+def loss_of_best(found, truth, orders):
     """With voices put to outputs as fits best, sample by sample."""
     total = 0
     for one, own in zip(found, truth, strict=True):
         best = None
-        for order in permutations(range(len(own))):
-            loss = -likeness(one, own[list(order)]).mean()
+        for order in orders:
+            loss = -likeness(one, own[order]).mean()
             if best is None or loss < best:
                 best = loss
         total = total + best
     return total / len(found)
 
 
-def loss_of_best_at_once(found, truth):
+def loss_of_best_at_once(found, truth, orders):
     """The same, from each output's likeness to each voice."""
     pairs = likeness(found[:, :, None], truth[:, None])
-    orders = torch.tensor(list(permutations(range(truth.shape[1]))), device=found.device)
     outputs = torch.arange(truth.shape[1], device=found.device)
     return -pairs[:, outputs, orders].mean(2).max(1).values.mean()
 
@@ -72,6 +71,7 @@ def main(opt):
         msk_activate="relu",
     ).to(device)  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5, fused=True)
+    orders = torch.tensor(list(permutations(range(opt.voices))), device=device)
     of_best = loss_of_best if opt.orders == "each" else loss_of_best_at_once
     loader = DataLoader(
         Mixtures(opt), opt.batch, num_workers=opt.workers, pin_memory=cuda, persistent_workers=opt.workers > 0
@@ -80,7 +80,7 @@ def main(opt):
         voices = voices.to(device, non_blocking=True)
         with torch.autocast(device.type, torch.bfloat16):
             found = model(voices.sum(1, keepdim=True))
-        loss = of_best(found.float(), voices)
+        loss = of_best(found.float(), voices, orders)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
