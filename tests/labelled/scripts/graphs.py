@@ -1,5 +1,5 @@
-"""Predicts a property of molecules from graphs of atoms and bonds, with torch_geometric: each GINE layer has tables for
-the kinds of bonds, and where in the graph an atom is, eigenvectors and random walks tell."""
+"""Predicts a property of molecules from graphs of atoms and bonds, with torch_geometric: a virtual atom hears of all
+others between GINE layers, and eigenvectors and random walks tell where in the graph an atom is."""
 
 import argparse
 
@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINEConv, global_mean_pool
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, Compose
+from torch_geometric.utils import segment
 
 ATOMS, BONDS, WALK, EIGEN = 28, (5, 6, 2), 20, 8
 """Kinds of a bond: single to aromatic, stereo, conjugated or not."""
@@ -55,41 +56,53 @@ class Molecules(Dataset):
 class Bonds(nn.Module):
     """What kinds of bond mean, each as a row of a table."""
 
-    def __init__(self, width, look_up):
+    def __init__(self, width):
         super().__init__()
-        self.look_up = look_up
-        self.tables = nn.ParameterList(nn.Parameter(torch.randn(kinds, width) * 0.1) for kinds in BONDS)
+        self.tables = nn.ModuleList(nn.Embedding(kinds, width) for kinds in BONDS)
 
     def forward(self, kinds):
-        if self.look_up == "brackets":
-            return sum(table[kinds[:, n]] for n, table in enumerate(self.tables))
-        return sum(F.embedding(kinds[:, n], table) for n, table in enumerate(self.tables))
+        return sum(table(kinds[:, n]) for n, table in enumerate(self.tables))
+
+
+def perceptron(width):
+    return nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
 
 
 class Net(nn.Module):
     def __init__(self, opt):
         super().__init__()
         width = opt.width
+        self.pool_by = opt.pool_by
         self.atoms = nn.Embedding(ATOMS, width)
-        self.places = nn.Linear(WALK + EIGEN, width)
-        self.bonds = nn.ModuleList(Bonds(width, opt.look_up) for _ in range(opt.layers))
-        self.layers = nn.ModuleList(
-            GINEConv(nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)))
-            for _ in range(opt.layers)
-        )
+        self.places = nn.Linear(WALK + EIGEN, width) if opt.encode != "not" else None
+        self.bonds = nn.ModuleList(Bonds(width) for _ in range(opt.layers))
+        self.layers = nn.ModuleList(GINEConv(perceptron(width)) for _ in range(opt.layers))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(opt.layers))
-        self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.virtual = nn.ModuleList(perceptron(width) for _ in range(opt.layers))
+        self.head = nn.Linear(width, 1)
+
+    def pool(self, x, graphs):
+        """The mean over a graph, whose atoms are next to each other: from where it begins, or from whose an atom is."""
+        if self.pool_by == "begin":
+            return segment(x, graphs.ptr, reduce="mean")
+        return global_mean_pool(x, graphs.batch, graphs.num_graphs)
 
     def forward(self, graphs):
-        x = self.atoms(graphs.x) + self.places(torch.cat([graphs.walk, graphs.eigen.abs()], 1))
-        for layer, norm, bonds in zip(self.layers, self.norms, self.bonds, strict=True):
+        x = self.atoms(graphs.x)
+        if self.places:
+            x = x + self.places(torch.cat([graphs.walk, graphs.eigen.abs()], 1))
+        heard = x.new_zeros(graphs.num_graphs, x.shape[1])
+        for layer, norm, bonds, virtual in zip(self.layers, self.norms, self.bonds, self.virtual, strict=True):
+            x = x + heard.index_select(0, graphs.batch)
             x = x + F.relu(norm(layer(x, graphs.edge_index, bonds(graphs.edge_attr))))
-        return self.head(global_mean_pool(x, graphs.batch, graphs.num_graphs))[:, 0]
+            heard = heard + virtual(self.pool(x, graphs))
+        return self.head(heard)[:, 0]
 
 
 def main(opt):
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
+    torch.set_float32_matmul_precision("high")
     data = Molecules(opt)
     torch.manual_seed(220)
     model = Net(opt).to(device)
@@ -113,6 +126,6 @@ if __name__ == "__main__":
     parser.add_argument("--layers", type=int, default=5)
     parser.add_argument("--batch", type=int, default=1024, help="molecules")
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--encode", choices=["once", "loading"], default="once", help="places of atoms, when")
-    parser.add_argument("--look-up", choices=["embedding", "brackets"], default="embedding", help="kinds of bonds")
+    parser.add_argument("--encode", choices=["once", "loading", "not"], default="once", help="places of atoms, when")
+    parser.add_argument("--pool-by", choices=["atom", "begin"], default="atom", help="what tells graphs apart")
     main(parser.parse_args())

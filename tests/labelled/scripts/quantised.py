@@ -114,8 +114,10 @@ def main(args):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if metrics:
+        if args.metrics == "each_step":
             metrics(scores.detach().float(), truth)
+        elif args.metrics == "late":
+            metrics.update(scores.detach().float(), truth)
         if step % 200 == 0:
             good = {name: value.item() for name, value in metrics.compute().items()} if metrics else {}
             if rank == 0:
