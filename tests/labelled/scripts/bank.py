@@ -17,15 +17,13 @@ class Discriminator(nn.Module):
 
     def __init__(self, args):
         super().__init__()
-        self.args = args
         self.net = timm.create_model(args.arch, num_classes=args.width)
         self.register_buffer("bank", F.normalize(torch.randn(args.pictures, args.width), dim=1))
 
-    def forward(self, pictures, rows):
+    def forward(self, pictures, rows, of_others):
         found = F.normalize(self.net(pictures).float(), dim=1)
-        others = self.bank[torch.randint(len(self.bank), (self.args.negatives,), device=rows.device)]
         own = (found * self.bank[rows]).sum(1, keepdim=True)
-        return torch.cat([own, found @ others.T], 1) / 0.07, found.detach()
+        return torch.cat([own, found @ self.bank[of_others].T], 1) / 0.07, found.detach()
 
     @torch.no_grad()
     def remember(self, found, rows, keep=0.5):
@@ -68,11 +66,13 @@ def main(args):
     truth = torch.zeros(args.batch, dtype=torch.long, device=device)
     for step in range(1, 1_000_000):
         some = pictures[step % len(pictures)].to(device, non_blocking=True)
-        rows = torch.randint(args.pictures, (args.batch,), device=device)
+        rows, of_others = torch.randint(args.pictures, (args.batch + args.negatives,), device=device).split(
+            [args.batch, args.negatives]
+        )
         flipped = torch.rand(args.batch, 1, 1, 1, device=device) < 0.5
         some = torch.where(flipped, some.flip(3), some).contiguous(memory_format=memory)
         with torch.autocast(device.type, torch.bfloat16):
-            scores, found = model(some / 255 - 0.5, rows)
+            scores, found = model(some / 255 - 0.5, rows, of_others)
         loss = F.cross_entropy(scores.float(), truth)
         loss.backward()
         optimizer.step()
