@@ -120,7 +120,7 @@ def main(opt):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pool", type=int, default=512, help="molecules")
+    parser.add_argument("--pool", type=int, default=256, help="molecules")
     parser.add_argument("--atoms", type=int, default=24, help="of a molecule, on average")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=5)
