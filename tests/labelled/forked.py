@@ -25,6 +25,7 @@ from tests.labelled.scripts import ScriptRun
 LOADED = (
     "torch", "torch._dynamo", "torch.distributed", "torchvision", "torchmetrics", "lightning", "transformers.trainer",
     "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.qwen3.modeling_qwen3", "accelerate", "timm", "torchaudio", "torch_geometric", "gpytorch",
 )  # fmt: skip
 FIRST_PORT = 29_600
 
