@@ -10,6 +10,7 @@ import polars as pl
 
 from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share, replayed
 from nightsweep.analysis.diagnosis.causes.rule import MESSAGES, OTHERS, Rule
+from nightsweep.analysis.diagnosis.evidence import hooks
 from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
@@ -91,7 +92,7 @@ def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
         )
     )
     many = small.filter(pl.col("kept") < 1)
-    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many)])
+    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many), _of_hooks(lane, many)])
 
 
 def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
@@ -106,6 +107,20 @@ def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
     )
     looped = runs.filter(~is_message, "looped", pl.col("each").is_not_null())
     return looped.select(*KEYS, factor=pl.lit(1.0), kept="each")
+
+
+def _of_hooks(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
+    """What hooks of FSDP2 launch: once for all where the message before, of the same thread, is one of these."""
+    sent = lane.collectives.join(lane.own["kernels"].select(*KEYS, "thread", "launch_ns"), on=KEYS, how="left")
+    sent = sent.join(messages.select(*KEYS, "kept"), on=KEYS, how="left").drop_nulls(["thread", "launch_ns"])
+    own = hooks.launched(lane).join(sent.select(*KEYS), on=KEYS, how="anti").sort("launch_ns")
+    last = own.join_asof(
+        sent.select("thread", "launch_ns", "kept").sort("launch_ns"),
+        on="launch_ns",
+        by="thread",
+        check_sortedness=False,
+    )
+    return last.drop_nulls("kept").select(*KEYS, factor=pl.lit(1.0), kept="kept")
 
 
 def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
@@ -126,7 +141,8 @@ def _on_fast_link(e: Evidence) -> Change:
 def small_messages(e: Evidence) -> Iterator[Cause]:
     """Many small collectives, each of which takes about as long as an empty one. The steps again, with one message of
     each kind below `large_message` in place of all: it takes as long as the shortest of them and its bytes at the
-    bandwidth of large ones, and is launched once, with the few kernels that one thread launches between two of them."""
+    bandwidth of large ones, and is launched once, with the few kernels that one thread launches between two of them, or
+    with what FSDP2's hooks launch (analysis/diagnosis/evidence/hooks.py)."""
     if not communicates(e):
         return
     steps = sum(lane.steps.height for lane in e.lanes)
@@ -167,16 +183,16 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
     without communication, but for waiting for ranks that are late, and with kernels that ran beside it as fast as alone
     (analysis/diagnosis/evidence/contention.py): compute could hide it. Of local SGD what averaging
-    every eighth step (or half as often) leaves out, and of a script's DDP all but that of one of its passes, with what
-    DDP copies to and from its buckets. Half is the interval's lower end, and all of it the upper one."""
+    every eighth step (or half as often) leaves out, and of a script's DDP or FSDP2 all but that of one of its passes,
+    with what these do for their messages. Half is the interval's lower end, and all of it the upper one."""
     if not communicates(e):
         return
     first = (_merged(e), _on_fast_link(e))
     silent = compose(e.scaled(slowdowns(e.lanes)), changes.without_communication)
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
-    if e.passes > 1 and periods is None and _averages(e):  # a script that averages in each of its passes
-        silent = compose(silent, e.scaled(map(_bucketing, e.lanes)))
+    if e.passes > 1 and _is_script(e) and (own := [_of_sending(e, lane) for lane in e.lanes])[0].height:
+        silent = compose(silent, e.scaled(own))  # it sends in each of its passes
         saved = 1 - 1 / e.passes
     whole = e.gain(*first, then=silent).value
     covered = e.length(lambda lane: selection.covered_time(lane.collectives))
@@ -191,6 +207,17 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
         ],
         change=compose(*first, silent),
     )
+
+
+def _is_script(e: Evidence) -> bool:
+    return e.point is None or e.point.workload == "command"
+
+
+def _of_sending(e: Evidence, lane: Lane) -> pl.DataFrame:
+    """What a script's DDP or FSDP2 does for its messages, for `Evidence.scaled`; none where it has neither."""
+    if _averages(e):
+        return _bucketing(lane)
+    return hooks.launched(lane).select(*KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0))
 
 
 def _bucketing(lane: Lane) -> pl.DataFrame:
@@ -212,7 +239,7 @@ def _averages(e: Evidence) -> bool:
 def _less(e: Evidence) -> list[remedies.Change]:
     if e.point is None:
         return []
-    if e.point.workload == "command":
+    if _is_script(e):
         if not _averages(e):
             return []
         return [{"no_sync": True}, {"comm_hook": "bf16"}] if e.passes > 1 else [{"comm_hook": "bf16"}]

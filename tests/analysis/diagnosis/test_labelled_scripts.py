@@ -37,6 +37,11 @@ NOT_FIRST = {
     "samples_private": "host_work comes first, 64 %: between two samples the host calls nothing of CUDA for 20 ms",
     "beams_whisper": "host_sync comes first, 21 %; the fix writes no clips at all",
     "norms_simclr": "launch_bound, which it is as well, comes first, 52 %; small_messages has 10 %, host_sync 11 %",
+    "healthy_nerf": "fusing is predicted to give 16 %; the compiled side crashed, so that its gain is not known",
+    "healthy_retrieval": "fusing is predicted to give 20 %; the compiler made it slower",
+    "healthy_bank": "fusing is predicted to give 24 %; there was no time to measure the compiler",
+    "cached_retrieval": "launch_bound, which its small pieces are as well, comes first, 50 %",
+    "metrics_quantised": "fusing comes first (5 % at least), host_sync second (4 % at least)",
 }
 """Where the first cause is not the label's."""
 OFF = {
@@ -71,6 +76,14 @@ OFF = {
     "samples_private": "22 % where it gave 92 %, as above",
     "beams_whisper": "16 % where it gave 66 %, as above",
     "norms_simclr": "10 % (15 at most) where it gave 22: sums and reads of norms are two causes, mended at once",
+    "healthy_retrieval": "as above",
+    "product_quantised": "69 % (56 at least) where it gave 51",
+    "cached_retrieval": "13 % where it gave 69 %: one pass over the whole batch has fewer and larger kernels, too",
+    "orders_voices": "36 % (63.7 at most) where it gave 64.7",
+    "chunks_nerf": "63 % (77 at most) where it gave 86 %: one pass over all points has fewer kernels, too",
+    "quantities_processes": "43 % (58 at most) where it gave 71 %: a batch of processes has fewer kernels, too",
+    "buffers_bank": "29 % where what was to be the fix is slower",
+    "link_captions": "20 % (31 at most) where it gave 32",
 }
 """Where what is predicted is not what was measured."""
 
