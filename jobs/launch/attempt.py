@@ -36,6 +36,8 @@ from nightsweep.jobs.telemetry.trace import nsys
 RETRY_S = (5, 10, 20, 40, 60)
 """Pauses between starts of ranks while Slurm's controller is away."""
 
+SLURM_SAYS = re.compile(r"(\[\S+\] )?(srun|slurmstepd\S*):")
+
 
 @dataclass(frozen=True)
 class RunEnd:
@@ -181,7 +183,7 @@ class Attempt:
             except OSError as error:
                 return watchdog.Outcome("disk_full" if is_disk_full(error) else "launch_failed", str(error))
             if forks and not servers.fork and not stopped():
-                print(f"ranks are not forked, but each is a new Python: {last_words(run_folder)}", flush=True)
+                print(f"ranks cannot be forked, so each starts a new Python: {last_words(run_folder)}", flush=True)
                 continue
             if pause is None or not is_passing(outcome, run_folder):
                 break
@@ -190,9 +192,11 @@ class Attempt:
 
 
 def last_words(run_folder: RunFolder) -> str:
-    """Why a node's server has ended, in a line; srun then says that it has."""
-    lines = run_folder.log.read_text(errors="replace").splitlines()
-    return last_line("\n".join(line for line in lines if not line.startswith(("srun:", "slurmstepd:"))))
+    """Why a node's server has ended, in a line. srun and slurmstepd then say that it has: theirs only where there is no
+    other."""
+    text = run_folder.log.read_text(errors="replace") if run_folder.log.exists() else ""
+    own = [line for line in text.splitlines() if not SLURM_SAYS.match(line)]
+    return last_line("\n".join(own)) or last_line(text)
 
 
 def changed_code(point: Point, files: Mapping[str, str]) -> str | None:

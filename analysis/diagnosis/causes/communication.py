@@ -92,7 +92,7 @@ def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
         )
     )
     many = small.filter(pl.col("kept") < 1)
-    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many), _of_hooks(lane, many)])
+    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many), _hook_launches(lane, many)])
 
 
 def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
@@ -109,11 +109,11 @@ def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
     return looped.select(*KEYS, factor=pl.lit(1.0), kept="each")
 
 
-def _of_hooks(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
+def _hook_launches(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
     """What hooks of FSDP2 launch: once for all where the message before, of the same thread, is one of these."""
     sent = lane.collectives.join(lane.own["kernels"].select(*KEYS, "thread", "launch_ns"), on=KEYS, how="left")
     sent = sent.join(messages.select(*KEYS, "kept"), on=KEYS, how="left").drop_nulls(["thread", "launch_ns"])
-    own = hooks.launched(lane).join(sent.select(*KEYS), on=KEYS, how="anti").sort("launch_ns")
+    own = hooks.launches_for_messages(lane).join(sent.select(*KEYS), on=KEYS, how="anti").sort("launch_ns")
     last = own.join_asof(
         sent.select("thread", "launch_ns", "kept").sort("launch_ns"),
         on="launch_ns",
@@ -182,8 +182,8 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
 def exposed_communication(e: Evidence) -> Iterator[Cause]:
     """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
     without communication, but for waiting for ranks that are late, and with kernels that ran beside it as fast as alone
-    (analysis/diagnosis/evidence/contention.py): compute could hide it. Of local SGD what averaging
-    every eighth step (or half as often) leaves out, and of a script's DDP or FSDP2 all but that of one of its passes,
+    (analysis/diagnosis/evidence/contention.py): compute could hide it. Of local SGD what averaging every eighth step
+    (or half as often) leaves out. Of a script's DDP, or FSDP2 that sends in each pass of a step, all but that of one pass,
     with what these do for their messages. Half is the interval's lower end, and all of it the upper one."""
     if not communicates(e):
         return
@@ -191,8 +191,8 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     silent = compose(e.scaled(slowdowns(e.lanes)), changes.without_communication)
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
-    if e.passes > 1 and _is_script(e) and (own := [_of_sending(e, lane) for lane in e.lanes])[0].height:
-        silent = compose(silent, e.scaled(own))  # it sends in each of its passes
+    if e.passes > 1 and _is_script(e) and (_averages(e) or all(map(hooks.sends_in_each_pass, e.lanes))):
+        silent = compose(silent, e.scaled(map(_bucketing if _averages(e) else _sharding, e.lanes)))
         saved = 1 - 1 / e.passes
     whole = e.gain(*first, then=silent).value
     covered = e.length(lambda lane: selection.covered_time(lane.collectives))
@@ -213,11 +213,9 @@ def _is_script(e: Evidence) -> bool:
     return e.point is None or e.point.workload == "command"
 
 
-def _of_sending(e: Evidence, lane: Lane) -> pl.DataFrame:
-    """What a script's DDP or FSDP2 does for its messages, for `Evidence.scaled`; none where it has neither."""
-    if _averages(e):
-        return _bucketing(lane)
-    return hooks.launched(lane).select(*KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0))
+def _sharding(lane: Lane) -> pl.DataFrame:
+    """What FSDP2 does for its messages, for `Evidence.scaled`."""
+    return hooks.launches_for_messages(lane).select(*KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0))
 
 
 def _bucketing(lane: Lane) -> pl.DataFrame:

@@ -24,8 +24,15 @@ FROM_HOST = tuple(part for part in COPIES if part.startswith("copy_htod"))
 OFFLOAD_COPIES = Threshold(
     16,
     "copies",
-    "Copies of 1 MiB and more from the host in a pass of a step; more are weights or states, not a batch.",
+    "Copies of 1 MiB and more from the host in a step; more are weights or states, not a batch.",
     "a batch is one to four tensors for each micro-batch",
+)
+WEIGHTS = Threshold(
+    256 << 20,
+    "bytes",
+    "Likewise so much in them.",
+    "batches of many passes or pictures: up to 128 MB a step; offloaded weights and activations: from 517 MB "
+    "(tests/data/scripts)",
 )
 OFFLOAD_BYTES = Threshold(
     32 << 20,
@@ -52,7 +59,7 @@ def offloads(e: Evidence) -> bool:
     back, out = large.filter(direction="HtoD"), large.filter(direction="DtoH", target="pinned")
     if min(back["bytes"].sum(), out["bytes"].sum()) > OFFLOAD_BYTES.value * graph.steps:
         return True
-    many = back.height > OFFLOAD_COPIES.value * e.passes * graph.steps
+    many = back.height > OFFLOAD_COPIES.value * graph.steps and back["bytes"].sum() > WEIGHTS.value * graph.steps
     if e.lanes[0].source != "none":
         return many
     return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > OFFLOAD_EXPOSED.value

@@ -1,4 +1,4 @@
-"""What FSDP2 launches for its messages: its hooks are ranges in a trace of the PyTorch profiler
+"""FSDP2's hooks, which are ranges in a trace of the PyTorch profiler
 (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py)."""
 
 from __future__ import annotations
@@ -9,18 +9,32 @@ import polars as pl
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.metrics.intervals import length_before, union
 
-HOOK = "FSDP::"
+FOR_MESSAGES = (
+    r"^FSDP::(pre_forward|pre_backward|backward_prefetch|all_gather|all_gather_copy_out|post_forward"
+    r"|post_backward_reshard|post_backward_reduce)\b"
+)
+"""Those that gather, free and send; others cast what comes in, or copy it to the device."""
 
 
-def launched(lane: Lane) -> pl.DataFrame:
+def _named(lane: Lane, pattern: str) -> pl.DataFrame:
+    return lane.events["nvtx"].filter(pl.col("name").cast(pl.String).str.contains(pattern))
+
+
+def launches_for_messages(lane: Lane) -> pl.DataFrame:
     """Kernels, copies and memsets that hooks launched: device, stream, start_ns, thread, launch_ns."""
     columns = ("device", "stream", "start_ns", "thread", "launch_ns")
     work = pl.concat([lane.own[kind].select(columns) for kind in ("kernels", "copies", "memsets")])
     work = work.filter(pl.col("launch_ns").is_not_null())
-    hooks = lane.events["nvtx"].filter(pl.col("name").cast(pl.String).str.starts_with(HOOK))
     inside, begun = np.zeros(work.height, bool), work["launch_ns"].to_numpy()
-    for (thread,), own in hooks.group_by("thread"):
+    for (thread,), own in _named(lane, FOR_MESSAGES).group_by("thread"):
         covered = union(own.select("start_ns", "end_ns").to_numpy())
         begins_in_one = length_before(covered, begun + 1) > length_before(covered, begun)
         inside |= begins_in_one & (work["thread"] == thread).fill_null(False).to_numpy()
     return work.filter(pl.Series(inside))
+
+
+def sends_in_each_pass(lane: Lane) -> bool:
+    """Whether each backward pass of a unit reduces its gradients: where a script leaves that to the last pass
+    (set_requires_gradient_sync), the others only add them up."""
+    added = _named(lane, r"^FSDP::post_backward_accumulate\b").height
+    return 0 < added <= _named(lane, r"^FSDP::post_backward_reduce\b").height

@@ -29,7 +29,7 @@ def numbers_of_ranks(points: pl.DataFrame) -> list[int]:
     return points.filter(pl.col("nodes") == 1)["ranks_per_node"].unique().sort().to_list() or [1]
 
 
-def at_most_ranks(
+def largest_compared(
     numbers: Iterable[int], compare: Callable[[int], effect.Effect | None]
 ) -> tuple[int, effect.Effect | None]:
     """The largest of some numbers of ranks on which there are repeats enough of what is compared, and the effect there;
@@ -55,7 +55,7 @@ def pinned(tables: dataset.Tables) -> list[Part]:
     def shrinks(most: int) -> effect.Effect | None:
         return effect.interaction(points, switch, ("ranks_per_node", fewest, most), STEP)
 
-    most, shrink = at_most_ranks(more, shrinks)
+    most, shrink = largest_compared(more, shrinks)
     parts.append(Part(f"that ratio on {fewest} GPU / on {most}", shrink, above=1))
     own = {ranks: points.filter(pl.col("ranks_per_node") == ranks) for ranks in (fewest, most)}
     return [
@@ -92,7 +92,7 @@ def size_scaling(tables: dataset.Tables) -> list[Part]:
     def differ(most: int) -> effect.Effect | None:
         return effect.interaction(points, ("ranks_per_node", most, fewest), sizes, "samples_per_s")
 
-    most, found = at_most_ranks(more, differ)
+    most, found = largest_compared(more, differ)
     own = {px: points.filter(pl.col("image_size") == px) for px in (SMALL_PX, LARGE_PX)}
     by_size = [
         Part(f"efficiency at {px} px on {most} GPUs", effect.efficiency(p, most, fewest)) for px, p in own.items()

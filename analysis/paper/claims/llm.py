@@ -80,7 +80,7 @@ def scaling(tables: dataset.Tables) -> list[Part]:
     def differ(most: int) -> effect.Effect | None:
         return _between(*(effect.pairs(p, "ranks_per_node", most, fewest, "samples_per_s") for p in (images, llm)))
 
-    most, found = image.at_most_ranks(more, differ)
+    most, found = image.largest_compared(more, differ)
     own = {"image jobs": images, "language models": llm}
     by_method = [
         Part(f"efficiency of {name} on {most} GPUs", effect.efficiency(p, most, fewest)) for name, p in own.items()

@@ -28,6 +28,7 @@ from nightsweep.jobs.telemetry.gpu import gpm
 from nightsweep.jobs.telemetry.trace import nsys
 
 TOKEN_TIMEOUT_S = 60
+IMPORT_S = 45
 STAMP_READS = 20
 STAMP_INTERVAL_S = 0.05
 
@@ -89,14 +90,15 @@ def nsys_part() -> dict[str, Any]:
 
 
 def ranks_part() -> dict[str, Any]:
-    """Whether ranks can be forked from the process that imports for all of them, and how long its imports take."""
+    """Whether ranks can be forked from the process that imports for all of them."""
     command = [sys.executable, "-m", "nightsweep.jobs.rank.server"]
-    began = time.monotonic()
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
-    forked = "ready" in done.stdout.splitlines()
-    return {"forked": forked, "import_s": time.monotonic() - began, "text": last_line(done.stdout)}
+    sink = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=IMPORT_S, **sink)
+    except subprocess.TimeoutExpired:
+        return {"forked": False, "text": f"imports take longer than {IMPORT_S} s"}
+    text = last_line(done.stdout) or f"it ended with {done.returncode}"
+    return {"forked": "ready" in done.stdout.splitlines(), "text": text}
 
 
 def tell(name: str, part: Callable[[], dict[str, Any]]) -> None:

@@ -190,5 +190,4 @@ def nsys_part(part: Part) -> list[Finding]:
 def ranks_part(part: Part) -> list[Finding]:
     if part["forked"]:
         return [ok("ranks", "ranks are forked from a process that has imported what they need")]
-    cost = f"each start of a point imports anew, {part['import_s']:.0f} s"
-    return [warn("ranks", f"ranks cannot be forked, so {cost}: {part['text']}")]
+    return [warn("ranks", f"ranks cannot be forked, so each start of a point imports anew: {part['text']}")]

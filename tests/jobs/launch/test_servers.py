@@ -11,7 +11,7 @@ import time
 import pytest
 
 from nightsweep.jobs.launch import starts, watchdog
-from nightsweep.jobs.launch.attempt import Attempt, Launcher
+from nightsweep.jobs.launch.attempt import Attempt, Launcher, last_words
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point import plan
 from nightsweep.jobs.point.point import complete
@@ -91,8 +91,23 @@ def test_where_no_rank_can_be_forked_they_are_new_pythons_and_why_is_said(tmp_pa
         order = Order(settings=point.settings(), blocks=plan.timed_blocks(point))
         assert attempt.ranks(RunFolder(tmp_path / "timed"), order).reason is None and not servers.fork
     said = capsys.readouterr().out
-    assert said.startswith("ranks are not forked, but each is a new Python: ModuleNotFoundError: ")
+    assert said.startswith("ranks cannot be forked, so each starts a new Python: ModuleNotFoundError: ")
     assert "transformers" in said
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("ImportError: no scipy\nsrun: error: n1: task 0: Exited with exit code 1\n", "ImportError: no scipy"),
+        ("CUDA began\n[2026-11-28T00:00] slurmstepd: error: x\nslurmstepd-n1: error: y\n", "CUDA began"),
+        ("srun: error: Unable to confirm allocation\n", "srun: error: Unable to confirm allocation"),
+        (None, ""),
+    ],
+)
+def test_why_a_server_has_ended(tmp_path, log, why):
+    if log:
+        RunFolder(tmp_path).log.write_text(log)
+    assert last_words(RunFolder(tmp_path)) == why
 
 
 def test_a_server_that_holds_a_gpu_forks_nobody(monkeypatch, capsys):

@@ -156,7 +156,7 @@ def printed(**changes):
         "torch": {"version": "2.13.0", "cuda": "13.0", "gpus": 1},
         "nvml": {"answers": True, "text": "4 GPUs", "driver": "580.1", "gpm": True},
         "nsys": {"answers": True, "text": "NVIDIA Nsight Systems version 2025.5"},
-        "ranks": {"forked": True, "import_s": 9.0, "text": "ready"},
+        "ranks": {"forked": True, "text": "ready"},
     }  # fmt: skip
     parts |= changes
     return "".join(json.dumps({name: part}) + "\n" for name, part in parts.items() if part is not None)
@@ -206,13 +206,13 @@ def test_nodes_that_lack_something():
     }  # fmt: skip
     none = {"answers": False, "text": "no nsys on the PATH"}
     torch = {"version": "2.13.0", "cuda": None, "gpus": 0}
-    ranks = {"forked": False, "import_s": 12.4, "text": "ModuleNotFoundError: No module named 'scipy.sparse'"}
+    ranks = {"forked": False, "text": "ModuleNotFoundError: No module named 'scipy.sparse'"}
     text = labelled(printed(limits=limits, nsys=none, nvml=none, torch=torch, ranks=ranks))
     found = levels(judged(text))
     for check in ("python", "space", "shm", "open_files", "nsys", "nvml", "ranks"):
         assert found[check] == "warn", check
     assert text_of(judged(text), "ranks").endswith(
-        "so each start of a point imports anew, 12 s: ModuleNotFoundError: No module named 'scipy.sparse'"
+        "so each start of a point imports anew: ModuleNotFoundError: No module named 'scipy.sparse'"
     )
     assert found["torch"] == "FAIL"
     assert levels(judged(text, gpus=False))["torch"] == "ok"
@@ -240,6 +240,14 @@ def test_probe_and_login_node_through_a_real_folder(tmp_path):
     part = visits.parse(text)[0].parts["files"]
     assert part["seen_s"] < 5
     assert visits.clock(part, backs[0]).text.startswith("clock within")
+
+
+def test_the_probe_tells_whether_ranks_can_be_forked(tmp_path, monkeypatch):
+    assert probe.ranks_part()["forked"]
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['transformers'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    found = probe.ranks_part()
+    assert not found["forked"] and "transformers" in found["text"]
 
 
 def test_probe_in_a_folder_that_is_not_there(tmp_path):
