@@ -183,8 +183,8 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
     without communication, but for waiting for ranks that are late, and with kernels that ran beside it as fast as alone
     (analysis/diagnosis/evidence/contention.py): compute could hide it. Of local SGD what averaging every eighth step
-    (or half as often) leaves out. Of a script's DDP, or FSDP2 that sends in each pass of a step, all but that of one pass,
-    with what these do for their messages. Half is the interval's lower end, and all of it the upper one."""
+    (or half as often) leaves out. Of a script's DDP, or FSDP2 that sends in each pass of a step, all but that of one
+    pass, with what these do for their messages. Half is the interval's lower end, and all of it the upper one."""
     if not communicates(e):
         return
     first = (_merged(e), _on_fast_link(e))

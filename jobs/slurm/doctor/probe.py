@@ -92,9 +92,11 @@ def nsys_part() -> dict[str, Any]:
 def ranks_part() -> dict[str, Any]:
     """Whether ranks can be forked from the process that imports for all of them."""
     command = [sys.executable, "-m", "nightsweep.jobs.rank.server"]
-    sink = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    null, pipe, joined = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=IMPORT_S, **sink)
+        done = subprocess.run(
+            command, stdin=null, stdout=pipe, stderr=joined, text=True, errors="replace", timeout=IMPORT_S
+        )
     except subprocess.TimeoutExpired:
         return {"forked": False, "text": f"imports take longer than {IMPORT_S} s"}
     text = last_line(done.stdout) or f"it ended with {done.returncode}"
