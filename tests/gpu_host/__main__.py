@@ -23,7 +23,9 @@ from pathlib import Path
 import torch
 
 from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.launch.launch import conclude
 from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.raw_files import MEASURED, measured_record
 from nightsweep.jobs.record.record import Record
 from tests.cluster.slurm import Cluster, Shape
 
@@ -74,6 +76,14 @@ def wait(drivers: list[subprocess.Popen[bytes]], end: float) -> None:
             return
 
 
+def conclude_blocks() -> None:
+    """Write the record of each first point of a block that the end cut off, which waits for that of the last."""
+    for folder in {path.parent for path in Path("results").glob(f"*/points/*/{MEASURED}")}:
+        record = measured_record(folder)
+        if record is not None and not (folder / "record.json").exists():
+            conclude(folder, record)
+
+
 def tell() -> None:
     points, found = records()
     print(f"{len(found)} of {points} points have a record")
@@ -118,6 +128,7 @@ def main() -> None:
             labelled(names.read_text().strip(), options.gpus)
             cluster.run("scontrol", "update", all_nodes, "state=resume")
         wait(drivers, end)
+    conclude_blocks()
     tell()
     pack(options.out)
 

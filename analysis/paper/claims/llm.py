@@ -72,7 +72,7 @@ def scaling(tables: dataset.Tables) -> list[Part]:
     """C10. Efficiency on the most GPUs on which both can be compared, over the fewest: the mean of all settings of
     each."""
     llm, images = points_of(tables), image.points_of(tables)
-    fewest, *more = sorted(set(llm["ranks_per_node"]) & set(images["ranks_per_node"])) or [1]
+    fewest, *more = sorted(set(image.numbers_of_ranks(llm)) & set(image.numbers_of_ranks(images))) or [1]
     what = "efficiency of image jobs / of language models"
     if not more:
         return [Part(what, None, above=1)]
