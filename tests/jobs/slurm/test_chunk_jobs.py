@@ -101,7 +101,9 @@ def test_chunks_are_jobs_of_the_cluster(cluster, measured, tmp_path):
     assert {point for point in measured if after[point] > before[point]} == {measured[0]}
 
     # What that job made is older than what is there now, and so not what the next driver wants.
-    time.sleep(2)
+    over = time.monotonic() + 120
+    while any(job["JobState"] in ("RUNNING", "COMPLETING") for job in shown(cluster)) and time.monotonic() < over:
+        time.sleep(0.1)
     measure_again(tmp_path, measured[1])
     said = finish(start(cluster, tmp_path, SWEEP, TABLE, *choice), 1)
     assert "go on" not in said, said

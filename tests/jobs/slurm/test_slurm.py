@@ -224,7 +224,7 @@ def test_told_to_stop(cluster, tmp_path, number, asking):
         (tmp_path / "told").touch()
     driver.process.send_signal(number)
     told = time.monotonic()
-    driver.process.wait(60)
+    driver.process.wait(120)
     active = ("RUNNING", "PENDING", "COMPLETING")
     while left := [row for row in cluster.jobs() if row["state"] in active and row["id"] not in before]:
         assert time.monotonic() - told < 10, left
