@@ -43,7 +43,7 @@ test: .venv/ready
 
 # Six workers for two cores: tests on Slurm wait more than they compute.
 tests: .venv/ready
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --durations=5
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --durations=5
 
 lint: .venv/ready
 	$(BIN)/ruff check .
