@@ -216,7 +216,7 @@ def slow_to_answer(cluster, folder):
 def test_told_to_stop(cluster, tmp_path, number, asking):
     before = {row["id"] for row in cluster.jobs()}  # of other tests: some may still be completing
     asked = slow_to_answer(cluster, tmp_path) if asking else cluster
-    driver = Driver(asked, tmp_path, 40, 60, 1, 5, "--set-resources", "point:cpus_per_task=10")  # one job a node
+    driver = Driver(asked, tmp_path, 40, 300, 1, 5, "--set-resources", "point:cpus_per_task=10")  # one job a node
     driver.until(lambda: len(driver.running()) >= 3)
     if asking:  # its query to the scheduler is under way
         ours = psutil.Process(driver.process.pid)
