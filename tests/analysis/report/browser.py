@@ -27,7 +27,7 @@ from axe_core_python.base import AXE_SCRIPT
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 # Without a sandbox, because root has none; the pages are our own.
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --remote-debugging-pipe"
-TIMEOUT_S = 120
+TIMEOUT_S = 60
 KEYS = {"Escape": 27, "Enter": 13, "Tab": 9, "Space": 32, "ArrowRight": 39, "ArrowDown": 40, "Home": 36}
 
 

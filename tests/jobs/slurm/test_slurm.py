@@ -33,7 +33,7 @@ def cluster(request, tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def over_the_limit(tmp_path_factory):
-    """Three points in one job, on a cluster of its own. The first point runs into the job's time limit, which takes
+    """Three points in one job, on a separate cluster. The first point runs into the job's time limit, which takes
     Slurm a minute and a half to notice."""
     if available():
         yield None
@@ -216,7 +216,7 @@ def slow_to_answer(cluster, folder):
 def test_told_to_stop(cluster, tmp_path, number, asking):
     before = {row["id"] for row in cluster.jobs()}  # of other tests: some may still be completing
     asked = slow_to_answer(cluster, tmp_path) if asking else cluster
-    driver = Driver(asked, tmp_path, 40, 300, 1, 5, "--set-resources", "point:cpus_per_task=10")  # one job a node
+    driver = Driver(asked, tmp_path, 40, 60, 1, 5, "--set-resources", "point:cpus_per_task=10")  # one job a node
     driver.until(lambda: len(driver.running()) >= 3)
     if asking:  # its query to the scheduler is under way
         ours = psutil.Process(driver.process.pid)
@@ -224,7 +224,7 @@ def test_told_to_stop(cluster, tmp_path, number, asking):
         (tmp_path / "told").touch()
     driver.process.send_signal(number)
     told = time.monotonic()
-    driver.process.wait(120)
+    driver.process.wait(60)
     active = ("RUNNING", "PENDING", "COMPLETING")
     while left := [row for row in cluster.jobs() if row["state"] in active and row["id"] not in before]:
         assert time.monotonic() - told < 10, left

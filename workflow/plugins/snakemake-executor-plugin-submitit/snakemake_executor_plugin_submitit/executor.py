@@ -140,6 +140,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     # ---- home -----------------------------------------------------------------------------------------------------
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
+        self._wake_main_thread()
         if not active_jobs:
             return  # Snakemake begins to ask before this object is made
         states = self._query(active_jobs)  # may last until after cancel_jobs, whose doing is no end of a job
@@ -289,6 +290,14 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGTERM, signal.default_int_handler)
+            signal.signal(signal.SIGURG, lambda *_: None)
+
+    def _wake_main_thread(self) -> None:
+        """Let it handle what has come: a signal does not interrupt a thread that is about to wait for a lock and has
+        let go of the interpreter for it, which on a busy host takes a while. It would sleep until a job ends."""
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGURG)  # that nobody else sends, and that is ignored where it has no handler
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Cancel everything."""
