@@ -92,7 +92,7 @@ def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
         )
     )
     many = small.filter(pl.col("kept") < 1)
-    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many), _hook_launches(lane, many)])
+    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many), hooks.with_messages(lane, many)])
 
 
 def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
@@ -107,20 +107,6 @@ def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
     )
     looped = runs.filter(~is_message, "looped", pl.col("each").is_not_null())
     return looped.select(*KEYS, factor=pl.lit(1.0), kept="each")
-
-
-def _hook_launches(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
-    """What hooks of FSDP2 launch: once for all where the message before, of the same thread, is one of these."""
-    sent = lane.collectives.join(lane.own["kernels"].select(*KEYS, "thread", "launch_ns"), on=KEYS, how="left")
-    sent = sent.join(messages.select(*KEYS, "kept"), on=KEYS, how="left").drop_nulls(["thread", "launch_ns"])
-    own = hooks.launches_for_messages(lane).join(sent.select(*KEYS), on=KEYS, how="anti").sort("launch_ns")
-    last = own.join_asof(
-        sent.select("thread", "launch_ns", "kept").sort("launch_ns"),
-        on="launch_ns",
-        by="thread",
-        check_sortedness=False,
-    )
-    return last.drop_nulls("kept").select(*KEYS, factor=pl.lit(1.0), kept="kept")
 
 
 def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:

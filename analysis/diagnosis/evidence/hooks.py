@@ -16,14 +16,17 @@ FOR_MESSAGES = (
 """Those that gather, free and send; others cast what comes in, or copy it to the device."""
 
 
+KEYS = ("device", "stream", "start_ns")
+LAUNCH = ("thread", "launch_ns")
+
+
 def _named(lane: Lane, pattern: str) -> pl.DataFrame:
     return lane.events["nvtx"].filter(pl.col("name").cast(pl.String).str.contains(pattern))
 
 
 def launches_for_messages(lane: Lane) -> pl.DataFrame:
     """Kernels, copies and memsets that hooks launched: device, stream, start_ns, thread, launch_ns."""
-    columns = ("device", "stream", "start_ns", "thread", "launch_ns")
-    work = pl.concat([lane.own[kind].select(columns) for kind in ("kernels", "copies", "memsets")])
+    work = pl.concat([lane.own[kind].select(*KEYS, *LAUNCH) for kind in ("kernels", "copies", "memsets")])
     work = work.filter(pl.col("launch_ns").is_not_null())
     inside, begun = np.zeros(work.height, bool), work["launch_ns"].to_numpy()
     for (thread,), own in _named(lane, FOR_MESSAGES).group_by("thread"):
@@ -31,6 +34,16 @@ def launches_for_messages(lane: Lane) -> pl.DataFrame:
         begins_in_one = length_before(covered, begun + 1) > length_before(covered, begun)
         inside |= begins_in_one & (work["thread"] == thread).fill_null(False).to_numpy()
     return work.filter(pl.Series(inside))
+
+
+def with_messages(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
+    """What hooks launch, for `Evidence.scaled`: as much of it as is kept of the message before on its thread, where
+    that is one of these. `messages`: device, stream, start_ns, kept."""
+    sent = lane.collectives.join(lane.own["kernels"].select(*KEYS, *LAUNCH), on=KEYS, how="left")
+    sent = sent.join(messages.select(*KEYS, "kept"), on=KEYS, how="left").drop_nulls(list(LAUNCH)).sort("launch_ns")
+    own = launches_for_messages(lane).join(sent.select(*KEYS), on=KEYS, how="anti").sort("launch_ns")
+    last = own.join_asof(sent.select(*LAUNCH, "kept"), on="launch_ns", by="thread", check_sortedness=False)
+    return last.drop_nulls("kept").select(*KEYS, factor=pl.lit(1.0), kept="kept")
 
 
 def sends_in_each_pass(lane: Lane) -> bool:

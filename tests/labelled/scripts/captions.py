@@ -11,7 +11,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 WORDS, PATCHES, SEEN = 32_000, 576, 1024
-"""Patches of a tile, and what the tower says of each in so many numbers."""
+"""Patches of a tile, and numbers by which the tower describes each."""
 
 
 class Captioner(nn.Module):

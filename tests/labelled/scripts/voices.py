@@ -13,7 +13,7 @@ RATE = 8000
 
 
 class Mixtures(Dataset):
-    """Voices, each heard through an echoing room of its own. They are few; what they say is not what is tried here."""
+    """Voices, each with another echo. They are few: what matters here is the work, not what is learnt."""
 
     def __init__(self, opt):
         rng = np.random.default_rng(0)
