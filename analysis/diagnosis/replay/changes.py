@@ -100,12 +100,30 @@ def without_other_work(graph: Graph) -> Graph:
     copying |= (graph.calls.after >= 0) & graph.calls.synchronizes & copying[graph.calls.after]
     changed = change_work(graph, read, duration=0)
     changed = change_calls(changed, copying, waits_for=-1, least=np.minimum(graph.calls.least, ASYNCHRONOUS_NS))
-    return change_calls(changed, working(graph), gap=graph.calls.loading_gap)
+    return change_calls(changed, working(graph), gap=graph.calls.loading_gap + freeing_ns(graph))
 
 
 def working(graph: Graph) -> Mask:
     """Calls before which the script does work of its own: pauses that are not in the middle of a pass."""
     return pausing(graph) & ~graph.calls.framework
+
+
+def freeing_ns(graph: Graph) -> Floats:
+    """Of these pauses (calls,), what the host takes to give back the pageable memory of a batch that it has copied since
+    the last launch: at most as long as the copy, which touched each page, too. Page-locked batches, which a thread of
+    the loader has copied, leave none of it to the thread that launches."""
+    calls, work = graph.calls, graph.work
+    copies = of_batches(graph, "pageable") & (work.call >= 0)
+    copying, launches, out = np.zeros(len(calls.start)), np.zeros(len(calls.start), bool), np.zeros(len(calls.start))
+    np.add.at(copying, work.call[copies], work.duration[copies])
+    launches[work.call[(work.call >= 0) & ~_text(graph, "direction", "HtoD")]] = True
+    for call in np.flatnonzero(working(graph) & copies.any()).tolist():
+        before, most = calls.after[call], 0.0
+        while before >= 0 and not launches[before]:
+            most += copying[before]
+            before = calls.after[before]
+        out[call] = min(calls.gap[call] - calls.loading_gap[call], most)
+    return out
 
 
 def without_launches(graph: Graph) -> Graph:
@@ -196,11 +214,13 @@ def without_allocations(graph: Graph) -> Graph:
 
 
 def with_pinned_batches(graph: Graph, bytes_per_s: float) -> Graph:
-    """Batches are copied from page-locked memory at this rate, and the host does not wait for that."""
+    """Batches are copied from page-locked memory at this rate, and the host neither waits for that nor has memory to give
+    back."""
     copies = of_batches(graph, "pageable")
+    gap = graph.calls.gap - freeing_ns(graph)
     size = graph.work.frame["bytes"].fill_null(0).to_numpy()
     fast = np.minimum(graph.work.duration, size * 1e9 / bytes_per_s)
-    return _unwaited(change_work(graph, copies, duration=fast), copies)
+    return change_calls(_unwaited(change_work(graph, copies, duration=fast), copies), True, gap=gap)
 
 
 def with_batches_ahead(graph: Graph) -> Graph:
