@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,6 +80,22 @@ def _loops(e: Evidence) -> Iterator[Cause]:
         ],
         change=change,
     )
+
+
+def single_process(e: Evidence) -> Iterator[Cause]:
+    """One process drives several devices, as DataParallel does: its threads take turns with the one interpreter. The
+    steps again, with a process for each device, which does its share of the host's work and copies its own samples."""
+    driven = Counter(lane.rank for lane in e.lanes)
+    change = changes.with_process_for_each_device
+    if max(driven.values()) > 1:
+        yield Cause(
+            gain=e.gain(change),
+            method="the steps replayed with a process for each device",
+            advice="start a process for each GPU: DistributedDataParallel in place of DataParallel",
+            remedy=proposals.choose(e.point, {"strategy": "ddp_ds"}),
+            evidence=[Fact("devices that one process drives, at most", max(driven.values()), "", "kernels")],
+            change=change,
+        )
 
 
 def host_work(e: Evidence) -> Iterator[Cause]:
@@ -185,6 +202,7 @@ def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
 
 RULES = (
     Rule(launch_bound, LAUNCHES),
+    Rule(single_process, HOST),
     Rule(small_batch, HOST),
     Rule(host_sync, HOST),
     Rule(host_work, HOST),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +68,13 @@ class Lane:
         joint = self.collectives.filter(pl.col("collective").cast(pl.String).ne_missing("send_recv"))  # of two ranks
         whole = joint.select((pl.col("matched_ranks") >= pl.coalesce("ranks", pl.lit(2))).sum()).item()
         return bool(whole >= joint.height / 2)
+
+
+def all_heard(lanes: Sequence[Lane]) -> bool:
+    """Whether all ranks that talk to each other have a trace. One process that drives several devices talks among
+    these."""
+    alone = len(lanes) > 1 and len({lane.rank for lane in lanes}) == 1
+    return alone or all(lane.heard for lane in lanes)
 
 
 def device_lane(

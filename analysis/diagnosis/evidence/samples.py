@@ -26,7 +26,7 @@ COUNTED = ("processes", "foreign_processes")
 @dataclass(frozen=True)
 class Span:
     """When to look at a rank's GPU: from `start_ns` to `end_ns`, UTC, in this look. A log of one GPU is that GPU's,
-    whatever its `uuid`."""
+    whatever its `uuid`; without one, the rank drives all GPUs of the log."""
 
     rank: int
     uuid: str | None
@@ -39,7 +39,7 @@ def timed_spans(results: Sequence[RankResult], offsets: Mapping[str, int]) -> li
     """The timed windows that ranks left at their end. `offsets`: what was taken out of the times of hosts, ns."""
     spans = []
     for result in results:
-        if result.uuid and result.window:
+        if result.window and (result.uuid or len(results) == 1):
             by = offsets.get(result.host or "", 0)
             window = (result.window.start_ns - by, result.window.end_ns - by)
             spans.append(Span(result.rank, result.uuid, *window, "timed"))
@@ -53,12 +53,12 @@ def select_spans(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.D
     alone = samples["uuid"].n_unique() == 1
     found = {}
     for span in spans:
-        gpu = samples if alone else samples.filter(pl.col("uuid").eq_missing(span.uuid))
-        gpu = gpu.sort("t_ns").with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max())
+        gpu = samples if alone or span.uuid is None else samples.filter(pl.col("uuid") == span.uuid)
+        gpu = gpu.sort("t_ns").with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max().over("uuid"))
         if span.look is not None and "look" in gpu.columns:
             gpu = gpu.filter(pl.col("look") == span.look)
         gpu = gpu.with_columns(_between(column) for column in COUNTED if column in gpu.columns)
-        since = pl.coalesce(pl.col("t_ns").shift(), "t_ns")
+        since = pl.coalesce(pl.col("t_ns").shift().over("uuid"), "t_ns")
         own = gpu.filter(pl.col("t_ns") >= span.start_ns, since <= span.end_ns)
         if own.height:
             found[span.rank] = own
@@ -69,7 +69,8 @@ def _between(column: str) -> pl.Expr:
     """A count where it was not read: the smaller of those read before and after, so that a process which was there both
     times was there all the while, and one that came or went was not."""
     read = pl.col(column)
-    return pl.coalesce(read, pl.min_horizontal(read.forward_fill(), read.backward_fill())).alias(column)
+    around = (filled.over("uuid") for filled in (read.forward_fill(), read.backward_fill()))
+    return pl.coalesce(read, pl.min_horizontal(*around)).alias(column)
 
 
 def throttled_samples(samples: pl.DataFrame) -> pl.DataFrame:

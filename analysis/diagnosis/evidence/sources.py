@@ -135,7 +135,7 @@ def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
     if calls.is_empty():
         return {}
     found = {}
-    if not all(one.heard for one in lanes):
+    if not lane.all_heard(lanes):
         most = max(one.lengths(one.sets["communication"]).sum() / one.periods.sum() for one in lanes)
         found["trace of the other ranks"] = f"up to {most:.0%} of the step may be waiting for them"
     if calls["bytes"].null_count() == calls.height:
@@ -250,7 +250,8 @@ def spans(e: Evidence) -> list[samples.Span]:
     for one in e.lanes:
         own = e.devices.filter(pl.col("rank") == one.rank, pl.col("device").eq_missing(one.device))
         begin, end = int(one.steps["start_ns"].min()), int(one.steps["end_ns"].max())  # type: ignore[arg-type]
-        out.append(samples.Span(one.rank, own["uuid"][0] if own.height else None, begin, end))
+        uuid = own["uuid"][0] if own.height else None
+        out.append(samples.Span(one.rank, uuid or "not known", begin, end))
     return out
 
 

@@ -142,6 +142,18 @@ def _launched_free(graph: Graph, where: Mask | bool) -> Graph:
     return change_calls(changed, launching, least=np.minimum(calls.least, calls.loading))
 
 
+def with_process_for_each_device(graph: Graph) -> Graph:
+    """What the threads of a rank that drives several devices do in turns, for want of an interpreter each, is done for
+    each device by a process of its own, which also loads and copies its share of the batch."""
+    calls, work = graph.calls, graph.work
+    ranks, devices = np.unique([own["rank"][0] for own in graph.windows], return_counts=True)
+    share = np.zeros(int(ranks.max()) + 1)
+    share[ranks] = 1 / devices
+    own, copies = share[calls.rank], of_batches(graph) & (share[work.rank] < 1)
+    changed = change_work(graph, copies, duration=work.duration * share[work.rank])
+    return change_calls(changed, own < 1, gap=calls.gap * own, least=calls.least * own)
+
+
 def of_batches(graph: Graph, source: str | None = None) -> Mask:
     """Work that copies batches to a device, from this kind of memory."""
     chosen = is_batch(graph.work.frame)

@@ -45,6 +45,7 @@ class Args(msgspec.Struct, gc=False):
 
     correlation: Any = None
     device: Any = None
+    copies_on: Any = msgspec.field(name="inDevice", default=None)
     stream: Any = None
     bytes: Any = None
     grid: Any = None
@@ -223,5 +224,7 @@ def _column(name: str) -> Callable[[list[Args]], list[Any]]:
 _VALUES: dict[str, Callable[[list[Args]], list[Any]]] = {name: _column(name) for name in Args.__struct_fields__} | {
     "blocks": lambda args: _products([each.grid for each in args]),
     "threads": lambda args: _products([each.block for each in args]),
+    # A copy from one device to another has the device that makes it under another name.
+    "device": lambda args: [each.copies_on if each.device is None else each.device for each in args],
 }
 """How each column is taken from args."""

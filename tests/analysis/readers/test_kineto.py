@@ -83,6 +83,12 @@ def test_a_copys_memories_come_from_its_name(read, name, direction, source, targ
     assert (row["direction"], row["source"], row["target"], row["bytes"]) == (direction, source, target, 64)
 
 
+def test_a_copy_to_another_device_is_its_on_whose_stream_it_is(read):
+    peer = {"fromDevice": 1, "inDevice": 1, "toDevice": 0, "stream": 7, "correlation": 1, "bytes": 64}
+    trace = read([event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 1, pid=1, tid=7, **peer)])
+    assert trace.events["copies"].select("device", "direction").row(0) == (1, "PtoP")
+
+
 def test_the_other_tables(read):
     instant = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 77, "tid": 78, "ts": 6}
     events = [
