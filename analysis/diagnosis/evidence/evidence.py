@@ -17,7 +17,7 @@ import polars as pl
 
 from nightsweep.analysis.diagnosis.cause import Share, replayed
 from nightsweep.analysis.diagnosis.evidence.kernel_savings import KINDS, lane_savings
-from nightsweep.analysis.diagnosis.evidence.lane import Lane, all_heard
+from nightsweep.analysis.diagnosis.evidence.lane import Lane, is_one_process
 from nightsweep.analysis.diagnosis.evidence.unseen import Unseen
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.changes import with_messages, without_tracer
@@ -218,7 +218,8 @@ class Evidence:
 
     @functools.cached_property
     def heard(self) -> bool:
-        return all_heard(self.lanes)
+        """Whether all ranks that talk to each other have a trace."""
+        return is_one_process(self.lanes) or all(lane.heard for lane in self.lanes)
 
     @property
     def compiled(self) -> bool:

@@ -70,11 +70,9 @@ class Lane:
         return bool(whole >= joint.height / 2)
 
 
-def all_heard(lanes: Sequence[Lane]) -> bool:
-    """Whether all ranks that talk to each other have a trace. One process that drives several devices talks among
-    these."""
-    alone = len(lanes) > 1 and len({lane.rank for lane in lanes}) == 1
-    return alone or all(lane.heard for lane in lanes)
+def is_one_process(lanes: Sequence[Lane]) -> bool:
+    """Whether one process drives several devices, and no other was traced: it talks among these."""
+    return len(lanes) > 1 and len({lane.rank for lane in lanes}) == 1
 
 
 def device_lane(

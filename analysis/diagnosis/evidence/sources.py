@@ -132,10 +132,10 @@ def trace_gaps(lanes: Sequence[Lane]) -> dict[str, str]:
 def _unheard(lanes: Sequence[Lane]) -> dict[str, str]:
     """What is not known of collectives."""
     calls = pl.concat([one.collectives for one in lanes])
-    if calls.is_empty():
+    if calls.is_empty() or lane.is_one_process(lanes):
         return {}
     found = {}
-    if not lane.all_heard(lanes):
+    if not all(one.heard for one in lanes):
         most = max(one.lengths(one.sets["communication"]).sum() / one.periods.sum() for one in lanes)
         found["trace of the other ranks"] = f"up to {most:.0%} of the step may be waiting for them"
     if calls["bytes"].null_count() == calls.height:

@@ -109,9 +109,9 @@ def working(graph: Graph) -> Mask:
 
 
 def freeing_ns(graph: Graph) -> Floats:
-    """Of these pauses (calls,), what the host takes to give back the pageable memory of a batch that it has copied since
-    the last launch: at most as long as the copy, which touched each page, too. Page-locked batches, which a thread of
-    the loader has copied, leave none of it to the thread that launches."""
+    """Of these pauses (calls,), what the host takes to give back the pageable memory of a batch that it has copied
+    since the last launch: at most as long as the copy, which touched each page, too. Page-locked batches, which a
+    thread of the loader has copied, leave none of it to the thread that launches."""
     calls, work = graph.calls, graph.work
     copies = of_batches(graph, "pageable") & (work.call >= 0)
     copying, launches, out = np.zeros(len(calls.start)), np.zeros(len(calls.start), bool), np.zeros(len(calls.start))
@@ -226,8 +226,8 @@ def without_allocations(graph: Graph) -> Graph:
 
 
 def with_pinned_batches(graph: Graph, bytes_per_s: float) -> Graph:
-    """Batches are copied from page-locked memory at this rate, and the host neither waits for that nor has memory to give
-    back."""
+    """Batches are copied from page-locked memory at this rate, and the host neither waits for that nor has memory to
+    give back."""
     copies = of_batches(graph, "pageable")
     gap = graph.calls.gap - freeing_ns(graph)
     size = graph.work.frame["bytes"].fill_null(0).to_numpy()

@@ -18,6 +18,8 @@ Change = Callable[[Graph], Graph]
 MOST_TRACER_NS = 10_000
 """A tracer adds 3 to 6 us to a call (H200s, nsys: launch-bound jobs of tests/data/labelled with and without it), and
 the PyTorch profiler so much to each operator, too."""
+SAME = 0.99
+"""A step this much of another is as long: a replay is right to within half a percent."""
 _ROUNDS = 12
 
 
@@ -68,13 +70,15 @@ class WhatIf:
 
     def untraced(self, step_ns: float) -> WhatIf:
         """The run without what a tracer adds to each call and operator, so much that a step takes as long as it did
-        without one. Where that is no shorter, the device hides what the tracer adds, and where even the most does not
-        make it so short, something else made the traced steps longer: then `tracer` is taken out."""
+        without one. Where that was no shorter, the device hides what the tracer adds: then `tracer` is taken out, or as
+        much of it as leaves the step as long. Where even the most does not make it so short, something else made the
+        traced steps longer."""
+        wanted, most = (step_ns, float(MOST_TRACER_NS))
         if not step_ns < self.step_ns:
-            return WhatIf(changes.without_tracer(self.graph, TRACER.value))
-        least, most = 0.0, float(MOST_TRACER_NS)
+            wanted, most = SAME * self.step_ns, TRACER.value
+        least = 0.0
         for _ in range(_ROUNDS):
             middle = (least + most) / 2
-            longer = WhatIf(changes.without_tracer(self.graph, middle)).step_ns > step_ns
+            longer = WhatIf(changes.without_tracer(self.graph, middle)).step_ns > wanted
             least, most = (middle, most) if longer else (least, middle)
         return WhatIf(changes.without_tracer(self.graph, most))

@@ -1,0 +1,48 @@
+"""What is said of recorded image jobs whose fix was measured on the same host in the same quarter of an hour."""
+
+from pathlib import Path
+
+import pytest
+
+from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.replay import changes
+from tests.labelled import packed
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+@pytest.fixture
+def diagnosed(tmp_path):
+    def of(name):
+        folder = packed.unpacked(DATA / name, tmp_path)
+        evidence = sources.gather([folder / "trace-r0.json"])
+        return evidence, verdict.judge(evidence).causes
+
+    return of
+
+
+def test_dataparallel_is_told_from_launches_and_its_gain_predicted(diagnosed):
+    """MobileNetV2, fp32 at 300 px, by DataParallel on four H100s: 220 ms a step (three starts); 86 with a process for
+    each (three). Copies between its GPUs belong to these, and not to a fifth."""
+    evidence, causes = diagnosed("dp_on_four")
+    assert [lane.device for lane in evidence.lanes] == [0, 1, 2, 3]
+    assert causes[0].kind == "single_process" and causes[0].low < 1 - 86 / 220 < causes[0].high
+    assert not any("other ranks" in what for what in evidence.absent)
+
+
+def test_what_follows_the_copy_of_a_pageable_batch_is_no_other_work(diagnosed):
+    """MobileNetV2, fp16 at 300 px, pageable batches on an H200: 88 ms a step, pinned ones 67 (four starts each). The
+    host takes 14 ms to copy a batch, and as long to give its memory back."""
+    evidence, causes = diagnosed("pageable_mobilenet")
+    assert causes[0].kind == "h2d_pageable" and causes[0].low < 1 - 67 / 88 < causes[0].high
+    assert "host_work" not in {cause.kind for cause in causes}
+    graph = evidence.what_if.graph
+    freed = changes.freeing_ns(graph)[graph.counted_calls].sum() / graph.steps
+    assert freed == pytest.approx(14e6, rel=0.15)
+
+
+def test_no_more_of_a_tracer_is_taken_out_than_leaves_the_step_as_long(diagnosed):
+    """Steps that were no shorter without it: the host may have hidden none of what the tracer adds."""
+    traced = diagnosed("dp_on_four")[0].what_if
+    assert traced.untraced(2 * traced.step_ns).step_ns == pytest.approx(traced.step_ns, rel=0.011)
