@@ -176,6 +176,29 @@ def h2d_exposed(e: Evidence) -> Iterator[Cause]:
     yield from _copying(e, share, "pinned", "copy the next batch ahead", change, both)
 
 
+def batch_release(e: Evidence) -> Iterator[Cause]:
+    """The loader's thread that pins batches gives their shared memory back, and holds Python's interpreter meanwhile:
+    the launching thread stands, wherever it is, once for each batch and for as long as so many pages take
+    (analysis/diagnosis/replay/changes.py, `releasing`). The steps again, without these pauses. Of a rank with a loader
+    of worker processes."""
+    graph = e.what_if.graph
+    count, _ = e.what_if.calls_a_step(changes.releasing(graph))
+    if e.workers == 0 or not count:
+        return
+    paused = float(graph.calls.gap[changes.releasing(graph)].sum()) / graph.steps
+    yield Cause(
+        gain=e.gain(changes.without_release),
+        method="the steps replayed without pauses as long as giving back a batch's memory takes",
+        advice="send smaller batches through the loader, as bytes that the GPU makes floats of",
+        remedy=remedies.choose(e.point, {"pixels": "uint8"}),
+        evidence=[
+            Fact("such pauses", count, "a step", "runtime"),
+            Fact("time in them", paused / 1e6, "ms a step", "runtime"),
+        ],
+        change=changes.without_release,
+    )
+
+
 def _pinned(e: Evidence) -> Change:
     return lambda graph: changes.with_pinned_batches(graph, pinned_bandwidth(e))
 
@@ -236,4 +259,5 @@ RULES = (
     Rule(cpu_preprocessing, HOST, traced=False),
     Rule(h2d_pageable, HOST),
     Rule(h2d_exposed, HOST),
+    Rule(batch_release, HOST),
 )
