@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from . import release
 from .watch import Watch
 
 Settings = dict[str, Any]
@@ -41,7 +42,7 @@ def _chosen(settings: Settings, names: dict[str, str]) -> Settings:
 
 
 def _switch_loader(settings: Settings) -> None:
-    """Arguments of every DataLoader."""
+    """Arguments of every DataLoader, and how it gives batches back."""
     import torch
     from torch.utils.data import DataLoader
 
@@ -52,6 +53,8 @@ def _switch_loader(settings: Settings) -> None:
         "pin_memory": "pin_memory",
     }
     chosen = _chosen(settings, names)
+    if settings["release_unlocked"]:
+        release.unlock()
     if not torch.cuda.is_available():
         chosen.pop("pin_memory", None)
     if not chosen:

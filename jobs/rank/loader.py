@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, Sampler, default_collate
 
+from nightsweep.jobs.hook import release
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.failures import TOO_FEW
 from nightsweep.jobs.workloads.images import augmentation
@@ -28,6 +29,8 @@ def make_loader(point: Point, dataset: Any, device: torch.device) -> Any:
 
         return DaliLoader(point, dataset, device)
     workers = point.loader_workers
+    if point.release_unlocked:
+        release.unlock()
     # a data set that gives whole batches has nothing to be collated
     collate = getattr(dataset, "collate", default_collate)
     if point.augment == "worker":

@@ -189,8 +189,8 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
     yield Cause(
         gain=e.gain(changes.without_release),
         method="the steps replayed without pauses as long as giving back a batch's memory takes",
-        advice="send smaller batches through the loader, as bytes that the GPU makes floats of",
-        remedy=remedies.choose(e.point, {"pixels": "uint8"}),
+        advice="give batches' memory back without the interpreter (release_unlocked); smaller batches, as of bytes",
+        remedy=remedies.choose(e.point, {"release_unlocked": True}, {"pixels": "uint8"}),
         evidence=[
             Fact("such pauses", count, "a step", "runtime"),
             Fact("time in them", paused / 1e6, "ms a step", "runtime"),

@@ -31,7 +31,10 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
     yield from loops
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
     joint = tuple(cause.change for cause in loops if cause.change is not None)
-    first = (*joint, changes.without_loading, changes.without_release, changes.without_close_waits, changes.without_allocations, copies)
+    first = (
+        *joint, changes.without_loading, changes.without_release, changes.without_close_waits,
+        changes.without_allocations, copies,
+    )  # fmt: skip
     count, took = e.what_if.calls_a_step(e.what_if.launching)
     advice = "launch less: CUDA graphs, or a larger batch; a compiler where it fuses many kernels"
     if e.compiled:  # still, there are many launches

@@ -26,6 +26,7 @@ SWITCHES = (
     "prefetch_factor",
     "persistent_workers",
     "pin_memory",
+    "release_unlocked",
     "non_blocking",
     "ddp_bucket_mb",
     "ddp_bucket_view",

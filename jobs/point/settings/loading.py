@@ -40,6 +40,12 @@ class Loading:
     pin_memory: bool = setting(
         "Copy batches to the GPU from page-locked memory.", False, needs=[ON_GPU, except_for("loader", "device")]
     )
+    release_unlocked: bool = setting(
+        "The thread that pins batches gives their shared memory back without Python's interpreter, which the launching "
+        "thread needs; else it holds it meanwhile, as PyTorch has it.",
+        False,
+        needs=[only("pin_memory", True), except_for("loader_workers", 0), only("loader", "torch", "mmap")],
+    )
     non_blocking: bool = setting(
         "Let the copy to the GPU run behind the launching thread.", False, needs=[ON_GPU, only("pin_memory", True)]
     )

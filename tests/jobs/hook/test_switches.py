@@ -37,6 +37,7 @@ while True:
                 "compiled": net._compiled_call_impl is not None, "threads": os.environ.get("OMP_NUM_THREADS"),
                 "allocator": os.environ.get("PYTORCH_ALLOC_CONF"), "benchmark": torch.backends.cudnn.benchmark,
                 "tf32": torch.backends.cudnn.allow_tf32,
+                "unlocked": hasattr(torch.utils.data._utils.pin_memory.pin_memory, "gives_back"),
             }
             json.dump(seen, open(sys.argv[1], "w"))
             optimizer.step()
@@ -47,6 +48,7 @@ ALL = {
     "prefetch_factor": 3,
     "persistent_workers": True,
     "pin_memory": True,
+    "release_unlocked": True,
     "non_blocking": True,
     "optimizer_kernels": "fused",
     "ddp_bucket_mb": 7,
@@ -75,7 +77,7 @@ def test_each_switch_has_its_effect_and_losses_stay(tmp_path):
     plain, losses = run(tmp_path, "plain")
     assert (plain["workers"], plain["fused"], plain["syncs"][-2:], plain["last"]) == (0, None, [True, True], False)
     switched, same = run(tmp_path, "switched", **ALL)
-    expected = {"workers": 1, "prefetch": 3, "persistent": True, "fused": True, "bucket": 7, "view": True, "last": True,
+    expected = {"workers": 1, "prefetch": 3, "persistent": True, "fused": True, "bucket": 7, "view": True, "last": True, "unlocked": True,
                 "threads": "3", "allocator": "expandable_segments:True", "benchmark": True}  # fmt: skip
     assert {name: switched[name] for name in expected} == expected
     assert switched["syncs"][-4:] == [False, True, False, True]
