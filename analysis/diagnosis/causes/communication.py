@@ -17,7 +17,7 @@ from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from nightsweep.analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
-from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.replay import changes, sharing
 from nightsweep.analysis.diagnosis.replay.changes import compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import Threshold
@@ -253,8 +253,8 @@ def straggler(e: Evidence) -> Iterator[Cause]:
         return
     if len({lane.rank for lane in e.lanes}) < 2:
         return
-    gained = e.gain(changes.with_device_of_others).value
-    ways = (functools.partial(changes.with_device_of_others, shared=True, by_part=by_part) for by_part in (False, True))
+    gained = e.gain(sharing.with_device_of_others).value
+    ways = (functools.partial(sharing.with_device_of_others, shared=True, by_part=by_part) for by_part in (False, True))
     even = min(gained, max(e.gain(way).value for way in ways))
     work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0) / 1e6
     ranks, most = {e.lanes[place].rank for place in work.argmax(axis=0)}, work.max(axis=0)
@@ -270,7 +270,7 @@ def straggler(e: Evidence) -> Iterator[Cause]:
             Fact("of the others", float(others.mean()), "ms a step", "breakdown"),
         ],
         rank=rank,
-        change=changes.with_device_of_others,
+        change=sharing.with_device_of_others,
     )
 
 

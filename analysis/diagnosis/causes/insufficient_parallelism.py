@@ -14,7 +14,7 @@ from nightsweep.analysis.diagnosis.causes.rule import HOST, LAUNCHES, OTHERS, Ru
 from nightsweep.analysis.diagnosis.evidence import batch, pauses, tensor_loops
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.remedies import proposals
-from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.replay import changes, sharing
 from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, HEALTHY, SMALL_FILL
 
 GRAPHS = {"cuda_graph": True}
@@ -89,7 +89,7 @@ def single_process(e: Evidence) -> Iterator[Cause]:
     """One process drives several devices, as DataParallel does: its threads take turns with the one interpreter. The
     steps again, with a process for each device, which does its share of the host's work and copies its own samples."""
     driven = Counter(lane.rank for lane in e.lanes)
-    change = changes.with_process_for_each_device
+    change = sharing.with_process_for_each_device
     if max(driven.values()) > 1:
         yield Cause(
             gain=e.gain(change),

@@ -168,18 +168,6 @@ def without_release(graph: Graph) -> Graph:
     return change_calls(graph, releasing(graph), gap=graph.calls.loading_gap)
 
 
-def with_process_for_each_device(graph: Graph) -> Graph:
-    """What the threads of a rank that drives several devices do in turns, for want of an interpreter each, is done for
-    each device by a process of its own, which also loads and copies its share of the batch."""
-    calls, work = graph.calls, graph.work
-    ranks, devices = np.unique([own["rank"][0] for own in graph.windows], return_counts=True)
-    share = np.zeros(int(ranks.max()) + 1)
-    share[ranks] = 1 / devices
-    own, copies = share[calls.rank], of_batches(graph) & (share[work.rank] < 1)
-    changed = change_work(graph, copies, duration=work.duration * share[work.rank])
-    return change_calls(changed, own < 1, gap=calls.gap * own, least=calls.least * own)
-
-
 def of_batches(graph: Graph, source: str | None = None) -> Mask:
     """Work that copies batches to a device, from this kind of memory."""
     chosen = is_batch(graph.work.frame)
@@ -307,46 +295,7 @@ def without_communication(graph: Graph) -> Graph:
     return without_work(graph, communication(graph))
 
 
-def without_others(graph: Graph) -> Graph:
-    """No rank waits for another."""
-    alone = np.full(len(graph.work.group), -1)
-    return change_work(graph, graph.work.group >= 0, group=alone)
-
-
 def without_work(graph: Graph, gone: Mask) -> Graph:
     """This work is not done, and not launched."""
     left = np.where(gone, 0.0, 1.0)
     return with_messages(graph, left, left)
-
-
-def with_device_of_others(graph: Graph, *, shared: bool = False, by_part: bool = False) -> Graph:
-    """In no step do a rank's kernels and copies take longer than the other ranks' in the mean; `shared`: each rank's
-    take what all ranks' take in the mean, since what is taken from one rank is given to the others; `by_part`: so not
-    in each step, but from one collective of a step to the next."""
-    work, chosen = graph.work, graph.counted_work & ~communication(graph)
-    ranks, rank = np.unique(work.rank, return_inverse=True)
-    if len(ranks) < 2:
-        return graph
-    begins = {own["rank"][0]: own["host_start_ns"].to_numpy() for own in graph.windows}
-    met = _of_all_ranks(graph) if by_part else np.zeros(len(rank), bool)
-    step, part = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
-    for number, each in enumerate(ranks.tolist()):
-        own, edges = rank == number, np.asarray(begins.get(each, []), np.int64)
-        before = np.searchsorted(np.sort(work.launched[own & met]), np.append(edges, work.launched[own]), side="right")
-        step[own] = np.searchsorted(edges, work.launched[own], side="right")
-        part[own] = before[len(edges) :] - np.append(0, before[: len(edges)])[step[own]]
-    shape = (len(ranks), int(step.max()) + 1, int(part.max()) + 1)
-    place = np.ravel_multi_index((rank, step, part), shape)
-    took = np.bincount(place[chosen], work.duration[chosen], int(np.prod(shape))).reshape(len(ranks), -1)
-    whole = took.sum(axis=0)
-    wanted = whole / len(ranks) if shared else np.minimum(took, (whole - took) / (len(ranks) - 1))
-    return change_work(graph, chosen, duration=work.duration * (wanted / np.maximum(took, 1)).ravel()[place])
-
-
-def _of_all_ranks(graph: Graph) -> Mask:
-    """Collectives that each rank has."""
-    group, inside = graph.work.group, graph.work.group >= 0
-    pairs = np.unique(np.stack((group[inside], graph.work.rank[inside])), axis=1)
-    count = np.bincount(pairs[0], minlength=int(group.max(initial=-1)) + 1)
-    whole = np.flatnonzero(count == len(np.unique(graph.work.rank)))
-    return np.isin(group, whole)

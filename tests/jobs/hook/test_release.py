@@ -1,5 +1,5 @@
-"""Batches' memory given back without the interpreter. Pinning itself needs a GPU: here a copy stands for it, made by the
-function that PyTorch's thread calls."""
+"""Batches' memory given back without the interpreter. Pinning itself needs a GPU: here a copy stands for it, made by
+the function that PyTorch's thread calls."""
 
 import pytest
 import torch

@@ -77,8 +77,9 @@ def test_each_switch_has_its_effect_and_losses_stay(tmp_path):
     plain, losses = run(tmp_path, "plain")
     assert (plain["workers"], plain["fused"], plain["syncs"][-2:], plain["last"]) == (0, None, [True, True], False)
     switched, same = run(tmp_path, "switched", **ALL)
-    expected = {"workers": 1, "prefetch": 3, "persistent": True, "fused": True, "bucket": 7, "view": True, "last": True, "unlocked": True,
-                "threads": "3", "allocator": "expandable_segments:True", "benchmark": True}  # fmt: skip
+    expected = {"workers": 1, "prefetch": 3, "persistent": True, "unlocked": True, "fused": True, "bucket": 7,
+                "view": True, "last": True, "threads": "3", "allocator": "expandable_segments:True",
+                "benchmark": True}  # fmt: skip
     assert {name: switched[name] for name in expected} == expected
     assert switched["syncs"][-4:] == [False, True, False, True]
     assert same == pytest.approx(losses, rel=1e-4)
