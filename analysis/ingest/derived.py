@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -118,11 +119,14 @@ class Chunk:
         trace_parts.write(traced, traces / name)
         return [dataclasses.replace(one, part=name) if one.point_id in traced else one for one in new]
 
-    def finish(self) -> None:
-        """Write CHUNK.json, which says that all is there."""
+    def finish(self, since_ns: int) -> None:
+        """Write CHUNK.json, which says that all is there that was so at `since_ns`, when reading began: what came later
+        is newer than the file, also where nobody waited for this job, and so counts as not read."""
         bad = dict(self.made.filter(pl.col("problem").is_not_null()).select("point_id", "problem").iter_rows())
         text = json.dumps({"points": self.made.height, "problems": bad}, indent=1) + "\n"
-        write_text(self.folder.with_name(f"{self.folder.name}.json"), text)
+        done = self.folder.with_name(f"{self.folder.name}.json")
+        write_text(done, text)
+        os.utime(done, ns=(since_ns, since_ns))
 
     def _rows(self, name: str, ids: Collection[str]) -> pl.DataFrame:
         return rows_of(self.folder, name, ids).collect()

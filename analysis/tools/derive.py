@@ -43,6 +43,7 @@ def derive(results: Path, name: str, ids: Sequence[str], processes: int) -> None
     chunk.folder.mkdir(parents=True, exist_ok=True)
     for left in chunk.folder.glob(".work-*"):  # of a run that was killed
         shutil.rmtree(left)
+    began_ns = time.time_ns()
     due = chunk.due(results, ids)
     print(f"{name}: {len(due)} of {len(ids)} points to analyse")
     with tempfile.TemporaryDirectory(dir=chunk.folder, prefix=".work-") as scratch:
@@ -56,7 +57,7 @@ def derive(results: Path, name: str, ids: Sequence[str], processes: int) -> None
                 save(chunk, ids, new, Path(scratch))
                 new, saved = [], time.monotonic()
         save(chunk, ids, new, Path(scratch))
-    chunk.finish()
+    chunk.finish(began_ns)
 
 
 def each(

@@ -127,6 +127,21 @@ def test_only_points_with_another_record_are_made_again(results):
     assert Derived(results / "derived").table("points", IDS)["point_id"].to_list() == IDS
 
 
+def test_a_record_that_is_written_while_a_chunk_is_made_is_newer_than_it(results, monkeypatch):
+    """Nobody may have waited for the job, whose driver was killed."""
+    records = [results / f"points/{point}/record.json" for point in IDS]
+
+    def measured_again(points, ids, scratch, *_):
+        for point in ids:
+            yield make(points / point, scratch / point, 1)
+            os.utime(points / point / "record.json")
+
+    monkeypatch.setattr("nightsweep.analysis.tools.derive.each", measured_again)
+    derive(results, "points-0000", IDS, 1)
+    done = results / "derived/points-0000.json"
+    assert all(record.stat().st_mtime_ns > done.stat().st_mtime_ns for record in records)
+
+
 def test_an_edited_sweep_keeps_what_stays_in_a_chunk_and_the_youngest_counts(results):
     derive(results, "points-0000", IDS, 1)
     before = made_at(results)
