@@ -7,9 +7,9 @@ control.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -37,16 +37,19 @@ def rows(record: Record, starts: Sequence[Start], steps: pl.DataFrame, breakdown
     own: list[Phase] = []
     for phase in record.phases or _of_runs(record, steps):
         append(own, phase)  # which keeps their times in order
-    found = [_row(phase, following.start_ns - phase.start_ns) for phase, following in pairwise(own)]
+    found = [_row(phase, following.start_ns - phase.start_ns) for phase, following in itertools.pairwise(own)]
     if not record.phases:
         found = _with_traced_steps(found, breakdown)
-    # The driver, which writes the record of a lost job, counts jobs and not what came of them.
-    attempt = starts[-1].attempt if starts else record.attempt
+    # The driver, which writes the record of a lost job, counts jobs and not what came of them. A record that is well is
+    # of the attempt that it names, which need not be the last (jobs/record/untraced.py).
+    attempt = starts[-1].attempt if starts and record.status != "ok" else record.attempt
     found = [row | {"attempt": attempt} for row in found]
     bad = record.status != "ok"
     for row in found:
         row["use"] = _use(row, bad)
-    found += _earlier(starts[:-1] if own else starts, [start.earlier_sign_ns for start in starts[1:]])
+    signs = [start.earlier_sign_ns for start in starts[1:]] + [None]
+    others = [(start, sign) for start, sign in zip(starts, signs, strict=False) if not own or start.attempt != attempt]
+    found += list(itertools.starmap(_other, others))
     for row in found:
         row["gpus"] = 0 if row["use"] == table.NOT_HELD else record.world_size
     return _in_sum(found)
@@ -89,15 +92,12 @@ def _in_sum(found: list[_Row]) -> list[_Row]:
     return list(made.values())
 
 
-def _earlier(starts: Sequence[Start], signs: Sequence[int | None]) -> list[_Row]:
-    """A row an attempt before the one of the record. `signs`: the last sign of life before each following one."""
-    found = []
-    for place, start in enumerate(starts):
-        own = phases.lost_phases(start.started_at, signs[place] if place < len(signs) else None)
-        length = own[1].start_ns - own[0].start_ns if own else None
-        began = own[0] if own else Phase(phase="lost", start_ns=_ns(start.started_at))
-        found.append(_row(began, 0) | {"duration_ns": length, "attempt": start.attempt, "use": "lost"})
-    return found
+def _other(start: Start, sign_ns: int | None) -> _Row:
+    """The row of an attempt that is not the record's. `sign_ns`: its last sign of life, if one was seen."""
+    own = phases.lost_phases(start.started_at, sign_ns)
+    length = own[1].start_ns - own[0].start_ns if own else None
+    began = own[0] if own else Phase(phase="lost", start_ns=_ns(start.started_at))
+    return _row(began, 0) | {"duration_ns": length, "attempt": start.attempt, "use": "lost"}
 
 
 def _ns(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from itertools import groupby
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -65,10 +66,13 @@ def test_lost_attempts_have_the_length_that_is_known():
     zero = 1_795_564_800 * S
     signs = (None, zero + 61 * S, None)  # nothing is known of the second
     starts = [Start(attempt=n + 1, started_at=times[n], host="h", pid=1, earlier_sign_ns=signs[n]) for n in range(3)]
-    found = table(record(("launch", 1), ("end", 2)), starts)
+    last = msgspec.structs.replace(record(("launch", 1), ("end", 2)), attempt=3)
+    found = table(last, starts)
     lost = found.filter(pl.col("use") == "lost").select("attempt", "duration_ns", "gpu_s").rows()
     assert lost == [(1, 60_500_000_000, 242.0), (2, None, None)]
     assert table(Record(status="failed", world_size=1), starts)["attempt"].to_list() == [1, 2, 3]
+    kept = table(record(("launch", 1), ("end", 2)), starts)  # of the second, whose trace the third was for
+    assert kept.select("attempt", "use").rows() == [(1, "lost"), (2, "start"), (3, "lost")]
 
 
 @pytest.mark.parametrize("name", ["two-nodes", "killed"])
