@@ -179,11 +179,11 @@ def h2d_exposed(e: Evidence) -> Iterator[Cause]:
 def batch_release(e: Evidence) -> Iterator[Cause]:
     """The loader's thread that pins batches gives their shared memory back, and holds Python's interpreter meanwhile:
     the launching thread stands, wherever it is, once for each batch and for as long as so many pages take
-    (analysis/diagnosis/replay/changes.py, `releasing`). The steps again, without these pauses. Of a rank with a loader
-    of worker processes."""
+    (analysis/diagnosis/replay/changes.py, `releasing`). The steps again, without these pauses. Only where a loader's
+    processes are known."""
     graph = e.what_if.graph
     count, _ = e.what_if.calls_a_step(changes.releasing(graph))
-    if e.workers == 0 or not count:
+    if not count:
         return
     paused = float(graph.calls.gap[changes.releasing(graph)].sum()) / graph.steps
     yield Cause(

@@ -31,6 +31,7 @@ from nightsweep.jobs.record.launch_files import RankResult
 from nightsweep.jobs.record.record import Record
 
 Floats = npt.NDArray[np.float64]
+WITH_WORKERS = "_MultiProcessingDataLoaderIter"
 GONE = 0.01
 """A kernel of which less than so much is left is not launched."""
 
@@ -84,9 +85,9 @@ class Evidence:
     def what_if(self) -> WhatIf:
         """The traced steps, to be changed, without what the tracer adds: as long as steps are without it where that was
         measured, but for waits for batches that the trace does not see; else less `tracer` a call."""
-        traced = WhatIf(
-            build({lane.rank: lane.events for lane in self.lanes}, pl.concat([lane.windows for lane in self.lanes]))
-        )
+        events = {lane.rank: lane.events for lane in self.lanes}
+        windows = pl.concat([lane.windows for lane in self.lanes])
+        traced = WhatIf(build(events, windows, workers=self.loads_in_workers))
         if self.timed_ns is None:
             return WhatIf(without_tracer(traced.graph, TRACER.value))
         waits = self.unseen
@@ -215,6 +216,13 @@ class Evidence:
         set_by_point = self.setting("loader_workers")
         known = [r.loader_workers for r in self.results if r.loader_workers is not None]
         return int(set_by_point) if set_by_point is not None else max(known, default=None)
+
+    @property
+    def loads_in_workers(self) -> bool:
+        """Whether a loader's processes are known to prepare batches: by `workers`, or by the ranges of PyTorch's
+        DataLoader."""
+        ranges = pl.concat([lane.events["nvtx"]["name"].cast(pl.String) for lane in self.lanes])
+        return bool(self.workers) or (self.workers is None and bool(ranges.str.contains(WITH_WORKERS).any()))
 
     @functools.cached_property
     def heard(self) -> bool:
