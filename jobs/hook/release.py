@@ -2,8 +2,8 @@
 
 Workers of a DataLoader put batches into shared memory, and a thread of the rank pins them and drops them again. The
 last of that, munmap, goes through all their pages, and the thread holds the interpreter meanwhile: the thread that
-launches stands for some 36 ms at 192 MB (beside an H200; 35 to 66 ms on other CPUs). Here the pages are given back
-before, by a call for which ctypes lets the interpreter go.
+launches stands for some 36 ms at 192 MB (beside an H200; elsewhere 34 to 54 ms, tests/bench/batch_release.py). Here the
+pages are given back before, by a call for which ctypes lets the interpreter go.
 """
 
 from __future__ import annotations

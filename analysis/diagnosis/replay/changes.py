@@ -147,7 +147,7 @@ def _launched_free(graph: Graph, where: Mask | bool) -> Graph:
 def releasing(graph: Graph) -> Mask:
     """Calls before which the thread that launches stands as long as it takes to give back the shared memory of a pinned
     batch, page by page: a thread of the loader does it, and holds the interpreter meanwhile (pin_memory of PyTorch's
-    DataLoader; 192 MB took 41 to 73 ms, and the other thread stood for 35 to 66, on two cores without a GPU). None of
+    DataLoader; the other thread stands for 34 to 54 ms at 192 MB, tests/bench/batch_release.py on two cores). None of
     a rank that has more such pauses than batches: they are something else; nor where no worker processes are known."""
     calls, work = graph.calls, graph.work
     pause, out = calls.gap - calls.loading_gap, np.zeros(len(calls.start), bool)
