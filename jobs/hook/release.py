@@ -1,9 +1,10 @@
 """The memory of pinned batches is given back without Python's interpreter.
 
 Workers of a DataLoader put batches into shared memory, and a thread of the rank pins them and drops them again. The
-last of that, munmap, goes through all their pages, and the thread holds the interpreter meanwhile: the thread that
-launches stands for some 36 ms at 192 MB (beside an H200; elsewhere 34 to 54 ms, tests/bench/batch_release.py). Here the
-pages are given back before, by a call for which ctypes lets the interpreter go.
+last of that unmaps and frees all their pages, and the thread holds the interpreter meanwhile: the thread that launches
+stands for some 36 ms at 192 MB (beside an H200; elsewhere 34 to 54 ms, tests/bench/batch_release.py). Here both are
+done by calls that let the interpreter go: pages are unmapped as soon as the batch is pinned, and freed where a second
+descriptor of the memory is closed, with the batch after. Nothing is lost where somebody else still has the memory.
 """
 
 from __future__ import annotations
@@ -11,17 +12,32 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-_MADV_REMOVE = 9
-"""Of Linux: the pages are freed, and what is read there is 0."""
+LEAST_BYTES = 1 << 20
+"""Less is given back in a fraction of a millisecond."""
+
+
+class Descriptors:
+    """Second descriptors of shared memories, which keep them until this is dropped, by its thread or with it."""
+
+    def __init__(self, memories: Iterable[Any]) -> None:
+        self.all: list[int] = []
+        for memory in memories:
+            with suppress(OSError, RuntimeError):  # of a file that is mapped, say
+                self.all.append(os.dup(memory._share_fd_cpu_()[0]))
+
+    def __del__(self) -> None:
+        for each in self.all:
+            os.close(each)
 
 
 def unlock() -> None:
-    """Have it so in every DataLoader of this process. A batch that its worker keeps and sends again would be 0 the
-    second time."""
+    """Have it so in every DataLoader of this process that pins in a thread."""
     import torch
     from torch.utils.data._utils import pin_memory as torch_pins
 
@@ -32,37 +48,36 @@ def unlock() -> None:
 
     @functools.wraps(pin)
     def pins(data: Any, device: Any = None) -> Any:
-        if getattr(state, "inside", False):  # of a part of a batch, whose other parts may lie in the same memory
+        if threading.current_thread() is threading.main_thread() or getattr(state, "inside", False):
             return pin(data, device)
+        state.before = None  # closes them
         state.inside = True
         try:
             pinned = pin(data, device)
         finally:
             state.inside = False
-        for start, end in {_pages(tensor) for tensor in _shared(data, torch.Tensor)}:
-            if end > start:
-                libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_REMOVE)
+        if torch.multiprocessing.get_sharing_strategy() == "file_descriptor":
+            memories = {memory.data_ptr(): memory for memory in _shared(data, torch)}
+            state.before = Descriptors(memories.values())
+            for start, memory in memories.items():
+                whole = memory.nbytes() // mmap.PAGESIZE * mmap.PAGESIZE
+                libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(whole), mmap.MADV_DONTNEED)
         return pinned
 
     pins.gives_back = True  # type: ignore[attr-defined]
     torch_pins.pin_memory = pins
 
 
-def _shared(data: Any, kind: type) -> Iterator[Any]:
-    """The tensors of a batch that came through shared memory, of those that PyTorch pins."""
-    if isinstance(data, kind):
-        if data.device.type == "cpu" and data.is_shared() and not data.is_pinned():  # type: ignore[attr-defined]
-            yield data
+def _shared(data: Any, torch: Any) -> Iterator[Any]:
+    """The memories of a batch that came from a worker, of the tensors that PyTorch pins."""
+    if isinstance(data, torch.Tensor):
+        if data.layout is torch.strided and data.device.type == "cpu" and data.is_shared():
+            memory = data.untyped_storage()
+            if memory.nbytes() >= LEAST_BYTES:
+                yield memory
     elif isinstance(data, Mapping):
         for each in data.values():
-            yield from _shared(each, kind)
+            yield from _shared(each, torch)
     elif isinstance(data, (list, tuple)):
         for each in data:
-            yield from _shared(each, kind)
-
-
-def _pages(tensor: Any) -> tuple[int, int]:
-    """The addresses of the whole pages of a tensor's memory."""
-    memory = tensor.untyped_storage()
-    start, page = memory.data_ptr(), mmap.PAGESIZE
-    return -(-start // page) * page, (start + memory.nbytes()) // page * page
+            yield from _shared(each, torch)

@@ -180,10 +180,10 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
     """The loader's thread that pins batches gives their shared memory back, and holds Python's interpreter meanwhile:
     the launching thread stands, wherever it is, once for each batch and for as long as so many pages take
     (analysis/diagnosis/replay/changes.py, `releasing`). The steps again, without these pauses. Only where a loader's
-    processes are known."""
+    processes are known: another pause that comes once a batch and is as long is taken for it."""
     graph = e.what_if.graph
     count, _ = e.what_if.calls_a_step(changes.releasing(graph))
-    if not count:
+    if not count or e.setting("release_unlocked"):
         return
     paused = float(graph.calls.gap[changes.releasing(graph)].sum()) / graph.steps
     yield Cause(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,17 +85,19 @@ def _loops(e: Evidence) -> Iterator[Cause]:
 
 
 def single_process(e: Evidence) -> Iterator[Cause]:
-    """One process drives several devices, as DataParallel does: its threads take turns with the one interpreter. The
-    steps again, with a process for each device, which does its share of the host's work and copies its own samples."""
-    driven = Counter(lane.rank for lane in e.lanes)
+    """One process drives several devices at once, as DataParallel does: its threads take turns with the one
+    interpreter. The steps again, with a process for each device, which does its share of the host's work and copies its
+    own samples. Devices that have less than half of the busiest one's kernels do not count, nor those for which a
+    process launches one after the other."""
+    driven = max(sharing.driven(e.what_if.graph).values(), default=1)
     change = sharing.with_process_for_each_device
-    if max(driven.values()) > 1:
+    if driven > 1:
         yield Cause(
             gain=e.gain(change),
             method="the steps replayed with a process for each device",
             advice="start a process for each GPU: DistributedDataParallel in place of DataParallel",
             remedy=proposals.choose(e.point, {"strategy": "ddp_ds"}),
-            evidence=[Fact("devices that one process drives, at most", max(driven.values()), "", "kernels")],
+            evidence=[Fact("devices that one process drives, at most", driven, "", "kernels")],
             change=change,
         )
 

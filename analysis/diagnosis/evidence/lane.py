@@ -71,8 +71,9 @@ class Lane:
 
 
 def is_one_process(lanes: Sequence[Lane]) -> bool:
-    """Whether one process drives several devices, and no other was traced: it talks among these."""
-    return len(lanes) > 1 and len({lane.rank for lane in lanes}) == 1
+    """Whether one process drives several devices and talks among these alone, as far as its collectives tell."""
+    others = any((lane.collectives["ranks"] > len(lanes)).any() for lane in lanes)
+    return len(lanes) > 1 and len({lane.rank for lane in lanes}) == 1 and not others
 
 
 def device_lane(

@@ -26,23 +26,25 @@ COUNTED = ("processes", "foreign_processes")
 @dataclass(frozen=True)
 class Span:
     """When to look at a rank's GPU: from `start_ns` to `end_ns`, UTC, in this look. A log of one GPU is that GPU's,
-    whatever its `uuid`; without one, the rank drives all GPUs of the log."""
+    whatever its `uuid`. `every`: the rank drives all GPUs of the log."""
 
     rank: int
     uuid: str | None
     start_ns: int
     end_ns: int
     look: str | None = None
+    every: bool = False
 
 
 def timed_spans(results: Sequence[RankResult], offsets: Mapping[str, int]) -> list[Span]:
     """The timed windows that ranks left at their end. `offsets`: what was taken out of the times of hosts, ns."""
     spans = []
     for result in results:
-        if result.window and (result.uuid or len(results) == 1):
+        every = result.uuid is None and len(results) == 1
+        if result.window and (result.uuid or every):
             by = offsets.get(result.host or "", 0)
             window = (result.window.start_ns - by, result.window.end_ns - by)
-            spans.append(Span(result.rank, result.uuid, *window, "timed"))
+            spans.append(Span(result.rank, result.uuid, *window, "timed", every=every))
     return spans
 
 
@@ -51,17 +53,17 @@ def select_spans(samples: pl.DataFrame, spans: Sequence[Span]) -> dict[int, pl.D
     A sample tells of the time since the one before (utilisation, GPM), so the first one after a span does too.
     Processes are counted once a second, which a span of a few steps may miss: see `_between`."""
     alone = samples["uuid"].n_unique() == 1
-    found = {}
+    found = dict[int, pl.DataFrame]()
     for span in spans:
-        gpu = samples if alone or span.uuid is None else samples.filter(pl.col("uuid") == span.uuid)
+        gpu = samples if alone or span.every else samples.filter(pl.col("uuid").eq_missing(span.uuid))
         gpu = gpu.sort("t_ns").with_columns(top_clock_mhz=pl.col("sm_clock_mhz").max().over("uuid"))
         if span.look is not None and "look" in gpu.columns:
             gpu = gpu.filter(pl.col("look") == span.look)
         gpu = gpu.with_columns(_between(column) for column in COUNTED if column in gpu.columns)
         since = pl.coalesce(pl.col("t_ns").shift().over("uuid"), "t_ns")
         own = gpu.filter(pl.col("t_ns") >= span.start_ns, since <= span.end_ns)
-        if own.height:
-            found[span.rank] = own
+        if own.height and not (alone and span.rank in found):
+            found[span.rank] = pl.concat([found[span.rank], own]) if span.rank in found else own
     return found
 
 

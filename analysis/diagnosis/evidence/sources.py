@@ -250,8 +250,7 @@ def spans(e: Evidence) -> list[samples.Span]:
     for one in e.lanes:
         own = e.devices.filter(pl.col("rank") == one.rank, pl.col("device").eq_missing(one.device))
         begin, end = int(one.steps["start_ns"].min()), int(one.steps["end_ns"].max())  # type: ignore[arg-type]
-        uuid = own["uuid"][0] if own.height else None
-        out.append(samples.Span(one.rank, uuid or "not known", begin, end))
+        out.append(samples.Span(one.rank, own["uuid"][0] if own.height else None, begin, end))
     return out
 
 

@@ -7,14 +7,35 @@ import numpy as np
 from nightsweep.analysis.diagnosis.replay.changes import change_calls, change_work, communication, of_batches
 from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask
 
+IN_TURNS = 0.1
+"""Kernels of one process that follow one of another device's, at least, where it drives both at once; of a model whose
+layers are spread over devices a few in a thousand do."""
+
+
+def driven(graph: Graph) -> dict[int, int]:
+    """How many devices each rank's process drives at once: of those that have half as many kernels as the busiest or
+    more, all, if it launches for them in turns; else 1."""
+    work, out = graph.work, dict[int, int]()
+    kernels = (work.frame["kind"] == "kernels").to_numpy() & graph.counted_work
+    device = work.frame["device"].fill_null(-1).to_numpy()
+    for rank in np.unique(work.rank[kernels]).tolist():
+        own = np.flatnonzero(kernels & (work.rank == rank))
+        devices, counts = np.unique(device[own], return_counts=True)
+        busy = devices[2 * counts >= counts.max()]
+        order = own[np.argsort(work.launched[own], kind="stable")]
+        order = device[order[np.isin(device[order], busy)]]
+        turns = np.count_nonzero(order[1:] != order[:-1])
+        out[rank] = len(busy) if turns >= IN_TURNS * len(order) else 1
+    return out
+
 
 def with_process_for_each_device(graph: Graph) -> Graph:
     """What the threads of a rank that drives several devices do in turns, for want of an interpreter each, is done for
     each device by a process of its own, which also loads and copies its share of the batch."""
-    calls, work = graph.calls, graph.work
-    ranks, devices = np.unique([own["rank"][0] for own in graph.windows], return_counts=True)
-    share = np.zeros(int(ranks.max()) + 1)
-    share[ranks] = 1 / devices
+    calls, work, number = graph.calls, graph.work, driven(graph)
+    share = np.ones(int(max(calls.rank.max(initial=0), work.rank.max(initial=0))) + 1)
+    for rank, devices in number.items():
+        share[rank] = 1 / devices
     own, copies = share[calls.rank], of_batches(graph) & (share[work.rank] < 1)
     changed = change_work(graph, copies, duration=work.duration * share[work.rank])
     return change_calls(changed, own < 1, gap=calls.gap * own, least=calls.least * own)

@@ -42,7 +42,8 @@ def rows(record: Record, starts: Sequence[Start], steps: pl.DataFrame, breakdown
         found = _with_traced_steps(found, breakdown)
     # The driver, which writes the record of a lost job, counts jobs and not what came of them. A record that is well is
     # of the attempt that it names, which need not be the last (jobs/record/untraced.py).
-    attempt = starts[-1].attempt if starts and record.status != "ok" else record.attempt
+    well = record.attempt if record.status == "ok" else None
+    attempt = well or (starts[-1].attempt if starts else record.attempt)
     found = [row | {"attempt": attempt} for row in found]
     bad = record.status != "ok"
     for row in found:

@@ -140,7 +140,9 @@ def readme(folder: Path) -> str:
         "Parquet, in `tables/`; `point_id` joins them, and names the folder of a point's record.",
     ]
     for name, frame in frames.items():
-        lines += ["", f"### {name} ({plural(frame.height, 'row')})", "", *docs.columns(tables.TABLES[name])]
+        there = pl.read_parquet_schema(folder / f"tables/{name}.parquet")  # older sets lack columns
+        known = {own: column for own, column in tables.TABLES[name].items() if own in there}
+        lines += ["", f"### {name} ({plural(frame.height, 'row')})", "", *docs.columns(known)]
     return own + "\n".join(lines) + "\n"
 
 

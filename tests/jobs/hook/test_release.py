@@ -1,9 +1,12 @@
 """Batches' memory given back without the interpreter. Pinning itself needs a GPU: here a copy stands for it, made by
 the function that PyTorch's thread calls."""
 
+import threading
+from pathlib import Path
+
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils import pin_memory as torch_pins
 
 from nightsweep.jobs.hook import release
@@ -11,41 +14,72 @@ from nightsweep.jobs.hook import release
 SHAPE = (3, 500, 500)
 
 
-class Parts:
-    """Samples; a batch of them is one piece of memory, of which its tensors are parts, and one of its own."""
+class Kept(IterableDataset):
+    """A worker that sends parts of one tensor, and then the same again, with a sparse tensor and a text."""
 
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return torch.full(SHAPE, float(index + 1))
-
-    @staticmethod
-    def collate(samples):
-        whole = torch.stack(samples)
-        return {"image": whole[:1], "others": [whole[1:], ("label", torch.arange(3))]}
+    def __iter__(self):
+        whole = torch.arange(4.0).repeat_interleave(750_000).reshape(4, *SHAPE)
+        for _ in range(2):
+            own, sparse = torch.ones(SHAPE), torch.eye(9).to_sparse()
+            yield {"parts": [whole[:1], (whole[1:], "text")], "own": own, "sparse": sparse}
 
 
 @pytest.fixture
 def pins(monkeypatch):
+    """What pins in a thread of its own; with how many pages of it stay mapped."""
     monkeypatch.setattr(torch_pins, "pin_memory", torch_pins.pin_memory)
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     release.unlock()
     release.unlock()  # once is enough
-    return torch_pins.pin_memory
+
+    def in_thread(batches):
+        found = []
+
+        def run():
+            for batch in batches:
+                pinned = torch_pins.pin_memory(batch, "cuda")
+                found.append((pinned, resident(batch["own"])))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        return found
+
+    return in_thread
 
 
-def test_pinned_batches_are_whole_and_the_workers_memory_is_given_back(pins):
-    loader = DataLoader(Parts(), 4, num_workers=1, collate_fn=Parts.collate, multiprocessing_context="forkserver")
-    (batch,) = loader
-    pinned = pins(batch, "cuda")
-    assert pinned["image"].unique().tolist() == [1.0]
-    assert pinned["others"][0].unique().tolist() == [2.0, 3.0, 4.0]
-    assert pinned["others"][1][1].tolist() == [0, 1, 2]
-    assert not batch["others"][0][:2].any()  # pages that are gone
-    assert batch["others"][1][1].tolist() == [0, 1, 2]  # less than a page stays
+def resident(tensor):
+    """kB of a tensor's memory that are mapped."""
+    start = tensor.untyped_storage().data_ptr()
+    lines = Path("/proc/self/smaps").read_text().split(f"\n{start:x}-")[1].splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
 
 
-def test_memory_of_this_process_alone_stays(pins):
-    own = torch.ones(SHAPE)
-    assert pins([own])[0].sum() == own.sum() == own.numel()
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_pages_are_given_back_and_nothing_is_lost_that_the_worker_sends_again(pins):
+    loader = DataLoader(Kept(), None, num_workers=1, multiprocessing_context="forkserver")
+    before = descriptors()
+    found = pins(loader)
+    for pinned, pages in found:
+        (first, (others, text)) = pinned["parts"]
+        assert (first.unique().tolist(), others.unique().tolist(), text) == ([0.0], [1.0, 2.0, 3.0], "text")
+        assert pinned["own"].all() and pinned["sparse"].to_dense().sum() == 9
+        assert pages < 100  # of 3,000
+    assert len(found) == 2
+    del found, loader
+    assert descriptors() <= before + 2
+
+
+def test_what_this_process_owns_stays(pins, tmp_path):
+    """Without workers PyTorch pins in the thread that trains; and a file may be mapped."""
+    torch.ones(SHAPE).numpy().tofile(tmp_path / "file")
+    mapped = torch.from_file(str(tmp_path / "file"), shared=True, size=750_000)
+    shared = torch.ones(SHAPE).share_memory_()
+    assert all(pinned["own"].all() for pinned, _ in pins([{"own": mapped}, {"own": shared}, {"own": mapped}]))
+    pages = resident(shared)
+    assert torch_pins.pin_memory([shared], "cuda")[0].all() and resident(shared) >= pages
+    assert mapped.all() and shared.all()
+    assert (torch.from_file(str(tmp_path / "file"), size=750_000) == 1).all()

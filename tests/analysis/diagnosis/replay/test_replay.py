@@ -9,7 +9,7 @@ import pytest
 
 from nightsweep.analysis.diagnosis import verdict
 from nightsweep.analysis.diagnosis.evidence import sources
-from nightsweep.analysis.diagnosis.replay import changes, times
+from nightsweep.analysis.diagnosis.replay import changes, sharing, times
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.what_if import SAME, WhatIf
 from nightsweep.analysis.ingest import trace_tables
@@ -105,6 +105,24 @@ def test_a_tracer_s_part_is_found_from_the_untraced_step(tmp_path):
     assert found.untraced(9.5 * MS).step_ns == pytest.approx(9.5 * MS, rel=1e-3)
     assert found.untraced(STEP).step_ns == pytest.approx(SAME * STEP, rel=1e-3)
     assert found.untraced(2 * STEP).step_ns == pytest.approx(SAME * STEP, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("device", "driven"),
+    [
+        (lambda n: n % 2, 2),  # DataParallel's threads launch in turns
+        (lambda n: n >= 50, 1),  # layers that are spread over devices
+        (lambda n: n == 30, 1),  # a stray kernel, as of a tensor that was made on the first device
+    ],
+)
+def test_a_process_drives_devices_at_once_where_it_launches_for_them_in_turns(tmp_path, device, driven):
+    def make(run, start):
+        for n, at in enumerate(range(start, start + STEP, 100 * US)):
+            run.kernel(at + 10 * US, at + 60 * US, at=at, device=int(device(n)))
+
+    found = what_if(tmp_path, make)
+    assert sharing.driven(found.graph) == {0: driven}
+    assert found.gain(sharing.with_process_for_each_device) == pytest.approx(0.5 * (driven > 1), abs=0.02)
 
 
 @pytest.fixture(scope="module")
