@@ -1,12 +1,17 @@
 """What is said of recorded image jobs whose fix was measured on the same host in the same quarter of an hour."""
 
+import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
+import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis import verdict
-from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.causes import data_loading
+from nightsweep.analysis.diagnosis.evidence import lane, sources
 from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.jobs.point.point import complete
 from tests.labelled import packed
 
 DATA = Path(__file__).parents[2] / "data"
@@ -26,7 +31,7 @@ def test_dataparallel_is_told_from_launches_and_its_gain_predicted(diagnosed):
     """MobileNetV2, fp32 at 300 px, by DataParallel on four H100s: 220 ms a step (three starts); 86 with a process for
     each (three). Copies between its GPUs belong to these, and not to a fifth."""
     evidence, causes = diagnosed("dp_on_four")
-    assert [lane.device for lane in evidence.lanes] == [0, 1, 2, 3]
+    assert [one.device for one in evidence.lanes] == [0, 1, 2, 3]
     assert causes[0].kind == "single_process" and causes[0].low < 1 - 86 / 220 < causes[0].high
     assert not any("other ranks" in what for what in evidence.absent)
 
@@ -52,3 +57,15 @@ def test_giving_back_a_pinned_batch_is_told_by_how_long_it_takes(diagnosed):
     graph = evidence.what_if.graph
     standing = graph.calls.gap[changes.releasing(graph)] / 1e6
     assert sorted(standing) == pytest.approx([35, 37], abs=1)
+    settings = {"workload": "image", "model": "mobilenet_v2", "device": "cuda", "pin_memory": True, "loader_workers": 8}
+    unlocked = dataclasses.replace(evidence, point=complete({**settings, "release_unlocked": True}))
+    assert list(data_loading.batch_release(unlocked)) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "devices", "alone"), [(None, 2, True), (2, 2, True), (4, 2, False), (None, 1, False)]
+)
+def test_one_process_talks_among_its_devices_as_far_as_its_collectives_tell(ranks, devices, alone):
+    collectives = pl.DataFrame({"ranks": [ranks]}, schema={"ranks": pl.Int64})
+    lanes = [SimpleNamespace(rank=0, collectives=collectives)] * devices
+    assert lane.is_one_process(lanes) == alone
