@@ -14,8 +14,7 @@ import functools
 import mmap
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 LEAST_BYTES = 1 << 20
@@ -25,11 +24,16 @@ LEAST_BYTES = 1 << 20
 class Descriptors:
     """Second descriptors of shared memories, which keep them until this is dropped, by its thread or with it."""
 
-    def __init__(self, memories: Iterable[Any]) -> None:
+    def __init__(self) -> None:
         self.all: list[int] = []
-        for memory in memories:
-            with suppress(OSError, RuntimeError):  # of a file that is mapped, say
-                self.all.append(os.dup(memory._share_fd_cpu_()[0]))
+
+    def add(self, memory: Any) -> bool:
+        """Whether it is a memory with a descriptor, as one that a worker has sent; a file that is mapped is none."""
+        try:
+            self.all.append(os.dup(memory._share_fd_cpu_()[0]))
+        except (OSError, RuntimeError):
+            return False
+        return True
 
     def __del__(self) -> None:
         for each in self.all:
@@ -57,11 +61,11 @@ def unlock() -> None:
         finally:
             state.inside = False
         if torch.multiprocessing.get_sharing_strategy() == "file_descriptor":
-            memories = {memory.data_ptr(): memory for memory in _shared(data, torch)}
-            state.before = Descriptors(memories.values())
-            for start, memory in memories.items():
-                whole = memory.nbytes() // mmap.PAGESIZE * mmap.PAGESIZE
-                libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(whole), mmap.MADV_DONTNEED)
+            state.before = Descriptors()
+            for start, memory in {memory.data_ptr(): memory for memory in _shared(data, torch)}.items():
+                if state.before.add(memory):
+                    whole = memory.nbytes() // mmap.PAGESIZE * mmap.PAGESIZE
+                    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(whole), mmap.MADV_DONTNEED)
         return pinned
 
     pins.gives_back = True  # type: ignore[attr-defined]

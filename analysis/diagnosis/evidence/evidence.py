@@ -32,6 +32,7 @@ from nightsweep.jobs.record.record import Record
 
 Floats = npt.NDArray[np.float64]
 WITH_WORKERS = "_MultiProcessingDataLoaderIter"
+"""In the name of PyTorch's range in which a loader with worker processes is asked for a batch."""
 GONE = 0.01
 """A kernel of which less than so much is left is not launched."""
 

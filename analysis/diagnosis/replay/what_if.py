@@ -73,10 +73,12 @@ class WhatIf:
         without one. Where that was no shorter, the device hides what the tracer adds: then `tracer` is taken out, or as
         much of it as leaves the step as long. Where even the most does not make it so short, something else made the
         traced steps longer."""
-        wanted, most = (step_ns, float(MOST_TRACER_NS))
+        least, most, wanted = 0.0, float(MOST_TRACER_NS), step_ns
         if not step_ns < self.step_ns:
-            wanted, most = SAME * self.step_ns, TRACER.value
-        least = 0.0
+            most, wanted = TRACER.value, SAME * self.step_ns
+            usual = WhatIf(changes.without_tracer(self.graph, most))
+            if usual.step_ns >= wanted:
+                return usual
         for _ in range(_ROUNDS):
             middle = (least + most) / 2
             longer = WhatIf(changes.without_tracer(self.graph, middle)).step_ns > wanted
