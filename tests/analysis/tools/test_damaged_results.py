@@ -3,6 +3,7 @@ one clear line or says in the point's row what is missing, and no number changes
 
 import io
 import shutil
+import time
 from contextlib import redirect_stderr, redirect_stdout
 
 import polars as pl
@@ -30,7 +31,7 @@ def analyse(folder, ids=(POINT,)):
     scratch = folder.with_name("scratch")
     chunk = Chunk(folder / "derived/points-0000")
     chunk.save(IDS, [derive.make(folder / "points" / i, scratch / i, 1) for i in ids], scratch)
-    chunk.finish()
+    chunk.finish(time.time_ns())
     shutil.rmtree(scratch, ignore_errors=True)
 
 
