@@ -183,7 +183,7 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
     processes are known: another pause that comes once a batch and is as long is taken for it."""
     graph = e.what_if.graph
     count, _ = e.what_if.calls_a_step(changes.releasing(graph))
-    if not count or e.setting("release_unlocked"):
+    if not count:
         return
     paused = float(graph.calls.gap[changes.releasing(graph)].sum()) / graph.steps
     yield Cause(

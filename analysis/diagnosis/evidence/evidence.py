@@ -88,7 +88,7 @@ class Evidence:
         measured, but for waits for batches that the trace does not see; else less `tracer` a call."""
         events = {lane.rank: lane.events for lane in self.lanes}
         windows = pl.concat([lane.windows for lane in self.lanes])
-        traced = WhatIf(build(events, windows, workers=self.loads_in_workers))
+        traced = WhatIf(build(events, windows, locked=self.releases_locked))
         if self.timed_ns is None:
             return WhatIf(without_tracer(traced.graph, TRACER.value))
         waits = self.unseen
@@ -219,11 +219,12 @@ class Evidence:
         return int(set_by_point) if set_by_point is not None else max(known, default=None)
 
     @property
-    def loads_in_workers(self) -> bool:
-        """Whether a loader's processes are known to prepare batches: by `workers`, or by the ranges of PyTorch's
-        DataLoader."""
+    def releases_locked(self) -> bool:
+        """Whether batches are known to come from a loader's processes, by `workers` or by the ranges of PyTorch's
+        DataLoader, so that its thread holds the interpreter as it gives pinned ones back."""
         ranges = pl.concat([lane.events["nvtx"]["name"].cast(pl.String) for lane in self.lanes])
-        return bool(self.workers) or (self.workers is None and bool(ranges.str.contains(WITH_WORKERS).any()))
+        known = bool(self.workers) or (self.workers is None and bool(ranges.str.contains(WITH_WORKERS).any()))
+        return known and not self.setting("release_unlocked")
 
     @functools.cached_property
     def heard(self) -> bool:

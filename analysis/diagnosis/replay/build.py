@@ -13,13 +13,13 @@ from nightsweep.analysis.diagnosis.replay.host import build_calls
 from nightsweep.analysis.diagnosis.replay.measured import Frames, Measured
 
 
-def build(events: Mapping[int, Frames], windows: pl.DataFrame, *, workers: bool = False) -> Graph:
+def build(events: Mapping[int, Frames], windows: pl.DataFrame, *, locked: bool = False) -> Graph:
     """The graph of a run.
 
     Args:
         events: tables of each rank's events, attributed to their launches.
         windows: the table `windows` of these ranks.
-        workers: whether batches are known to come from processes of a loader.
+        locked: whether a loader's thread is known to give batches back while it holds the interpreter.
     """
     m = Measured.of(events)
     calls, work = build_calls(m), build_work(m)
@@ -30,4 +30,4 @@ def build(events: Mapping[int, Frames], windows: pl.DataFrame, *, workers: bool 
         for begin in own.filter("counted")["host_start_ns"].sort().head(1).to_list():
             counted_calls |= (calls.rank == rank) & (calls.start >= begin)
             counted_work |= (work.rank == rank) & (m.launched >= begin)
-    return Graph(calls, work, tuple(lanes), counted_calls, counted_work, workers)
+    return Graph(calls, work, tuple(lanes), counted_calls, counted_work, locked)

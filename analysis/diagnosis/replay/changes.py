@@ -148,12 +148,12 @@ def releasing(graph: Graph) -> Mask:
     """Calls before which the thread that launches stands as long as it takes to give back the shared memory of a pinned
     batch, page by page: a thread of the loader does it, and holds the interpreter meanwhile (pin_memory of PyTorch's
     DataLoader; the other thread stands for 34 to 54 ms at 192 MB, tests/bench/batch_release.py on two cores). None of
-    a rank that has more such pauses than batches: they are something else; nor where no worker processes are known."""
+    a rank that has more such pauses than batches: they are something else; nor where nothing tells that it does."""
     calls, work = graph.calls, graph.work
     pause, out = calls.gap - calls.loading_gap, np.zeros(len(calls.start), bool)
     copies = of_batches(graph, "pinned") & graph.counted_work
     size = work.frame["bytes"].fill_null(0).to_numpy()
-    for rank in np.unique(work.rank[copies]) if graph.workers else ():
+    for rank in np.unique(work.rank[copies]) if graph.locked else ():
         own = size[copies & (work.rank == rank)]
         least, most = (own.max() * 1e9 / rate for rate in RELEASE_BYTES_PER_S)
         alike = (pause >= least) & (pause <= most)
