@@ -41,7 +41,7 @@ test: .venv/ready
 	sh tests/install.sh
 	$(MAKE) --no-print-directory --jobs 2 lint tests
 
-# Six workers for two cores: tests on Slurm wait more than they compute.
+# Five workers for two cores: tests on Slurm wait more than they compute.
 tests: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --durations=5
 

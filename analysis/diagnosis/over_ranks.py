@@ -29,7 +29,7 @@ from nightsweep.analysis.diagnosis.causes import communication
 from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
-from nightsweep.analysis.diagnosis.replay import changes, sharing
+from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.replay.changes import compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import NOISE
@@ -94,7 +94,7 @@ def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
     scale = e.step_ns / e.what_if.step_ns / 1e6
     silent = compose(e.scaled(slowdowns(e.lanes)), changes.without_communication)
     packing = e.scaled(_packing(lane, _shares_gradients(e)) for lane in e.lanes)
-    single = (silent, packing, sharing.without_others, _optimizer(e, own))
+    single = (silent, packing, rank_changes.without_others, _optimizer(e, own))
     names = ("transfer that nothing hides", "kernels slowed beside it", "copies to and from messages",
              "ranks that are late", "the optimizer's work")  # fmt: skip
     made = [(), (changes.without_communication,), *(single[: n + 1] for n in range(len(single)))]

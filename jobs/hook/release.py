@@ -1,10 +1,10 @@
-"""The memory of pinned batches is given back without Python's interpreter.
+"""Pinned batches are freed without holding Python's global interpreter lock (GIL).
 
-Workers of a DataLoader put batches into shared memory, and a thread of the rank pins them and drops them again. The
-last of that unmaps and frees all their pages, and the thread holds the interpreter meanwhile: the thread that launches
-stands for some 36 ms at 192 MB (beside an H200; elsewhere 34 to 54 ms, tests/bench/batch_release.py). Here both are
-done by calls that let the interpreter go: pages are unmapped as soon as the batch is pinned, and freed where a second
-descriptor of the memory is closed, with the batch after. Nothing is lost where somebody else still has the memory.
+Workers of a DataLoader put batches into shared memory; a thread of the rank pins them and drops the originals. To unmap
+and free their pages takes some 36 ms at 192 MB (beside an H200; elsewhere 34 to 54, tests/bench/batch_release.py), and
+meanwhile the thread holds the GIL, so that the launching thread stalls. Here calls that release the GIL do both: pages
+are unmapped as soon as the batch is pinned, and freed where a second descriptor of the memory is closed, with the next
+batch. Nothing is lost where somebody else still has the memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 LEAST_BYTES = 1 << 20
-"""Less is given back in a fraction of a millisecond."""
+"""Less is freed in a fraction of a millisecond."""
 
 
 class Descriptors:
@@ -41,12 +41,12 @@ class Descriptors:
 
 
 def unlock() -> None:
-    """Have it so in every DataLoader of this process that pins in a thread."""
+    """Free batches so in every DataLoader of this process that pins in a thread."""
     import torch
     from torch.utils.data._utils import pin_memory as torch_pins
 
     pin, state = torch_pins.pin_memory, threading.local()
-    if hasattr(pin, "gives_back"):
+    if hasattr(pin, "frees_unlocked"):
         return
     libc = ctypes.CDLL(None)
 
@@ -68,7 +68,7 @@ def unlock() -> None:
                     libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(whole), mmap.MADV_DONTNEED)
         return pinned
 
-    pins.gives_back = True  # type: ignore[attr-defined]
+    pins.frees_unlocked = True  # type: ignore[attr-defined]
     torch_pins.pin_memory = pins
 
 

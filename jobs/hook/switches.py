@@ -42,7 +42,7 @@ def _chosen(settings: Settings, names: dict[str, str]) -> Settings:
 
 
 def _switch_loader(settings: Settings) -> None:
-    """Arguments of every DataLoader, and how it gives batches back."""
+    """Arguments of every DataLoader, and how it frees batches."""
     import torch
     from torch.utils.data import DataLoader
 

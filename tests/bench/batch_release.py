@@ -1,8 +1,8 @@
-"""How long the launching thread stands while another thread gives pinned batches back, as PyTorch does it and unlocked:
+"""How long the launching thread stalls while another thread frees pinned batches, as PyTorch does and without the GIL:
 
     python -m tests.bench.batch_release [--megabytes 192] [--batches 8]
 
-Pinning needs a GPU; here a copy stands for it. The launching thread does nothing but look at the clock.
+Pinning needs a GPU; here a copy replaces it. The launching thread only reads the clock.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch.utils.data._utils import pin_memory as torch_pins
 
 from nightsweep.jobs.hook import release
 
-STANDS_S = 0.02
-"""A thread that has the interpreter to itself waits less for it than so long, 5 ms at a time."""
+STALL_S = 0.02
+"""Shorter waits are usual: threads take turns with the GIL every 5 ms."""
 
 
 class Batches(IterableDataset[torch.Tensor]):
-    """So many batches of so many bytes."""
+    """`count` batches of `size` bytes."""
 
     def __init__(self, size: int, count: int) -> None:
         self.size, self.count = size, count
@@ -35,7 +35,7 @@ class Batches(IterableDataset[torch.Tensor]):
 
 
 def longest(size: int, count: int) -> list[float]:
-    """The times, ms, for which the thread that looks at the clock stood still, the longest first."""
+    """Stalls of the thread that reads the clock, ms, the longest first."""
     loader = DataLoader(Batches(size, count), None, num_workers=1, multiprocessing_context="forkserver")
 
     def pins() -> None:
@@ -46,13 +46,13 @@ def longest(size: int, count: int) -> list[float]:
 
     other = threading.Thread(target=pins)
     other.start()
-    stood, before = [], time.perf_counter()
+    stalls, before = [], time.perf_counter()
     while other.is_alive():
         now = time.perf_counter()
-        if now - before > STANDS_S:
-            stood.append((now - before) * 1000)
+        if now - before > STALL_S:
+            stalls.append((now - before) * 1000)
         before = now
-    return sorted(stood, reverse=True)
+    return sorted(stalls, reverse=True)
 
 
 def main() -> None:
@@ -65,8 +65,8 @@ def main() -> None:
     for how in ("as PyTorch does it", "unlocked"):
         if how == "unlocked":
             release.unlock()
-        stood = longest(options.megabytes * 10**6, options.batches)
-        print(f"{how}: stood {len(stood)} times for 20 ms or longer, ms: {[round(each) for each in stood[:10]]}")
+        stalls = longest(options.megabytes * 10**6, options.batches)
+        print(f"{how}: {len(stalls)} stalls of 20 ms or longer, ms: {[round(each) for each in stalls[:10]]}")
 
 
 if __name__ == "__main__":

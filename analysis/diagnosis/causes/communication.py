@@ -17,14 +17,14 @@ from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from nightsweep.analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
-from nightsweep.analysis.diagnosis.replay import changes, sharing
+from nightsweep.analysis.diagnosis.replay import changes, measured, rank_changes
 from nightsweep.analysis.diagnosis.replay.changes import compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import Threshold
 from nightsweep.analysis.metrics.steps import selection
 from nightsweep.analysis.tables.part_names import BUSY
 
-KEYS = ("device", "stream", "start_ns")
+KEYS = tuple(measured.KEYS[1:])  # of one rank
 FEW = 5
 """Kernels between two small messages, at most, from which a loop over tensors is seen: a division, a norm, a clamp."""
 OVER_TENSORS = ("elementwise", "reduction", "memory")
@@ -253,8 +253,10 @@ def straggler(e: Evidence) -> Iterator[Cause]:
         return
     if len({lane.rank for lane in e.lanes}) < 2:
         return
-    gained = e.gain(sharing.with_device_of_others).value
-    ways = (functools.partial(sharing.with_device_of_others, shared=True, by_part=by_part) for by_part in (False, True))
+    gained = e.gain(rank_changes.with_device_of_others).value
+    ways = (
+        functools.partial(rank_changes.with_device_of_others, shared=True, by_part=by_part) for by_part in (False, True)
+    )
     even = min(gained, max(e.gain(way).value for way in ways))
     work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0) / 1e6
     ranks, most = {e.lanes[place].rank for place in work.argmax(axis=0)}, work.max(axis=0)
@@ -270,7 +272,7 @@ def straggler(e: Evidence) -> Iterator[Cause]:
             Fact("of the others", float(others.mean()), "ms a step", "breakdown"),
         ],
         rank=rank,
-        change=sharing.with_device_of_others,
+        change=rank_changes.with_device_of_others,
     )
 
 

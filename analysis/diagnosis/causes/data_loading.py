@@ -177,10 +177,10 @@ def h2d_exposed(e: Evidence) -> Iterator[Cause]:
 
 
 def batch_release(e: Evidence) -> Iterator[Cause]:
-    """The loader's thread that pins batches gives their shared memory back, and holds Python's interpreter meanwhile:
-    the launching thread stands, wherever it is, once for each batch and for as long as so many pages take
-    (analysis/diagnosis/replay/changes.py, `releasing`). The steps again, without these pauses. Only where a loader's
-    processes are known: another pause that comes once a batch and is as long is taken for it."""
+    """The loader's thread that pins batches also frees their shared memory, and holds Python's global interpreter lock
+    (GIL) meanwhile, so that the launching thread stalls once a batch. Such pauses are told by their length, that of
+    freeing a batch's memory, and only where batches come from worker processes; another pause as long, once a batch, is
+    taken for one (analysis/diagnosis/replay/changes.py, `releasing`). The steps again, without these pauses."""
     graph = e.what_if.graph
     count, _ = e.what_if.calls_a_step(changes.releasing(graph))
     if not count:
@@ -188,8 +188,8 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
     paused = float(graph.calls.gap[changes.releasing(graph)].sum()) / graph.steps
     yield Cause(
         gain=e.gain(changes.without_release),
-        method="the steps replayed without pauses as long as giving back a batch's memory takes",
-        advice="give batches' memory back without the interpreter (release_unlocked); smaller batches, as of bytes",
+        method="the steps replayed without pauses as long as freeing a batch's memory takes",
+        advice="free batches without holding the GIL (release_unlocked); send them as bytes, which are smaller",
         remedy=remedies.choose(e.point, {"release_unlocked": True}, {"pixels": "uint8"}),
         evidence=[
             Fact("such pauses", count, "a step", "runtime"),

@@ -13,7 +13,7 @@ from nightsweep.analysis.diagnosis.causes.rule import HOST, LAUNCHES, OTHERS, Ru
 from nightsweep.analysis.diagnosis.evidence import batch, pauses, tensor_loops
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.remedies import proposals
-from nightsweep.analysis.diagnosis.replay import changes, sharing
+from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, HEALTHY, SMALL_FILL
 
 GRAPHS = {"cuda_graph": True}
@@ -85,12 +85,12 @@ def _loops(e: Evidence) -> Iterator[Cause]:
 
 
 def single_process(e: Evidence) -> Iterator[Cause]:
-    """One process drives several devices at once, as DataParallel does: its threads take turns with the one
-    interpreter. The steps again, with a process for each device, which does its share of the host's work and copies its
-    own samples. Devices that have less than half of the busiest one's kernels do not count, nor those for which a
-    process launches one after the other."""
-    driven = max(sharing.driven(e.what_if.graph).values(), default=1)
-    change = sharing.with_process_for_each_device
+    """One process drives several devices at once, as DataParallel does: only one of its threads at a time can hold
+    Python's global interpreter lock (GIL). The steps again, with a process for each device, which does its share of the
+    host's work and copies its own samples. Devices with less than half of the busiest one's kernels do not count, nor a
+    model whose layers are spread over devices."""
+    driven = max(rank_changes.devices_at_once(e.what_if.graph).values(), default=1)
+    change = rank_changes.with_process_for_each_device
     if driven > 1:
         yield Cause(
             gain=e.gain(change),

@@ -88,7 +88,7 @@ class Evidence:
         measured, but for waits for batches that the trace does not see; else less `tracer` a call."""
         events = {lane.rank: lane.events for lane in self.lanes}
         windows = pl.concat([lane.windows for lane in self.lanes])
-        traced = WhatIf(build(events, windows, locked=self.releases_locked))
+        traced = WhatIf(build(events, windows, loader_holds_gil=self.loader_holds_gil))
         if self.timed_ns is None:
             return WhatIf(without_tracer(traced.graph, TRACER.value))
         waits = self.unseen
@@ -219,9 +219,9 @@ class Evidence:
         return int(set_by_point) if set_by_point is not None else max(known, default=None)
 
     @property
-    def releases_locked(self) -> bool:
-        """Whether batches are known to come from a loader's processes, by `workers` or by the ranges of PyTorch's
-        DataLoader, so that its thread holds the interpreter as it gives pinned ones back."""
+    def loader_holds_gil(self) -> bool:
+        """Whether a loader's thread is known to hold the GIL while it frees pinned batches: they come from worker
+        processes, by `workers` or by the ranges of PyTorch's DataLoader, and `release_unlocked` is not set."""
         ranges = pl.concat([lane.events["nvtx"]["name"].cast(pl.String) for lane in self.lanes])
         known = bool(self.workers) or (self.workers is None and bool(ranges.str.contains(WITH_WORKERS).any()))
         return known and not self.setting("release_unlocked")

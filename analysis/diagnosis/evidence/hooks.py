@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.replay import measured
 from nightsweep.analysis.metrics.intervals import length_before, union
 
 FOR_MESSAGES = (
@@ -14,9 +15,7 @@ FOR_MESSAGES = (
     r"|post_backward_reshard|post_backward_reduce)\b"
 )
 """Those that gather, free and send; others cast what comes in, or copy it to the device."""
-
-
-KEYS = ("device", "stream", "start_ns")
+KEYS = tuple(measured.KEYS[1:])  # of one rank
 LAUNCH = ("thread", "launch_ns")
 
 

@@ -13,13 +13,13 @@ from nightsweep.analysis.diagnosis.replay.host import build_calls
 from nightsweep.analysis.diagnosis.replay.measured import Frames, Measured
 
 
-def build(events: Mapping[int, Frames], windows: pl.DataFrame, *, locked: bool = False) -> Graph:
+def build(events: Mapping[int, Frames], windows: pl.DataFrame, *, loader_holds_gil: bool = False) -> Graph:
     """The graph of a run.
 
     Args:
         events: tables of each rank's events, attributed to their launches.
         windows: the table `windows` of these ranks.
-        locked: whether a loader's thread is known to give batches back while it holds the interpreter.
+        loader_holds_gil: whether a loader's thread is known to hold the GIL while it frees batches.
     """
     m = Measured.of(events)
     calls, work = build_calls(m), build_work(m)
@@ -30,4 +30,4 @@ def build(events: Mapping[int, Frames], windows: pl.DataFrame, *, locked: bool =
         for begin in own.filter("counted")["host_start_ns"].sort().head(1).to_list():
             counted_calls |= (calls.rank == rank) & (calls.start >= begin)
             counted_work |= (work.rank == rank) & (m.launched >= begin)
-    return Graph(calls, work, tuple(lanes), counted_calls, counted_work, locked)
+    return Graph(calls, work, tuple(lanes), counted_calls, counted_work, loader_holds_gil)

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 ASYNCHRONOUS_NS = 10_000
 """What the call of a copy takes that the host need not wait for."""
 RELEASE_BYTES_PER_S = (10e9, 3e9)
-"""At what rates memory is given back in pages of 4 KiB, assumed: tests/bench/batch_release.py measured 3.6 to 5.6e9."""
+"""Fastest and slowest rate of freeing pages of 4 KiB, assumed: tests/bench/batch_release.py has 3.6 to 5.6e9."""
 CACHED_NS = 1_000
 """What asking PyTorch's cache for memory takes in place of the driver."""
 
@@ -111,9 +111,9 @@ def working(graph: Graph) -> Mask:
 
 
 def freeing_ns(graph: Graph) -> Floats:
-    """Of these pauses (calls,), what the host takes to give back the pageable memory of a batch that it has copied
-    since the last launch: at most as long as the copy, which touched each page, too. Page-locked batches, which a
-    thread of the loader has copied, leave none of it to the thread that launches."""
+    """Of these pauses (calls,), the time to free the pageable memory of a batch that the host has copied since the last
+    launch: at most as long as the copy, which touched each page, too. Page-locked batches are freed by a thread of the
+    loader."""
     calls, work = graph.calls, graph.work
     copies = of_batches(graph, "pageable") & (work.call >= 0)
     copying, launches, out = np.zeros(len(calls.start)), np.zeros(len(calls.start), bool), np.zeros(len(calls.start))
@@ -145,15 +145,14 @@ def _launched_free(graph: Graph, where: Mask | bool) -> Graph:
 
 
 def releasing(graph: Graph) -> Mask:
-    """Calls before which the thread that launches stands as long as it takes to give back the shared memory of a pinned
-    batch, page by page: a thread of the loader does it, and holds the interpreter meanwhile (pin_memory of PyTorch's
-    DataLoader; the other thread stands for 34 to 54 ms at 192 MB, tests/bench/batch_release.py on two cores). None of
-    a rank that has more such pauses than batches: they are something else; nor where nothing tells that it does."""
+    """Calls before which the launching thread stalls for as long as freeing the shared memory of a pinned batch takes:
+    a thread of PyTorch's DataLoader frees it and holds the GIL meanwhile (34 to 54 ms at 192 MB on two cores,
+    tests/bench/batch_release.py). None of a rank with more such pauses than batches, for they are something else."""
     calls, work = graph.calls, graph.work
     pause, out = calls.gap - calls.loading_gap, np.zeros(len(calls.start), bool)
     copies = of_batches(graph, "pinned") & graph.counted_work
     size = work.frame["bytes"].fill_null(0).to_numpy()
-    for rank in np.unique(work.rank[copies]) if graph.locked else ():
+    for rank in np.unique(work.rank[copies]) if graph.loader_holds_gil else ():
         own = size[copies & (work.rank == rank)]
         least, most = (own.max() * 1e9 / rate for rate in RELEASE_BYTES_PER_S)
         alike = (pause >= least) & (pause <= most)
@@ -164,7 +163,7 @@ def releasing(graph: Graph) -> Mask:
 
 
 def without_release(graph: Graph) -> Graph:
-    """No thread of the loader gives back memory while it holds the interpreter."""
+    """No thread of the loader holds the GIL while it frees batches."""
     return change_calls(graph, releasing(graph), gap=graph.calls.loading_gap)
 
 
@@ -240,8 +239,8 @@ def without_allocations(graph: Graph) -> Graph:
 
 
 def with_pinned_batches(graph: Graph, bytes_per_s: float) -> Graph:
-    """Batches are copied from page-locked memory at this rate, and the host neither waits for that nor has memory to
-    give back."""
+    """Batches are copied from page-locked memory at this rate, and the host neither waits for that nor frees
+    their memory."""
     copies = of_batches(graph, "pageable")
     gap = graph.calls.gap - freeing_ns(graph)
     size = graph.work.frame["bytes"].fill_null(0).to_numpy()

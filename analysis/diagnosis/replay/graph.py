@@ -95,16 +95,16 @@ class Work:
 @dataclass(frozen=True)
 class Graph:
     """`windows`: of each device of each rank, its steps (table `windows`) that the trace has, in order. `counted_calls`
-    and `counted_work`: what belongs to steps that count, and so may be changed. `locked`: whether a loader's thread
-    is known to give batches back while it holds the interpreter. `kept`: what was found out about the graph that holds
-    for all that changes make of it, by its class."""
+    and `counted_work`: what belongs to steps that count, and so may be changed. `loader_holds_gil`: whether a
+    loader's thread is known to hold the GIL while it frees batches. `kept`: what was found out about the graph that
+    holds for all that changes make of it, by its class."""
 
     calls: Calls
     work: Work
     windows: tuple[pl.DataFrame, ...]
     counted_calls: Mask
     counted_work: Mask
-    locked: bool = False
+    loader_holds_gil: bool = False
     kept: dict[type, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -41,8 +41,8 @@ class Loading:
         "Copy batches to the GPU from page-locked memory.", False, needs=[ON_GPU, except_for("loader", "device")]
     )
     release_unlocked: bool = setting(
-        "The thread that pins batches gives their shared memory back without Python's interpreter, which the launching "
-        "thread needs; else it holds it meanwhile, as PyTorch has it.",
+        "The thread that pins batches frees their shared memory without holding Python's global interpreter lock "
+        "(GIL), which the launching thread needs; else it holds the GIL meanwhile, as in PyTorch.",
         False,
         needs=[only("pin_memory", True), except_for("loader_workers", 0), only("loader", "torch", "mmap")],
     )

@@ -129,7 +129,7 @@ def evidence(runs, folder, device=H200, settings=None, **more):
     if made.timed_ns is None and made.lanes:
         events = {lane.rank: lane.events for lane in made.lanes}
         made.__dict__["what_if"] = WhatIf(
-            build(events, pl.concat([lane.windows for lane in made.lanes]), locked=made.releases_locked)
+            build(events, pl.concat([lane.windows for lane in made.lanes]), loader_holds_gil=made.loader_holds_gil)
         )
     return made
 

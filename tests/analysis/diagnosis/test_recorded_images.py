@@ -38,7 +38,7 @@ def test_dataparallel_is_told_from_launches_and_its_gain_predicted(diagnosed):
 
 def test_what_follows_the_copy_of_a_pageable_batch_is_no_other_work(diagnosed):
     """MobileNetV2, fp16 at 300 px, pageable batches on an H200: 87 ms a step, pinned ones 64 (three starts each). The
-    host takes 14 ms to copy a batch, and as long to give its memory back."""
+    host takes 14 ms to copy a batch, and as long to free it."""
     evidence, causes = diagnosed("pageable_mobilenet")
     assert causes[0].kind == "h2d_pageable" and causes[0].low < 1 - 64 / 87 < causes[0].high
     assert "host_work" not in {cause.kind for cause in causes}
@@ -47,16 +47,17 @@ def test_what_follows_the_copy_of_a_pageable_batch_is_no_other_work(diagnosed):
     assert freed == pytest.approx(14e6, rel=0.15)
 
 
-def test_giving_back_a_pinned_batch_is_told_by_how_long_it_takes(diagnosed):
-    """MobileNetV2, fp16 at 500 px, pinned batches of 192 MB on an H200. Of eight steps that four starts traced, those
-    in which the launching thread stood for 24 to 38 ms took 157 ms, the three others 122. Here it does so in both."""
+def test_freeing_a_pinned_batch_is_told_by_how_long_it_takes(diagnosed):
+    """MobileNetV2, fp16 at 500 px, pinned batches of 192 MB on an H200. Three other starts traced a step with such a
+    stall and one without each: 163 and 115, 149 and 128, 164 and 122 ms, a loss of 23 % (1 to 40 over starts). This
+    start has a stall in both."""
     evidence, causes = diagnosed("released_mobilenet")
-    assert causes[0].kind == "batch_release" and causes[0].low < 1 - 122 / 157 < causes[0].high
+    assert causes[0].kind == "batch_release" and causes[0].low < 0.23 < causes[0].high
     assert causes[0].remedy == {"release_unlocked": True}
     assert "host_work" not in {cause.kind for cause in causes}
     graph = evidence.what_if.graph
-    standing = graph.calls.gap[changes.releasing(graph)] / 1e6
-    assert sorted(standing) == pytest.approx([35, 37], abs=1)
+    stalls = graph.calls.gap[changes.releasing(graph)] / 1e6
+    assert sorted(stalls) == pytest.approx([35, 37], abs=1)
     settings = {"workload": "image", "model": "mobilenet_v2", "device": "cuda", "pin_memory": True, "loader_workers": 8}
     unlocked = dataclasses.replace(evidence, point=complete({**settings, "release_unlocked": True}))
     assert list(data_loading.batch_release(unlocked)) == []

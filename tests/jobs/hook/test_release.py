@@ -1,5 +1,5 @@
-"""Batches' memory given back without the interpreter. Pinning itself needs a GPU: here a copy stands for it, made by
-the function that PyTorch's thread calls."""
+"""Pinned batches freed without the GIL. Pinning needs a GPU: here a copy replaces it, made by the function that
+PyTorch's thread calls."""
 
 import threading
 from pathlib import Path
@@ -26,7 +26,7 @@ class Kept(IterableDataset):
 
 @pytest.fixture
 def pins(monkeypatch):
-    """What pins in a thread of its own; with how many pages of it stay mapped."""
+    """What pins batches in another thread: the pinned ones, and how much of each stays mapped, kB."""
     monkeypatch.setattr(torch_pins, "pin_memory", torch_pins.pin_memory)
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     release.unlock()
@@ -59,7 +59,7 @@ def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_pages_are_given_back_and_nothing_is_lost_that_the_worker_sends_again(pins):
+def test_pages_are_freed_and_nothing_is_lost_that_the_worker_sends_again(pins):
     loader = DataLoader(Kept(), None, num_workers=1, multiprocessing_context="forkserver")
     before = descriptors()
     found = pins(loader)

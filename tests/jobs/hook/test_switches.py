@@ -37,7 +37,7 @@ while True:
                 "compiled": net._compiled_call_impl is not None, "threads": os.environ.get("OMP_NUM_THREADS"),
                 "allocator": os.environ.get("PYTORCH_ALLOC_CONF"), "benchmark": torch.backends.cudnn.benchmark,
                 "tf32": torch.backends.cudnn.allow_tf32,
-                "unlocked": hasattr(torch.utils.data._utils.pin_memory.pin_memory, "gives_back"),
+                "unlocked": hasattr(torch.utils.data._utils.pin_memory.pin_memory, "frees_unlocked"),
             }
             json.dump(seen, open(sys.argv[1], "w"))
             optimizer.step()

@@ -9,7 +9,7 @@ import pytest
 
 from nightsweep.analysis.diagnosis import verdict
 from nightsweep.analysis.diagnosis.evidence import sources
-from nightsweep.analysis.diagnosis.replay import changes, sharing, times
+from nightsweep.analysis.diagnosis.replay import changes, rank_changes, times
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.what_if import SAME, WhatIf
 from nightsweep.analysis.ingest import trace_tables
@@ -121,8 +121,8 @@ def test_a_process_drives_devices_at_once_where_it_launches_for_them_in_turns(tm
             run.kernel(at + 10 * US, at + 60 * US, at=at, device=int(device(n)))
 
     found = what_if(tmp_path, make)
-    assert sharing.driven(found.graph) == {0: driven}
-    assert found.gain(sharing.with_process_for_each_device) == pytest.approx(0.5 * (driven > 1), abs=0.02)
+    assert rank_changes.devices_at_once(found.graph) == {0: driven}
+    assert found.gain(rank_changes.with_process_for_each_device) == pytest.approx(0.5 * (driven > 1), abs=0.02)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis.evidence import sources
-from nightsweep.analysis.diagnosis.replay import changes, sharing
+from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.schedule import Schedule
 from nightsweep.analysis.diagnosis.replay.times import replay
@@ -20,7 +20,7 @@ CHANGES = {
     "no launches": changes.without_launches,
     "no waits": changes.without_close_waits,
     "no communication": changes.without_communication,
-    "even devices": sharing.with_device_of_others,
+    "even devices": rank_changes.with_device_of_others,
     "all": changes.compose(changes.without_loading, changes.without_waits, changes.without_launches),
 }
 

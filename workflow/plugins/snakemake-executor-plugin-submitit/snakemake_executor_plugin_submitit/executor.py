@@ -8,8 +8,6 @@ for all jobs at once, and tells about those that can leave nothing: node failure
 from __future__ import annotations
 
 import shlex
-import signal
-import threading
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -20,7 +18,7 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_args
 
-from snakemake_executor_plugin_submitit import efficiency, hook, job_end, partitions, refusal, request, waiting
+from snakemake_executor_plugin_submitit import efficiency, hook, job_end, partitions, refusal, request, signals, waiting
 from snakemake_executor_plugin_submitit.hook import Loss
 from snakemake_executor_plugin_submitit.job_end import Track
 from snakemake_executor_plugin_submitit.journal import Journal, NotPrivate
@@ -68,7 +66,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     # ---- out ------------------------------------------------------------------------------------------------------
 
     def run_jobs(self, jobs: list[Any]) -> None:
-        self._heed_signals()
+        signals.heed()
         infos = []
         for job in jobs:
             self.run_job_pre(job)
@@ -140,7 +138,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     # ---- home -----------------------------------------------------------------------------------------------------
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
-        self._wake_main_thread()
+        signals.wake_main_thread()
         if not active_jobs:
             return  # Snakemake begins to ask before this object is made
         states = self._query(active_jobs)  # may last until after cancel_jobs, whose doing is no end of a job
@@ -285,23 +283,9 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     # ---- stop -----------------------------------------------------------------------------------------------------
 
-    def _heed_signals(self) -> None:
-        """SIGTERM ends a run as Ctrl-C does; Snakemake alone would wait for jobs that may take all night."""
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            signal.signal(signal.SIGURG, lambda *_: None)
-
-    def _wake_main_thread(self) -> None:
-        """Let it handle what has come: a signal does not interrupt a thread that is about to wait for a lock and has
-        let go of the interpreter for it, which on a busy host takes a while. It would sleep until a job ends."""
-        main = threading.main_thread().ident
-        assert main is not None
-        signal.pthread_kill(main, signal.SIGURG)  # that nobody else sends, and that is ignored where it has no handler
-
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Cancel everything."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signals.ignore_sigterm()
         self._cancel_all()
 
     def _cancel_all(self) -> None:

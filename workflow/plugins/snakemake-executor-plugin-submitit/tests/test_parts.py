@@ -5,8 +5,6 @@ import logging
 import os
 import pickle
 import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -175,34 +173,6 @@ def test_a_job_that_a_full_disk_keeps_from_being_sent_again_is_told_in_a_line(ca
     asked = SubmittedJobInfo(None, external_jobid="7", aux={"track": track()})
     assert not driver._is_kept(asked, end) and asked.external_jobid == "7"
     assert caplog.messages == ["k: No space left on device; not submitted again"]
-
-
-ASLEEP = """
-import asyncio, signal, threading, time
-from snakemake_executor_plugin_submitit.executor import Executor
-executor = Executor.__new__(Executor)
-executor._heed_signals()
-async def ask():
-    async for _ in executor.check_active_jobs([]):
-        pass
-def run():
-    time.sleep(0.5)
-    signal.pthread_kill(threading.get_ident(), signal.{name})  # the main thread sleeps on
-    time.sleep(0.5)
-    print("asks", flush=True)
-    asyncio.run(ask())
-threading.Thread(target=run, daemon=True).start()
-try:
-    threading.Semaphore(0).acquire()
-except KeyboardInterrupt:
-    print("stops")
-"""
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_that_did_not_interrupt_the_main_thread_is_heeded_with_the_next_query(name):
-    done = subprocess.run([sys.executable, "-c", ASLEEP.format(name=name)], capture_output=True, text=True, timeout=20)
-    assert done.stdout.split() == ["asks", "stops"], done.stderr
 
 
 def test_an_enclosing_allocation_is_forgotten(monkeypatch):

@@ -1,4 +1,4 @@
-"""What if: work shared otherwise among ranks and devices (changes.py has the other changes)."""
+"""What if: the work of ranks and devices divided otherwise (changes.py has the other changes)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from nightsweep.analysis.diagnosis.replay.changes import change_calls, change_wo
 from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask
 
 IN_TURNS = 0.1
-"""Kernels of one process that follow one of another device's, at least, where it drives both at once; of a model whose
-layers are spread over devices a few in a thousand do."""
+"""Share of a process's kernels that follow one of another device, at least, where it drives both at once; assumed. With
+DataParallel on four H100s most do; of a model whose layers are spread over devices only those at the edges can."""
 
 
-def driven(graph: Graph) -> dict[int, int]:
-    """How many devices each rank's process drives at once: of those that have half as many kernels as the busiest or
-    more, all, if it launches for them in turns; else 1."""
+def devices_at_once(graph: Graph) -> dict[int, int]:
+    """How many devices each rank's process drives at once: those with at least half as many kernels as the busiest, if
+    it launches for them in turns; else 1."""
     work, out = graph.work, dict[int, int]()
     kernels = (work.frame["kind"] == "kernels").to_numpy() & graph.counted_work
     device = work.frame["device"].fill_null(-1).to_numpy()
@@ -30,9 +30,9 @@ def driven(graph: Graph) -> dict[int, int]:
 
 
 def with_process_for_each_device(graph: Graph) -> Graph:
-    """What the threads of a rank that drives several devices do in turns, for want of an interpreter each, is done for
-    each device by a process of its own, which also loads and copies its share of the batch."""
-    calls, work, number = graph.calls, graph.work, driven(graph)
+    """A process for each device does what the threads of one rank do in turns, since only one of them can hold the GIL;
+    it also loads and copies only its share of the batch."""
+    calls, work, number = graph.calls, graph.work, devices_at_once(graph)
     share = np.ones(int(max(calls.rank.max(initial=0), work.rank.max(initial=0))) + 1)
     for rank, devices in number.items():
         share[rank] = 1 / devices
