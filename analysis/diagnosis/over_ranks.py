@@ -6,7 +6,9 @@ Each rank keeps its batch (weak scaling), its GPU and its link. On m ranks in pl
   that a higher rate makes up for is not in the trace: all of it and nothing are the ends of the interval, and the value
   is their geometric mean;
 - kernels that messages slow down are slowed for as much longer;
-- waiting for the latest grows as the expected maximum of m normal deviates does (Blom 1958), or not at all;
+- a step lasts as long as the longest of its ranks' steps: if n ranks' steps are shorter than t in a share F of cases,
+  those of m ranks are in F^(m/n). F is that of the timed steps, or of the traced ones where no others are known. Twice
+  as much longer, and no longer, are the ends of the interval;
 - ranks that share the optimizer's work have n/m of it.
 
 On one rank nothing is sent, copied to a message or waited for. What a strategy costs the host stays in all of them, and
@@ -18,11 +20,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from nightsweep.analysis.diagnosis.causes import communication
@@ -30,7 +32,7 @@ from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.replay import changes, rank_changes
-from nightsweep.analysis.diagnosis.replay.changes import compose
+from nightsweep.analysis.diagnosis.replay.changes import Floats, compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.jobs.point.strategies import SCALING
@@ -54,9 +56,9 @@ class Step:
 
 @dataclass(frozen=True)
 class OverRanks:
-    """`measured`: the run's own number of ranks, as traced, without the tracer; `alone`: its step on one rank;
-    `predicted`: on others. `lost`: by what the run's own step is longer than on one rank, ms; below 0: what it gains
-    there, since ranks share the optimizer's work."""
+    """`measured`: the run's own number of ranks, in the mean of the timed steps, or as traced, without the tracer;
+    `alone`: its step on one rank, as traced; `predicted`: on others. `lost`: by what the run's own step is longer than
+    on one rank, ms; below 0: what it gains there, since ranks share the optimizer's work."""
 
     measured: Step
     alone: Step
@@ -100,24 +102,32 @@ def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
     made = [(), (changes.without_communication,), *(single[: n + 1] for n in range(len(single)))]
     times = [e.what_if.after(*changed) * scale for changed in made]
     lost = {name: before - after for name, (before, after) in zip(names, itertools.pairwise(times), strict=True)}
-    slowed, late = lost["kernels slowed beside it"], lost["ranks that are late"]
+    slowed, lengths = lost["kernels slowed beside it"], _lengths_ms(e)
 
-    def on(number: int, share: float, waits: float) -> float:
-        """The step, ms: messages grow with this share, waiting for others with this one."""
-        replayed = e.what_if.after(_messages(e, own, number, share), _optimizer(e, own / number)) * scale
-        later = waits * (_expected_maximum(number) / _expected_maximum(own) - 1) * late
-        return replayed + (_growth(own, number, share) - 1) * slowed + later
+    def on(number: int, share: float, uneven: float) -> float:
+        """The step, ms: messages grow with this share, by uneven steps it does so many times."""
+        replayed = e.what_if.after(_messages(e, own, number, share), _optimizer(e, own / number)) * scale - times[0]
+        longer = expected_longest(lengths, number / own) - lengths.mean()
+        return float(lengths.mean() + replayed + (_growth(own, number, share) - 1) * slowed + uneven * longer)
 
     predicted = []
     for number in ranks:
-        ends = sorted(on(number, end, end) for end in (0.0, 1.0))
+        ends = sorted(on(number, end, 2 * end) for end in (0.0, 1.0))
         predicted.append(Step(number, on(number, 0.5, 1.0), ends[0] * (1 - NOISE.value), ends[1] * (1 + NOISE.value)))
-    return OverRanks(Step(own, times[0]), Step(1, times[-1]), tuple(predicted), lost)
+    lost["steps longer than the trace's"] = float(lengths.mean()) - times[0]
+    return OverRanks(Step(own, float(lengths.mean())), Step(1, times[-1]), tuple(predicted), lost)
 
 
-def _expected_maximum(ranks: int) -> float:
-    """Of one standard normal deviate a rank, by Blom's approximation."""
-    return statistics.NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+def _lengths_ms(e: Evidence) -> Floats:
+    """Lengths of the run's timed steps, each on its slowest rank; of its traced ones where no others are known."""
+    timed = e.unseen.slowest_ms.to_numpy()
+    return timed if timed.size else e.periods.max(axis=0) * (e.step_ns / e.periods.max(axis=0).mean() / 1e6)
+
+
+def expected_longest(lengths: Floats, times: float) -> float:
+    """The expected longest of `times` as many steps as one of `lengths` is the longest of, if they are independent."""
+    below = np.linspace(0, 1, len(lengths) + 1) ** times
+    return float(np.sort(lengths) @ np.diff(below))
 
 
 def _growth(own: int, ranks: int, share: float) -> float:

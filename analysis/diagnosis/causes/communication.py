@@ -227,9 +227,10 @@ def _less(e: Evidence) -> list[remedies.Change]:
         if not _averages(e):
             return []
         return [{"no_sync": True}, {"comm_hook": "bf16"}] if e.passes > 1 else [{"comm_hook": "bf16"}]
+    overlapped = e.point.strategy == "zero3" and e.point.zero_communication == "default"
     return [
         {"local_steps": max(8, 2 * e.point.local_steps)},
-        {"zero_communication": "overlapped"},
+        *([] if overlapped else [{"zero_communication": "overlapped"}]),
         {"comm_hook": "bf16"},
         {"reduce_dtype": "bf16"},
         *remedies.larger_batch(e.point, e.growth),

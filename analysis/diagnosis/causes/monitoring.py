@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share
 from nightsweep.analysis.diagnosis.causes.rule import OTHERS, Rule
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.remedies import proposals
+from nightsweep.analysis.diagnosis.thresholds import Threshold
 
 
 def missing_trace(e: Evidence) -> Iterator[Cause]:
@@ -31,12 +34,44 @@ def missing_counters(e: Evidence) -> Iterator[Cause]:
     )
 
 
+SAMPLED = Threshold(
+    0.05,
+    "share",
+    "By so much may the mean of the traced steps be off, as a standard error, before more steps are asked for.",
+    "half of what is called healthy",
+)
+MOST_STEPS = 20
+"""Of a trace that is asked for."""
+
+
+def short_trace(e: Evidence) -> Iterator[Cause]:
+    """Timed steps differ so much that the few traced ones may be unlike the rest: the standard deviation of the timed
+    steps, each on its slowest rank, over the square root of how many are traced. What holds some steps up alone may
+    then be missing, or count for too much: a remark."""
+    timed, traced = e.unseen.slowest_ms.to_numpy(), e.traced_count
+    spread = float(timed.std(ddof=1) / timed.mean()) if len(timed) > 2 else 0.0
+    if not traced or spread < SAMPLED.value * math.sqrt(traced):
+        return
+    wanted = 1 + min(MOST_STEPS, math.ceil((spread / SAMPLED.value) ** 2))  # the first does not count
+    yield Cause(
+        gain=Share(),
+        method="how much the timed steps differ, and how many were traced",
+        advice="trace more steps, for those that are traced may be unlike the others",
+        remedy=proposals.choose(e.point, {"traced_steps": wanted}),
+        evidence=[
+            Fact("timed steps differ by (standard deviation)", spread, "share", "steps"),
+            Fact("traced steps that count", traced, "", "trace"),
+        ],
+    )
+
+
 def _missing(facts: list[Fact], **about: Any) -> Iterator[Cause]:
     if facts:
         yield Cause(gain=Share(), evidence=facts, **about)
 
 
 RULES = (
+    Rule(short_trace, OTHERS, remark=True),
     Rule(missing_trace, OTHERS, traced=False, remark=True),
     Rule(missing_counters, OTHERS, traced=False, remark=True),
 )

@@ -138,7 +138,7 @@ class Evidence:
     @functools.cached_property
     def timed_ns(self) -> float | None:
         """Median time of a timed step of the slowest rank, ns."""
-        middle = None if self.steps.is_empty() else self.unseen.slowest_ms.median()
+        middle = self.unseen.slowest_ms.median()
         return float(middle) * 1e6 if isinstance(middle, float) else None
 
     def share(self, amount: Floats) -> Share:

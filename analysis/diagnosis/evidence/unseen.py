@@ -26,6 +26,8 @@ class Unseen:
     @functools.cached_property
     def slowest_ms(self) -> pl.Series:
         """Time of each timed step on the slowest rank, ms."""
+        if self.timed.is_empty():
+            return pl.Series(dtype=pl.Float64)
         return self.timed.group_by("step").agg(pl.col("step_ms").max())["step_ms"].drop_nulls()
 
     @functools.cached_property

@@ -25,6 +25,18 @@ def test_a_fast_link_that_nothing_hides(tmp_path):
     assert shares(e) == {"exposed_communication": 0.2}
 
 
+@pytest.mark.parametrize(
+    ("communication", "proposed"), [("default", {}), ("serial", {"zero_communication": "overlapped"})]
+)
+def test_stage_3_is_not_told_to_do_what_it_does(tmp_path, communication, proposed):
+    """DeepSpeed communicates beside the backward pass in stage 3 if nothing else is said."""
+    settings = {"workload": "llm", "model": "llama-tiny", "strategy": "zero3", "zero_communication": communication}
+    settings["ranks_per_node"] = 2
+    e = of(tmp_path, reducing(lambda _: 5 * MS, 7 * MS, 500_000_000), ranks=2, record=LINKED, settings=settings)
+    remedy = causes(e)["exposed_communication"].remedy
+    assert {name: value for name, value in remedy.items() if name == "zero_communication"} == proposed
+
+
 def test_collectives_of_two_kinds_are_numbered_each_by_itself(tmp_path):
     """Of 1 ms each; rank 1 comes to the first 3 ms late, for its device has more to do."""
 

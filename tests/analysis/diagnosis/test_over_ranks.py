@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jsonschema
+import numpy as np
 import polars as pl
 import pytest
 
@@ -60,6 +61,29 @@ def test_the_step_of_a_card_alone_is_told_from_a_trace_on_four(tmp_path):
     assert found.predicted[0].ms == pytest.approx(0.998 * found.measured.ms, rel=0.01)
     longer = [(own["took"] * (1 - own["factor"])).sum() / 2e6 for own in contention.slowdowns(evidence.lanes)]
     assert longer == pytest.approx([44, 37, 42, 49], rel=0.25)
+
+
+def test_a_step_is_as_long_as_the_longest_of_its_ranks():
+    """Half of one rank's steps take 3: three quarters on two ranks. Of four ranks 15 of 16 do: a half on one."""
+    assert over_ranks.expected_longest(np.array([1, 3, 1, 3]), 1) == 2
+    assert over_ranks.expected_longest(np.array([3, 1]), 2) == 1 / 4 + 3 * 3 / 4
+    assert over_ranks.expected_longest(np.array([3] * 15 + [1]), 1 / 4) == 2
+
+
+def test_uneven_steps_make_more_ranks_slower(tmp_path):
+    """MobileNetV2, fp16 at 500 px, on two H200s: one step in two stalls for as long as freeing a batch takes, and none
+    of the two that were traced. In the same half hour steps took 154.6 ms on four (four starts), 138.2 on two (two)
+    and 122.2 on one (four)."""
+    evidence = sources.gather([packed.unpacked(DATA / "uneven_on_two", tmp_path)])
+    found = over_ranks.predict(evidence, [4])
+    (four,) = found.predicted
+    assert found.measured.ms == pytest.approx(138.2, rel=0.02)
+    assert four.low < 154.6 < four.high and four.ms == pytest.approx(154.6, rel=0.05)
+    assert found.alone.ms == pytest.approx(122.2, rel=0.05)
+    assert found.lost["steps longer than the trace's"] > 0.1 * found.measured.ms
+    assert sum(found.lost.values()) == pytest.approx(found.measured.ms - found.alone.ms)
+    steady = dataclasses.replace(evidence, steps=evidence.steps.with_columns(step_ms=pl.lit(138.2)))
+    assert over_ranks.predict(steady, [4]).predicted[0].ms == pytest.approx(138.2, rel=0.01)
 
 
 def lane_of(speed, beside):

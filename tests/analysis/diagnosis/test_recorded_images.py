@@ -70,3 +70,26 @@ def test_one_process_talks_among_its_devices_as_far_as_its_collectives_tell(rank
     collectives = pl.DataFrame({"ranks": [ranks]}, schema={"ranks": pl.Int64})
     lanes = [SimpleNamespace(rank=0, collectives=collectives)] * devices
     assert lane.is_one_process(lanes) == alone
+
+
+def test_freeing_batches_holds_four_ranks_up_by_what_its_fix_gave(tmp_path):
+    """The same job on four H200s, where each step waits for the rank that is held up longest: 154.6 ms a step,
+    with `release_unlocked` 115.8 (four starts each, in blocks A B B A). Of the four starts' predictions two reach the
+    25 % that this gives; this is the first start."""
+    evidence = sources.gather([packed.unpacked(DATA / "released_on_four", tmp_path)])
+    first = verdict.judge(evidence).causes[0]
+    assert first.kind == "batch_release" and first.low < 1 - 115.8 / 154.6 < first.high
+    assert first.remedy == {"release_unlocked": True}
+
+
+def test_few_traced_steps_of_uneven_ones_are_called_few(tmp_path):
+    """One step in two of this job stalls for 25 ms or longer, and neither of the two that were traced."""
+    evidence = sources.gather([packed.unpacked(DATA / "uneven_on_two", tmp_path)])
+
+    def remedies(steps):
+        causes = verdict.judge(dataclasses.replace(evidence, steps=steps)).causes
+        return [cause.remedy for cause in causes if cause.kind == "short_trace"]
+
+    assert remedies(evidence.steps) == [{"traced_steps": 7}]
+    assert not remedies(evidence.steps.with_columns(pl.col("step_ms") / 8 + 125))
+    assert not remedies(evidence.steps.clear())
