@@ -59,7 +59,9 @@ def _head(found: Diagnosis) -> list[str]:
         else "without a trace of a GPU it is not known whether this is healthy",
     }[found.healthy]
     timed = []
-    unseen = [what for what, ns in (("waits for batches", e.unseen_wait), ("long steps", e.unseen_pauses)) if ns]
+    unseen = [what for what, ns in (
+        ("waits for batches", e.unseen_wait), ("long steps", e.unseen_pauses), ("stalls", e.unseen_stalls)
+    ) if ns]  # fmt: skip
     if steps and e.timed_ns and unseen:
         timed = [f"{e.step_ns / 1e6:.3f} ms with the {' and '.join(unseen)} of the timed window; shares are of that"]
     elif steps and e.timed_ns:

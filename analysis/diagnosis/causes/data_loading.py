@@ -180,22 +180,29 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
     """The loader's thread that pins batches also frees their shared memory, and holds Python's global interpreter lock
     (GIL) meanwhile, so that the launching thread stalls once a batch. Such pauses are told by their length, that of
     freeing a batch's memory, and only where batches come from worker processes; another pause as long, once a batch, is
-    taken for one (analysis/diagnosis/replay/changes.py, `releasing`). The steps again, without these pauses."""
+    taken for one (analysis/diagnosis/replay/changes.py, `releasing`). The steps again, without these pauses. Not each
+    step has one, and few steps are traced: where freeing takes long enough to be told, the share is what steps that are
+    longer by such a time add to the mean timed step, and the interval reaches to what was traced, or to a third where
+    that is nothing."""
+    traced, timed, step = e.traced_stalls, e.timed_stalls, e.step_ns
+    if not max(traced, timed):
+        return
     graph = e.what_if.graph
     count, _ = e.what_if.calls_a_step(changes.releasing(graph))
-    if not count:
-        return
     paused = float(graph.calls.gap[changes.releasing(graph)].sum()) / graph.steps
     yield Cause(
-        gain=e.gain(changes.without_release),
-        method="the steps replayed without pauses as long as freeing a batch's memory takes",
+        gain=replayed(timed / step, min(traced or timed / 3, timed) / step, max(traced, timed) / step),
+        method="the steps replayed without pauses as long as freeing a batch's memory takes, and timed steps that are "
+        "longer by such a time",
         advice="free batches without holding the GIL (release_unlocked); send them as bytes, which are smaller",
         remedy=remedies.choose(e.point, {"release_unlocked": True}, {"pixels": "uint8"}),
         evidence=[
             Fact("such pauses", count, "a step", "runtime"),
             Fact("time in them", paused / 1e6, "ms a step", "runtime"),
+            *([Fact("what timed steps are longer by", timed / 1e6, "ms a step", "steps")] if timed != traced else []),
         ],
         change=changes.without_release,
+        unseen=e.unseen_stalls / step,
     )
 
 

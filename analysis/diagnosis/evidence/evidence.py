@@ -20,7 +20,7 @@ from nightsweep.analysis.diagnosis.evidence.kernel_savings import KINDS, lane_sa
 from nightsweep.analysis.diagnosis.evidence.lane import Lane, is_one_process
 from nightsweep.analysis.diagnosis.evidence.unseen import Unseen
 from nightsweep.analysis.diagnosis.replay.build import build
-from nightsweep.analysis.diagnosis.replay.changes import with_messages, without_tracer
+from nightsweep.analysis.diagnosis.replay.changes import release_ns, with_messages, without_release, without_tracer
 from nightsweep.analysis.diagnosis.replay.measured import KEYS
 from nightsweep.analysis.diagnosis.replay.what_if import Change, WhatIf
 from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, STRAGGLER, TRACER
@@ -33,6 +33,8 @@ from nightsweep.jobs.record.record import Record
 Floats = npt.NDArray[np.float64]
 WITH_WORKERS = "_MultiProcessingDataLoaderIter"
 """In the name of PyTorch's range in which a loader with worker processes is asked for a batch."""
+TOLD_BY_LENGTH_NS = 5e6
+"""Shorter pauses are lost among what steps differ by anyway, some milliseconds where images are loaded; assumed."""
 GONE = 0.01
 """A kernel of which less than so much is left is not launched."""
 
@@ -117,8 +119,9 @@ class Evidence:
         traced = self.what_if.step_ns if self.lanes else math.nan
         if traced == 0:  # as where all calls of a damaged trace come at one moment
             traced = float(self.periods.mean())
-        if self.unseen_wait or self.unseen_pauses:  # the mean may have an epoch's end in it
-            return min(self.unseen.mean_ns, traced + self.unseen_wait + self.unseen_pauses)
+        unseen = self.unseen_wait + self.unseen_pauses + self.unseen_stalls
+        if unseen:  # the mean may have an epoch's end in it
+            return min(self.unseen.mean_ns, traced + unseen)
         return self.timed_ns if self.timed_ns is not None and math.isnan(traced) else traced
 
     @functools.cached_property
@@ -134,6 +137,24 @@ class Evidence:
     def unseen_pauses(self) -> float:
         """By how much the mean timed step is longer than a traced one for steps that are long again and again, ns."""
         return self.unseen.pauses_ns() if self.periods.size else 0.0
+
+    @functools.cached_property
+    def traced_stalls(self) -> float:
+        """What freeing pinned batches adds to a traced step, ns, as far as pauses in the trace tell."""
+        return self.what_if.gain(without_release) * self.what_if.step_ns if self.lanes else 0.0
+
+    @functools.cached_property
+    def timed_stalls(self) -> float:
+        """What it adds to the mean timed step, ns, as far as lengths of steps tell; else to a traced one."""
+        lasts = release_ns(self.what_if.graph) if self.lanes else None
+        known = None if lasts is None or lasts[0] < TOLD_BY_LENGTH_NS else self.unseen.stalls_ns(*lasts)
+        return self.traced_stalls if known is None else known
+
+    @property
+    def unseen_stalls(self) -> float:
+        """What of that the trace does not see, ns."""
+        unseen = self.timed_stalls - self.traced_stalls
+        return unseen if unseen >= NOISE.value * self.unseen.mean_ns else 0.0
 
     @functools.cached_property
     def timed_ns(self) -> float | None:

@@ -1,6 +1,6 @@
 """What a short trace does not see: waits for a loader, for its few steps may live on what was loaded while the tracer
-began, and workers that are too slow make one step in several wait for long; and steps that are long again and
-again, as where one in several saves a checkpoint."""
+began, and workers that are too slow make one step in several wait for long; steps that are long again and
+again, as where one in several saves a checkpoint; and pauses of a known length in some steps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import functools
 import itertools
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from nightsweep.analysis.diagnosis.thresholds import LONG_STEP, NOISE
 
 LEAST_LONG = 3
 """Fewer long steps in a timed window may be accidents."""
+LEAST_TIMED = 16
+"""Fewer timed steps do not tell which are the fastest."""
+FASTEST = 0.1
+"""Of a rank's steps, those that nothing holds up, at least; assumed."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,17 @@ class Unseen:
             _longer(own).select(long.mean().fill_null(0.0)).item() * 1e6 for own in (self.timed, self._counted)
         )
         return float(timed - traced) if timed - traced >= NOISE.value * self.mean_ns else 0.0
+
+    def stalls_ns(self, least: float, most: float) -> float | None:
+        """What pauses of a length between these add to the mean timed step of the slowest rank, ns: by how much steps
+        are longer than the fastest, but for waits for batches, where that is `least` or more, and never by more than
+        `most`. None where it is not known."""
+        if self.timed.is_empty() or self.timed["step"].n_unique() < LEAST_TIMED:
+            return None
+        own = pl.col("step_ms") - pl.col("data_ms").fill_null(0.0)
+        lengths = self.timed.group_by("step").agg(own.max()).drop_nulls()["step_ms"].to_numpy() * 1e6
+        longer = lengths - np.quantile(lengths, FASTEST / self.timed["rank"].n_unique(), method="lower")
+        return float(np.where(longer >= least, np.minimum(longer, most), 0.0).mean())
 
     def waits_ns(self, traced_ns: float) -> float:
         """By how much the mean timed step is longer than a traced one of `traced_ns` without the tracer for want of

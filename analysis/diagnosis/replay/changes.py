@@ -148,18 +148,32 @@ def releasing(graph: Graph) -> Mask:
     """Calls before which the launching thread stalls for as long as freeing the shared memory of a pinned batch takes:
     a thread of PyTorch's DataLoader frees it and holds the GIL meanwhile (34 to 54 ms at 192 MB on two cores,
     tests/bench/batch_release.py). None of a rank with more such pauses than batches, for they are something else."""
-    calls, work = graph.calls, graph.work
-    pause, out = calls.gap - calls.loading_gap, np.zeros(len(calls.start), bool)
-    copies = of_batches(graph, "pinned") & graph.counted_work
-    size = work.frame["bytes"].fill_null(0).to_numpy()
-    for rank in np.unique(work.rank[copies]) if graph.loader_holds_gil else ():
-        own = size[copies & (work.rank == rank)]
-        least, most = (own.max() * 1e9 / rate for rate in RELEASE_BYTES_PER_S)
+    calls, out = graph.calls, np.zeros(len(graph.calls.start), bool)
+    pause = calls.gap - calls.loading_gap
+    for rank, own in _pinned_bytes(graph).items():
+        least, most = _release_ns(own)
         alike = (pause >= least) & (pause <= most)
         found = alike & pausing(graph) & graph.counted_calls & (calls.rank == rank)
         if found.sum() <= (own > own.max() / 2).sum():
             out |= found
     return out
+
+
+def release_ns(graph: Graph) -> tuple[float, float] | None:
+    """How long freeing the largest pinned batch may hold the launching thread up, ns; None where nothing does."""
+    return max(map(_release_ns, _pinned_bytes(graph).values()), default=None)
+
+
+def _release_ns(size: Floats) -> tuple[float, float]:
+    fastest, slowest = RELEASE_BYTES_PER_S
+    return float(size.max() * 1e9 / fastest), float(size.max() * 1e9 / slowest)
+
+
+def _pinned_bytes(graph: Graph) -> dict[int, Floats]:
+    """Sizes of the copies of pinned batches that a loader's thread frees and holds the GIL meanwhile, by rank."""
+    copies = of_batches(graph, "pinned") & graph.counted_work & graph.loader_holds_gil
+    size = graph.work.frame["bytes"].fill_null(0).to_numpy()
+    return {rank: size[copies & (graph.work.rank == rank)] for rank in np.unique(graph.work.rank[copies]).tolist()}
 
 
 def without_release(graph: Graph) -> Graph:

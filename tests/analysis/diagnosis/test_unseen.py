@@ -1,0 +1,32 @@
+"""What the lengths of timed steps tell of pauses that a trace may not have."""
+
+import polars as pl
+import pytest
+
+from nightsweep.analysis.diagnosis.evidence.unseen import Unseen
+
+
+def of(*ranks, waits=0.0):
+    """Timed steps of ranks, by the length of each, ms."""
+    rows = [(rank, step, ms, waits) for rank, own in enumerate(ranks) for step, ms in enumerate(own)]
+    return Unseen(pl.DataFrame(rows, ["rank", "step", "step_ms", "data_ms"], orient="row"), pl.DataFrame())
+
+
+@pytest.mark.parametrize(
+    ("longer", "added"), [(30.0, 6e6), (19.0, 0.0), (90.0, 12e6)], ids=["as long", "shorter", "as the longest"]
+)
+def test_what_pauses_add_to_the_mean_step(longer, added):
+    """Of a length from 20 to 60 ms, in 4 of 20 steps."""
+    assert of([100.0] * 16 + [100.0 + longer] * 4).stalls_ns(20e6, 60e6) == pytest.approx(added)
+
+
+def test_a_step_is_paused_where_any_rank_is():
+    """Each of four ranks in other steps, and one step in 20 by none: what was usual of one rank is rare of four."""
+    ranks = [[100.0 + 30 * (step % 4 == rank and step < 19) for step in range(20)] for rank in range(4)]
+    assert of(*ranks).stalls_ns(20e6, 60e6) == pytest.approx(30e6 * 19 / 20)
+
+
+def test_what_is_not_told():
+    assert of([100.0] * 15).stalls_ns(20e6, 60e6) is None, "few steps"
+    assert Unseen(pl.DataFrame(), pl.DataFrame()).stalls_ns(20e6, 60e6) is None, "none"
+    assert of([100.0] * 16 + [130.0] * 4, waits=50.0).stalls_ns(20e6, 60e6) == pytest.approx(6e6), "waits are no pauses"
