@@ -4,6 +4,7 @@ import gc
 import math
 import multiprocessing
 import os
+import signal
 import sys
 
 import pytest
@@ -17,6 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 # Processes that derive and draw are forked with what they import, which takes longer than what tests have them do.
 multiprocessing.set_forkserver_preload(["nightsweep.analysis.tools.derive", "nightsweep.analysis.tools.draw"])
+# Where tests run in the background of a shell, Ctrl-C is ignored, also by what they start and send it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # until all tests are collected, a quarter of whose time it would take in each worker
 LONGEST = ("test_slurm.py", "test_slurm_faults.py", "test_slurm_chain.py", "test_labelled_scripts.py")
 """The files that take longest: where one of them begins late, it runs on when all others have ended."""

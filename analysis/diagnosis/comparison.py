@@ -23,6 +23,7 @@ import polars as pl
 from nightsweep.analysis.diagnosis.evidence import sources
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.sweep.interval import half_interval
 from nightsweep.analysis.sweep.starts import LEAST_OWN, Noise, known_noise, noise_of_repeats, own_noise
@@ -212,7 +213,7 @@ def hosts_of(e: Evidence) -> list[str]:
 
 def timed_steps(e: Evidence) -> Floats:
     """Times of the timed steps of the slowest rank, ms."""
-    return e.steps.group_by("step").agg(pl.col("step_ms").max()).sort("step")["step_ms"].to_numpy()
+    return slowest_rank(e.steps)["step_ms"].to_numpy()
 
 
 def traced_steps(e: Evidence) -> Floats:

@@ -6,13 +6,16 @@ Each rank keeps its batch (weak scaling), its GPU and its link. On m ranks in pl
   that a higher rate makes up for is not in the trace: all of it and nothing are the ends of the interval, and the value
   is their geometric mean;
 - kernels that messages slow down are slowed for as much longer;
-- a step lasts as long as the longest of its ranks' steps: if n ranks' steps are shorter than t in a share F of cases,
-  those of m ranks are in F^(m/n). F is that of the timed steps, or of the traced ones where no others are known. Twice
-  as much longer, and no longer, are the ends of the interval;
+- a step lasts as long as the longest of its ranks' steps: if one of n ranks takes less than t with probability F(t), one
+  of m ranks does with F(t)^(m/n), as of ranks that are independent. F is that of the timed steps (of the traced ones,
+  where no others are known), and so ends at the longest of them; steps that are long again and again, evenly apart, are
+  taken to be so on any number. Twice as much longer, and no longer, are the ends of the interval;
 - ranks that share the optimizer's work have n/m of it.
 
-On one rank nothing is sent, copied to a message or waited for. What a strategy costs the host stays in all of them, and
-that more GPUs at work may lower their clocks or keep the host's cores and memory busy is not foreseen.
+On one rank nothing is sent or copied to a message, and no step is longer than its own; of traces alone, as the replay
+has it. What a strategy costs the host stays in all of them, and that more GPUs at work may lower their clocks or keep
+the host's cores and memory busy is not foreseen. Lengths are those of the timed steps; what messages and the optimizer
+change is from the replay.
 """
 
 from __future__ import annotations
@@ -56,9 +59,9 @@ class Step:
 
 @dataclass(frozen=True)
 class OverRanks:
-    """`measured`: the run's own number of ranks, in the mean of the timed steps, or as traced, without the tracer;
-    `alone`: its step on one rank, as traced; `predicted`: on others. `lost`: by what the run's own step is longer than
-    on one rank, ms; below 0: what it gains there, since ranks share the optimizer's work."""
+    """`measured`: the run's own number of ranks, the mean of its steps; `alone`: its step on one rank; `predicted`: on
+    others. `lost`: by what the run's own step is longer than on one rank, ms; below 0: what it gains there, since ranks
+    share the optimizer's work."""
 
     measured: Step
     alone: Step
@@ -92,42 +95,62 @@ class OverRanks:
 
 def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
     """The run on these numbers of ranks. Raises ValueError, in one line, where its trace does not tell."""
-    own = _ranks(e)
-    scale = e.step_ns / e.what_if.step_ns / 1e6
+    own, lengths = _ranks(e), _lengths_ms(e)
     silent = compose(e.scaled(slowdowns(e.lanes)), changes.without_communication)
     packing = e.scaled(_packing(lane, _shares_gradients(e)) for lane in e.lanes)
-    single = (silent, packing, rank_changes.without_others, _optimizer(e, own))
+    single = (silent, packing, _optimizer(e, own))
     names = ("transfer that nothing hides", "kernels slowed beside it", "copies to and from messages",
-             "ranks that are late", "the optimizer's work")  # fmt: skip
+             "the optimizer's work")  # fmt: skip
     made = [(), (changes.without_communication,), *(single[: n + 1] for n in range(len(single)))]
-    times = [e.what_if.after(*changed) * scale for changed in made]
+    times = [e.what_if.after(*changed) / 1e6 for changed in made]
     lost = {name: before - after for name, (before, after) in zip(names, itertools.pairwise(times), strict=True)}
-    slowed, lengths = lost["kernels slowed beside it"], _lengths_ms(e)
+    slowed = lost["kernels slowed beside it"]
 
-    def on(number: int, share: float, uneven: float) -> float:
-        """The step, ms: messages grow with this share, by uneven steps it does so many times."""
-        replayed = e.what_if.after(_messages(e, own, number, share), _optimizer(e, own / number)) * scale - times[0]
-        longer = expected_longest(lengths, number / own) - lengths.mean()
-        return float(lengths.mean() + replayed + (_growth(own, number, share) - 1) * slowed + uneven * longer)
+    def on(number: int, share: float, times_longer: float) -> float:
+        """The step, ms: messages grow with this share; what uneven steps add is taken so many times."""
+        replayed = e.what_if.after(_messages(e, own, number, share), _optimizer(e, own / number)) / 1e6 - times[0]
+        uneven = lengths.mean_ms + times_longer * (lengths.on(number / own) - lengths.mean_ms)
+        return max(uneven, lengths.shortest_ms) + replayed + (_growth(own, number, share) - 1) * slowed
 
     predicted = []
     for number in ranks:
         ends = sorted(on(number, end, 2 * end) for end in (0.0, 1.0))
         predicted.append(Step(number, on(number, 0.5, 1.0), ends[0] * (1 - NOISE.value), ends[1] * (1 + NOISE.value)))
-    lost["steps longer than the trace's"] = float(lengths.mean()) - times[0]
-    return OverRanks(Step(own, float(lengths.mean())), Step(1, times[-1]), tuple(predicted), lost)
+    lost["uneven steps"] = lengths.mean_ms - lengths.on(1 / own)
+    if e.unseen.slowest_ms.is_empty():  # a few steps under a profiler do not tell how uneven steps are
+        lost["uneven steps"] = times[-1] - e.what_if.after(*single, rank_changes.without_others) / 1e6
+    alone = lengths.mean_ms - sum(lost.values())
+    return OverRanks(Step(own, lengths.mean_ms), Step(1, alone), tuple(predicted), lost)
 
 
-def _lengths_ms(e: Evidence) -> Floats:
-    """Lengths of the run's timed steps, each on its slowest rank; of its traced ones where no others are known."""
-    timed = e.unseen.slowest_ms.to_numpy()
-    return timed if timed.size else e.periods.max(axis=0) * (e.step_ns / e.periods.max(axis=0).mean() / 1e6)
+@dataclass(frozen=True)
+class Lengths:
+    """Lengths of steps, ms: of those that differ by chance, and what others add to the mean of all."""
+
+    by_chance: Floats
+    added: float
+
+    @property
+    def mean_ms(self) -> float:
+        return float(self.by_chance.mean()) + self.added
+
+    @property
+    def shortest_ms(self) -> float:
+        return float(self.by_chance.min())
+
+    def on(self, ratio: float) -> float:
+        """The expected step of `ratio` times as many ranks."""
+        below = np.linspace(0, 1, len(self.by_chance) + 1) ** ratio
+        return float(np.sort(self.by_chance) @ np.diff(below)) + self.added
 
 
-def expected_longest(lengths: Floats, times: float) -> float:
-    """The expected longest of `times` as many steps as one of `lengths` is the longest of, if they are independent."""
-    below = np.linspace(0, 1, len(lengths) + 1) ** times
-    return float(np.sort(lengths) @ np.diff(below))
+def _lengths_ms(e: Evidence) -> Lengths:
+    """The run's timed steps; its traced ones, as long as without the tracer, where no others are known."""
+    if e.unseen.slowest_ms.is_empty():
+        traced = e.periods.max(axis=0)
+        return Lengths(traced * (e.what_if.step_ns / traced.mean() / 1e6), 0.0)
+    usual = e.unseen.usual_ms.to_numpy()
+    return Lengths(usual, e.unseen.mean_ns / 1e6 - float(usual.mean()))
 
 
 def _growth(own: int, ranks: int, share: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.sweep.starts import DEVICE, LEAST_OWN, MIXED, Noise, known_noise
 
@@ -62,12 +63,11 @@ def _timed(tables: dataset.Tables) -> pl.LazyFrame:
 
 def _times(tables: dataset.Tables) -> pl.DataFrame:
     """point_id, mean_ms, steps, samples."""
-    steps = _timed(tables).group_by("point_id", "step").agg(pl.col("step_ms").max(), pl.col("samples").sum())
-    means = steps.group_by("point_id").agg(
-        mean_ms=pl.col("step_ms").sort_by("step").mean().round_sig_figs(DIGITS),
-        steps=pl.len(),
-        samples=pl.col("samples").max(),
-    )
+    samples = _timed(tables).group_by("point_id", "step").agg(pl.col("samples").sum())
+    means = slowest_rank(_timed(tables), "point_id").group_by("point_id").agg(
+        mean_ms=pl.col("step_ms").sort_by("step").mean().round_sig_figs(DIGITS), steps=pl.len()
+    )  # fmt: skip
+    means = means.join(samples.group_by("point_id").agg(pl.col("samples").max()), on="point_id")
     return means.filter(pl.col("mean_ms") > 0, pl.col("mean_ms").is_finite()).collect()
 
 

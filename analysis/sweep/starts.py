@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 import scipy
 
+from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.sweep.interval import CONFIDENCE
 
@@ -105,7 +106,6 @@ class Starts:
             name for name in dataset.SETTINGS if name not in (*dataset.ASIDE, "nvml_hz") and name in points.columns
         ]
         timed = steps.lazy().filter(pl.col("phase") == "timed")
-        slowest = timed.group_by("point_id", "step").agg(pl.col("step_ms").max())
         host = pl.col("hosts").cast(pl.List(pl.String)).list.join(",") + pl.col("started_at").str.slice(0, 10)
         disturbed, active = (
             pl.col(name) if name in points.columns else pl.lit(None) for name in ("disturbed", "sm_active_percent")
@@ -117,7 +117,7 @@ class Starts:
             disturbed=disturbed.cast(pl.Boolean),
             sm_active=active.cast(pl.Float64),
         )
-        times = slowest.group_by("point_id").agg(ms=pl.col("step_ms").mean()).collect()
+        times = slowest_rank(timed, "point_id").group_by("point_id").agg(ms=pl.col("step_ms").mean()).collect()
         frame = own.join(times, on="point_id")
         return cls(frame.filter(pl.col("ms") > 0))  # a start without times of steps tells nothing
 

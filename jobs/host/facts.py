@@ -20,7 +20,7 @@ from nightsweep.jobs.host import gpus
 
 PACKAGES = ("torch", "deepspeed", "transformers", "peft", "snakemake", "submitit", "polars", "nvidia-ml-py")
 ROOT = Path(__file__).parents[3]
-NOT_RUN = (":!data", ":!docs", ":!tests")
+NOT_RUN = (":!data", ":!docs", ":!tests/data")
 """Folders whose changes are none of what a point runs."""
 
 
@@ -64,8 +64,8 @@ class Software(Struct, frozen=True, kw_only=True):
     git_commit: str | None = None
     """The commit of Nightsweep that ran."""
     git_dirty: bool | None = None
-    """Whether there were changes that were not committed, but for those in `data`, `docs` and `tests`, which no point
-    runs."""
+    """Whether there were changes that were not committed, but for those in `data`, `docs` and `tests/data`, which no
+    point runs."""
     python: str | None = None
     """Version of Python."""
     packages: dict[str, str | None] = field(default_factory=dict)
@@ -160,10 +160,11 @@ def cuda_versions() -> tuple[str | None, str]:
 def software(nsys: str | None, uses_cuda: bool) -> Software:
     """Versions, those of CUDA where the ranks use it, and the commit that ran."""
     commit = output_of("git", "rev-parse", "HEAD", cwd=ROOT)
+    changes = output_of("git", "status", "--porcelain", "--", ".", *NOT_RUN, cwd=ROOT) if commit else None
     cuda, nccl = cuda_versions() if uses_cuda else (None, None)
     return Software(
         git_commit=commit,
-        git_dirty=bool(output_of("git", "status", "--porcelain", "--", ".", *NOT_RUN, cwd=ROOT)) if commit else None,
+        git_dirty=None if changes is None else bool(changes),
         python=sys.version.split()[0],
         packages=package_versions(),
         cuda=cuda,

@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share
 from nightsweep.analysis.diagnosis.causes.rule import OTHERS, Rule
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.evidence.unseen import LEAST_TIMED
 from nightsweep.analysis.diagnosis.remedies import proposals
 from nightsweep.analysis.diagnosis.thresholds import Threshold
 
@@ -42,15 +45,20 @@ SAMPLED = Threshold(
 )
 MOST_STEPS = 20
 """Of a trace that is asked for."""
+QUARTILES = 1.349
+"""How far apart a normal distribution's quartiles are, in standard deviations."""
 
 
 def short_trace(e: Evidence) -> Iterator[Cause]:
-    """Timed steps differ so much that the few traced ones may be unlike the rest: the standard deviation of the timed
-    steps, each on its slowest rank, over the square root of how many are traced. What holds some steps up alone may
-    then be missing, or count for too much: a remark."""
+    """Timed steps differ so much that the few traced ones may be unlike the rest: the spread of the slowest rank's
+    (their quartiles, as a normal distribution's standard deviation), over the square root of how many are traced. What
+    holds some steps up alone may then be missing, or count for too much: a remark."""
     timed, traced = e.unseen.slowest_ms.to_numpy(), e.traced_count
-    spread = float(timed.std(ddof=1) / timed.mean()) if len(timed) > 2 else 0.0
-    if not traced or spread < SAMPLED.value * math.sqrt(traced):
+    if len(timed) < LEAST_TIMED or not 0 < traced < MOST_STEPS:
+        return
+    first, middle, third = np.quantile(timed, (0.25, 0.5, 0.75))
+    spread = float((third - first) / QUARTILES / middle) if middle else 0.0
+    if spread < SAMPLED.value * math.sqrt(traced):
         return
     wanted = 1 + min(MOST_STEPS, math.ceil((spread / SAMPLED.value) ** 2))  # the first does not count
     yield Cause(
@@ -59,7 +67,7 @@ def short_trace(e: Evidence) -> Iterator[Cause]:
         advice="trace more steps, for those that are traced may be unlike the others",
         remedy=proposals.choose(e.point, {"traced_steps": wanted}),
         evidence=[
-            Fact("timed steps differ by (standard deviation)", spread, "share", "steps"),
+            Fact("spread of the timed steps", spread, "share", "steps"),
             Fact("traced steps that count", traced, "", "trace"),
         ],
     )

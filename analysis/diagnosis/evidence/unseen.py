@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from nightsweep.analysis.diagnosis.thresholds import LONG_STEP, NOISE
+from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
 
 LEAST_LONG = 3
 """Fewer long steps in a timed window may be accidents."""
@@ -30,10 +31,13 @@ class Unseen:
 
     @functools.cached_property
     def slowest_ms(self) -> pl.Series:
-        """Time of each timed step on the slowest rank, ms."""
-        if self.timed.is_empty():
-            return pl.Series(dtype=pl.Float64)
-        return self.timed.group_by("step").agg(pl.col("step_ms").max())["step_ms"].drop_nulls()
+        """Times of the timed steps of the slowest rank, ms."""
+        return _slowest(self.timed)["step_ms"]
+
+    @functools.cached_property
+    def usual_ms(self) -> pl.Series:
+        """The same without `long_steps`."""
+        return _slowest(self.timed).filter(~pl.col("step").is_in(self.long_steps))["step_ms"]
 
     @functools.cached_property
     def mean_ns(self) -> float:
@@ -96,13 +100,20 @@ class Unseen:
     def stalls_ns(self, least: float, most: float) -> float | None:
         """What pauses of a length between these add to the mean timed step of the slowest rank, ns: by how much steps
         are longer than the fastest, but for waits for batches, where that is `least` or more, and never by more than
-        `most`. None where it is not known."""
-        if self.timed.is_empty() or self.timed["step"].n_unique() < LEAST_TIMED:
+        `most`. None where it is not known: of few steps, or where a rank waits for its batches, and so the others for
+        it."""
+        own = _slowest(self.timed)
+        if own.height < LEAST_TIMED or self._waiting >= NOISE.value:
             return None
-        own = pl.col("step_ms") - pl.col("data_ms").fill_null(0.0)
-        lengths = self.timed.group_by("step").agg(own.max()).drop_nulls()["step_ms"].to_numpy() * 1e6
+        lengths = (own["step_ms"] - own["data_ms"]).to_numpy() * 1e6
         longer = lengths - np.quantile(lengths, FASTEST / self.timed["rank"].n_unique(), method="lower")
         return float(np.where(longer >= least, np.minimum(longer, most), 0.0).mean())
+
+    @functools.cached_property
+    def _waiting(self) -> float:
+        """Share of the mean timed step for which the rank that waits longest for its batches does."""
+        waits = self.timed.group_by("rank").agg(pl.col("data_ms").mean())["data_ms"].max()
+        return float(waits) * 1e6 / self.mean_ns if isinstance(waits, float) and self.mean_ns else 0.0
 
     def waits_ns(self, traced_ns: float) -> float:
         """By how much the mean timed step is longer than a traced one of `traced_ns` without the tracer for want of
@@ -111,12 +122,17 @@ class Unseen:
         return unseen if unseen >= NOISE.value * traced_ns else 0.0
 
 
-def _longer(steps: pl.DataFrame) -> pl.DataFrame:
-    """Of each step in order: by how much its slowest rank takes longer than in its median step, ms, both but for waits
-    for batches (`longer_ms`), and whether it is `long`."""
+def _slowest(steps: pl.DataFrame) -> pl.DataFrame:
+    """The steps of the slowest rank that have a time: step, step_ms, data_ms."""
     if steps.is_empty():
-        return pl.DataFrame(schema={"step": pl.Int64, "longer_ms": pl.Float64, "long": pl.Boolean})
-    slowest = steps.drop_nulls("step_ms").sort("step_ms", descending=True).unique("step", keep="first").sort("step")
-    own = pl.col("step_ms") - pl.col("data_ms").fill_null(0.0)
-    longer = slowest.select("step", "step_ms", longer_ms=own - own.median())
+        return pl.DataFrame(schema={"step": pl.Int64, "step_ms": pl.Float64, "data_ms": pl.Float64})
+    own = slowest_rank(steps.drop_nulls("step_ms"))
+    return own.select("step", "step_ms", pl.col("data_ms").fill_null(0.0))
+
+
+def _longer(steps: pl.DataFrame) -> pl.DataFrame:
+    """Of each step of the slowest rank in order: by how much it takes longer than the median one, ms, both but for
+    waits for batches (`longer_ms`), and whether it is `long`."""
+    own = pl.col("step_ms") - pl.col("data_ms")
+    longer = _slowest(steps).select("step", "step_ms", longer_ms=own - own.median())
     return longer.with_columns(long=pl.col("longer_ms") > LONG_STEP.value * pl.col("step_ms").median())

@@ -1,6 +1,6 @@
 """The cost of measuring: the table COST, from the control of a point (jobs/launch/control.py).
 
-A block's time is the mean over its steps of the slowest rank's step, without the block's first step, which refills the
+A block's time is the mean step of its slowest rank, without the block's first step, which refills the
 pipeline. The samplers' blocks are compared with the neighbouring block of the same start; the tracer's, which need a
 separate start, with the plain blocks of the pair's other start.
 """
@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 from msgspec import structs
 
+from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
 from nightsweep.jobs.record.json_files import read_lines
 from nightsweep.jobs.record.launch_files import StepLine
 from nightsweep.jobs.record.point_folder import by_rank
@@ -55,7 +56,7 @@ def blocks(folder: Path) -> pl.DataFrame:
     frame = pl.DataFrame(lines, infer_schema_length=None).with_columns(
         step_ms=pl.coalesce(pl.col("device_ns").cast(pl.Float64), host) / 1e6
     )
-    slowest = frame.group_by("block", "phase", "step").agg(pl.col("step_ms").max()).sort("block", "step")
+    slowest = slowest_rank(frame, "block", "phase")
     kept = slowest.filter(pl.col("step") > pl.col("step").min().over("block"))
     total = kept.group_by("block", "phase").agg(steps=pl.len().cast(pl.Int64), total_ms=pl.col("step_ms").sum())
     return total.sort("block")

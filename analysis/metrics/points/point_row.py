@@ -14,6 +14,7 @@ import polars as pl
 
 from nightsweep.analysis.metrics.points import conditions, efficiency, warm_up
 from nightsweep.analysis.metrics.points.energy import doubt
+from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
 from nightsweep.analysis.readers import point_files
 from nightsweep.jobs.record.json_files import count_lines
 from nightsweep.jobs.record.launch_files import RankResult
@@ -112,18 +113,14 @@ def _results(results: Sequence[RankResult]) -> _Json:
 def _steps(steps: pl.DataFrame, timed: pl.DataFrame) -> _Json:
     if timed.is_empty():
         return {}
-    # The slowest rank's time is the step's: the others wait for it.
-    per_step = timed.group_by("step", maintain_order=True).agg(  # else the last digit of their deviation is chance
-        pl.col("step_ms").max(), pl.col("samples").sum()
-    )
-    slowest = per_step["step_ms"]
+    slowest = slowest_rank(timed)["step_ms"]
     return {
         "step_ms_median": slowest.median(),
         "step_ms_mean": slowest.mean(),
         "step_ms_p95": slowest.quantile(0.95, "linear"),
         "step_ms_std": slowest.std(),
         "data_ms_median": timed["data_ms"].median(),
-        "samples_per_step": per_step["samples"].max(),
+        "samples_per_step": timed.group_by("step").agg(pl.col("samples").sum())["samples"].max(),
         "loss_first": steps.filter(pl.col("step") == steps["step"].min())["loss"].mean(),
         "loss_last": timed.filter(pl.col("step") == timed["step"].max())["loss"].mean(),
     }
@@ -149,7 +146,7 @@ def _steady_seconds(results: Sequence[RankResult], window: pl.DataFrame) -> floa
     """Length of the timed window without the steps that settled. Their device times are taken off, for the host is
     ahead of the device, and its clock does not tell where on it a step began."""
     length = window_seconds(results, window)
-    settling = warm_up.slowest_rank(window.filter(pl.col("phase") == warm_up.SETTLING))["step_ms"]
+    settling = slowest_rank(window).filter(pl.col("phase") == warm_up.SETTLING)["step_ms"]
     return None if length is None else length - float(settling.sum()) / 1e3
 
 

@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
+
 FEWEST = 16
 """Steps of a window that can tell: with 8, complete separation of its halves gives |z| 2.3, with 16 it gives 3.4."""
 CLEAR = 3.0
@@ -70,14 +72,9 @@ def in_window(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.filter(pl.col("phase").is_in(["timed", SETTLING]))
 
 
-def slowest_rank(steps: pl.DataFrame) -> pl.DataFrame:
-    """Step and step_ms of a point's window, of the slowest rank in each, for the others wait for it."""
-    return in_window(steps).group_by("step").agg(pl.col("step_ms").max()).sort("step")
-
-
 def of_point(steps: pl.DataFrame) -> WarmUp | None:
     """The warm-up of a point, of its table STEPS; None where a step has no time."""
-    times = slowest_rank(steps)["step_ms"]
+    times = slowest_rank(in_window(steps))["step_ms"]
     return None if times.null_count() else find(times.to_numpy())
 
 
@@ -86,6 +83,6 @@ def mark_settling(steps: pl.DataFrame) -> pl.DataFrame:
     found = of_point(steps)
     if found is None or not found.first:
         return steps
-    left_out = slowest_rank(steps)["step"].head(found.first).implode()
+    left_out = slowest_rank(in_window(steps))["step"].head(found.first).implode()
     settling = (pl.col("phase") == "timed") & pl.col("step").is_in(left_out)
     return steps.with_columns(phase=pl.when(settling).then(pl.lit(SETTLING)).otherwise("phase"))

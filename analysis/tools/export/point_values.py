@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
 from nightsweep.analysis.sweep import dataset, held_time
 from nightsweep.analysis.sweep.dataset import Tables
 from nightsweep.analysis.tables.part_names import GROUPS
@@ -91,10 +92,11 @@ def settings(tables: Tables) -> dict[str, dict[str, Any]]:
 
 def steps(tables: Tables) -> Iterator[tuple[str, pl.DataFrame]]:
     """Each point that has steps, and these: the slowest rank's times, the mean loss, the samples of all ranks."""
-    per_step = tables.scan("steps").group_by("point_id", "step").agg(
-        pl.col("end_ns", "step_ms", "data_ms", "peak_allocated_bytes").max(), pl.col("loss").mean(),
-        pl.col("samples").sum(),
+    all_ranks = tables.scan("steps").group_by("point_id", "step").agg(
+        pl.col("end_ns", "data_ms", "peak_allocated_bytes").max(), pl.col("loss").mean(), pl.col("samples").sum()
     )  # fmt: skip
+    slowest = slowest_rank(tables.scan("steps"), "point_id").select("point_id", "step", "step_ms")
+    per_step = all_ranks.join(slowest, on=["point_id", "step"])
     for part in per_step.sort("point_id", "step").collect().partition_by("point_id", maintain_order=True):
         yield part["point_id"][0], part.drop("point_id")
 
