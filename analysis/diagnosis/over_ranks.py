@@ -6,8 +6,8 @@ Each rank keeps its batch (weak scaling), its GPU and its link. On m ranks in pl
   that a higher rate makes up for is not in the trace: all of it and nothing are the ends of the interval, and the value
   is their geometric mean;
 - kernels that messages slow down are slowed for as much longer;
-- a step lasts as long as the longest of its ranks' steps: if one of n ranks takes less than t with probability F(t), one
-  of m ranks does with F(t)^(m/n), as of ranks that are independent. F is that of the timed steps (of the traced ones,
+- a step lasts as long as the longest of its ranks' steps: if one of n ranks takes less than t with probability F(t),
+  one of m ranks does with F(t)^(m/n), as of ranks that are independent. F is that of the timed steps (of the traced ones,
   where no others are known), and so ends at the longest of them; steps that are long again and again, evenly apart, are
   taken to be so on any number. Twice as much longer, and no longer, are the ends of the interval;
 - ranks that share the optimizer's work have n/m of it.
