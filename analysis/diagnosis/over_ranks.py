@@ -7,9 +7,9 @@ Each rank keeps its batch (weak scaling), its GPU and its link. On m ranks in pl
   is their geometric mean;
 - kernels that messages slow down are slowed for as much longer;
 - a step lasts as long as the longest of its ranks' steps: if one of n ranks takes less than t with probability F(t),
-  one of m ranks does with F(t)^(m/n), as of ranks that are independent. F is that of the timed steps (of the traced ones,
-  where no others are known), and so ends at the longest of them; steps that are long again and again, evenly apart, are
-  taken to be so on any number. Twice as much longer, and no longer, are the ends of the interval;
+  one of m ranks does with F(t)^(m/n), as of ranks that are independent. F is that of the timed steps (of the traced
+  ones, where no others are known), and so ends at the longest of them; steps that are long again and again, evenly
+  apart, are taken to be so on any number. Twice as much longer, and no longer, are the ends of the interval;
 - ranks that share the optimizer's work have n/m of it.
 
 On one rank nothing is sent or copied to a message, and no step is longer than its own; of traces alone, as the replay

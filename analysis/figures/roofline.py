@@ -145,14 +145,15 @@ def _roofline(axes: Axes, points: pl.DataFrame) -> None:
 
 def _energy(axes: Axes, points: pl.DataFrame) -> None:
     x, y = points["gpu_ms"].to_list(), points["energy_mj"].to_list()
-    left, right, top = min(x) / 1.3, max(x) * 1.8, max(y) * 1.6
-    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(min(y) / 1.3, top))
-    for watts in WATTS:
-        ends = np.array([left, min(right, top / watts)])
-        if ends[1] > left:
-            axes.plot(ends, ends * watts, color=style.GREY, linestyle=":", linewidth=0.8, zorder=0)
-            text = f"{watts} W" if watts == WATTS[0] else str(watts)
-            axes.text(ends[1], ends[1] * watts, text, ha="right", va="top", **_ON_LINE)
+    left, right, bottom, top = min(x) / 1.3, max(x) * 1.8, min(y) / 1.3, max(y) * 1.6
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, top))
+    ends = {watts: min(right, top / watts) for watts in WATTS}
+    inside = [watts for watts, end in ends.items() if end > left and end * watts > bottom]
+    for watts in inside:
+        line = np.array([left, ends[watts]])
+        axes.plot(line, line * watts, color=style.GREY, linestyle=":", linewidth=0.8, zorder=0)
+        text = f"{watts} W" if watts == inside[0] else str(watts)
+        axes.text(line[1], line[1] * watts, text, ha="right", va="top", **_ON_LINE)
     _scatter(axes, points, "gpu_ms", "energy_mj")
     unit = points["unit"][0]
     axes.set_xlabel(f"GPU time of a {unit} (ms)")

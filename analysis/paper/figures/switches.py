@@ -84,8 +84,11 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 
 
 def select_points(tables: dataset.Tables) -> pl.DataFrame:
-    """The points of all panels, each once."""
-    return pl.concat(switch.points(tables) for switch in SWITCHES).unique("point_id").sort("point_id")
+    """The points of all panels, each once. A panel needs a gain: points that differ in its setting may be of different
+    nights, whose times are not compared."""
+    found = [switch.points(tables) for switch in SWITCHES]
+    shown = [points for switch, points in zip(SWITCHES, found, strict=True) if gains(switch, points).height]
+    return pl.concat([found[0].clear(), *shown]).unique("point_id").sort("point_id")
 
 
 def _panel(axes: Axes, switch: Switch, frame: pl.DataFrame) -> None:

@@ -73,6 +73,16 @@ def test_figures_show_points_that_differ_in_their_own_settings_alone(sweep):
     assert set(shown["image_size"]) == {100, 300, 500}
 
 
+def test_points_of_different_nights_make_no_panel(sweep):
+    """Each precision in a night of its own."""
+    number = pl.col("precision").rank("dense").cast(pl.Int64) + 9
+    points = sweep["points"].with_columns(started_at=pl.format("2026-01-{}T00:00:00.000+00:00", number))
+    apart = dataset.Tables({**sweep.frames, "points": points})
+    assert switches.SWITCHES[0].points(apart)["precision"].n_unique() > 1
+    shown, others = switches.select_points(apart), [switch.points(apart) for switch in switches.SWITCHES[1:]]
+    assert set(shown["point_id"]) == set(pl.concat(others)["point_id"])
+
+
 def gains_of_pinning(tables):
     return switches.gains(switches.SWITCHES[1], switches.SWITCHES[1].points(tables)).filter(precision="fp16")
 

@@ -64,7 +64,7 @@ def frames(times):
     columns = {"point_id": [r[0] for r in rows], "micro_batch": [r[1] for r in rows], "status": "ok"}
     points = pl.DataFrame({**columns, "started_at": "2026-01-01T00:00:00", "hosts": [["n"]] * len(rows)})
     steps = [{"point_id": i, "phase": "timed", "step": s, "step_ms": ms} for i, _, ms in rows for s in range(3)]
-    return points, pl.DataFrame(steps).with_columns(start_ns=0, end_ns=1)
+    return points, pl.DataFrame(steps).with_columns(rank=0, start_ns=0, end_ns=1)
 
 
 def test_starts_that_were_disturbed_tell_nothing_of_others():
