@@ -23,7 +23,6 @@ import polars as pl
 from nightsweep.analysis.diagnosis.evidence import sources
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.thresholds import NOISE
-from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.sweep.interval import half_interval
 from nightsweep.analysis.sweep.starts import LEAST_OWN, Noise, known_noise, noise_of_repeats, own_noise
@@ -213,7 +212,7 @@ def hosts_of(e: Evidence) -> list[str]:
 
 def timed_steps(e: Evidence) -> Floats:
     """Times of the timed steps of the slowest rank, ms."""
-    return slowest_rank(e.steps)["step_ms"].to_numpy()
+    return e.unseen.slowest_ms.to_numpy()
 
 
 def traced_steps(e: Evidence) -> Floats:
@@ -222,7 +221,7 @@ def traced_steps(e: Evidence) -> Floats:
         raise InputError(
             "there is no step to compare in one of the two: traces of GPUs, or points' folders, were expected"
         )
-    return np.asarray(e.periods.max(axis=0) / 1e6)
+    return e.traced_lengths / 1e6
 
 
 def samples_of(e: Evidence) -> int | None:

@@ -136,7 +136,7 @@ class Lengths:
 
     @property
     def shortest_ms(self) -> float:
-        return float(self.by_chance.min())
+        return float(self.by_chance.min()) + self.added
 
     def on(self, ratio: float) -> float:
         """The expected step of `ratio` times as many ranks."""
@@ -147,7 +147,7 @@ class Lengths:
 def _lengths_ms(e: Evidence) -> Lengths:
     """The run's timed steps; its traced ones, as long as without the tracer, where no others are known."""
     if e.unseen.slowest_ms.is_empty():
-        traced = e.periods.max(axis=0)
+        traced = e.traced_lengths
         return Lengths(traced * (e.what_if.step_ns / traced.mean() / 1e6), 0.0)
     usual = e.unseen.usual_ms.to_numpy()
     return Lengths(usual, e.unseen.mean_ns / 1e6 - float(usual.mean()))
@@ -189,6 +189,8 @@ def _ranks(e: Evidence) -> int:
     if not communication.communicates(e):
         raise ValueError("expected a trace of every rank, and messages between them")
     strategy, groups = e.setting("strategy"), max(e.setting(name) or 1 for name in ("replicas", "tensor_parallel"))
+    if strategy == "local_sgd":
+        raise ValueError("expected ranks that meet in each step; not local_sgd")
     if strategy is not None and (strategy not in SCALING or groups > 1):
         raise ValueError(f"expected ranks that each train on their own batch, in one group; not {strategy}")
     own = pl.concat([communication.calls(lane).select(n=pl.coalesce("ranks", "matched_ranks")) for lane in e.lanes])

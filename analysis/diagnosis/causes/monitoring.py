@@ -65,7 +65,7 @@ def short_trace(e: Evidence) -> Iterator[Cause]:
         gain=Share(),
         method="how much the timed steps differ, and how many were traced",
         advice="trace more steps, for those that are traced may be unlike the others",
-        remedy=proposals.choose(e.point, {"traced_steps": wanted}),
+        remedy=proposals.choose(e.point, {"traced_steps": wanted}) if wanted > (e.setting("traced_steps") or 0) else {},
         evidence=[
             Fact("spread of the timed steps", spread, "share", "steps"),
             Fact("traced steps that count", traced, "", "trace"),

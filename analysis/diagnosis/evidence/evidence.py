@@ -84,6 +84,11 @@ class Evidence:
         """Times of steps, from start to start (lanes, steps), ns."""
         return self.of_lanes(lambda lane: lane.periods)
 
+    @property
+    def traced_lengths(self) -> Floats:
+        """Times of the traced steps of the slowest lane, from start to start, ns; there must be one."""
+        return np.asarray(self.periods[self.periods.mean(axis=1).argmax()])
+
     @functools.cached_property
     def what_if(self) -> WhatIf:
         """The traced steps, to be changed, without what the tracer adds: as long as steps are without it where that was
@@ -115,7 +120,7 @@ class Evidence:
     @functools.cached_property
     def step_ns(self) -> float:
         """The time that shares are of: of a step without the tracer where that was measured and is shorter, else of the
-        trace's and what that did not see of waiting for batches and of long steps."""
+        trace's and what that did not see of waiting for batches, of long steps and of stalls."""
         traced = self.what_if.step_ns if self.lanes else math.nan
         if traced == 0:  # as where all calls of a damaged trace come at one moment
             traced = float(self.periods.mean())

@@ -99,15 +99,18 @@ class Unseen:
 
     def stalls_ns(self, least: float, most: float) -> float | None:
         """What pauses of a length between these add to the mean timed step of the slowest rank, ns: by how much steps
-        are longer than the fastest, but for waits for batches, where that is `least` or more, and never by more than
-        `most`. None where it is not known: of few steps, or where a rank waits for its batches, and so the others for
-        it."""
+        are longer than the fastest, but for waits for batches, where that is `least` or more; of one that is longer by
+        more than `most`, so much, and none where it is by more than twice that, or one of `long_steps`: these have
+        another reason. None where it is not known: of few steps, or where a rank waits for its batches, and so the
+        others for it."""
         own = _slowest(self.timed)
         if own.height < LEAST_TIMED or self._waiting >= NOISE.value:
             return None
-        lengths = (own["step_ms"] - own["data_ms"]).to_numpy() * 1e6
+        usual = own.filter(~pl.col("step").is_in(self.long_steps))
+        lengths = (usual["step_ms"] - usual["data_ms"]).to_numpy() * 1e6
         longer = lengths - np.quantile(lengths, FASTEST / self.timed["rank"].n_unique(), method="lower")
-        return float(np.where(longer >= least, np.minimum(longer, most), 0.0).mean())
+        paused = (longer >= least) & (longer <= 2 * most)
+        return float(np.minimum(longer, most)[paused].sum()) / own.height
 
     @functools.cached_property
     def _waiting(self) -> float:

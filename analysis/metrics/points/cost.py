@@ -56,8 +56,8 @@ def blocks(folder: Path) -> pl.DataFrame:
     frame = pl.DataFrame(lines, infer_schema_length=None).with_columns(
         step_ms=pl.coalesce(pl.col("device_ns").cast(pl.Float64), host) / 1e6
     )
-    slowest = slowest_rank(frame, "block", "phase")
-    kept = slowest.filter(pl.col("step") > pl.col("step").min().over("block"))
+    later = frame.filter(pl.col("step") > pl.col("step").min().over("block"))
+    kept = slowest_rank(later, "block", "phase")
     total = kept.group_by("block", "phase").agg(steps=pl.len().cast(pl.Int64), total_ms=pl.col("step_ms").sum())
     return total.sort("block")
 

@@ -137,9 +137,8 @@ def _of_run(look: str, run: Run, steps: pl.DataFrame) -> list[tuple[str, int]]:
 
 
 def _with_traced_steps(found: list[_Row], breakdown: pl.DataFrame) -> list[_Row]:
-    """The rows, with the counted traced steps, of the slowest rank in each, taken out of what is unknown of the run."""
-    of_rank = breakdown.group_by("rank", "step").agg(pl.col("duration_ns").sum())
-    counted = int(of_rank.group_by("step").agg(pl.col("duration_ns").max())["duration_ns"].sum())
+    """The rows, with the counted traced steps of the slowest rank taken out of what is unknown of the run."""
+    counted = int(breakdown.group_by("rank").agg(pl.col("duration_ns").sum())["duration_ns"].max() or 0)  # type: ignore[arg-type]
     made = []
     for row in found:
         if counted and row["look"] == "traced" and counted <= row["duration_ns"]:

@@ -12,9 +12,7 @@ from nightsweep.analysis.figures.family import Family, Numbers, Place, Points, o
 from nightsweep.analysis.sweep import blocks, dataset, nights
 
 WHISKERS = "Bars are medians of repeats, dots the repeats; whiskers run from min to max."
-STEP = (
-    "The time of a step is its mean over the timed window, without a profiler; a step is as slow as its slowest rank."
-)
+STEP = "The time of a step is the mean of the rank that is slowest over the timed window, without a profiler."
 
 
 def family(

@@ -146,7 +146,7 @@ FAMILY = family(
     "Precision, pinned memory and layout",
     "Speed-up of a step of image jobs, with 95 % intervals over repeats; hollow: fewer than three runs a side. Shaded: "
     "the 16 to 30 % that arXiv 2503.15252 reports.",
-    "No two image points differ in precision, pin_memory or layout alone.",
+    "No two image points of one night differ in precision, pin_memory or layout alone.",
     select_points,
     paint,
     numbers,

@@ -95,8 +95,10 @@ def steps(tables: Tables) -> Iterator[tuple[str, pl.DataFrame]]:
     all_ranks = tables.scan("steps").group_by("point_id", "step").agg(
         pl.col("end_ns", "data_ms", "peak_allocated_bytes").max(), pl.col("loss").mean(), pl.col("samples").sum()
     )  # fmt: skip
-    slowest = slowest_rank(tables.scan("steps"), "point_id").select("point_id", "step", "step_ms")
-    per_step = all_ranks.join(slowest, on=["point_id", "step"])
+    timed = tables.scan("steps").filter(pl.col("phase") == "timed")
+    rank = slowest_rank(timed, "point_id").select("point_id", "rank").unique()
+    slowest = tables.scan("steps").join(rank, on=["point_id", "rank"], how="semi").select("point_id", "step", "step_ms")
+    per_step = all_ranks.join(slowest, on=["point_id", "step"], how="left")
     for part in per_step.sort("point_id", "step").collect().partition_by("point_id", maintain_order=True):
         yield part["point_id"][0], part.drop("point_id")
 

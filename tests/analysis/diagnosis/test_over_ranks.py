@@ -72,6 +72,13 @@ def test_a_step_is_as_long_as_the_longest_of_its_ranks():
     assert on(1, 1, 3, 1, 3) == 2.5
     assert on(2, 3, 1) == 1 / 4 + 3 * 3 / 4 + 0.5
     assert on(1 / 4, *[3] * 15, 1) == 2.5
+    assert over_ranks.Lengths(np.array([1.0, 3.0]), 0.5).shortest_ms == 1.5
+
+
+def test_ranks_that_average_now_and_then_are_refused(sharded):
+    apart = dataclasses.replace(sharded, point=dataclasses.replace(sharded.point, strategy="local_sgd"))
+    with pytest.raises(ValueError, match="meet in each step; not local_sgd"):
+        over_ranks.predict(apart, [4])
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,12 @@ def test_a_step_is_paused_where_any_rank_is():
     assert of(*[steps] * 4).stalls_ns(20e6, 60e6) == pytest.approx(30e6 * 19 / 20)
 
 
+def test_what_is_too_long_for_a_pause_has_another_reason():
+    """One step, or one in five as with a checkpoint."""
+    assert of([100.0] * 16 + [130.0] * 3 + [400.0]).stalls_ns(20e6, 60e6) == pytest.approx(4.5e6)
+    assert of(([100.0] * 4 + [210.0]) * 5).stalls_ns(20e6, 60e6) == 0
+
+
 def test_what_is_not_told():
     assert of([100.0] * 15).stalls_ns(20e6, 60e6) is None, "few steps"
     assert Unseen(pl.DataFrame(), pl.DataFrame()).stalls_ns(20e6, 60e6) is None, "none"

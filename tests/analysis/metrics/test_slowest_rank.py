@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
 
@@ -21,9 +22,12 @@ def test_of_ranks_that_are_held_up_in_turns_none_counts_twice():
 
 
 def test_of_ranks_that_do_not_wait_the_slower_one_counts():
-    later = frame([4.0, None, 4.0], [9.0, 1.0, 1.0])
-    assert slowest_rank(later)["rank"].to_list() == [0, 0, 0]
-    assert slowest_rank(later.reverse())["step_ms"].to_list() == [4.0, None, 4.0]
+    assert slowest_rank(frame([4.0, 4.0, 4.0], [9.0, 1.0, 1.0]))["rank"].to_list() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("cut", [[90.0], [90.0, None, 90.0]], ids=["steps", "times"])
+def test_a_rank_that_lacks_some_does_not_count(cut):
+    assert slowest_rank(frame(cut, [1.0, 2.0, 3.0]))["step_ms"].to_list() == [1.0, 2.0, 3.0]
 
 
 def test_each_group_has_a_slowest_rank():
