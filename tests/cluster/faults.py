@@ -45,10 +45,11 @@ def stopped_points(number, local):
             driver = one.start(sweep, local)
             with suppress(subprocess.TimeoutExpired):
                 driver.wait(one.chance.uniform(3, 25))
-            if local:
-                os.killpg(driver.pid, number)  # as a terminal does
-            else:
-                driver.send_signal(number)
+            with suppress(ProcessLookupError):  # on a quick host all may have ended by then
+                if local:
+                    os.killpg(driver.pid, number)  # as a terminal does
+                else:
+                    driver.send_signal(number)
             driver.communicate(timeout=200)
             one.no_jobs()
             for record in one.records().values():
