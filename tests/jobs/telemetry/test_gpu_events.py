@@ -143,6 +143,7 @@ def test_the_alert_of_the_order_tells_of_low_gpus_and_runs_its_command(tmp_path)
     wait_for(lambda: low_s(run_folder)[0] == 0)
     write_json(busy, 1)
     wait_for(lambda: len(told(run_folder)) == 4)
+    wait_for(lambda: len(sink.read_text().splitlines()) == 4)  # the sampler does not wait for its commands
     process.terminate()
     assert process.wait(60) == 0
     found = told(run_folder)
