@@ -107,7 +107,7 @@ def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
     slowed = lost["kernels slowed beside it"]
 
     def on(number: int, share: float, times_longer: float) -> float:
-        """The step, ms: messages grow with this share; what uneven steps add is taken so many times."""
+        """The step, ms: messages grow with this share; what uneven steps add is multiplied by `times_longer`."""
         replayed = e.what_if.after(_messages(e, own, number, share), _optimizer(e, own / number)) / 1e6 - times[0]
         uneven = lengths.mean_ms + times_longer * (lengths.on(number / own) - lengths.mean_ms)
         return max(uneven, lengths.shortest_ms) + replayed + (_growth(own, number, share) - 1) * slowed

@@ -40,12 +40,13 @@ def stopped_points(number, local):
     """Ranks and launchers are stopped with the driver, wherever they are."""
 
     def fault(one):
-        sweep, before = one.sweep(3), {}
+        sweep, before, stopped = one.sweep(3), {}, 0
         for _ in range(2):
             driver = one.start(sweep, local)
             with suppress(subprocess.TimeoutExpired):
                 driver.wait(one.chance.uniform(3, 25))
-            with suppress(ProcessLookupError):  # on a quick host all may have ended by then
+            if driver.poll() is None:  # on a quick host all may have ended by then
+                stopped += 1
                 if local:
                     os.killpg(driver.pid, number)  # as a terminal does
                 else:
@@ -58,6 +59,8 @@ def stopped_points(number, local):
             if not one.records().items() >= before.items():
                 return Outcome(twice=1, notes=[f"{one.folder}: a good record changed"])
             before = one.records()
+        if not stopped:
+            return Outcome(wrong=1, notes=[f"{one.folder}: all had ended before either stop"])
         return one.judge_real(one.start(sweep, local), 3, before.items())
 
     return fault

@@ -74,7 +74,7 @@ def test_figures_show_points_that_differ_in_their_own_settings_alone(sweep):
 
 
 def test_points_of_different_nights_make_no_panel(sweep):
-    """Each precision in a night of its own."""
+    """Each precision was measured in another night."""
     number = pl.col("precision").rank("dense").cast(pl.Int64) + 9
     points = sweep["points"].with_columns(started_at=pl.format("2026-01-{}T00:00:00.000+00:00", number))
     apart = dataset.Tables({**sweep.frames, "points": points})
