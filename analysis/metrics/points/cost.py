@@ -1,7 +1,8 @@
 """The cost of measuring: the table COST, from the control of a point (jobs/launch/control.py).
 
-A block's time is the mean step of its slowest rank, without the block's first step, which refills the pipeline. The samplers' blocks are compared with the neighbouring block of the same start; the tracer's, which need a
-separate start, with the plain blocks of the pair's other start.
+A block's time is the mean step of its slowest rank, without the block's first step, which refills the pipeline. The
+samplers' blocks are compared with the neighbouring block of the same start; the tracer's, which need a separate start,
+with the plain blocks of the pair's other start.
 """
 
 from __future__ import annotations
