@@ -200,16 +200,18 @@ def _switch_model(settings: Settings) -> None:
 
 
 def _channels_last(module: Any) -> None:
+    """Weights and inputs of convolutions over pictures and over volumes. `Module.to` takes one format for both."""
     import torch
 
-    module.to(memory_format=torch.channels_last)
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
 
-    def arrange(_: Any, args: Any) -> Any:
-        four = [isinstance(value, torch.Tensor) and value.dim() == 4 for value in args]
-        last = torch.channels_last
-        return tuple(v.contiguous(memory_format=last) if f else v for v, f in zip(args, four, strict=True))
+    def arranged(value: Any) -> Any:
+        order = formats.get(value.dim()) if isinstance(value, torch.Tensor) else None
+        return value if order is None else value.contiguous(memory_format=order)
 
-    module.register_forward_pre_hook(arrange)
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data = arranged(tensor.data)
+    module.register_forward_pre_hook(lambda _, args: tuple(map(arranged, args)))
 
 
 def _autocast(module: Any) -> None:

@@ -2,6 +2,9 @@
 
     python -m tests.labelled.pairs OUT --peers DIR --images DIR [--names a,b] [--gpus 2] [--repeats 3] [--seconds 500]
 
+With `--sides slow tried` it measures what scripts.yaml has under `tried` in place of the fix, and
+traces nothing.
+
 Most of a short start is Python that is loaded, so this process loads what the scripts import, and each rank is forked
 from it; CUDA begins in the rank. The first start of the slow side goes on after its timed steps and is traced by the
 PyTorch profiler: OUT/points/NAME is the point that a launch would have left. OUT/pairs/NAME.json has the means of the
@@ -17,6 +20,7 @@ import shutil
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,8 +47,8 @@ class Pairs:
     run: ScriptRun
     waiting: list[tuple[str, int]]
     gpus: list[int] = field(default_factory=list)
-    means: dict[str, list[float]] = field(default_factory=lambda: {"slow": [], "fix": []})
-    losses: dict[str, list[float]] = field(default_factory=lambda: {"slow": [], "fix": []})
+    means: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    losses: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 def turns(repeats: int, sides: list[str]) -> list[tuple[str, int]]:
@@ -116,12 +120,12 @@ def keep(pairs: Pairs, args: argparse.Namespace) -> None:
     target.write_text(json.dumps(content) + "\n")
 
 
-def gain(pairs: Pairs) -> str:
-    slow, fix = pairs.means["slow"], pairs.means["fix"]
-    if not slow or not fix:
+def gain(pairs: Pairs, sides: list[str]) -> str:
+    each = [100 * (1 - b / a) for a, b in zip(*(pairs.means[side] for side in sides), strict=False)]
+    if not each:
         return f"{pairs.run.name}: no pair"
-    each = [100 * (1 - b / a) for a, b in zip(slow, fix, strict=False)]
-    return f"{pairs.run.name}: fix gives {statistics.mean(each):.1f} % ({', '.join(f'{g:.1f}' for g in each)})"
+    listed = ", ".join(f"{g:.1f}" for g in each)
+    return f"{pairs.run.name}: {sides[1]} gives {statistics.mean(each):.1f} % ({listed})"
 
 
 def measure_all(waiting: list[Pairs], args: argparse.Namespace) -> int:
@@ -149,7 +153,7 @@ def measure_all(waiting: list[Pairs], args: argparse.Namespace) -> int:
             if pairs.waiting and not over and not (line.startswith("FAILED") and not pairs.means[start.side]):
                 running.append((pairs, begin(pairs.run, *pairs.waiting.pop(0), pairs.gpus, args)))
             else:
-                print(gain(pairs), flush=True)
+                print(gain(pairs, args.sides), flush=True)
                 free = sorted(free + pairs.gpus)
         time.sleep(POLL_S)
     return bad
@@ -158,8 +162,8 @@ def measure_all(waiting: list[Pairs], args: argparse.Namespace) -> int:
 def chosen(args: argparse.Namespace) -> Iterator[ScriptRun]:
     """Those that are wanted, and are not there yet; last those that take time to compile."""
     runs = scripts.load(args.list)
-    for run in sorted(runs, key=lambda run: ("compile" in f"{run.fix} {run.slow}", -run.ranks)):
-        if args.names and run.name not in args.names.split(","):
+    for run in sorted(runs, key=lambda run: ("compile" in f"{run.fix} {run.slow} {run.tried}", -run.ranks)):
+        if args.names and run.name not in args.names.split(",") or not (run.tried or "tried" not in args.sides):
             continue
         if (args.gpus and run.ranks > args.gpus) or run.ranks not in args.ranks:
             continue
@@ -177,7 +181,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="runs of so many ranks")
     parser.add_argument("--gpus", type=int, default=2, help="0: on the CPU")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--sides", nargs="+", default=["slow", "fix"])
+    parser.add_argument("--sides", nargs=2, choices=["slow", "fix", "tried"], default=["slow", "fix"])
     parser.add_argument("--seconds", type=float, default=500.0, help="begin no start after so long")
     parser.add_argument("--limit-s", type=float, default=120.0, help="for each start")
     parser.add_argument("--again", action="store_true", help="also what OUT has")

@@ -35,11 +35,12 @@ class ScriptRun:
     steps: int = 20
     slow: Mapping[str, Any] = field(default_factory=dict)
     fix: Mapping[str, Any] = field(default_factory=dict)
+    tried: Mapping[str, Any] = field(default_factory=dict)
 
     def point(self, side: str, peers: Path, images: Path) -> Point:
-        """The point of one side, slow or fix. `peers`: where the repositories of others lie; `images`: the folder of
+        """The point of one side: slow, fix or tried. `peers`: where the repositories of others lie; `images`: the folder of
         pictures. ValueError, in one line, where it cannot be."""
-        more = dict(self.slow if side == "slow" else self.fix)
+        more = dict({"slow": self.slow, "fix": self.fix, "tried": {**self.slow, **self.tried}}[side])
         settings = {
             "workload": "command",
             "command": f"{self.command} {more.pop('command', '')}".replace("{images}", str(images)).strip(),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nightsweep.jobs.hook import switches
 from nightsweep.jobs.point.settings.command import SWITCHES
 from tests.jobs.hook.script_run import launch, script, steps
 
@@ -92,6 +93,22 @@ def test_compiled_from_outside_the_losses_stay(tmp_path):
     _, losses = run(tmp_path, "plain")
     compiled, same = run(tmp_path, "compiled", compile="default")
     assert compiled["compiled"] and same == pytest.approx(losses, rel=1e-3)
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_layout_of_pictures_and_of_volumes(dimensions):
+    """`Module.to(memory_format=torch.channels_last)` raises where a convolution is over volumes."""
+    from torch import channels_last, channels_last_3d, nn, randn
+
+    convolution, norm = ((nn.Conv2d, nn.BatchNorm2d), (nn.Conv3d, nn.BatchNorm3d))[dimensions - 2]
+    net = nn.Sequential(convolution(3, 8, 3), norm(8), nn.Flatten(), nn.LazyLinear(2))
+    given, seen = randn(2, 3, *[6] * dimensions), []
+    before = net(given)
+    net[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    switches._channels_last(net)
+    last = (channels_last, channels_last_3d)[dimensions - 2]
+    assert (net(given) - before).abs().max() < 1e-5
+    assert seen[0].is_contiguous(memory_format=last) and net[0].weight.is_contiguous(memory_format=last)
 
 
 def test_every_switch_is_tried_here():
