@@ -35,7 +35,8 @@ from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.replay import changes, rank_changes
-from nightsweep.analysis.diagnosis.replay.changes import Floats, compose
+from nightsweep.analysis.diagnosis.replay.edit import compose
+from nightsweep.analysis.diagnosis.replay.graph import Floats
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.jobs.point.strategies import SCALING

@@ -163,7 +163,7 @@ def chosen(args: argparse.Namespace) -> Iterator[ScriptRun]:
     """Those that are wanted, and are not there yet; last those that take time to compile."""
     runs = scripts.load(args.list)
     for run in sorted(runs, key=lambda run: ("compile" in f"{run.fix} {run.slow} {run.tried}", -run.ranks)):
-        if args.names and run.name not in args.names.split(",") or not (run.tried or "tried" not in args.sides):
+        if (args.names and run.name not in args.names.split(",")) or not (run.tried or "tried" not in args.sides):
             continue
         if (args.gpus and run.ranks > args.gpus) or run.ranks not in args.ranks:
             continue

@@ -38,8 +38,8 @@ class ScriptRun:
     tried: Mapping[str, Any] = field(default_factory=dict)
 
     def point(self, side: str, peers: Path, images: Path) -> Point:
-        """The point of one side: slow, fix or tried. `peers`: where the repositories of others lie; `images`: the folder of
-        pictures. ValueError, in one line, where it cannot be."""
+        """The point of one side: slow, fix or tried. `peers`: where the repositories of others lie; `images`: the
+        folder of pictures. ValueError, in one line, where it cannot be."""
         more = dict({"slow": self.slow, "fix": self.fix, "tried": {**self.slow, **self.tried}}[side])
         settings = {
             "workload": "command",

@@ -18,7 +18,7 @@ from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from nightsweep.analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
 from nightsweep.analysis.diagnosis.replay import changes, measured, rank_changes
-from nightsweep.analysis.diagnosis.replay.changes import compose
+from nightsweep.analysis.diagnosis.replay.edit import compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import Threshold
 from nightsweep.analysis.metrics.steps import selection

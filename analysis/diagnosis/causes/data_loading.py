@@ -13,8 +13,8 @@ from nightsweep.analysis.diagnosis.causes import memory_management
 from nightsweep.analysis.diagnosis.causes.rule import HOST, Rule
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
-from nightsweep.analysis.diagnosis.replay import changes
-from nightsweep.analysis.diagnosis.replay.changes import compose
+from nightsweep.analysis.diagnosis.replay import changes, masks, pauses
+from nightsweep.analysis.diagnosis.replay.edit import compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import NOISE, Threshold
 
@@ -180,15 +180,15 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
     """The loader's thread that pins batches also frees their shared memory, and holds Python's global interpreter lock
     (GIL) meanwhile: the launching thread stalls once a batch. These pauses are known by their length, that of freeing a
     batch's memory, and only where batches come from worker processes; another pause as long, once a batch, is taken for
-    one (analysis/diagnosis/replay/changes.py, `releasing`). The steps again, without these pauses. Not each step has
+    one (analysis/diagnosis/replay/pauses.py, `releasing`). The steps again, without these pauses. Not each step has
     one, and few steps are traced: where freeing takes 5 ms or longer, the share is what steps that are longer by such a
     time add to the mean timed step, and the interval reaches to what was traced, or to a third where that is none."""
     traced, timed, step = e.traced_stalls, e.timed_stalls, e.step_ns
     if not max(traced, timed):
         return
     graph = e.what_if.graph
-    count, _ = e.what_if.calls_a_step(changes.releasing(graph))
-    paused = float(graph.calls.gap[changes.releasing(graph)].sum()) / graph.steps
+    count, _ = e.what_if.calls_a_step(pauses.releasing(graph))
+    paused = float(graph.calls.gap[pauses.releasing(graph)].sum()) / graph.steps
     yield Cause(
         gain=replayed(timed / step, min(traced or timed / 3, timed) / step, max(traced, timed) / step),
         method="the steps replayed without pauses as long as freeing a batch's memory takes, and timed steps that are "
@@ -200,7 +200,7 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
             Fact("time in them", paused / 1e6, "ms a step", "runtime"),
             *([Fact("what timed steps are longer by", timed / 1e6, "ms a step", "steps")] if timed != traced else []),
         ],
-        change=changes.without_release,
+        change=pauses.without_release,
         unseen=e.unseen_stalls / step,
     )
 
@@ -213,9 +213,9 @@ def _copying(
     e: Evidence, share: Share, memory: str, advice: str, settings: dict[str, Any], change: Change
 ) -> Iterator[Cause]:
     graph = e.what_if.graph
-    if memory_management.offloads(e) or not changes.of_batches(graph).any():
+    if memory_management.offloads(e) or not masks.of_batches(graph).any():
         return
-    waiting = changes.waits_for_batches(graph, changes.of_batches(graph, memory)) & (graph.calls.waits_for >= 0)
+    waiting = masks.waits_for_batches(graph, masks.of_batches(graph, memory)) & (graph.calls.waits_for >= 0)
     count, waited = e.what_if.calls_a_step(waiting)
     yield Cause(
         gain=share,
@@ -235,7 +235,7 @@ def _copying(
 def bandwidth(e: Evidence, memory: str) -> float:
     """Bytes over time of the copies of batches from this memory, bytes/s; 0 without any."""
     work = e.what_if.graph.work
-    copies = changes.of_batches(e.what_if.graph, memory)
+    copies = masks.of_batches(e.what_if.graph, memory)
     return float(work.frame["bytes"].filter(copies).sum()) * 1e9 / max(float(work.duration[copies].sum()), 1.0)
 
 

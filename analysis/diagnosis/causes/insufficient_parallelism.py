@@ -10,10 +10,10 @@ import polars as pl
 from nightsweep.analysis.diagnosis.cause import Cause, Fact, replayed
 from nightsweep.analysis.diagnosis.causes import memory_management
 from nightsweep.analysis.diagnosis.causes.rule import HOST, LAUNCHES, OTHERS, Rule
-from nightsweep.analysis.diagnosis.evidence import batch, pauses, tensor_loops
+from nightsweep.analysis.diagnosis.evidence import batch, named_pauses, tensor_loops
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.remedies import proposals
-from nightsweep.analysis.diagnosis.replay import changes, rank_changes
+from nightsweep.analysis.diagnosis.replay import changes, edit, masks, pauses, rank_changes
 from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, HEALTHY, SMALL_FILL
 
 GRAPHS = {"cuda_graph": True}
@@ -31,7 +31,7 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
     copies = changes.without_offload if memory_management.offloads(e) else changes.with_batches_ahead
     joint = tuple(cause.change for cause in loops if cause.change is not None)
     first = (
-        *joint, changes.without_loading, changes.without_release, changes.without_close_waits,
+        *joint, changes.without_loading, pauses.without_release, changes.without_close_waits,
         changes.without_allocations, copies,
     )  # fmt: skip
     count, took = e.what_if.calls_a_step(e.what_if.launching)
@@ -51,7 +51,7 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
             Fact("kernels, copies and graphs launched", count, "a step", "kernels"),
             Fact("time in these calls", took / 1e6, "ms a step", "runtime"),
         ],
-        change=changes.compose(changes.without_other_work, changes.without_launches),
+        change=edit.compose(changes.without_other_work, changes.without_launches),
     )  # both: what they give and neither alone
 
 
@@ -109,7 +109,8 @@ def host_work(e: Evidence) -> Iterator[Cause]:
     launches late. And what steps that are long (`long_step`) again and again, evenly apart, add to the mean timed step
     more than to the traced one."""
     facts = [
-        Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in pauses.longest(e.lanes, e.what_if.graph)
+        Fact(f"pause in {where}", ms, "ms a step", "nvtx")
+        for where, ms in named_pauses.longest(e.lanes, e.what_if.graph)
     ]
     unseen = e.unseen_pauses / e.step_ns
     method = "the steps replayed without pauses of the launching thread, and its copies from the device for them"
@@ -131,7 +132,7 @@ def host_sync(e: Evidence) -> Iterator[Cause]:
     synchronize) and so gives up its lead. The steps again, without these waits, and also without what launches cost
     between waits that are close. The share is the mean of the two; the interval begins at the quarter, for whoever does
     not read a number does not launch what computes it, either."""
-    count, waited = e.what_if.calls_a_step(changes.synchronizing(e.what_if.graph))
+    count, waited = e.what_if.calls_a_step(masks.synchronizing(e.what_if.graph))
     least, most = e.gain(changes.without_waits).value, e.gain(changes.without_close_waits).value
     yield Cause(
         gain=replayed((least + most) / 2, (3 * least + most) / 4, most),

@@ -18,17 +18,15 @@ import polars as pl
 from nightsweep.analysis.diagnosis.cause import Share, replayed
 from nightsweep.analysis.diagnosis.evidence.kernel_savings import KINDS, lane_savings
 from nightsweep.analysis.diagnosis.evidence.lane import Lane, is_one_process
-from nightsweep.analysis.diagnosis.evidence.unseen import Unseen
+from nightsweep.analysis.diagnosis.evidence.recorded import Recorded
 from nightsweep.analysis.diagnosis.replay.build import build
-from nightsweep.analysis.diagnosis.replay.changes import release_ns, with_messages, without_release, without_tracer
+from nightsweep.analysis.diagnosis.replay.changes import with_messages, without_tracer
 from nightsweep.analysis.diagnosis.replay.measured import KEYS
+from nightsweep.analysis.diagnosis.replay.pauses import release_ns, without_release
 from nightsweep.analysis.diagnosis.replay.what_if import Change, WhatIf
-from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM, NOISE, STRAGGLER, TRACER
+from nightsweep.analysis.diagnosis.thresholds import NOISE, STRAGGLER, TRACER
 from nightsweep.analysis.metrics.intervals import Intervals
 from nightsweep.analysis.tables.part_names import PARTS
-from nightsweep.jobs.point.point import Point
-from nightsweep.jobs.record.launch_files import RankResult
-from nightsweep.jobs.record.record import Record
 
 Floats = npt.NDArray[np.float64]
 WITH_WORKERS = "_MultiProcessingDataLoaderIter"
@@ -40,31 +38,15 @@ GONE = 0.01
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """`lanes`: one a device of each rank that was traced; of many ranks, of those that `rank_choice` takes. `devices`:
-    of all. `cpu_parts`: step_parts of a trace that has no lanes. `traced`: ranks that have a trace. `steps`,
-    `traced_steps`: of a point; `results`: what its ranks recorded at their end. `samples`: of each rank's GPU, in the
-    timed window or while the trace ran. `hosts`: host_samples of the timed steps, else of the traced ones. `absent`:
-    what is missing, with the reason. `disturbed`: what outside of the job disturbed the timed steps (docs/protocol.md);
-    None where nothing is known to have."""
+class Evidence(Recorded):
+    """`lanes`: one a device of each rank that was traced; of many ranks, of those that `rank_choice` takes.
+    `cpu_parts`: step_parts of a trace that has no lanes. `traced`: ranks that have a trace. `absent`: what is missing,
+    with the reason."""
 
     lanes: tuple[Lane, ...] = ()
-    devices: pl.DataFrame = field(default_factory=pl.DataFrame)
     cpu_parts: pl.DataFrame = field(default_factory=pl.DataFrame)
     traced: Sequence[int] = ()
-    point: Point | None = None
-    record: Record = field(default_factory=lambda: Record(status="not_run"))
-    results: Sequence[RankResult] = ()
-    steps: pl.DataFrame = field(default_factory=pl.DataFrame)
-    traced_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
-    samples: Mapping[int, pl.DataFrame] = field(default_factory=dict)
-    hosts: pl.DataFrame = field(default_factory=pl.DataFrame)
     absent: Mapping[str, str] = field(default_factory=dict)
-    disturbed: str | None = None
-
-    def setting(self, name: str) -> Any:
-        """The point's setting; None where there is no point."""
-        return getattr(self.point, name) if self.point else None
 
     def of_lanes(self, amount: Callable[[Lane], Any]) -> Floats:
         """An amount of each lane and step (lanes, steps): of as many steps as all lanes have."""
@@ -130,10 +112,6 @@ class Evidence:
         return self.timed_ns if self.timed_ns is not None and math.isnan(traced) else traced
 
     @functools.cached_property
-    def unseen(self) -> Unseen:
-        return Unseen(self.steps, self.traced_steps)
-
-    @functools.cached_property
     def unseen_wait(self) -> float:
         """By how much the mean timed step is longer than a traced one for want of batches, ns."""
         return self.unseen.waits_ns(self.what_if.step_ns) if self.periods.size else 0.0
@@ -161,12 +139,6 @@ class Evidence:
         unseen = self.timed_stalls - self.traced_stalls
         return unseen if unseen >= NOISE.value * self.unseen.mean_ns else 0.0
 
-    @functools.cached_property
-    def timed_ns(self) -> float | None:
-        """Median time of a timed step of the slowest rank, ns."""
-        middle = self.unseen.slowest_ms.median()
-        return float(middle) * 1e6 if isinstance(middle, float) else None
-
     def share(self, amount: Floats) -> Share:
         """The share of an amount (lanes, steps), with the same error as what is replayed: how far off the method is
         counts, not how far steps of one run differ."""
@@ -178,7 +150,13 @@ class Evidence:
     def savings(self) -> list[pl.DataFrame]:
         """What each kernel of each lane could save (analysis/diagnosis/evidence/kernel_savings.py)."""
         return [
-            lane_savings(lane, self.device_name(lane), self.passes, compiled=self.compiled, recomputed=self.recomputed)
+            lane_savings(
+                lane,
+                self.device_name(lane),
+                self.passes,
+                compiled=self.compiled,
+                recomputed=self.recomputed,
+            )
             for lane in self.lanes
         ]
 
@@ -214,37 +192,6 @@ class Evidence:
         return lambda graph: with_messages(graph, np.maximum(factor, 0.0), kept)
 
     @property
-    def recomputed(self) -> float | None:
-        """Share of the hardware FLOPs that activation checkpointing adds, as the ranks counted; None without it, or
-        where nothing tells."""
-        counts = [(r.flops.step or 0, r.flops.hardware_step) for r in self.results if r.flops and r.flops.hardware_step]
-        if not self.setting("activation_checkpointing") or not counts:
-            return None
-        return 1 - sum(model for model, _ in counts) / sum(hardware for _, hardware in counts)
-
-    @functools.cached_property
-    def tenants(self) -> int:
-        """Processes on the GPU of a rank: as the point says, or counted on every rank's GPU (one process of a rank may
-        open a context on the GPU of another)."""
-        counts = [own["processes"].max() for own in self.samples.values()]
-        counted = min((int(c) for c in counts if isinstance(c, int)), default=1)
-        strangers = [own["foreign_processes"].max() for own in self.samples.values()]
-        foreign = max((int(c) for c in strangers if isinstance(c, int)), default=0)
-        return max(self.setting("tenants") or 1, counted, foreign + 1)
-
-    @property
-    def passes(self) -> int:
-        """Backward passes of a step: as the point says, or as a script had them."""
-        return int(self.setting("grad_accum") or max((r.passes or 1 for r in self.results), default=1))
-
-    @property
-    def workers(self) -> int | None:
-        """Loader workers of a rank: as the point says, or as a script has them; None where it is not known."""
-        set_by_point = self.setting("loader_workers")
-        known = [r.loader_workers for r in self.results if r.loader_workers is not None]
-        return int(set_by_point) if set_by_point is not None else max(known, default=None)
-
-    @property
     def loader_holds_gil(self) -> bool:
         """Whether a loader's thread is known to hold the GIL while it frees pinned batches: they come from worker
         processes, by `workers` or by the ranges of PyTorch's DataLoader, and `release_unlocked` is not set."""
@@ -257,46 +204,11 @@ class Evidence:
         """Whether all ranks that talk to each other have a trace."""
         return is_one_process(self.lanes) or all(lane.heard for lane in self.lanes)
 
-    @property
-    def compiled(self) -> bool:
-        return self.setting("compile") not in (None, "none")
-
     def device_name(self, lane: Lane) -> str | None:
         if self.devices.is_empty():
             return None
         own = self.devices.filter(pl.col("rank") == lane.rank, pl.col("device").eq_missing(lane.device))
         return own["name"][0] if own.height else None
-
-    @functools.cached_property
-    def memory(self) -> tuple[int, int] | None:
-        """Peak of the allocator's reserved memory over ranks, and the smallest device's memory, bytes."""
-        peaks = [r.peak_reserved_bytes for r in self.results if r.peak_reserved_bytes]
-        gpus = [gpu.memory_bytes for host in self.record.hosts for gpu in host.gpus if gpu.memory_bytes]
-        return (max(peaks), min(gpus)) if peaks and gpus else None
-
-    @functools.cached_property
-    def retries(self) -> int:
-        """Times in the timed steps, else in the traced ones, that the allocator found no memory and gave its cache
-        back."""
-        steps = self.traced_steps if self.steps.is_empty() else self.steps
-        if steps.is_empty() or steps["alloc_retries"].null_count():
-            return 0
-        grown = steps.group_by("rank").agg(pl.col("alloc_retries").max() - pl.col("alloc_retries").min())
-        return int(grown["alloc_retries"].sum())
-
-    @functools.cached_property
-    def room(self) -> int:
-        """How many times as large a batch memory has room for, a power of two; 1 where that is not known, or where the
-        allocator found none: what else is on the GPU is not in these numbers, nor is a limit of the process."""
-        if self.memory is None or self.retries:
-            return 1
-        peak, whole = self.memory
-        return int(2 ** max(0, math.floor(math.log2(MEMORY_ROOM.value * whole / peak))))
-
-    @property
-    def growth(self) -> int:
-        """How many times as large a batch is proposed."""
-        return min(int(BATCH_GROWTH.value), self.room)
 
     @functools.cached_property
     def parts(self) -> dict[str, float]:

@@ -100,7 +100,9 @@ def from_tables(folder: Path) -> Evidence:
             lanes += [made] if made else []
     absent = trace_gaps(lanes) | {"counters": "no log of the GPUs' counters"}
     parts = step_parts.filter(pl.col("device").is_null(), pl.col("part") != HIDDEN)
-    return Evidence(tuple(lanes), devices, parts.clear() if lanes else parts, traced, absent=absent)
+    return Evidence(
+        lanes=tuple(lanes), devices=devices, cpu_parts=parts.clear() if lanes else parts, traced=traced, absent=absent
+    )
 
 
 def _events(folder: Path, kind: str, rank: int) -> pl.DataFrame:

@@ -22,6 +22,7 @@ import polars as pl
 
 from nightsweep.analysis.metrics.steps import parts
 
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nightsweep.analysis.diagnosis.replay.changes import change_calls, change_work, communication, of_batches
+from nightsweep.analysis.diagnosis.replay.edit import change_calls, change_work
 from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask
+from nightsweep.analysis.diagnosis.replay.masks import communication, of_batches
 
 IN_TURNS = 0.1
 """Share of a process's kernels that follow one of another device, at least, where it drives both at once; assumed. With

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.replay import changes, edit
 from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask
 from nightsweep.analysis.diagnosis.replay.periods import periods
 from nightsweep.analysis.diagnosis.replay.times import replay
@@ -66,7 +66,7 @@ class WhatIf:
 
     def of_rank(self, change: Change, rank: int) -> Change:
         """The change, made on this rank alone."""
-        return lambda graph: changes.only_on(graph, change(graph), rank)
+        return lambda graph: edit.only_on(graph, change(graph), rank)
 
     def untraced(self, step_ns: float) -> WhatIf:
         """The run without what a tracer adds to each call and operator, so much that a step takes as long as it did

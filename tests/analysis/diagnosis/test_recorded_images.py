@@ -10,7 +10,7 @@ import pytest
 from nightsweep.analysis.diagnosis import verdict
 from nightsweep.analysis.diagnosis.causes import data_loading
 from nightsweep.analysis.diagnosis.evidence import lane, sources
-from nightsweep.analysis.diagnosis.replay import changes
+from nightsweep.analysis.diagnosis.replay import pauses
 from nightsweep.jobs.point.point import complete
 from tests.labelled import packed
 
@@ -43,7 +43,7 @@ def test_what_follows_the_copy_of_a_pageable_batch_is_no_other_work(diagnosed):
     assert causes[0].kind == "h2d_pageable" and causes[0].low < 1 - 64 / 87 < causes[0].high
     assert "host_work" not in {cause.kind for cause in causes}
     graph = evidence.what_if.graph
-    freed = changes.freeing_ns(graph)[graph.counted_calls].sum() / graph.steps
+    freed = pauses.freeing_ns(graph)[graph.counted_calls].sum() / graph.steps
     assert freed == pytest.approx(14e6, rel=0.15)
 
 
@@ -56,7 +56,7 @@ def test_freeing_a_pinned_batch_is_told_by_how_long_it_takes(diagnosed):
     assert causes[0].remedy == {"release_unlocked": True}
     assert "host_work" not in {cause.kind for cause in causes}
     graph = evidence.what_if.graph
-    stalls = graph.calls.gap[changes.releasing(graph)] / 1e6
+    stalls = graph.calls.gap[pauses.releasing(graph)] / 1e6
     assert sorted(stalls) == pytest.approx([35, 37], abs=1)
     settings = {"workload": "image", "model": "mobilenet_v2", "device": "cuda", "pin_memory": True, "loader_workers": 8}
     unlocked = dataclasses.replace(evidence, point=complete({**settings, "release_unlocked": True}))

@@ -9,7 +9,7 @@ import pytest
 
 from nightsweep.analysis.diagnosis import verdict
 from nightsweep.analysis.diagnosis.evidence import sources
-from nightsweep.analysis.diagnosis.replay import changes, rank_changes, times
+from nightsweep.analysis.diagnosis.replay import changes, edit, rank_changes, times
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.what_if import SAME, WhatIf
 from nightsweep.analysis.ingest import trace_tables
@@ -44,7 +44,7 @@ def test_a_faster_device_helps_no_more_than_the_host_lets_it(tmp_path):
 
     found = what_if(tmp_path, make)
     half = found.graph.work.duration // 2
-    assert found.after(lambda graph: changes.change_work(graph, half > 0, duration=half)) > 0.95 * STEP
+    assert found.after(lambda graph: edit.change_work(graph, half > 0, duration=half)) > 0.95 * STEP
     assert found.gain(changes.without_launches) == pytest.approx(0.1, abs=0.01)
 
 
@@ -72,7 +72,7 @@ def test_what_two_changes_give_together(tmp_path):
     half = found.graph.work.duration // 2
 
     def faster(graph):
-        return changes.change_work(graph, half > 0, duration=half)
+        return edit.change_work(graph, half > 0, duration=half)
 
     assert found.gain(changes.without_loading) == pytest.approx(0.6, abs=1e-3)
     assert found.gain(changes.without_loading, then=faster) == pytest.approx(0.2, abs=1e-3)

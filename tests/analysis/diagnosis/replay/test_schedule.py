@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis.evidence import sources
-from nightsweep.analysis.diagnosis.replay import changes, rank_changes
+from nightsweep.analysis.diagnosis.replay import changes, edit, rank_changes
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.schedule import Schedule
 from nightsweep.analysis.diagnosis.replay.times import replay
@@ -21,7 +21,7 @@ CHANGES = {
     "no waits": changes.without_close_waits,
     "no communication": changes.without_communication,
     "even devices": rank_changes.with_device_of_others,
-    "all": changes.compose(changes.without_loading, changes.without_waits, changes.without_launches),
+    "all": edit.compose(changes.without_loading, changes.without_waits, changes.without_launches),
 }
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
-from nightsweep.analysis.diagnosis.replay.changes import working
 from nightsweep.analysis.diagnosis.replay.graph import Graph
+from nightsweep.analysis.diagnosis.replay.pauses import working
 from nightsweep.analysis.metrics.steps import detection
 
 MOST = 3
