@@ -24,7 +24,7 @@ from tests.labelled.scripts import ScriptRun
 
 KEPT = Path(__file__).parents[1] / "data/scripts"
 PAIRS = KEPT / "pairs.json"
-HALVES = ("tune", "report", "held_out", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+HALVES = ("tune", "report", "held_out", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 
 def measured() -> dict[str, float]:
