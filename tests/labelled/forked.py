@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -20,12 +21,12 @@ from nightsweep.jobs.rank import script
 from nightsweep.jobs.rank.server import holds_gpu
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.sweep.order import Order
-from tests.labelled.scripts import ScriptRun
+from tests.labelled.scripts import OWN, ScriptRun
 
 LOADED = (
     "torch", "torch._dynamo", "torch.distributed", "torchvision", "torchmetrics", "lightning", "transformers.trainer",
     "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2",
-    "transformers.models.qwen3.modeling_qwen3", "accelerate", "timm", "torchaudio", "torch_geometric", "gpytorch",
+    "transformers.models.qwen3.modeling_qwen3", "transformers.models.esm.modeling_esm", "accelerate", "timm", "torchaudio", "torch_geometric", "gpytorch",
 )  # fmt: skip
 FIRST_PORT = 29_600
 
@@ -46,12 +47,14 @@ class Start:
     codes: dict[int, int] = field(default_factory=dict)
 
 
-def load() -> None:
-    """Import what scripts do, but for what begins CUDA, which cannot be forked."""
+def load(runs: Sequence[ScriptRun]) -> None:
+    """Import what these scripts do, but for what begins CUDA, which cannot be forked."""
+    own = "".join((OWN / run.command.split()[0]).read_text() for run in runs if run.code == "own")
+    used = [name for name in LOADED if name.split(".")[0] in own or any(run.code != "own" for run in runs)]
     sys.modules["torchao"] = None  # type: ignore[assignment]  # it asks the GPU what it can do
     import torch  # noqa: F401
 
-    for name in LOADED:
+    for name in used:
         pid = os.fork()
         if pid == 0:
             with suppress(ImportError):

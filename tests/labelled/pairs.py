@@ -191,10 +191,10 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     args = parse()
     os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-    began = time.monotonic()
-    load()
+    began, runs = time.monotonic(), list(chosen(args))
+    load(runs)
     print(f"loaded in {time.monotonic() - began:.0f} s", flush=True)
-    return 1 if measure_all([Pairs(run, turns(args.repeats, args.sides)) for run in chosen(args)], args) else 0
+    return 1 if measure_all([Pairs(run, turns(args.repeats, args.sides)) for run in runs], args) else 0
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from nightsweep.analysis.metrics.steps import selection
 from nightsweep.analysis.tables.part_names import BUSY
 
 KEYS = tuple(measured.KEYS[1:])  # of one rank
+BUCKET_MB = 25
+"""Of DistributedDataParallel, unless it is told otherwise; its first bucket has 1 MB."""
 FEW = 5
 """Kernels between two small messages, at most, from which a loop over tensors is seen: a division, a norm, a clamp."""
 OVER_TENSORS = ("elementwise", "reduction", "memory")
@@ -137,7 +139,7 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
         gain=e.gain(_merged(e)),
         method="the steps replayed with one small message of a kind in place of many",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
-        remedy=remedies.choose(e.point, {"ddp_bucket_mb": 25}, {"local_steps": 8}) if e.point else {},
+        remedy=remedies.choose(e.point, {"ddp_bucket_mb": BUCKET_MB}, {"local_steps": 8}) if e.point else {},
         evidence=[
             Fact("small collectives", frame.height / steps, "a step", "collectives"),
             Fact("their mean size", float(frame["bytes"].mean() or 0) / 1e3, "kB", "collectives"),  # type: ignore[arg-type]
@@ -220,13 +222,22 @@ def _averages(e: Evidence) -> bool:
     return any("DistributedDataParallel" in rank.places for rank in e.results)
 
 
+def _in_small_buckets(e: Evidence) -> bool:
+    """Whether DDP sends half as many messages again, or more, as its usual buckets would be: of large ones, for small
+    ones have another cause."""
+    steps = sum(lane.steps.height for lane in e.lanes)
+    sent = pl.concat([calls(lane).filter(_LARGE, pl.col("collective") == "all_reduce") for lane in e.lanes])
+    return sent.height / steps > 1.5 * (2 + float(sent["bytes"].sum()) / steps / (BUCKET_MB << 20))
+
+
 def _less(e: Evidence) -> list[remedies.Change]:
     if e.point is None:
         return []
     if _is_script(e):
         if not _averages(e):
             return []
-        return [{"no_sync": True}, {"comm_hook": "bf16"}] if e.passes > 1 else [{"comm_hook": "bf16"}]
+        fewer = [{"no_sync": True}] if e.passes > 1 else [{"ddp_bucket_mb": BUCKET_MB}] if _in_small_buckets(e) else []
+        return [*fewer, {"comm_hook": "bf16"}]
     overlapped = e.point.strategy == "zero3" and e.point.zero_communication == "default"
     return [
         {"local_steps": max(8, 2 * e.point.local_steps)},
