@@ -20,10 +20,16 @@ many."""
 def is_small(e: Evidence) -> bool:
     """Whether the batch is what keeps kernels small."""
     if e.point is None or e.setting("micro_batch") is None:
-        return mean_fill(e) < SMALL_FILL.value
+        return mean_fill(e) < SMALL_FILL.value and _most_are_small(e)
     tokens = e.point.seq_len and e.point.micro_batch * e.point.seq_len
     few = tokens <= SMALL_TOKENS.value if tokens else e.point.micro_batch <= SMALL_IMAGES.value
     return few and (e.memory is None or e.growth > 1)
+
+
+def _most_are_small(e: Evidence) -> bool:
+    """Whether most kernels have too few blocks; where a few do, however long they take, those are small by themselves."""
+    own = pl.concat(e.savings).filter(pl.col("took") > 0)
+    return bool((own["underfilled"] > 0).sum() > own.height / 2)
 
 
 def mean_fill(e: Evidence) -> float:

@@ -11,6 +11,8 @@ from nightsweep.analysis.diagnosis.thresholds import PAUSE
 
 RELEASE_BYTES_PER_S = (10e9, 3e9)
 """Fastest and slowest rate of freeing pages of 4 KiB, assumed: tests/bench/batch_release.py has 3.6 to 5.6e9."""
+SEVERAL = 8
+"""Operators before a call, from which on all of them taking long is no chance; assumed."""
 
 
 def pausing(graph: Graph) -> Mask:
@@ -19,8 +21,11 @@ def pausing(graph: Graph) -> Mask:
 
 
 def working(graph: Graph) -> Mask:
-    """Calls before which the script does work of its own: pauses that are not in the middle of a pass."""
-    return pausing(graph) & ~graph.calls.framework & ~releasing(graph)
+    """Calls before which the script does work of its own: pauses that are not in the middle of a pass or of the
+    optimizer, unless operators compute on the CPU there: several that take as long as a pause each."""
+    calls = graph.calls
+    computing = (calls.noted >= SEVERAL) & (calls.gap >= PAUSE.value * calls.noted)
+    return pausing(graph) & (~calls.framework | computing) & ~releasing(graph)
 
 
 def releasing(graph: Graph) -> Mask:
