@@ -40,10 +40,12 @@ class ScriptRun:
     def point(self, side: str, peers: Path, images: Path) -> Point:
         """The point of one side: slow, fix or tried. `peers`: where the repositories of others lie; `images`: the
         folder of pictures. ValueError, in one line, where it cannot be."""
-        more = dict({"slow": self.slow, "fix": self.fix, "tried": {**self.slow, **self.tried}}[side])
+        sides = {"slow": [self.slow], "fix": [self.fix], "tried": [self.slow, self.tried]}[side]
+        more = {name: value for own in sides for name, value in own.items() if name != "command"}
+        words = [self.command, *(str(own["command"]) for own in sides if "command" in own)]
         settings = {
             "workload": "command",
-            "command": f"{self.command} {more.pop('command', '')}".replace("{images}", str(images)).strip(),
+            "command": " ".join(words).replace("{images}", str(images)),
             "launcher": self.launcher or ("none" if self.ranks == 1 else "srun"),
             "ranks_per_node": self.ranks,
             "workdir": str(OWN if self.code == "own" else peers / self.code),

@@ -27,7 +27,7 @@ def is_small(e: Evidence) -> bool:
 
 
 def _most_are_small(e: Evidence) -> bool:
-    """Whether most kernels have too few blocks; where a few do, however long they take, those are small by themselves."""
+    """Whether most kernels have too few blocks; where few do, however long they take, they are small by themselves."""
     own = pl.concat(e.savings).filter(pl.col("took") > 0)
     return bool((own["underfilled"] > 0).sum() > own.height / 2)
 

@@ -2,7 +2,8 @@
 taken a later one does not see.
 
 - layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time, and copies from one layout to
-  another where there are batch norms in both, for then the model itself changes it. Where there are such, batch norms
+  another where the model itself changes it: where there are batch norms in both, or layer norms, which go over the last
+  dimension, between convolutions in NCHW. Where there are such, batch norms
   in NCHW too, which take one block for each channel: their time x the share of SMs without a block, and of PyTorch's
   own at least what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill
   the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
@@ -43,6 +44,8 @@ NCHW_NORM_KERNELS = rf"{_TORCH_NORM}|\bbn_(fw|bw)_\w*1C11"
 NHWC_NORM_KERNELS = r"batch_norm_\w*_channels_last_kernel"
 LEAST_OF_NORMS = 0.1
 """Of the time of norms: in NCHW, too, those of one value a channel run as NHWC ones."""
+LEAST_BETWEEN = {"convolution": 0.1, "layer norm": 0.05}
+"""Of the time of kernels: transformers of pictures cut them up by one convolution, which takes 1 to 5 %."""
 STRIDED_COPY = r"[^_]elementwise_kernel<.*nocast<.*direct_copy_kernel"
 """PyTorch's copies of tensors from one layout to another, in the same format."""
 NOT_ELIGIBLE = (
@@ -97,7 +100,10 @@ def _layout_savings(kernels: pl.DataFrame) -> Floats:
     turned = _is(kernels, TRANSPOSE)
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     nhwc, nchw = (float(took @ _is(kernels, names)) for names in (NHWC_NORM_KERNELS, _TORCH_NORM))
-    if min(nhwc, nchw) > LEAST_OF_NORMS * (nhwc + nchw):  # the layout changes in the model
+    of_kind = {"convolution": took @ (kernels["category"] == "convolution").fill_null(False).to_numpy(),
+               "layer norm": took @ _is(kernels, "layer_norm")}  # fmt: skip
+    between = turned.any() and all(of_kind[kind] >= least * took.sum() for kind, least in LEAST_BETWEEN.items())
+    if between or min(nhwc, nchw) > LEAST_OF_NORMS * (nhwc + nchw):  # the layout changes in the model
         turned = np.maximum(turned, _is(kernels, STRIDED_COPY))
     if not turned.any():
         return turned
