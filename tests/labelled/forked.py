@@ -26,7 +26,8 @@ from tests.labelled.scripts import OWN, ScriptRun
 LOADED = (
     "torch", "torch._dynamo", "torch.distributed", "torchvision", "torchmetrics", "lightning", "transformers.trainer",
     "transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2",
-    "transformers.models.qwen3.modeling_qwen3", "transformers.models.esm.modeling_esm", "accelerate", "timm", "torchaudio", "torch_geometric", "gpytorch",
+    "transformers.models.qwen3.modeling_qwen3", "transformers.models.esm.modeling_esm", "accelerate", "timm",
+    "torchaudio", "torch_geometric", "gpytorch",
 )  # fmt: skip
 FIRST_PORT = 29_600
 
