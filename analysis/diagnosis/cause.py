@@ -34,6 +34,11 @@ class Share:
         at most `most`."""
         return Share(self.value * (most if value is None else value), self.low * least, min(1.0, self.high * most))
 
+    def within(self, below: float, above: float) -> Share:
+        """The share with an interval that reaches so many times as far below and above it."""
+        low, high = self.value - below * (self.value - self.low), self.value + above * (self.high - self.value)
+        return Share(self.value, max(0.0, low), min(1.0, high))
+
 
 def replayed(value: float, low: float | None = None, high: float | None = None) -> Share:
     """A share with the error of replaying: `replay_error` of it times what is left of the step, since what seems to

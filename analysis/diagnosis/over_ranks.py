@@ -31,6 +31,7 @@ import numpy as np
 import polars as pl
 
 from nightsweep.analysis.diagnosis.causes import communication
+from nightsweep.analysis.diagnosis.evidence import messages
 from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
@@ -163,7 +164,7 @@ def _growth(own: int, ranks: int, share: float) -> float:
 def _messages(e: Evidence, own: int, ranks: int, share: float) -> Change:
     """Ring collectives take as long as on `ranks` ranks."""
     longer = pl.lit(_growth(own, ranks, share))
-    sent = (communication.calls(lane).filter(pl.col("collective").is_in(RING)) for lane in e.lanes)
+    sent = (messages.calls(lane).filter(pl.col("collective").is_in(RING)) for lane in e.lanes)
     return e.scaled(calls.with_columns(factor=longer, kept=pl.lit(1.0)) for calls in sent)
 
 
@@ -176,7 +177,7 @@ def _optimizer(e: Evidence, times: float) -> Change:
 
 def _shares_gradients(e: Evidence) -> bool:
     """Whether gradients are scattered, so that each rank has its part of them and of the optimizer."""
-    return any((communication.calls(lane)["collective"] == "reduce_scatter").any() for lane in e.lanes)
+    return any((messages.calls(lane)["collective"] == "reduce_scatter").any() for lane in e.lanes)
 
 
 def _packing(lane: Lane, sharded: bool) -> pl.DataFrame:
@@ -194,7 +195,7 @@ def _ranks(e: Evidence) -> int:
         raise ValueError("expected ranks that meet in each step; not local_sgd")
     if strategy is not None and (strategy not in SCALING or groups > 1):
         raise ValueError(f"expected ranks that each train on their own batch, in one group; not {strategy}")
-    own = pl.concat([communication.calls(lane).select(n=pl.coalesce("ranks", "matched_ranks")) for lane in e.lanes])
+    own = pl.concat([messages.calls(lane).select(n=pl.coalesce("ranks", "matched_ranks")) for lane in e.lanes])
     counts = own.filter(pl.col("n") > 1)["n"].unique().sort().to_list()
     if len(counts) != 1:
         raise ValueError(f"expected messages among one number of ranks, found {counts}")

@@ -115,3 +115,15 @@ POWER_CAPPED_CLOCK = Threshold(
     "SM clock over the highest sampled; below it a power cap is more than the usual one.",
     "an H200 at its cap in dense bf16 products: 1468 of 1980 MHz, 0.74 (docs/telemetry.md)",
 )
+LARGE_MESSAGE = Threshold(
+    4 << 20,
+    "bytes",
+    "From this size on the link, not the start of a message, decides; smaller ones would gain from being one.",
+    "two H200s (tests/data/h200-ranks): 3.8 us for 256 bytes, 5 us for 128 KiB; 0.19 of NVLink's rate at 2 MiB",
+)
+REACHABLE_LINK = Threshold(
+    0.55,
+    "share",
+    "Of the link's bandwidth, what large messages reach; where they reach less than half of that, the link is slow.",
+    "two H200s: messages of 109 MB at 248 of 450 GB/s; of 64 and 128 MiB at 244 and 240 (launch_bound_fsdp2)",
+)

@@ -10,29 +10,21 @@ import polars as pl
 
 from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share, replayed
 from nightsweep.analysis.diagnosis.causes.rule import MESSAGES, OTHERS, Rule
-from nightsweep.analysis.diagnosis.evidence import hooks
+from nightsweep.analysis.diagnosis.evidence import hooks, messages
 from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from nightsweep.analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
-from nightsweep.analysis.diagnosis.replay import changes, measured, rank_changes
+from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.replay.edit import compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
-from nightsweep.analysis.diagnosis.thresholds import Threshold
 from nightsweep.analysis.metrics.steps import selection
 from nightsweep.analysis.tables.part_names import BUSY
 
-KEYS = tuple(measured.KEYS[1:])  # of one rank
 BUCKET_MB = 25
 """Of DistributedDataParallel, unless it is told otherwise; its first bucket has 1 MB."""
-FEW = 5
-"""Kernels between two small messages, at most, from which a loop over tensors is seen: a division, a norm, a clamp."""
-OVER_TENSORS = ("elementwise", "reduction", "memory")
-"""What such a loop does; a pass of the model, whose gradients are sent as they come, has products as well."""
-FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
-"""Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""
 
 
 def communicates(e: Evidence) -> bool:
@@ -40,90 +32,12 @@ def communicates(e: Evidence) -> bool:
     return e.heard and any(lane.collectives.height for lane in e.lanes)
 
 
-def calls(lane: Lane) -> pl.DataFrame:
-    """Collectives of the lane's steps with on_bus, the bytes on the bus (null where sizes are unknown)."""
-    begin, end = lane.steps["start_ns"].min(), lane.steps["end_ns"].max()
-    own = lane.collectives.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
-    ranks = pl.coalesce("ranks", "matched_ranks").cast(pl.Float64)
-    bus = pl.when(pl.col("collective").is_null()).then(None).otherwise(pl.col("bytes").cast(pl.Float64))
-    for kind, factor in FACTOR.items():
-        bus = pl.when(pl.col("collective") == kind).then(pl.col("bytes") * factor(ranks)).otherwise(bus)
-    return own.with_columns(on_bus=bus)
-
-
-LARGE_MESSAGE = Threshold(
-    4 << 20,
-    "bytes",
-    "From this size on the link, not the start of a message, decides; smaller ones would gain from being one.",
-    "two H200s (tests/data/h200-ranks): 3.8 us for 256 bytes, 5 us for 128 KiB; 0.19 of NVLink's rate at 2 MiB",
-)
-REACHABLE_LINK = Threshold(
-    0.55,
-    "share",
-    "Of the link's bandwidth, what large messages reach; where they reach less than half of that, the link is slow.",
-    "two H200s: messages of 109 MB at 248 of 450 GB/s; of 64 and 128 MiB at 244 and 240 (launch_bound_fsdp2)",
-)
-_LARGE = pl.col("bytes") >= LARGE_MESSAGE.value
-
-
-def reachable_rate(e: Evidence) -> float:
-    """Bus bandwidth that large messages reach: the best of the run, or what the link allows, bytes/s."""
-    return max(REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], large_rate(e))
-
-
-def large_rate(e: Evidence) -> float:
-    """Bus bandwidth of large messages, the best of the devices, bytes/s."""
-    return max((_rate(calls(lane).filter(_LARGE)) for lane in e.lanes), default=0.0)
-
-
-def _rate(own: pl.DataFrame) -> float:
-    known = own.drop_nulls(["transfer_ns", "on_bus"])
-    return float(known["on_bus"].sum()) * 1e9 / max(float(known["transfer_ns"].sum()), 1.0)
-
-
-def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
-    """Small collectives of kinds of which a step has several, as one in each step: for `Evidence.scaled`."""
-    steps, took = lane.steps.height, pl.col("transfer_ns")
-    merged = steps * took.min() + pl.col("on_bus").sum() * 1e9 / reachable_rate(e)
-    small = (
-        calls(lane)
-        .filter(~_LARGE)
-        .with_columns(
-            factor=(merged / took.sum()).over("collective").fill_nan(1.0).fill_null(1.0).clip(0.0, 1.0),
-            kept=steps / pl.len().over("collective"),
-        )
-    )
-    many = small.filter(pl.col("kept") < 1)
-    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many), hooks.with_messages(lane, many)])
-
-
-def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
-    """What one thread launches between two messages where that is a loop over tensors: it would do for all at once what
-    it does for each."""
-    kernels = lane.own["kernels"].filter(pl.col("launch_ns").is_not_null()).sort("thread", "launch_ns")
-    marked = kernels.join(messages.select(*KEYS, "kept"), on=KEYS, how="left", maintain_order="left")
-    is_message, run = pl.col("kept").is_not_null(), ("thread", "since")
-    simple = pl.col("category").cast(pl.String).is_in(OVER_TENSORS)
-    runs = marked.with_columns(since=is_message.cum_sum().over("thread")).with_columns(
-        looped=((is_message | simple).all() & (pl.len() <= FEW + 1)).over(run), each=pl.col("kept").first().over(run)
-    )
-    looped = runs.filter(~is_message, "looped", pl.col("each").is_not_null())
-    return looped.select(*KEYS, factor=pl.lit(1.0), kept="each")
-
-
-def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
-    """Large collectives on a link as fast as it could be: for `Evidence.scaled`."""
-    own, reachable = calls(lane).filter(_LARGE), REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
-    share = _rate(own) / reachable
-    return own.with_columns(factor=pl.lit(share if share < 0.5 else 1.0), kept=pl.lit(1.0))
-
-
 def _merged(e: Evidence) -> Change:
-    return e.scaled(small_messages_of(e, lane) for lane in e.lanes)
+    return e.scaled(messages.small_messages_of(e, lane) for lane in e.lanes)
 
 
 def _on_fast_link(e: Evidence) -> Change:
-    return e.scaled(slow_messages_of(e, lane) for lane in e.lanes)
+    return e.scaled(messages.slow_messages_of(e, lane) for lane in e.lanes)
 
 
 def small_messages(e: Evidence) -> Iterator[Cause]:
@@ -134,7 +48,7 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
     if not communicates(e):
         return
     steps = sum(lane.steps.height for lane in e.lanes)
-    frame = pl.concat([calls(lane).filter(~_LARGE) for lane in e.lanes])
+    frame = pl.concat([messages.calls(lane).filter(~messages.LARGE) for lane in e.lanes])
     yield Cause(
         gain=e.gain(_merged(e)),
         method="the steps replayed with one small message of a kind in place of many",
@@ -160,7 +74,7 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
         remedy=remedies.choose(e.point, {"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}) if e.point else {},
         evidence=[
-            Fact("bus bandwidth of large messages", large_rate(e) / 1e9, "GB/s", "collectives"),
+            Fact("bus bandwidth of large messages", messages.large_rate(e) / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),
         ],
         change=_on_fast_link(e),
@@ -203,7 +117,7 @@ def _is_script(e: Evidence) -> bool:
 
 def _sharding(lane: Lane) -> pl.DataFrame:
     """What FSDP2 does for its messages, for `Evidence.scaled`."""
-    return hooks.launches_for_messages(lane).select(*KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0))
+    return hooks.launches_for_messages(lane).select(*messages.KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0))
 
 
 def _bucketing(lane: Lane) -> pl.DataFrame:
@@ -226,7 +140,8 @@ def _in_small_buckets(e: Evidence) -> bool:
     """Whether DDP sends half as many messages again, or more, as its usual buckets would be: of large ones, for small
     ones have another cause."""
     steps = sum(lane.steps.height for lane in e.lanes)
-    sent = pl.concat([calls(lane).filter(_LARGE, pl.col("collective") == "all_reduce") for lane in e.lanes])
+    averaged = pl.col("collective") == "all_reduce"
+    sent = pl.concat([messages.calls(lane).filter(messages.LARGE, averaged) for lane in e.lanes])
     return sent.height / steps > 1.5 * (2 + float(sent["bytes"].sum()) / steps / (BUCKET_MB << 20))
 
 
@@ -303,7 +218,7 @@ def _untraced_straggler(slow: SlowRank) -> Cause:
 
 RULES = (
     Rule(exposed_communication, OTHERS),
-    Rule(small_messages, MESSAGES),
-    Rule(slow_interconnect, OTHERS),
+    Rule(small_messages, MESSAGES, above=2.5),
+    Rule(slow_interconnect, OTHERS, above=1.5),
     Rule(straggler, OTHERS),
 )

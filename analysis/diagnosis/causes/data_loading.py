@@ -263,7 +263,7 @@ def pinned_bandwidth(e: Evidence) -> float:
 RULES = (
     Rule(loader_wait, HOST, traced=False),
     Rule(cpu_preprocessing, HOST, traced=False),
-    Rule(h2d_pageable, HOST),
-    Rule(h2d_exposed, HOST),
+    Rule(h2d_pageable, HOST, below=0.6, above=0.6),
+    Rule(h2d_exposed, HOST, below=0.6, above=0.6),
     Rule(batch_release, HOST),
 )

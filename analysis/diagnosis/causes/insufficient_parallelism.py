@@ -206,10 +206,10 @@ def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
 
 
 RULES = (
-    Rule(launch_bound, LAUNCHES),
+    Rule(launch_bound, LAUNCHES, above=2.5),
     Rule(single_process, HOST),
     Rule(small_batch, HOST),
-    Rule(host_sync, HOST),
+    Rule(host_sync, HOST, above=1.5),
     Rule(host_work, HOST),
     Rule(pipeline_bubble, OTHERS),
 )

@@ -117,6 +117,6 @@ def _short() -> pl.Expr:
 RULES = (
     Rule(tensor_cores_unused, DEVICE),
     Rule(low_occupancy, DEVICE),
-    Rule(layout_transposes, DEVICE),
+    Rule(layout_transposes, DEVICE, below=0.5, above=0.8),
     Rule(recompute_or_unfused, DEVICE),
 )

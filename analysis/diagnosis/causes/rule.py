@@ -25,12 +25,16 @@ class Rule:
         turn: HOST, MESSAGES, LAUNCHES, OTHERS or DEVICE.
         traced: whether it needs a trace of a GPU.
         remark: whether a cause is reported even where its share is 0.
+        below, above: how many times as far as the cause says its interval reaches on each side, by how far off
+            predictions of its kind were for fixes that were measured (docs/diagnosis.md).
     """
 
     find: Callable[[Evidence], Iterator[Cause]]
     turn: int
     traced: bool = True
     remark: bool = False
+    below: float = 1.0
+    above: float = 1.0
 
     @property
     def kind(self) -> str:
@@ -48,4 +52,7 @@ class Rule:
         """What it finds, under its own name."""
         if self.traced and not e.lanes:
             return []
-        return [dataclasses.replace(cause, cause=self.cause, kind=self.kind) for cause in self.find(e)]
+        return [
+            dataclasses.replace(cause, gain=cause.gain.within(self.below, self.above), cause=self.cause, kind=self.kind)
+            for cause in self.find(e)
+        ]

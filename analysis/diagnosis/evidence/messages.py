@@ -1,0 +1,85 @@
+"""Collectives: how fast they were, and what would be left of them if they were fewer, or their link as fast as it could
+be."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nightsweep.analysis.diagnosis.evidence import hooks
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
+from nightsweep.analysis.diagnosis.replay import measured
+from nightsweep.analysis.diagnosis.thresholds import LARGE_MESSAGE, REACHABLE_LINK
+
+KEYS = tuple(measured.KEYS[1:])  # of one rank
+FEW = 5
+"""Kernels between two small messages, at most, from which a loop over tensors is seen: a division, a norm, a clamp."""
+OVER_TENSORS = ("elementwise", "reduction", "memory")
+"""What such a loop does; a pass of the model, whose gradients are sent as they come, has products as well."""
+FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
+"""Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""
+LARGE = pl.col("bytes") >= LARGE_MESSAGE.value
+
+
+def calls(lane: Lane) -> pl.DataFrame:
+    """Collectives of the lane's steps with on_bus, the bytes on the bus (null where sizes are unknown)."""
+    begin, end = lane.steps["start_ns"].min(), lane.steps["end_ns"].max()
+    own = lane.collectives.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
+    ranks = pl.coalesce("ranks", "matched_ranks").cast(pl.Float64)
+    bus = pl.when(pl.col("collective").is_null()).then(None).otherwise(pl.col("bytes").cast(pl.Float64))
+    for kind, factor in FACTOR.items():
+        bus = pl.when(pl.col("collective") == kind).then(pl.col("bytes") * factor(ranks)).otherwise(bus)
+    return own.with_columns(on_bus=bus)
+
+
+def reachable_rate(e: Evidence) -> float:
+    """Bus bandwidth that large messages reach: the best of the run, or what the link allows, bytes/s."""
+    return max(REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], large_rate(e))
+
+
+def large_rate(e: Evidence) -> float:
+    """Bus bandwidth of large messages, the best of the devices, bytes/s."""
+    return max((_rate(calls(lane).filter(LARGE)) for lane in e.lanes), default=0.0)
+
+
+def _rate(own: pl.DataFrame) -> float:
+    known = own.drop_nulls(["transfer_ns", "on_bus"])
+    return float(known["on_bus"].sum()) * 1e9 / max(float(known["transfer_ns"].sum()), 1.0)
+
+
+def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
+    """Small collectives of kinds of which a step has several, as one in each step: for `Evidence.scaled`."""
+    steps, took = lane.steps.height, pl.col("transfer_ns")
+    merged = steps * took.min() + pl.col("on_bus").sum() * 1e9 / reachable_rate(e)
+    small = (
+        calls(lane)
+        .filter(~LARGE)
+        .with_columns(
+            factor=(merged / took.sum()).over("collective").fill_nan(1.0).fill_null(1.0).clip(0.0, 1.0),
+            kept=steps / pl.len().over("collective"),
+        )
+    )
+    many = small.filter(pl.col("kept") < 1)
+    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many), hooks.with_messages(lane, many)])
+
+
+def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
+    """What one thread launches between two messages where that is a loop over tensors: it would do for all at once what
+    it does for each."""
+    kernels = lane.own["kernels"].filter(pl.col("launch_ns").is_not_null()).sort("thread", "launch_ns")
+    marked = kernels.join(messages.select(*KEYS, "kept"), on=KEYS, how="left", maintain_order="left")
+    is_message, run = pl.col("kept").is_not_null(), ("thread", "since")
+    simple = pl.col("category").cast(pl.String).is_in(OVER_TENSORS)
+    runs = marked.with_columns(since=is_message.cum_sum().over("thread")).with_columns(
+        looped=((is_message | simple).all() & (pl.len() <= FEW + 1)).over(run), each=pl.col("kept").first().over(run)
+    )
+    looped = runs.filter(~is_message, "looped", pl.col("each").is_not_null())
+    return looped.select(*KEYS, factor=pl.lit(1.0), kept="each")
+
+
+def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
+    """Large collectives on a link as fast as it could be: for `Evidence.scaled`."""
+    own, reachable = calls(lane).filter(LARGE), REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
+    share = _rate(own) / reachable
+    return own.with_columns(factor=pl.lit(share if share < 0.5 else 1.0), kept=pl.lit(1.0))
