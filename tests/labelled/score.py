@@ -3,7 +3,8 @@
     python -m tests.labelled.score [--points DIR] [--half tune] [--bare] [--names a,b] [--causes 4]
 
 DIR has a folder a run, as pairs.py leaves them; else the kept runs are scored. What fixes gave is
-tests/data/scripts/pairs.json. With --bare the diagnosis has the traces alone: no settings, no record, no timed steps.
+tests/data/scripts/pairs.json; what the remedy of the first cause gave where that is not the label's, tried.json. With
+--bare the diagnosis has the traces alone: no settings, no record, no timed steps.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import statistics
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -23,15 +25,16 @@ from tests.labelled import packed, scripts
 from tests.labelled.scripts import ScriptRun
 
 KEPT = Path(__file__).parents[1] / "data/scripts"
-PAIRS = KEPT / "pairs.json"
+PAIRS, TRIED = KEPT / "pairs.json", KEPT / "tried.json"
 HALVES = ("tune", "report", "held_out", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 
-def measured() -> dict[str, float]:
+def measured(path: Path = PAIRS, side: str = "fix") -> dict[str, float]:
     """The share that each measured fix gave: the mean over pairs of starts that ran one after the other."""
     found = {}
-    for name, pairs in json.loads(PAIRS.read_text()).items():
-        each = [1 - fix / slow for slow, fix in zip(pairs["ms"]["slow"], pairs["ms"]["fix"], strict=False)]
+    for name, pairs in json.loads(path.read_text()).items():
+        times = pairs.get("ms", {"slow": [], side: []})
+        each = [1 - fix / slow for slow, fix in zip(times["slow"], times[side], strict=False)]
         if each:
             found[name] = statistics.mean(each)
     return found
@@ -74,6 +77,23 @@ def judged(run: ScriptRun, found: dict[str, Any], fixes: dict[str, float]) -> tu
     return right, predicted, of_label
 
 
+def as_good(run: ScriptRun, found: dict[str, Any], fixes: dict[str, float], tried: dict[str, float]) -> bool:
+    """Whether the remedy of the first cause was measured to give as much as the label's fix."""
+    first = next((cause for cause in found["causes"] if cause["share"] >= 0.01), None)
+    known = first is not None and first["remedy"] == run.tried and run.name in tried and run.name in fixes
+    return known and tried[run.name] >= fixes[run.name] - trials.FORESEEN
+
+
+def by_kind(rows: list[tuple[str, float, bool, float]]) -> Iterator[str]:
+    """A line for each kind. `rows`: the label's kind, measured less predicted, whether that is a hit, half width."""
+    for kind in sorted({row[0] for row in rows}):
+        own = [row for row in rows if row[0] == kind]
+        errors, hits, widths = ([row[place] for row in own] for place in (1, 2, 3))
+        error, width = (100 * statistics.median(of) for of in (errors, widths))
+        hit = f"{sum(hits):>3} of {len(own):>2} as predicted"
+        yield f"{kind:<24}{hit}; measured less predicted, median: {error:+.0f}; half width, median: {width:.0f}"
+
+
 def shown(cause: dict[str, Any]) -> str:
     low, high = (100 * (cause[name] or 0) for name in ("share_low", "share_high"))
     rank = "" if cause["rank"] is None else f" of rank {cause['rank']}"
@@ -89,16 +109,24 @@ def main() -> int:
     runs = [run for run in runs if (args.points / run.name).is_dir()]
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         answers = list(pool.map(diagnose, [(args.points / run.name, args.bare) for run in runs]))
-    fixes, rights, hits, widths = measured(), [], [], []
+    fixes, tried = measured(), measured(TRIED, "tried")
+    rights, hits, widths, equal, rows = [], [], [], 0, []
     for run, found in zip(runs, answers, strict=True):
         right, hit, cause = judged(run, found, fixes)
         rights += [] if right is None else [right]
         hits += [] if hit is None else [hit]
         widths += [] if hit is None or cause is None else [(cause["share_high"] - cause["share_low"]) / 2]
+        if hit is not None:
+            told, low, high = (cause[n] if cause else 0.0 for n in ("share", "share_low", "share_high"))
+            kind = cause["kind"] if cause else (run.kinds or ["recompute_or_unfused"])[0]
+            rows.append((kind, fixes[run.name] - told, hit, (high - low) / 2))
+        equal += right is False and as_good(run, found, fixes, tried)
         gave = f"{100 * fixes[run.name]:.0f}" if run.name in fixes else "-"
         marks = "".join({True: "+", False: "MISS", None: "."}[one].ljust(5) for one in (right, hit))
         causes = "; ".join(shown(cause) for cause in found["causes"][: args.causes] if cause["share"] >= 0.01)
         print(f"{marks}{run.name:<22}{'/'.join(run.kinds) or 'healthy':<36} fix {gave:>3} | {causes}")
+    print("\n".join(by_kind(rows)))
+    print(f"{equal} of the other first causes have a remedy that was measured to give as much as the label's fix")
     print(f"first cause right: {sum(rights)} of {len(rights)}; prediction right: {sum(hits)} of {len(hits)}; "
           f"half width of its interval, median: {100 * statistics.median(widths or [0]):.0f} points")  # fmt: skip
     return 0

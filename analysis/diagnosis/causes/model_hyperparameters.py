@@ -118,5 +118,5 @@ RULES = (
     Rule(tensor_cores_unused, DEVICE),
     Rule(low_occupancy, DEVICE),
     Rule(layout_transposes, DEVICE, below=0.5, above=0.8),
-    Rule(recompute_or_unfused, DEVICE),
+    Rule(recompute_or_unfused, DEVICE, above=0.85),
 )
