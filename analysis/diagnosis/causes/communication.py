@@ -220,5 +220,5 @@ RULES = (
     Rule(exposed_communication, OTHERS),
     Rule(small_messages, MESSAGES, above=2.5),
     Rule(slow_interconnect, OTHERS, above=1.5),
-    Rule(straggler, OTHERS, below=0.6),
+    Rule(straggler, OTHERS),
 )
