@@ -21,6 +21,7 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from nightsweep.analysis.diagnosis import thresholds
+from nightsweep.analysis.diagnosis.causes.rule import Rule
 from nightsweep.analysis.diagnosis.causes.rules import RULES, list_thresholds
 from nightsweep.analysis.tables.column import Column
 from nightsweep.analysis.tables.points import TABLES
@@ -92,7 +93,7 @@ def strategies_() -> str:
 
 def diagnosis() -> str:
     """docs/diagnosis.md: how a diagnosis is read, every kind of cause and every threshold."""
-    kinds = [f"| `{rule.kind}` | {rule.cause} | {rule.text} |" for rule in RULES]
+    kinds = [f"| `{rule.kind}` | {rule.cause} | {rule.text}{_reach(rule)} |" for rule in RULES]
     limits = [
         f"| `{name}` | {t.value:.12g} | {t.unit} | {t.text} | {t.source} |" for name, t in list_thresholds().items()
     ]
@@ -114,6 +115,13 @@ def diagnosis() -> str:
             "",
         ]
     )
+
+
+def _reach(rule: Rule) -> str:
+    """How the rule's intervals are widened or narrowed, as a sentence; empty where they are not."""
+    if (rule.below, rule.above) == (1, 1):
+        return ""
+    return f" The interval so found reaches {rule.below:g} times as far below, and {rule.above:g} times as far above."
 
 
 FILES: dict[str, type[Struct]] = {

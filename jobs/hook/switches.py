@@ -200,10 +200,12 @@ def _switch_model(settings: Settings) -> None:
 
 
 def _channels_last(module: Any) -> None:
-    """Weights and inputs of convolutions over pictures and over volumes. `Module.to` takes one format for both."""
+    """Parameters, buffers and positional inputs of four dimensions (pictures) and of five (volumes), as far as there
+    are parameters with so many: frames of a film have five, too. `Module.to` takes one format for all."""
     import torch
 
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    there = {parameter.dim() for parameter in module.parameters()}
+    formats = {n: order for n, order in ((4, torch.channels_last), (5, torch.channels_last_3d)) if n in there}
 
     def arranged(value: Any) -> Any:
         order = formats.get(value.dim()) if isinstance(value, torch.Tensor) else None

@@ -2,8 +2,8 @@
 
     python -m tests.labelled.pairs OUT --peers DIR --images DIR [--names a,b] [--gpus 2] [--repeats 3] [--seconds 500]
 
-With `--sides slow tried` it measures what scripts.yaml has under `tried` in place of the fix, and
-traces nothing.
+With `--sides slow tried` it measures what scripts.yaml has under `tried` in place of the fix, into an
+OUT of its own, and traces nothing.
 
 Most of a short start is Python that is loaded, so this process loads what the scripts import, and each rank is forked
 from it; CUDA begins in the rank. The first start of the slow side goes on after its timed steps and is traced by the
@@ -20,7 +20,6 @@ import shutil
 import statistics
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +46,8 @@ class Pairs:
     run: ScriptRun
     waiting: list[tuple[str, int]]
     gpus: list[int] = field(default_factory=list)
-    means: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    losses: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    means: dict[str, list[float]] = field(default_factory=dict)
+    losses: dict[str, list[float]] = field(default_factory=dict)
 
 
 def turns(repeats: int, sides: list[str]) -> list[tuple[str, int]]:
@@ -162,8 +161,10 @@ def measure_all(waiting: list[Pairs], args: argparse.Namespace) -> int:
 def chosen(args: argparse.Namespace) -> Iterator[ScriptRun]:
     """Those that are wanted, and are not there yet; last those that take time to compile."""
     runs = scripts.load(args.list)
-    for run in sorted(runs, key=lambda run: ("compile" in f"{run.fix} {run.slow} {run.tried}", -run.ranks)):
-        if (args.names and run.name not in args.names.split(",")) or not (run.tried or "tried" not in args.sides):
+    for run in sorted(
+        runs, key=lambda run: ("compile" in str([getattr(run, side) for side in args.sides]), -run.ranks)
+    ):
+        if (args.names and run.name not in args.names.split(",")) or ("tried" in args.sides and not run.tried):
             continue
         if (args.gpus and run.ranks > args.gpus) or run.ranks not in args.ranks:
             continue
@@ -194,7 +195,11 @@ def main() -> int:
     began, runs = time.monotonic(), list(chosen(args))
     load(runs)
     print(f"loaded in {time.monotonic() - began:.0f} s", flush=True)
-    return 1 if measure_all([Pairs(run, turns(args.repeats, args.sides)) for run in runs], args) else 0
+    made = [
+        Pairs(run, turns(args.repeats, args.sides), [], *({side: [] for side in args.sides} for _ in range(2)))
+        for run in runs
+    ]
+    return 1 if measure_all(made, args) else 0
 
 
 if __name__ == "__main__":

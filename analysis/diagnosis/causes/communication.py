@@ -101,7 +101,7 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     yield Cause(
         gain=Share(saved * whole, saved * whole / 2, whole),
         method="the steps replayed without communication and its slowing of kernels",
-        advice="overlap communication with the backward pass, send less, or send less often",
+        advice="overlap communication with the backward pass, send less, less often, or in larger buckets",
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
         evidence=[
             Fact("communication", float(covered.mean()) / 1e6, "ms a step", "collectives"),
@@ -137,8 +137,8 @@ def _averages(e: Evidence) -> bool:
 
 
 def _in_small_buckets(e: Evidence) -> bool:
-    """Whether DDP sends half as many messages again, or more, as its usual buckets would be: of large ones, for small
-    ones have another cause."""
+    """Whether DDP sends more than 1.5 times as many messages as its usual buckets would be (the first is smaller, and
+    the last need not be full): of large ones, for small ones have another cause."""
     steps = sum(lane.steps.height for lane in e.lanes)
     averaged = pl.col("collective") == "all_reduce"
     sent = pl.concat([messages.calls(lane).filter(messages.LARGE, averaged) for lane in e.lanes])
@@ -151,8 +151,9 @@ def _less(e: Evidence) -> list[remedies.Change]:
     if _is_script(e):
         if not _averages(e):
             return []
-        fewer = [{"no_sync": True}] if e.passes > 1 else [{"ddp_bucket_mb": BUCKET_MB}] if _in_small_buckets(e) else []
-        return [*fewer, {"comm_hook": "bf16"}]
+        once = [{"no_sync": True}] if e.passes > 1 else []
+        larger = [{"ddp_bucket_mb": BUCKET_MB}] if _in_small_buckets(e) else []
+        return [*once, *larger, {"comm_hook": "bf16"}]
     overlapped = e.point.strategy == "zero3" and e.point.zero_communication == "default"
     return [
         {"local_steps": max(8, 2 * e.point.local_steps)},

@@ -105,9 +105,10 @@ def single_process(e: Evidence) -> Iterator[Cause]:
 def host_work(e: Evidence) -> Iterator[Cause]:
     """The launching thread does other work than loading and launching, for 1 ms or longer at a time: it writes a
     checkpoint, collects garbage, logs, or computes on the CPU. The steps again, without these pauses and the large
-    copies from the device that they need. A pause in the middle of a pass is none: then the thread has no core, and
-    launches late. And what steps that are long (`long_step`) again and again, evenly apart, add to the mean timed step
-    more than to the traced one."""
+    copies from the device that they need. A pause in the middle of a pass or of the optimizer is none, for then the
+    thread has no core, and launches late; but it is where many operators take long there: these compute on the CPU. And
+    what steps that are long (`long_step`) again and again, evenly apart, add to the mean timed step more than to the
+    traced one."""
     facts = [
         Fact(f"pause in {where}", ms, "ms a step", "nvtx")
         for where, ms in named_pauses.longest(e.lanes, e.what_if.graph)

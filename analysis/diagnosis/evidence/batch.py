@@ -28,8 +28,8 @@ def is_small(e: Evidence) -> bool:
 
 def _most_are_small(e: Evidence) -> bool:
     """Whether most kernels have too few blocks; where few do, however long they take, they are small by themselves."""
-    own = pl.concat(e.savings).filter(pl.col("took") > 0)
-    return bool((own["underfilled"] > 0).sum() > own.height / 2)
+    few = pl.concat(e.savings)["few"]
+    return bool(few.sum() > len(few) / 2)
 
 
 def mean_fill(e: Evidence) -> float:

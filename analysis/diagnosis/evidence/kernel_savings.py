@@ -2,8 +2,8 @@
 taken a later one does not see.
 
 - layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time, and copies from one layout to
-  another where the model itself changes it: where there are batch norms in both, or layer norms, which go over the last
-  dimension, between convolutions in NCHW. Where there are such, batch norms
+  another where the model itself changes it: where there are batch norms in both, or, beside such kernels, convolutions
+  and layer norms, which go over the last dimension, take much of the time. Where there are such, batch norms
   in NCHW too, which take one block for each channel: their time x the share of SMs without a block, and of PyTorch's
   own at least what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill
   the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
@@ -68,7 +68,8 @@ def lane_savings(
     lane: Lane, device: str | None, passes: int, *, compiled: bool, recomputed: float | None
 ) -> pl.DataFrame:
     """What each kernel of the steps could save, ns, a column a kind, beside its name, device, stream, start_ns, the
-    time that it `took` and `alone`, what of that it has for itself: kernels that run beside each other share it.
+    time that it `took`, `alone`, what of that it has for itself (kernels that run beside each other share it), and
+    whether it has `few` blocks.
 
     `device`: its name; `passes`: forward passes of a step; `compiled`: kernels are fused already; `recomputed`: the
     share of them that is, where it is known.
@@ -87,9 +88,10 @@ def lane_savings(
         "recomputed": recomputed_share(kernels) if recomputed is None else np.full(len(took), recomputed),
         "scores": scores,
         "unfused": np.zeros(len(took)) if compiled else fused,
-        "underfilled": np.where(layout > 0, 0.0, _unfilled_share(kernels)),
     }
-    found = kernels.select("name", "device", "stream", "start_ns", took=took, alone=left)
+    unfilled = _unfilled_share(kernels)
+    shares["underfilled"] = np.where(layout > 0, 0.0, unfilled)
+    found = kernels.select("name", "device", "stream", "start_ns", took=took, alone=left, few=pl.Series(unfilled > 0))
     for kind in KINDS:
         found = found.with_columns(pl.Series(kind, left * shares[kind]))
         left = left - left * shares[kind]

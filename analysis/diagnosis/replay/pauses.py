@@ -11,8 +11,10 @@ from nightsweep.analysis.diagnosis.thresholds import PAUSE
 
 RELEASE_BYTES_PER_S = (10e9, 3e9)
 """Fastest and slowest rate of freeing pages of 4 KiB, assumed: tests/bench/batch_release.py has 3.6 to 5.6e9."""
-SEVERAL = 8
-"""Operators before a call, from which on all of them taking long is no chance; assumed."""
+MANY = 30
+COMPUTING_NS = 500_000
+"""An operator that launches takes some 10 us, and a tracer as much; of many, one that has to wait for a core changes
+the mean little. Assumed: a sparse Adagrad on the CPU has 199 of 2 ms (tests/labelled, table_knowledge)."""
 
 
 def pausing(graph: Graph) -> Mask:
@@ -22,9 +24,10 @@ def pausing(graph: Graph) -> Mask:
 
 def working(graph: Graph) -> Mask:
     """Calls before which the script does work of its own: pauses that are not in the middle of a pass or of the
-    optimizer, unless operators compute on the CPU there: several that take as long as a pause each."""
+    optimizer, unless many operators take so long there, in the mean, that they compute on the CPU."""
     calls = graph.calls
-    computing = (calls.noted >= SEVERAL) & (calls.gap >= PAUSE.value * calls.noted)
+    operators, gap = calls.noted - 1, calls.gap - calls.loading_gap
+    computing = (operators >= MANY) & (gap >= COMPUTING_NS * operators)
     return pausing(graph) & (~calls.framework | computing) & ~releasing(graph)
 
 

@@ -111,6 +111,19 @@ def test_layout_of_pictures_and_of_volumes(dimensions):
     assert seen[0].is_contiguous(memory_format=last) and net[0].weight.is_contiguous(memory_format=last)
 
 
+def test_frames_of_a_film_are_no_volume():
+    from torch import channels_last, nn, randn
+
+    class OfFrames(nn.Sequential):
+        def forward(self, film):
+            return super().forward(film.view(-1, *film.shape[2:]))
+
+    net = OfFrames(nn.Conv2d(3, 8, 3))
+    switches._channels_last(net)
+    assert net(randn(2, 4, 3, 6, 6)).shape == (8, 8, 4, 4)
+    assert net[0].weight.is_contiguous(memory_format=channels_last)
+
+
 def test_every_switch_is_tried_here():
     beyond_cpus = {"comm_hook", "ddp_static_graph", "compile", "precision"}
     assert set(SWITCHES) == (ALL.keys() - {"no_sync"}) | beyond_cpus

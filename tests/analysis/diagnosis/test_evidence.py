@@ -1,0 +1,113 @@
+"""What rules rest on, by itself: pauses, kernels with few blocks, layouts, buckets, intervals."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from nightsweep.analysis.diagnosis.cause import Share, replayed
+from nightsweep.analysis.diagnosis.causes import communication
+from nightsweep.analysis.diagnosis.evidence import batch, kernel_savings, sources
+from nightsweep.analysis.diagnosis.replay import pauses
+from tests.analysis.diagnosis.diagnosed import MS, busy, of
+from tests.labelled import packed, score, scripts
+
+
+@pytest.mark.parametrize(
+    ("framework", "operators", "gap", "loading", "works"),
+    [
+        (False, 0, 2 * MS, 0, True),
+        (True, 0, 40 * MS, 0, False),
+        (True, 40, 40 * MS, 0, True),
+        (True, 8, 40 * MS, 0, False),  # the thread waits for a core, once
+        (True, 40, 10 * MS, 0, False),  # these launch
+        (True, 40, 40 * MS, 30 * MS, False),
+    ],
+)
+def test_many_long_operators_in_a_pass_are_work_of_the_host(tmp_path, framework, operators, gap, loading, works):
+    graph = of(tmp_path, busy).what_if.graph
+    like = np.ones(len(graph.calls.start), np.int64)
+    calls = dataclasses.replace(
+        graph.calls,
+        framework=like * framework > 0,
+        noted=like * (1 + operators),
+        gap=like * gap,
+        loading_gap=like * loading,
+    )
+    assert pauses.working(dataclasses.replace(graph, calls=calls)).all() == works
+
+
+@pytest.mark.parametrize(("few", "small"), [([True, True, False], True), ([True, False, False], False)])
+def test_few_kernels_with_few_blocks_make_no_small_batch(few, small):
+    """However long they take."""
+    e = SimpleNamespace(savings=[pl.DataFrame({"few": few})])
+    assert batch._most_are_small(e) == small
+
+
+def kernels(**times):
+    """Of each name one that takes so long, in %, one after the other."""
+    kinds = {"conv": "convolution", "layer_norm_kernel": "normalisation"}
+    ends = np.cumsum(list(times.values()))
+    return pl.DataFrame(
+        {
+            "name": [NAMES.get(name, name) for name in times],
+            "category": [kinds.get(name, "memory") for name in times],
+            "start_ns": ends - list(times.values()),
+            "end_ns": ends,
+            "est_sm_efficiency": [1.0] * len(times),
+        }
+    )
+
+
+NAMES = {"copy": "void at::native::elementwise_kernel<128, 4, nocast<direct_copy_kernel_cuda"}
+
+
+@pytest.mark.parametrize(
+    ("times", "copies"),
+    [
+        ({"conv": 60, "layer_norm_kernel": 20, "nchwToNhwcKernel": 10, "copy": 10}, 1),
+        ({"conv": 60, "layer_norm_kernel": 20, "other": 10, "copy": 10}, 0),  # all of it is in NHWC
+        ({"conv": 5, "layer_norm_kernel": 20, "nchwToNhwcKernel": 10, "copy": 65}, 0),  # a transformer of pictures
+        ({"conv": 60, "layer_norm_kernel": 2, "nchwToNhwcKernel": 10, "copy": 28}, 0),
+    ],
+)
+def test_copies_around_layer_norms_change_the_layout_where_convolutions_are_in_nchw(times, copies):
+    assert kernel_savings._layout_savings(kernels(**times))[list(times).index("copy")] == copies
+
+
+def test_an_interval_that_begins_at_nothing_still_does():
+    assert replayed(0.02).within(0.5, 2) == Share(0.02, 0.0, pytest.approx(0.0635, abs=1e-3))
+    assert Share(0.4, 0.2, 0.5).within(0.5, 2) == Share(0.4, pytest.approx(0.3), pytest.approx(0.6))
+    assert Share(0.8, 0.7, 0.95).within(1, 3) == Share(0.8, pytest.approx(0.7), 1.0)
+
+
+def test_buckets_smaller_than_usual_are_enlarged_first(tmp_path):
+    e = sources.gather([packed.unpacked(score.KEPT / "buckets_gpt_loop", tmp_path)])
+    (cause,) = communication.exposed_communication(e)
+    assert cause.remedy == {"ddp_bucket_mb": 25}
+    usual = sources.gather([packed.unpacked(score.KEPT / "healthy_nanogpt_ddp", tmp_path)])
+    assert not communication._in_small_buckets(usual)
+
+
+def test_a_first_cause_is_as_good_as_the_label_where_its_remedy_gave_as_much():
+    run = next(run for run in scripts.load() if run.name == "empty_cache_trainer")
+    found = {"causes": [{"kind": "launch_bound", "share": 0.4, "remedy": {"compile": "reduce-overhead"}}]}
+    fixes, tried = score.measured(), score.measured(score.TRIED, "tried")
+    assert "messages_adapters" not in tried  # it crashed
+    assert score.as_good(run, found, fixes, tried)
+    assert not score.as_good(run, found, fixes, {run.name: fixes[run.name] - 0.06})
+    assert not score.as_good(run, {"causes": [{**found["causes"][0], "remedy": {}}]}, fixes, tried)
+
+
+def test_what_is_tried_comes_on_top_of_what_is_slow(tmp_path):
+    run = next(run for run in scripts.load() if run.name == "norms_simclr")
+    slow, tried = (run.point(side, tmp_path, tmp_path) for side in ("slow", "tried"))
+    assert (slow.command, slow.compile) == (tried.command, None) and tried.compile == "reduce-overhead"
+
+
+def test_a_line_for_each_kind():
+    lines = list(score.by_kind([("host_sync", 0.1, True, 0.2), ("host_sync", -0.2, False, 0.1)]))
+    assert lines == ["host_sync                 1 of  2 as predicted; measured less predicted, median: -5; half width, "
+                     "median: 15"]  # fmt: skip
