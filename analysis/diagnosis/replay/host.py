@@ -58,7 +58,7 @@ def _blocking(m: Measured, synchronizes: Mask, allocates: Mask) -> tuple[Ints, I
     rank, start, end = (m.called[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
     waits_for, lag = np.full(len(start), -1), np.zeros(len(start), np.int64)
     copies = np.zeros(len(start), bool)
-    launching = m.call[m.call >= 0]
+    launching = m.call[(m.call >= 0) & ~_is_pinned(m)]
     copies[launching] = m.called["name"].str.contains("Memcpy").to_numpy()[launching]
     took = end - start
     may = synchronizes | ((took > NOTICEABLE_NS) & (allocates | copies)) | (took > STUCK_NS)
@@ -67,6 +67,13 @@ def _blocking(m: Measured, synchronizes: Mask, allocates: Mask) -> tuple[Ints, I
         asked = own[may[own]]
         waits_for[asked], lag[asked] = _waited_for(m, asked, there)
     return waits_for, lag
+
+
+def _is_pinned(m: Measured) -> Mask:
+    """Whether work copies from page-locked memory to a device: a call that makes such a copy waits for nothing, however
+    long it takes, unless it is made to."""
+    known = (pl.col("direction") == "HtoD") & (pl.col("source") == "pinned")
+    return m.frame.select(known.fill_null(False)).to_series().to_numpy()
 
 
 def _waited_for(m: Measured, asked: Ints, there: Ints) -> tuple[Ints, Ints]:

@@ -39,6 +39,20 @@ def test_many_long_operators_in_a_pass_are_work_of_the_host(tmp_path, framework,
     assert pauses.working(dataclasses.replace(graph, calls=calls)).all() == works
 
 
+@pytest.mark.parametrize(("source", "waits"), [("pageable", True), ("pinned", False)])
+def test_a_call_that_copies_a_pinned_batch_waits_for_nothing_however_long_it_takes(tmp_path, source, waits):
+    """A kernel ends by chance while it runs."""
+
+    def make(run, start):
+        run.kernel(start, start + 2 * MS, at=start)
+        run.copy(start + 2 * MS, start + 2 * MS + 4_000, 40_000, source, at=start + 1_960_000, called=start + 2_010_000)
+        busy(run, start, 10 * MS, 3 * MS)
+
+    graph = of(tmp_path, make).what_if.graph
+    copying = graph.calls.name.str.contains("Memcpy").to_numpy() & graph.counted_calls
+    assert copying.any() and (graph.calls.waits_for[copying] >= 0).all() == waits
+
+
 @pytest.mark.parametrize(("few", "small"), [([True, True, False], True), ([True, False, False], False)])
 def test_few_kernels_with_few_blocks_make_no_small_batch(few, small):
     """However long they take."""

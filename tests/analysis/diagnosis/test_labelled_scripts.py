@@ -40,7 +40,7 @@ NOT_FIRST = {
     "healthy_retrieval": "fusing is predicted to give 20 %; the compiler made it slower",
     "cached_retrieval": "launch_bound comes first, 50 %: its remedy, CUDA graphs, ended with an error",
     "metrics_quantised": "fusing comes first (5 % at least), host_sync second (4 % at least)",
-    "sync_proteins": "small_batch comes first, 47 %: eight passes in one would send once, too",
+    "sync_proteins": "small_batch comes first, 50 %: eight passes in one would send once, too",
 }
 """Where the first cause is not the label's."""
 OFF = {
