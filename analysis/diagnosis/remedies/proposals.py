@@ -10,17 +10,19 @@ from nightsweep.jobs.point import check as constraints
 from nightsweep.jobs.point.point import Point, applicable
 
 Change = Mapping[str, Any]
+SCRIPT = "command"
+"""The workload that a script is."""
 
 
 def choose(point: Point | None, *proposals: Change) -> dict[str, Any]:
-    """The settings to change; empty where none of the proposals can be. Without a point nothing is known against the
-    first one."""
-    if point is None:
-        return dict(proposals[0]) if proposals else {}
+    """The settings to change; empty where none of the proposals can be. Without a point the trace is of somebody's
+    script: then it is the first that a script can be run with, for nothing more is known of it."""
     for proposal in proposals:
-        known = {name: value for name, value in proposal.items() if name in applicable(point.workload)}
-        change = {name: value for name, value in known.items() if getattr(point, name) != value}
-        if change and len(known) == len(proposal) and is_possible(point, change):
+        known = {
+            name: value for name, value in proposal.items() if name in applicable(point.workload if point else SCRIPT)
+        }
+        change = {name: value for name, value in known.items() if point is None or getattr(point, name) != value}
+        if change and len(known) == len(proposal) and (point is None or is_possible(point, change)):
             return change
     return {}
 

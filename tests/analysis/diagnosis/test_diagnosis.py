@@ -43,7 +43,7 @@ def test_idle_while_launching_is_launch_bound(tmp_path):
     assert found.high == pytest.approx(
         0.58 + 2.5 * (0.58 * 0.42 * 0.6 + 0.01), abs=0.01
     )  # what joins kernels gave more
-    assert found.remedy == {"cuda_graph": True}
+    assert found.remedy == {"compile": "reduce-overhead"}
 
 
 def test_a_compiled_model_that_is_launch_bound_may_have_breaks_in_its_graphs(tmp_path):
