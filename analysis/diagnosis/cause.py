@@ -35,8 +35,8 @@ class Share:
         return Share(self.value * (most if value is None else value), self.low * least, min(1.0, self.high * most))
 
     def within(self, below: float, above: float) -> Share:
-        """The share with an interval that reaches so many times as far below and above it; one that begins at 0 still
-        does."""
+        """The share with an interval that reaches `below` times as far below it and `above` times as far above it; one
+        that begins at 0 still does."""
         low, high = self.value - below * (self.value - self.low), self.value + above * (self.high - self.value)
         return Share(self.value, max(0.0, low) if self.low else 0.0, min(1.0, high))
 

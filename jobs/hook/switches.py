@@ -200,8 +200,8 @@ def _switch_model(settings: Settings) -> None:
 
 
 def _channels_last(module: Any) -> None:
-    """Parameters, buffers and positional inputs of four dimensions (pictures) and of five (volumes), as far as there
-    are parameters with so many: frames of a film have five, too. `Module.to` takes one format for all."""
+    """Parameters, buffers and positional inputs of four dimensions (pictures) and of five (volumes), each only where a
+    parameter has as many: a batch of films has five dimensions, too. `Module.to` takes one format for all."""
     import torch
 
     there = {parameter.dim() for parameter in module.parameters()}

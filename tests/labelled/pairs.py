@@ -2,8 +2,8 @@
 
     python -m tests.labelled.pairs OUT --peers DIR --images DIR [--names a,b] [--gpus 2] [--repeats 3] [--seconds 500]
 
-With `--sides slow tried` it measures what scripts.yaml has under `tried` in place of the fix, into an
-OUT of its own, and traces nothing.
+With `--sides slow tried` it measures what scripts.yaml has under `tried` in place of the fix, and traces nothing; OUT
+must be another folder than that of the fixes.
 
 Most of a short start is Python that is loaded, so this process loads what the scripts import, and each rank is forked
 from it; CUDA begins in the rank. The first start of the slow side goes on after its timed steps and is traced by the
@@ -48,6 +48,12 @@ class Pairs:
     gpus: list[int] = field(default_factory=list)
     means: dict[str, list[float]] = field(default_factory=dict)
     losses: dict[str, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: ScriptRun, args: argparse.Namespace) -> Pairs:
+        """None of its starts made yet."""
+        means, losses = ({side: [] for side in args.sides} for _ in range(2))
+        return cls(run, turns(args.repeats, args.sides), means=means, losses=losses)
 
 
 def turns(repeats: int, sides: list[str]) -> list[tuple[str, int]]:
@@ -195,11 +201,7 @@ def main() -> int:
     began, runs = time.monotonic(), list(chosen(args))
     load(runs)
     print(f"loaded in {time.monotonic() - began:.0f} s", flush=True)
-    made = [
-        Pairs(run, turns(args.repeats, args.sides), [], *({side: [] for side in args.sides} for _ in range(2)))
-        for run in runs
-    ]
-    return 1 if measure_all(made, args) else 0
+    return 1 if measure_all([Pairs.of(run, args) for run in runs], args) else 0
 
 
 if __name__ == "__main__":

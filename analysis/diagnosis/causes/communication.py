@@ -24,7 +24,7 @@ from nightsweep.analysis.metrics.steps import selection
 from nightsweep.analysis.tables.part_names import BUSY
 
 BUCKET_MB = 25
-"""Of DistributedDataParallel, unless it is told otherwise; its first bucket has 1 MB."""
+"""DistributedDataParallel's default; its first bucket has 1 MB."""
 
 
 def communicates(e: Evidence) -> bool:

@@ -150,13 +150,7 @@ class Evidence(Recorded):
     def savings(self) -> list[pl.DataFrame]:
         """What each kernel of each lane could save (analysis/diagnosis/evidence/kernel_savings.py)."""
         return [
-            lane_savings(
-                lane,
-                self.device_name(lane),
-                self.passes,
-                compiled=self.compiled,
-                recomputed=self.recomputed,
-            )
+            lane_savings(lane, self.device_name(lane), self.passes, compiled=self.compiled, recomputed=self.recomputed)
             for lane in self.lanes
         ]
 

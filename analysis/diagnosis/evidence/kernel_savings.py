@@ -3,9 +3,9 @@ taken a later one does not see.
 
 - layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time, and copies from one layout to
   another where the model itself changes it: where there are batch norms in both, or, beside such kernels, convolutions
-  and layer norms, which go over the last dimension, take much of the time. Where there are such, batch norms
-  in NCHW too, which take one block for each channel: their time x the share of SMs without a block, and of PyTorch's
-  own at least what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill
+  and layer norms, which go over the last dimension, take much of the time. Where there are such, batch norms in NCHW
+  too, which take one block for each channel: their time x the share of SMs without a block, and of PyTorch's own at
+  least what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill
   the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
   device (fp64: of fp64).
@@ -44,7 +44,7 @@ NCHW_NORM_KERNELS = rf"{_TORCH_NORM}|\bbn_(fw|bw)_\w*1C11"
 NHWC_NORM_KERNELS = r"batch_norm_\w*_channels_last_kernel"
 LEAST_OF_NORMS = 0.1
 """Of the time of norms: in NCHW, too, those of one value a channel run as NHWC ones."""
-LEAST_BETWEEN = {"convolution": 0.1, "layer norm": 0.05}
+LEAST_OF_CONVOLUTIONS, LEAST_OF_LAYER_NORMS = 0.1, 0.05
 """Of the time of kernels: transformers of pictures cut them up by one convolution, which takes 1 to 5 %."""
 STRIDED_COPY = r"[^_]elementwise_kernel<.*nocast<.*direct_copy_kernel"
 """PyTorch's copies of tensors from one layout to another, in the same format."""
@@ -102,9 +102,9 @@ def _layout_savings(kernels: pl.DataFrame) -> Floats:
     turned = _is(kernels, TRANSPOSE)
     took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
     nhwc, nchw = (float(took @ _is(kernels, names)) for names in (NHWC_NORM_KERNELS, _TORCH_NORM))
-    of_kind = {"convolution": took @ (kernels["category"] == "convolution").fill_null(False).to_numpy(),
-               "layer norm": took @ _is(kernels, "layer_norm")}  # fmt: skip
-    between = turned.any() and all(of_kind[kind] >= least * took.sum() for kind, least in LEAST_BETWEEN.items())
+    convolutions = took @ (kernels["category"] == "convolution").fill_null(False).to_numpy()
+    enough = convolutions >= LEAST_OF_CONVOLUTIONS * took.sum()
+    between = turned.any() and enough and took @ _is(kernels, "layer_norm") >= LEAST_OF_LAYER_NORMS * took.sum()
     if between or min(nhwc, nchw) > LEAST_OF_NORMS * (nhwc + nchw):  # the layout changes in the model
         turned = np.maximum(turned, _is(kernels, STRIDED_COPY))
     if not turned.any():

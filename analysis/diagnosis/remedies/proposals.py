@@ -17,12 +17,10 @@ SCRIPT = "command"
 def choose(point: Point | None, *proposals: Change) -> dict[str, Any]:
     """The settings to change; empty where none of the proposals can be. Without a point the trace is of somebody's
     script: then it is the first that a script can be run with, for nothing more is known of it."""
+    settings = applicable(point.workload if point else SCRIPT)
     for proposal in proposals:
-        known = {
-            name: value for name, value in proposal.items() if name in applicable(point.workload if point else SCRIPT)
-        }
-        change = {name: value for name, value in known.items() if point is None or getattr(point, name) != value}
-        if change and len(known) == len(proposal) and (point is None or is_possible(point, change)):
+        change = {name: value for name, value in proposal.items() if point is None or getattr(point, name) != value}
+        if change and proposal.keys() <= set(settings) and (point is None or is_possible(point, change)):
             return change
     return {}
 
@@ -35,5 +33,5 @@ def is_possible(point: Point, change: Change) -> bool:
 
 def larger_batch(point: Point | None, times: int) -> list[Change]:
     """The proposal of a batch so many times as large."""
-    known = point is not None and point.workload != "command" and times > 1
+    known = point is not None and point.workload != SCRIPT and times > 1
     return [{"micro_batch": point.micro_batch * times}] if point is not None and known else []

@@ -1,4 +1,4 @@
-"""Pauses of the launching thread: for work of its own, to free a batch, or while another thread frees one."""
+"""Pauses of the launching thread: it does other work, frees a batch, or waits while another thread frees one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pausing(graph: Graph) -> Mask:
 
 
 def working(graph: Graph) -> Mask:
-    """Calls before which the script does work of its own: pauses that are not in the middle of a pass or of the
+    """Calls before which the script does other work: pauses that are not in the middle of a pass or of the
     optimizer, unless many operators take so long there, in the mean, that they compute on the CPU."""
     calls = graph.calls
     operators, gap = calls.noted - 1, calls.gap - calls.loading_gap

@@ -52,9 +52,8 @@ def test_freeing_a_pinned_batch_is_told_by_how_long_it_takes(diagnosed):
     stall and one without each: 163 and 115, 149 and 128, 164 and 122 ms, a loss of 23 % (1 to 40 over starts). This
     start has a stall in both."""
     evidence, causes = diagnosed("released_mobilenet")
-    assert (
-        causes[0].kind == "layout_transposes"
-    )  # 117 and 89 ms in NCHW and NHWC (data/h200-2026-11-21, two starts each)
+    # 124 and 88 ms in NCHW and NHWC (data/h200-2026-11-21, two starts each)
+    assert [cause.kind for cause in causes[:2]] == ["layout_transposes", "batch_release"]
     (found,) = (cause for cause in causes if cause.kind == "batch_release")
     assert found.low < 0.23 < found.high and found.remedy == {"release_unlocked": True}
     assert "host_work" not in {cause.kind for cause in causes}
@@ -79,7 +78,8 @@ def test_freeing_batches_holds_four_ranks_up_by_what_its_fix_gave(tmp_path):
     """The same job on four H200s, where each step waits for the rank that is held up longest: 140.4 ms a step,
     with `release_unlocked` 115.3 (four starts each, in blocks A B B A)."""
     evidence = sources.gather([packed.unpacked(DATA / "released_on_four", tmp_path)])
-    (found,) = (cause for cause in verdict.judge(evidence).causes if cause.kind == "batch_release")
+    other, found = verdict.judge(evidence).causes[:2]
+    assert (other.kind, found.kind) == ("layout_transposes", "batch_release")  # with like values, 15 and 17 %
     gain = 1 - 115.3 / 140.4
     assert found.low < gain < found.high and found.share == pytest.approx(gain, abs=0.05)
     assert found.remedy == {"release_unlocked": True}

@@ -1,5 +1,5 @@
-"""Completes a graph of knowledge (ComplEx): of a head and a relation, the tail is to be told from many other entities,
-but for those that are known to be right as well."""
+"""Completes a knowledge graph (ComplEx): given a head and a relation, the tail must score higher than many other
+entities, but for those that are known to be right as well."""
 
 import argparse
 
@@ -103,7 +103,7 @@ if __name__ == "__main__":
     parser.add_argument("--answers", type=int, default=64, help="tails that are right for a question")
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=16_384)
-    parser.add_argument("--others", type=int, default=65_536, help="entities that a tail is to be told from")
+    parser.add_argument("--others", type=int, default=65_536, help="entities that a tail is compared with")
     parser.add_argument("--filter", choices=["table", "sets"], default="table", help="of what is right as well")
     parser.add_argument("--table", choices=["device", "host"], default="device", help="of the entities: where it lies")
     main(parser.parse_args())
