@@ -70,7 +70,7 @@ def launches(tables: dataset.Tables) -> list[Part]:
 
 def scaling(tables: dataset.Tables) -> list[Part]:
     """C10. Efficiency on the most GPUs on which both can be compared, over the fewest: the mean of all settings of
-    each."""
+    each, in the nights that have both."""
     llm, images = points_of(tables), image.points_of(tables)
     fewest, *more = sorted(set(image.numbers_of_ranks(llm)) & set(image.numbers_of_ranks(images))) or [1]
     what = "efficiency of image jobs / of language models"
@@ -78,7 +78,11 @@ def scaling(tables: dataset.Tables) -> list[Part]:
         return [Part(what, None, above=1)]
 
     def differ(most: int) -> effect.Effect | None:
-        return _between(*(effect.pairs(p, "ranks_per_node", most, fewest, "samples_per_s") for p in (images, llm)))
+        compared = ("ranks_per_node", most, fewest, "samples_per_s")
+        nights = [effect.nights(p, *compared).select("night").unique() for p in (images, llm)]
+        shared = nights[0].join(nights[1], on="night", nulls_equal=True)
+        both = (p.join(shared, on="night", how="semi", nulls_equal=True) for p in (images, llm))
+        return _between(*(effect.pairs(p, *compared) for p in both))
 
     most, found = image.largest_compared(more, differ)
     own = {"image jobs": images, "language models": llm}

@@ -152,6 +152,36 @@ def test_a_slow_night_changes_no_ratio(agreeing):
             assert a.effect.value == pytest.approx(b.effect.value, rel=1e-6) and a.effect.n == b.effect.n
 
 
+ONE_GPU, LARGE, LLM = pl.col("ranks_per_node") == 1, pl.col("image_size") == 500, pl.col("workload") == "llm"
+
+
+@pytest.mark.parametrize(
+    ("claim", "part", "side", "changed"),
+    [
+        ("C2", "that ratio on 1 GPU / ", ONE_GPU, ~pl.col("pin_memory")),
+        ("C4", "efficiency at 500 px / ", LARGE, ONE_GPU),
+        ("C10", "efficiency of image jobs / ", LLM, ONE_GPU),
+    ],
+)
+def test_an_effect_of_one_night_is_not_compared_with_that_of_another(agreeing, claim, part, side, changed):
+    """On a second evening there are runs of one side of the comparison alone, with quite another effect."""
+    points = agreeing["points"].with_columns(started_at=pl.lit("2026-01-01T20:00:00+00:00"))
+    late = points.filter(side).with_columns(
+        pl.concat_str(pl.lit("late-"), "point_id").alias("point_id"),
+        pl.col("repeat") + 10,
+        pl.lit("2026-01-02T20:00:00+00:00").alias("started_at"),
+        pl.when(changed).then(pl.col("step_ms_mean") * 3).otherwise("step_ms_mean").alias("step_ms_mean"),
+        pl.when(changed).then(pl.col("samples_per_s") / 3).otherwise("samples_per_s").alias("samples_per_s"),
+    )
+    both = dataset.Tables({**agreeing.frames, "points": pl.concat([points, late])})
+    (before,), (after,) = (
+        [one.effect for one in BY_ID[claim].verdict(tables).parts if one.what.startswith(part)]
+        for tables in (agreeing, both)
+    )
+    assert (after.value, after.n) == (pytest.approx(before.value), before.n)
+    assert not any(point.startswith("late-") for point in after.points)
+
+
 def test_nights_lie_between_pauses():
     rows = [
         ("c", "2026-01-02T01:30:00Z", None),
