@@ -31,10 +31,10 @@ a machine's load differs from one to the next; runs of a night that has one side
 something outside of their job disturbed ([protocol.md](protocol.md)). A ratio of two ratios is of the nights that have
 both. In brackets: 95 % interval (Student's t over repeats). A part of a claim is *supported* where its whole interval
 is on the claimed side, *contradicted* where it is on the other, or, of a ratio, within {margin:.0%} of 1,
-*inconclusive* where it has both sides, and *not tested* with fewer than {fewest} repeats a side. Of many parts some are decided by
-chance: a part whose p-value is above {alpha:.2f} after Holm's correction over the {parts} parts that are tested is
-inconclusive, too. A claim is contradicted if a part is, else inconclusive if one is, else not tested if one is not; the
-number in the table is that part's.
+*inconclusive* where it has both sides, and *not tested* with fewer than {fewest} repeats a side. Of many parts some are
+decided by chance: a part whose p-value is above {alpha:.2f} after Holm's correction over the {parts} parts that are
+tested is inconclusive, too. A claim is contradicted if a part is, else inconclusive if one is, else not tested if one is
+not; the number in the table is that part's.
 
 | claim | verdict | effect | repeats a side | points |
 |---|---|---|---|---|
