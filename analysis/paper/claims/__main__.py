@@ -33,8 +33,8 @@ both. In brackets: 95 % interval (Student's t over repeats). A part of a claim i
 is on the claimed side, *contradicted* where it is on the other, or, of a ratio, within {margin:.0%} of 1,
 *inconclusive* where it has both sides, and *not tested* with fewer than {fewest} repeats a side. Of many parts some are
 decided by chance: a part whose p-value is above {alpha:.2f} after Holm's correction over the {parts} parts that are
-tested is inconclusive, too. A claim is contradicted if a part is, else inconclusive if one is, else not tested if one is
-not; the number in the table is that part's.
+tested is inconclusive, too. A claim is contradicted if a part is, else inconclusive if one is, else not tested if one
+is not; the number in the table is that part's.
 
 | claim | verdict | effect | repeats a side | points |
 |---|---|---|---|---|
