@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import polars as pl
@@ -155,11 +155,16 @@ def _more_workers(e: Evidence) -> tuple[dict[str, Any], ...]:
 
 def h2d_pageable(e: Evidence) -> Iterator[Cause]:
     """Batches are copied from pageable memory. The steps again, with copies at the rate of page-locked memory for which
-    the host does not wait."""
-    change = {"pin_memory": True, "non_blocking": True}
-    yield from _copying(
-        e, e.gain(_pinned(e)), "pageable", "page-locked memory and non-blocking copies", change, _pinned(e)
-    )
+    the host does not wait, and without the time in which it frees a batch. Where batches come from worker processes a
+    thread of the loader would free them and hold the GIL as long, so that `release_unlocked` is part of the remedy."""
+    pinned: dict[str, Any] = {"pin_memory": True, "non_blocking": True}
+    advice, facts, proposals = "page-locked memory and non-blocking copies", [], [pinned]
+    if e.loader_holds_gil and pauses.freeing_ns(e.what_if.graph).any():
+        advice = "page-locked memory, non-blocking copies, and batches freed without holding the GIL"
+        alone = e.gain(lambda graph: changes.with_pinned_batches(graph, pinned_bandwidth(e), stalls=True)).value
+        facts = [Fact("with page-locked memory alone, at least", alone, "share of the step", "runtime")]
+        proposals = [{**pinned, "release_unlocked": True}, pinned]
+    yield from _copying(e, e.gain(_pinned(e)), "pageable", advice, proposals, _pinned(e), facts)
 
 
 def h2d_exposed(e: Evidence) -> Iterator[Cause]:
@@ -171,9 +176,9 @@ def h2d_exposed(e: Evidence) -> Iterator[Cause]:
     copying = changes.copying_ns(_pinned(e)(e.what_if.graph)) / e.step_ns
     beyond = max(0.0, copying - (1 - e.gain(both).value))
     hidden = max(0.0, gained - beyond)
-    change = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}
+    ahead = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}
     share = replayed(hidden + (gained - hidden) / 2, hidden, gained)
-    yield from _copying(e, share, "pinned", "copy the next batch ahead", change, both)
+    yield from _copying(e, share, "pinned", "copy the next batch ahead", [ahead], both)
 
 
 def batch_release(e: Evidence) -> Iterator[Cause]:
@@ -210,7 +215,13 @@ def _pinned(e: Evidence) -> Change:
 
 
 def _copying(
-    e: Evidence, share: Share, memory: str, advice: str, settings: dict[str, Any], change: Change
+    e: Evidence,
+    share: Share,
+    memory: str,
+    advice: str,
+    proposals: list[dict[str, Any]],
+    change: Change,
+    facts: Sequence[Fact] = (),
 ) -> Iterator[Cause]:
     graph = e.what_if.graph
     if memory_management.offloads(e) or not masks.of_batches(graph).any():
@@ -221,12 +232,13 @@ def _copying(
         gain=share,
         method="the steps replayed with faster copies to the device, or with copies ahead",
         advice=advice,
-        remedy=remedies.choose(e.point, settings, {"pixels": "uint8"}),
+        remedy=remedies.choose(e.point, *proposals, {"pixels": "uint8"}),
         evidence=[
             Fact("copies of batches", changes.copying_ns(graph) / 1e6, "ms a step", "copies"),
             Fact(f"bandwidth from {memory} memory", bandwidth(e, memory) / 1e9, "GB/s", "copies"),
             Fact("waits of the host for these copies", waited / 1e6, "ms a step", "runtime"),
             Fact("such waits", count, "a step", "runtime"),
+            *facts,
         ],
         change=change,
     )

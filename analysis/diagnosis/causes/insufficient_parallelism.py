@@ -159,7 +159,7 @@ def small_batch(e: Evidence) -> Iterator[Cause]:
     together = max(n for n in range(1, max(e.room, 1) + 1) if e.passes % n == 0)
     facts = [Fact("SMs that get a block, mean over the time of kernels", batch.mean_fill(e), "share", "kernels")]
     if together > 1 and filled < SMALL_FILL.value:
-        change = e.scaled(batch.merged(lane, together) for lane in e.lanes)
+        change = e.scaled(batch.merged(lane, together, e.passes) for lane in e.lanes)
         yield Cause(
             gain=e.gain(change),
             method=f"the steps replayed with {together} passes in one",

@@ -33,7 +33,16 @@ def tensor_cores_unused(e: Evidence) -> Iterator[Cause]:
 
 
 def low_occupancy(e: Evidence) -> Iterator[Cause]:
-    """Kernels have fewer blocks than the GPU has SMs, though the batch is not small. As in `small_batch`."""
+    """Kernels have fewer blocks than the GPU has SMs, though the batch is not small. As in `small_batch`. And kernels
+    that add up the gradients of a small table's rows one after another: nearly all of their time."""
+    yield _faster(
+        e,
+        "repeated_rows",
+        0.75,
+        method="time of kernels that add up gradients of equal indices one after another",
+        advice="look up rows of a small table by torch.nn.functional.embedding, whose backward pass adds in parallel, or "
+        "by a product with one-hot rows, not by indexing",
+    )
     if batch.is_small(e):
         return
     yield _faster(

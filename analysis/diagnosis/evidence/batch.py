@@ -8,6 +8,7 @@ import polars as pl
 from nightsweep.analysis.diagnosis.evidence import optimizer
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence, Floats
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
+from nightsweep.analysis.diagnosis.replay.graph import Mask
 from nightsweep.analysis.diagnosis.thresholds import SMALL_FILL, SMALL_IMAGES, SMALL_TOKENS
 from nightsweep.analysis.metrics import intervals
 from nightsweep.analysis.metrics.intervals import Intervals
@@ -49,12 +50,34 @@ def _optimizer(lane: Lane) -> Intervals:
     return intervals.intersect(lane.sets["compute"], intervals.union(spans))
 
 
-def merged(lane: Lane, passes: int) -> pl.DataFrame:
-    """What is left of a lane's kernels where `passes` forward and backward passes become one of as many samples, for
-    `Evidence.scaled`: one launch of all; what goes over weights is done once, and kernels that had too few blocks for
-    the GPU run with more of them. The optimizer's stay."""
+def merged(lane: Lane, passes: int, of: int) -> pl.DataFrame:
+    """What is left of a lane's kernels where `passes` forward and backward passes, `of` those of a step, become one of
+    as many samples, for `Evidence.scaled`: one launch of all; what goes over weights is done once, and kernels that had
+    too few blocks for the GPU run with more of them. The optimizer's stay, and what is of no pass."""
     own = lane.own["kernels"].filter(pl.col("category").cast(pl.String) != "communication")
+    own = own.filter(_in_passes(lane, own, of))
     own = own.join(optimizer.kernels(lane), on=["device", "stream", "start_ns"], how="anti")
     filled = pl.col("est_sm_efficiency").fill_null(1.0).clip(1 / passes, 1.0)
     over_weights = pl.col("category").cast(pl.String).is_in(OVER_WEIGHTS)
     return own.with_columns(factor=pl.when(over_weights).then(1 / passes).otherwise(filled), kept=pl.lit(1 / passes))
+
+
+def _in_passes(lane: Lane, own: pl.DataFrame, passes: int) -> Mask:
+    """Which kernels are of forward and backward passes: not those of a rollout or an evaluation before them. Autograd
+    launches a backward pass from a thread of its own, and the first forward pass begins as many launches before it as
+    there are before the second; all, where a step has not that many backward passes or the threads are not known."""
+    inside = np.ones(own.height, bool)
+    launch, thread = own["launch_ns"].fill_null(-1).to_numpy(), own["thread"].fill_null(-1).to_numpy()
+    for begin, end in lane.steps.select("host_start_ns", "host_end_ns").iter_rows():
+        if begin is None or end is None:
+            return np.ones(own.height, bool)
+        here = np.flatnonzero((launch >= begin) & (launch < end))
+        here = here[np.argsort(launch[here], kind="stable")]
+        backward = np.flatnonzero(np.diff(thread[here] != thread[here[:1]], prepend=False, append=False))
+        starts, ends = backward[::2], backward[1::2]
+        if len(starts) != passes or passes < 2:
+            return np.ones(own.height, bool)
+        first = starts[0] - int(np.median(starts[1:] - ends[:-1]))
+        inside[here[: max(first, 0)]] = False
+        inside[here[ends[-1] :]] = False
+    return inside

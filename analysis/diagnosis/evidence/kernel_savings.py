@@ -16,6 +16,8 @@ taken a later one does not see.
   and read the scores, too, but fused attention still multiplies. One on each side, of a backward pass two.
 - unfused: other neighbours that are elementwise, copies, casts, normalisations or reductions. Fused into one kernel
   they would read and write once, which the longest of them does already: the others' time.
+- repeated_rows: the gradient of `table[indices]`, in which PyTorch adds up what belongs to one row of the table one after
+  another: most of its time where it takes long, for then many indices are equal.
 - underfilled: what is left of a kernel with fewer blocks than SMs, times the share of SMs without one.
 """
 
@@ -61,7 +63,12 @@ LOSS = r"(?i)nll|logsoftmax|cross_?entropy|softmax_warp_(for|back)ward<.*, \d+, 
 PRODUCTS_SAVED = 0.5
 """Of products that write or read attention's scores; assumed: with heads of 64 moving the scores takes as long as the
 products. Three fixes that were measured gave 60 to 62 % where it predicts 51 to 61 % (tests/labelled/scripts.yaml)."""
-KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "unfused", "underfilled")
+REPEATED_ROWS = r"indexing_backward_kernel<"
+"""PyTorch's, for rows of several numbers (aten/src/ATen/native/cuda/Indexing.cu); that of `embedding` is another."""
+ROWS_SAVED = 0.9
+"""Assumed: gradients of 134 MB take 31 ms with few rows, and 0.1 where they are read once (tests/labelled/scripts.yaml,
+roles_packed, whose fix, a product, takes some, too)."""
+KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "unfused", "repeated_rows", "underfilled")
 
 
 def lane_savings(
@@ -89,6 +96,7 @@ def lane_savings(
         "scores": scores,
         "unfused": np.zeros(len(took)) if compiled else fused,
     }
+    shares["repeated_rows"] = ROWS_SAVED * _is(kernels, REPEATED_ROWS)
     unfilled = _unfilled_share(kernels)
     shares["underfilled"] = np.where(layout > 0, 0.0, unfilled)
     found = kernels.select("name", "device", "stream", "start_ns", took=took, alone=left, few=pl.Series(unfilled > 0))

@@ -107,11 +107,11 @@ def without_allocations(graph: Graph) -> Graph:
     return change_calls(graph, graph.calls.allocates, waits_for=-1, least=least)
 
 
-def with_pinned_batches(graph: Graph, bytes_per_s: float) -> Graph:
+def with_pinned_batches(graph: Graph, bytes_per_s: float, *, stalls: bool = False) -> Graph:
     """Batches are copied from page-locked memory at this rate, and the host neither waits for that nor frees
-    their memory."""
+    their memory. `stalls`: a thread of the loader frees it, and holds the host up as long."""
     copies = of_batches(graph, "pageable")
-    gap = graph.calls.gap - freeing_ns(graph)
+    gap = graph.calls.gap - (0 if stalls else freeing_ns(graph))
     size = graph.work.frame["bytes"].fill_null(0).to_numpy()
     fast = np.minimum(graph.work.duration, size * 1e9 / bytes_per_s)
     return change_calls(_unwaited(change_work(graph, copies, duration=fast), copies), True, gap=gap)
