@@ -16,8 +16,8 @@ taken a later one does not see.
   and read the scores, too, but fused attention still multiplies. One on each side, of a backward pass two.
 - unfused: other neighbours that are elementwise, copies, casts, normalisations or reductions. Fused into one kernel
   they would read and write once, which the longest of them does already: the others' time.
-- repeated_rows: the gradient of `table[indices]`, in which PyTorch adds up what belongs to one row of the table one after
-  another: most of its time where it takes long, for then many indices are equal.
+- repeated_rows: the gradient of `table[indices]`, in which PyTorch adds what belongs to one row of the table one after
+  another: nearly all of its time, for it takes long where many indices are equal.
 - underfilled: what is left of a kernel with fewer blocks than SMs, times the share of SMs without one.
 """
 

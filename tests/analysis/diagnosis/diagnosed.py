@@ -60,20 +60,20 @@ class Run(Timeline):
         self.add("runtime", name, start, end, thread=thread, correlation=10**6 + len(self.rows["runtime"]))
         self.free = max(self.free, end) if thread == 1 else self.free
 
-    def launched(self, name, start, at, end=None):
+    def launched(self, name, start, at, end=None, thread=1):
         """The number of a call that launches what begins at `start`; `at`, `end`: of the call."""
         at = min(self.free, start) if at is None else at
         number = len(self.rows["runtime"]) + 1
-        self.add("runtime", name, at, end or at + LAUNCH, correlation=number)
+        self.add("runtime", name, at, end or at + LAUNCH, correlation=number, thread=thread)
         self.free = end or at + LAUNCH
         return number
 
-    def kernel(self, start, end, name=GEMM, at=None, blocks=132 * 8, **more):
+    def kernel(self, start, end, name=GEMM, at=None, blocks=132 * 8, thread=1, **more):
         """`at`: when it was launched."""
         if self.reduced is not None and start >= self.reduced and at is None:
             self.called("cudaStreamWaitEvent", self.free, self.free)
             self.reduced = None
-        number = self.launched("cudaLaunchKernel", start, at)
+        number = self.launched("cudaLaunchKernel", start, at, thread=thread)
         shape = {"blocks": blocks, "threads": 256, "registers": 64, "shared_bytes": 0}
         self.add("kernels", name, start, end, correlation=number, stream=7, **shape, **more)
 

@@ -262,21 +262,3 @@ def test_copies_are_from_one_layout_to_another_where_norms_have_both(tmp_path, n
 
     found = shares(of(tmp_path, make, settings={**IMAGE, "layout": "nchw", "compile": "default"}))
     assert found.get("layout_transposes") == (None if share is None else pytest.approx(share, abs=0.01))
-
-
-@pytest.mark.parametrize(("memory", "share"), [(1_000_000_000, 0.87), (120_000_000_000, None)])
-def test_several_small_passes_could_be_one_where_memory_has_room(tmp_path, memory, share):
-    """Eight passes of ten products with a block for every fourth SM, one each 125 us; merged, an eighth of the launches
-    is left, and of each product a quarter."""
-
-    def make(run, start):
-        for at in range(start, start + STEP, 125 * US):
-            run.kernel(at + 105 * US, at + 125 * US, at=at + 90 * US, blocks=33)
-
-    results = [{"passes": 8, "peak_reserved_bytes": memory}]
-    record = {"hosts": [{"gpus": [{"memory_bytes": 150_000_000_000}]}]}
-    found = causes(of(tmp_path, make, results=results, record=record))
-    merged = found.get("small_batch")
-    assert (merged is not None and "8 passes in one" in merged.method) == (share is not None)
-    if merged is not None and share is not None:
-        assert merged.share == pytest.approx(share, abs=0.02) and "8 times the samples" in merged.advice

@@ -41,6 +41,10 @@ def test_what_follows_the_copy_of_a_pageable_batch_is_no_other_work(diagnosed):
     host takes 14 ms to copy a batch, and as long to free it."""
     evidence, causes = diagnosed("pageable_mobilenet")
     assert causes[0].kind == "h2d_pageable" and causes[0].low < 1 - 64 / 87 < causes[0].high
+    # Else a thread of the loader frees them and holds the GIL: on another H200 pinned batches gave 22 %, with this 31.
+    assert causes[0].remedy == {"pin_memory": True, "non_blocking": True, "release_unlocked": True}
+    (alone,) = (fact.value for fact in causes[0].evidence if "page-locked memory alone" in fact.what)
+    assert causes[0].share - 0.2 < alone < causes[0].share - 0.1
     assert "host_work" not in {cause.kind for cause in causes}
     graph = evidence.what_if.graph
     freed = pauses.freeing_ns(graph)[graph.counted_calls].sum() / graph.steps
