@@ -209,7 +209,7 @@ def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
 RULES = (
     Rule(launch_bound, LAUNCHES, above=2.5),
     Rule(single_process, HOST),
-    Rule(small_batch, HOST),
+    Rule(small_batch, HOST, above=1.5),
     Rule(host_sync, HOST, above=1.5),
     Rule(host_work, HOST),
     Rule(pipeline_bubble, OTHERS),

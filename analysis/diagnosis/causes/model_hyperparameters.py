@@ -40,8 +40,8 @@ def low_occupancy(e: Evidence) -> Iterator[Cause]:
         "repeated_rows",
         0.75,
         method="time of kernels that add up gradients of equal indices one after another",
-        advice="take rows of a small table by torch.nn.functional.embedding, whose backward pass adds in parallel, or by "
-        "a product with one-hot rows, not by indexing",
+        advice="take rows of a small table by torch.nn.functional.embedding, whose backward pass adds in parallel, or "
+        "by a product with one-hot rows, not by indexing",
     )
     if batch.is_small(e):
         return
