@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from nightsweep.analysis.readers.nsys import reader as nsys
 from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables.events import Trace
 from nightsweep.analysis.tables.traces import RANK_COLLECTIVES, TRACE_TABLES
+from nightsweep.jobs.host.cores import allowed_cores
 
 Frames = dict[str, pl.DataFrame]
 _RANK = re.compile(r"(?:(?<![a-z])rank[-_]?|[-_]r)(\d+)(?:_pqtdir|_parquetdir)?$", re.IGNORECASE)
@@ -59,7 +59,7 @@ def analyse(path: Path, report: str, alone: bool = True) -> Iterator[Frames]:
     ranks = [known if known is not None else place if alone else -1 - place for place in range(len(processes))]
     split = deque(split_by_process(trace, processes))
     # Half the cores, for each rank's work is itself spread over threads: no rank is held before its turn is near.
-    workers = max(1, (os.cpu_count() or 1) // 2)
+    workers = max(1, allowed_cores() // 2)
     with ThreadPoolExecutor(workers) as pool:
         running: deque[Future[Frames]] = deque()
         for rank in ranks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from nightsweep.analysis.metrics.ranks import clock, pool
 from nightsweep.analysis.metrics.steps import activities, parts, timeline
 from nightsweep.analysis.readers import gpu_log, point_files
 from nightsweep.analysis.tables import column, parquet, points
+from nightsweep.jobs.host.cores import allowed_cores
 from nightsweep.jobs.record.phases import starts_of
 from nightsweep.jobs.record.point_folder import by_rank, record_of, results_of
 from nightsweep.jobs.telemetry.gpu import log
@@ -129,7 +129,7 @@ def from_traces(
     ends: dict[int, pl.DataFrame] = {}
     late: dict[int, int] = {}
     # One at a time where they are few: a trace can take gigabytes.
-    workers = (processes or os.cpu_count() or 1) if len(ranks) > MANY_RANKS else 1
+    workers = (processes or allowed_cores()) if len(ranks) > MANY_RANKS else 1
     made = pool.map_in_processes(ranks, functools.partial(rank_rows, out), workers, MANY_RANKS)
     for rank, one in zip(ranks, made, strict=True):
         against = clock.trace_row(_shift(one["windows"], -taken_out.get(rank, 0)), point / "traced", rank)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from nightsweep.analysis.metrics.ranks import all_ranks, pool
 from nightsweep.analysis.sweep.labels import plural
 from nightsweep.analysis.tables import trace_files
 from nightsweep.analysis.tables.traces import TRACE_TABLES
+from nightsweep.jobs.host.cores import allowed_cores
 from nightsweep.jobs.record.failures import is_disk_full
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.telemetry.trace.nsys import BLOBS
@@ -88,7 +88,7 @@ def limit_arenas() -> None:
     C libraries have no such setting.
     """
     with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, os.cpu_count() or 1)
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, allowed_cores())
 
 
 def write_all(traces: Sequence[Path], out: Path, processes: int | None = None) -> tuple[list[FileTables], list[str]]:
@@ -105,7 +105,7 @@ def write_all(traces: Sequence[Path], out: Path, processes: int | None = None) -
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
         jobs = [TraceJob(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
-        files = in_processes(jobs, processes or os.cpu_count() or 1)
+        files = in_processes(jobs, processes or allowed_cores())
         good = [file for file in files if file.failed is None]
         if good:
             join(good, out)

@@ -12,6 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nightsweep.jobs.host.cores import allowed_cores
+
 SLICE_ROWS = 1_000_000
 """Rows converted to Arrow at a time."""
 FOUND_BY = ("point_id", "rank")
@@ -36,7 +38,7 @@ class Writer:
         out.mkdir(parents=True, exist_ok=True)
         self.out = out
         self._files: dict[str, File] = {}
-        self._pool = ThreadPoolExecutor(os.cpu_count())
+        self._pool = ThreadPoolExecutor(allowed_cores())
         self._writing: list[Future[None]] = []
 
     def add(self, frames: dict[str, pl.DataFrame]) -> None:

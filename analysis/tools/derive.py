@@ -27,6 +27,7 @@ from nightsweep.analysis.ingest.derived import FOR_DIAGNOSIS, OF_POINT, Chunk, M
 from nightsweep.analysis.metrics.steps import timeline
 from nightsweep.analysis.readers import point_files
 from nightsweep.analysis.tables import parquet
+from nightsweep.jobs.host.cores import allowed_cores
 from nightsweep.jobs.record.failures import is_disk_full
 from nightsweep.jobs.record.point_folder import record_of
 from nightsweep.jobs.record.raw_files import pack, unpacked
@@ -66,7 +67,7 @@ def each(
     """What is made of each point, as it is done. Where a process is killed, all that were under way are lost with it,
     and made again one at a time, to find the one. `function`: `make` or `make_and_pack`."""
     waiting = list(ids)
-    os.environ.setdefault("POLARS_MAX_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    os.environ.setdefault("POLARS_MAX_THREADS", str(max(1, allowed_cores() // processes)))
     # Not forked: Polars' threads do not survive it.
     context = multiprocessing.get_context("forkserver")
     at_once = max(1, min(processes, len(ids)))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import sys
 import traceback
 from collections.abc import Collection, Sequence
@@ -26,6 +25,7 @@ from nightsweep.analysis.figures.style import FAILED, LEFT_OUT
 from nightsweep.analysis.paper import families
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.tables import parquet
+from nightsweep.jobs.host.cores import allowed_cores
 from nightsweep.jobs.record.json_files import FormatError
 from nightsweep.jobs.record.whole_file import write_text
 from nightsweep.jobs.sweep.file import one_line
@@ -57,7 +57,7 @@ def draw(folder: Path, out: Path, names: Collection[str] = (), processes: int | 
         for suffix in (WIDTHS if family.place == "main" else [""])
         if name in names or not names
     ]
-    cores = len(os.sched_getaffinity(0))
+    cores = allowed_cores()
     lines = _draw_each(wanted, folder, out, min(processes or cores, cores, len(wanted)))
     left_out = list(dict.fromkeys(filter(None, lines)))
     if not names:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nightsweep.jobs.host import gpus
+from nightsweep.jobs.host.cores import allowed_cores
 from nightsweep.jobs.host.terminal import last_line
 from nightsweep.jobs.launch.starts import Fresh, Servers, Started
 from nightsweep.jobs.point.point import Point
@@ -76,7 +77,7 @@ def threads(point: Point) -> int:
         return int(given)
     boards = len(gpus.host_boards()) if point.device != "cpu" and gpus.probe()[0] else 0
     ranks = max(point.processes_per_node, boards * point.processes_per_node // point.ranks_per_node)
-    return max(1, len(os.sched_getaffinity(0)) // ranks)
+    return max(1, allowed_cores() // ranks)
 
 
 def rank_environment(point: Point, held: socket.socket) -> dict[str, str]:

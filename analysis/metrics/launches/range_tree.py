@@ -6,13 +6,14 @@ that each search runs over all threads at once.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+from nightsweep.jobs.host.cores import allowed_cores
 
 Ints = npt.NDArray[np.int64]
 Depths = npt.NDArray[np.uint16]
@@ -113,7 +114,7 @@ def _nest(begin: Ints, end: Ints) -> tuple[Ints, Depths, bool]:
         parent[low:high] = np.where(inner >= 0, inner + low, -1)
         return crossing
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(allowed_cores()) as pool:
         crossing = list(pool.map(nest, edges[:-1], edges[1:]))
     return parent, depth, any(crossing)
 

@@ -10,7 +10,6 @@ long again then.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +30,7 @@ from nightsweep.analysis.readers.nsys.export_fields import (
     readable_fields,
 )
 from nightsweep.analysis.readers.nsys.sqlite_pages import Ints, Pages, UnsupportedLayout
+from nightsweep.jobs.host.cores import allowed_cores
 
 CHUNK_ROWS = 250_000
 CHUNK_BYTES = 16 << 20
@@ -249,7 +249,7 @@ def _text(column: pl.Expr) -> pl.Expr:
 
 
 def _map_in_threads(work: Callable[[In], Out], parts: Sequence[In]) -> list[Out]:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(allowed_cores()) as pool:
         return list(pool.map(work, parts))
 
 

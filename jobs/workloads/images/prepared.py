@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 
 from nightsweep.jobs.host import cache
+from nightsweep.jobs.host.cores import allowed_cores
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.workloads.images.digits import enlarge, idx_files, load_digits, to_bytes
 
@@ -142,7 +142,7 @@ def _write_files(chunks: Iterator[tuple[int, np.ndarray]], into: Prepared) -> No
     def write(number: int, image: np.ndarray) -> None:
         into.file(number).write_bytes(encode_jpeg(image) if into.form == "jpeg" else image.tobytes())
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(allowed_cores()) as pool:
         for first, chunk in chunks:
             for number in (first, first + len(chunk) - 1):
                 into.file(number).parent.mkdir(exist_ok=True)
