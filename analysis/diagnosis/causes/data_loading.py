@@ -228,18 +228,18 @@ def _copying(
         return
     waiting = masks.waits_for_batches(graph, masks.of_batches(graph, memory)) & (graph.calls.waits_for >= 0)
     count, waited = e.what_if.calls_a_step(waiting)
+    seen = (
+        Fact("copies of batches", changes.copying_ns(graph) / 1e6, "ms a step", "copies"),
+        Fact(f"bandwidth from {memory} memory", bandwidth(e, memory) / 1e9, "GB/s", "copies"),
+        Fact("waits of the host for these copies", waited / 1e6, "ms a step", "runtime"),
+        Fact("such waits", count, "a step", "runtime"),
+    )
     yield Cause(
         gain=share,
         method="the steps replayed with faster copies to the device, or with copies ahead",
         advice=advice,
         remedy=remedies.choose(e.point, *proposals, {"pixels": "uint8"}),
-        evidence=[
-            Fact("copies of batches", changes.copying_ns(graph) / 1e6, "ms a step", "copies"),
-            Fact(f"bandwidth from {memory} memory", bandwidth(e, memory) / 1e9, "GB/s", "copies"),
-            Fact("waits of the host for these copies", waited / 1e6, "ms a step", "runtime"),
-            Fact("such waits", count, "a step", "runtime"),
-            *facts,
-        ],
+        evidence=[fact for fact in (*seen, *facts) if fact.value],
         change=change,
     )
 

@@ -6,11 +6,16 @@ import sys
 
 from nightsweep.jobs.host.cores import allowed_cores
 
-TELL = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from nightsweep.jobs.host import cores; print(cores.allowed_cores())"  # fmt: skip
+RESTRICTED = """
+import os
+from nightsweep.jobs.host.cores import allowed_cores
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+print(allowed_cores())
+"""
 
 
 def test_a_process_has_the_cores_that_it_may_use():
-    told = subprocess.run([sys.executable, "-c", TELL], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run([sys.executable, "-c", RESTRICTED], capture_output=True, text=True, check=True).stdout
     assert int(told) == 1 <= allowed_cores() <= os.cpu_count()
 
 
