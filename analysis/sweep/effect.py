@@ -55,26 +55,27 @@ class Side:
         return cls(mean, variance, len(values), tuple(points), len(values) - 1)
 
     @classmethod
-    def between(cls, first: pl.DataFrame, second: pl.DataFrame, value: str) -> Side | None:
-        """The value of the first runs less that of the second, by nights; None where no night has both."""
+    def between(cls, runs: Sequence[tuple[int, pl.DataFrame]], value: str) -> Side | None:
+        """The sum of the values of some runs, each with its sign, by nights; None where no night has all of them."""
         sides = [
-            runs.group_by("night", "repeat", maintain_order=True).agg(pl.col(value).mean(), pl.col("point_id"))
-            for runs in (first, second)
+            (sign, own.group_by("night", "repeat", maintain_order=True).agg(pl.col(value).mean(), pl.col("point_id")))
+            for sign, own in runs
         ]
-        nights = [night for night in sides[0]["night"].unique(maintain_order=True) if night in sides[1]["night"]]
+        first = sides[0][1]["night"].unique(maintain_order=True)
+        nights = [night for night in first if all(night in side["night"] for _, side in sides)]
         if not nights:
             return None
-        kept = [side.filter(pl.col("night").is_in(nights, nulls_equal=True)) for side in sides]
-        cells = [[_values(side, night, value) for side in kept] for night in nights]
-        weights = [len(a) * len(b) / (len(a) + len(b)) for a, b in cells]
-        each = [statistics.fmean(a) - statistics.fmean(b) for a, b in cells]
+        kept = [(sign, side.filter(pl.col("night").is_in(nights, nulls_equal=True))) for sign, side in sides]
+        cells = [[(sign, _values(side, night, value)) for sign, side in kept] for night in nights]
+        weights = [1 / sum(1 / len(cell) for _, cell in all_) for all_ in cells]
+        each = [sum(sign * statistics.fmean(cell) for sign, cell in all_) for all_ in cells]
         mean = statistics.fmean(each, weights)
         squares = sum(w * (d - mean) ** 2 for w, d in zip(weights, each, strict=True))
-        squares += sum((x - statistics.fmean(cell)) ** 2 for both in cells for cell in both for x in cell)
-        freedom = sum(len(cell) for both in cells for cell in both) - len(nights) - 1
+        squares += sum((x - statistics.fmean(cell)) ** 2 for all_ in cells for _, cell in all_ for x in cell)
+        freedom = sum(len(cell) - 1 for all_ in cells for _, cell in all_) + len(nights) - 1
         variance = squares / freedom / sum(weights) if freedom else 0.0
-        points = tuple(point for side in kept for run in side["point_id"] for point in run)
-        return cls(mean, variance, min(side["repeat"].n_unique() for side in kept), points, freedom)
+        points = tuple(point for _, side in kept for run in side["point_id"] for point in run)
+        return cls(mean, variance, min(side["repeat"].n_unique() for _, side in kept), points, freedom)
 
 
 def _values(runs: pl.DataFrame, night: int | None, value: str) -> list[float]:
@@ -96,9 +97,6 @@ class Contrast:
     def n(self) -> int:
         """Repeats of the side with fewest."""
         return min(side.n for _, side in self.sides)
-
-    def less(self, other: Contrast) -> Contrast:
-        return Contrast((*self.sides, *((-sign, side) for sign, side in other.sides)), self.key)
 
 
 @dataclass(frozen=True)
@@ -153,37 +151,30 @@ def mean(contrasts: Sequence[Contrast]) -> Effect | None:
 
 def pairs(points: pl.DataFrame, factor: str, a: object, b: object, value: str, *, log: bool = True) -> list[Contrast]:
     """Of every block in which `factor` alone varies and has both levels: value at a less value at b."""
-    return _contrasts(_comparable(points, factor, a, b, value, log=log), factor, a, b, value)
+    made = []
+    for block, own in _by_block(points, factor, a, b, value, log=log).items():
+        if value not in NIGHTLY:
+            sides = [(sign, Side.from_runs(runs, value)) for sign, runs in own]
+        else:
+            between = Side.between(own, value)
+            sides = [(1, between)] if between else []
+        if sides:
+            made.append(Contrast(tuple(sides), block))
+    return made
 
 
-def nights(points: pl.DataFrame, factor: str, a: object, b: object, value: str) -> pl.DataFrame:
-    """The blocks of `pairs` and the nights that have both levels of theirs: columns block, night."""
-    rows = _comparable(points, factor, a, b, value)
-    return rows.filter(pl.col(factor).n_unique().over("block", "night") > 1).select("block", "night").unique()
-
-
-def _comparable(
+def _by_block(
     points: pl.DataFrame, factor: str, a: object, b: object, value: str, *, log: bool = True
-) -> pl.DataFrame:
-    """Points at both levels that are alike in all else, with `block`; of value its logarithm."""
+) -> dict[str, list[tuple[int, pl.DataFrame]]]:
+    """The runs at both levels of `factor`, with the sign of each, by block; of value its logarithm."""
     rows = points.filter(pl.col(factor).is_in([a, b]), pl.col(value).is_not_null())
     if log:
         rows = rows.filter(pl.col(value) > 0).with_columns(pl.col(value).log())
-    return blocks.select_contrasts(rows, factor)
-
-
-def _contrasts(rows: pl.DataFrame, factor: str, a: object, b: object, value: str) -> list[Contrast]:
-    made = []
-    for part in rows.sort("block", "point_id").partition_by("block", maintain_order=True):
-        own = [part.filter(pl.col(factor) == pl.lit(level)) for level in (a, b)]
-        if value not in NIGHTLY:
-            sides = [(sign, Side.from_runs(runs, value)) for sign, runs in zip((1, -1), own, strict=True)]
-        else:
-            between = Side.between(own[0], own[1], value)
-            sides = [(1, between)] if between else []
-        if sides:
-            made.append(Contrast(tuple(sides), part["block"][0]))
-    return made
+    parts = blocks.select_contrasts(rows, factor).sort("block", "point_id").partition_by("block", maintain_order=True)
+    return {
+        part["block"][0]: [(sign, part.filter(pl.col(factor) == pl.lit(level))) for sign, level in ((1, a), (-1, b))]
+        for part in parts
+    }
 
 
 def ratio(points: pl.DataFrame, factor: str, a: object, b: object, value: str) -> Effect | None:
@@ -201,23 +192,21 @@ def efficiency(points: pl.DataFrame, most: int, fewest: int) -> Effect | None:
 def interaction(
     points: pl.DataFrame, factor: tuple[str, object, object], outer: tuple[str, object, object], value: str
 ) -> Effect | None:
-    """The ratio of `factor` (setting, a, b) at the first level of `outer` over that at its second, all else equal.
+    """The ratio of `factor` (setting, a, b) at the first level of `outer` over that at its second, all else equal; of
+    the nights that have all four.
 
-    It is of the nights that have both ratios: pinned memory gave 36 % in one night and 16 % in another, so that ratios
-    of two nights differ by what the nights do.
+    Two ratios of different nights differ by what the nights do, too: pinned memory gave 36 % in one, 16 % in another.
     """
     name, *levels = outer
     same = pl.lit(None).cast(points.schema[name]).alias(name)
-    own = [points.filter(pl.col(name) == pl.lit(level)).with_columns(same) for level in levels]
-    shared = nights(own[0], *factor, value).join(
-        nights(own[1], *factor, value), on=["block", "night"], nulls_equal=True
+    first, second = (
+        _by_block(points.filter(pl.col(name) == pl.lit(level)).with_columns(same), *factor, value) for level in levels
     )
-    found = (
-        _comparable(rows, *factor, value).join(shared, on=["block", "night"], how="semi", nulls_equal=True)
-        for rows in own
-    )
-    first, second = ({c.key: c for c in _contrasts(rows, *factor, value)} for rows in found)
-    effect = mean([first[key].less(second[key]) for key in sorted(first)])
+    sides = {
+        key: Side.between([*first[key], *((-sign, runs) for sign, runs in second[key])], value)
+        for key in sorted(first.keys() & second.keys())
+    }
+    effect = mean([Contrast(((1, side),), key) for key, side in sides.items() if side])
     return effect.exp() if effect else None
 
 

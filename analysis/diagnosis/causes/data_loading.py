@@ -160,9 +160,9 @@ def h2d_pageable(e: Evidence) -> Iterator[Cause]:
     pinned: dict[str, Any] = {"pin_memory": True, "non_blocking": True}
     advice, facts, proposals = "page-locked memory and non-blocking copies", [], [pinned]
     if e.loader_holds_gil and pauses.freeing_ns(e.what_if.graph).any():
-        advice = "page-locked memory, non-blocking copies, and batches freed without holding the GIL"
-        alone = e.gain(lambda graph: changes.with_pinned_batches(graph, pinned_bandwidth(e), stalls=True)).value
-        facts = [Fact("with page-locked memory alone, at least", alone, "share of the step", "runtime")]
+        advice = "page-locked memory, non-blocking copies, and batches freed without holding the GIL (release_unlocked)"
+        alone = e.gain(_pinned(e, stalls=True)).value
+        facts = [Fact("page-locked memory alone, about", alone, "share of the step", "runtime")]
         proposals = [{**pinned, "release_unlocked": True}, pinned]
     yield from _copying(e, e.gain(_pinned(e)), "pageable", advice, proposals, _pinned(e), facts)
 
@@ -210,8 +210,8 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
     )
 
 
-def _pinned(e: Evidence) -> Change:
-    return lambda graph: changes.with_pinned_batches(graph, pinned_bandwidth(e))
+def _pinned(e: Evidence, *, stalls: bool = False) -> Change:
+    return lambda graph: changes.with_pinned_batches(graph, pinned_bandwidth(e), stalls=stalls)
 
 
 def _copying(

@@ -17,6 +17,9 @@ from nightsweep.analysis.diagnosis.replay import changes, edit, masks, pauses, r
 from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, HEALTHY, SMALL_FILL
 
 GRAPHS = {"cuda_graph": True}
+MERGED_GIVE = 1.5
+"""The interval's upper half, relative to what the error of replaying would have it: merging passes gave 84 to 92 %
+where 79 to 82 was predicted, of five jobs (tests/labelled/scripts.yaml)."""
 
 
 def launch_bound(e: Evidence) -> Iterator[Cause]:
@@ -158,10 +161,12 @@ def small_batch(e: Evidence) -> Iterator[Cause]:
     filled = batch.mean_fill(e) * e.share(e.part("compute")).value
     together = max(n for n in range(1, max(e.room, 1) + 1) if e.passes % n == 0)
     facts = [Fact("SMs that get a block, mean over the time of kernels", batch.mean_fill(e), "share", "kernels")]
-    if together > 1 and filled < SMALL_FILL.value:
-        change = e.scaled(batch.merged(lane, together, e.passes) for lane in e.lanes)
+    small = together > 1 and filled < SMALL_FILL.value
+    merged = [batch.merged(lane, together, e.passes) for lane in e.lanes] if small else []
+    if any(own.height for own in merged):
+        change = e.scaled(merged)
         yield Cause(
-            gain=e.gain(change),
+            gain=e.gain(change).within(1.0, MERGED_GIVE),
             method=f"the steps replayed with {together} passes in one",
             advice=f"let each pass have {together} times the samples, and accumulate less often",
             remedy=_fewer_passes(e, together),
@@ -209,7 +214,7 @@ def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
 RULES = (
     Rule(launch_bound, LAUNCHES, above=2.5),
     Rule(single_process, HOST),
-    Rule(small_batch, HOST, above=1.5),
+    Rule(small_batch, HOST),
     Rule(host_sync, HOST, above=1.5),
     Rule(host_work, HOST),
     Rule(pipeline_bubble, OTHERS),

@@ -33,15 +33,16 @@ def tensor_cores_unused(e: Evidence) -> Iterator[Cause]:
 
 
 def low_occupancy(e: Evidence) -> Iterator[Cause]:
-    """Kernels have fewer blocks than the GPU has SMs, though the batch is not small. As in `small_batch`. And kernels
-    that add up the gradients of a small table's rows one after another: nearly all of their time."""
+    """Kernels have fewer blocks than the GPU has SMs, though the batch is not small: reckoned as in `small_batch`.
+    Kernels that add up the gradients of a small table's rows one after another have blocks enough, and most of these
+    have nothing to do: nearly all of their time, where it is ten times what reading takes."""
     yield _faster(
         e,
         "repeated_rows",
         0.75,
         method="time of kernels that add up gradients of equal indices one after another",
-        advice="take rows of a small table by torch.nn.functional.embedding, whose backward pass adds in parallel, or "
-        "by a product with one-hot rows, not by indexing",
+        advice="look up a small table by a product with one-hot rows, or try torch.nn.functional.embedding, in place "
+        "of indexing",
     )
     if batch.is_small(e):
         return

@@ -53,10 +53,11 @@ def _optimizer(lane: Lane) -> Intervals:
 def merged(lane: Lane, passes: int, of: int) -> pl.DataFrame:
     """What is left of a lane's kernels where `passes` forward and backward passes, `of` those of a step, become one of
     as many samples, for `Evidence.scaled`: one launch of all; what goes over weights is done once, and kernels that had
-    too few blocks for the GPU run with more of them. The optimizer's stay, and what is of no pass."""
+    too few blocks for the GPU run with more of them. The optimizer's stay, and what is of no pass; all do, where
+    optimizers step between the passes, for then they are of several models."""
     own = lane.own["kernels"].filter(pl.col("category").cast(pl.String) != "communication")
-    own = own.filter(_in_passes(lane, own, of))
     own = own.join(optimizer.kernels(lane), on=["device", "stream", "start_ns"], how="anti")
+    own = own.filter(_in_passes(lane, own, of))
     filled = pl.col("est_sm_efficiency").fill_null(1.0).clip(1 / passes, 1.0)
     over_weights = pl.col("category").cast(pl.String).is_in(OVER_WEIGHTS)
     return own.with_columns(factor=pl.when(over_weights).then(1 / passes).otherwise(filled), kept=pl.lit(1 / passes))
@@ -65,18 +66,21 @@ def merged(lane: Lane, passes: int, of: int) -> pl.DataFrame:
 def _in_passes(lane: Lane, own: pl.DataFrame, passes: int) -> Mask:
     """Which kernels are of forward and backward passes: not those of a rollout or an evaluation before them. Autograd
     launches a backward pass from a thread of its own, and the first forward pass begins as many launches before it as
-    there are before the second; all, where a step has not that many backward passes or the threads are not known."""
+    there are before the second. All of a step that has not that many backward passes, or whose threads are not
+    known."""
     inside = np.ones(own.height, bool)
     launch, thread = own["launch_ns"].fill_null(-1).to_numpy(), own["thread"].fill_null(-1).to_numpy()
-    for begin, end in lane.steps.select("host_start_ns", "host_end_ns").iter_rows():
-        if begin is None or end is None:
-            return np.ones(own.height, bool)
+    stepping = optimizer.kernels(lane)["launch_ns"].fill_null(-1).to_numpy()
+    for begin, end in lane.steps.select("host_start_ns", "host_end_ns").drop_nulls().iter_rows():
         here = np.flatnonzero((launch >= begin) & (launch < end))
         here = here[np.argsort(launch[here], kind="stable")]
         backward = np.flatnonzero(np.diff(thread[here] != thread[here[:1]], prepend=False, append=False))
         starts, ends = backward[::2], backward[1::2]
         if len(starts) != passes or passes < 2:
-            return np.ones(own.height, bool)
+            continue
+        if ((stepping > launch[here[starts[0]]]) & (stepping < launch[here[starts[-1]]])).any():
+            inside[here] = False
+            continue
         first = starts[0] - int(np.median(starts[1:] - ends[:-1]))
         inside[here[: max(first, 0)]] = False
         inside[here[ends[-1] :]] = False

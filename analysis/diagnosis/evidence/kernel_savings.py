@@ -17,7 +17,7 @@ taken a later one does not see.
 - unfused: other neighbours that are elementwise, copies, casts, normalisations or reductions. Fused into one kernel
   they would read and write once, which the longest of them does already: the others' time.
 - repeated_rows: the gradient of `table[indices]`, in which PyTorch adds what belongs to one row of the table one after
-  another: nearly all of its time, for it takes long where many indices are equal.
+  another: nearly all of its time, where that is ten times what reading takes, for then many indices are equal.
 - underfilled: what is left of a kernel with fewer blocks than SMs, times the share of SMs without one.
 """
 
@@ -66,8 +66,10 @@ products. Three fixes that were measured gave 60 to 62 % where it predicts 51 to
 REPEATED_ROWS = r"indexing_backward_kernel<"
 """PyTorch's, for rows of several numbers (aten/src/ATen/native/cuda/Indexing.cu); that of `embedding` is another."""
 ROWS_SAVED = 0.9
-"""Assumed: gradients of 134 MB take 31 ms with few rows, and 0.1 where they are read once (tests/labelled/scripts.yaml,
-roles_packed, whose fix, a product, takes some, too)."""
+"""Assumed: of a table with few rows it takes 31 ms, and reading 0.09 (tests/labelled/scripts.yaml, roles_packed, whose
+fix, a product, takes some, too)."""
+BLOCK_NS, LONG_READING = 0.7, 10.0
+"""A block reads four pieces of 512 bytes, at 3 TB/s; assumed: where indices differ, ten times that is enough."""
 KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "unfused", "repeated_rows", "underfilled")
 
 
@@ -96,7 +98,8 @@ def lane_savings(
         "scores": scores,
         "unfused": np.zeros(len(took)) if compiled else fused,
     }
-    shares["repeated_rows"] = ROWS_SAVED * _is(kernels, REPEATED_ROWS)
+    slow = took > LONG_READING * BLOCK_NS * kernels["blocks"].fill_null(0).to_numpy()
+    shares["repeated_rows"] = ROWS_SAVED * slow * _is(kernels, REPEATED_ROWS)
     unfilled = _unfilled_share(kernels)
     shares["underfilled"] = np.where(layout > 0, 0.0, unfilled)
     found = kernels.select("name", "device", "stream", "start_ns", took=took, alone=left, few=pl.Series(unfilled > 0))

@@ -28,7 +28,7 @@ The claims are those of "Profiling and optimization of multi-card GPU machine le
 its sibling (arXiv 2503.15252), as far as their texts are known. Each number compares points that differ in the
 named setting alone; over several such pairs it is the geometric mean of ratios. Times are compared within a night, for
 a machine's load differs from one to the next; runs of a night that has one side only do not count, nor do points that
-something outside of their job disturbed ([protocol.md](protocol.md)). A ratio of two ratios is of the nights that have
+something outside of their job disturbed ([protocol.md](protocol.md)). Two ratios are compared within nights that have
 both. In brackets: 95 % interval (Student's t over repeats). A part of a claim is *supported* where its whole interval
 is on the claimed side, *contradicted* where it is on the other, or, of a ratio, within {margin:.0%} of 1,
 *inconclusive* where it has both sides, and *not tested* with fewer than {fewest} repeats a side. Of many parts some are

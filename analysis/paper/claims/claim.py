@@ -83,7 +83,7 @@ class Part:
     def number(self) -> str:
         """The number with its interval."""
         if self.effect is None:
-            return f"{self.what}: no two points to tell it from"
+            return f"{self.what}: no points of one night to tell it from"
         e = self.effect
         shown = [_format(x, self.percent) for x in (e.value, e.low, e.high)]
         interval = "" if math.isnan(e.low) else f" ({shown[1]} to {shown[2]})"
@@ -161,7 +161,7 @@ class Verdict:
             for part in short
             if part.effect
         ]
-        return "; ".join(few + [f"{what}: no points" for what in absent]) + "."
+        return "; ".join(few + [f"{what}: no points of one night" for what in absent]) + "."
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 
 import polars as pl
@@ -70,7 +71,7 @@ def launches(tables: dataset.Tables) -> list[Part]:
 
 def scaling(tables: dataset.Tables) -> list[Part]:
     """C10. Efficiency on the most GPUs on which both can be compared, over the fewest: the mean of all settings of
-    each, in the nights that have both."""
+    each, by nights that have both."""
     llm, images = points_of(tables), image.points_of(tables)
     fewest, *more = sorted(set(image.numbers_of_ranks(llm)) & set(image.numbers_of_ranks(images))) or [1]
     what = "efficiency of image jobs / of language models"
@@ -78,11 +79,7 @@ def scaling(tables: dataset.Tables) -> list[Part]:
         return [Part(what, None, above=1)]
 
     def differ(most: int) -> effect.Effect | None:
-        compared = ("ranks_per_node", most, fewest, "samples_per_s")
-        nights = [effect.nights(p, *compared).select("night").unique() for p in (images, llm)]
-        shared = nights[0].join(nights[1], on="night", nulls_equal=True)
-        both = (p.join(shared, on="night", how="semi", nulls_equal=True) for p in (images, llm))
-        return _between(*(effect.pairs(p, *compared) for p in both))
+        return _over_nights(images, llm, ("ranks_per_node", most, fewest, "samples_per_s"))
 
     most, found = image.largest_compared(more, differ)
     own = {"image jobs": images, "language models": llm}
@@ -92,22 +89,29 @@ def scaling(tables: dataset.Tables) -> list[Part]:
     return [Part(what, found, above=1), *by_method]
 
 
-def _between(first: list[effect.Contrast], second: list[effect.Contrast]) -> effect.Effect | None:
-    """The mean of some contrasts less that of others, back from logarithms; of each, those with repeats enough."""
-    kept = []
-    for contrasts in (first, second):
-        enough = [c for c in contrasts if c.n >= effect.FEWEST]
-        kept.append(enough or contrasts)
-    if not all(kept):
-        return None
-    # Each contrast is weighed so that both groups count the same: one contrast of weighted sides.
-    sides = [
-        (sign, replace(s, mean=sign * w * s.mean, variance=w * w * s.variance))
-        for group, contrasts in zip((1, -1), kept, strict=True)
-        for w in (1 / len(contrasts),)
-        for c in contrasts
-        for sign, s in ((group * sign, s) for sign, s in c.sides)
+def _over_nights(images: pl.DataFrame, llm: pl.DataFrame, compared: tuple[str, int, int, str]) -> effect.Effect | None:
+    """In each night the mean of the contrasts of the first less that of the second, of those with repeats enough; then
+    the mean over nights, back from logarithms. Where no night has both with repeats enough, all count."""
+    by_night = [
+        [effect.pairs(points.filter(pl.col("night").eq_missing(night)), *compared) for points in (images, llm)]
+        for night in images["night"].unique(maintain_order=True)
     ]
-    both = effect.Contrast(tuple((1, side) for _, side in sides))
-    made = effect.mean([both])
-    return made.exp() if made else None
+    enough = [[[c for c in contrasts if c.n >= effect.FEWEST] for contrasts in both] for both in by_night]
+    used = [both for both in enough if all(both)] or [both for both in by_night if all(both)]
+    made = effect.mean([_between(*both) for both in used])
+    if made is None:
+        return None
+    each = tuple(c.value - statistics.fmean(d.value for d in others) for own, others in used for c in own)
+    return replace(made, each=each, settings=len(each)).exp()
+
+
+def _between(first: list[effect.Contrast], second: list[effect.Contrast]) -> effect.Contrast:
+    """The mean of some contrasts less that of others: one contrast of weighted sides, so that both groups count the
+    same."""
+    sides = [
+        replace(s, mean=group * sign * s.mean / len(contrasts), variance=s.variance / len(contrasts) ** 2)
+        for group, contrasts in ((1, first), (-1, second))
+        for c in contrasts
+        for sign, s in c.sides
+    ]
+    return effect.Contrast(tuple((1, side) for side in sides))

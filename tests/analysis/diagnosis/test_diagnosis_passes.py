@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.analysis.diagnosis.diagnosed import MS, STEP, US, busy, causes, of, shares
+from tests.analysis.diagnosis.diagnosed import GEMM, MS, STEP, US, busy, causes, of, shares
 
 RECORD = {"hosts": [{"gpus": [{"memory_bytes": 150_000_000_000}]}]}
 MAIN, AUTOGRAD = 1, 2
@@ -25,34 +25,65 @@ def test_several_small_passes_could_be_one_where_memory_has_room(tmp_path, memor
         assert merged.share == pytest.approx(share, abs=0.02) and "8 times the samples" in merged.advice
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_what_comes_before_the_passes_is_not_merged_with_them(tmp_path, apart):
-    """40 launches, as of a rollout, then four passes of five forward and five backward, one each 125 us: three quarters
-    of those of the passes go. Where all are of one thread it is not known which they are."""
-    passes = [MAIN] * 40 + ([MAIN] * 5 + [AUTOGRAD] * 5) * 4
+BEFORE, AFTER = [MAIN] * 24, [MAIN] * 16
+FORWARD, BACKWARD = [MAIN] * 5, [AUTOGRAD] * 5
+PASSES = (FORWARD + BACKWARD) * 4
+
+
+@pytest.mark.parametrize(
+    ("threads", "share"),
+    [
+        (BEFORE + PASSES + AFTER, 0.75 * 40 / 80),
+        ([MAIN] * 80, 0.75),  # not known which are of passes
+        (BEFORE + FORWARD + BACKWARD * 7 + AFTER, 0.75),  # one backward pass where four are known of
+        (BEFORE + [MAIN] * 10 + BACKWARD + (FORWARD + BACKWARD) * 3 + AFTER[:11], 0.75 * 40 / 80),
+        (BEFORE + PASSES[:30] + FORWARD * 3 + BACKWARD + AFTER[:6], 0.75 * 50 / 80),  # the last one looked at more
+    ],
+    ids=["apart", "one-thread", "one-backward", "more-before", "long-last"],
+)
+def test_what_is_of_no_pass_is_not_merged(tmp_path, threads, share):
+    """80 launches, one each 125 us, of a rollout, four passes and an evaluation: of those of the passes three quarters
+    go."""
 
     def make(run, start):
-        for at, thread in zip(range(start, start + STEP, 125 * US), passes, strict=True):
-            thread = thread if apart else MAIN
+        for at, thread in zip(range(start, start + STEP, 125 * US), threads, strict=True):
             run.kernel(at + 105 * US, at + 125 * US, at=at + 90 * US, blocks=33, thread=thread)
 
     results = [{"passes": 4, "peak_reserved_bytes": 1_000_000_000}]
     found = causes(of(tmp_path, make, results=results, record=RECORD))["small_batch"]
-    assert found.share == pytest.approx(0.75 / 2 if apart else 0.75, abs=0.03)
+    assert found.share == pytest.approx(share, abs=0.03)
 
 
+def test_passes_of_several_models_are_not_merged(tmp_path):
+    """An optimizer steps after each of the two backward passes, as of a critic and an actor."""
+    threads = ([MAIN] * 20 + [AUTOGRAD] * 15 + [MAIN] * 5) * 2
+
+    def make(run, start):
+        for place, (at, thread) in enumerate(zip(range(start, start + STEP, 125 * US), threads, strict=True)):
+            name = ADAM if place % 40 >= 35 else GEMM
+            run.kernel(at + 105 * US, at + 125 * US, name, at=at + 90 * US, blocks=33, thread=thread)
+
+    results = [{"passes": 2, "peak_reserved_bytes": 1_000_000_000}]
+    found = causes(of(tmp_path, make, results=results, record=RECORD))
+    assert found.keys() >= {"launch_bound"} and "small_batch" not in found
+
+
+ADAM = "void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>(x)"
 ROWS = "void (anonymous namespace)::indexing_backward_kernel<c10::BFloat16, 4>(long const*, long const*, x)"
 ONES = "void (anonymous namespace)::indexing_backward_kernel_stride_1<c10::BFloat16>(long const*, long const*, x)"
 EMBEDDING = "void at::native::(anonymous namespace)::compute_grad_weight<c10::BFloat16, float, long>(x)"
 
 
-@pytest.mark.parametrize(("name", "share"), [(ROWS, 0.9 * 0.4), (ONES, None), (EMBEDDING, None)])
-def test_gradients_of_a_small_tables_rows_are_added_up_one_by_one(tmp_path, name, share):
-    """Four of ten ms, in blocks enough for all SMs."""
+@pytest.mark.parametrize(
+    ("name", "blocks", "share"),
+    [(ROWS, 100_000, 0.9 * 0.4), (ROWS, 1_000_000, None), (ONES, 100_000, None), (EMBEDDING, 100_000, None)],
+)
+def test_gradients_of_a_small_tables_rows_are_added_up_one_by_one(tmp_path, name, blocks, share):
+    """Four of ten ms; of a million blocks that is no more than six times what reading takes."""
 
     def make(run, start):
         busy(run, start, 6 * MS)
-        run.kernel(start + 6 * MS, start + STEP, name, start)
+        run.kernel(start + 6 * MS, start + STEP, name, start, blocks=blocks)
 
     e = of(tmp_path, make)
     assert shares(e).get("low_occupancy") == (None if share is None else pytest.approx(share, abs=0.01))

@@ -44,11 +44,11 @@ def test_what_follows_the_copy_of_a_pageable_batch_is_no_other_work(diagnosed):
     # Else a thread of the loader frees them and holds the GIL: on another H200 pinned batches gave 22 %, with this 31.
     assert causes[0].remedy == {"pin_memory": True, "non_blocking": True, "release_unlocked": True}
     (alone,) = (fact.value for fact in causes[0].evidence if "page-locked memory alone" in fact.what)
-    assert causes[0].share - 0.2 < alone < causes[0].share - 0.1
     assert "host_work" not in {cause.kind for cause in causes}
     graph = evidence.what_if.graph
     freed = pauses.freeing_ns(graph)[graph.counted_calls].sum() / graph.steps
     assert freed == pytest.approx(14e6, rel=0.15)
+    assert 0.6 * freed < (causes[0].share - alone) * evidence.step_ns < 1.01 * freed
 
 
 def test_freeing_a_pinned_batch_is_told_by_how_long_it_takes(diagnosed):

@@ -121,7 +121,7 @@ OTHERS = pl.DataFrame(
 
 def test_times_are_compared_within_nights():
     """Against least squares of a level's effect and one of each night; a night with one level alone tells nothing."""
-    found = effect.Side.between(RUNS, OTHERS, "ms")
+    found = effect.Side.between([(1, RUNS), (-1, OTHERS)], "ms")
     values = np.array([1.0, 1.3, 2.1, 2.2, 0.6, 0.9, 0.8, 1.9])
     level, later = [1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 1]
     design = np.array([level, later, [1] * 8], float).T
@@ -129,7 +129,7 @@ def test_times_are_compared_within_nights():
     assert found.mean == pytest.approx(told[0]) and found.freedom == 5
     assert found.variance == pytest.approx(squares[0] / 5 * np.linalg.inv(design.T @ design)[0, 0])
     assert found.n == 3 and set(found.points) == set("pqrsuvwx")
-    assert effect.Side.between(RUNS.tail(1), OTHERS, "ms") is None
+    assert effect.Side.between([(1, RUNS.tail(1)), (-1, OTHERS)], "ms") is None
 
 
 def test_a_slow_night_changes_no_ratio(agreeing):
@@ -147,22 +147,24 @@ def test_a_slow_night_changes_no_ratio(agreeing):
     two = dataset.Tables({**agreeing.frames, "points": points})
     for claim in CLAIMS:
         own, other = (claim.verdict(tables) for tables in (agreeing, two))
-        assert own.status == other.status == SUPPORTED
+        # Two kinds of job are compared in one night: of its three repeats two are left.
+        assert (own.status, other.status) == (SUPPORTED, NOT_TESTED if claim.id == "C10" else SUPPORTED)
         for a, b in zip(own.parts, other.parts, strict=True):
-            assert a.effect.value == pytest.approx(b.effect.value, rel=1e-6) and a.effect.n == b.effect.n
+            assert a.effect.value == pytest.approx(b.effect.value, rel=1e-6)
+            assert claim.id == "C10" or a.effect.n == b.effect.n
 
 
 ONE_GPU, LARGE, LLM = pl.col("ranks_per_node") == 1, pl.col("image_size") == 500, pl.col("workload") == "llm"
 
 
-@pytest.mark.parametrize(
-    ("claim", "part", "side", "changed"),
-    [
-        ("C2", "that ratio on 1 GPU / ", ONE_GPU, ~pl.col("pin_memory")),
-        ("C4", "efficiency at 500 px / ", LARGE, ONE_GPU),
-        ("C10", "efficiency of image jobs / ", LLM, ONE_GPU),
-    ],
-)
+BETWEEN = [
+    ("C2", "that ratio on 1 GPU / ", ONE_GPU, ~pl.col("pin_memory")),
+    ("C4", "efficiency at 500 px / ", LARGE, ONE_GPU),
+    ("C10", "efficiency of image jobs / ", LLM, ONE_GPU),
+]
+
+
+@pytest.mark.parametrize(("claim", "part", "side", "changed"), BETWEEN)
 def test_an_effect_of_one_night_is_not_compared_with_that_of_another(agreeing, claim, part, side, changed):
     """On a second evening there are runs of one side of the comparison alone, with quite another effect."""
     points = agreeing["points"].with_columns(started_at=pl.lit("2026-01-01T20:00:00+00:00"))
@@ -180,6 +182,35 @@ def test_an_effect_of_one_night_is_not_compared_with_that_of_another(agreeing, c
     )
     assert (after.value, after.n) == (pytest.approx(before.value), before.n)
     assert not any(point.startswith("late-") for point in after.points)
+
+
+@pytest.mark.parametrize(("claim", "part", "side"), [(*row[:3],) for row in BETWEEN])
+def test_nights_with_other_numbers_of_repeats_weigh_the_same_on_both_sides(claim, part, side):
+    """Two evenings, in the second of which what each side compares differs by as much more. One side ran more often in
+    the first, the other in the second: what they differ by is the same as in each evening."""
+    base = made_up()["points"].filter(pl.col("repeat") == 0)
+    rows = []
+    for night, (ours, theirs) in enumerate([(5, 3), (3, 5)]):
+        for own, repeats in ((side, ours), (~side, theirs)):
+            for n in range(repeats):
+                rows.append(
+                    base.filter(own).with_columns(
+                        pl.format("{}-{}-{}", "point_id", pl.lit(night), pl.lit(n)).alias("point_id"),
+                        pl.lit(10 * night + n, dtype=base.schema["repeat"]).alias("repeat"),
+                        pl.lit(f"2026-01-0{night + 1}T20:00:00+00:00").alias("started_at"),
+                    )
+                )
+    points = pl.concat(rows)
+    many, pageable = pl.col("ranks_per_node") > 1, ~pl.col("pin_memory")
+    slower = (
+        pl.when((pl.col("started_at") > "2026-01-02") & (pageable if claim == "C2" else many)).then(1.5).otherwise(1.0)
+    )
+    both = points.with_columns(pl.col("step_ms_mean") * slower, pl.col("samples_per_s") / slower)
+    tables = [dataset.Tables({**made_up().frames, "points": frame}) for frame in (points, both)]
+    plain, shifted = (
+        next(one.effect for one in BY_ID[claim].verdict(each).parts if one.what.startswith(part)) for each in tables
+    )
+    assert shifted.value == pytest.approx(plain.value) and shifted.n >= 3
 
 
 def test_nights_lie_between_pauses():
