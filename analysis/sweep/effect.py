@@ -66,13 +66,13 @@ class Side:
         if not nights:
             return None
         kept = [(sign, side.filter(pl.col("night").is_in(nights, nulls_equal=True))) for sign, side in sides]
-        cells = [[(sign, _values(side, night, value)) for sign, side in kept] for night in nights]
-        weights = [1 / sum(1 / len(cell) for _, cell in all_) for all_ in cells]
-        each = [sum(sign * statistics.fmean(cell) for sign, cell in all_) for all_ in cells]
+        by_night = [[(sign, _values(side, night, value)) for sign, side in kept] for night in nights]
+        weights = [1 / sum(1 / len(cell) for _, cell in cells) for cells in by_night]
+        each = [sum(sign * statistics.fmean(cell) for sign, cell in cells) for cells in by_night]
         mean = statistics.fmean(each, weights)
         squares = sum(w * (d - mean) ** 2 for w, d in zip(weights, each, strict=True))
-        squares += sum((x - statistics.fmean(cell)) ** 2 for all_ in cells for _, cell in all_ for x in cell)
-        freedom = sum(len(cell) - 1 for all_ in cells for _, cell in all_) + len(nights) - 1
+        squares += sum((x - statistics.fmean(cell)) ** 2 for cells in by_night for _, cell in cells for x in cell)
+        freedom = sum(len(cell) - 1 for cells in by_night for _, cell in cells) + len(nights) - 1
         variance = squares / freedom / sum(weights) if freedom else 0.0
         points = tuple(point for _, side in kept for run in side["point_id"] for point in run)
         return cls(mean, variance, min(side["repeat"].n_unique() for _, side in kept), points, freedom)
