@@ -26,7 +26,7 @@ class Rule:
         traced: whether it needs a trace of a GPU.
         remark: whether a cause is reported even where its share is 0.
         below, above: how many times as far as the cause says its interval reaches on each side, by how far off
-            predictions of its kind were for fixes that were measured (docs/diagnosis.md).
+            predictions of its kind were for fixes that were measured (docs/diagnosis-accuracy.md).
     """
 
     find: Callable[[Evidence], Iterator[Cause]]

@@ -128,7 +128,7 @@ def test_the_fixes_change_no_loss():
 def test_what_was_tried_changes_no_loss():
     pairs = [(name, own["loss"]) for name, own in json.loads(score.TRIED.read_text()).items() if "loss" in own]
     for name, loss in pairs:
-        if loss["slow"] and name != "lion_preferences":  # which is not counted: docs/diagnosis.md
+        if loss["slow"] and name != "lion_preferences":  # which is not counted: docs/diagnosis-accuracy.md
             assert loss["tried"][0] == pytest.approx(loss["slow"][0], rel=0.01), name
     assert len(pairs) == 7
 
