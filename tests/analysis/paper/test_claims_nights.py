@@ -40,6 +40,25 @@ def test_times_are_compared_within_nights():
     assert effect.Side.between([(1, RUNS.tail(1)), (-1, OTHERS)], "ms") is None
 
 
+def test_four_sides_are_compared_within_nights():
+    """Against least squares of what the four differ by beyond two effects of each night, which nights do not share."""
+    counts = {0: (3, 2, 4, 2), 1: (2, 5, 2, 3)}
+    signs, spread = (1, -1, -1, 1), np.random.default_rng(1)
+    rows = [
+        (night, place, n) for night, all_ in counts.items() for place, count in enumerate(all_) for n in range(count)
+    ]
+    frame = pl.DataFrame(rows, schema=["night", "place", "repeat"], orient="row").with_columns(
+        ms=pl.Series(spread.normal(size=len(rows))), point_id=pl.int_range(pl.len()).cast(pl.String)
+    )
+    found = effect.Side.between([(sign, frame.filter(place=n)) for n, sign in enumerate(signs)], "ms")
+    night, place = frame["night"].to_numpy(), frame["place"].to_numpy()
+    own = [(night == one) * effects for one in counts for effects in (1, place < 2, place % 2 == 0)]
+    design = np.array([(place < 2) * (place % 2 == 0), *own], float).T
+    told, squares, _, _ = np.linalg.lstsq(design, frame["ms"].to_numpy())
+    assert found.mean == pytest.approx(told[0]) and found.freedom == len(rows) - 7
+    assert found.variance == pytest.approx(squares[0] / (len(rows) - 7) * np.linalg.inv(design.T @ design)[0, 0])
+
+
 def test_a_slow_night_changes_no_ratio(agreeing):
     """Of each pair a repeat on another evening, when everything took twice as long."""
     at, late = "2026-01-01T20:00:00+00:00", "2026-01-02T20:00:00.5+00:00"
