@@ -221,5 +221,5 @@ RULES = (
     Rule(exposed_communication, OTHERS),
     Rule(small_messages, MESSAGES, above=2.5),
     Rule(slow_interconnect, OTHERS, above=1.5),
-    Rule(straggler, OTHERS, above=0.5),
+    Rule(straggler, OTHERS),
 )

@@ -65,8 +65,8 @@ def merged(lane: Lane, passes: int, of: int) -> pl.DataFrame:
 
 def _in_passes(lane: Lane, own: pl.DataFrame, passes: int) -> Mask:
     """Which kernels are of forward and backward passes: not those of a rollout or an evaluation before them. Autograd
-    launches a backward pass from a thread of its own, and the first forward pass begins as many launches before it as
-    there are before the second. All of a step that has not that many backward passes, or whose threads are not
+    launches a backward pass from another thread, and the first forward pass begins as many launches before it as there
+    are before the second. All of a step that has not that many backward passes, or whose threads are not
     known."""
     inside = np.ones(own.height, bool)
     launch, thread = own["launch_ns"].fill_null(-1).to_numpy(), own["thread"].fill_null(-1).to_numpy()

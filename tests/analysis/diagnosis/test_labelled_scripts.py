@@ -73,8 +73,6 @@ OFF = {
     "decode_superres": "84 % (84 at most) where it gave 91",
     "filter_knowledge": "86 % (77.1 at least) where it gave 76.6",
     "sync_proteins": "32 % (36 at most) where it gave 55",
-    "loader_timm": "88 % (60 at least) where it gave 56",
-    "loader_dcgan": "89 % (61 at least) where it gave 45",
     "average_late": "24 % (12 at least) where it gave 6: its fix copies gradients into one tensor and back",
 }
 """Where what is predicted is not what was measured."""

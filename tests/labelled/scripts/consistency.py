@@ -1,5 +1,5 @@
 """Trains a consistency model of music: a student takes noise out of latents in one go, and must agree with its teacher,
-an average of its own weights (EMA), which sees a little less noise."""
+an average of the student's weights (EMA), which sees a little less noise."""
 
 import argparse
 import copy
