@@ -47,8 +47,7 @@ def zero_optimization(point: Point, layer_numel: int, device: torch.device) -> d
     if point.zero_communication != "default":
         config["overlap_comm"] = point.zero_communication == "overlapped"
     if point.strategy == "zero3" and point.compile != "none":
-        # DeepSpeed's own linear layer reads each weight's number, so that each layer would be compiled for itself: 32 of
-        # them take 44 s in every start, and each call looks for its own among them.
+        # DeepSpeed's own linear layer reads each weight's number, so that torch 2.11 compiles every layer for itself.
         config["memory_efficient_linear"] = False
     if point.prefetch_layers:
         config["stage3_prefetch_bucket_size"] = point.prefetch_layers * layer_numel

@@ -17,7 +17,7 @@ from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from nightsweep.analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
-from nightsweep.analysis.diagnosis.replay import changes, rank_changes
+from nightsweep.analysis.diagnosis.replay import rank_changes
 from nightsweep.analysis.diagnosis.replay.edit import compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.metrics.steps import selection
@@ -83,14 +83,15 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
 
 def exposed_communication(e: Evidence) -> Iterator[Cause]:
     """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
-    without communication, but for waiting for ranks that are late, and with kernels that ran beside it as fast as alone
-    (analysis/diagnosis/evidence/contention.py): compute could hide it. Of local SGD what averaging every eighth step
-    (or half as often) leaves out. Of a script's DDP, or FSDP2 that sends in each pass of a step, all but that of one
-    pass, with what these do for their messages. Half is the interval's lower end, and all of it the upper one."""
+    without communication, but for waiting for ranks that are late or for other stages of a pipeline, and with kernels
+    that ran beside it as fast as alone (analysis/diagnosis/evidence/contention.py): compute could hide it. Of local SGD
+    what averaging every eighth step (or half as often) leaves out. Of a script's DDP, or FSDP2 that sends in each pass
+    of a step, all but that of one pass, with what these do for their messages. Half is the interval's lower end, and
+    all of it the upper one."""
     if not communicates(e):
         return
     first = (_merged(e), _on_fast_link(e))
-    silent = compose(e.scaled(slowdowns(e.lanes)), changes.without_communication)
+    silent = compose(e.scaled(slowdowns(e.lanes)), e.scaled(messages.untransferred(e.lanes)))
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
     if e.passes > 1 and _is_script(e) and (_averages(e) or all(map(hooks.sends_in_each_pass, e.lanes))):
@@ -173,7 +174,7 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     the ends of the interval. The rank is named that has more in every step; ranks may also be late in turns. A rank
     whose host is late has another cause, which names the rank. One that has no trace is named where its timed steps are
     longer than those of each other rank; but ranks that wait for each other in every step end it together."""
-    if e.setting("strategy") == "pp":
+    if messages.is_pipeline(e):
         return
     slow = slow_rank(e.steps)
     if slow is not None and slow.rank not in e.traced:

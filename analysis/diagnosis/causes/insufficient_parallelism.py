@@ -10,7 +10,7 @@ import polars as pl
 from nightsweep.analysis.diagnosis.cause import Cause, Fact, replayed
 from nightsweep.analysis.diagnosis.causes import memory_management
 from nightsweep.analysis.diagnosis.causes.rule import HOST, LAUNCHES, OTHERS, Rule
-from nightsweep.analysis.diagnosis.evidence import batch, named_pauses, tensor_loops
+from nightsweep.analysis.diagnosis.evidence import batch, messages, named_pauses, tensor_loops
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.remedies import proposals
 from nightsweep.analysis.diagnosis.replay import changes, edit, masks, pauses, rank_changes
@@ -198,16 +198,19 @@ def _fewer_passes(e: Evidence, together: int) -> dict[str, Any]:
 
 
 def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
-    """Stages of a pipeline wait for their neighbours. Sends and receives that nothing hides, which mostly wait;
-    twice the micro-batches halve it."""
-    if e.setting("strategy") != "pp" or e.point is None:
+    """Stages of a pipeline wait for their neighbours. The steps again, with sends and receives as long as the shortest
+    of their size takes; twice the micro-batches halve what that gives, of the time a sample. Without settings a
+    pipeline is known by ranks that send and receive more often than others, as stages between two others do."""
+    if not messages.is_pipeline(e):
         return
+    without = e.scaled(messages.waits_for_neighbours(e.lanes))
     yield Cause(
-        gain=e.share(e.part("communication")).times(0.25, value=0.5),
-        method="half of what sends and receives take that nothing hides, of the time a sample",
+        gain=e.gain(without).times(1 / 3, 2 / 3, 1 / 2),
+        method="half of what the steps gain where stages do not wait for each other, of the time a sample",
         advice="more micro-batches a step",
-        remedy=proposals.choose(e.point, {"grad_accum": 2 * e.point.grad_accum}),
-        evidence=[Fact("micro-batches of a step", e.point.grad_accum, "", "points")],
+        remedy=proposals.choose(e.point, {"grad_accum": 2 * e.passes}) if e.point else {},
+        evidence=[Fact("micro-batches of a step", e.passes, "", "points")] if e.point else [],
+        change=without,
     )
 
 

@@ -3,6 +3,8 @@ be."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from nightsweep.analysis.diagnosis.evidence import hooks
@@ -83,3 +85,36 @@ def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
     own, reachable = calls(lane).filter(LARGE), REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
     share = _rate(own) / reachable
     return own.with_columns(factor=pl.lit(share if share < 0.5 else 1.0), kept=pl.lit(1.0))
+
+
+def is_pipeline(e: Evidence) -> bool:
+    """Whether ranks are stages of a pipeline: by the settings; without, where some send and receive more often than
+    others, as stages between two others do."""
+    if (strategy := e.setting("strategy")) is not None:
+        return bool(strategy == "pp")
+    sent = {calls(lane).filter(pl.col("collective") == "send_recv").height for lane in e.lanes}
+    return len(sent) > 1 and min(sent) > 0
+
+
+def waits_for_neighbours(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
+    """Of each lane, the sends and receives whose other side no trace tells, without waiting for it: for
+    `Evidence.scaled`. As long as the shortest of all lanes with as many bytes is transfer."""
+    took = (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64)
+    alone = (pl.col("collective") == "send_recv") & pl.col("transfer_ns").is_null()
+    found = [
+        calls(lane).filter(alone).select(*KEYS, "bytes", took=took, lane=pl.lit(place))
+        for place, lane in enumerate(lanes)
+    ]
+    left = pl.col("took").min().over("bytes") / pl.col("took")
+    rows = pl.concat(found).with_columns(factor=left, kept=pl.lit(1.0))
+    return [rows.filter(pl.col("lane") == place) for place in range(len(lanes))]
+
+
+def untransferred(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
+    """Of each lane, its collectives with nothing to send and none to launch, but for the waiting in
+    `waits_for_neighbours`, which stays: for `Evidence.scaled`."""
+    waiting = (rows.with_columns(factor=1 - pl.col("factor")) for rows in waits_for_neighbours(lanes))
+    sent = (lane.own["kernels"].filter(pl.col("category").cast(pl.String) == "communication") for lane in lanes)
+    columns = (*KEYS, "factor", "kept")
+    silent = (own.select(*KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0)) for own in sent)
+    return [pl.concat([stays.select(columns), gone]) for stays, gone in zip(waiting, silent, strict=True)]
