@@ -17,7 +17,7 @@ from nightsweep.analysis.sweep import dataset, nights, short_labels, step_parts
 from nightsweep.analysis.tables.part_names import GROUPS
 from nightsweep.jobs.point.strategies import SCALING
 
-MOST, MOST_LOST = 48, 12
+MOST, MOST_LOST = 48, 24
 _LONGEST = {style.ONE_COLUMN_IN: 37, style.TWO_COLUMNS_IN: 56}
 """Characters of a label, by the width of the figure."""
 
@@ -122,7 +122,7 @@ def group_points(tables: dataset.Tables) -> pl.DataFrame:
 
 def group_labels(tables: dataset.Tables) -> dict[tuple[str, int], tuple[str, str]]:
     """Of each group, its model and label, by workload and order."""
-    labelled = short_labels.add_labels(group_points(tables), ASIDE)
+    labelled = short_labels.add_labels(group_points(tables), ASIDE, always="strategy")
     names = labelled.select("workload", "config_order", pl.coalesce("model", "workload").alias("model"), "label")
     return {(workload, order): (model, label) for workload, order, model, label in names.iter_rows()}
 

@@ -41,15 +41,16 @@ def per_model(points: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     return [(part["model"][0] or part["workload"][0], part) for part in parts]
 
 
-def add_labels(points: pl.DataFrame, aside: Sequence[str]) -> pl.DataFrame:
-    """Points with `label`, which is equal for the points of a model that differ in settings of `aside` alone."""
+def add_labels(points: pl.DataFrame, aside: Sequence[str], always: str | None = None) -> pl.DataFrame:
+    """Points with `label`, which is equal for the points of a model that differ in settings of `aside` alone. Where the
+    setting `always` tells any apart, every label of the model names it."""
     if points.is_empty():
         return points.with_columns(label=pl.lit("", pl.String))
     labelled = []
     for _, part in per_model(points):
         usual = usual_values(part, aside)
         rows = dataset.only_varying(part.select(dataset.VARIABLES, *(set(usual) - {dataset.VARIABLES})).to_dicts())
-        named = [[n for n in usual if len(usual) <= FEW or row[n] != usual[n]] for row in rows]
+        named = [[n for n in usual if len(usual) <= FEW or n == always or row[n] != usual[n]] for row in rows]
         texts = [", ".join(labels.word(n, row[n]) for n in names) for names, row in zip(named, rows, strict=True)]
         labelled.append(part.with_columns(pl.Series("label", [text or BASE for text in texts], pl.String)))
     return pl.concat(labelled)

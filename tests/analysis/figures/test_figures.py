@@ -210,6 +210,8 @@ def test_labels_are_short_and_tell_configurations_apart(sweep):
     found = short_labels.add_labels(many, dataset.ASIDE)
     assert found.select(dataset.varying(many)).n_unique() == found["label"].n_unique()
     assert not found["label"].str.contains("compile|micro_batch 16|224").any() and "base" in set(found["label"])
+    named = short_labels.add_labels(many, dataset.ASIDE, always="precision")["label"]
+    assert named.str.contains("fp32|bf16").all() and not named.str.contains("micro_batch 16|224").any()
 
 
 def test_effects_of_settings_are_ratios_to_the_most_common_value(sweep):
