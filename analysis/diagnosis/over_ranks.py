@@ -195,6 +195,8 @@ def _ranks(e: Evidence) -> int:
         raise ValueError("expected ranks that meet in each step; not local_sgd")
     if strategy is not None and (strategy not in SCALING or groups > 1):
         raise ValueError(f"expected ranks that each train on their own batch, in one group; not {strategy}")
+    if messages.is_pipeline(e):
+        raise ValueError("expected ranks that each train on their own batch; not stages of a pipeline")
     own = pl.concat([messages.calls(lane).select(n=pl.coalesce("ranks", "matched_ranks")) for lane in e.lanes])
     counts = own.filter(pl.col("n") > 1)["n"].unique().sort().to_list()
     if len(counts) != 1:

@@ -47,7 +47,8 @@ def zero_optimization(point: Point, layer_numel: int, device: torch.device) -> d
     if point.zero_communication != "default":
         config["overlap_comm"] = point.zero_communication == "overlapped"
     if point.strategy == "zero3" and point.compile != "none":
-        # DeepSpeed's own linear layer reads each weight's number, so that torch 2.11 compiles every layer for itself.
+        # In the backward pass DeepSpeed's linear layer asks whether its weight is one of ZeRO's, and torch 2.11 then
+        # compiles each layer for itself, for that weight's `ds_id`.
         config["memory_efficient_linear"] = False
     if point.prefetch_layers:
         config["stage3_prefetch_bucket_size"] = point.prefetch_layers * layer_numel

@@ -17,7 +17,7 @@ from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from nightsweep.analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
-from nightsweep.analysis.diagnosis.replay import rank_changes
+from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.replay.edit import compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.metrics.steps import selection
@@ -91,7 +91,8 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     if not communicates(e):
         return
     first = (_merged(e), _on_fast_link(e))
-    silent = compose(e.scaled(slowdowns(e.lanes)), e.scaled(messages.untransferred(e.lanes)))
+    unsent = e.scaled(messages.without_transfer(e.lanes)) if messages.is_pipeline(e) else changes.without_communication
+    silent = compose(e.scaled(slowdowns(e.lanes)), unsent)
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
     if e.passes > 1 and _is_script(e) and (_averages(e) or all(map(hooks.sends_in_each_pass, e.lanes))):

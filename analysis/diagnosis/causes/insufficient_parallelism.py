@@ -198,19 +198,21 @@ def _fewer_passes(e: Evidence, together: int) -> dict[str, Any]:
 
 
 def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
-    """Stages of a pipeline wait for their neighbours. The steps again, with sends and receives as long as the shortest
-    of their size takes; twice the micro-batches halve what that gives, of the time a sample. Without settings a
-    pipeline is known by ranks that send and receive more often than others, as stages between two others do."""
+    """Stages of a pipeline wait for their neighbours. The steps again without waiting for other ranks, where the stage
+    with most work decides; sends and receives take as long as the shortest of the same size. With twice the
+    micro-batches stages wait half as long, of the time a sample. Without settings a pipeline is known by ranks of which
+    some send and receive at least half as often again as others, as stages between two others do."""
     if not messages.is_pipeline(e):
         return
-    without = e.scaled(messages.waits_for_neighbours(e.lanes))
+    apart = edit.compose(rank_changes.without_others, e.scaled(messages.without_waits(e.lanes)))
+    passes = e.setting("grad_accum")
     yield Cause(
-        gain=e.gain(without).times(1 / 3, 2 / 3, 1 / 2),
+        gain=e.gain(apart).times(1 / 3, 2 / 3, 1 / 2),
         method="half of what the steps gain where stages do not wait for each other, of the time a sample",
         advice="more micro-batches a step",
-        remedy=proposals.choose(e.point, {"grad_accum": 2 * e.passes}) if e.point else {},
-        evidence=[Fact("micro-batches of a step", e.passes, "", "points")] if e.point else [],
-        change=without,
+        remedy=proposals.choose(e.point, *({"grad_accum": n * passes} for n in (2, 4))) if e.point and passes else {},
+        evidence=[Fact("micro-batches of a step", passes, "", "points")] if passes else [],
+        change=apart,
     )
 
 

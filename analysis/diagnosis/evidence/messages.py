@@ -22,6 +22,7 @@ OVER_TENSORS = ("elementwise", "reduction", "memory")
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
 """Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""
 LARGE = pl.col("bytes") >= LARGE_MESSAGE.value
+SENT = pl.col("collective") == "send_recv"
 
 
 def calls(lane: Lane) -> pl.DataFrame:
@@ -88,33 +89,32 @@ def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
 
 
 def is_pipeline(e: Evidence) -> bool:
-    """Whether ranks are stages of a pipeline: by the settings; without, where some send and receive more often than
-    others, as stages between two others do."""
+    """Whether ranks are stages of a pipeline: by the settings; without, where in a step some send and receive at least
+    half as often again as others, as stages between two others do."""
     if (strategy := e.setting("strategy")) is not None:
         return bool(strategy == "pp")
-    sent = {calls(lane).filter(pl.col("collective") == "send_recv").height for lane in e.lanes}
-    return len(sent) > 1 and min(sent) > 0
+    sent = [calls(lane).filter(SENT).height / lane.steps.height for lane in e.lanes]
+    return bool(sent) and 0 < 1.5 * min(sent) <= max(sent)
 
 
-def waits_for_neighbours(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
-    """Of each lane, the sends and receives whose other side no trace tells, without waiting for it: for
-    `Evidence.scaled`. As long as the shortest of all lanes with as many bytes is transfer."""
+def without_waits(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
+    """Of each lane of a pipeline, sends and receives that take as long as their transfer: for `Evidence.scaled`. Where
+    the other side is not known, that is the shortest of any lane with as many bytes, or of all where sizes are not
+    known either: a pipeline's messages are alike. What a slower link takes longer then counts as waiting."""
     took = (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64)
-    alone = (pl.col("collective") == "send_recv") & pl.col("transfer_ns").is_null()
     found = [
-        calls(lane).filter(alone).select(*KEYS, "bytes", took=took, lane=pl.lit(place))
+        calls(lane).filter(SENT, pl.col("transfer_ns").is_null()).select(*KEYS, "bytes", took=took, lane=pl.lit(place))
         for place, lane in enumerate(lanes)
     ]
-    left = pl.col("took").min().over("bytes") / pl.col("took")
+    left = (pl.col("took").min().over("bytes") / pl.col("took")).fill_nan(1.0)
     rows = pl.concat(found).with_columns(factor=left, kept=pl.lit(1.0))
     return [rows.filter(pl.col("lane") == place) for place in range(len(lanes))]
 
 
-def untransferred(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
-    """Of each lane, its collectives with nothing to send and none to launch, but for the waiting in
-    `waits_for_neighbours`, which stays: for `Evidence.scaled`."""
-    waiting = (rows.with_columns(factor=1 - pl.col("factor")) for rows in waits_for_neighbours(lanes))
+def without_transfer(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
+    """Of each lane of a pipeline, collectives that only wait for other ranks: for `Evidence.scaled`."""
+    waiting = (rows.with_columns(factor=1 - pl.col("factor")) for rows in without_waits(lanes))
     sent = (lane.own["kernels"].filter(pl.col("category").cast(pl.String) == "communication") for lane in lanes)
     columns = (*KEYS, "factor", "kept")
     silent = (own.select(*KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0)) for own in sent)
-    return [pl.concat([stays.select(columns), gone]) for stays, gone in zip(waiting, silent, strict=True)]
+    return [pl.concat([waits.select(columns), gone]) for waits, gone in zip(waiting, silent, strict=True)]

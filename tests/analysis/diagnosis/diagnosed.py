@@ -85,15 +85,16 @@ class Run(Timeline):
             "copies", "Memcpy", start, end, correlation=number, stream=stream, bytes=size, direction=direction, **ends
         )
 
-    def reduce(self, start, end, size=64 << 20, kind="all_reduce", at=None):
+    def reduce(self, start, end, size=64 << 20, kind="all_reduce", at=None, ranks=2):
         """After the kernels before it; what is launched next and begins after it waits for it. `at`: when launched."""
         self.called("cudaStreamWaitEvent", self.free, self.free)
         at = min(self.free, start) if at is None else at
-        self.call(kind, at, size, communicator=COMMUNICATOR, ranks=2)
+        self.call(kind, at, size, communicator=COMMUNICATOR, ranks=ranks)
         number = self.launched("cudaLaunchKernelExC", start, at + 2)
         names = {
             "all_reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
             "all_gather": "ncclDevKernel_AllGather_RING_LL(x)",
+            "send_recv": "ncclDevKernel_SendRecv(x)",
         }
         self.add("kernels", names[kind], start, end, correlation=number, stream=9)
         self.reduced = end

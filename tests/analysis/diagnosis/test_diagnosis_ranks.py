@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nightsweep.analysis.diagnosis import screen, verdict
+from nightsweep.analysis.diagnosis import over_ranks, screen, verdict
 from nightsweep.analysis.diagnosis.evidence import sources
 from nightsweep.jobs.point.point import complete
 from tests.analysis.diagnosis.diagnosed import GEMM, MS, STEP, US, busy, causes, of, shares
@@ -199,10 +199,34 @@ def test_idle_time_without_launching_calls_is_not_called_healthy(tmp_path):
     assert "leaves open whether this is healthy" in screen.screen(found)
 
 
-def test_stages_of_a_pipeline_have_no_straggler(tmp_path):
+def test_two_stages_of_a_pipeline_wait_for_each_other(tmp_path):
+    """Sends between two ranks are matched. The first stage waits for 1.9 ms of 10, the second for 2."""
+
+    def make(run, start):
+        at = 0
+        for computes, end in ((2, 2.1), (1.9, 6)) if run.rank == 0 else ((0, 2.1), (3.8, 6)):
+            busy(run, start, round((at + computes) * MS), round(at * MS))
+            run.reduce(start + round((at + computes) * MS), start + round(end * MS), 1_000_000, "send_recv")
+            at = end
+        busy(run, start, STEP, 6 * MS)
+
     settings = {"workload": "llm", "model": "llama-1b", "strategy": "pp", "ranks_per_node": 2, "grad_accum": 2}
-    e = of(tmp_path, reducing(lambda rank: (5 + 3 * rank) * MS, 9 * MS, 400_000_000), ranks=2, settings=settings)
-    assert "straggler" not in causes(e)
+    found = causes(of(tmp_path, make, ranks=2, settings=settings))
+    assert found["pipeline_bubble"].share == pytest.approx(0.1, abs=0.01)
+    assert found["pipeline_bubble"].remedy == {"grad_accum": 4} and "straggler" not in found
+
+
+def test_a_ring_of_sends_is_no_pipeline(tmp_path):
+    """Each of four ranks sends for 2.1 of 10 ms, beside no compute; sizes are known, other sides are not."""
+
+    def make(run, start):
+        busy(run, start, 4 * MS)
+        for at, took in ((4.0, 0.1), (4.1, 1.0), (5.1, 1.0)):
+            begin, end = start + round(at * MS), start + round((at + took) * MS)
+            run.reduce(begin, end, round(took * 1e6), "send_recv", ranks=4)
+        busy(run, start, STEP, round(6.1 * MS))
+
+    assert shares(of(tmp_path, make, ranks=4)) == {"exposed_communication": pytest.approx(0.21, abs=0.01)}
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["settings", "traces alone"])
@@ -215,6 +239,8 @@ def test_stages_of_a_pipeline_wait_for_each_other(tmp_path, known):
         e = dataclasses.replace(e, point=complete(settings))
     first, *others = verdict.judge(e).causes
     assert first.kind == "pipeline_bubble"
-    assert first.share == pytest.approx(3 / 14, abs=0.01)
+    assert first.share == pytest.approx(3 / 14, abs=0.02)
     assert first.remedy == ({"grad_accum": 8} if known else {})
     assert not {"exposed_communication", "straggler"} & {cause.kind for cause in others}
+    with pytest.raises(ValueError, match="pp" if known else "not stages of a pipeline"):
+        over_ranks.predict(e, [8])

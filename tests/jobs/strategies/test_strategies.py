@@ -43,8 +43,9 @@ TWO = {
     "topk": PLAIN | {"comm_hook": "topk"},
     "zero1": PLAIN | {"strategy": "zero1", "zero_communication": "overlapped"},
     "zero2": PLAIN | {"strategy": "zero2", "offload": "optimizer"},
-    "zero3": PLAIN | {"strategy": "zero3", "offload": "all", "zero_communication": "serial"},
+    # Before others of ZeRO-3, whose linear layer stays in this process.
     "zero3 compiled": PLAIN | {"strategy": "zero3", "compile": "default", "prefetch_layers": 2},
+    "zero3": PLAIN | {"strategy": "zero3", "offload": "all", "zero_communication": "serial"},
     "zero3 bf16_pure": PLAIN | {"strategy": "zero3", "precision": "bf16_pure"},
     "ddp resnet": RESNET,
     "zero2 resnet": RESNET | {"strategy": "zero2"},
