@@ -144,11 +144,6 @@ class Starts:
         pooled = noise_of_repeats(alike, LEAST_POOLED, "repeats of like runs of the data set")
         return pooled or known_noise(active, one_host=one_host)
 
-    def table_noise(self, one: str, other: str) -> Noise:
-        """The noise of TABLE for these two points."""
-        active, one_host = self._pair(one, other)
-        return known_noise(active, one_host=one_host)
-
     def _pair(self, one: str, other: str) -> tuple[float | None, bool]:
         """Mean SM activity of two points, and whether both ran on one host on one day."""
         both = self.frame.filter(pl.col("point_id").is_in([one, other])).select("sm_active", "host").rows()

@@ -117,10 +117,6 @@ class Command:
     )
 
 
-def _is_command(p: Point) -> bool:
-    return p.workload == "command"
-
-
 def words_of_command(p: Point) -> Reason | None:
     for name in ("command", "launcher_options", "python", "files"):
         try:
