@@ -8,7 +8,7 @@ import textwrap
 from nightsweep.analysis.diagnosis.cause import Cause
 from nightsweep.analysis.diagnosis.causes.rule import DEVICE
 from nightsweep.analysis.diagnosis.thresholds import HEALTHY, NOISE
-from nightsweep.analysis.diagnosis.verdict import BY_KIND, Diagnosis
+from nightsweep.analysis.diagnosis.verdict import BY_KIND, Diagnosis, is_known, waiting
 from nightsweep.analysis.sweep.labels import plural
 
 WIDTH = 100
@@ -43,6 +43,15 @@ def screen(found: Diagnosis) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _open(found: Diagnosis) -> str:
+    """Why it is not known whether the run is healthy."""
+    if not found.evidence.lanes:
+        return "without a trace of a GPU it is not known whether this is healthy"
+    if not is_known(found.evidence):
+        return "what the trace lacks leaves open whether this is healthy: see missing_trace"
+    return f"GPUs neither compute nor copy for {waiting(found.parts):.0%} of the step, which no cause explains"
+
+
 def _head(found: Diagnosis) -> list[str]:
     e = found.evidence
     if found.step_ms is None:
@@ -51,12 +60,10 @@ def _head(found: Diagnosis) -> list[str]:
     where = (
         f"mean of {plural(steps, 'traced step')} of {plural(ranks, 'rank')}" if steps else "median of the timed steps"
     )
-    verdict = {
+    said = {
         True: f"healthy: no cause takes {HEALTHY.value:.0%} of the step",
         False: "time to gain: see the causes, what gives most at least first",
-        None: "what the trace lacks leaves open whether this is healthy: see missing_trace"
-        if e.lanes
-        else "without a trace of a GPU it is not known whether this is healthy",
+        None: _open(found),
     }[found.healthy]
     timed = []
     unseen = [what for what, ns in (
@@ -72,7 +79,7 @@ def _head(found: Diagnosis) -> list[str]:
             f"{found.path.unexplained:.0%} of the longest path through the steps is explained by nothing in the trace"
         ]
     notes = dict.fromkeys(note for rank in e.results for note in rank.notes)
-    return [f"step {found.step_ms:.3f} ms ({where})", *timed, *notes, *unexplained, verdict]
+    return [f"step {found.step_ms:.3f} ms ({where})", *timed, *notes, *unexplained, said]
 
 
 def _parts(found: Diagnosis) -> list[str]:

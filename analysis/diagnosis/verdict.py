@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.script_lines import with_lines
 from nightsweep.analysis.diagnosis.thresholds import HEALTHY, HEALTHY_SUM, NOISE
 from nightsweep.analysis.tables.diagnoses import DIAGNOSES
+from nightsweep.analysis.tables.part_names import IDLE
 
 BY_KIND = {rule.kind: rule for rule in RULES}
 
@@ -71,7 +73,13 @@ def judge(e: Evidence) -> Diagnosis:
     total = sum(c.share for c in ranked)
     well = all(c.share < HEALTHY.value for c in ranked) and total < HEALTHY_SUM.value
     path = find_path(e.what_if.graph, replay(e.what_if.graph)) if e.lanes else None
-    return Diagnosis(e, step, e.parts, None if not traced or (well and not is_known(e)) else well, ranked, path)
+    known = traced and (not well or (is_known(e) and waiting(e.parts) - total < HEALTHY.value))
+    return Diagnosis(e, step, e.parts, well if known else None, ranked, path)
+
+
+def waiting(parts: Mapping[str, float]) -> float:
+    """The share of a step in which devices neither compute nor copy."""
+    return sum(parts.get(name, 0.0) for name in (*IDLE, "communication")) / max(sum(parts.values()), 1e-9)
 
 
 def is_known(e: Evidence) -> bool:

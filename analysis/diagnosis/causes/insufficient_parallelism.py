@@ -201,7 +201,8 @@ def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
     """Stages of a pipeline wait for their neighbours. The steps again without waiting for other ranks, where the stage
     with most work decides; sends and receives take as long as the shortest of the same size. With twice the
     micro-batches stages wait half as long, of the time a sample. Without settings a pipeline is known by ranks of which
-    some send and receive at least half as often again as others, as stages between two others do."""
+    some send and receive at least half as often again as others, as stages between two others do, or each of which
+    waits in sends and receives for a twentieth of the time or more."""
     if not messages.is_pipeline(e):
         return
     apart = edit.compose(rank_changes.without_others, e.scaled(messages.without_waits(e.lanes)))

@@ -23,6 +23,8 @@ FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1
 """Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""
 LARGE = pl.col("bytes") >= LARGE_MESSAGE.value
 SENT = pl.col("collective") == "send_recv"
+TURNS = 0.05
+"""Of ranks that exchange data all at once, those that are late do not wait; assumed."""
 
 
 def calls(lane: Lane) -> pl.DataFrame:
@@ -89,12 +91,15 @@ def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
 
 
 def is_pipeline(e: Evidence) -> bool:
-    """Whether ranks are stages of a pipeline: by the settings; without, where in a step some send and receive at least
-    half as often again as others, as stages between two others do."""
+    """Whether ranks are stages of a pipeline: by the settings; without, where some send and receive at least half as
+    often again as others, as stages between two others do, or where in sends and receives each waits for others in
+    TURNS of the time or more."""
     if (strategy := e.setting("strategy")) is not None:
         return bool(strategy == "pp")
-    sent = [calls(lane).filter(SENT).height / lane.steps.height for lane in e.lanes]
-    return bool(sent) and 0 < 1.5 * min(sent) <= max(sent)
+    own = [calls(lane).filter(SENT) for lane in e.lanes]
+    sent = [rows.height / lane.steps.height for rows, lane in zip(own, e.lanes, strict=True)]
+    waits = [rows["wait_ns"].sum() / lane.periods.sum() for rows, lane in zip(own, e.lanes, strict=True)]
+    return len(sent) > 1 and min(sent) > 0 and (max(sent) >= 1.5 * min(sent) or min(waits) >= TURNS)
 
 
 def without_waits(lanes: Sequence[Lane]) -> list[pl.DataFrame]:

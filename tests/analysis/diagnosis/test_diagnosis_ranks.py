@@ -211,9 +211,21 @@ def test_two_stages_of_a_pipeline_wait_for_each_other(tmp_path):
         busy(run, start, STEP, 6 * MS)
 
     settings = {"workload": "llm", "model": "llama-1b", "strategy": "pp", "ranks_per_node": 2, "grad_accum": 2}
-    found = causes(of(tmp_path, make, ranks=2, settings=settings))
-    assert found["pipeline_bubble"].share == pytest.approx(0.1, abs=0.01)
-    assert found["pipeline_bubble"].remedy == {"grad_accum": 4} and "straggler" not in found
+    for known in (settings, None):
+        e = of(tmp_path / str(known is None), make, ranks=2, settings=known)
+        found = causes(e)
+        assert found["pipeline_bubble"].share == pytest.approx(0.1, abs=0.01)
+        assert found["pipeline_bubble"].remedy == ({"grad_accum": 4} if known else {}) and "straggler" not in found
+
+
+@pytest.mark.parametrize(("sent_ms", "healthy"), [(0.5, True), (2, None)])
+def test_what_no_cause_explains_leaves_open_whether_a_run_is_healthy(tmp_path, monkeypatch, sent_ms, healthy):
+    begin = round((9 - sent_ms) * MS)
+    e = of(tmp_path, reducing(lambda _: begin, 9 * MS, 500_000_000, at=begin), ranks=2, record=LINKED)
+    monkeypatch.setattr(verdict, "RULES", [])
+    found = verdict.judge(e)
+    assert found.healthy is healthy
+    assert ("GPUs neither compute nor copy for 20% of the step" in screen.screen(found)) == (healthy is None)
 
 
 def test_a_ring_of_sends_is_no_pipeline(tmp_path):
