@@ -24,7 +24,7 @@ FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1
 LARGE = pl.col("bytes") >= LARGE_MESSAGE.value
 SENT = pl.col("collective") == "send_recv"
 TURNS = 0.05
-"""Of ranks that exchange data all at once, those that are late do not wait; assumed."""
+"""Share of the time. Where all ranks exchange data at once, those that are late hardly wait; assumed."""
 
 
 def calls(lane: Lane) -> pl.DataFrame:
