@@ -12,6 +12,9 @@ Each rank keeps its batch (weak scaling), its GPU and its link. On m ranks in pl
   apart, are taken to be so on any number. Twice as much longer, and no longer, are the ends of the interval;
 - ranks that share the optimizer's work have n/m of it.
 
+Where copies of a model that is sharded average their gradients (HSDP), more ranks are more copies: only their
+all-reduces grow, and a rank has as much of the optimizer's work.
+
 On one rank nothing is sent or copied to a message, and no step is longer than its own; of traces alone, as the replay
 has it. What a strategy costs the host stays in all of them, and that more GPUs at work may lower their clocks or keep
 the host's cores and memory busy is not foreseen. Lengths are those of the timed steps; what messages and the optimizer
@@ -97,22 +100,27 @@ class OverRanks:
 
 def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
     """The run on these numbers of ranks. Raises ValueError, in one line, where its trace does not tell."""
-    own, lengths = _ranks(e), _lengths_ms(e)
+    groups, lengths = _groups(e), _lengths_ms(e)
+    own = groups.ranks
+    if odd := [number for number in ranks if number * groups.growing % own]:
+        raise ValueError(f"expected a multiple of {groups.sharers} ranks, which share a copy of a model, not {odd[0]}")
     silent = compose(e.scaled(slowdowns(e.lanes)), changes.without_communication)
     packing = e.scaled(_packing(lane, _shares_gradients(e)) for lane in e.lanes)
-    single = (silent, packing, _optimizer(e, own))
+    single = (silent, packing, _optimizer(e, groups.sharers))
     names = ("transfer that nothing hides", "kernels slowed beside it", "copies to and from messages",
              "the optimizer's work")  # fmt: skip
     made = [(), (changes.without_communication,), *(single[: n + 1] for n in range(len(single)))]
     times = [e.what_if.after(*changed) / 1e6 for changed in made]
     lost = {name: before - after for name, (before, after) in zip(names, itertools.pairwise(times), strict=True)}
-    slowed = lost["kernels slowed beside it"]
+    slowed = lost["kernels slowed beside it"] * _part(e, groups.kinds)
 
     def on(number: int, share: float, times_longer: float) -> float:
         """The step, ms: messages grow with this share; what uneven steps add is multiplied by `times_longer`."""
-        replayed = e.what_if.after(_messages(e, own, number, share), _optimizer(e, own / number)) / 1e6 - times[0]
+        growth = _growth(groups.growing, groups.growing * number // own, share)
+        shared = _optimizer(e, own / number if groups.sharers == own else 1)
+        replayed = e.what_if.after(_messages(e, growth, groups.kinds), shared) / 1e6 - times[0]
         uneven = lengths.mean_ms + times_longer * (lengths.on(number / own) - lengths.mean_ms)
-        return max(uneven, lengths.shortest_ms) + replayed + (_growth(own, number, share) - 1) * slowed
+        return max(uneven, lengths.shortest_ms) + replayed + (growth - 1) * slowed
 
     predicted = []
     for number in ranks:
@@ -161,11 +169,17 @@ def _growth(own: int, ranks: int, share: float) -> float:
     return math.pow((1 - 1 / ranks) / (1 - 1 / own), share)
 
 
-def _messages(e: Evidence, own: int, ranks: int, share: float) -> Change:
-    """Ring collectives take as long as on `ranks` ranks."""
-    longer = pl.lit(_growth(own, ranks, share))
-    sent = (messages.calls(lane).filter(pl.col("collective").is_in(RING)) for lane in e.lanes)
-    return e.scaled(calls.with_columns(factor=longer, kept=pl.lit(1.0)) for calls in sent)
+def _messages(e: Evidence, growth: float, kinds: Sequence[str]) -> Change:
+    """Collectives of these kinds take so many times as long."""
+    sent = (messages.calls(lane).filter(pl.col("collective").is_in(kinds)) for lane in e.lanes)
+    return e.scaled(calls.with_columns(factor=pl.lit(growth), kept=pl.lit(1.0)) for calls in sent)
+
+
+def _part(e: Evidence, kinds: Sequence[str]) -> float:
+    """The share of the bytes of ring collectives that those of these kinds send; 1 where sizes are not known."""
+    sent = pl.concat([messages.calls(lane).filter(pl.col("collective").is_in(RING)) for lane in e.lanes])
+    part, whole = (float(rows["on_bus"].sum()) for rows in (sent.filter(pl.col("collective").is_in(kinds)), sent))
+    return part / whole if whole else 1.0
 
 
 def _optimizer(e: Evidence, times: float) -> Change:
@@ -186,19 +200,31 @@ def _packing(lane: Lane, sharded: bool) -> pl.DataFrame:
     return lane.own["kernels"].filter(names).with_columns(factor=pl.lit(0.0), kept=pl.lit(0.0))
 
 
-def _ranks(e: Evidence) -> int:
-    """The run's number of ranks."""
+@dataclass(frozen=True)
+class Groups:
+    """`ranks`: of the run; `kinds`: of collectives that grow with more ranks, and `growing`, among how many ranks they
+    are; `sharers`: ranks that share the optimizer's work, if any do."""
+
+    ranks: int
+    kinds: Sequence[str]
+    growing: int
+    sharers: int
+
+
+def _groups(e: Evidence) -> Groups:
     if not communication.communicates(e):
         raise ValueError("expected a trace of every rank, and messages between them")
-    strategy, groups = e.setting("strategy"), max(e.setting(name) or 1 for name in ("replicas", "tensor_parallel"))
+    strategy, copies = e.setting("strategy"), e.setting("replicas") or 1
     if strategy == "local_sgd":
         raise ValueError("expected ranks that meet in each step; not local_sgd")
-    if strategy is not None and (strategy not in SCALING or groups > 1):
-        raise ValueError(f"expected ranks that each train on their own batch, in one group; not {strategy}")
+    if strategy is not None and (strategy not in SCALING or (e.setting("tensor_parallel") or 1) > 1):
+        raise ValueError(f"expected ranks that each train on their own batch; not {strategy}")
     if messages.is_pipeline(e):
         raise ValueError("expected ranks that each train on their own batch; not stages of a pipeline")
     own = pl.concat([messages.calls(lane).select(n=pl.coalesce("ranks", "matched_ranks")) for lane in e.lanes])
     counts = own.filter(pl.col("n") > 1)["n"].unique().sort().to_list()
-    if len(counts) != 1:
-        raise ValueError(f"expected messages among one number of ranks, found {counts}")
-    return int(counts[0])
+    if e.point is not None and copies > 1:
+        return Groups(e.point.world_size, ("all_reduce",), copies, e.point.world_size // copies)
+    if len(counts) != 1 or len({lane.rank for lane in e.lanes}) > counts[0]:
+        raise ValueError(f"expected messages among all ranks, found some among {counts}")
+    return Groups(counts[0], RING, counts[0], counts[0])

@@ -14,6 +14,7 @@ from nightsweep.analysis.diagnosis import over_ranks
 from nightsweep.analysis.diagnosis.evidence import contention, sources
 from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.tools import cli
+from nightsweep.jobs.point.point import complete
 from tests.analysis.diagnosis.test_diagnose_command import SCHEMA
 from tests.analysis.h200 import unpacked
 from tests.fakes.ranks import unpack as export
@@ -61,6 +62,22 @@ def test_the_step_of_a_card_alone_is_told_from_a_trace_on_four(tmp_path):
     assert found.predicted[0].ms == pytest.approx(0.998 * found.measured.ms, rel=0.01)
     longer = [(own["took"] * (1 - own["factor"])).sum() / 2e6 for own in contention.slowdowns(evidence.lanes)]
     assert longer == pytest.approx([44, 37, 42, 49], rel=0.25)
+
+
+def test_of_sharded_copies_more_ranks_are_more_copies(tmp_path):
+    """Llama-8B on four H200s, in two copies of two shards. In the same night one alone took 881 ms (five starts)."""
+    bare = sources.gather(sorted(packed.unpacked(DATA / "hsdp_on_four", tmp_path).glob("trace-r*")))
+    settings = {"workload": "llm", "model": "llama-8b", "strategy": "fsdp2", "replicas": 2, "ranks_per_node": 4}
+    evidence = dataclasses.replace(bare, point=complete(settings))
+    found = over_ranks.predict(evidence, [2, 4, 8])
+    assert found.alone.ms == pytest.approx(881, rel=0.02)
+    one_copy, same, four_copies = found.predicted
+    assert same.ms == pytest.approx(found.measured.ms)
+    assert one_copy.ms < same.ms < four_copies.ms < 1.02 * same.ms
+    with pytest.raises(ValueError, match="a multiple of 2 ranks, which share a copy of a model, not 3"):
+        over_ranks.predict(evidence, [3])
+    with pytest.raises(ValueError, match=r"among all ranks, found some among \[2\]"):
+        over_ranks.predict(bare, [8])
 
 
 def test_a_step_is_as_long_as_the_longest_of_its_ranks():
@@ -147,7 +164,7 @@ def test_kernels_beside_messages_are_compared_with_those_that_do_the_same(beside
 
 def test_who_shares_more_than_gradients_is_refused(sharded):
     split = dataclasses.replace(sharded, point=dataclasses.replace(sharded.point, strategy="tp"))
-    with pytest.raises(ValueError, match="in one group; not tp"):
+    with pytest.raises(ValueError, match="their own batch; not tp"):
         over_ranks.predict(split, [4])
 
 
