@@ -170,7 +170,7 @@ def _growth(own: int, ranks: int, share: float) -> float:
 
 
 def _messages(e: Evidence, growth: float, kinds: Sequence[str]) -> Change:
-    """Collectives of these kinds take so many times as long."""
+    """Collectives of these kinds take `growth` times as long."""
     sent = (messages.calls(lane).filter(pl.col("collective").is_in(kinds)) for lane in e.lanes)
     return e.scaled(calls.with_columns(factor=pl.lit(growth), kept=pl.lit(1.0)) for calls in sent)
 

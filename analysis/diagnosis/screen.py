@@ -49,7 +49,9 @@ def _open(found: Diagnosis) -> str:
         return "without a trace of a GPU it is not known whether this is healthy"
     if not is_known(found.evidence):
         return "what the trace lacks leaves open whether this is healthy: see missing_trace"
-    return f"GPUs neither compute nor copy for {waiting(found.parts):.0%} of the step, which no cause explains"
+    explained = sum(cause.share for cause in found.causes)
+    waits = waiting(found.parts)
+    return f"GPUs neither compute nor copy for {waits:.0%} of the step, and all causes explain {explained:.0%}"
 
 
 def _head(found: Diagnosis) -> list[str]:

@@ -211,7 +211,7 @@ def pipeline_bubble(e: Evidence) -> Iterator[Cause]:
         gain=e.gain(apart).times(1 / 3, 2 / 3, 1 / 2),
         method="half of what the steps gain where stages do not wait for each other, of the time a sample",
         advice="more micro-batches a step",
-        remedy=proposals.choose(e.point, *({"grad_accum": n * passes} for n in (2, 4))) if e.point and passes else {},
+        remedy=proposals.choose(e.point, {"grad_accum": 2 * passes}) if passes else {},
         evidence=[Fact("micro-batches of a step", passes, "", "points")] if passes else [],
         change=apart,
     )

@@ -3,7 +3,6 @@
 import json
 import math
 import multiprocessing
-import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 
@@ -79,16 +78,9 @@ OFF = {
 """Where what is predicted is not what was measured."""
 
 
-def on_one_core():
-    """So that a worker starts no others for a run's ranks, which costs more than it gives."""
-    if hasattr(os, "sched_setaffinity"):
-        cores, number = sorted(os.sched_getaffinity(0)), multiprocessing.current_process()._identity[0]
-        os.sched_setaffinity(0, {cores[number % len(cores)]})
-
-
 @pytest.fixture(scope="module")
 def found():
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), initializer=on_one_core) as pool:
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         return dict(zip(RUNS, pool.map(score.diagnose, [(score.KEPT / name, False) for name in RUNS]), strict=True))
 
 
