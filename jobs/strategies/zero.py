@@ -14,6 +14,9 @@ from nightsweep.jobs.strategies.precision import shorten_batch_norms
 from nightsweep.jobs.workloads import dtypes
 from nightsweep.jobs.workloads.base import Batch, Work
 
+LARGE = 1_000_000
+"""Elements from which on a gradient that is not joined with others is large enough for a message."""
+
 
 def zero_config(point: Point, layer_numel: int, device: torch.device) -> dict[str, Any]:
     """DeepSpeed's configuration; nothing is left to its "auto". `layer_numel`: weights of the largest layer."""
@@ -50,6 +53,8 @@ def zero_optimization(point: Point, layer_numel: int, device: torch.device) -> d
         # In the backward pass DeepSpeed's linear layer asks whether its weight is one of ZeRO's, and torch 2.11 then
         # compiles each layer for itself, for that weight's `ds_id`.
         config["memory_efficient_linear"] = False
+    if point.zero_messages == "single":
+        config["reduce_bucket_size"] = LARGE
     if point.prefetch_layers:
         config["stage3_prefetch_bucket_size"] = point.prefetch_layers * layer_numel
     return config
@@ -83,6 +88,12 @@ class ZeroTrainer(Trainer):
         optimizer = make_optimizer(point, model)
         largest = max(sum(weight.numel() for weight in layer.parameters()) for layer in work.layers)
         config = zero_config(point, largest, device)
+        if point.zero_messages == "single":
+            # DeepSpeed's engine would not gather ahead then, but takes weights that are sharded already as they are.
+            for weight in model.parameters():
+                weight.data = weight.data.to(self.dtype or weight.dtype)
+            zero = config["zero_optimization"] | {"stage3_allgather_sequential": True}
+            deepspeed.zero.Init(module=model, config_dict_or_path=config | {"zero_optimization": zero})
         self.model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
         self.accumulate = point.grad_accum
         self.loss_of = work.loss

@@ -96,6 +96,12 @@ class Parallel:
         "default",
         needs=[only("strategy", *ZERO)],
     )
+    zero_messages: Literal["joined", "single"] = setting(
+        "Whether zero3 joins the weights of a layer, and its gradients, into one message, which copies them once more "
+        "(as DeepSpeed does), or sends each large one as it is.",
+        "joined",
+        needs=[only("strategy", "zero3")],
+    )
     nccl_transport: Literal["auto", "shm", "sockets"] = setting(
         "What NCCL may send over: as it decides (NVLink first); shm: no direct access from GPU to GPU, so that ranks "
         "of a host exchange over PCIe through the host's memory; sockets: TCP alone, within a host too, and no "

@@ -46,6 +46,8 @@ TWO = {
     # Before others of ZeRO-3, whose linear layer stays in this process.
     "zero3 compiled": PLAIN | {"strategy": "zero3", "compile": "default", "prefetch_layers": 2},
     "zero3": PLAIN | {"strategy": "zero3", "offload": "all", "zero_communication": "serial"},
+    # Layers large enough to be gathered; those of the nano model stay on each rank.
+    "zero3 singly": VIT | {"precision": "fp32", "strategy": "zero3", "zero_messages": "single", "prefetch_layers": 2},
     "zero3 bf16_pure": PLAIN | {"strategy": "zero3", "precision": "bf16_pure"},
     "ddp resnet": RESNET,
     "zero2 resnet": RESNET | {"strategy": "zero2"},
@@ -134,7 +136,7 @@ def test_meshes_of_two_dimensions(four, name):
     assert means(four[name]) == pytest.approx(plain(FOUR[name], shards), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "zero3 compiled"])
+@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "zero3 compiled", "zero3 singly"])
 def test_zero_offloaded_compiled_and_with_either_communication(two, name):
     assert means(two[name]) == pytest.approx(plain(TWO[name], 2), rel=1e-4)
 
