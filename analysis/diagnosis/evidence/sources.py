@@ -26,17 +26,14 @@ from nightsweep.jobs.record.point_folder import record_of, results_of
 from nightsweep.jobs.record.raw_files import unpacked
 
 KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "operators", "nvtx", "collectives")
+ON_DEVICE = ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns")
 COLUMNS = {
     "kernels": (
-        "start_ns", "end_ns", "name", "device", "stream", "thread", "launch_ns", "launch_end_ns", "nvtx_path",
-        "category", "precision", "tensor_cores", "est_sm_efficiency", "blocks",
+        *ON_DEVICE, "name", "nvtx_path", "category", "precision", "tensor_cores", "est_sm_efficiency", "blocks",
     ),
-    "graphs": ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns"),
-    "copies": (
-        "start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns", "bytes", "direction",
-        "source", "target",
-    ),
-    "memsets": ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns"),
+    "graphs": ON_DEVICE,
+    "copies": (*ON_DEVICE, "bytes", "direction", "source", "target"),
+    "memsets": ON_DEVICE,
     "runtime": ("start_ns", "end_ns", "name", "thread"),
     "operators": ("start_ns", "thread"),
     "nvtx": ("start_ns", "end_ns", "name", "thread"),
