@@ -15,11 +15,11 @@ from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
-from nightsweep.analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
 from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.replay.edit import compose
 from nightsweep.analysis.diagnosis.replay.what_if import Change
+from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.metrics.steps import selection
 from nightsweep.analysis.tables.part_names import BUSY
 
@@ -177,9 +177,8 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     longer than those of each other rank; but ranks that wait for each other in every step end it together."""
     if messages.is_pipeline(e):
         return
-    slow = slow_rank(e.steps)
-    if slow is not None and slow.rank not in e.traced:
-        yield _untraced_straggler(slow)
+    if (untraced := _untraced_straggler(e)) is not None:
+        yield untraced
         return
     if len({lane.rank for lane in e.lanes}) < 2:
         return
@@ -206,16 +205,26 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     )
 
 
-def _untraced_straggler(slow: SlowRank) -> Cause:
+def _untraced_straggler(e: Evidence) -> Cause | None:
+    """Of a rank that has no trace, if its median timed step is longer than that of the next by more than NOISE."""
+    if e.steps.is_empty():
+        return None
+    medians = e.steps.group_by("rank").agg(pl.col("step_ms").median()).drop_nulls().sort("step_ms", descending=True)
+    if medians.height < 2:
+        return None
+    (rank, own), (_, second) = medians.head(2).rows()
+    if rank in e.traced or own - second < NOISE.value * own:
+        return None
+    others = float(medians["step_ms"][1:].median())  # type: ignore[arg-type]
     return Cause(
-        gain=replayed(1 - slow.others_ms / slow.own_ms),
+        gain=replayed(1 - others / own),
         method="the median timed step of the slowest rank, with that of the others in its place",
-        advice=f"trace rank {slow.rank} (trace_ranks) to see what it does for longer",
+        advice=f"trace rank {rank} (trace_ranks) to see what it does for longer",
         evidence=[
-            Fact(f"median step of rank {slow.rank}", slow.own_ms, "ms", "steps"),
-            Fact("of the others", slow.others_ms, "ms", "steps"),
+            Fact(f"median step of rank {rank}", own, "ms", "steps"),
+            Fact("of the others", others, "ms", "steps"),
         ],
-        rank=slow.rank,
+        rank=rank,
     )
 
 

@@ -181,7 +181,7 @@ def small_batch(e: Evidence) -> Iterator[Cause]:
         if e.memory is not None:
             facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
         yield Cause(
-            gain=e.share(e.kernels["underfilled"] + gaps + batch.optimizer_saving(e)).times(0.5),
+            gain=e.share(e.saved("underfilled") + gaps + batch.optimizer_saving(e)).times(0.5),
             method="sum over kernels of time x (1 - blocks / SMs), gaps between them, optimizer, of the time a sample",
             advice="enlarge the batch of a forward pass",
             remedy=proposals.choose(e.point, *proposals.larger_batch(e.point, e.growth)) if e.point else {},

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nightsweep.analysis.diagnosis.cause import Share, replayed
-from nightsweep.analysis.diagnosis.evidence.kernel_savings import KINDS, lane_savings
+from nightsweep.analysis.diagnosis.evidence.kernel_savings import lane_savings
 from nightsweep.analysis.diagnosis.evidence.lane import Lane, is_one_process
 from nightsweep.analysis.diagnosis.evidence.recorded import Recorded
 from nightsweep.analysis.diagnosis.replay.build import build
@@ -154,14 +154,10 @@ class Evidence(Recorded):
             for lane in self.lanes
         ]
 
-    @functools.cached_property
-    def kernels(self) -> dict[str, Floats]:
-        """What kernels could save, by kind (lanes, steps), ns."""
+    def saved(self, kind: str) -> Floats:
+        """What kernels could save of this kind (lanes, steps), ns."""
         own = dict(zip(map(id, self.lanes), self.savings, strict=True))
-        return {
-            kind: self.of_lanes(lambda lane, kind=kind: lane.summed(own[id(lane)]["start_ns"], own[id(lane)][kind]))  # type: ignore[misc]
-            for kind in KINDS
-        }
+        return self.of_lanes(lambda lane: lane.summed(own[id(lane)]["start_ns"], own[id(lane)][kind]))
 
     def faster(self, kind: str) -> Change:
         """Kernels take as long as without what they could save of this kind; those of which nothing is left are not
