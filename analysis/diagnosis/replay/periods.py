@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nightsweep.analysis.diagnosis.replay.graph import Graph, Ints
-from nightsweep.analysis.diagnosis.replay.schedule import NEVER, differ_by_changes
+from nightsweep.analysis.diagnosis.replay.schedule import NEVER
 from nightsweep.analysis.diagnosis.replay.times import Times
 
 
@@ -46,11 +46,9 @@ class _Edges:
     @classmethod
     def of_devices(cls, graph: Graph) -> list[_Edges]:
         """Of each device of the graph; those that were found for the graph that changes made it of."""
-        made_of, found = graph.kept.get(cls, (None, []))
-        if made_of is None or made_of.windows is not graph.windows or not differ_by_changes(made_of, graph):
-            found = [cls._make(graph, windows) for windows in graph.windows]
-            graph.kept[cls] = graph, found
-        return list(found)
+        if cls not in graph.kept:
+            graph.kept[cls] = [cls._make(graph, windows) for windows in graph.windows]
+        return list(graph.kept[cls])
 
     @classmethod
     def _make(cls, graph: Graph, windows: pl.DataFrame) -> _Edges:

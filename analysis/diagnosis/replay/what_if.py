@@ -37,7 +37,7 @@ class WhatIf:
     def after(self, *made: Change) -> float:
         """The time of a step after these changes, one after the other."""
         if made not in self._known:
-            graph = functools.reduce(lambda graph, change: change(graph), made, self.graph)
+            graph = edit.compose(*made)(self.graph)
             if made and graph is self.graph:
                 return self.step_ns
             found = [own for own in periods(graph, replay(graph)) if len(own)]
@@ -50,13 +50,6 @@ class WhatIf:
             return 0.0
         before, made = (self.after(*made), (*made, then)) if then else (self.step_ns, made)
         return max(0.0, before - self.after(*made)) / self.step_ns
-
-    @functools.cached_property
-    def launching(self) -> Mask:
-        """Calls that launch work."""
-        found = np.zeros(len(self.graph.calls.start), bool)
-        found[self.graph.work.call[self.graph.work.call >= 0]] = True
-        return found
 
     def calls_a_step(self, chosen: Mask) -> tuple[float, float]:
         """How many of these calls there are, and how long they take, ns: of a rank, a step."""
