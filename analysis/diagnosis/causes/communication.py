@@ -18,6 +18,7 @@ from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
 from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.replay.edit import compose
+from nightsweep.analysis.diagnosis.replay.measured import PLACE
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.metrics.steps import selection
@@ -119,7 +120,7 @@ def _is_script(e: Evidence) -> bool:
 
 def _sharding(lane: Lane) -> pl.DataFrame:
     """What FSDP2 does for its messages, for `Evidence.scaled`."""
-    return hooks.launches_for_messages(lane).select(*messages.KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0))
+    return hooks.launches_for_messages(lane).select(*PLACE, factor=pl.lit(0.0), kept=pl.lit(0.0))
 
 
 def _bucketing(lane: Lane) -> pl.DataFrame:
@@ -207,8 +208,6 @@ def straggler(e: Evidence) -> Iterator[Cause]:
 
 def _untraced_straggler(e: Evidence) -> Cause | None:
     """Of a rank that has no trace, if its median timed step is longer than that of the next by more than NOISE."""
-    if e.steps.is_empty():
-        return None
     medians = e.steps.group_by("rank").agg(pl.col("step_ms").median()).drop_nulls().sort("step_ms", descending=True)
     if medians.height < 2:
         return None

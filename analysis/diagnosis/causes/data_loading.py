@@ -102,8 +102,6 @@ def waiting(e: Evidence) -> float:
 def host_wait(e: Evidence) -> float:
     """Mean wait of the host for its loader over the mean step, timed if there are such, else traced; 0 without any."""
     steps = e.traced_steps if e.steps.is_empty() else e.steps
-    if steps.is_empty():
-        return 0.0
     wait, step = steps["data_ms"].mean(), steps["step_ms"].mean()
     return min(1.0, float(wait) / float(step)) if isinstance(wait, float) and isinstance(step, float) else 0.0
 
@@ -118,7 +116,7 @@ def workers_busy(e: Evidence) -> float | None:
     """CPU time of the loader's workers over their time; null without workers or samples. The ranks' own threads, which
     compute unless they wait for the loader, are left out."""
     workers = e.workers
-    if not workers or e.hosts.is_empty() or e.point is None:
+    if not workers or e.point is None:
         return None
     percent = e.hosts.group_by("host").agg(pl.col("cpu_percent").median())["cpu_percent"].mean()
     ranks = e.point.tasks_per_node

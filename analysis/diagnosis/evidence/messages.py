@@ -11,10 +11,9 @@ from nightsweep.analysis.diagnosis.evidence import hooks
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
-from nightsweep.analysis.diagnosis.replay import measured
+from nightsweep.analysis.diagnosis.replay.measured import PLACE
 from nightsweep.analysis.diagnosis.thresholds import LARGE_MESSAGE, REACHABLE_LINK
 
-KEYS = tuple(measured.KEYS[1:])  # of one rank
 FEW = 5
 """Kernels between two small messages, at most, from which a loop over tensors is seen: a division, a norm, a clamp."""
 OVER_TENSORS = ("elementwise", "reduction", "memory")
@@ -66,21 +65,21 @@ def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
         )
     )
     many = small.filter(pl.col("kept") < 1)
-    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many), hooks.with_messages(lane, many)])
+    return pl.concat([many.select(*PLACE, "factor", "kept"), _between(lane, many), hooks.with_messages(lane, many)])
 
 
 def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
     """What one thread launches between two messages where that is a loop over tensors: it would do for all at once what
     it does for each."""
     kernels = lane.own["kernels"].filter(pl.col("launch_ns").is_not_null()).sort("thread", "launch_ns")
-    marked = kernels.join(messages.select(*KEYS, "kept"), on=KEYS, how="left", maintain_order="left")
+    marked = kernels.join(messages.select(*PLACE, "kept"), on=PLACE, how="left", maintain_order="left")
     is_message, run = pl.col("kept").is_not_null(), ("thread", "since")
     simple = pl.col("category").cast(pl.String).is_in(OVER_TENSORS)
     runs = marked.with_columns(since=is_message.cum_sum().over("thread")).with_columns(
         looped=((is_message | simple).all() & (pl.len() <= FEW + 1)).over(run), each=pl.col("kept").first().over(run)
     )
     looped = runs.filter(~is_message, "looped", pl.col("each").is_not_null())
-    return looped.select(*KEYS, factor=pl.lit(1.0), kept="each")
+    return looped.select(*PLACE, factor=pl.lit(1.0), kept="each")
 
 
 def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
@@ -108,7 +107,7 @@ def without_waits(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
     known either: a pipeline's messages are alike. What a slower link takes longer then counts as waiting."""
     took = (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64)
     found = [
-        calls(lane).filter(SENT, pl.col("transfer_ns").is_null()).select(*KEYS, "bytes", took=took, lane=pl.lit(place))
+        calls(lane).filter(SENT, pl.col("transfer_ns").is_null()).select(*PLACE, "bytes", took=took, lane=pl.lit(place))
         for place, lane in enumerate(lanes)
     ]
     left = (pl.col("took").min().over("bytes") / pl.col("took")).fill_nan(1.0)
@@ -120,6 +119,6 @@ def without_transfer(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
     """Of each lane of a pipeline, collectives that only wait for other ranks: for `Evidence.scaled`."""
     waiting = (rows.with_columns(factor=1 - pl.col("factor")) for rows in without_waits(lanes))
     sent = (lane.own["kernels"].filter(pl.col("category").cast(pl.String) == "communication") for lane in lanes)
-    columns = (*KEYS, "factor", "kept")
-    silent = (own.select(*KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0)) for own in sent)
+    columns = (*PLACE, "factor", "kept")
+    silent = (own.select(*PLACE, factor=pl.lit(0.0), kept=pl.lit(0.0)) for own in sent)
     return [pl.concat([waits.select(columns), gone]) for waits, gone in zip(waiting, silent, strict=True)]

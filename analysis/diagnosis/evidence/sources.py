@@ -247,9 +247,8 @@ def spans(e: Evidence) -> list[samples.Span]:
     """When each rank's traced steps ran."""
     out = []
     for one in e.lanes:
-        own = e.devices.filter(pl.col("rank") == one.rank, pl.col("device").eq_missing(one.device))
         begin, end = int(one.steps["start_ns"].min()), int(one.steps["end_ns"].max())  # type: ignore[arg-type]
-        out.append(samples.Span(one.rank, own["uuid"][0] if own.height else None, begin, end))
+        out.append(samples.Span(one.rank, e.of_device(one, "uuid"), begin, end))
     return out
 
 
@@ -262,6 +261,6 @@ def with_log(e: Evidence, path: Path | None) -> Evidence:
     except (ValueError, OSError) as error:
         raise InputError(" ".join(str(error).split())) from error
     held = samples.select_spans(log, spans(e))
-    why = {} if held else {"counters": f"{path}: no samples of these GPUs while the traces ran"}
+    gaps = counter_gaps(held, f"{path}: no samples of these GPUs while the traces ran")
     rest = {k: v for k, v in e.absent.items() if not k.startswith("counters")}
-    return dataclasses.replace(e, samples=held, absent=rest | (why or counter_gaps(held)))
+    return dataclasses.replace(e, samples=held, absent=rest | gaps)

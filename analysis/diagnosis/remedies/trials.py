@@ -144,7 +144,7 @@ def gain(
         return Gain("failed")
     a, b = Evidence(steps=before), Evidence(steps=after)
     samples = [comparison.samples_of(e) or 1 for e in (a, b)]
-    one, other = ([float(comparison.timed_steps(e).mean()) / n] for e, n in zip((a, b), samples, strict=True))
+    one, other = ([comparison.start_means([e], timed=True)[0] / n] for e, n in zip((a, b), samples, strict=True))
     step = comparison.of_starts(one, other, noise)
     verdict = "within_noise"
     if step.beyond(NOISE.value * step.a):

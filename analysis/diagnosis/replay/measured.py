@@ -12,8 +12,9 @@ from nightsweep.analysis.diagnosis.replay.graph import Ints
 
 Frames = Mapping[str, pl.DataFrame]
 ON_DEVICE = ("kernels", "graphs", "copies", "memsets")
-KEYS = ["rank", "device", "stream", "start_ns"]
-"""They tell one piece of work from all others."""
+PLACE = ("device", "stream", "start_ns")
+"""They tell one piece of work from all others of its rank."""
+KEYS = ["rank", *PLACE]
 _NUMBERS = ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "bytes")
 _COLUMNS = dict.fromkeys(_NUMBERS, pl.Int64) | dict.fromkeys(("category", "direction", "source", "target"), pl.String)
 
