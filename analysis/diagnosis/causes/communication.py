@@ -18,7 +18,6 @@ from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
 from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.replay.edit import compose
-from nightsweep.analysis.diagnosis.replay.measured import PLACE
 from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.metrics.steps import selection
@@ -49,9 +48,9 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
     if not communicates(e):
         return
     steps = sum(lane.steps.height for lane in e.lanes)
-    frame = pl.concat([messages.calls(lane).filter(~messages.LARGE) for lane in e.lanes])
+    frame, change = pl.concat([messages.calls(lane).filter(~messages.LARGE) for lane in e.lanes]), _merged(e)
     yield Cause(
-        gain=e.gain(_merged(e)),
+        gain=e.gain(change),
         method="the steps replayed with one small message of a kind in place of many",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
         remedy=remedies.choose(e.point, {"ddp_bucket_mb": BUCKET_MB}, {"local_steps": 8}) if e.point else {},
@@ -59,7 +58,7 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
             Fact("small collectives", frame.height / steps, "a step", "collectives"),
             Fact("their mean size", float(frame["bytes"].mean() or 0) / 1e3, "kB", "collectives"),  # type: ignore[arg-type]
         ],
-        change=_merged(e),
+        change=change,
     )
 
 
@@ -68,9 +67,9 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
     with these at what the link lets them reach."""
     if not communicates(e):
         return
-    bandwidth, name = bandwidth_between_ranks(e)
+    (bandwidth, name), change = bandwidth_between_ranks(e), _on_fast_link(e)
     yield Cause(
-        gain=e.gain(_on_fast_link(e)),
+        gain=e.gain(change),
         method="the steps replayed with large messages at the reachable bandwidth",
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
         remedy=remedies.choose(e.point, {"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}) if e.point else {},
@@ -78,7 +77,7 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
             Fact("bus bandwidth of large messages", messages.large_rate(e) / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),
         ],
-        change=_on_fast_link(e),
+        change=change,
     )
 
 
@@ -97,7 +96,8 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
     if e.passes > 1 and _is_script(e) and (_averages(e) or all(map(hooks.sends_in_each_pass, e.lanes))):
-        silent = compose(silent, e.scaled(map(_bucketing if _averages(e) else _sharding, e.lanes)))
+        own = _bucketing if _averages(e) else hooks.launches_for_messages
+        silent = compose(silent, e.removed(map(own, e.lanes)))
         saved = 1 - 1 / e.passes
     whole = e.gain(*first, then=silent).value
     covered = e.length(lambda lane: selection.covered_time(lane.collectives))
@@ -118,11 +118,6 @@ def _is_script(e: Evidence) -> bool:
     return e.point is None or e.point.workload == "command"
 
 
-def _sharding(lane: Lane) -> pl.DataFrame:
-    """What FSDP2 does for its messages, for `Evidence.scaled`."""
-    return hooks.launches_for_messages(lane).select(*PLACE, factor=pl.lit(0.0), kept=pl.lit(0.0))
-
-
 def _bucketing(lane: Lane) -> pl.DataFrame:
     """What DDP copies to its buckets, divided by the number of ranks, and from them: of the backward threads, which
     launch its collectives, copies on the device and products with a number (torch/csrc/distributed/c10d/reducer.cpp);
@@ -131,7 +126,7 @@ def _bucketing(lane: Lane) -> pl.DataFrame:
     copies = lane.own["copies"].filter(pl.col("direction") == "DtoD")
     products = lane.own["kernels"].filter(pl.col("name").cast(pl.String).str.contains(r"UnaryFunctor<.*MulFunctor"))
     both = pl.concat([rows.select("device", "stream", "start_ns", "thread") for rows in (copies, products)])
-    return both.filter(pl.col("thread").is_in(threads.implode())).with_columns(factor=pl.lit(0.0), kept=pl.lit(0.0))
+    return both.filter(pl.col("thread").is_in(threads.implode()))
 
 
 def _averages(e: Evidence) -> bool:

@@ -162,7 +162,8 @@ def h2d_pageable(e: Evidence) -> Iterator[Cause]:
         alone = e.gain(_pinned(e, stalls=True)).value
         facts = [Fact("page-locked memory alone, about", alone, "share of the step", "runtime")]
         proposals = [{**pinned, "release_unlocked": True}, pinned]
-    yield from _copying(e, e.gain(_pinned(e)), "pageable", advice, proposals, _pinned(e), facts)
+    change = _pinned(e)
+    yield from _copying(e, "pageable", proposals, facts, gain=e.gain(change), advice=advice, change=change)
 
 
 def h2d_exposed(e: Evidence) -> Iterator[Cause]:
@@ -176,7 +177,7 @@ def h2d_exposed(e: Evidence) -> Iterator[Cause]:
     hidden = max(0.0, gained - beyond)
     ahead = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}
     share = replayed(hidden + (gained - hidden) / 2, hidden, gained)
-    yield from _copying(e, share, "pinned", "copy the next batch ahead", [ahead], both)
+    yield from _copying(e, "pinned", [ahead], gain=share, advice="copy the next batch ahead", change=both)
 
 
 def batch_release(e: Evidence) -> Iterator[Cause]:
@@ -213,13 +214,7 @@ def _pinned(e: Evidence, *, stalls: bool = False) -> Change:
 
 
 def _copying(
-    e: Evidence,
-    share: Share,
-    memory: str,
-    advice: str,
-    proposals: list[dict[str, Any]],
-    change: Change,
-    facts: Sequence[Fact] = (),
+    e: Evidence, memory: str, proposals: list[dict[str, Any]], facts: Sequence[Fact] = (), **about: Any
 ) -> Iterator[Cause]:
     graph = e.what_if.graph
     if memory_management.offloads(e) or not masks.of_batches(graph).any():
@@ -233,12 +228,10 @@ def _copying(
         Fact("such waits", count, "a step", "runtime"),
     )
     yield Cause(
-        gain=share,
         method="the steps replayed with faster copies to the device, or with copies ahead",
-        advice=advice,
         remedy=remedies.choose(e.point, *proposals, {"pixels": "uint8"}),
         evidence=[fact for fact in (*seen, *facts) if fact.value],
-        change=change,
+        **about,
     )
 
 

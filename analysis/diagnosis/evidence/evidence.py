@@ -172,6 +172,10 @@ class Evidence(Recorded):
             for own in self.savings
         )
 
+    def removed(self, works: Iterable[pl.DataFrame]) -> Change:
+        """This work is not done, nor launched. `works`: as for `scaled`, without its last two columns."""
+        return self.scaled(own.with_columns(factor=pl.lit(0.0), kept=pl.lit(0.0)) for own in works)
+
     def scaled(self, works: Iterable[pl.DataFrame]) -> Change:
         """A change of work. `works`: of each lane, rows of device, stream and start_ns with `factor`, of the time that
         each of them takes, and `kept`, the share of them that is still launched."""

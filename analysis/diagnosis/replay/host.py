@@ -125,15 +125,13 @@ def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
     """
     rank, start, end, thread = (m.called[name].to_numpy() for name in ("rank", "start_ns", "end_ns", "thread"))
     before, inside = np.zeros(len(start), np.int64), np.zeros(len(start), np.int64)
-    ranges = {each: selection.filter_by_name(own["nvtx"], parts.DATA) for each, own in m.events.items()}
     if any(parts.marks_loaders(own["nvtx"]) for own in m.events.values()):
-        for each, frame in ranges.items():
+        for each, events in m.events.items():
             own = np.flatnonzero(rank == each)
-            threads = np.unique(thread[own]).tolist()
-            covered = selection.covered_time(frame.filter(pl.col("thread").is_in(threads)))
-            if len(covered):
-                before[own] = parts.lengths_inside(covered, start[own] - np.maximum(gap[own], 0), start[own])
-                inside[own] = parts.lengths_inside(covered, start[own], end[own])
+            ranges = selection.filter_by_name(events["nvtx"], parts.DATA)
+            covered = selection.covered_time(ranges.filter(pl.col("thread").is_in(np.unique(thread[own]).tolist())))
+            before[own] = parts.lengths_inside(covered, start[own] - np.maximum(gap[own], 0), start[own])
+            inside[own] = parts.lengths_inside(covered, start[own], end[own])
         return before, inside
     launches = marked(len(start), m.call)
     usual = int(np.median(gap[gap >= 0])) if (gap >= 0).any() else 0
