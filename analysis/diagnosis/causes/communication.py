@@ -18,7 +18,6 @@ from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
 from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.replay.edit import compose
-from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.metrics.steps import selection
 from nightsweep.analysis.tables.part_names import BUSY
@@ -32,14 +31,6 @@ def communicates(e: Evidence) -> bool:
     return e.heard and any(lane.collectives.height for lane in e.lanes)
 
 
-def _merged(e: Evidence) -> Change:
-    return e.scaled(messages.small_messages_of(e, lane) for lane in e.lanes)
-
-
-def _on_fast_link(e: Evidence) -> Change:
-    return e.scaled(messages.slow_messages_of(e, lane) for lane in e.lanes)
-
-
 def small_messages(e: Evidence) -> Iterator[Cause]:
     """Many small collectives, each of which takes about as long as an empty one. The steps again, with one message of
     each kind below `large_message` in place of all: it takes as long as the shortest of them and its bytes at the
@@ -48,7 +39,7 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
     if not communicates(e):
         return
     steps = sum(lane.steps.height for lane in e.lanes)
-    frame, change = pl.concat([messages.calls(lane).filter(~messages.LARGE) for lane in e.lanes]), _merged(e)
+    frame, change = pl.concat([messages.calls(lane).filter(~messages.LARGE) for lane in e.lanes]), messages.merged(e)
     yield Cause(
         gain=e.gain(change),
         method="the steps replayed with one small message of a kind in place of many",
@@ -67,7 +58,7 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
     with these at what the link lets them reach."""
     if not communicates(e):
         return
-    (bandwidth, name), change = bandwidth_between_ranks(e), _on_fast_link(e)
+    (bandwidth, name), change = bandwidth_between_ranks(e), messages.on_fast_link(e)
     yield Cause(
         gain=e.gain(change),
         method="the steps replayed with large messages at the reachable bandwidth",
@@ -90,7 +81,7 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     all of it the upper one."""
     if not communicates(e):
         return
-    first = (_merged(e), _on_fast_link(e))
+    first = (messages.merged(e), messages.on_fast_link(e))
     unsent = e.scaled(messages.without_transfer(e.lanes)) if messages.is_pipeline(e) else changes.without_communication
     silent = compose(e.scaled(slowdowns(e.lanes)), unsent)
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None

@@ -21,6 +21,7 @@ from nightsweep.analysis.diagnosis.evidence.lane import Lane, is_one_process
 from nightsweep.analysis.diagnosis.evidence.recorded import Recorded
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.changes import with_messages, without_tracer
+from nightsweep.analysis.diagnosis.replay.edit import on_rank
 from nightsweep.analysis.diagnosis.replay.measured import KEYS, PLACE
 from nightsweep.analysis.diagnosis.replay.pauses import release_ns, without_release
 from nightsweep.analysis.diagnosis.replay.what_if import Change, WhatIf
@@ -96,7 +97,7 @@ class Evidence(Recorded):
         whole, ranks = self.gain(change).value, sorted({lane.rank for lane in self.lanes})
         if whole < NOISE.value or len(ranks) < 2:
             return None
-        alone = {rank: self.gain(self.what_if.of_rank(change, rank)).value for rank in ranks}
+        alone = {rank: self.gain(on_rank(change, rank)).value for rank in ranks}
         most = max(ranks, key=lambda rank: alone[rank])
         rest = max(alone[rank] for rank in ranks if rank != most)
         return most if alone[most] >= STRAGGLER.value * whole and rest < alone[most] / 2 else None

@@ -12,6 +12,7 @@ from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
 from nightsweep.analysis.diagnosis.replay.measured import PLACE
+from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import LARGE_MESSAGE, REACHABLE_LINK
 
 FEW = 5
@@ -37,11 +38,6 @@ def calls(lane: Lane) -> pl.DataFrame:
     return own.with_columns(on_bus=bus)
 
 
-def reachable_rate(e: Evidence) -> float:
-    """Bus bandwidth that large messages reach: the best of the run, or what the link allows, bytes/s."""
-    return max(REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], large_rate(e))
-
-
 def large_rate(e: Evidence) -> float:
     """Bus bandwidth of large messages, the best of the devices, bytes/s."""
     return max((_rate(calls(lane).filter(LARGE)) for lane in e.lanes), default=0.0)
@@ -52,10 +48,16 @@ def _rate(own: pl.DataFrame) -> float:
     return float(known["on_bus"].sum()) * 1e9 / max(float(known["transfer_ns"].sum()), 1.0)
 
 
-def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
-    """Small collectives of kinds of which a step has several, as one in each step: for `Evidence.scaled`."""
+def merged(e: Evidence) -> Change:
+    """Small collectives of kinds of which a step has several, as one in each step."""
+    rate = max(REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], large_rate(e))
+    return e.scaled(_merged(lane, rate) for lane in e.lanes)
+
+
+def _merged(lane: Lane, rate: float) -> pl.DataFrame:
+    """`rate`: bus bandwidth that large messages reach, the best of the run or what the link allows, bytes/s."""
     steps, took = lane.steps.height, pl.col("transfer_ns")
-    merged = steps * took.min() + pl.col("on_bus").sum() * 1e9 / reachable_rate(e)
+    merged = steps * took.min() + pl.col("on_bus").sum() * 1e9 / rate
     small = (
         calls(lane)
         .filter(~LARGE)
@@ -82,9 +84,13 @@ def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
     return looped.select(*PLACE, factor=pl.lit(1.0), kept="each")
 
 
-def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
-    """Large collectives on a link as fast as it could be: for `Evidence.scaled`."""
-    own, reachable = calls(lane).filter(LARGE), REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
+def on_fast_link(e: Evidence) -> Change:
+    """Large collectives on a link as fast as it could be."""
+    reachable = REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
+    return e.scaled(_faster(calls(lane).filter(LARGE), reachable) for lane in e.lanes)
+
+
+def _faster(own: pl.DataFrame, reachable: float) -> pl.DataFrame:
     share = _rate(own) / reachable
     return own.with_columns(factor=pl.lit(share if share < 0.5 else 1.0), kept=pl.lit(1.0))
 

@@ -36,13 +36,15 @@ def _replaced(graph: Graph, name: str, chosen: Mask, columns: dict[str, npt.Arra
     return dataclasses.replace(graph, **{name: dataclasses.replace(table, **new)})  # type: ignore[arg-type]
 
 
-def only_on(before: Graph, after: Graph, rank: int) -> Graph:
-    """`before`, with calls and work of this rank as in `after`."""
-    return dataclasses.replace(
-        before,
-        calls=_merged(before.calls, after.calls, before.calls.rank == rank),
-        work=_merged(before.work, after.work, before.work.rank == rank),
-    )
+def on_rank(change: Callable[[Graph], Graph], rank: int) -> Callable[[Graph], Graph]:
+    """The change, made on this rank alone."""
+
+    def made(before: Graph) -> Graph:
+        after = change(before)
+        calls = _merged(before.calls, after.calls, before.calls.rank == rank)
+        return dataclasses.replace(before, calls=calls, work=_merged(before.work, after.work, before.work.rank == rank))
+
+    return made
 
 
 def _merged(before: Any, after: Any, chosen: Mask) -> Any:

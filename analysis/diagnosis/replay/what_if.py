@@ -57,10 +57,6 @@ class WhatIf:
         steps = self.graph.steps
         return float(counted.sum()) / steps, float((calls.end - calls.start)[counted].sum()) / steps
 
-    def of_rank(self, change: Change, rank: int) -> Change:
-        """The change, made on this rank alone."""
-        return lambda graph: edit.only_on(graph, change(graph), rank)
-
     def untraced(self, step_ns: float) -> WhatIf:
         """The run without what a tracer adds to each call and operator, so much that a step takes as long as it did
         without one. Where that was no shorter, the device hides what the tracer adds: then `tracer` is taken out, or as
