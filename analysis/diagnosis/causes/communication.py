@@ -39,7 +39,8 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
     if not communicates(e):
         return
     steps = sum(lane.steps.height for lane in e.lanes)
-    frame, change = pl.concat([messages.calls(lane).filter(~messages.LARGE) for lane in e.lanes]), messages.merged(e)
+    frame = pl.concat([messages.calls(lane).filter(~messages.LARGE) for lane in e.lanes])
+    change = messages.merged(e)
     yield Cause(
         gain=e.gain(change),
         method="the steps replayed with one small message of a kind in place of many",
@@ -58,7 +59,8 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
     with these at what the link lets them reach."""
     if not communicates(e):
         return
-    (bandwidth, name), change = bandwidth_between_ranks(e), messages.on_fast_link(e)
+    bandwidth, name = bandwidth_between_ranks(e)
+    change = messages.on_fast_link(e)
     yield Cause(
         gain=e.gain(change),
         method="the steps replayed with large messages at the reachable bandwidth",
