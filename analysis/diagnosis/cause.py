@@ -9,17 +9,6 @@ from typing import Any
 from nightsweep.analysis.diagnosis.replay.graph import Graph
 from nightsweep.analysis.diagnosis.thresholds import NOISE, REPLAY_ERROR
 
-CAUSES = (
-    "insufficient_parallelism",
-    "data_loading",
-    "model_hyperparameters",
-    "memory_management",
-    "communication",
-    "scheduling",
-    "monitoring",
-)
-"""The seven causes. Each has a file of its name with its kinds."""
-
 
 @dataclass(frozen=True)
 class Share:

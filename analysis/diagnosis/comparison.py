@@ -171,7 +171,7 @@ def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparis
     return Comparison(
         "sample" if per_sample else "step",
         of_starts(means[0], means[1], noise),
-        (step_count(a, timed=timed), step_count(b, timed=timed)),
+        (len(step_times(a, timed=timed)), len(step_times(b, timed=timed))),
         (len(means[0]), len(means[1])),
         noise,
         timed,
@@ -183,13 +183,8 @@ def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparis
 
 def start_means(side: Sequence[Evidence], *, timed: bool) -> list[float]:
     """The mean step of each start, ms: of its timed steps, else of the traced ones of the run that was named."""
-    if not timed:
-        return [float(traced_steps(side[0]).mean())]
-    return [float(timed_steps(e).mean()) for e in side if e.steps.height]
-
-
-def step_count(e: Evidence, *, timed: bool) -> int:
-    return len(timed_steps(e) if timed else traced_steps(e))
+    starts = [e for e in side if e.steps.height] if timed else side[:1]
+    return [float(step_times(e, timed=timed).mean()) for e in starts]
 
 
 def of_starts(a: Sequence[float], b: Sequence[float], noise: Noise) -> Difference:
@@ -210,13 +205,10 @@ def hosts_of(e: Evidence) -> list[str]:
     return [f"{host.hostname} {str(e.record.started_at)[:10]}" for host in e.record.hosts]
 
 
-def timed_steps(e: Evidence) -> Floats:
-    """Times of the timed steps of the slowest rank, ms."""
-    return e.unseen.slowest_ms.to_numpy()
-
-
-def traced_steps(e: Evidence) -> Floats:
-    """Times of the traced steps of the slowest rank, ms."""
+def step_times(e: Evidence, *, timed: bool) -> Floats:
+    """Times of the timed, or the traced, steps of the slowest rank, ms."""
+    if timed:
+        return e.unseen.slowest_ms.to_numpy()
     if not e.periods.size:
         raise InputError(
             "there is no step to compare in one of the two: traces of GPUs, or points' folders, were expected"
@@ -226,8 +218,6 @@ def traced_steps(e: Evidence) -> Floats:
 
 def samples_of(e: Evidence) -> int | None:
     """Samples of a step over all ranks, where the point tells."""
-    if e.steps.is_empty():
-        return None
     return int(e.steps.group_by("step").agg(pl.col("samples").sum())["samples"].max() or 0) or None  # type: ignore[arg-type]
 
 

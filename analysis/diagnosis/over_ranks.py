@@ -37,7 +37,6 @@ from nightsweep.analysis.diagnosis.causes import communication
 from nightsweep.analysis.diagnosis.evidence import messages
 from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
-from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.replay.edit import compose
 from nightsweep.analysis.diagnosis.replay.graph import Floats
@@ -46,7 +45,7 @@ from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.jobs.point.strategies import SCALING
 
 PACKING = r"split_with_sizes_copy|chunk_cat|multi_tensor_apply.*::Copy<"
-"""Kernels by which FSDP2 copies what it gathers and scatters (torch 2.11)."""
+"""Kernels by which FSDP2 copies weights and gradients to and from its messages (torch 2.11)."""
 RING = ("all_reduce", "all_gather", "reduce_scatter")
 """Collectives of which a rank sends more, the more ranks there are."""
 
@@ -105,7 +104,8 @@ def predict(e: Evidence, ranks: Sequence[int]) -> OverRanks:
     if odd := [number for number in ranks if number * groups.growing % own]:
         raise ValueError(f"expected a multiple of {groups.sharers} ranks, which share a copy of a model, not {odd[0]}")
     silent = compose(e.scaled(slowdowns(e.lanes)), changes.without_communication)
-    packing = e.scaled(_packing(lane, _shares_gradients(e)) for lane in e.lanes)
+    copying = pl.col("name").cast(pl.String).str.contains(PACKING)
+    packing = e.removed(lane.own["kernels"].filter(copying & _shares_gradients(e)) for lane in e.lanes)
     single = (silent, packing, _optimizer(e, groups.sharers))
     names = ("transfer that nothing hides", "kernels slowed beside it", "copies to and from messages",
              "the optimizer's work")  # fmt: skip
@@ -192,12 +192,6 @@ def _optimizer(e: Evidence, times: float) -> Change:
 def _shares_gradients(e: Evidence) -> bool:
     """Whether gradients are scattered, so that each rank has its part of them and of the optimizer."""
     return any((messages.calls(lane)["collective"] == "reduce_scatter").any() for lane in e.lanes)
-
-
-def _packing(lane: Lane, sharded: bool) -> pl.DataFrame:
-    """Copies of weights and gradients to and from the messages of sharded strategies, gone: for `Evidence.scaled`."""
-    names = pl.col("name").cast(pl.String).str.contains(PACKING) & sharded
-    return lane.own["kernels"].filter(names).with_columns(factor=pl.lit(0.0), kept=pl.lit(0.0))
 
 
 @dataclass(frozen=True)

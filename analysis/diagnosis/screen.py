@@ -36,10 +36,8 @@ def screen(found: Diagnosis) -> str:
     if remarks:
         lines += ["", "remarks"]
     for cause in remarks:
-        facts = "; ".join(_fact(fact.what, fact.value, fact.unit) for fact in cause.evidence)
-        lines += textwrap.wrap(
-            f"{cause.kind}: {facts}. {_advice(cause)}", WIDTH, initial_indent="  ", subsequent_indent="    "
-        )
+        told = f"{cause.kind}: {_facts(cause)}. {_advice(cause)}"
+        lines += textwrap.wrap(told, WIDTH, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines) + "\n"
 
 
@@ -97,15 +95,15 @@ def _cause(place: int, cause: Cause) -> list[str]:
     rank = "" if cause.rank is None else f", rank {cause.rank}"
     span = f"({cause.low:.1%} to {cause.high:.1%})"
     lines = [f"{place}. {cause.kind} ({cause.cause}{rank}): {cause.share:.1%} of the step {span}"]
-    facts = "; ".join(_fact(fact.what, fact.value, fact.unit) for fact in cause.evidence)
-    for text in (facts, _advice(cause)):
+    for text in (_facts(cause), _advice(cause)):
         lines += textwrap.wrap(text, WIDTH, initial_indent="   ", subsequent_indent="     ")
     return lines
 
 
-def _fact(what: str, value: float | int | str, unit: str) -> str:
-    number = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return f"{what}: {number} {unit}".rstrip()
+def _facts(cause: Cause) -> str:
+    values = [f"{fact.value:.4g}" if isinstance(fact.value, float) else str(fact.value) for fact in cause.evidence]
+    shown = zip(cause.evidence, values, strict=True)
+    return "; ".join(f"{fact.what}: {value} {fact.unit}".rstrip() for fact, value in shown)
 
 
 def _advice(cause: Cause) -> str:

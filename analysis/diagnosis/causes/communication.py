@@ -15,11 +15,10 @@ from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
-from nightsweep.analysis.diagnosis.evidence.step_times import SlowRank, slow_rank
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
 from nightsweep.analysis.diagnosis.replay import changes, rank_changes
 from nightsweep.analysis.diagnosis.replay.edit import compose
-from nightsweep.analysis.diagnosis.replay.what_if import Change
+from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.metrics.steps import selection
 from nightsweep.analysis.tables.part_names import BUSY
 
@@ -32,14 +31,6 @@ def communicates(e: Evidence) -> bool:
     return e.heard and any(lane.collectives.height for lane in e.lanes)
 
 
-def _merged(e: Evidence) -> Change:
-    return e.scaled(messages.small_messages_of(e, lane) for lane in e.lanes)
-
-
-def _on_fast_link(e: Evidence) -> Change:
-    return e.scaled(messages.slow_messages_of(e, lane) for lane in e.lanes)
-
-
 def small_messages(e: Evidence) -> Iterator[Cause]:
     """Many small collectives, each of which takes about as long as an empty one. The steps again, with one message of
     each kind below `large_message` in place of all: it takes as long as the shortest of them and its bytes at the
@@ -49,8 +40,9 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
         return
     steps = sum(lane.steps.height for lane in e.lanes)
     frame = pl.concat([messages.calls(lane).filter(~messages.LARGE) for lane in e.lanes])
+    change = messages.merged(e)
     yield Cause(
-        gain=e.gain(_merged(e)),
+        gain=e.gain(change),
         method="the steps replayed with one small message of a kind in place of many",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
         remedy=remedies.choose(e.point, {"ddp_bucket_mb": BUCKET_MB}, {"local_steps": 8}) if e.point else {},
@@ -58,7 +50,7 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
             Fact("small collectives", frame.height / steps, "a step", "collectives"),
             Fact("their mean size", float(frame["bytes"].mean() or 0) / 1e3, "kB", "collectives"),  # type: ignore[arg-type]
         ],
-        change=_merged(e),
+        change=change,
     )
 
 
@@ -68,8 +60,9 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
     if not communicates(e):
         return
     bandwidth, name = bandwidth_between_ranks(e)
+    change = messages.on_fast_link(e)
     yield Cause(
-        gain=e.gain(_on_fast_link(e)),
+        gain=e.gain(change),
         method="the steps replayed with large messages at the reachable bandwidth",
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
         remedy=remedies.choose(e.point, {"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}) if e.point else {},
@@ -77,7 +70,7 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
             Fact("bus bandwidth of large messages", messages.large_rate(e) / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),
         ],
-        change=_on_fast_link(e),
+        change=change,
     )
 
 
@@ -90,13 +83,14 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     all of it the upper one."""
     if not communicates(e):
         return
-    first = (_merged(e), _on_fast_link(e))
+    first = (messages.merged(e), messages.on_fast_link(e))
     unsent = e.scaled(messages.without_transfer(e.lanes)) if messages.is_pipeline(e) else changes.without_communication
     silent = compose(e.scaled(slowdowns(e.lanes)), unsent)
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
     if e.passes > 1 and _is_script(e) and (_averages(e) or all(map(hooks.sends_in_each_pass, e.lanes))):
-        silent = compose(silent, e.scaled(map(_bucketing if _averages(e) else _sharding, e.lanes)))
+        own = _bucketing if _averages(e) else hooks.launches_for_messages
+        silent = compose(silent, e.removed(map(own, e.lanes)))
         saved = 1 - 1 / e.passes
     whole = e.gain(*first, then=silent).value
     covered = e.length(lambda lane: selection.covered_time(lane.collectives))
@@ -117,11 +111,6 @@ def _is_script(e: Evidence) -> bool:
     return e.point is None or e.point.workload == "command"
 
 
-def _sharding(lane: Lane) -> pl.DataFrame:
-    """What FSDP2 does for its messages, for `Evidence.scaled`."""
-    return hooks.launches_for_messages(lane).select(*messages.KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0))
-
-
 def _bucketing(lane: Lane) -> pl.DataFrame:
     """What DDP copies to its buckets, divided by the number of ranks, and from them: of the backward threads, which
     launch its collectives, copies on the device and products with a number (torch/csrc/distributed/c10d/reducer.cpp);
@@ -130,7 +119,7 @@ def _bucketing(lane: Lane) -> pl.DataFrame:
     copies = lane.own["copies"].filter(pl.col("direction") == "DtoD")
     products = lane.own["kernels"].filter(pl.col("name").cast(pl.String).str.contains(r"UnaryFunctor<.*MulFunctor"))
     both = pl.concat([rows.select("device", "stream", "start_ns", "thread") for rows in (copies, products)])
-    return both.filter(pl.col("thread").is_in(threads.implode())).with_columns(factor=pl.lit(0.0), kept=pl.lit(0.0))
+    return both.filter(pl.col("thread").is_in(threads.implode()))
 
 
 def _averages(e: Evidence) -> bool:
@@ -177,9 +166,8 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     longer than those of each other rank; but ranks that wait for each other in every step end it together."""
     if messages.is_pipeline(e):
         return
-    slow = slow_rank(e.steps)
-    if slow is not None and slow.rank not in e.traced:
-        yield _untraced_straggler(slow)
+    if (untraced := _untraced_straggler(e)) is not None:
+        yield untraced
         return
     if len({lane.rank for lane in e.lanes}) < 2:
         return
@@ -206,16 +194,24 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     )
 
 
-def _untraced_straggler(slow: SlowRank) -> Cause:
+def _untraced_straggler(e: Evidence) -> Cause | None:
+    """Of a rank that has no trace, if its median timed step is longer than that of the next by more than NOISE."""
+    medians = e.steps.group_by("rank").agg(pl.col("step_ms").median()).drop_nulls().sort("step_ms", descending=True)
+    if medians.height < 2:
+        return None
+    (rank, own), (_, second) = medians.head(2).rows()
+    if rank in e.traced or own - second < NOISE.value * own:
+        return None
+    others = float(medians["step_ms"][1:].median())  # type: ignore[arg-type]
     return Cause(
-        gain=replayed(1 - slow.others_ms / slow.own_ms),
+        gain=replayed(1 - others / own),
         method="the median timed step of the slowest rank, with that of the others in its place",
-        advice=f"trace rank {slow.rank} (trace_ranks) to see what it does for longer",
+        advice=f"trace rank {rank} (trace_ranks) to see what it does for longer",
         evidence=[
-            Fact(f"median step of rank {slow.rank}", slow.own_ms, "ms", "steps"),
-            Fact("of the others", slow.others_ms, "ms", "steps"),
+            Fact(f"median step of rank {rank}", own, "ms", "steps"),
+            Fact("of the others", others, "ms", "steps"),
         ],
-        rank=slow.rank,
+        rank=rank,
     )
 
 

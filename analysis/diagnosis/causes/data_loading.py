@@ -102,8 +102,6 @@ def waiting(e: Evidence) -> float:
 def host_wait(e: Evidence) -> float:
     """Mean wait of the host for its loader over the mean step, timed if there are such, else traced; 0 without any."""
     steps = e.traced_steps if e.steps.is_empty() else e.steps
-    if steps.is_empty():
-        return 0.0
     wait, step = steps["data_ms"].mean(), steps["step_ms"].mean()
     return min(1.0, float(wait) / float(step)) if isinstance(wait, float) and isinstance(step, float) else 0.0
 
@@ -118,7 +116,7 @@ def workers_busy(e: Evidence) -> float | None:
     """CPU time of the loader's workers over their time; null without workers or samples. The ranks' own threads, which
     compute unless they wait for the loader, are left out."""
     workers = e.workers
-    if not workers or e.hosts.is_empty() or e.point is None:
+    if not workers or e.point is None:
         return None
     percent = e.hosts.group_by("host").agg(pl.col("cpu_percent").median())["cpu_percent"].mean()
     ranks = e.point.tasks_per_node
@@ -164,7 +162,8 @@ def h2d_pageable(e: Evidence) -> Iterator[Cause]:
         alone = e.gain(_pinned(e, stalls=True)).value
         facts = [Fact("page-locked memory alone, about", alone, "share of the step", "runtime")]
         proposals = [{**pinned, "release_unlocked": True}, pinned]
-    yield from _copying(e, e.gain(_pinned(e)), "pageable", advice, proposals, _pinned(e), facts)
+    change = _pinned(e)
+    yield from _copying(e, "pageable", proposals, facts, gain=e.gain(change), advice=advice, change=change)
 
 
 def h2d_exposed(e: Evidence) -> Iterator[Cause]:
@@ -178,7 +177,7 @@ def h2d_exposed(e: Evidence) -> Iterator[Cause]:
     hidden = max(0.0, gained - beyond)
     ahead = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}
     share = replayed(hidden + (gained - hidden) / 2, hidden, gained)
-    yield from _copying(e, share, "pinned", "copy the next batch ahead", [ahead], both)
+    yield from _copying(e, "pinned", [ahead], gain=share, advice="copy the next batch ahead", change=both)
 
 
 def batch_release(e: Evidence) -> Iterator[Cause]:
@@ -215,13 +214,7 @@ def _pinned(e: Evidence, *, stalls: bool = False) -> Change:
 
 
 def _copying(
-    e: Evidence,
-    share: Share,
-    memory: str,
-    advice: str,
-    proposals: list[dict[str, Any]],
-    change: Change,
-    facts: Sequence[Fact] = (),
+    e: Evidence, memory: str, proposals: list[dict[str, Any]], facts: Sequence[Fact] = (), **about: Any
 ) -> Iterator[Cause]:
     graph = e.what_if.graph
     if memory_management.offloads(e) or not masks.of_batches(graph).any():
@@ -235,12 +228,10 @@ def _copying(
         Fact("such waits", count, "a step", "runtime"),
     )
     yield Cause(
-        gain=share,
         method="the steps replayed with faster copies to the device, or with copies ahead",
-        advice=advice,
         remedy=remedies.choose(e.point, *proposals, {"pixels": "uint8"}),
         evidence=[fact for fact in (*seen, *facts) if fact.value],
-        change=change,
+        **about,
     )
 
 

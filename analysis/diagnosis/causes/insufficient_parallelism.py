@@ -14,6 +14,7 @@ from nightsweep.analysis.diagnosis.evidence import batch, messages, named_pauses
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.remedies import proposals
 from nightsweep.analysis.diagnosis.replay import changes, edit, masks, pauses, rank_changes
+from nightsweep.analysis.diagnosis.replay.graph import marked
 from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, HEALTHY, SMALL_FILL
 
 GRAPHS = {"cuda_graph": True}
@@ -37,7 +38,8 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
         *joint, changes.without_loading, pauses.without_release, changes.without_close_waits,
         changes.without_allocations, copies,
     )  # fmt: skip
-    count, took = e.what_if.calls_a_step(e.what_if.launching)
+    graph = e.what_if.graph
+    count, took = e.what_if.calls_a_step(marked(len(graph.calls.start), graph.work.call))
     advice = "launch less: CUDA graphs, or a larger batch; a compiler where it fuses many kernels"
     if e.compiled:  # still, there are many launches
         advice = (
@@ -181,7 +183,7 @@ def small_batch(e: Evidence) -> Iterator[Cause]:
         if e.memory is not None:
             facts.append(Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"))
         yield Cause(
-            gain=e.share(e.kernels["underfilled"] + gaps + batch.optimizer_saving(e)).times(0.5),
+            gain=e.share(e.saved("underfilled") + gaps + batch.optimizer_saving(e)).times(0.5),
             method="sum over kernels of time x (1 - blocks / SMs), gaps between them, optimizer, of the time a sample",
             advice="enlarge the batch of a forward pass",
             remedy=proposals.choose(e.point, *proposals.larger_batch(e.point, e.growth)) if e.point else {},

@@ -36,7 +36,7 @@ def _most_are_small(e: Evidence) -> bool:
 def mean_fill(e: Evidence) -> float:
     """Mean over time of blocks over SMs, at most 1, of compute kernels; 1 where it is not known."""
     compute = e.part("compute").sum()
-    return 1 - float(e.kernels["underfilled"].sum() / compute) if compute else 1.0
+    return 1 - float(e.saved("underfilled").sum() / compute) if compute else 1.0
 
 
 def optimizer_saving(e: Evidence) -> Floats:

@@ -20,9 +20,8 @@ BESIDE, ALONE = 0.9, 0.1
 """Shares of its time that a kernel runs beside a collective, from which and up to which it counts as such."""
 FEWEST = 3
 """Kernels of each sort that a comparison needs."""
-NEIGHBOURS = (-1, 1)
-"""Places in the stream of the kernels that tell what a kernel does."""
-BETWEEN = tuple(f"at{place}" for place in NEIGHBOURS)
+BETWEEN = ("before", "after")
+"""Of a kernel, the names of its neighbours in its stream, which tell what it does."""
 
 
 def slowdowns(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
@@ -50,7 +49,7 @@ def slowdowns(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
 
 def _kernels(lane: Lane) -> pl.DataFrame:
     """The lane's kernels that are no collectives. `inside`: the share of its time (`took`, ns) that one runs beside a
-    collective; `at-1`, `at1`: names of its neighbours."""
+    collective; `before`, `after`: names of its neighbours."""
     frame = lane.own["kernels"]
     sent = frame["category"].cast(pl.String) == "communication"
     start, end = (frame[name].to_numpy() for name in ("start_ns", "end_ns"))
@@ -58,5 +57,5 @@ def _kernels(lane: Lane) -> pl.DataFrame:
     took = np.maximum(end - start, 1)
     inside = (intervals.length_before(covered, end) - intervals.length_before(covered, start)) / took
     kernels = frame.with_columns(pl.col("name").cast(pl.String), inside=pl.Series(inside), took=pl.Series(took))
-    around = (pl.col("name").shift(place).over("stream").alias(f"at{place}") for place in NEIGHBOURS)
-    return kernels.filter(~sent).sort("start_ns").with_columns(around)
+    neighbour = (pl.col("name").shift(by).over("stream").alias(name) for by, name in zip((1, -1), BETWEEN, strict=True))
+    return kernels.filter(~sent).sort("start_ns").with_columns(neighbour)

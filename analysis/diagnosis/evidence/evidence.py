@@ -16,17 +16,20 @@ import numpy.typing as npt
 import polars as pl
 
 from nightsweep.analysis.diagnosis.cause import Share, replayed
-from nightsweep.analysis.diagnosis.evidence.kernel_savings import KINDS, lane_savings
+from nightsweep.analysis.diagnosis.evidence.kernel_savings import lane_savings
 from nightsweep.analysis.diagnosis.evidence.lane import Lane, is_one_process
 from nightsweep.analysis.diagnosis.evidence.recorded import Recorded
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.changes import with_messages, without_tracer
-from nightsweep.analysis.diagnosis.replay.measured import KEYS
+from nightsweep.analysis.diagnosis.replay.edit import on_rank
+from nightsweep.analysis.diagnosis.replay.measured import KEYS, PLACE
 from nightsweep.analysis.diagnosis.replay.pauses import release_ns, without_release
 from nightsweep.analysis.diagnosis.replay.what_if import Change, WhatIf
 from nightsweep.analysis.diagnosis.thresholds import NOISE, STRAGGLER, TRACER
 from nightsweep.analysis.metrics.intervals import Intervals
+from nightsweep.analysis.tables.column import empty
 from nightsweep.analysis.tables.part_names import PARTS
+from nightsweep.analysis.tables.traces import TRACE_TABLES
 
 Floats = npt.NDArray[np.float64]
 WITH_WORKERS = "_MultiProcessingDataLoaderIter"
@@ -44,7 +47,7 @@ class Evidence(Recorded):
     with the reason."""
 
     lanes: tuple[Lane, ...] = ()
-    cpu_parts: pl.DataFrame = field(default_factory=pl.DataFrame)
+    cpu_parts: pl.DataFrame = field(default_factory=lambda: empty(TRACE_TABLES["step_parts"]))
     traced: Sequence[int] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
 
@@ -94,7 +97,7 @@ class Evidence(Recorded):
         whole, ranks = self.gain(change).value, sorted({lane.rank for lane in self.lanes})
         if whole < NOISE.value or len(ranks) < 2:
             return None
-        alone = {rank: self.gain(self.what_if.of_rank(change, rank)).value for rank in ranks}
+        alone = {rank: self.gain(on_rank(change, rank)).value for rank in ranks}
         most = max(ranks, key=lambda rank: alone[rank])
         rest = max(alone[rank] for rank in ranks if rank != most)
         return most if alone[most] >= STRAGGLER.value * whole and rest < alone[most] / 2 else None
@@ -150,18 +153,16 @@ class Evidence(Recorded):
     def savings(self) -> list[pl.DataFrame]:
         """What each kernel of each lane could save (analysis/diagnosis/evidence/kernel_savings.py)."""
         return [
-            lane_savings(lane, self.device_name(lane), self.passes, compiled=self.compiled, recomputed=self.recomputed)
+            lane_savings(
+                lane, self.of_device(lane, "name"), self.passes, compiled=self.compiled, recomputed=self.recomputed
+            )
             for lane in self.lanes
         ]
 
-    @functools.cached_property
-    def kernels(self) -> dict[str, Floats]:
-        """What kernels could save, by kind (lanes, steps), ns."""
+    def saved(self, kind: str) -> Floats:
+        """What kernels could save of this kind (lanes, steps), ns."""
         own = dict(zip(map(id, self.lanes), self.savings, strict=True))
-        return {
-            kind: self.of_lanes(lambda lane, kind=kind: lane.summed(own[id(lane)]["start_ns"], own[id(lane)][kind]))  # type: ignore[misc]
-            for kind in KINDS
-        }
+        return self.of_lanes(lambda lane: lane.summed(own[id(lane)]["start_ns"], own[id(lane)][kind]))
 
     def faster(self, kind: str) -> Change:
         """Kernels take as long as without what they could save of this kind; those of which nothing is left are not
@@ -172,10 +173,14 @@ class Evidence(Recorded):
             for own in self.savings
         )
 
+    def removed(self, works: Iterable[pl.DataFrame]) -> Change:
+        """This work is not done, nor launched. `works`: as for `scaled`, without its last two columns."""
+        return self.scaled(own.with_columns(factor=pl.lit(0.0), kept=pl.lit(0.0)) for own in works)
+
     def scaled(self, works: Iterable[pl.DataFrame]) -> Change:
         """A change of work. `works`: of each lane, rows of device, stream and start_ns with `factor`, of the time that
         each of them takes, and `kept`, the share of them that is still launched."""
-        keys = [pl.col(name).cast(pl.Int64) for name in KEYS[1:]]
+        keys = [pl.col(name).cast(pl.Int64) for name in PLACE]
         rows = [
             own.select(pl.lit(lane.rank, dtype=pl.Int64).alias("rank"), *keys, "factor", "kept")
             for lane, own in zip(self.lanes, works, strict=True)
@@ -198,11 +203,10 @@ class Evidence(Recorded):
         """Whether all ranks that talk to each other have a trace."""
         return is_one_process(self.lanes) or all(lane.heard for lane in self.lanes)
 
-    def device_name(self, lane: Lane) -> str | None:
-        if self.devices.is_empty():
-            return None
+    def of_device(self, lane: Lane, column: str) -> str | None:
+        """What the table `devices` says of the lane's, such as its `name`."""
         own = self.devices.filter(pl.col("rank") == lane.rank, pl.col("device").eq_missing(lane.device))
-        return own["name"][0] if own.height else None
+        return own[column][0] if own.height else None
 
     @functools.cached_property
     def parts(self) -> dict[str, float]:
@@ -210,19 +214,15 @@ class Evidence(Recorded):
         trace."""
         if self.periods.size:
             return {name: float(self.part(name).mean()) / 1e6 for name in PARTS}
-        means = self.cpu_parts.group_by("part").agg(pl.col("duration_ns").mean()) if len(self.cpu_parts) else None
-        known = dict(means.iter_rows()) if means is not None else {}
+        known = dict(self.cpu_parts.group_by("part").agg(pl.col("duration_ns").mean()).iter_rows())
         return {name: known[name] / 1e6 for name in PARTS if name in known}
 
     @property
     def traced_ranks(self) -> list[int]:
         """Ranks of which traced steps count."""
-        ranks = {lane.rank for lane in self.lanes}
-        return sorted(ranks | set(self.cpu_parts["rank"]) if len(self.cpu_parts) else ranks)
+        return sorted({lane.rank for lane in self.lanes} | set(self.cpu_parts["rank"]))
 
     @property
     def traced_count(self) -> int:
         """How many traced steps count."""
-        if self.periods.size:
-            return int(self.periods.shape[1])
-        return self.cpu_parts["step"].n_unique() if len(self.cpu_parts) else 0
+        return int(self.periods.shape[1]) if self.periods.size else self.cpu_parts["step"].n_unique()

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
-from nightsweep.analysis.diagnosis.replay import measured
+from nightsweep.analysis.diagnosis.replay.measured import PLACE
 from nightsweep.analysis.metrics.intervals import length_before, union
 
 FOR_MESSAGES = (
@@ -15,7 +15,6 @@ FOR_MESSAGES = (
     r"|post_backward_reshard|post_backward_reduce)\b"
 )
 """Those that gather, free and send; others cast what comes in, or copy it to the device."""
-KEYS = tuple(measured.KEYS[1:])  # of one rank
 LAUNCH = ("thread", "launch_ns")
 
 
@@ -25,7 +24,7 @@ def _named(lane: Lane, pattern: str) -> pl.DataFrame:
 
 def launches_for_messages(lane: Lane) -> pl.DataFrame:
     """Kernels, copies and memsets that hooks launched: device, stream, start_ns, thread, launch_ns."""
-    work = pl.concat([lane.own[kind].select(*KEYS, *LAUNCH) for kind in ("kernels", "copies", "memsets")])
+    work = pl.concat([lane.own[kind].select(*PLACE, *LAUNCH) for kind in ("kernels", "copies", "memsets")])
     work = work.filter(pl.col("launch_ns").is_not_null())
     inside, begun = np.zeros(work.height, bool), work["launch_ns"].to_numpy()
     for (thread,), own in _named(lane, FOR_MESSAGES).group_by("thread"):
@@ -38,11 +37,11 @@ def launches_for_messages(lane: Lane) -> pl.DataFrame:
 def with_messages(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
     """What hooks launch, for `Evidence.scaled`: as much of it as is kept of the message before on its thread, where
     that is one of these. `messages`: device, stream, start_ns, kept."""
-    sent = lane.collectives.join(lane.own["kernels"].select(*KEYS, *LAUNCH), on=KEYS, how="left")
-    sent = sent.join(messages.select(*KEYS, "kept"), on=KEYS, how="left").drop_nulls(list(LAUNCH)).sort("launch_ns")
-    own = launches_for_messages(lane).join(sent.select(*KEYS), on=KEYS, how="anti").sort("launch_ns")
+    sent = lane.collectives.join(lane.own["kernels"].select(*PLACE, *LAUNCH), on=PLACE, how="left")
+    sent = sent.join(messages.select(*PLACE, "kept"), on=PLACE, how="left").drop_nulls(list(LAUNCH)).sort("launch_ns")
+    own = launches_for_messages(lane).join(sent.select(*PLACE), on=PLACE, how="anti").sort("launch_ns")
     last = own.join_asof(sent.select(*LAUNCH, "kept"), on="launch_ns", by="thread", check_sortedness=False)
-    return last.drop_nulls("kept").select(*KEYS, factor=pl.lit(1.0), kept="kept")
+    return last.drop_nulls("kept").select(*PLACE, factor=pl.lit(1.0), kept="kept")
 
 
 def sends_in_each_pass(lane: Lane) -> bool:

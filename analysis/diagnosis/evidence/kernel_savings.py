@@ -70,7 +70,6 @@ ROWS_SAVED = 0.9
 fix, a product, takes some, too)."""
 BLOCK_NS, LONG_READING = 0.7, 10.0
 """A block reads four pieces of 512 bytes, at 3 TB/s; assumed: where indices differ, ten times that is enough."""
-KINDS = ("layout_transposes", "tensor_cores_unused", "recomputed", "scores", "unfused", "repeated_rows", "underfilled")
 
 
 def lane_savings(
@@ -91,21 +90,21 @@ def lane_savings(
     took = (kernels["end_ns"] - kernels["start_ns"]).clip(1).to_numpy().astype(np.float64)
     left = took * min(1.0, intervals.total(lane.sets["compute"]) / max(took.sum(), 1.0))
     layout, (scores, fused) = _layout_savings(kernels), fused_shares(kernels, passes * lane.steps.height)
-    shares = {
+    slow = took > LONG_READING * BLOCK_NS * kernels["blocks"].fill_null(0).to_numpy()
+    unfilled = _unfilled_share(kernels)
+    shares = {  # in this order
         "layout_transposes": layout,
         "tensor_cores_unused": _without_tensor_cores(kernels, device),
         "recomputed": recomputed_share(kernels) if recomputed is None else np.full(len(took), recomputed),
         "scores": scores,
         "unfused": np.zeros(len(took)) if compiled else fused,
+        "repeated_rows": ROWS_SAVED * slow * _is(kernels, REPEATED_ROWS),
+        "underfilled": np.where(layout > 0, 0.0, unfilled),
     }
-    slow = took > LONG_READING * BLOCK_NS * kernels["blocks"].fill_null(0).to_numpy()
-    shares["repeated_rows"] = ROWS_SAVED * slow * _is(kernels, REPEATED_ROWS)
-    unfilled = _unfilled_share(kernels)
-    shares["underfilled"] = np.where(layout > 0, 0.0, unfilled)
     found = kernels.select("name", "device", "stream", "start_ns", took=took, alone=left, few=pl.Series(unfilled > 0))
-    for kind in KINDS:
-        found = found.with_columns(pl.Series(kind, left * shares[kind]))
-        left = left - left * shares[kind]
+    for kind, share in shares.items():
+        found = found.with_columns(pl.Series(kind, left * share))
+        left = left - left * share
     return found
 
 

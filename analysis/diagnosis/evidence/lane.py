@@ -37,14 +37,12 @@ class Lane:
         """How much of a set lies in each step, ns."""
         return parts.lengths_inside(covered, self.steps["start_ns"].to_numpy(), self.steps["end_ns"].to_numpy())
 
-    def summed(self, start: pl.Series | Ints, length: npt.ArrayLike = 1.0) -> npt.NDArray[np.float64]:
-        """Lengths of events added up by the step in which they start, ns; without lengths, how many they are."""
-        start = np.asarray(start)
-        length = np.broadcast_to(np.asarray(length, dtype=np.float64), start.shape)
+    def summed(self, start: pl.Series, length: pl.Series) -> npt.NDArray[np.float64]:
+        """Lengths of events added up by the step in which they start, ns."""
         begins, ends = self.steps["start_ns"].to_numpy(), self.steps["end_ns"].to_numpy()
-        place = np.searchsorted(begins, start, side="right") - 1
-        inside = (place >= 0) & (start < ends[np.maximum(place, 0)])
-        return np.bincount(place[inside], weights=length[inside], minlength=len(begins)).astype(np.float64)
+        place = np.searchsorted(begins, start.to_numpy(), side="right") - 1
+        inside = (place >= 0) & (start.to_numpy() < ends[np.maximum(place, 0)])
+        return np.bincount(place[inside], weights=length.to_numpy()[inside], minlength=len(begins)).astype(np.float64)
 
     @functools.cached_property
     def periods(self) -> Ints:

@@ -34,5 +34,5 @@ def _links_by_name(e: Evidence) -> int | None:
     numbers = {lane.device for lane in e.lanes}
     if len(numbers) < len(e.lanes) or len({lane.rank for lane in e.lanes}) < 2:
         return None
-    counts = {LINKED.get((e.device_name(lane) or "").removeprefix("NVIDIA ")) for lane in e.lanes}
+    counts = {LINKED.get((e.of_device(lane, "name") or "").removeprefix("NVIDIA ")) for lane in e.lanes}
     return counts.pop() if len(counts) == 1 else None

@@ -11,10 +11,10 @@ from nightsweep.analysis.diagnosis.evidence import hooks
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
-from nightsweep.analysis.diagnosis.replay import measured
+from nightsweep.analysis.diagnosis.replay.measured import PLACE
+from nightsweep.analysis.diagnosis.replay.what_if import Change
 from nightsweep.analysis.diagnosis.thresholds import LARGE_MESSAGE, REACHABLE_LINK
 
-KEYS = tuple(measured.KEYS[1:])  # of one rank
 FEW = 5
 """Kernels between two small messages, at most, from which a loop over tensors is seen: a division, a norm, a clamp."""
 OVER_TENSORS = ("elementwise", "reduction", "memory")
@@ -38,11 +38,6 @@ def calls(lane: Lane) -> pl.DataFrame:
     return own.with_columns(on_bus=bus)
 
 
-def reachable_rate(e: Evidence) -> float:
-    """Bus bandwidth that large messages reach: the best of the run, or what the link allows, bytes/s."""
-    return max(REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], large_rate(e))
-
-
 def large_rate(e: Evidence) -> float:
     """Bus bandwidth of large messages, the best of the devices, bytes/s."""
     return max((_rate(calls(lane).filter(LARGE)) for lane in e.lanes), default=0.0)
@@ -53,10 +48,16 @@ def _rate(own: pl.DataFrame) -> float:
     return float(known["on_bus"].sum()) * 1e9 / max(float(known["transfer_ns"].sum()), 1.0)
 
 
-def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
-    """Small collectives of kinds of which a step has several, as one in each step: for `Evidence.scaled`."""
+def merged(e: Evidence) -> Change:
+    """Small collectives of kinds of which a step has several, as one in each step."""
+    rate = max(REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], large_rate(e))
+    return e.scaled(_merged(lane, rate) for lane in e.lanes)
+
+
+def _merged(lane: Lane, rate: float) -> pl.DataFrame:
+    """`rate`: bus bandwidth that large messages reach, the best of the run or what the link allows, bytes/s."""
     steps, took = lane.steps.height, pl.col("transfer_ns")
-    merged = steps * took.min() + pl.col("on_bus").sum() * 1e9 / reachable_rate(e)
+    merged = steps * took.min() + pl.col("on_bus").sum() * 1e9 / rate
     small = (
         calls(lane)
         .filter(~LARGE)
@@ -66,26 +67,30 @@ def small_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
         )
     )
     many = small.filter(pl.col("kept") < 1)
-    return pl.concat([many.select(*KEYS, "factor", "kept"), _between(lane, many), hooks.with_messages(lane, many)])
+    return pl.concat([many.select(*PLACE, "factor", "kept"), _between(lane, many), hooks.with_messages(lane, many)])
 
 
 def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
     """What one thread launches between two messages where that is a loop over tensors: it would do for all at once what
     it does for each."""
     kernels = lane.own["kernels"].filter(pl.col("launch_ns").is_not_null()).sort("thread", "launch_ns")
-    marked = kernels.join(messages.select(*KEYS, "kept"), on=KEYS, how="left", maintain_order="left")
+    marked = kernels.join(messages.select(*PLACE, "kept"), on=PLACE, how="left", maintain_order="left")
     is_message, run = pl.col("kept").is_not_null(), ("thread", "since")
     simple = pl.col("category").cast(pl.String).is_in(OVER_TENSORS)
     runs = marked.with_columns(since=is_message.cum_sum().over("thread")).with_columns(
         looped=((is_message | simple).all() & (pl.len() <= FEW + 1)).over(run), each=pl.col("kept").first().over(run)
     )
     looped = runs.filter(~is_message, "looped", pl.col("each").is_not_null())
-    return looped.select(*KEYS, factor=pl.lit(1.0), kept="each")
+    return looped.select(*PLACE, factor=pl.lit(1.0), kept="each")
 
 
-def slow_messages_of(e: Evidence, lane: Lane) -> pl.DataFrame:
-    """Large collectives on a link as fast as it could be: for `Evidence.scaled`."""
-    own, reachable = calls(lane).filter(LARGE), REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
+def on_fast_link(e: Evidence) -> Change:
+    """Large collectives on a link as fast as it could be."""
+    reachable = REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
+    return e.scaled(_faster(calls(lane).filter(LARGE), reachable) for lane in e.lanes)
+
+
+def _faster(own: pl.DataFrame, reachable: float) -> pl.DataFrame:
     share = _rate(own) / reachable
     return own.with_columns(factor=pl.lit(share if share < 0.5 else 1.0), kept=pl.lit(1.0))
 
@@ -108,7 +113,7 @@ def without_waits(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
     known either: a pipeline's messages are alike. What a slower link takes longer then counts as waiting."""
     took = (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64)
     found = [
-        calls(lane).filter(SENT, pl.col("transfer_ns").is_null()).select(*KEYS, "bytes", took=took, lane=pl.lit(place))
+        calls(lane).filter(SENT, pl.col("transfer_ns").is_null()).select(*PLACE, "bytes", took=took, lane=pl.lit(place))
         for place, lane in enumerate(lanes)
     ]
     left = (pl.col("took").min().over("bytes") / pl.col("took")).fill_nan(1.0)
@@ -120,6 +125,6 @@ def without_transfer(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
     """Of each lane of a pipeline, collectives that only wait for other ranks: for `Evidence.scaled`."""
     waiting = (rows.with_columns(factor=1 - pl.col("factor")) for rows in without_waits(lanes))
     sent = (lane.own["kernels"].filter(pl.col("category").cast(pl.String) == "communication") for lane in lanes)
-    columns = (*KEYS, "factor", "kept")
-    silent = (own.select(*KEYS, factor=pl.lit(0.0), kept=pl.lit(0.0)) for own in sent)
+    columns = (*PLACE, "factor", "kept")
+    silent = (own.select(*PLACE, factor=pl.lit(0.0), kept=pl.lit(0.0)) for own in sent)
     return [pl.concat([waits.select(columns), gone]) for waits, gone in zip(waiting, silent, strict=True)]

@@ -12,6 +12,10 @@ import polars as pl
 
 from nightsweep.analysis.diagnosis.evidence.unseen import Unseen
 from nightsweep.analysis.diagnosis.thresholds import BATCH_GROWTH, MEMORY_ROOM
+from nightsweep.analysis.tables.column import empty
+from nightsweep.analysis.tables.points import STEPS
+from nightsweep.analysis.tables.telemetry import HOST_SAMPLES
+from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.launch_files import RankResult
 from nightsweep.jobs.record.record import Record
@@ -24,14 +28,14 @@ class Recorded:
     else of the traced ones. `disturbed`: what outside of the job disturbed the timed steps (docs/protocol.md); None
     where nothing is known to have."""
 
-    devices: pl.DataFrame = field(default_factory=pl.DataFrame)
+    devices: pl.DataFrame = field(default_factory=lambda: empty(TRACE_TABLES["devices"]))
     point: Point | None = None
     record: Record = field(default_factory=lambda: Record(status="not_run"))
     results: Sequence[RankResult] = ()
-    steps: pl.DataFrame = field(default_factory=pl.DataFrame)
-    traced_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
+    steps: pl.DataFrame = field(default_factory=lambda: empty(STEPS))
+    traced_steps: pl.DataFrame = field(default_factory=lambda: empty(STEPS))
     samples: Mapping[int, pl.DataFrame] = field(default_factory=dict)
-    hosts: pl.DataFrame = field(default_factory=pl.DataFrame)
+    hosts: pl.DataFrame = field(default_factory=lambda: empty(HOST_SAMPLES))
     disturbed: str | None = None
 
     def setting(self, name: str) -> Any:
@@ -95,7 +99,7 @@ class Recorded:
         """Times in the timed steps, else in the traced ones, that the allocator found no memory and gave its cache
         back."""
         steps = self.traced_steps if self.steps.is_empty() else self.steps
-        if steps.is_empty() or steps["alloc_retries"].null_count():
+        if steps["alloc_retries"].null_count():
             return 0
         grown = steps.group_by("rank").agg(pl.col("alloc_retries").max() - pl.col("alloc_retries").min())
         return int(grown["alloc_retries"].sum())

@@ -26,17 +26,14 @@ from nightsweep.jobs.record.point_folder import record_of, results_of
 from nightsweep.jobs.record.raw_files import unpacked
 
 KINDS = ("kernels", "graphs", "copies", "memsets", "runtime", "operators", "nvtx", "collectives")
+ON_DEVICE = ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns")
 COLUMNS = {
     "kernels": (
-        "start_ns", "end_ns", "name", "device", "stream", "thread", "launch_ns", "launch_end_ns", "nvtx_path",
-        "category", "precision", "tensor_cores", "est_sm_efficiency", "blocks",
+        *ON_DEVICE, "name", "nvtx_path", "category", "precision", "tensor_cores", "est_sm_efficiency", "blocks",
     ),
-    "graphs": ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns"),
-    "copies": (
-        "start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns", "bytes", "direction",
-        "source", "target",
-    ),
-    "memsets": ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "launch_end_ns"),
+    "graphs": ON_DEVICE,
+    "copies": (*ON_DEVICE, "bytes", "direction", "source", "target"),
+    "memsets": ON_DEVICE,
     "runtime": ("start_ns", "end_ns", "name", "thread"),
     "operators": ("start_ns", "thread"),
     "nvtx": ("start_ns", "end_ns", "name", "thread"),
@@ -250,9 +247,8 @@ def spans(e: Evidence) -> list[samples.Span]:
     """When each rank's traced steps ran."""
     out = []
     for one in e.lanes:
-        own = e.devices.filter(pl.col("rank") == one.rank, pl.col("device").eq_missing(one.device))
         begin, end = int(one.steps["start_ns"].min()), int(one.steps["end_ns"].max())  # type: ignore[arg-type]
-        out.append(samples.Span(one.rank, own["uuid"][0] if own.height else None, begin, end))
+        out.append(samples.Span(one.rank, e.of_device(one, "uuid"), begin, end))
     return out
 
 
@@ -265,6 +261,6 @@ def with_log(e: Evidence, path: Path | None) -> Evidence:
     except (ValueError, OSError) as error:
         raise InputError(" ".join(str(error).split())) from error
     held = samples.select_spans(log, spans(e))
-    why = {} if held else {"counters": f"{path}: no samples of these GPUs while the traces ran"}
+    gaps = counter_gaps(held, f"{path}: no samples of these GPUs while the traces ran")
     rest = {k: v for k, v in e.absent.items() if not k.startswith("counters")}
-    return dataclasses.replace(e, samples=held, absent=rest | (why or counter_gaps(held)))
+    return dataclasses.replace(e, samples=held, absent=rest | gaps)

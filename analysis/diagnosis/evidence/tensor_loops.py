@@ -9,7 +9,7 @@ import polars as pl
 
 from nightsweep.analysis.diagnosis.evidence import optimizer
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
-from nightsweep.analysis.diagnosis.replay.measured import KEYS
+from nightsweep.analysis.diagnosis.replay.measured import PLACE
 
 SIMPLE = ("elementwise", "reduction", "memory", "indexing")
 """What such a loop does."""
@@ -28,8 +28,8 @@ def joint(lane: Lane) -> pl.DataFrame:
     """Kernels of such loops, with `optimizer`, whether they are its, and what is left where all tensors are taken at
     once, for `Evidence.scaled`: one launch of each kernel in place of many, which begins once. That kernels then fill
     the GPU counts as other causes."""
-    stepping = optimizer.kernels(lane).select(*KEYS[1:], optimizer=pl.lit(True))
-    found = _looped(lane).join(stepping, on=KEYS[1:], how="left", nulls_equal=True, maintain_order="left")
+    stepping = optimizer.kernels(lane).select(*PLACE, optimizer=pl.lit(True))
+    found = _looped(lane).join(stepping, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
     found = found.with_columns(pl.col("optimizer").fill_null(False))
     arithmetic = pl.col("optimizer") & (pl.col("category").cast(pl.String) == "elementwise")
     took, kept = pl.col("end_ns") - pl.col("start_ns"), 1 / pl.col("often")

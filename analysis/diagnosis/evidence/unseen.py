@@ -47,16 +47,12 @@ class Unseen:
 
     @functools.cached_property
     def _counted(self) -> pl.DataFrame:
-        if self.traced.is_empty():
-            return self.traced
         first = pl.col("step").min().over("rank")
         return self.traced.filter((pl.col("step") > first) | (pl.len().over("rank") == 1))
 
     @functools.cached_property
     def longer(self) -> dict[int, float]:
         """How much longer the host of each rank waits in the mean timed step than in the mean traced one, ns."""
-        if self.timed.is_empty() or self.traced.is_empty():
-            return {}
         waits, before = (table.group_by("rank").agg(pl.col("data_ms").mean()) for table in (self.timed, self._counted))
         both = waits.join(before, on="rank", suffix="_traced").drop_nulls()
         return {row["rank"]: (row["data_ms"] - row["data_ms_traced"]) * 1e6 for row in both.iter_rows(named=True)}
@@ -127,8 +123,6 @@ class Unseen:
 
 def _slowest(steps: pl.DataFrame) -> pl.DataFrame:
     """The steps of the slowest rank that have a time: step, step_ms, data_ms."""
-    if steps.is_empty():
-        return pl.DataFrame(schema={"step": pl.Int64, "step_ms": pl.Float64, "data_ms": pl.Float64})
     own = slowest_rank(steps.drop_nulls("step_ms"))
     return own.select("step", "step_ms", pl.col("data_ms").fill_null(0.0))
 

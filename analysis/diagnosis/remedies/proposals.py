@@ -33,5 +33,6 @@ def is_possible(point: Point, change: Change) -> bool:
 
 def larger_batch(point: Point | None, times: int) -> list[Change]:
     """The proposal of a batch so many times as large."""
-    known = point is not None and point.workload != SCRIPT and times > 1
-    return [{"micro_batch": point.micro_batch * times}] if point is not None and known else []
+    if point is None or point.workload == SCRIPT or times <= 1:
+        return []
+    return [{"micro_batch": point.micro_batch * times}]

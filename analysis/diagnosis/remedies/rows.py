@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.remedies import trials as tried
 
 _Rows = list[dict[str, Any]]
@@ -52,6 +53,10 @@ def trials(points: pl.DataFrame, steps: pl.DataFrame, rounds: Sequence[Mapping[s
 
 
 def gpu_seconds(points: pl.DataFrame, steps: pl.DataFrame) -> dict[str, float]:
-    """GPU time of the timed steps of each point, s."""
+    """GPU time of each point's timed steps (those of its slowest rank), s; on CPUs that of its ranks."""
     gpus = dict(points.select("point_id", "world_size").iter_rows())
-    return {i: tried.gpu_seconds(own, gpus[i]) for i, own in tried.timed_steps(steps).items() if gpus.get(i)}
+    return {
+        i: float(Evidence(steps=own).unseen.slowest_ms.to_numpy().sum()) / 1e3 * gpus[i]
+        for i, own in tried.timed_steps(steps).items()
+        if gpus.get(i)
+    }

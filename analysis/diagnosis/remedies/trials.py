@@ -102,7 +102,9 @@ def earlier_trials(rounds: Iterable[Mapping[str, Any]]) -> list[tuple[int, Trial
 
 def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> list[Gain]:
     """What came of each trial, from the tables `points` and `steps`."""
-    starts = Starts.of(points, steps) if tried else None
+    if not tried:
+        return []
+    starts = Starts.of(points, steps)
     status = dict(points.select("point_id", "status").iter_rows())
     scripts = set(points.filter(pl.col("workload") == "command")["point_id"])
     timed = timed_steps(steps)
@@ -116,7 +118,6 @@ def gains(tried: Sequence[Trial], points: pl.DataFrame, steps: pl.DataFrame) -> 
             script=trial.point_id in scripts,
         )
         for trial in tried
-        if starts is not None
     ]
 
 
@@ -143,9 +144,11 @@ def gain(
         return Gain("failed")
     a, b = Evidence(steps=before), Evidence(steps=after)
     samples = [comparison.samples_of(e) or 1 for e in (a, b)]
-    one, other = ([float(comparison.timed_steps(e).mean()) / n] for e, n in zip((a, b), samples, strict=True))
+    one, other = ([comparison.start_means([e], timed=True)[0] / n] for e, n in zip((a, b), samples, strict=True))
     step = comparison.of_starts(one, other, noise)
-    verdict = _side(step.by) if step.beyond(NOISE.value * step.a) else "within_noise"
+    verdict = "within_noise"
+    if step.beyond(NOISE.value * step.a):
+        verdict = "helped" if step.by < 0 else "did_not_help"
     if script and losses_changed(before, after):
         verdict = "losses_changed"
     ratio, off = step.b / step.a, math.exp(noise.half((1, 1)))
@@ -164,10 +167,6 @@ def losses_changed(before: pl.DataFrame, after: pl.DataFrame) -> bool:
     return bool(change.beyond(LOSS_CHANGE.value * abs(change.a)))
 
 
-def _side(by: float) -> str:
-    return "helped" if by < 0 else "did_not_help"
-
-
 def is_foreseen(share: float, low: float | None, high: float | None, gain: float) -> bool:
     """Whether a gain is what was predicted: in the interval, or no more than FORESEEN off."""
     return abs(share - gain) <= FORESEEN or (low is not None and high is not None and low <= gain <= high)
@@ -176,8 +175,3 @@ def is_foreseen(share: float, low: float | None, high: float | None, gain: float
 def is_test(low: float | None, high: float | None) -> bool:
     """Whether a prediction says enough to be right or wrong: its interval is no wider than WIDEST."""
     return low is None or high is None or high - low <= WIDEST
-
-
-def gpu_seconds(steps: pl.DataFrame, gpus: int) -> float:
-    """GPU time of a point's timed steps (those of its slowest rank), s; on CPUs that of its ranks."""
-    return float(comparison.timed_steps(Evidence(steps=steps)).sum()) / 1e3 * gpus if steps.height else 0.0

@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 
 from nightsweep.analysis.diagnosis.replay.edit import change_calls, change_work
-from nightsweep.analysis.diagnosis.replay.graph import Floats, Graph, Mask, is_read
+from nightsweep.analysis.diagnosis.replay.graph import Floats, Graph, Mask, is_read, marked
 from nightsweep.analysis.diagnosis.replay.masks import communication, of_batches, synchronizing, text, waits_for_batches
 from nightsweep.analysis.diagnosis.replay.pauses import freeing_ns, pausing, working
 from nightsweep.analysis.diagnosis.thresholds import PAUSE
@@ -42,8 +42,7 @@ def without_other_work(graph: Graph) -> Graph:
     """The script does no other work between calls, as far as pauses show it, and copies nothing large from the device
     for it."""
     read = is_read(graph.work.frame, LARGE_BYTES)
-    copying = np.zeros(len(graph.calls.start), bool)
-    copying[graph.work.call[read & (graph.work.call >= 0)]] = True
+    copying = marked(len(graph.calls.start), graph.work.call[read])
     copying |= (graph.calls.after >= 0) & graph.calls.synchronizes & copying[graph.calls.after]
     changed = change_work(graph, read, duration=0)
     changed = change_calls(changed, copying, waits_for=-1, least=np.minimum(graph.calls.least, ASYNCHRONOUS_NS))
@@ -70,10 +69,8 @@ def without_waits(graph: Graph) -> Graph:
     """The host does not wait for its device, except for room in the queue, for memory and for copies of batches: calls
     that wait are not made, nor those that copy what it waits for."""
     waiting = synchronizing(graph)
-    copying = np.zeros(len(waiting), bool)
-    before = graph.calls.after[waiting]
-    before = before[before >= 0]
-    copying[before[graph.calls.name.gather(before).str.contains("Memcpy").to_numpy()]] = True
+    before = marked(len(waiting), graph.calls.after[waiting])
+    copying = before & graph.calls.name.str.contains("Memcpy").to_numpy()
     copying &= ~waits_for_batches(graph, of_batches(graph))
     gone = waiting | copying
     return _launched_free(change_calls(graph, gone, waits_for=-1), gone)
@@ -139,8 +136,7 @@ def with_messages(graph: Graph, factor: Floats, kept: Floats) -> Graph:
     that of all that one call launches, and of what the host did for it since the launch before."""
     work, calls = graph.work, graph.calls
     launched = work.call >= 0
-    launches, left = np.zeros(len(calls.start), bool), np.zeros(len(calls.start))
-    launches[work.call[launched]] = True
+    launches, left = marked(len(calls.start), work.call), np.zeros(len(calls.start))
     np.maximum.at(left, work.call[launched], kept[launched])
     share = np.ones(len(calls.start))
     for launch in np.flatnonzero(launches & (left < 1)).tolist():

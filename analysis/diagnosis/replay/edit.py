@@ -20,38 +20,34 @@ def compose(*made: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
 
 def change_calls(graph: Graph, where: Mask | bool, **columns: npt.ArrayLike) -> Graph:
     """The graph with other columns of these calls; the graph itself where there are none."""
-    chosen = where & graph.counted_calls
-    if not chosen.any():
-        return graph
-    return dataclasses.replace(graph, calls=_replaced(graph.calls, chosen, columns))
+    return _replaced(graph, "calls", where & graph.counted_calls, columns)
 
 
 def change_work(graph: Graph, where: Mask, **columns: npt.ArrayLike) -> Graph:
     """The graph with other columns of this work; the graph itself where there is none."""
-    chosen = where & graph.counted_work
+    return _replaced(graph, "work", where & graph.counted_work, columns)
+
+
+def _replaced(graph: Graph, name: str, chosen: Mask, columns: dict[str, npt.ArrayLike]) -> Graph:
     if not chosen.any():
         return graph
-    return dataclasses.replace(graph, work=_replaced(graph.work, chosen, columns))
+    table: Any = getattr(graph, name)
+    new = {own: np.where(chosen, values, getattr(table, own)).astype(np.int64) for own, values in columns.items()}
+    return dataclasses.replace(graph, **{name: dataclasses.replace(table, **new)})  # type: ignore[arg-type]
 
 
-def _replaced(table: Any, chosen: Mask, columns: dict[str, npt.ArrayLike]) -> Any:
-    new = {name: np.where(chosen, values, getattr(table, name)).astype(np.int64) for name, values in columns.items()}
-    return dataclasses.replace(table, **new)
+def on_rank(change: Callable[[Graph], Graph], rank: int) -> Callable[[Graph], Graph]:
+    """The change, made on this rank alone."""
 
+    def made(before: Graph) -> Graph:
+        after = change(before)
+        calls = _merged(before.calls, after.calls, before.calls.rank == rank)
+        return dataclasses.replace(before, calls=calls, work=_merged(before.work, after.work, before.work.rank == rank))
 
-def only_on(before: Graph, after: Graph, rank: int) -> Graph:
-    """`before`, with calls and work of this rank as in `after`."""
-    return dataclasses.replace(
-        before,
-        calls=_merged(before.calls, after.calls, before.calls.rank == rank),
-        work=_merged(before.work, after.work, before.work.rank == rank),
-    )
+    return made
 
 
 def _merged(before: Any, after: Any, chosen: Mask) -> Any:
-    names = [
-        field.name
-        for field in dataclasses.fields(before)
-        if getattr(before, field.name) is not getattr(after, field.name)
-    ]
-    return dataclasses.replace(before, **{n: np.where(chosen, getattr(after, n), getattr(before, n)) for n in names})
+    pairs = {own.name: (getattr(after, own.name), getattr(before, own.name)) for own in dataclasses.fields(before)}
+    changed = {name: np.where(chosen, *pair) for name, pair in pairs.items() if pair[0] is not pair[1]}
+    return dataclasses.replace(before, **changed)

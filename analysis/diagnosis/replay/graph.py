@@ -98,7 +98,8 @@ class Graph:
     """`windows`: of each device of each rank, its steps (table `windows`) that the trace has, in order. `counted_calls`
     and `counted_work`: what belongs to steps that count, and so may be changed. `loader_holds_gil`: whether a
     loader's thread is known to hold the GIL while it frees batches. `kept`: what was found out about the graph that
-    holds for all that changes make of it, by its class."""
+    holds for all that changes make of it, by its class: a change gives other values to nothing but gap, least,
+    waits_for (waits may only go), duration, launch_lag and group."""
 
     calls: Calls
     work: Work
@@ -114,14 +115,25 @@ class Graph:
         return max(1, sum(int(own["counted"].sum()) for own in self.windows))
 
 
+def where(frame: pl.DataFrame, condition: pl.Expr) -> Mask:
+    """Which rows meet the condition; those of which it is not known do not."""
+    return frame.select(condition.fill_null(False)).to_series().to_numpy()
+
+
+def marked(count: int, places: Ints) -> Mask:
+    """Which of so many are at these places; a place below 0 is none. Of calls: those that launched some work, by the
+    work's `call`."""
+    found = np.zeros(count, bool)
+    found[places[places >= 0]] = True
+    return found
+
+
 def is_batch(frame: pl.DataFrame) -> Mask:
     """Whether work (`Work.frame`) is the copy of a batch to its device."""
-    large = (pl.col("direction") == "HtoD") & (pl.col("bytes") >= parts.LEAST_BATCH_BYTES)
-    return frame.select(large.fill_null(False)).to_series().to_numpy()
+    return where(frame, (pl.col("direction") == "HtoD") & (pl.col("bytes") >= parts.LEAST_BATCH_BYTES))
 
 
 def is_read(frame: pl.DataFrame, least_bytes: int) -> Mask:
     """Whether work (`Work.frame`) is a copy of `least_bytes` or more from its device: of data that the host works with,
     or of weights that are written to a file, not of a number."""
-    large = (pl.col("direction") == "DtoH") & (pl.col("bytes") >= least_bytes)
-    return frame.select(large.fill_null(False)).to_series().to_numpy()
+    return where(frame, (pl.col("direction") == "DtoH") & (pl.col("bytes") >= least_bytes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nightsweep.analysis.diagnosis.replay.graph import Calls, Ints, Mask, is_batch, is_read
+from nightsweep.analysis.diagnosis.replay.graph import Calls, Ints, Mask, is_batch, is_read, marked, where
 from nightsweep.analysis.diagnosis.replay.measured import Measured, by_rank
 from nightsweep.analysis.metrics.steps import parts, selection
 
@@ -57,9 +57,9 @@ def _blocking(m: Measured, synchronizes: Mask, allocates: Mask) -> tuple[Ints, I
     """The work that each call waits for (-1 for none), and how long after its end the call comes back, ns."""
     rank, start, end = (m.called[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
     waits_for, lag = np.full(len(start), -1), np.zeros(len(start), np.int64)
-    copies = np.zeros(len(start), bool)
-    launching = m.call[(m.call >= 0) & ~_is_pinned(m)]
-    copies[launching] = m.called["name"].str.contains("Memcpy").to_numpy()[launching]
+    # A call that copies from page-locked memory waits for nothing, however long it takes, unless it is made to.
+    pinned = where(m.frame, (pl.col("direction") == "HtoD") & (pl.col("source") == "pinned"))
+    copies = marked(len(start), m.call[~pinned]) & m.called["name"].str.contains("Memcpy").to_numpy()
     took = end - start
     may = synchronizes | ((took > NOTICEABLE_NS) & (allocates | copies)) | (took > STUCK_NS)
     for there in by_rank(m.rank):
@@ -67,13 +67,6 @@ def _blocking(m: Measured, synchronizes: Mask, allocates: Mask) -> tuple[Ints, I
         asked = own[may[own]]
         waits_for[asked], lag[asked] = _waited_for(m, asked, there)
     return waits_for, lag
-
-
-def _is_pinned(m: Measured) -> Mask:
-    """Whether work copies from page-locked memory to a device: a call that makes such a copy waits for nothing, however
-    long it takes, unless it is made to."""
-    known = (pl.col("direction") == "HtoD") & (pl.col("source") == "pinned")
-    return m.frame.select(known.fill_null(False)).to_series().to_numpy()
 
 
 def _waited_for(m: Measured, asked: Ints, there: Ints) -> tuple[Ints, Ints]:
@@ -104,8 +97,7 @@ def _in_framework(m: Measured, start: Ints, gap: Ints) -> Mask:
     that which copies batches and runs the optimizer, or, where none does, launches first."""
     rank, thread = (m.called[name].to_numpy() for name in ("rank", "thread"))
     found = 2 * _inside(m, parts.FRAMEWORK, start, gap) > gap
-    optimizer = m.frame.select((pl.col("category") == "optimizer").fill_null(False)).to_series().to_numpy()
-    mains = m.call[(optimizer | is_batch(m.frame)) & (m.call >= 0)]
+    mains = m.call[(where(m.frame, pl.col("category") == "optimizer") | is_batch(m.frame)) & (m.call >= 0)]
     for own in by_rank(rank):
         threads, counts = np.unique(thread[mains[rank[mains] == rank[own[0]]]], return_counts=True)
         found[own] |= thread[own] != (threads[np.argmax(counts)] if len(threads) else thread[own[0]])
@@ -133,23 +125,19 @@ def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
     """
     rank, start, end, thread = (m.called[name].to_numpy() for name in ("rank", "start_ns", "end_ns", "thread"))
     before, inside = np.zeros(len(start), np.int64), np.zeros(len(start), np.int64)
-    ranges = {each: selection.filter_by_name(own["nvtx"], parts.DATA) for each, own in m.events.items()}
     if any(parts.marks_loaders(own["nvtx"]) for own in m.events.values()):
-        for each, frame in ranges.items():
+        for each, events in m.events.items():
             own = np.flatnonzero(rank == each)
-            threads = np.unique(thread[own]).tolist()
-            covered = selection.covered_time(frame.filter(pl.col("thread").is_in(threads)))
-            if len(covered):
-                before[own] = parts.lengths_inside(covered, start[own] - np.maximum(gap[own], 0), start[own])
-                inside[own] = parts.lengths_inside(covered, start[own], end[own])
+            ranges = selection.filter_by_name(events["nvtx"], parts.DATA)
+            covered = selection.covered_time(ranges.filter(pl.col("thread").is_in(np.unique(thread[own]).tolist())))
+            before[own] = parts.lengths_inside(covered, start[own] - np.maximum(gap[own], 0), start[own])
+            inside[own] = parts.lengths_inside(covered, start[own], end[own])
         return before, inside
-    launches = np.zeros(len(start), bool)
-    launches[m.call[m.call >= 0]] = True
+    launches = marked(len(start), m.call)
     usual = int(np.median(gap[gap >= 0])) if (gap >= 0).any() else 0
     copied = m.call[is_batch(m.frame)]
     working = _inside(m, parts.WORKING, start, gap)
-    read = np.zeros(len(start), bool)
-    read[m.call[is_read(m.frame, parts.LEAST_BATCH_BYTES) & (m.call >= 0)]] = True
+    read = marked(len(start), m.call[is_read(m.frame, parts.LEAST_BATCH_BYTES)])
     for call in np.unique(copied[copied >= 0]).tolist():
         last = call
         while last >= 0 and not (launches[last] and last != call):

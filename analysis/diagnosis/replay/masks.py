@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
-from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask, is_batch
+from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask, is_batch, marked, where
 
 
 def of_batches(graph: Graph, source: str | None = None) -> Mask:
@@ -15,25 +14,20 @@ def of_batches(graph: Graph, source: str | None = None) -> Mask:
 
 
 def text(graph: Graph, column: str, value: str) -> Mask:
-    return graph.work.frame.select((pl.col(column) == value).fill_null(False)).to_series().to_numpy()
+    return where(graph.work.frame, pl.col(column) == value)
 
 
 def waits_for_batches(graph: Graph, copies: Mask) -> Mask:
     """Calls that make these copies, and those right after them that wait for them, as `tensor.to(device)` does."""
-    out = np.zeros(len(graph.calls.start), bool)
-    made = graph.work.call[copies]
-    out[made[made >= 0]] = True
+    out = marked(len(graph.calls.start), graph.work.call[copies])
     follows = (graph.calls.after >= 0) & graph.calls.synchronizes & (graph.calls.waits_for >= 0)
     return out | (follows & out[graph.calls.after])
 
 
 def synchronizing(graph: Graph) -> Mask:
     """Calls that wait for the device in the middle of the step's work: by themselves, or for numbers that they copy."""
-    reads = np.zeros(len(graph.calls.start), bool)
-    numbers = graph.work.call[
-        text(graph, "direction", "DtoH") | (text(graph, "direction", "HtoD") & ~of_batches(graph))
-    ]
-    reads[numbers[numbers >= 0]] = True
+    numbers = text(graph, "direction", "DtoH") | (text(graph, "direction", "HtoD") & ~of_batches(graph))
+    reads = marked(len(graph.calls.start), graph.work.call[numbers])
     waits = graph.calls.waits_for >= 0
     return waits & (graph.calls.synchronizes | reads) & ~waits_for_batches(graph, of_batches(graph))
 

@@ -12,9 +12,11 @@ from nightsweep.analysis.diagnosis.replay.graph import Ints
 
 Frames = Mapping[str, pl.DataFrame]
 ON_DEVICE = ("kernels", "graphs", "copies", "memsets")
-KEYS = ["rank", "device", "stream", "start_ns"]
-"""They tell one piece of work from all others."""
-_TEXTS = ("category", "direction", "source", "target")
+PLACE = ("device", "stream", "start_ns")
+"""They tell one piece of work from all others of its rank."""
+KEYS = ["rank", *PLACE]
+_NUMBERS = ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns", "bytes")
+_COLUMNS = dict.fromkeys(_NUMBERS, pl.Int64) | dict.fromkeys(("category", "direction", "source", "target"), pl.String)
 
 
 @dataclass(frozen=True)
@@ -46,25 +48,17 @@ class Measured:
 
 
 def _work(events: Mapping[int, Frames]) -> pl.DataFrame:
-    def column(rows: pl.DataFrame, name: str, kind: type[pl.DataType]) -> pl.Expr:
-        return (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
-
     found = [
         own[kind].select(
             pl.lit(rank, dtype=pl.Int64).alias("rank"),
             pl.lit(kind).alias("kind"),
-            *(
-                pl.col(name).cast(pl.Int64)
-                for name in ("start_ns", "end_ns", "device", "stream", "thread", "launch_ns")
-            ),
-            column(own[kind], "bytes", pl.Int64),
-            *(column(own[kind], name, pl.String) for name in _TEXTS),
+            *(pl.col(name).cast(type_) for name, type_ in _COLUMNS.items() if name in own[kind].columns),
         )
         for rank, own in sorted(events.items())
         for kind in ON_DEVICE
     ]
     lane = pl.struct("rank", "device", "stream").rank("dense").cast(pl.Int64) - 1
-    return pl.concat(found).sort("start_ns", "end_ns", "rank").with_columns(lane=lane)
+    return pl.concat(found, how="diagonal").sort("start_ns", "end_ns", "rank").with_columns(lane=lane)
 
 
 def _calls(events: Mapping[int, Frames], launching: pl.DataFrame) -> pl.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nightsweep.analysis.diagnosis.replay.edit import change_calls
-from nightsweep.analysis.diagnosis.replay.graph import Floats, Graph, Mask
+from nightsweep.analysis.diagnosis.replay.graph import Floats, Graph, Mask, marked
 from nightsweep.analysis.diagnosis.replay.masks import of_batches, text
 from nightsweep.analysis.diagnosis.thresholds import PAUSE
 
@@ -52,9 +52,9 @@ def freeing_ns(graph: Graph) -> Floats:
     loader."""
     calls, work = graph.calls, graph.work
     copies = of_batches(graph, "pageable") & (work.call >= 0)
-    copying, launches, out = np.zeros(len(calls.start)), np.zeros(len(calls.start), bool), np.zeros(len(calls.start))
+    copying, out = np.zeros(len(calls.start)), np.zeros(len(calls.start))
     np.add.at(copying, work.call[copies], work.duration[copies])
-    launches[work.call[(work.call >= 0) & ~text(graph, "direction", "HtoD")]] = True
+    launches = marked(len(calls.start), work.call[~text(graph, "direction", "HtoD")])
     for call in np.flatnonzero(working(graph) & copies.any()).tolist():
         before, most = calls.after[call], 0.0
         while before >= 0 and not launches[before]:

@@ -9,14 +9,16 @@ import numpy.typing as npt
 import polars as pl
 
 from nightsweep.analysis.diagnosis.replay.graph import Graph, Ints
-from nightsweep.analysis.diagnosis.replay.schedule import NEVER, differ_by_changes
+from nightsweep.analysis.diagnosis.replay.schedule import NEVER
 from nightsweep.analysis.diagnosis.replay.times import Times
 
 
 def periods(graph: Graph, times: Times) -> list[Ints]:
     """Times of the steps that count of each device, ns, as `detection.windows` has them: a step begins when the host's
     step before it, and all that was launched before its own, have ended."""
-    return [edges.periods(times) for edges in _Edges.of_devices(graph)]
+    if _Edges not in graph.kept:
+        graph.kept[_Edges] = [_Edges.of_device(graph, windows) for windows in graph.windows]
+    return [edges.periods(times) for edges in graph.kept[_Edges]]
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,7 @@ class _Edges:
     beyond: Ints
 
     @classmethod
-    def of_devices(cls, graph: Graph) -> list[_Edges]:
-        """Of each device of the graph; those that were found for the graph that changes made it of."""
-        made_of, found = graph.kept.get(cls, (None, []))
-        if made_of is None or made_of.windows is not graph.windows or not differ_by_changes(made_of, graph):
-            found = [cls._make(graph, windows) for windows in graph.windows]
-            graph.kept[cls] = graph, found
-        return list(found)
-
-    @classmethod
-    def _make(cls, graph: Graph, windows: pl.DataFrame) -> _Edges:
+    def of_device(cls, graph: Graph, windows: pl.DataFrame) -> _Edges:
         rank = windows["rank"][0]
         here = (pl.col("rank") == rank) & pl.col("device").eq_missing(windows["device"][0])
         there = np.flatnonzero(graph.work.frame.select(here).to_series().to_numpy())

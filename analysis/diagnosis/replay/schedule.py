@@ -9,7 +9,6 @@ tenth of the calls and work of a trace, or fewer.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,8 +19,6 @@ from nightsweep.analysis.diagnosis.replay.graph import Calls, Graph, Ints, Mask,
 NEVER = -(1 << 62)
 WAITED, CALL, WORK = range(3)
 """Kinds of what is looked at. Of one moment: what has waited ends, then a call follows, then its work begins."""
-_CHANGED = {"gap", "least", "waits_for", "duration", "launch_lag"}
-"""The columns of calls and work that a change may give other values; waits may only go."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +139,11 @@ def _overtaken(work: Work, row: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Schedule:
-    """`graph`: that it was made of; `kind`, `place`: what is looked at in turn: a call that waits (place in
-    `Runs.waiting`), a run, or a stretch."""
+    """`waits_for`, `joint`: what the graph's calls wait for and the groups of its work, that it was made of; `kind`,
+    `place`: what is looked at in turn: a call that waits (place in `Runs.waiting`), a run, or a stretch."""
 
-    graph: Graph
+    waits_for: Ints
+    joint: Ints
     runs: Runs
     stretches: Stretches
     kind: Sequence[int]
@@ -169,26 +167,15 @@ class Schedule:
         counts = (len(runs.waiting), len(runs.heads), len(begin))
         kind, place = np.repeat((WAITED, CALL, WORK), counts), np.concatenate([np.arange(n) for n in counts])
         order = np.lexsort((kind, at))
-        return cls(graph, runs, stretches, kind[order].tolist(), place[order].tolist())
+        return cls(calls.waits_for, work.group, runs, stretches, kind[order].tolist(), place[order].tolist())
 
     def _fits(self, graph: Graph) -> bool:
-        if not differ_by_changes(self.graph, graph):
+        if graph.work.group is not self.joint:
             return False
-        before, now = self.graph.calls.waits_for, graph.calls.waits_for
+        before, now = self.waits_for, graph.calls.waits_for
         if now is before or np.array_equal(now, before):
             return True
         return bool((now[now >= 0] == before[now >= 0]).all()) and not _precedes_its_call(graph)
-
-
-def differ_by_changes(before: Graph, after: Graph) -> bool:
-    """Whether two graphs differ in nothing but what changes change."""
-    tables = ((before.calls, after.calls), (before.work, after.work))
-    return all(
-        getattr(one, field.name) is getattr(other, field.name)
-        for one, other in tables
-        for field in dataclasses.fields(one)
-        if field.name not in _CHANGED
-    )
 
 
 def _precedes_its_call(graph: Graph) -> bool:

@@ -37,7 +37,7 @@ class WhatIf:
     def after(self, *made: Change) -> float:
         """The time of a step after these changes, one after the other."""
         if made not in self._known:
-            graph = functools.reduce(lambda graph, change: change(graph), made, self.graph)
+            graph = edit.compose(*made)(self.graph)
             if made and graph is self.graph:
                 return self.step_ns
             found = [own for own in periods(graph, replay(graph)) if len(own)]
@@ -51,22 +51,11 @@ class WhatIf:
         before, made = (self.after(*made), (*made, then)) if then else (self.step_ns, made)
         return max(0.0, before - self.after(*made)) / self.step_ns
 
-    @functools.cached_property
-    def launching(self) -> Mask:
-        """Calls that launch work."""
-        found = np.zeros(len(self.graph.calls.start), bool)
-        found[self.graph.work.call[self.graph.work.call >= 0]] = True
-        return found
-
     def calls_a_step(self, chosen: Mask) -> tuple[float, float]:
         """How many of these calls there are, and how long they take, ns: of a rank, a step."""
         calls, counted = self.graph.calls, chosen & self.graph.counted_calls
         steps = self.graph.steps
         return float(counted.sum()) / steps, float((calls.end - calls.start)[counted].sum()) / steps
-
-    def of_rank(self, change: Change, rank: int) -> Change:
-        """The change, made on this rank alone."""
-        return lambda graph: edit.only_on(graph, change(graph), rank)
 
     def untraced(self, step_ns: float) -> WhatIf:
         """The run without what a tracer adds to each call and operator, so much that a step takes as long as it did

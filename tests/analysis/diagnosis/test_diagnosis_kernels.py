@@ -141,7 +141,7 @@ def test_backward_attention_has_two_products_on_each_side_and_a_loss_none(tmp_pa
         run.kernel(at, start + STEP, "an unknown kernel", start)
 
     found = of(tmp_path, make, settings=IMAGE)
-    assert float(found.kernels["scores"].mean()) / MS == pytest.approx(4 * share, abs=0.01)
+    assert float(found.saved("scores").mean()) / MS == pytest.approx(4 * share, abs=0.01)
 
 
 @pytest.mark.parametrize(("batch", "kind"), [(8, "small_batch"), (64, "low_occupancy")])

@@ -4,12 +4,14 @@ import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis.evidence.unseen import Unseen
+from nightsweep.analysis.tables.column import empty
+from nightsweep.analysis.tables.points import STEPS
 
 
 def of(*ranks, waits=0.0):
     """Timed steps of ranks, by the length of each, ms."""
     rows = [(rank, step, ms, waits) for rank, own in enumerate(ranks) for step, ms in enumerate(own)]
-    return Unseen(pl.DataFrame(rows, ["rank", "step", "step_ms", "data_ms"], orient="row"), pl.DataFrame())
+    return Unseen(pl.DataFrame(rows, ["rank", "step", "step_ms", "data_ms"], orient="row"), empty(STEPS))
 
 
 @pytest.mark.parametrize(
@@ -35,5 +37,5 @@ def test_what_is_too_long_for_a_pause_has_another_reason():
 
 def test_what_is_not_told():
     assert of([100.0] * 15).stalls_ns(20e6, 60e6) is None, "few steps"
-    assert Unseen(pl.DataFrame(), pl.DataFrame()).stalls_ns(20e6, 60e6) is None, "none"
+    assert Unseen(empty(STEPS), empty(STEPS)).stalls_ns(20e6, 60e6) is None, "none"
     assert of([100.0] * 16 + [130.0] * 4, waits=50.0).stalls_ns(20e6, 60e6) is None, "for want of batches"

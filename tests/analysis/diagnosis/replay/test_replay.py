@@ -89,7 +89,7 @@ def test_a_change_on_one_rank(tmp_path):
         run.reduce(start + 3 * MS + since, start + STEP, 100_000_000)
 
     found = what_if(tmp_path, make, ranks=2)
-    alone = [found.gain(found.of_rank(changes.without_loading, rank)) for rank in (0, 1)]
+    alone = [found.gain(edit.on_rank(changes.without_loading, rank)) for rank in (0, 1)]
     assert alone == [0.0, pytest.approx(found.gain(changes.without_loading))] and alone[1] > 0.5
 
 
