@@ -66,7 +66,7 @@ def judge(e: Evidence) -> Diagnosis:
     """The verdict on a run."""
     causes = [cause for rule in RULES for cause in rule.causes(e)]
     kept = [c for c in cap_shares(e, causes) if BY_KIND[c.kind].remark or c.share >= NOISE.value]
-    ranked = tuple(with_lines(e, with_rank(e, cause)) for cause in sorted(kept, key=lambda c: (-c.low, -c.share)))
+    ranked = tuple(with_lines(e, with_rank(e, cause)) for cause in sorted(kept, key=_place))
     traced = bool(e.periods.size)
     timed = None if e.timed_ns is None else e.timed_ns / 1e6
     step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed
@@ -111,6 +111,11 @@ def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
         left_of = share / cause.share if cause.share else 1.0
         out.append(dataclasses.replace(cause, gain=Share(share, cause.low * left_of, cause.high * left_of)))
     return out
+
+
+def _place(cause: Cause) -> tuple[float, float]:
+    """What it gives at least comes first; where that is noise, what it may give."""
+    return -cause.low if cause.low >= NOISE.value else 0.0, -cause.share
 
 
 def _turn(cause: Cause) -> tuple[int, float]:

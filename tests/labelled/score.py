@@ -26,7 +26,7 @@ from tests.labelled.scripts import ScriptRun
 
 KEPT = Path(__file__).parents[1] / "data/scripts"
 PAIRS, TRIED = KEPT / "pairs.json", KEPT / "tried.json"
-HALVES = ("tune", "report", "held_out", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh")
+HALVES = tuple(dict.fromkeys(run.half for run in scripts.load()))
 
 
 def measured(path: Path = PAIRS, side: str = "fix") -> dict[str, float]:

@@ -56,7 +56,7 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
 
 def slow_interconnect(e: Evidence) -> Iterator[Cause]:
     """Large messages are slow for their link: bus bandwidth below half of what it lets them reach. The steps again,
-    with these at what the link lets them reach."""
+    with these at what the link lets them reach, and with kernels that ran beside them held up for as much less long."""
     if not communicates(e):
         return
     bandwidth, name = bandwidth_between_ranks(e)

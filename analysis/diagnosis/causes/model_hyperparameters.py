@@ -19,7 +19,8 @@ MEMORY_LEFT = 0.5
 def tensor_cores_unused(e: Evidence) -> Iterator[Cause]:
     """Matrix products, convolutions or attention in fp32 that tensor cores could do. Their time, times 1 - peak of fp32
     over peak of TF32 of the device (analysis/metrics/points/peaks.py; 1/8 where nothing is stated). Where the rest is
-    in 16 bits, attention that is computed by plain products is what remains in fp32."""
+    in 16 bits, attention is what remains in fp32: computed by plain products, or by fused kernels that put each product
+    together from three in TF32, which take six times as long as in bf16."""
     half: tuple[remedies.Change, ...] = ({"attention": "flash"}, {"precision": "bf16_pure"})
     whole: tuple[remedies.Change, ...] = ({"precision": "tf32"}, {"precision": "bf16"})
     in_half = e.setting("precision") in ("bf16", "fp16")

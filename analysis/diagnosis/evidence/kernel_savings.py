@@ -3,12 +3,13 @@ taken a later one does not see.
 
 - layout_transposes: kernels that only turn NCHW into NHWC or back, all of their time, and copies from one layout to
   another where the model itself changes it: where there are batch norms in both, or, beside such kernels, convolutions
-  and layer norms, which go over the last dimension, take much of the time. Where there are such, batch norms in NCHW
-  too, which take one block for each channel: their time x the share of SMs without a block, and of PyTorch's own at
-  least what they were seen to lose (threshold nchw_norm). In NHWC blocks share the rows of a channel, and fill
-  the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
+  and layer norms, which go over the last dimension, take much of the time, or where such copies do beside batch norms
+  in NHWC. Where there are such, batch norms in NCHW too, which take one block for each channel: their time x the share
+  of SMs without a block, and of PyTorch's own at least what they were seen to lose (threshold nchw_norm). In NHWC
+  blocks share the rows of a channel, and fill the GPU (PyTorch, aten/src/ATen/native/cuda/Normalization.cuh).
 - tensor_cores_unused: matrix kernels in fp32 or fp64 without tensor cores, 1 - peak of these / peak of TF32 on the same
-  device (fp64: of fp64).
+  device (fp64: of fp64). Attention in fp32 beside products in 16 bits, which PyTorch's kernels put together from three
+  products in TF32 each (CUTLASS, OpMultiplyAddFastF32): 1 - a third of the peak of TF32 / peak of bf16.
 - recomputed: forward kernels that are run again in the backward pass (recomputation.py); where the ranks counted FLOPs,
   what they say of all kernels.
 - scores: softmax of attention that is not fused, and elementwise kernels, copies and casts next to it on its stream,
@@ -48,6 +49,8 @@ LEAST_OF_NORMS = 0.1
 """Of the time of norms: in NCHW, too, those of one value a channel run as NHWC ones."""
 LEAST_OF_CONVOLUTIONS, LEAST_OF_LAYER_NORMS = 0.1, 0.05
 """Of the time of kernels: transformers of pictures cut them up by one convolution, which takes 1 to 5 %."""
+MANY_COPIES = 0.15
+"""Of the time of kernels, where all norms are in NHWC: copies of slices of channels take up to 8 % (U-Nets)."""
 STRIDED_COPY = r"[^_]elementwise_kernel<.*nocast<.*direct_copy_kernel"
 """PyTorch's copies of tensors from one layout to another, in the same format."""
 NOT_ELIGIBLE = (
@@ -55,6 +58,8 @@ NOT_ELIGIBLE = (
     r"combine|grouped_direct|cudnn::fusion"
 )
 """Matrix kernels that no tensor core could run, whatever their format."""
+EMULATED = 5 / 6
+"""Saved of attention in fp32: the peak of TF32 is half that of bf16 (analysis/metrics/points/peaks.py)."""
 FUSIBLE = ("elementwise", "memory", "normalisation", "reduction", "softmax_loss")
 NOT_FUSIBLE = r"multi_tensor_apply|triton|nchwtonhwc|nhwctonchw|chunk_cat|split_with_sizes|adam|sgd"
 """Of these categories, what is fused already or belongs to the optimizer or to sharding."""
@@ -68,6 +73,8 @@ REPEATED_ROWS = r"indexing_backward_kernel<"
 ROWS_SAVED = 0.9
 """Assumed: of a table with few rows it takes 31 ms, and reading 0.09 (tests/labelled/scripts.yaml, roles_packed, whose
 fix, a product, takes some, too)."""
+SERIAL, SERIAL_NS = 0.9, 100_000
+"""Share of SMs without a block, and time, from which on a kernel computes one thing after another."""
 BLOCK_NS, LONG_READING = 0.7, 10.0
 """A block reads four pieces of 512 bytes, at 3 TB/s; assumed: where indices differ, ten times that is enough."""
 
@@ -115,8 +122,10 @@ def _layout_savings(kernels: pl.DataFrame) -> Floats:
     convolutions = took @ (kernels["category"] == "convolution").fill_null(False).to_numpy()
     enough = convolutions >= LEAST_OF_CONVOLUTIONS * took.sum()
     between = turned.any() and enough and took @ _is(kernels, "layer_norm") >= LEAST_OF_LAYER_NORMS * took.sum()
-    if between or min(nhwc, nchw) > LEAST_OF_NORMS * (nhwc + nchw):  # the layout changes in the model
-        turned = np.maximum(turned, _is(kernels, STRIDED_COPY))
+    strided = _is(kernels, STRIDED_COPY)
+    within = enough and nhwc > 0 and took @ strided >= MANY_COPIES * took.sum()
+    if between or within or min(nhwc, nchw) > LEAST_OF_NORMS * (nhwc + nchw):  # the layout changes in the model
+        turned = np.maximum(turned, strided)
     if not turned.any():
         return turned
     norms = np.maximum(
@@ -128,6 +137,12 @@ def _layout_savings(kernels: pl.DataFrame) -> Floats:
 
 def _unfilled_share(kernels: pl.DataFrame) -> Floats:
     return (1 - kernels["est_sm_efficiency"].fill_null(1.0)).to_numpy()
+
+
+def _serial(kernels: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Long kernels that leave nearly all SMs idle: what they lack is not to be fused."""
+    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
+    return (_unfilled_share(kernels) > SERIAL) & (took > SERIAL_NS)
 
 
 def _is(kernels: pl.DataFrame, pattern: str) -> Floats:
@@ -143,7 +158,12 @@ def _without_tensor_cores(kernels: pl.DataFrame, device: str | None) -> Floats:
     plain = (~text["tensor_cores"].fill_null(True)).to_numpy() & matrix & (_is(kernels, NOT_ELIGIBLE) == 0)
     stated = peak.flops_per_s if peak else {"fp32": 1.0, "tf32": 8.0}  # 7.4 to 16 on all that is stated
     gain = 1 - stated["fp32"] / stated["tf32"] if {"fp32", "tf32"} <= stated.keys() else 0.0
-    return np.where(plain & (text["precision"] == "fp32").fill_null(False).to_numpy(), gain, 0.0)
+    single = (text["precision"] == "fp32").fill_null(False).to_numpy()
+    attention = (text["category"] == "attention").to_numpy() & single
+    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
+    halves = text["precision"].is_in(["bf16", "fp16"]).fill_null(False).to_numpy()
+    emulated = attention & (took @ (matrix & halves) > took @ (matrix & ~halves & ~attention))
+    return np.where(emulated, EMULATED, np.where(plain & single, gain, 0.0))
 
 
 def fused_shares(kernels: pl.DataFrame, passes: int) -> tuple[Floats, Floats]:
@@ -157,7 +177,7 @@ def fused_shares(kernels: pl.DataFrame, passes: int) -> tuple[Floats, Floats]:
             "stream": kernels["stream"].fill_null(-1),
             "start": kernels["start_ns"],
             "took": kernels["end_ns"] - kernels["start_ns"],
-            "own": category.is_in(FUSIBLE).to_numpy() & ~excluded,
+            "own": category.is_in(FUSIBLE).to_numpy() & ~excluded & ~_serial(kernels),
             "softmax": softmax & ~excluded & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value),
             "product": category.is_in(sorted(kernel_class.MATRIX)),
             "backward": _is(kernels, r"(?i)backward") > 0,

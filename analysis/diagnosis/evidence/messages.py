@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from nightsweep.analysis.diagnosis.evidence import hooks
+from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
@@ -85,14 +86,18 @@ def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def on_fast_link(e: Evidence) -> Change:
-    """Large collectives on a link as fast as it could be."""
+    """Large collectives on a link as fast as it could be, and kernels beside them, held up for less long."""
     reachable = REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
-    return e.scaled(_faster(calls(lane).filter(LARGE), reachable) for lane in e.lanes)
-
-
-def _faster(own: pl.DataFrame, reachable: float) -> pl.DataFrame:
-    share = _rate(own) / reachable
-    return own.with_columns(factor=pl.lit(share if share < 0.5 else 1.0), kept=pl.lit(1.0))
+    large = [calls(lane).filter(LARGE) for lane in e.lanes]
+    shares = [share if (share := _rate(own) / reachable) < 0.5 else 1.0 for own in large]
+    faster = (
+        own.select(*PLACE, factor=pl.lit(share), kept=pl.lit(1.0)) for own, share in zip(large, shares, strict=True)
+    )
+    freed = (
+        own.select(*PLACE, factor=1 - (1 - pl.col("factor")) * (1 - share), kept="kept")
+        for own, share in zip(slowdowns(e.lanes), shares, strict=True)
+    )
+    return e.scaled(pl.concat(both) for both in zip(faster, freed, strict=True))
 
 
 def is_pipeline(e: Evidence) -> bool:

@@ -92,8 +92,8 @@ CLAIMS = (
         "C12",
         f"DDP with a distributed sampler is the fastest strategy for image jobs ({PAPER}, {SIBLING}).",
         image.strategy,
-        "Without a distributed sampler each rank walks all of the data: on two ranks an epoch has twice the steps, "
-        "which is the factor that is seen.",
+        "Without a distributed sampler each rank walks all of the data: an epoch has as many times the steps as there "
+        "are ranks, which is most of the factor that is seen.",
         by="strategy",
     ),
 )

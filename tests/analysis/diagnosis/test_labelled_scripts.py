@@ -41,6 +41,8 @@ NOT_FIRST = {
     "metrics_quantised": "fusing comes first (5 % at least), host_sync second (4 % at least)",
     "sync_proteins": "small_batch comes first, 50 %: eight passes in one would send once, too",
     "healthy_globe": "fusing is predicted to give 14 %, and gave 9.4",
+    "ends_satellite": "fusing comes first, 19 % (3.3 at least); loader_wait has 15 % (3.3 at least), and gave 16",
+    "gather_genomes": "small_batch comes first, 53 %: eight passes in one would gather once, too",
 }
 """Where the first cause is not the label's."""
 OFF = {
@@ -73,6 +75,7 @@ OFF = {
     "decode_superres": "84 % (84 at most) where it gave 91",
     "filter_knowledge": "86 % (77.1 at least) where it gave 76.6",
     "sync_proteins": "32 % (36 at most) where it gave 55",
+    "gather_genomes": "7 % where it gave 48: the host's work for messages counts as launches",
     "average_late": "24 % (12 at least) where it gave 6: its fix copies gradients into one tensor and back",
 }
 """Where what is predicted is not what was measured."""
@@ -112,6 +115,8 @@ OTHERWISE = {
     "healthy_preferences_ddp": "likewise",
     "cache_grpo": "the two sides sample other answers, and the loss of a policy is near 0 on its own",
     "prompts_grpo": "likewise",
+    "healthy_compression": "a compiled model draws other noise, and its loss falls fast in these steps",
+    "sites_eeg": "each rank has other recordings; the mean over ranks is the same",
 }
 """Whose losses differ, and why the fix trains the same all the same."""
 
