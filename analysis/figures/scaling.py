@@ -36,6 +36,7 @@ SHARING = (
     "reshard_after_forward",
     "prefetch_layers",
     "zero_communication",
+    "zero_messages",
     "nccl_transport",
     "nccl_algo",
     "nccl_proto",
