@@ -78,9 +78,9 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     """Transfer, not waiting, that the step waits for, after `small_messages` and `slow_interconnect`. The steps again
     without communication, but for waiting for ranks that are late or for other stages of a pipeline, and with kernels
     that ran beside it as fast as alone (analysis/diagnosis/evidence/contention.py): compute could hide it. Of local SGD
-    what averaging every eighth step (or half as often) leaves out. Of a script's DDP, or FSDP2 that sends in each pass
-    of a step, all but that of one pass, with what these do for their messages. Half is the interval's lower end, and
-    all of it the upper one."""
+    what averaging every eighth step (or half as often) leaves out. Of a script's DDP, or FSDP2 that sends or gathers
+    in each pass of a step, all but that of one pass, with what these do for their messages. Half is the interval's
+    lower end, and all of it the upper one."""
     if not communicates(e):
         return
     first = (messages.merged(e), messages.on_fast_link(e))

@@ -45,7 +45,9 @@ def with_messages(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def sends_in_each_pass(lane: Lane) -> bool:
-    """Whether each backward pass of a unit reduces its gradients: where a script leaves that to the last pass
-    (set_requires_gradient_sync), the others only add them up."""
+    """Whether each pass of a unit reduces its gradients or gathers its weights: where a script leaves the first to the
+    last pass (set_requires_gradient_sync), the others only add them up, and where it keeps the weights between passes
+    (set_reshard_after_backward), only the first gathers them."""
     added = _named(lane, r"^FSDP::post_backward_accumulate\b").height
-    return 0 < added <= _named(lane, r"^FSDP::post_backward_reduce\b").height
+    sent = max(_named(lane, rf"^FSDP::{what}\b").height for what in ("post_backward_reduce", "all_gather"))
+    return 0 < added <= sent

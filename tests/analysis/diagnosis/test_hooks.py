@@ -40,8 +40,14 @@ def test_launches_of_other_threads_or_of_none_are_not(thread):
     assert hooks.launches_for_messages(lane(RANGES, LAUNCHES, thread)).is_empty()
 
 
-@pytest.mark.parametrize(("accumulated", "reduced", "expected"), [(8, 8, True), (8, 1, False), (0, 0, False)])
-def test_a_script_that_reduces_in_the_last_pass_alone_does_not_send_in_each(accumulated, reduced, expected):
+@pytest.mark.parametrize(
+    ("accumulated", "reduced", "gathered", "expected"),
+    [(8, 8, 1, True), (8, 1, 1, False), (8, 1, 16, True), (0, 0, 1, False)],
+)
+def test_a_script_sends_in_each_pass_unless_it_reduces_in_the_last_and_gathers_in_the_first_alone(
+    accumulated, reduced, gathered, expected
+):
     ranges = [("FSDP::post_backward_accumulate (a)", 0, 1)] * accumulated
     ranges += [("FSDP::post_backward_reduce (a)", 0, 1)] * reduced + [("other", 0, 1)]
+    ranges += [("FSDP::all_gather (a)", 0, 1)] * gathered + [("FSDP::all_gather_copy_out", 0, 1)] * 20
     assert hooks.sends_in_each_pass(lane(ranges, [])) is expected
