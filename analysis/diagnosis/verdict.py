@@ -66,7 +66,7 @@ def judge(e: Evidence) -> Diagnosis:
     """The verdict on a run."""
     causes = [cause for rule in RULES for cause in rule.causes(e)]
     kept = [c for c in cap_shares(e, causes) if BY_KIND[c.kind].remark or c.share >= NOISE.value]
-    ranked = tuple(with_lines(e, with_rank(e, cause)) for cause in sorted(kept, key=_place))
+    ranked = tuple(with_lines(e, with_rank(e, cause)) for cause in sorted(kept, key=order))
     traced = bool(e.periods.size)
     timed = None if e.timed_ns is None else e.timed_ns / 1e6
     step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed
@@ -113,8 +113,8 @@ def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:
     return out
 
 
-def _place(cause: Cause) -> tuple[float, float]:
-    """What it gives at least comes first; where that is noise, what it may give."""
+def order(cause: Cause) -> tuple[float, float]:
+    """To sort causes by: what gives most at least comes first; where that is noise, what may give most."""
     return -cause.low if cause.low >= NOISE.value else 0.0, -cause.share
 
 

@@ -15,7 +15,7 @@ from nightsweep.jobs.workloads import dtypes
 from nightsweep.jobs.workloads.base import Batch, Work
 
 LARGE = 1_000_000
-"""Elements from which on a gradient that is not joined with others is large enough for a message."""
+"""Elements of a bucket: a gradient that is larger is sent as it is."""
 
 
 def zero_config(point: Point, layer_numel: int, device: torch.device) -> dict[str, Any]:
@@ -89,7 +89,8 @@ class ZeroTrainer(Trainer):
         largest = max(sum(weight.numel() for weight in layer.parameters()) for layer in work.layers)
         config = zero_config(point, largest, device)
         if point.zero_messages == "single":
-            # DeepSpeed's engine would not gather ahead then, but takes weights that are sharded already as they are.
+            # With this in its own configuration DeepSpeed's engine gathers nothing ahead; sharded weights it takes as
+            # they are.
             for weight in model.parameters():
                 weight.data = weight.data.to(self.dtype or weight.dtype)
             zero = config["zero_optimization"] | {"stage3_allgather_sequential": True}

@@ -11,7 +11,6 @@ import polars as pl
 from nightsweep.analysis.diagnosis.cause import Cause, Fact, Share, replayed
 from nightsweep.analysis.diagnosis.causes.rule import MESSAGES, OTHERS, Rule
 from nightsweep.analysis.diagnosis.evidence import hooks, messages
-from nightsweep.analysis.diagnosis.evidence.contention import slowdowns
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.link import bandwidth_between_ranks
@@ -85,7 +84,7 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
         return
     first = (messages.merged(e), messages.on_fast_link(e))
     unsent = e.scaled(messages.without_transfer(e.lanes)) if messages.is_pipeline(e) else changes.without_communication
-    silent = compose(e.scaled(slowdowns(e.lanes)), unsent)
+    silent = compose(messages.beside_none(e), unsent)
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
     if e.passes > 1 and _is_script(e) and (_averages(e) or all(map(hooks.sends_in_each_pass, e.lanes))):

@@ -11,6 +11,7 @@ from nightsweep.analysis.diagnosis.cause import Cause, Fact
 from nightsweep.analysis.diagnosis.causes.rule import DEVICE, Rule
 from nightsweep.analysis.diagnosis.evidence import batch
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
+from nightsweep.analysis.diagnosis.evidence.kernel_savings import in_halves
 from nightsweep.analysis.diagnosis.remedies import proposals as remedies
 
 MEMORY_LEFT = 0.5
@@ -23,12 +24,12 @@ def tensor_cores_unused(e: Evidence) -> Iterator[Cause]:
     together from three in TF32, which take six times as long as in bf16."""
     half: tuple[remedies.Change, ...] = ({"attention": "flash"}, {"precision": "bf16_pure"})
     whole: tuple[remedies.Change, ...] = ({"precision": "tf32"}, {"precision": "bf16"})
-    in_half = e.setting("precision") in ("bf16", "fp16")
+    in_half = e.setting("precision") in ("bf16", "fp16") or any(in_halves(lane.own["kernels"]) for lane in e.lanes)
     yield _faster(
         e,
         "tensor_cores_unused",
-        method="time of matrix kernels without tensor cores x (1 - fp32 peak / TF32 peak)",
-        advice="let all of it be 16 bits, attention too" if in_half else "allow TF32, or train in bf16",
+        method="time of matrix kernels without tensor cores x (1 - fp32 peak / TF32 peak); 5/6 of fused attention",
+        advice="let all of it be 16 bits, also what attention is given" if in_half else "allow TF32, or train in bf16",
         remedy=remedies.choose(e.point, *(half if in_half else whole)),
     )
 
@@ -52,7 +53,7 @@ def low_occupancy(e: Evidence) -> Iterator[Cause]:
         "underfilled",
         0.5,
         method="sum over kernels of time x (1 - blocks / SMs)",
-        advice="fuse these kernels, or give them more to do at once",
+        advice="give these kernels more to do at once, or have others do the same in more blocks, such as a compiler's",
         remedy=remedies.choose(e.point, {"compile": "default"}) if e.point else {},
     )
 

@@ -50,7 +50,7 @@ LEAST_OF_NORMS = 0.1
 LEAST_OF_CONVOLUTIONS, LEAST_OF_LAYER_NORMS = 0.1, 0.05
 """Of the time of kernels: transformers of pictures cut them up by one convolution, which takes 1 to 5 %."""
 MANY_COPIES = 0.15
-"""Of the time of kernels, where all norms are in NHWC: copies of slices of channels take up to 8 % (U-Nets)."""
+"""Of the time of kernels, where norms are in NHWC: copies of slices of channels take up to 8 % (U-Nets)."""
 STRIDED_COPY = r"[^_]elementwise_kernel<.*nocast<.*direct_copy_kernel"
 """PyTorch's copies of tensors from one layout to another, in the same format."""
 NOT_ELIGIBLE = (
@@ -74,7 +74,8 @@ ROWS_SAVED = 0.9
 """Assumed: of a table with few rows it takes 31 ms, and reading 0.09 (tests/labelled/scripts.yaml, roles_packed, whose
 fix, a product, takes some, too)."""
 SERIAL, SERIAL_NS = 0.9, 100_000
-"""Share of SMs without a block, and time, from which on a kernel computes one thing after another."""
+"""Share of SMs without a block, and time, from which on a kernel computes one thing after another; assumed: a tenth of
+the SMs may be a small tensor's share, and of what takes less than 20 launches (5 us each) fusing saves the launches."""
 BLOCK_NS, LONG_READING = 0.7, 10.0
 """A block reads four pieces of 512 bytes, at 3 TB/s; assumed: where indices differ, ten times that is enough."""
 
@@ -123,7 +124,7 @@ def _layout_savings(kernels: pl.DataFrame) -> Floats:
     enough = convolutions >= LEAST_OF_CONVOLUTIONS * took.sum()
     between = turned.any() and enough and took @ _is(kernels, "layer_norm") >= LEAST_OF_LAYER_NORMS * took.sum()
     strided = _is(kernels, STRIDED_COPY)
-    within = enough and nhwc > 0 and took @ strided >= MANY_COPIES * took.sum()
+    within = enough and nhwc > nchw and took @ strided >= MANY_COPIES * took.sum()
     if between or within or min(nhwc, nchw) > LEAST_OF_NORMS * (nhwc + nchw):  # the layout changes in the model
         turned = np.maximum(turned, strided)
     if not turned.any():
@@ -159,11 +160,16 @@ def _without_tensor_cores(kernels: pl.DataFrame, device: str | None) -> Floats:
     stated = peak.flops_per_s if peak else {"fp32": 1.0, "tf32": 8.0}  # 7.4 to 16 on all that is stated
     gain = 1 - stated["fp32"] / stated["tf32"] if {"fp32", "tf32"} <= stated.keys() else 0.0
     single = (text["precision"] == "fp32").fill_null(False).to_numpy()
-    attention = (text["category"] == "attention").to_numpy() & single
-    took = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
-    halves = text["precision"].is_in(["bf16", "fp16"]).fill_null(False).to_numpy()
-    emulated = attention & (took @ (matrix & halves) > took @ (matrix & ~halves & ~attention))
-    return np.where(emulated, EMULATED, np.where(plain & single, gain, 0.0))
+    emulated = (text["category"] == "attention").to_numpy() & single & text["tensor_cores"].fill_null(False).to_numpy()
+    return np.where(emulated & in_halves(kernels), EMULATED, np.where(plain & single, gain, 0.0))
+
+
+def in_halves(kernels: pl.DataFrame) -> bool:
+    """Whether products, without attention, are mostly in 16 bits, by their time."""
+    took = (pl.col("end_ns") - pl.col("start_ns")).sum()
+    products = kernels.filter(pl.col("category").cast(pl.String).is_in(sorted(kernel_class.MATRIX - {"attention"})))
+    halves = products.filter(pl.col("precision").cast(pl.String).is_in(["bf16", "fp16"]))
+    return bool(2 * (halves.select(took).item() or 0) > (products.select(took).item() or 0))
 
 
 def fused_shares(kernels: pl.DataFrame, passes: int) -> tuple[Floats, Floats]:

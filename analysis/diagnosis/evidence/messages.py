@@ -86,18 +86,40 @@ def _between(lane: Lane, messages: pl.DataFrame) -> pl.DataFrame:
 
 
 def on_fast_link(e: Evidence) -> Change:
-    """Large collectives on a link as fast as it could be, and kernels beside them, held up for less long."""
+    """Large collectives on a link as fast as it could be, and kernels beside messages, held up for less long."""
+    shares = _link_shares(e)
+    faster = [
+        calls(lane).filter(LARGE).select(*PLACE, factor=pl.lit(share), kept=pl.lit(1.0))
+        for lane, share in zip(e.lanes, shares, strict=True)
+    ]
+    if min(shares, default=1.0) < 1:
+        freed = (
+            own.select(*PLACE, factor=_left(share), kept="kept")
+            for own, share in zip(slowdowns(e.lanes), shares, strict=True)
+        )
+        faster = [pl.concat(both) for both in zip(faster, freed, strict=True)]
+    return e.scaled(faster)
+
+
+def beside_none(e: Evidence) -> Change:
+    """Kernels as fast as where no message runs beside them, on top of `on_fast_link`."""
+    return e.scaled(
+        own.with_columns(factor=pl.col("factor") / _left(share))
+        for own, share in zip(slowdowns(e.lanes), _link_shares(e), strict=True)
+    )
+
+
+def _link_shares(e: Evidence) -> list[float]:
+    """Of each lane, the share of their time that large messages would take on a link as fast as it could be: 1 where
+    they are fast enough, or there are none."""
     reachable = REACHABLE_LINK.value * bandwidth_between_ranks(e)[0]
-    large = [calls(lane).filter(LARGE) for lane in e.lanes]
-    shares = [share if (share := _rate(own) / reachable) < 0.5 else 1.0 for own in large]
-    faster = (
-        own.select(*PLACE, factor=pl.lit(share), kept=pl.lit(1.0)) for own, share in zip(large, shares, strict=True)
-    )
-    freed = (
-        own.select(*PLACE, factor=1 - (1 - pl.col("factor")) * (1 - share), kept="kept")
-        for own, share in zip(slowdowns(e.lanes), shares, strict=True)
-    )
-    return e.scaled(pl.concat(both) for both in zip(faster, freed, strict=True))
+    rates = (_rate(calls(lane).filter(LARGE)) for lane in e.lanes)
+    return [rate / reachable if 0 < rate < 0.5 * reachable else 1.0 for rate in rates]
+
+
+def _left(share: float) -> pl.Expr:
+    """Of the time of a kernel that is held up while messages run, where these take so much of their time."""
+    return 1 - (1 - pl.col("factor")) * (1 - share)
 
 
 def is_pipeline(e: Evidence) -> bool:

@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis import verdict
+from nightsweep.analysis.diagnosis.cause import Cause, Share
 from nightsweep.analysis.diagnosis.evidence import samples as window
 from nightsweep.analysis.metrics import intervals
 from nightsweep.analysis.tables import column, points
@@ -281,6 +282,12 @@ def test_parts_add_up_and_no_time_counts_twice(tmp_path, seed):
     whole = intervals.union(lane.steps.select("start_ns", "end_ns").to_numpy())
     assert sum(intervals.total(s) for s in lane.sets.values()) == intervals.total(whole)
     assert sum(c.share for c in found.causes if c.kind != "memory_headroom") <= 1 + 1e-9
+
+
+def test_causes_that_give_next_to_nothing_at_least_come_by_what_they_may_give():
+    gains = [Share(0.05, 0.004, 0.1), Share(0.44, 0.0, 0.6), Share(0.03, 0.02, 0.04)]
+    found = sorted((Cause(gain=gain, method="", advice="") for gain in gains), key=verdict.order)
+    assert [cause.share for cause in found] == [0.03, 0.44, 0.05]
 
 
 def test_a_loader_outside_of_the_steps_ranges_counts(tmp_path):

@@ -25,6 +25,20 @@ def test_products_left_in_fp32_beside_16_bits_are_those_of_attention(tmp_path):
     assert causes(e)["tensor_cores_unused"].remedy == {"precision": "bf16_pure"}
 
 
+@pytest.mark.parametrize(("product", "share"), [(GEMM, 0.6 * 5 / 6), (FP32, 0.4 * (1 - 66.9 / 494.7))])
+def test_fused_attention_in_fp32_counts_beside_products_in_16_bits(tmp_path, product, share):
+    """6 ms: three products in TF32 in place of one, on tensor cores. Beside products in fp32 these alone count."""
+    attention = "fmha_cutlassF_f32_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)"
+
+    def make(run, start):
+        busy(run, start, 6 * MS, name=attention)
+        busy(run, start, STEP, 6 * MS, name=product)
+
+    found = causes(of(tmp_path, make))["tensor_cores_unused"]
+    assert found.share == pytest.approx(share, abs=0.002)
+    assert ("attention" in found.advice) == (product == GEMM)
+
+
 def test_splitting_and_vector_products_could_not_use_them(tmp_path):
     e = of(tmp_path, lambda r, s: busy(r, s, name="void cublasLt::splitKreduce_kernel<32, 16, int, float, float>"))
     assert shares(e) == {}
@@ -144,6 +158,22 @@ def test_backward_attention_has_two_products_on_each_side_and_a_loss_none(tmp_pa
     assert float(found.saved("scores").mean()) / MS == pytest.approx(4 * share, abs=0.01)
 
 
+@pytest.mark.parametrize(("pieces", "kind"), [(1, "low_occupancy"), (40, "recompute_or_unfused")])
+def test_long_kernels_of_a_block_are_not_to_be_fused(tmp_path, pieces, kind):
+    """Before an addition of 1 ms, 2 ms of a loss in one block, as one kernel or in pieces shorter than ten launches."""
+    loss = "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>(x)"
+
+    def make(run, start):
+        busy(run, start, 7 * MS)
+        for place in range(pieces):
+            begin = start + 7 * MS + place * 2 * MS // pieces
+            run.kernel(begin, begin + 2 * MS // pieces, loss, start, blocks=1)
+        busy(run, start, STEP, 9 * MS, name=ADD)
+
+    found = shares(of(tmp_path, make, settings=IMAGE | {"micro_batch": 64}))
+    assert found[kind] > 0.14 and max(found, key=found.get) == kind
+
+
 @pytest.mark.parametrize(("batch", "kind"), [(8, "small_batch"), (64, "low_occupancy")])
 def test_kernels_that_do_not_reach_all_sms(tmp_path, batch, kind):
     e = of(
@@ -261,4 +291,18 @@ def test_copies_are_from_one_layout_to_another_where_norms_have_both(tmp_path, n
             run.kernel(start + begin * MS, start + end * MS, name, start)
 
     found = shares(of(tmp_path, make, settings={**IMAGE, "layout": "nchw", "compile": "default"}))
+    assert found.get("layout_transposes") == (None if share is None else pytest.approx(share, abs=0.01))
+
+
+@pytest.mark.parametrize(("ms", "share"), [(2, 0.2), (1, None)])
+def test_many_copies_beside_norms_in_nhwc_are_from_one_layout_to_another(tmp_path, ms, share):
+    """A tenth of the time slices of channels may take."""
+
+    def make(run, start):
+        busy(run, start, 4 * MS, name="sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_cudnn")
+        for name, begin, end in ((NORM_NHWC, 4, 5), (COPY, 5, 5 + ms)):
+            run.kernel(start + begin * MS, start + end * MS, name, start)
+        busy(run, start, STEP, (5 + ms) * MS)
+
+    found = shares(of(tmp_path, make, settings={**IMAGE, "compile": "default"}))
     assert found.get("layout_transposes") == (None if share is None else pytest.approx(share, abs=0.01))

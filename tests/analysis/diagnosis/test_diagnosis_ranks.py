@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from nightsweep.analysis.diagnosis import over_ranks, screen, verdict
-from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.evidence import messages, sources
 from nightsweep.jobs.point.point import complete
-from tests.analysis.diagnosis.diagnosed import GEMM, MS, STEP, US, busy, causes, of, shares
+from tests.analysis.diagnosis.diagnosed import GEMM, LAUNCH, MS, STEP, US, busy, causes, of, shares
 from tests.labelled import packed
 
 DATA = Path(__file__).parents[2] / "data"
@@ -65,6 +65,35 @@ def test_a_slow_link(tmp_path):
     found = causes(e)
     assert found["slow_interconnect"].share == pytest.approx(0.2 * (1 - 10 / 247.5), abs=0.001)
     assert found["exposed_communication"].share < 0.01 if "exposed_communication" in found else True
+
+
+def held_up(size):
+    """Eight kernels of 0.25 ms alone, and eight that do the same beside four messages and take twice as long."""
+
+    def make(run, start):
+        for took, begin in ((MS // 4, 0), (MS // 2, 2 * MS)):
+            for place in range(8):
+                run.kernel(start + begin + place * took, start + begin + (place + 1) * took, at=start + place * LAUNCH)
+        for place in range(4):
+            at, call = start + (2 + place) * MS, start + (30 + place) * LAUNCH
+            run.reduce(at, at + MS, size, at=call)
+        run.reduced = None
+        busy(run, start, STEP, 6 * MS, name="another kernel")
+
+    return make
+
+
+@pytest.mark.parametrize(("size", "slow"), [(500_000, False), (20_000_000, True)])
+def test_kernels_that_slow_messages_hold_up_count_with_the_link_and_once(tmp_path, size, slow):
+    """Small messages say nothing of the link. Of 20 MB at 20 GB/s, where 247.5 are reachable, kernels beside them are
+    held up for as much less; the rest of that is of communication as such, and together no more than all of it. The
+    last kernel has another neighbour than those alone."""
+    e = of(tmp_path, held_up(size), ranks=2, record=LINKED)
+    fast, rest = messages.on_fast_link(e), messages.beside_none(e)
+    found = [1 - e.what_if.after(*own) / e.step_ns for own in ((fast,), (fast, rest))]
+    assert found[1] == pytest.approx(7 * 0.25 / 10, abs=0.002)
+    assert found[0] == pytest.approx(found[1] * (1 - 20 / 247.5) if slow else 0, abs=0.002)
+    assert ("slow_interconnect" in causes(e)) == slow
 
 
 def test_small_messages(tmp_path):

@@ -152,6 +152,12 @@ def test_what_zero3_compiles_has_torchs_own_linear_layer():
     assert "memory_efficient_linear" not in eager
 
 
+def test_what_zero3_sends_singly_is_not_put_into_buckets():
+    # Of Llama-8B's weights the smallest that is no norm has 4 million elements.
+    settings = complete(NANO | {"strategy": "zero3", "ranks_per_node": 2, "zero_messages": "single"})
+    assert zero_optimization(settings, 1, torch.device("cpu"))["reduce_bucket_size"] < 4_000_000
+
+
 @pytest.mark.parametrize(
     ("name", "shards"), [("fp16 sent", 2), ("fsdp2 bf16", 2), ("tp bf16_pure", 1), ("zero3 bf16_pure", 2)]
 )
