@@ -125,14 +125,17 @@ def script_row(run: ScriptRun, fixes: dict[str, float]) -> str:
     return f"| {run.name} ({run.half}) | {kinds}{' (void)' if run.void else ''} | {gave} | {' | '.join(answers)} |"
 
 
-def write_scripts() -> None:
+def write_scripts(names: list[str] | None) -> None:
     """docs/diagnosis-peers-scripts.md."""
     fixes, runs = score.measured(), [run for run in scripts.load() if (score.KEPT / run.name).is_dir()]
-    rows = []
+    old = SCRIPTS_PAGE.read_text().rpartition("|---|---|---|---|---|\n")[2]
+    rows = {line.split()[1]: line for line in old.splitlines()}
     for run in runs:
-        rows.append(script_row(run, fixes))
-        print(rows[-1], flush=True)
-    SCRIPTS_PAGE.write_text(SCRIPTS_HEAD.read_text() + "\n".join(rows) + "\n")
+        if names is None or run.name in names:
+            rows[run.name] = script_row(run, fixes)
+            print(rows[run.name], flush=True)
+    table = "\n".join(rows[run.name] for run in runs if run.name in rows)
+    SCRIPTS_PAGE.write_text(SCRIPTS_HEAD.read_text() + table + "\n")
 
 
 def place(name: str) -> tuple[bool, str]:
@@ -142,17 +145,17 @@ def place(name: str) -> tuple[bool, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.bench.side_by_side", description="Rows of docs/diagnosis-peers.md.")
     parser.add_argument("--names", help="these runs only, with commas between them")
-    parser.add_argument("--scripts", action="store_true", help="the runs of tests/labelled/scripts.yaml, all of them")
+    parser.add_argument("--scripts", action="store_true", help="the runs of tests/labelled/scripts.yaml")
     args = parser.parse_args()
-    names = args.names.split(",") if args.names else kept.names()
+    names = args.names.split(",") if args.names else None
     if "PEERS" not in os.environ:
         parser.error("PEERS is not set; expected the folder with the programs of the peers' environment")
     if args.scripts:
-        write_scripts()
+        write_scripts(names)
         return
     head, _, rest = PAGE.read_text().partition("|---|---|---|---|---|\n")
     rows = {line.split()[1]: line for line in rest.splitlines() if line.startswith("| ")}
-    for name in names:
+    for name in names or kept.names():
         rows[name] = row(name)
         print(rows[name], flush=True)
     there = sorted(kept.names(), key=place)
