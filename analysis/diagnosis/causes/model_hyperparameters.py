@@ -28,7 +28,8 @@ def tensor_cores_unused(e: Evidence) -> Iterator[Cause]:
     yield _faster(
         e,
         "tensor_cores_unused",
-        method="time of matrix kernels without tensor cores x (1 - fp32 peak / TF32 peak); 5/6 of fused attention",
+        method="time of matrix kernels without tensor cores x (1 - fp32 peak / TF32 peak)"
+        + (", and of fused fp32 attention x 5/6" if in_half else ""),
         advice="let all of it be 16 bits, also what attention is given" if in_half else "allow TF32, or train in bf16",
         remedy=remedies.choose(e.point, *(half if in_half else whole)),
     )
@@ -67,7 +68,7 @@ def layout_transposes(e: Evidence) -> Iterator[Cause]:
         "layout_transposes",
         0.75,
         method="time of kernels that turn NCHW into NHWC or back, and what batch norms in NCHW lose",
-        advice="keep images and weights in NHWC (channels_last)",
+        advice="keep images, weights and what is between them in NHWC (channels_last)",
         remedy=remedies.choose(e.point, {"layout": "nhwc"}),
     )
 

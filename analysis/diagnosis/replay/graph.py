@@ -121,8 +121,8 @@ def where(frame: pl.DataFrame, condition: pl.Expr) -> Mask:
 
 
 def marked(count: int, places: Ints) -> Mask:
-    """Which of so many are at these places; a place below 0 is none. Of calls: those that launched some work, by the
-    work's `call`."""
+    """A mask of `count` items, true at these places; one below 0 is none. Of calls: those that launched some work, by
+    the work's `call`."""
     found = np.zeros(count, bool)
     found[places[places >= 0]] = True
     return found

@@ -31,7 +31,7 @@ class Rule(nn.Module):
 
 
 class Tasks:
-    """Regressions, each with a network of its own; all are worked on at once."""
+    """Regressions, each with another network; all are worked on at once."""
 
     def __init__(self, args, device):
         self.args, self.device = args, device
