@@ -195,27 +195,53 @@ def test_driver_killed_and_started_again(cluster, tmp_path):
     assert [len(third.notes(n, "end")) for n in range(3)] == [2, 1, 1]
 
 
-def slow_to_answer(cluster, folder):
-    """The cluster with a squeue that takes a second more, so that a query can be caught under way.
-
-    Where a file `told` lies in the folder by then, it takes five more, and answers when the jobs are gone.
-    """
-    stand_in = folder / "slow/squeue"
+def with_stand_in(cluster, folder, name, lines):
+    """The cluster with a shell script in place of one of its commands; `{real}` in it is the command."""
+    stand_in = folder / "stand-in" / name
     stand_in.parent.mkdir()
     path = cluster.environment["PATH"]
-    late = f"if [ -e {folder}/told ]; then sleep 5; fi"
-    stand_in.write_text(f'#!/bin/sh\nsleep 1\n{late}\nexec {shutil.which("squeue", path=path)} "$@"\n')
+    stand_in.write_text(f"#!/bin/sh\n{lines.replace('{real}', shutil.which(name, path=path))}\n")
     stand_in.chmod(0o755)
-    slow = Cluster.__new__(Cluster)
-    slow.__dict__ = cluster.__dict__ | {"environment": cluster.environment | {"PATH": f"{stand_in.parent}:{path}"}}
-    return slow
+    other = Cluster.__new__(Cluster)
+    other.__dict__ = cluster.__dict__ | {"environment": cluster.environment | {"PATH": f"{stand_in.parent}:{path}"}}
+    return other
+
+
+UNANSWERED = """[ -e accepted ] && exec {real} "$@"
+touch accepted
+{real} "$@" > /dev/null
+"""
+"""sbatch, which once does not come to answer what Slurm has accepted."""
+NO_ANSWER = {
+    "outage": "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2\nexit 1",
+    "killed": "kill -9 -$(ps -o pgid= $PPID | tr -d ' ')",
+}
+
+
+@pytest.mark.parametrize("how", NO_ANSWER)
+def test_accepted_and_not_answered(cluster, tmp_path, how):
+    """Such jobs have no command to run: they are no failures, and others run in their place."""
+    driver = Driver(with_stand_in(cluster, tmp_path, "sbatch", UNANSWERED + NO_ANSWER[how]), tmp_path, 2)
+    if how == "killed":
+        assert driver.process.wait(60) == -signal.SIGKILL
+        driver = Driver(cluster, tmp_path, 2)
+    driver.finish()
+    assert all(driver.record(n)["status"] == "ok" and len(driver.notes(n, "end")) == 1 for n in range(2))
+
+
+SLOW = """sleep 1
+[ -e told ] && sleep 5
+exec {real} "$@"
+"""
+"""squeue, which takes a second more, so that a query can be caught under way; and, where there is a file `told`, five
+more, so that it answers when the jobs are gone."""
 
 
 @pytest.mark.parametrize("asking", [False, True], ids=["quiet", "while-asking"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_told_to_stop(cluster, tmp_path, number, asking):
     before = {row["id"] for row in cluster.jobs()}  # of other tests: some may still be completing
-    asked = slow_to_answer(cluster, tmp_path) if asking else cluster
+    asked = with_stand_in(cluster, tmp_path, "squeue", SLOW) if asking else cluster
     driver = Driver(asked, tmp_path, 40, 60, 1, 5, "--set-resources", "point:cpus_per_task=10")  # one job a node
     driver.until(lambda: len(driver.running()) >= 3)
     if asking:  # its query to the scheduler is under way

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from submitit.core.utils import JobPaths
 
 from snakemake_executor_plugin_submitit import refusal, waiting
 from snakemake_executor_plugin_submitit.journal import Journal
@@ -41,7 +42,8 @@ class Submission:
         self.lock = threading.RLock()
         self.stopping = False
         self.kept = 0
-        self.arrays: dict[str, list[str] | None] = {}
+        self.arrays: dict[str, list[str | None]] = {}
+        """Ids of jobs whose submission was not answered, by their arrays' names; None for one without a command."""
         self.room: dict[Request, int] = {}
         """Of a request of which jobs are kept: how many have ended since the scheduler took no more."""
 
@@ -93,14 +95,21 @@ class Submission:
         return left
 
     def _look_up(self, info: SubmittedJobInfo) -> bool:
-        """Look for a job whose submission was not answered by the name of its array; one query an array."""
+        """Look for a job whose submission was not answered by the name of its array; one query an array.
+
+        submitit names the file with a job's command by the number that sbatch answers: without an answer, or where the
+        driver was killed on reading it, the job is there and has nothing to run. Such an array is cancelled.
+        """
         track = info.aux["track"]
         if track.name not in self.arrays:
-            self.arrays[track.name] = self.backend.find(track.name, track.place[1])
+            sent = self.backend.find(track.name, track.place[1]) or []
+            able = {i for i in sent if JobPaths(track.folder, i).submitted_pickle.exists()}
+            if sent and not able:
+                self.backend.cancel([], [track.name])
+            self.arrays[track.name] = [i if i in able else None for i in sent]
         ids = self.arrays[track.name]
-        if ids is not None:
-            info.external_jobid = ids[track.place[0]]
-        return ids is not None
+        info.external_jobid = ids[track.place[0]] if ids else None
+        return info.external_jobid is not None
 
     def _submit(self, asked: Request, infos: list[SubmittedJobInfo], queued: bool) -> list[SubmittedJobInfo]:
         """Send jobs of one request as arrays; those for which there is no room. Raises Unreachable.
