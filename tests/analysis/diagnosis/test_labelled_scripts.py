@@ -2,9 +2,7 @@
 
 import json
 import math
-import multiprocessing
 import shutil
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
@@ -83,8 +81,7 @@ OFF = {
 
 @pytest.fixture(scope="module")
 def found():
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        return dict(zip(RUNS, pool.map(score.diagnose, [(score.KEPT / name, False) for name in RUNS]), strict=True))
+    return dict(zip(RUNS, score.diagnosed([(score.KEPT / name, False) for name in RUNS]), strict=True))
 
 
 @pytest.mark.slow
