@@ -1,6 +1,12 @@
-"""A Kineto trace as columns, which compress to a third of what its events do; times stay exact.
+"""A Kineto trace as columns, which compress to a tenth of what its events do.
 
-Of all operators but those of collectives only how many began between two calls of CUDA is kept: more is not read.
+Times of the device are exact; the host's are rounded down to UNIT_NS, far less than the tracer adds to each call. Of
+all operators but those of collectives only how many began between two calls of CUDA is kept: more is not read.
+
+A file is a line of JSON and after it the columns, all compressed. Events are in the order of their threads and streams,
+and in each of their times, so that a column has like values side by side: the time since the event before has ended,
+how long it took, which of the known names, places and args it has, and the numbers that grow, where it has one. Of a
+column's values all lowest bytes come first, then all second ones, and so on.
 """
 
 from __future__ import annotations
@@ -11,14 +17,17 @@ import lzma
 import shutil
 from bisect import bisect_right
 from decimal import Decimal
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from nightsweep.analysis.readers.kineto.event_columns import _KINDS, COMMUNICATION, Args
 
+UNIT_NS = 128
+"""A power of two, so that bytes which rounding has emptied are zeros."""
 TOP = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds", "displayTimeUnit")
 DISTRIBUTED = ("rank", "world_size", "backend")
 ARGS = {field.encode_name for field in msgspec.structs.fields(Args)}
@@ -27,67 +36,95 @@ COUNTED = ("correlation", EXTERNAL)
 """Args that grow from event to event; the others are the same of many events."""
 OPERATOR = "op"
 CALLS = ("cuda_runtime", "cuda_driver")
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "pb": 0}]
 _THOUSANDTHS = [f"{number:03d}" for number in range(1000)]
+Ints = npt.NDArray[np.int64]
 
 
 def pack(text: bytes) -> bytes:
     """A trace's JSON, packed."""
     trace = json.loads(text, parse_float=Decimal)
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X" and event.get("cat") in _KINDS]
-    edges = sorted(
-        {edge for event in events if event["cat"] in CALLS for edge in (event["ts"], event["ts"] + event["dur"])}
-    )
+    for event in events:
+        start, end = (int(1000 * time) for time in (event["ts"], event["ts"] + event.get("dur", 0)))
+        unit = _unit(event["cat"])
+        event |= {"start": start // unit * unit, "end": end // unit * unit}
+    edges = sorted({event[edge] for event in events if event["cat"] in CALLS for edge in ("start", "end")})
     for event in filter(_is_plain, events):
-        before = bisect_right(edges, event["ts"])
-        event |= {"ts": edges[before - 1] if before else event["ts"], "dur": 0}
-    events.sort(key=lambda event: event["ts"])
-    plain = list(map(_is_plain, events))
-    args = [
-        {} if operator else {k: v for k, v in event.get("args", {}).items() if k in ARGS}
-        for event, operator in zip(events, plain, strict=True)
-    ]
-    joined = {own.get(EXTERNAL) for event, own in zip(events, args, strict=True) if event["name"] == COMMUNICATION}
-    for own in args:  # only a collective's operator is looked for by this number
+        before = bisect_right(edges, event["start"])
+        event["start"] = event["end"] = edges[before - 1] if before else event["start"]
+        event |= {"name": OPERATOR, "args": {}}
+    joined = {event.get("args", {}).get(EXTERNAL) for event in events if event["name"] == COMMUNICATION}
+    for event in events:  # only a collective's operator is looked for by its external id
+        own = {name: value for name, value in event.get("args", {}).items() if name in ARGS}
         if own.get(EXTERNAL) not in joined:
             own.pop(EXTERNAL, None)
-    columns: dict[str, Any] = {
-        "ts": _deltas([int(event["ts"] * 1000) for event in events]),
-        "dur": [int(event.get("dur", 0) * 1000) for event in events],
-        "what": _codes([[e["cat"], OPERATOR if o else e["name"]] for e, o in zip(events, plain, strict=True)]),
-        "where": _codes([[event["pid"], event["tid"]] for event in events]),
-        "args": _codes([{k: v for k, v in own.items() if k not in COUNTED} for own in args]),
-        **{name: _deltas([own.get(name, -1) for own in args]) for name in COUNTED},
-    }
-    top = {key: trace[key] for key in TOP if key in trace}
+        event["args"] = own
+    lanes, _ = _codes([[event["pid"], event["tid"]] for event in events])
+    order = np.lexsort((np.array([event["start"] for event in events]), lanes))
+    events = [events[place] for place in order]
+    where, places = _codes([[event["pid"], event["tid"]] for event in events])
+    what, names = _codes([[event["cat"], event["name"]] for event in events])
+    args, known = _codes([{k: v for k, v in event["args"].items() if k not in COUNTED} for event in events])
+    units = np.array([_unit(event["cat"]) for event in events])
+    start, end = (np.array([event[edge] for event in events]) for edge in ("start", "end"))
+    gap = start - np.where(_is_first(where), 0, np.roll(end, 1))
+    assert not (gap % units).any() and not ((end - start) % units).any()
+    columns = {"gap": gap // units, "dur": (end - start) // units, "what": what, "where": where, "args": args}
+    for name in COUNTED:
+        has = np.array([name in event["args"] for event in events])
+        values = [event["args"][name] for event in events if name in event["args"]]
+        columns |= {f"has {name}": has.astype(np.int64), name: np.diff(np.array(values, np.int64), prepend=0)}
+    packed = {name: _bytes(values) for name, values in columns.items()}
     info = {key: value for key, value in trace.get("distributedInfo", {}).items() if key in DISTRIBUTED}
-    content = json.dumps(top | {"distributedInfo": info, "columns": columns}, separators=(",", ":"), default=float)
-    return lzma.compress(content.encode(), preset=9)
+    head = {
+        "top": {key: trace[key] for key in TOP if key in trace} | {"distributedInfo": info},
+        "known": {"what": names, "where": places, "args": known},
+        "columns": {name: [len(columns[name]), len(content)] for name, content in packed.items()},
+    }
+    line = json.dumps(head, separators=(",", ":"), default=float).encode()
+    return lzma.compress(line + b"\n" + b"".join(packed.values()), filters=_FILTERS)
 
 
 def unpack(packed: bytes) -> bytes:
-    """The trace's JSON again."""
-    content = msgspec.json.decode(lzma.decompress(packed))
-    columns = content.pop("columns")
-    known = {name: columns[name]["known"] for name in ("what", "where", "args")}
+    """The trace's JSON again, its events in the order of their times."""
+    line, _, content = lzma.decompress(packed).partition(b"\n")
+    head = msgspec.json.decode(line)
+    columns: dict[str, Ints] = {}
+    for name, (count, size) in head["columns"].items():
+        columns[name], content = _values(content[:size], count), content[size:]
+    known, what, where = head["known"], columns["what"], columns["where"]
+    units = np.array([_unit(cat) for cat, _ in known["what"]], np.int64)[what]
+    dur = columns["dur"] * units
+    end = np.cumsum(columns["gap"] * units + dur)
+    firsts = np.flatnonzero(_is_first(where))
+    before = np.append(0, end)[firsts]
+    start = end - dur - np.repeat(before, np.diff(np.append(firsts, len(where))))
+    numbers = []
+    for name in COUNTED:
+        has = columns[f"has {name}"] == 1
+        full = np.full(len(where), -1)
+        full[has] = np.cumsum(columns[name])
+        numbers.append(full)
+    order = np.argsort(start, kind="stable")
     whats = [f'{{"ph": "X", "cat": {json.dumps(cat)}, "name": {json.dumps(name)}, ' for cat, name in known["what"]]
     wheres = [f'"pid": {json.dumps(pid)}, "tid": {json.dumps(tid)}, "args": {{' for pid, tid in known["where"]]
     texts = [json.dumps(args)[1:-1] for args in known["args"]]
     ids = {True: [f"{text}, " if text else "" for text in texts], False: texts}
     first, second = (f'"{name}": ' for name in COUNTED)
-    places = zip(*(columns[name]["code"] for name in known), strict=True)
-    numbers = zip(*(accumulate(columns[name]) for name in COUNTED), strict=True)
-    times = zip(accumulate(columns["ts"]), columns["dur"], strict=True)
+    shown = (what, where, columns["args"], *numbers, start, dur)
     lines = []
-    for (what, where, args), (one, two), (ts, dur) in zip(places, numbers, times, strict=True):
+    for name, place, args, one, two, ts, took in zip(*(column[order].tolist() for column in shown), strict=True):
         inner = ids[one >= 0 or two >= 0][args]
         if one >= 0:
             inner += f"{first}{one}, {second}{two}" if two >= 0 else f"{first}{one}"
         elif two >= 0:
             inner += f"{second}{two}"
-        at, took = f"{ts // 1000}.{_THOUSANDTHS[ts % 1000]}", f"{dur // 1000}.{_THOUSANDTHS[dur % 1000]}"
-        lines.append(f'{whats[what]}{wheres[where]}{inner}}}, "ts": {at}, "dur": {took}}}')
+        at, long = f"{ts // 1000}.{_THOUSANDTHS[ts % 1000]}", f"{took // 1000}.{_THOUSANDTHS[took % 1000]}"
+        lines.append(f'{whats[name]}{wheres[place]}{inner}}}, "ts": {at}, "dur": {long}}}')
     events = ",\n".join(lines)
-    return f'{json.dumps(content)[:-1]}, "traceEvents": [\n{events}\n]}}'.encode()
+    return f'{json.dumps(head["top"])[:-1]}, "traceEvents": [\n{events}\n]}}'.encode()
 
 
 def unpacked(kept: Path, folder: Path) -> Path:
@@ -108,12 +145,31 @@ def _is_plain(event: dict[str, Any]) -> bool:
     return bool(event["cat"] == "cpu_op" and event["name"] != COMMUNICATION)
 
 
-def _deltas(values: list[int]) -> list[int]:
-    return [*values[:1], *(after - before for before, after in pairwise(values))]
+def _unit(category: str) -> int:
+    return 1 if category in DEVICE else UNIT_NS
 
 
-def _codes(values: list[Any]) -> dict[str, Any]:
-    """The different values, and of each place which of them it is."""
+def _is_first(lanes: Ints) -> npt.NDArray[np.bool_]:
+    """Of events in the order of their lanes: whether it is its lane's first."""
+    return np.diff(lanes, prepend=-1) != 0
+
+
+def _bytes(values: Ints) -> bytes:
+    """All lowest bytes, all second ones, and so on up to the last that is used; small where values are near 0."""
+    planes = ((values << 1) ^ (values >> 63)).astype("<u8").view(np.uint8).reshape(-1, 8).T
+    return b"".join(planes[place].tobytes() for place in range(8) if planes[place:].any())
+
+
+def _values(content: bytes, count: int) -> Ints:
+    planes = np.zeros((8, count), np.uint8)
+    used = np.frombuffer(content, np.uint8).reshape(-1, count) if content else planes[:0]
+    planes[: len(used)] = used
+    zigzag = np.ascontiguousarray(planes.T).view("<u8").ravel()
+    return (zigzag >> np.uint64(1)).astype(np.int64) ^ -(zigzag & np.uint64(1)).astype(np.int64)
+
+
+def _codes(values: list[Any]) -> tuple[Ints, list[Any]]:
+    """Of each place which of the different values it has, and these."""
     places: dict[str, int] = {}
     codes = [places.setdefault(json.dumps(value, default=float), len(places)) for value in values]
-    return {"known": [json.loads(text) for text in places], "code": codes}
+    return np.array(codes, np.int64), [json.loads(text) for text in places]
