@@ -46,9 +46,9 @@ def store_point(job: tuple[Path, Path, Path, Anonymizer]) -> str | None:
         goal.parent.mkdir(exist_ok=True)
         goal.write_text(json.dumps(anonymizer.tree(json.loads(path.read_text()), KINDS), indent=1) + "\n")
     for path in sorted(source.glob("*/steps-r*.jsonl")):
-        (target / path.relative_to(source)).with_name(f"{path.name}.gz").write_bytes(
-            gzip.compress(path.read_bytes(), 9, mtime=0)
-        )
+        goal = (target / path.relative_to(source)).with_name(f"{path.name}.gz")
+        goal.parent.mkdir(exist_ok=True)
+        goal.write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
     for path in sorted(source.glob("traced/trace-r*.json.gz")):
         goal = target / "traced" / f"{path.name.removesuffix('.json.gz')}.xz"
         goal.write_bytes(packed.pack(gzip.decompress(path.read_bytes())))
