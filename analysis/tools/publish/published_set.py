@@ -3,7 +3,8 @@
     nightsweep publish results/paper-image --into data/h200-2026-11-21
 
 DIR gets tables/, points/<id>/ (records), README.md and manifest.json. A point that is there already stays as it is, as
-its id stands for its settings: it is never there twice. Points without a record are not taken. A person's files are
+its id stands for its settings: it is never there twice. Points without a record are not taken, and readings of the GPUs'
+counters have four digits. A person's files are
 
     left-out.csv   point_id,reason: points that were measured, and are not in the set; what is listed later is taken out
     LICENSE        the licence of the data
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import polars.selectors as cs
 
 from nightsweep.analysis.ingest.point_tables import as_table
 from nightsweep.analysis.sweep.labels import plural
@@ -43,6 +45,10 @@ from nightsweep.jobs.record.record import Record
 MARK = "<!-- Generated from here on by `nightsweep publish --into`; what is above is kept. -->"
 RECORDS = ("point.json", "record.json")
 LEFT_OUT = "left-out.csv"
+READINGS = cs.float() - cs.by_name("energy_j")
+"""Of samples: power, rates and percentages, whose last digits are noise and two fifths of the bytes; not the counter,
+of which differences are taken."""
+DIGITS = 4
 
 
 def left_out(folder: Path) -> dict[str, str]:
@@ -96,6 +102,8 @@ def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
         frames = [select_points(old, kept), anonymizer.table(select_points(more, new, kept | new))]
         # Pages follow chunks, whose number changes from run to run: the same rows are to be the same bytes.
         table = as_table(name, pl.concat(frames)).rechunk()
+        if name == "gpu_samples":
+            table = table.with_columns(READINGS.round_sig_figs(DIGITS))
         path = out / f"tables/{name}.parquet"
         parquet.write(table, path, compression="zstd", compression_level=12, statistics=False)
     publish.copy_json(sweep, out, anonymizer, [f"points/{point}/{name}" for point in sorted(new) for name in RECORDS])
@@ -138,6 +146,7 @@ def readme(folder: Path) -> str:
         "## Tables",
         "",
         "Parquet, in `tables/`; `point_id` joins them, and names the folder of a point's record.",
+        f"Power, rates and percentages of `gpu_samples` have {DIGITS} digits.",
     ]
     for name, frame in frames.items():
         there = pl.read_parquet_schema(folder / f"tables/{name}.parquet")  # older sets lack columns
