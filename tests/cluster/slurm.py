@@ -143,7 +143,7 @@ class Cluster:
         # As root, because user mysql may not enter the folders of pytest.
         data = ("--no-defaults", "--user=root", f"--datadir={self.folder / 'db'}")
         how = ("--auth-root-authentication-method=socket", "--skip-test-db", "--skip-name-resolve")
-        self.run("mariadb-install-db", *data, *how)
+        self.run("mariadb-install-db", *data, *how, timeout=120)
         small = ("--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0")
         pid = f"--pid-file={self.folder / 'run/mariadbd.pid'}"
         wait = "--innodb-lock-wait-timeout=900"
