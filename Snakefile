@@ -4,7 +4,7 @@
 #     snakemake figures --profile profiles/local --configfile config/demo.yaml     # from existing tables, no training
 #     snakemake points --profile profiles/slurm --configfile config/demo.yaml      # measure only
 #     snakemake remedies --profile profiles/local --configfile config/demo.yaml    # and try what the diagnoses advise
-#     ... --config preset=small                                                   # a preset of the sweep
+#     ... --config preset=smoke                                                   # a preset of the sweep
 
 
 include: "workflow/Snakefile"

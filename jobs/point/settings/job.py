@@ -33,7 +33,11 @@ class Job:
         minimum=1,
         maximum=1024,
     )
-    device: Literal["auto", "cpu", "cuda"] = setting("Where ranks compute. auto: GPUs where there are any.", "auto")
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "Where ranks compute. auto: GPUs where there are any; where Slurm gave the job some that torch does not see, the "
+        "point fails.",
+        "auto",
+    )
 
     precision: Precision = setting(
         "Arithmetic of the step. fp64, fp32 and tf32 are whole-model; bf16 and fp16 are mixed: trained weights and "

@@ -93,3 +93,12 @@ def test_the_allocator_is_told_before_torch_is_loaded(monkeypatch, allocator, va
         monkeypatch.delenv(name, raising=False)
     told = environment(complete(LLM | {"allocator": allocator, "nodes": 1}))
     assert [told.get(name) for name in names] == [value, value]
+
+
+def test_gpus_that_slurm_gave_and_torch_does_not_see_are_no_reason_for_the_cpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert pick_device(complete(LLM), 0).type == "cpu"
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "4")
+    with pytest.raises(Unsupported, match="torch .* does not see"):
+        pick_device(complete(LLM), 0)
+    assert pick_device(complete(LLM | {"device": "cpu"}), 0).type == "cpu"
