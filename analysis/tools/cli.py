@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     doctor_.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes to probe at most (2)")
     doctor_.add_argument("--json", action="store_true", help="print JSON")
     doctor_.set_defaults(run=commands.examine)
-    retry_ = names.add_parser("retry", help="set aside records that say nothing about their points, so that the next run measures these again")
+    retry_ = names.add_parser("retry", help="set aside records that say nothing about their points")
     retry_.add_argument("config", type=Path, metavar="CONFIG", help="sweep file")
     retry_.add_argument("--preset", metavar="P", help="preset that the run had")
     retry_.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)")

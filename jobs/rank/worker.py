@@ -49,8 +49,8 @@ def pick_device(point: Point, local_rank: int) -> Any:
     if point.device == "cuda" and not cuda:
         raise Unsupported("the point asks for device cuda and there is no GPU here")
     if point.device == "auto" and not cuda and os.environ.get("SLURM_GPUS_ON_NODE", "0") not in ("", "0"):
-        raise Unsupported(f"Slurm gave the job GPUs that torch {torch.__version__} does not see: does its build fit the "
-                          "driver? With device cpu points run on the CPU")  # fmt: skip
+        expected = "a build that fits the driver was expected, or device cpu"
+        raise Unsupported(f"Slurm gave the job GPUs, and torch {torch.__version__} does not see them; {expected}")
     if point.device == "cpu" or not cuda:
         if point.precision == "tf32":
             raise Unsupported("tf32 needs a GPU of compute capability 8.0 or later; this rank has a CPU")

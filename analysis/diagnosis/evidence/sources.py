@@ -50,8 +50,10 @@ def gather(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:
         if not path.exists():
             raise InputError(f"{path}: is not there; a trace, a folder of tables, or a point's folder was expected")
         if (path / "tables/points.parquet").is_file():
-            raise InputError(f"{path}: holds many points, whose diagnoses are in {path}/tables/diagnoses.parquet; one of "
-                             f"them was expected, such as {path}/points/ID")  # fmt: skip
+            own = (
+                f"one of its points was expected ({path}/points/ID); tables/diagnoses.parquet has what is said of them"
+            )
+            raise InputError(f"{path}: is a data set; {own}")
     folders = [path for path in paths if path.is_dir() and (is_point(path) or is_tables(path))]
     if folders and len(paths) > 1:
         raise InputError(f"{folders[0]}: is a whole run; one run at a time was expected, or traces of its ranks")

@@ -2,9 +2,9 @@
 
     nightsweep publish results/paper-image --into data/h200-2026-11-21
 
-DIR gets tables/, points/<id>/ (records), README.md and manifest.json. A point that is there already stays as it is, as
-its id stands for its settings: it is never there twice. Points without a record are not taken, and readings of the GPUs'
-counters have four digits. A person's files are
+DIR gets tables/, points/<id>/ (records), README.md and manifest.json. A point that is there already stays as it is, for
+its id stands for its settings: it is never there twice. Points without a record are not taken. Readings of GPUs have
+four digits. A person's files are
 
     left-out.csv   point_id,reason: points that were measured, and are not in the set; what is listed later is taken out
     LICENSE        the licence of the data

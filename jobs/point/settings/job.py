@@ -34,8 +34,8 @@ class Job:
         maximum=1024,
     )
     device: Literal["auto", "cpu", "cuda"] = setting(
-        "Where ranks compute. auto: GPUs where there are any; where Slurm gave the job some that torch does not see, the "
-        "point fails.",
+        "Where ranks compute. auto: GPUs where there are any; a point fails where Slurm gave its job some that torch "
+        "does not see.",
         "auto",
     )
 

@@ -99,6 +99,6 @@ def test_gpus_that_slurm_gave_and_torch_does_not_see_are_no_reason_for_the_cpu(m
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert pick_device(complete(LLM), 0).type == "cpu"
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "4")
-    with pytest.raises(Unsupported, match="torch .* does not see"):
+    with pytest.raises(Unsupported, match="does not see them"):
         pick_device(complete(LLM), 0)
     assert pick_device(complete(LLM | {"device": "cpu"}), 0).type == "cpu"
