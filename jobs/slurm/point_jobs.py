@@ -109,8 +109,11 @@ class PointJobs(Hook):
             return Loss(cast(LossReason, record.reason), record.message or "", again=True)
         return "doubtful" if record.reason in lost.DOUBTFUL else "ok" if record.status == "ok" else "failed"
 
-    def has_begun(self, job: Any) -> bool:
-        """Whether the launcher had started its ranks."""
+    def has_begun(self, job: Any, job_id: str | None = None) -> bool:
+        """Whether the launcher had started its ranks; with an id, of any point in that job of the scheduler."""
+        if job_id is not None:
+            leader = leader_of(job)
+            return leader is not None and bool(begun_by(job_id, block_of(job, leader)))
         found = record_of(job)
         return found is not None and count_attempts(found[0].parent) > 0
 

@@ -16,6 +16,7 @@ import json
 import lzma
 import shutil
 from bisect import bisect_right
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -61,21 +62,21 @@ def pack(text: bytes) -> bytes:
         if own.get(EXTERNAL) not in joined:
             own.pop(EXTERNAL, None)
         event["args"] = own
-    lanes, _ = _codes([[event["pid"], event["tid"]] for event in events])
-    order = np.lexsort((np.array([event["start"] for event in events]), lanes))
+    events.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))  # of what rounding makes alike, the outer first
+    lanes, _ = _codes([_lane(event) for event in events])
+    order = np.lexsort((_ints(event["start"] for event in events), lanes))
     events = [events[place] for place in order]
-    where, places = _codes([[event["pid"], event["tid"]] for event in events])
+    where, places = _codes([_lane(event) for event in events])
     what, names = _codes([[event["cat"], event["name"]] for event in events])
     args, known = _codes([{k: v for k, v in event["args"].items() if k not in COUNTED} for event in events])
-    units = np.array([_unit(event["cat"]) for event in events])
-    start, end = (np.array([event[edge] for event in events]) for edge in ("start", "end"))
+    units = _ints(_unit(event["cat"]) for event in events)
+    start, end = (_ints(event[edge] for event in events) for edge in ("start", "end"))
     gap = start - np.where(_is_first(where), 0, np.roll(end, 1))
     assert not (gap % units).any() and not ((end - start) % units).any()
     columns = {"gap": gap // units, "dur": (end - start) // units, "what": what, "where": where, "args": args}
     for name in COUNTED:
-        has = np.array([name in event["args"] for event in events])
-        values = [event["args"][name] for event in events if name in event["args"]]
-        columns |= {f"has {name}": has.astype(np.int64), name: np.diff(np.array(values, np.int64), prepend=0)}
+        values = _ints(event["args"][name] for event in events if name in event["args"])
+        columns |= {f"has {name}": _ints(name in event["args"] for event in events), name: np.diff(values, prepend=0)}
     packed = {name: _bytes(values) for name, values in columns.items()}
     info = {key: value for key, value in trace.get("distributedInfo", {}).items() if key in DISTRIBUTED}
     head = {
@@ -109,7 +110,7 @@ def unpack(packed: bytes) -> bytes:
         numbers.append(full)
     order = np.argsort(start, kind="stable")
     whats = [f'{{"ph": "X", "cat": {json.dumps(cat)}, "name": {json.dumps(name)}, ' for cat, name in known["what"]]
-    wheres = [f'"pid": {json.dumps(pid)}, "tid": {json.dumps(tid)}, "args": {{' for pid, tid in known["where"]]
+    wheres = [f'"pid": {json.dumps(pid)}, "tid": {json.dumps(tid)}, "args": {{' for pid, tid, *_ in known["where"]]
     texts = [json.dumps(args)[1:-1] for args in known["args"]]
     ids = {True: [f"{text}, " if text else "" for text in texts], False: texts}
     first, second = (f'"{name}": ' for name in COUNTED)
@@ -145,6 +146,15 @@ def _is_plain(event: dict[str, Any]) -> bool:
     return bool(event["cat"] == "cpu_op" and event["name"] != COMMUNICATION)
 
 
+def _lane(event: dict[str, Any]) -> list[Any]:
+    """Its thread or stream: a process in a container may have the number of a device."""
+    return [event["pid"], event["tid"], _unit(event["cat"])]
+
+
+def _ints(values: Iterable[int]) -> Ints:
+    return np.array(list(values), np.int64)
+
+
 def _unit(category: str) -> int:
     return 1 if category in DEVICE else UNIT_NS
 
@@ -172,4 +182,4 @@ def _codes(values: list[Any]) -> tuple[Ints, list[Any]]:
     """Of each place which of the different values it has, and these."""
     places: dict[str, int] = {}
     codes = [places.setdefault(json.dumps(value, default=float), len(places)) for value in values]
-    return np.array(codes, np.int64), [json.loads(text) for text in places]
+    return _ints(codes), [json.loads(text) for text in places]

@@ -46,10 +46,10 @@ def _order(rank: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
     for own in by_rank(rank):
         ended = own[np.argsort(end[own], kind="stable")]
         place = np.searchsorted(end[ended], start[own], side="right") - 1
-        found = np.where(place >= 0, ended[np.maximum(place, 0)], -1)
-        for late in np.flatnonzero(found >= own):  # calls without length, at one time
-            found[late] = own[late - 1] if late and end[own[late - 1]] <= start[own[late]] else -1
-        after[own] = found
+        ended = np.append(ended, -1)  # at place -1
+        while (late := ended[place] >= own).any():  # calls without length, at one time
+            place[late] -= 1
+        after[own] = ended[place]
     return after, np.where(after >= 0, start - end[after], 0)
 
 

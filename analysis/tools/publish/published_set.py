@@ -103,13 +103,21 @@ def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
         # Pages follow chunks, whose number changes from run to run: the same rows are to be the same bytes.
         table = as_table(name, pl.concat(frames)).rechunk()
         if name == "gpu_samples":
-            table = table.with_columns(READINGS.round_sig_figs(DIGITS))
+            table = table.with_columns(rounded(READINGS))
         path = out / f"tables/{name}.parquet"
         parquet.write(table, path, compression="zstd", compression_level=12, statistics=False)
     publish.copy_json(sweep, out, anonymizer, [f"points/{point}/{name}" for point in sorted(new) for name in RECORDS])
     for point in have & omitted:
         shutil.rmtree(out / "points" / point, ignore_errors=True)
     return len(new), len(kept | new)
+
+
+def rounded(values: pl.Expr) -> pl.Expr:
+    """The nearest numbers of DIGITS decimal digits; what is one already stays, to the last bit."""
+    place = values.abs().log10().floor() - (DIGITS - 1)
+    scale = pl.lit(10.0).pow(place.abs())
+    whole, fraction = (values / scale).round() * scale, (values * scale).round() / scale
+    return pl.when(values == 0).then(values).when(place >= 0).then(whole).otherwise(fraction)
 
 
 def is_of_no_commit(point: Path) -> bool:

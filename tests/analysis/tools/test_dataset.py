@@ -204,3 +204,10 @@ def test_a_set_is_drawn_to_the_same_bytes_by_any_number_of_processes(tmp_path, m
 def test_figures_of_what_is_no_results_get_a_line(tmp_path, capsys):
     assert main(["figures", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert "points.parquet: no such file; expected the results of a sweep" in capsys.readouterr().err
+
+
+def test_readings_have_four_digits_and_keep_them():
+    values = [0.0, None, -12.3456, 249321234.7, 249299999.99999997, 9999.5, 99995.0, 1.23456e-7]
+    found = pl.DataFrame({"w": values}).with_columns(published_set.rounded(pl.col("w")))
+    assert found["w"].to_list() == [None if value is None else float(f"{value:.4g}") for value in values]
+    assert found.with_columns(published_set.rounded(pl.col("w"))).equals(found)

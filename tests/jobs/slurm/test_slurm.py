@@ -229,6 +229,20 @@ def test_accepted_and_not_answered(cluster, tmp_path, how):
     assert all(driver.record(n)["status"] == "ok" and len(driver.notes(n, "end")) == 1 for n in range(2))
 
 
+def test_stopped_twice(cluster, tmp_path):
+    """The second Ctrl-C comes while jobs are being cancelled. They are no results, and run again."""
+    driver = Driver(with_stand_in(cluster, tmp_path, "scancel", '{real} "$@"\nsleep 3'), tmp_path, 3, 8)
+    driver.until(lambda: len(driver.running()) == 3)
+    ours = psutil.Process(driver.process.pid)
+    driver.process.send_signal(signal.SIGINT)
+    driver.until(lambda: any("scancel" in child.name() for child in ours.children(recursive=True)), fast=True)
+    driver.process.send_signal(signal.SIGINT)
+    driver.process.wait(60)
+    second = Driver(cluster, tmp_path, 3)
+    assert "cancelled" not in second.finish()
+    assert all(second.record(n)["status"] == "ok" and len(second.notes(n, "end")) == 1 for n in range(3))
+
+
 SLOW = """sleep 1
 [ -e told ] && sleep 5
 exec {real} "$@"

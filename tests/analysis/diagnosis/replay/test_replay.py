@@ -9,7 +9,7 @@ import pytest
 
 from nightsweep.analysis.diagnosis import verdict
 from nightsweep.analysis.diagnosis.evidence import sources
-from nightsweep.analysis.diagnosis.replay import changes, edit, rank_changes, times
+from nightsweep.analysis.diagnosis.replay import changes, edit, host, rank_changes, times
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.what_if import SAME, WhatIf
 from nightsweep.analysis.ingest import trace_tables
@@ -166,6 +166,27 @@ def test_ranks_have_no_order_and_clocks_no_beginning(recorded, tmp_path):
     assert {(kind, None if rank is None else 1 - rank) for kind, rank in ranks} == {
         (cause.kind, cause.rank) for cause in verdict.judge(other).causes
     }
+
+
+def coarse(frame):
+    """By a clock of microseconds, as until Kineto had one of nanoseconds."""
+    moments = [name for name in frame.columns if re.match(r"((host|launch|others|first)_)?(start|end)?_?ns$", name)]
+    return frame.with_columns(pl.col(moments) // 1000 * 1000)
+
+
+def test_a_coarse_clock_tells_the_same(recorded, tmp_path):
+    plain = dict(ranked(sources.from_tables(recorded)))
+    found = dict(ranked(retold(recorded, tmp_path / "coarse", every=coarse)))
+    assert next(iter(found)) == next(iter(plain)) == "launch_bound"
+    for kind in plain.keys() | found.keys():
+        assert found.get(kind, 0.0) == pytest.approx(plain.get(kind, 0.0), abs=0.01), kind
+
+
+def test_a_call_without_length_follows_the_last_that_has_ended():
+    """Beside one of another thread that has not: were it to follow none, no change would make it earlier."""
+    start, end = np.array([0, 5, 20, 20, 30]), np.array([10, 100, 20, 20, 40])
+    after, gap = host._order(np.zeros(5, np.int64), start, end)
+    assert after.tolist() == [-1, -1, 0, 2, 3] and gap.tolist() == [0, 0, 10, 0, 10]
 
 
 def test_other_names_of_ranges_change_nothing(recorded, tmp_path):

@@ -61,7 +61,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.interval = FIRST_QUERY_S
         self.next_query = 0.0
         self.next_seconds_between_status_checks = TICK_S
-        self.outage = ""
+        self.outage = self.disk = ""
 
     # ---- out ------------------------------------------------------------------------------------------------------
 
@@ -118,8 +118,13 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             if self.submission.send(infos, any(info.external_jobid for info in list(self.open.values()))):
                 self.interval = FIRST_QUERY_S
                 self.next_query = time.monotonic() + self.interval
+            self.disk = ""
         except Unreachable as error:
             self._report_outage(str(error))
+        except OSError as error:
+            if not self.disk:
+                self.logger.warning(f"jobs cannot be sent, which is tried again; those that are go on: {error}")
+            self.disk = str(error)
         self.efficiency.add(infos)
 
     def _stop_where_nothing_passes(self) -> None:
@@ -129,6 +134,10 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         refused = [track for track in tracks if track.refused]
         unstarted = sum(track.name != "" for track in refused)
         if self.submission.stopping or self.passed or not refused or (len(refused) < len(tracks) and unstarted < FEW):
+            return
+        sent = [info for info in list(self.open.values()) if info.external_jobid and not info.aux["track"].refused]
+        if any(self.hook.has_begun(info.job, info.external_jobid) for info in sent):
+            self.passed = True
             return
         reasons = list(dict.fromkeys(f"  {track.refused}" for track in refused))[:FEW]
         title = f"none of {waiting.count(len(tracks))} can run, so the run ends here:"
@@ -199,9 +208,10 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def _look_at_queue(self, infos: list[SubmittedJobInfo], states: dict[str, State]) -> None:
         """Say what jobs wait for, and give up on those that would wait for ever."""
         pending = [(i, states[i.external_jobid]) for i in infos if states.get(i.external_jobid, State("")).pending]
-        for line in self.waiting.lines(state.why for _, state in pending):
-            self._tell(line)
         never = [(i, state.why) for i, state in pending if self._never_passes(i.aux["track"], state.why)]
+        given_up = {info.external_jobid for info, _ in never}
+        for line in self.waiting.lines(state.why for i, state in pending if i.external_jobid not in given_up):
+            self._tell(line)
         if never:
             self.backend.cancel([info.external_jobid for info, _ in never], [])
         for info, why in never:
@@ -226,6 +236,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             ends = is_last or not loss.again
             left = self.hook.record_begun(info.job, loss, track.losses, job_id) if ends else 0
             bad = self.backend.bad_nodes(track.nodes) if loss.reason == "node_failure" else []
+            if loss.reason == "lost" and job_id:  # which the accounting alone may not know
+                self.backend.cancel([job_id], [])
         except (Unreachable, OSError):  # a full disk
             left, bad = 0, []
         if (not loss.again and not left) or not self._send_anew(info, job_id if loss.again else None):

@@ -55,8 +55,9 @@ class Hook:
         """What the job says of its own end."""
         return None
 
-    def has_begun(self, job: Any) -> bool:
-        """Whether a job that left no account had begun its work, so that it is lost, and not refused."""
+    def has_begun(self, job: Any, job_id: str | None = None) -> bool:
+        """Whether a job that left no account had begun its work, so that it is lost, and not refused; with an id,
+        whether that job of the scheduler has."""
         return False
 
     def count_rest(self, job: Any) -> int:

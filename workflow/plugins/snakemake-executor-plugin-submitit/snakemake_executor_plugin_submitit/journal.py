@@ -1,7 +1,8 @@
 """What was submitted, on disk, so that a driver that was killed finds its jobs again.
 
 One folder a driver: `.snakemake/submitit/<number>-<name>/` with journal.jsonl and submitit's own files. An intention is
-written before sbatch is called and its answer after: a driver killed in between finds the array by its job name.
+written before sbatch is called and its answer after: a driver killed in between finds the array by its job name. One
+that stops says so before it cancels, and after: where it was killed in between, the next one cancels.
 
 A driver's number is larger than those of all that wrote before it came. Clocks could not tell which of two was first:
 they may have run on different login nodes.
@@ -19,7 +20,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ class Journal:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.cut = False
+        self.stopped: set[str] = set()
+        """Names of arrays that an earlier driver began to cancel, and that may still run."""
 
     @functools.cached_property
     def folder(self) -> Path:
@@ -76,14 +80,26 @@ class Journal:
         no later driver needs to look for it."""
         self._write({"event": "end", "key": key, "name": name})
 
+    def stop(self, names: Iterable[str]) -> None:
+        """Arrays of these names are about to be cancelled: no later driver is to take their jobs over."""
+        self._write({"event": "stop", "names": sorted(names)})
+
+    def cancelled(self, names: Iterable[str]) -> None:
+        """They are."""
+        self._write({"event": "cancelled", "names": sorted(names)})
+        self.stopped = self.stopped - set(names)
+
     def _write(self, event: dict[str, Any]) -> None:
         for folder in (self.root, self.folder):
             folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             if folder.stat().st_uid == os.geteuid():
                 folder.chmod(PRIVATE)
             _check_private(folder)
+        begin, self.cut = "\n" if self.cut else "", True  # where a full disk takes a part of the line
+        line = f"{begin}{json.dumps(event)}\n"
         with (self.folder / "journal.jsonl").open("a") as sink:
-            sink.write(json.dumps(event) + "\n")
+            sink.write(line)
+        self.cut = False
 
     def load_unfinished(self) -> dict[str, Entry]:
         """Jobs of earlier drivers whose end nobody saw, by key.
@@ -94,8 +110,8 @@ class Journal:
         changed one.
         """
         paths = sorted(self.root.glob("*/journal.jsonl"), key=lambda path: (_number(path), path.stat().st_mtime))
-        found = _replay([(event, path.parent) for path in paths for event in _read(path)])
-        if not found:
+        found, self.stopped = _replay([(event, path.parent) for path in paths for event in _read(path)])
+        if not found and not self.stopped:
             for path in paths:
                 if time.time() - path.stat().st_mtime > KEEP_S:
                     shutil.rmtree(path.parent, ignore_errors=True)
@@ -128,10 +144,18 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _replay(events: list[tuple[dict[str, Any], Path]]) -> dict[str, Entry]:
+def _replay(events: list[tuple[dict[str, Any], Path]]) -> tuple[dict[str, Entry], set[str]]:
     intended: dict[str, tuple[dict[str, Any], Path]] = {}
     entries: dict[str, Entry] = {}
+    stopped: set[str] = set()
     for event, folder in events:
+        if event["event"] == "stop":
+            stopped |= set(event["names"])
+            entries = {key: entry for key, entry in entries.items() if entry.name not in stopped}
+            continue
+        if event["event"] == "cancelled":
+            stopped -= set(event["names"])
+            continue
         if event["event"] == "end":
             entry = entries.get(event["key"])
             # a driver with a larger number may have seen the end of an earlier array before this one was sent
@@ -148,7 +172,7 @@ def _replay(events: list[tuple[dict[str, Any], Path]]) -> dict[str, Entry]:
                 entries.pop(key, None)
         else:
             entries |= _entries(intended[name][1] / name, intended[name][0], event.get("ids"))
-    return entries
+    return entries, stopped
 
 
 def _entries(folder: Path, event: dict[str, Any], ids: list[str] | None) -> dict[str, Entry]:

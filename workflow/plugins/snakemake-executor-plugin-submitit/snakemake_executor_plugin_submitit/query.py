@@ -66,7 +66,8 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     chosen, such as SLURM_ACCOUNT.
     """
     foreign = _OWN_DEFAULTS + (_OF_A_JOB if "SLURM_JOB_ID" in own else ())
-    return {key: value for key, value in own.items() if key == "SLURM_CONF" or not key.startswith(foreign)}
+    kept = {key: value for key, value in own.items() if key == "SLURM_CONF" or not key.startswith(foreign)}
+    return kept | {"SLURM_BITSTR_LEN": "0"}  # all elements of an array, however many
 
 
 def read_config() -> dict[str, str]:

@@ -20,6 +20,7 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from snakemake_executor_plugin_submitit import command, query
+from snakemake_executor_plugin_submitit.query import Unreachable
 from snakemake_executor_plugin_submitit.refusal import Refused, error_of, is_transient
 from snakemake_executor_plugin_submitit.request import Request
 
@@ -53,10 +54,12 @@ class State:
 
 def forget_allocation() -> None:
     """Drop what an enclosing allocation left in the environment: jobs submitted from a batch job or an interactive one
-    must not inherit its memory, its GPUs or its CPU binding. Where the cluster is found (SLURM_CONF) stays."""
-    if "SLURM_JOB_ID" in os.environ:
-        for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
-            os.environ.pop(name, None)
+    must not inherit its memory, its GPUs or its CPU binding. Where the cluster is found (SLURM_CONF) stays, and outside
+    of one all that a user has chosen (SBATCH_ACCOUNT)."""
+    if "SLURM_JOB_ID" not in os.environ:
+        return
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
+        os.environ.pop(name, None)
     for name in list(os.environ):
         if name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SLURMD_", "SALLOC_")) and name != "SLURM_CONF":
             del os.environ[name]
@@ -97,8 +100,10 @@ class Slurm:
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the error says
                 jobs = executor.map_array(command.run, commands)
-        except (FailedJobError, FailedSubmissionError, subprocess.SubprocessError, OSError) as error:
-            raise error_of(str(error)) from None
+        except OSError as error:  # also of submitit's own files, when Slurm has taken the jobs
+            raise Unreachable(str(error)) from None
+        except (FailedJobError, FailedSubmissionError, subprocess.SubprocessError) as error:
+            raise error_of(str(error) or _unsaid(error)) from None
         return [job.job_id for job in jobs]
 
     def find(self, name: str, size: int) -> list[str] | None:
@@ -147,11 +152,18 @@ class Slurm:
         return sorted({line.split("|")[0] for line in listed if any(word in line.split("|")[1] for word in bad)})
 
     def cancel(self, ids: Iterable[str], names: Iterable[str]) -> None:
-        """Cancel jobs: whole arrays, because their ended elements do not mind, and those known by name alone."""
-        if found := masters(ids):
+        """Cancel jobs: elements of arrays, whole ones (whose ended elements do not mind), and arrays by their names."""
+        if found := list(ids):
             query.read("scancel", *found)
         for name in names:
             query.read("scancel", f"--name={name}")
+
+
+def _unsaid(error: BaseException) -> str:
+    """What an sbatch that wrote nothing to its standard error has printed, or how it ended."""
+    cause = error.__cause__
+    output, status = getattr(cause, "output", ""), getattr(cause, "returncode", "")
+    return str(output or f"sbatch: exit status {status}, without a word")
 
 
 def masters(ids: Iterable[str]) -> list[str]:
@@ -171,12 +183,13 @@ def parse(text: str) -> dict[str, State]:
 
 
 def expand(job_id: str) -> list[str]:
-    """The ids of the elements that Slurm prints as one, such as `7_[0-3,9%2]`."""
+    """The ids of the elements that Slurm prints as one, such as `7_[0-3,9%2]` or `7_[0-12:4]`."""
     match = re.fullmatch(r"(\d+)_\[([\d,\-:]+)(%\d+)?\]", job_id)
     if match is None:
         return [job_id]
     ids = []
     for part in match[2].split(","):
-        first, _, last = part.partition("-")
-        ids += [f"{match[1]}_{i}" for i in range(int(first), int(last or first) + 1)]
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
+        ids += [f"{match[1]}_{i}" for i in range(int(first), int(last or first) + 1, int(step or 1))]
     return ids

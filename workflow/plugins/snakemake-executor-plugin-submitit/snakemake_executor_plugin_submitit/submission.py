@@ -6,6 +6,7 @@ was sent when the scheduler did not answer.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -44,12 +45,18 @@ class Submission:
         self.kept = 0
         self.arrays: dict[str, list[str | None]] = {}
         """Ids of jobs whose submission was not answered, by their arrays' names; None for one without a command."""
+        self.unanswered: set[str] = set()
+        """Names of arrays that the scheduler did not know when it was asked, and may have taken later."""
         self.room: dict[Request, int] = {}
         """Of a request of which jobs are kept: how many have ended since the scheduler took no more."""
 
     def send(self, infos: list[SubmittedJobInfo], queued: bool) -> bool:
         """Submit those that are yet to be sent; whether any was. After an outage, look first whether the scheduler has
-        them after all. `queued`: whether others of this run are in the queue. Raises Unreachable."""
+        them after all. `queued`: whether others of this run are in the queue. Raises Unreachable, and OSError where the
+        disk is full."""
+        if self.journal.stopped:
+            self.backend.cancel([], self.journal.stopped)
+            self.journal.cancelled(self.journal.stopped)
         kept: list[SubmittedJobInfo] = []
         groups: dict[Request, list[SubmittedJobInfo]] = {}
         for info in infos:
@@ -78,20 +85,24 @@ class Submission:
         self.stopping = True
         with self.lock:
             infos = list(open_jobs.values())
-        ids = [info.external_jobid for info in infos if info.external_jobid]
-        unanswered = {info.aux["track"].name for info in infos if not info.external_jobid} - {""}
-        left = masters(ids)
+        names = {info.aux["track"].name for info in infos} | self.journal.stopped
+        unanswered = {info.aux["track"].name for info in infos if not info.external_jobid} | self.unanswered
+        left = masters(info.external_jobid for info in infos if info.external_jobid)
+        names.discard("")
+        if not names:
+            return []
+        with contextlib.suppress(OSError):  # the disk is full
+            self.journal.stop(names)
         for _ in range(5):
             try:
-                self.backend.cancel(ids, unanswered)
+                self.backend.cancel(left, (unanswered | self.journal.stopped) - {""})
             except Unreachable as error:
                 report_outage(str(error))
                 time.sleep(3)
             else:
-                left = []
-                break
-        for info in infos:
-            self.journal.end(info.aux["track"].key, info.aux["track"].name)
+                with contextlib.suppress(OSError):
+                    self.journal.cancelled(names)
+                return []
         return left
 
     def _look_up(self, info: SubmittedJobInfo) -> bool:
@@ -106,6 +117,8 @@ class Submission:
             able = {i for i in sent if JobPaths(track.folder, i).submitted_pickle.exists()}
             if sent and not able:
                 self.backend.cancel([], [track.name])
+            if not sent:
+                self.unanswered.add(track.name)
             self.arrays[track.name] = [i if i in able else None for i in sent]
         ids = self.arrays[track.name]
         info.external_jobid = ids[track.place[0]] if ids else None
@@ -137,7 +150,7 @@ class Submission:
         return infos
 
     def _submit_array(self, infos: list[SubmittedJobInfo]) -> None:
-        """Send one array. Raises TooMany and Unreachable; after the latter the scheduler may have it."""
+        """Send one array. Raises TooMany, Unreachable and OSError; after the latter two the scheduler may have it."""
         with self.lock:
             if self.stopping:
                 return

@@ -63,6 +63,35 @@ def test_the_end_of_an_earlier_job_is_not_that_of_the_one_that_another_driver_se
     assert Journal(tmp_path).load_unfinished() == {}
 
 
+def test_what_a_driver_began_to_cancel_is_not_taken_over(tmp_path):
+    first = Journal(tmp_path)
+    first.intend("x", ["a"], [0])
+    first.accept("x", ["7"])
+    first.stop({"x"})  # and killed
+    second = Journal(tmp_path)
+    assert second.load_unfinished() == {} and second.stopped == {"x"}
+    second.cancelled(second.stopped)
+    second.intend("y", ["a"], [0])
+    third = Journal(tmp_path)
+    assert set(third.load_unfinished()) == {"a"} and second.stopped == third.stopped == set()
+
+
+def test_a_line_that_a_full_disk_cut_takes_no_other_with_it(tmp_path, monkeypatch):
+    journal = Journal(tmp_path)
+    journal.intend("x", ["a"], [0])
+
+    def cut(event):
+        with (journal.folder / "journal.jsonl").open("a") as sink:
+            sink.write('{"event": "acc')
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space"):
+        full.setattr("json.dumps", cut)
+        journal.accept("x", ["7"])
+    journal.accept("x", ["7"])
+    assert Journal(tmp_path).load_unfinished()["a"].job_id == "7"
+
+
 @pytest.mark.parametrize("names", ["mn", "nm"])
 def test_journals_without_numbers_are_read_in_the_order_of_their_times(tmp_path, names):
     events = '{"event": "intend", "name": "x", "keys": ["k"], "losses": [0]}', '{"event": "end", "key": "k"}'
