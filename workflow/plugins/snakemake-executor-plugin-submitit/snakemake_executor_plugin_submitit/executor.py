@@ -49,7 +49,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             partitions.check(self.dag.needrun_jobs(), self.options)
             report = self.options.efficiency_report
             self.efficiency = efficiency.Report(report, self.backend.accounting, self.logger.warning)
-            self.journal = Journal(ROOT)
+            self.journal = Journal(ROOT, self.backend.cluster)
             self.earlier = self.journal.load_unfinished()
         except (ValueError, Refused, Unreachable, NotPrivate) as error:
             raise WorkflowError(str(error)) from None

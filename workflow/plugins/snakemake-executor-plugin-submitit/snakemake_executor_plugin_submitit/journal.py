@@ -45,6 +45,7 @@ class Entry:
     size: int
     job_id: str | None
     losses: int
+    cluster: str = ""
 
     def is_written(self) -> bool:
         """Whether all its outputs are there."""
@@ -54,8 +55,8 @@ class Entry:
 class Journal:
     """The journal of this driver, and the reading of earlier ones."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, cluster: str = "") -> None:
+        self.root, self.cluster = root, cluster
         self.cut = False
         self.stopped: set[str] = set()
         """Names of arrays that an earlier driver began to cancel, and that may still run."""
@@ -67,7 +68,7 @@ class Journal:
         return (self.root / f"{number}-{uuid.uuid4().hex[:12]}").absolute()
 
     def intend(self, name: str, keys: list[str], losses: list[int]) -> None:
-        self._write({"event": "intend", "name": name, "keys": keys, "losses": losses})
+        self._write({"event": "intend", "name": name, "keys": keys, "losses": losses, "cluster": self.cluster})
 
     def accept(self, name: str, ids: list[str]) -> None:
         self._write({"event": "accept", "name": name, "ids": ids})
@@ -107,7 +108,7 @@ class Journal:
         Drivers take over jobs of one another, so their journals are read as one, in the order of their numbers; and old
         ones are removed only when no job of any is open. Drivers at work at the same time, which may have the same
         number, have no jobs of one another but those that had ended before. Raises NotPrivate where others could have
-        changed one.
+        changed one, and ValueError where a job may run on another cluster, where its number is that of another job.
         """
         paths = sorted(self.root.glob("*/journal.jsonl"), key=lambda path: (_number(path), path.stat().st_mtime))
         found, self.stopped = _replay([(event, path.parent) for path in paths for event in _read(path)])
@@ -118,7 +119,14 @@ class Journal:
         for folder in {folder for entry in found.values() for folder in (entry.folder.parent, entry.folder)}:
             if folder.exists():
                 _check_private(folder)
-        return found
+        elsewhere = {key: entry for key, entry in found.items() if entry.cluster not in ("", self.cluster)}
+        for entry in elsewhere.values():
+            if not entry.is_written():
+                where = f"on cluster {entry.cluster}, and this is {self.cluster or 'none'}"
+                raise ValueError(
+                    f"{entry.folder}: is of jobs {where}; let a run there end, or remove that folder's parent"
+                )
+        return {key: entry for key, entry in found.items() if key not in elsewhere}
 
 
 def _check_private(folder: Path) -> None:
@@ -178,6 +186,15 @@ def _replay(events: list[tuple[dict[str, Any], Path]]) -> tuple[dict[str, Entry]
 def _entries(folder: Path, event: dict[str, Any], ids: list[str] | None) -> dict[str, Entry]:
     keys = event["keys"]
     return {
-        key: Entry(key, event["name"], folder, i, len(keys), ids[i] if ids else None, event["losses"][i])
+        key: Entry(
+            key,
+            event["name"],
+            folder,
+            i,
+            len(keys),
+            ids[i] if ids else None,
+            event["losses"][i],
+            event.get("cluster", ""),
+        )
         for i, key in enumerate(keys)
     }

@@ -88,6 +88,7 @@ class Slurm:
             raise Refused("no sbatch on the PATH: is this a login node of a Slurm cluster?")
         config = _read_config(warn)
         self.accounting = query.has_accounting(config)
+        self.cluster = config.get("ClusterName", "")
         self.largest_array = max(1, (query.whole(config, "MaxArraySize") or 1001) - 1)
         self.queries = 0
 
