@@ -47,8 +47,10 @@ def _order(rank: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
         ended = own[np.argsort(end[own], kind="stable")]
         place = np.searchsorted(end[ended], start[own], side="right") - 1
         ended = np.append(ended, -1)  # at place -1
-        while (late := ended[place] >= own).any():  # calls without length, at one time
+        late = np.flatnonzero(ended[place] >= own)  # calls without length, at one time
+        while len(late):
             place[late] -= 1
+            late = late[ended[place[late]] >= own[late]]
         after[own] = ended[place]
     return after, np.where(after >= 0, start - end[after], 0)
 

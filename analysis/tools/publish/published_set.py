@@ -117,7 +117,13 @@ def rounded(values: pl.Expr) -> pl.Expr:
     place = values.abs().log10().floor() - (DIGITS - 1)
     scale = pl.lit(10.0).pow(place.abs())
     whole, fraction = (values / scale).round() * scale, (values * scale).round() / scale
-    return pl.when(values == 0).then(values).when(place >= 0).then(whole).otherwise(fraction)
+    return (
+        pl.when((values.abs() < 1e-300) | values.is_infinite())
+        .then(values)
+        .when(place >= 0)
+        .then(whole)
+        .otherwise(fraction)
+    )
 
 
 def is_of_no_commit(point: Path) -> bool:

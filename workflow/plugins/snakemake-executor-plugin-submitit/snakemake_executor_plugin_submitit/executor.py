@@ -21,7 +21,7 @@ from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_ar
 from snakemake_executor_plugin_submitit import efficiency, hook, job_end, partitions, refusal, request, signals, waiting
 from snakemake_executor_plugin_submitit.hook import Loss
 from snakemake_executor_plugin_submitit.job_end import Track
-from snakemake_executor_plugin_submitit.journal import Journal, NotPrivate
+from snakemake_executor_plugin_submitit.journal import Entry, Journal, NotPrivate
 from snakemake_executor_plugin_submitit.local import Local
 from snakemake_executor_plugin_submitit.query import Unreachable
 from snakemake_executor_plugin_submitit.refusal import Refused
@@ -37,6 +37,11 @@ TOLD = {"progress": True}
 """Marks a line for the screen that is no warning."""
 
 
+def key_of(job: Any) -> str:
+    """What tells a job from the others, in any run."""
+    return "\n".join(sorted(map(str, job.output)) or encode_target_jobs_cli_args(job.get_target_spec()))
+
+
 class Executor(RemoteExecutor):  # type: ignore[misc]
     """Jobs in, job ends out; see the module's text."""
 
@@ -50,7 +55,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             report = self.options.efficiency_report
             self.efficiency = efficiency.Report(report, self.backend.accounting, self.logger.warning)
             self.journal = Journal(ROOT, self.backend.cluster)
-            self.earlier = self.journal.load_unfinished()
+            self.earlier = self._earlier()
         except (ValueError, Refused, Unreachable, NotPrivate) as error:
             raise WorkflowError(str(error)) from None
         self.submission = Submission(self.backend, self.journal, self.options, self.hook.places, self._tell)
@@ -62,6 +67,19 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         self.next_query = 0.0
         self.next_seconds_between_status_checks = TICK_S
         self.outage = self.disk = ""
+
+    def _earlier(self) -> dict[str, Entry]:
+        """Jobs of earlier drivers on this cluster. Raises NotPrivate, and ValueError where one that is wanted now may
+        run on another cluster: its number here is that of another job."""
+        found, here = self.journal.load_unfinished(), ("", self.backend.cluster)
+        wanted = {key_of(job) for job in self.dag.needrun_jobs()}
+        for key, entry in found.items():
+            if entry.cluster not in (*here, "local") and key in wanted and not entry.is_written():
+                raise ValueError(
+                    f"{entry.folder}: is of jobs on cluster {entry.cluster}, and this is {self.backend.cluster}; "
+                    "run this there until it ends"
+                )
+        return {key: entry for key, entry in found.items() if entry.cluster in here}
 
     # ---- out ------------------------------------------------------------------------------------------------------
 
@@ -92,8 +110,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
     def _prepare(self, job: Any) -> SubmittedJobInfo:
         asked = request.from_job(job.resources, job.threads, self.options)
-        key = "\n".join(sorted(map(str, job.output)) or encode_target_jobs_cli_args(job.get_target_spec()))
-        track = Track(key, asked, self.format_job_exec(job), tuple(Path(str(log)) for log in job.log))
+        track = Track(key_of(job), asked, self.format_job_exec(job), tuple(Path(str(log)) for log in job.log))
         try:
             track.request = partitions.place(asked, self.options, job.name)
         except partitions.NoFit as error:  # of a job that was not known when the run began
@@ -122,9 +139,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         except Unreachable as error:
             self._report_outage(str(error))
         except OSError as error:
-            if not self.disk:
-                self.logger.warning(f"jobs cannot be sent, which is tried again; those that are go on: {error}")
-            self.disk = str(error)
+            self._report_disk(error)
         self.efficiency.add(infos)
 
     def _stop_where_nothing_passes(self) -> None:
@@ -162,7 +177,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             if end is None or self._is_kept(info, end):
                 yield info
             else:
-                self.journal.end(track.key, track.name)
+                self._note_end(track)
                 self.open.pop(track.key, None)
                 self.submission.note_end()
                 self._report(info, end)
@@ -200,6 +215,18 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self.outage = ""
         return states
 
+    def _note_end(self, track: Track) -> None:
+        """Without a note, where the disk is full, the next driver finds the end again."""
+        try:
+            self.journal.end(track.key, track.name)
+        except OSError as error:
+            self._report_disk(error)
+
+    def _report_disk(self, error: OSError) -> None:
+        if not self.disk:
+            self.logger.warning(f"jobs cannot be sent, which is tried again; those that are go on: {error}")
+        self.disk = str(error)
+
     def _report_outage(self, text: str) -> None:
         if not self.outage:
             self.logger.warning(f"the scheduler does not answer; jobs go on, and so does the watch: {text}")
@@ -215,6 +242,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if never:
             self.backend.cancel([info.external_jobid for info, _ in never], [])
         for info, why in never:
+            self._note_end(info.aux["track"])
             info.external_jobid, info.aux["track"].name = None, ""
             info.aux["track"].refused = refusal.advised(f"Slurm would let it wait for ever: {why}", self.hook.places)
 
@@ -238,6 +266,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             bad = self.backend.bad_nodes(track.nodes) if loss.reason == "node_failure" else []
             if loss.reason == "lost" and job_id:  # which the accounting alone may not know
                 self.backend.cancel([job_id], [])
+                self._note_end(track)
         except (Unreachable, OSError):  # a full disk
             left, bad = 0, []
         if (not loss.again and not left) or not self._send_anew(info, job_id if loss.again else None):

@@ -83,7 +83,7 @@ class Journal:
 
     def stop(self, names: Iterable[str]) -> None:
         """Arrays of these names are about to be cancelled: no later driver is to take their jobs over."""
-        self._write({"event": "stop", "names": sorted(names)})
+        self._write({"event": "stop", "names": sorted(names), "cluster": self.cluster})
 
     def cancelled(self, names: Iterable[str]) -> None:
         """They are."""
@@ -108,25 +108,19 @@ class Journal:
         Drivers take over jobs of one another, so their journals are read as one, in the order of their numbers; and old
         ones are removed only when no job of any is open. Drivers at work at the same time, which may have the same
         number, have no jobs of one another but those that had ended before. Raises NotPrivate where others could have
-        changed one, and ValueError where a job may run on another cluster, where its number is that of another job.
+        changed one.
         """
         paths = sorted(self.root.glob("*/journal.jsonl"), key=lambda path: (_number(path), path.stat().st_mtime))
-        found, self.stopped = _replay([(event, path.parent) for path in paths for event in _read(path)])
-        if not found and not self.stopped:
+        found, stopped = _replay([(event, path.parent) for path in paths for event in _read(path)])
+        self.stopped = {name for name, cluster in stopped.items() if cluster == self.cluster}
+        if not found and not stopped:
             for path in paths:
                 if time.time() - path.stat().st_mtime > KEEP_S:
                     shutil.rmtree(path.parent, ignore_errors=True)
         for folder in {folder for entry in found.values() for folder in (entry.folder.parent, entry.folder)}:
             if folder.exists():
                 _check_private(folder)
-        elsewhere = {key: entry for key, entry in found.items() if entry.cluster not in ("", self.cluster)}
-        for entry in elsewhere.values():
-            if not entry.is_written():
-                where = f"on cluster {entry.cluster}, and this is {self.cluster or 'none'}"
-                raise ValueError(
-                    f"{entry.folder}: is of jobs {where}; let a run there end, or remove that folder's parent"
-                )
-        return {key: entry for key, entry in found.items() if key not in elsewhere}
+        return found
 
 
 def _check_private(folder: Path) -> None:
@@ -152,17 +146,17 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _replay(events: list[tuple[dict[str, Any], Path]]) -> tuple[dict[str, Entry], set[str]]:
+def _replay(events: list[tuple[dict[str, Any], Path]]) -> tuple[dict[str, Entry], dict[str, str]]:
     intended: dict[str, tuple[dict[str, Any], Path]] = {}
     entries: dict[str, Entry] = {}
-    stopped: set[str] = set()
+    stopped: dict[str, str] = {}
     for event, folder in events:
         if event["event"] == "stop":
-            stopped |= set(event["names"])
+            stopped |= dict.fromkeys(event["names"], event.get("cluster", ""))
             entries = {key: entry for key, entry in entries.items() if entry.name not in stopped}
             continue
         if event["event"] == "cancelled":
-            stopped -= set(event["names"])
+            stopped = {name: where for name, where in stopped.items() if name not in event["names"]}
             continue
         if event["event"] == "end":
             entry = entries.get(event["key"])
@@ -184,17 +178,8 @@ def _replay(events: list[tuple[dict[str, Any], Path]]) -> tuple[dict[str, Entry]
 
 
 def _entries(folder: Path, event: dict[str, Any], ids: list[str] | None) -> dict[str, Entry]:
-    keys = event["keys"]
+    keys, cluster = event["keys"], event.get("cluster", "")
     return {
-        key: Entry(
-            key,
-            event["name"],
-            folder,
-            i,
-            len(keys),
-            ids[i] if ids else None,
-            event["losses"][i],
-            event.get("cluster", ""),
-        )
+        key: Entry(key, event["name"], folder, i, len(keys), ids[i] if ids else None, event["losses"][i], cluster)
         for i, key in enumerate(keys)
     }

@@ -17,7 +17,7 @@ class Local:
     """Processes of this machine as if they were a cluster. They end with their driver's cancel, not with its death."""
 
     accounting = False
-    cluster = ""
+    cluster = "local"
     largest_array = 1000
 
     def __init__(self) -> None:

@@ -25,8 +25,8 @@ class Refused(Exception):
 _TRANSIENT = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|timed out)|backup controller|"
     r"slurm_receive_msg|zero bytes were transmitted|slurmdbd|transport endpoint|protocol authentication|"
-    r"munge encode failed|message (send|receive) failure|communication \w+ failure|standby mode|try again|"
-    r"i/o error writing|fetch_config|configuration source|connection reset",
+    r"munge encode failed|message (send|receive) failure|communication \w+ failure|standby mode|job record, try again|"
+    r"i/o error writing|connection reset",
     re.IGNORECASE,
 )
 # Slurm names the limit since version 20; older ones have one sentence for limits on numbers, sizes and times.

@@ -20,7 +20,6 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from snakemake_executor_plugin_submitit import command, query
-from snakemake_executor_plugin_submitit.query import Unreachable
 from snakemake_executor_plugin_submitit.refusal import Refused, error_of, is_transient
 from snakemake_executor_plugin_submitit.request import Request
 
@@ -54,12 +53,11 @@ class State:
 
 def forget_allocation() -> None:
     """Drop what an enclosing allocation left in the environment: jobs submitted from a batch job or an interactive one
-    must not inherit its memory, its GPUs or its CPU binding. Where the cluster is found (SLURM_CONF) stays, and outside
-    of one all that a user has chosen (SBATCH_ACCOUNT)."""
-    if "SLURM_JOB_ID" not in os.environ:
-        return
-    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
-        os.environ.pop(name, None)
+    must not inherit its memory, its GPUs or its CPU binding. Where the cluster is found (SLURM_CONF) stays. Outside of
+    one too: what a user has set (SBATCH_PARTITION) would go before the profile, for sbatch takes it so."""
+    if "SLURM_JOB_ID" in os.environ:
+        for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
+            os.environ.pop(name, None)
     for name in list(os.environ):
         if name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SLURMD_", "SALLOC_")) and name != "SLURM_CONF":
             del os.environ[name]
@@ -93,7 +91,8 @@ class Slurm:
         self.queries = 0
 
     def submit(self, folder: Path, name: str, request: Request, commands: list[str], parallel: int) -> list[str]:
-        """Send the commands as one array; their job ids. Raises Refused, TooMany or Unreachable."""
+        """Send the commands as one array; their job ids. Raises Refused, TooMany or Unreachable; and OSError where a
+        file cannot be made, when Slurm may have taken the jobs."""
         executor = submitit.SlurmExecutor(folder=folder)
         executor.update_parameters(
             job_name=name, array_parallelism=parallel, use_srun=False, stderr_to_stdout=True, **request.parameters()
@@ -101,8 +100,6 @@ class Slurm:
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the error says
                 jobs = executor.map_array(command.run, commands)
-        except OSError as error:  # also of submitit's own files, when Slurm has taken the jobs
-            raise Unreachable(str(error)) from None
         except (FailedJobError, FailedSubmissionError, subprocess.SubprocessError) as error:
             raise error_of(str(error) or _unsaid(error)) from None
         return [job.job_id for job in jobs]

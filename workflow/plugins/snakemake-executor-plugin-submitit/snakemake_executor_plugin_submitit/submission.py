@@ -85,7 +85,7 @@ class Submission:
         self.stopping = True
         with self.lock:
             infos = list(open_jobs.values())
-        names = {info.aux["track"].name for info in infos} | self.journal.stopped
+        names = {info.aux["track"].name for info in infos} | self.journal.stopped | self.unanswered
         unanswered = {info.aux["track"].name for info in infos if not info.external_jobid} | self.unanswered
         left = masters(info.external_jobid for info in infos if info.external_jobid)
         names.discard("")
@@ -109,14 +109,14 @@ class Submission:
         """Look for a job whose submission was not answered by the name of its array; one query an array.
 
         submitit names the file with a job's command by the number that sbatch answers: without an answer, or where the
-        driver was killed on reading it, the job is there and has nothing to run. Such an array is cancelled.
+        driver was killed on reading it, the job is there and has nothing to run. Such a one is cancelled.
         """
         track = info.aux["track"]
         if track.name not in self.arrays:
             sent = self.backend.find(track.name, track.place[1]) or []
             able = {i for i in sent if JobPaths(track.folder, i).submitted_pickle.exists()}
-            if sent and not able:
-                self.backend.cancel([], [track.name])
+            if unable := [i for i in sent if i not in able]:
+                self.backend.cancel(unable if able else masters(unable), [])
             if not sent:
                 self.unanswered.add(track.name)
             self.arrays[track.name] = [i if i in able else None for i in sent]

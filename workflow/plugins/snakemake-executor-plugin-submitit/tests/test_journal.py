@@ -76,19 +76,6 @@ def test_what_a_driver_began_to_cancel_is_not_taken_over(tmp_path):
     assert set(third.load_unfinished()) == {"a"} and second.stopped == third.stopped == set()
 
 
-def test_jobs_of_another_cluster_are_not_taken_for_jobs_here(tmp_path):
-    outputs = [str(tmp_path / name) for name in "ab"]
-    first = Journal(tmp_path / "submitit", "east")
-    first.intend("x", outputs, [0, 0])
-    first.accept("x", ["7_0", "7_1"])
-    assert set(Journal(tmp_path / "submitit", "east").load_unfinished()) == set(outputs)
-    with pytest.raises(ValueError, match="on cluster east, and this is west"):
-        Journal(tmp_path / "submitit", "west").load_unfinished()
-    for output in outputs:
-        (tmp_path / output).touch()
-    assert Journal(tmp_path / "submitit", "west").load_unfinished() == {}
-
-
 def test_a_line_that_a_full_disk_cut_takes_no_other_with_it(tmp_path, monkeypatch):
     journal = Journal(tmp_path)
     journal.intend("x", ["a"], [0])

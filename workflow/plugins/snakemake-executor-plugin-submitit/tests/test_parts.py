@@ -91,7 +91,7 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
      ("I/O error writing script/environment to file", Unreachable, ""),
      ("Unable to create job record, try again", Unreachable, ""),
      ("Controller is in standby mode, try a different controller", Unreachable, ""),
-     ("fetch_config: DNS SRV lookup failed\nfatal: Could not establish a configuration source", Unreachable, ""),
+     ("Please give a time limit with -t and try again", refusal.Refused, "runtime"),
      (f"QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: {POLICY}", refusal.TooMany, ""),
      (f"AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: {POLICY}", refusal.TooMany, ""),
      (POLICY, refusal.TooMany, ""),
@@ -191,12 +191,13 @@ def test_an_enclosing_allocation_is_forgotten(monkeypatch):
     assert not {"SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "CUDA_VISIBLE_DEVICES"} & set(os.environ)
 
 
-def test_what_a_user_has_chosen_stays_without_an_allocation(monkeypatch):
+def test_gpus_of_this_host_stay_without_an_allocation(monkeypatch):
+    """But nothing that sbatch would take before what the script says."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
+    monkeypatch.setenv("SBATCH_PARTITION", "other")
     forget_allocation()
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0" and os.environ["SBATCH_ACCOUNT"] == "mine"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0" and "SBATCH_PARTITION" not in os.environ
 
 
 class Cluster(Local):
@@ -223,12 +224,12 @@ class Cluster(Local):
             raise self.answers.pop(0)
 
 
-def driver_of(tmp_path, *answers):
-    """An executor without Snakemake, on such a scheduler."""
+def driver_of(tmp_path, *answers, wanted=()):
+    """An executor without Snakemake, on such a scheduler. `wanted`: the jobs that are to run."""
     driver = Executor.__new__(Executor)
     driver.hook, driver.backend, driver.options = Hook(), Cluster(*answers), ExecutorSettings()
-    driver.journal = Journal(tmp_path)
-    driver.earlier = driver.journal.load_unfinished()
+    driver.journal, driver.dag = Journal(tmp_path, "local"), types.SimpleNamespace(needrun_jobs=lambda: wanted)
+    driver.earlier = driver._earlier()
     driver.submission = Submission(driver.backend, driver.journal, driver.options, {}, print)
     driver.logger, driver.waiting = logging.getLogger("driver"), waiting.Waiting()
     driver.efficiency = driver.workflow = types.SimpleNamespace(add=lambda infos: None)
@@ -270,7 +271,7 @@ def test_a_full_disk_cancels_nothing(tmp_path, monkeypatch, caplog):
 
 def test_a_submission_that_only_a_file_was_in_the_way_of_is_looked_for(tmp_path):
     """Slurm had taken the jobs when submitit could not name their file."""
-    driver = driver_of(tmp_path, Unreachable("[Errno 122] Disk quota exceeded"), ["7"])
+    driver = driver_of(tmp_path, OSError(122, "Disk quota exceeded"), ["7"])
     jobs = asked_for("a")
     driver._send(jobs)
     track = jobs[0].aux["track"]
@@ -314,8 +315,30 @@ def test_of_an_array_only_what_waits_for_ever_is_cancelled(tmp_path):
     driver = driver_of(tmp_path)
     jobs = [SubmittedJobInfo(None, f"7_{place}", {"track": track()}) for place in range(3)]
     why = State("PENDING", "", "QOSMaxWallDurationPerJobLimit")
+    driver.journal.intend("n", ["k"], [0])
     driver._look_at_queue(jobs, {"7_0": State("RUNNING", "n1"), "7_1": why, "7_2": why})
     assert driver.backend.asked == [("cancel", ["7_1", "7_2"], [])] and jobs[0].external_jobid == "7_0"
+    assert driver_of(tmp_path).earlier == {}, "that it was cancelled is no result"
+
+
+def test_jobs_of_another_cluster_are_not_taken_for_jobs_here(tmp_path):
+    outputs = [str(tmp_path / name) for name in "ab"]
+    first = Journal(tmp_path, "east")
+    first.intend("x", outputs, [0, 0])
+    first.accept("x", ["7_0", "7_1"])
+    jobs = [types.SimpleNamespace(output=[output]) for output in outputs]
+    with pytest.raises(ValueError, match="on cluster east, and this is local"):
+        driver_of(tmp_path, wanted=jobs[1:])
+    (tmp_path / "b").touch()
+    assert driver_of(tmp_path, wanted=jobs[1:]).earlier == {}
+
+
+def test_a_full_disk_does_not_keep_an_end_from_being_seen(tmp_path, monkeypatch, caplog):
+    driver = driver_of(tmp_path)
+    monkeypatch.setattr(driver.journal, "_write", lambda event: (_ for _ in ()).throw(OSError(28, "No space left")))
+    driver._note_end(track())
+    driver._note_end(track())
+    assert len(caplog.messages) == 1 and "No space left" in caplog.messages[0]
 
 
 class Told(Hook):
