@@ -49,7 +49,7 @@ def test_a_workflow_that_knows_nothing_of_the_executor(tmp_path):
         "1",
     ]
     done = subprocess.run(
-        [*command, "--submitit-poll-s", "2"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [*command, "--submitit-poll-s", "2"], cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "calls/all.txt").read_text().split() == ["ATTA", "CGTT", "TGCA"]
