@@ -1,4 +1,4 @@
-"""A Kineto trace as columns, which compress to a tenth of what its events do.
+"""A Kineto trace as columns, which compress to a fifth of what its events do.
 
 Times of the device are exact; the host's are rounded down to UNIT_NS, far less than the tracer adds to each call. Of
 all operators but those of collectives only how many began between two calls of CUDA is kept: more is not read.

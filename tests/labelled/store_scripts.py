@@ -27,6 +27,7 @@ from tests.labelled.score import diagnose
 from tests.labelled.store import KINDS
 
 CHANGE = 0.025
+"""Of a share, at most, where the causes count as the same."""
 EMPTY = ("launcher_options", "config_file", "files", "version", "python")
 
 

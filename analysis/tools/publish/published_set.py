@@ -46,8 +46,8 @@ MARK = "<!-- Generated from here on by `nightsweep publish --into`; what is abov
 RECORDS = ("point.json", "record.json")
 LEFT_OUT = "left-out.csv"
 READINGS = cs.float() - cs.by_name("energy_j")
-"""Of samples: power, rates and percentages, whose last digits are noise and two fifths of the bytes; not the counter,
-of which differences are taken."""
+"""Of samples: power, rates and percentages, whose last digits are noise and a third of the bytes; not the counter, of
+which differences are taken."""
 DIGITS = 4
 
 
