@@ -18,9 +18,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from nightsweep.analysis.sweep import precision
 from nightsweep.jobs.host.facts import ROOT
 from nightsweep.jobs.point.point import Point, complete
 from nightsweep.jobs.record.json_files import write_json
@@ -92,6 +89,10 @@ def measure(out: Path, jobs: list[str], repeats: int, seconds: float) -> None:
 
 def tell(out: Path, jobs: list[str], repeats: int) -> None:
     """A line for each job: how long a step of the second side takes over one of the first."""
+    import polars as pl
+
+    from nightsweep.analysis.sweep import precision
+
     tool, have = "nightsweep.analysis.tools", [path.name for path in (out / "points").iterdir()]
     derive = [f"{tool}.derive", str(out), "--chunk", "0", "--points", *have]
     collect = [
