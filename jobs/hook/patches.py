@@ -64,7 +64,7 @@ def _patch_optimizer(watch: Watch, optimizer: Any) -> None:
 
 
 def _patch_loader(watch: Watch) -> None:
-    """Time in the loader, and the samples of its batches."""
+    """Time in the loader, also as it starts its workers, and the samples of its batches."""
     from torch.utils.data import dataloader
 
     base: Any = dataloader._BaseDataLoaderIter
@@ -88,6 +88,19 @@ def _patch_loader(watch: Watch) -> None:
         return batch
 
     base.__next__ = next_batch
+    iterate: Any = dataloader.DataLoader.__iter__
+
+    @functools.wraps(iterate)
+    def iterator(self: Any) -> Any:
+        if watch.over or watch.bare:
+            return iterate(self)
+        began = time.perf_counter_ns()
+        found = iterate(self)
+        if watch.current is not None:
+            watch.current.data_ns += time.perf_counter_ns() - began
+        return found
+
+    dataloader.DataLoader.__iter__ = iterator  # type: ignore[method-assign]
     made: Any = dataloader.DataLoader.__init__
 
     @functools.wraps(made)

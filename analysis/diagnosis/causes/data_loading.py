@@ -23,9 +23,16 @@ def loader_wait(e: Evidence) -> Iterator[Cause]:
     """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
     batch's copy to the device. The steps again, with batches that are there; and what timed steps wait longer than the
     trace's, which may live on batches loaded before. Half is the lower end, for more workers may not keep up.
-    Remedied by more workers it gives no more than these can, in proportion to their number. Without a trace the host's
-    wait, of which the GPU may have worked through any part."""
-    if not preparing(e):
+    Remedied by more workers it gives no more than these can, in proportion to their number. Where most
+    of the wait is for a loader that starts its workers anew, they can be kept. Without a trace the host's wait, of which
+    the GPU may have worked through any part."""
+    if preparing(e):
+        return
+    anew = e.of_lanes(lambda lane: lane.loader_starts)
+    if 2 * anew.sum() > e.step_ns * waiting(e) * anew.size:
+        kept = ({"persistent_workers": True}, *_more_workers(e))
+        yield _loading(e, "keep the loader's workers from one epoch to the next", kept, float(anew.mean()) / 1e6)
+    else:
         yield _loading(e, "let more workers load, further ahead", _more_workers(e))
 
 
@@ -43,7 +50,7 @@ def cpu_preprocessing(e: Evidence) -> Iterator[Cause]:
         yield _loading(e, "prepare samples on the GPU, or once and for all", proposals)
 
 
-def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...]) -> Cause:
+def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...], anew_ms: float = 0.0) -> Cause:
     remedy, waited, busy = remedies.choose(e.point, *proposals), host_wait(e), workers_busy(e)
     if e.lanes:
         share = replayed(waiting(e)).times(0.5)
@@ -60,6 +67,8 @@ def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...]) ->
         facts.append(Fact("loader workers of a rank", e.workers, "", "points"))
     if busy is not None:
         facts.append(Fact("CPU time of a loader worker", busy, "share of its time", "host_samples"))
+    if anew_ms:
+        facts.append(Fact("of the wait, starting a loader and its workers anew", anew_ms, "ms a step", "nvtx"))
     unmarked = e.part("idle_unmarked_data")
     if unmarked.any():
         before = float(unmarked.mean()) / 1e6

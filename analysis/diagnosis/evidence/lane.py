@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nightsweep.analysis.metrics import intervals
 from nightsweep.analysis.metrics.intervals import Intervals
 from nightsweep.analysis.metrics.steps import parts
 from nightsweep.analysis.tables.part_names import BUSY
@@ -47,6 +48,20 @@ class Lane:
     @functools.cached_property
     def periods(self) -> Ints:
         return (self.steps["end_ns"] - self.steps["start_ns"]).to_numpy()
+
+    @functools.cached_property
+    def launching(self) -> pl.Series:
+        """The threads that launched what ran."""
+        return pl.concat([frame["thread"] for frame in self.own.values()]).drop_nulls().unique()
+
+    @functools.cached_property
+    def loader_starts(self) -> Ints:
+        """For how long such a thread starts a loader anew in each step, ns."""
+        sets = []
+        for thread in self.launching:
+            marks, calls = (self.events[kind].filter(pl.col("thread") == thread) for kind in ("nvtx", "runtime"))
+            sets.append(parts.loader_starts(marks, calls))
+        return self.lengths(intervals.merge(*sets))
 
     @property
     def launches_known(self) -> bool:

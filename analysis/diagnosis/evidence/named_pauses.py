@@ -32,8 +32,7 @@ def longest(lanes: Sequence[Lane], graph: Graph) -> list[tuple[str, float]]:
 
 def _ranges(lane: Lane) -> pl.DataFrame:
     """The ranges of the threads that launch, but those of steps."""
-    launching = pl.concat([frame["thread"] for frame in lane.own.values()]).drop_nulls().unique()
-    own = lane.events["nvtx"].filter(pl.col("thread").is_in(launching.implode()))
+    own = lane.events["nvtx"].filter(pl.col("thread").is_in(lane.launching.implode()))
     own = own.select("start_ns", "end_ns", pl.col("name").cast(pl.String))
     step = pl.col("name").str.contains(detection.NUMBERED) | pl.col("name").str.contains(detection.UNNUMBERED)
     return own.filter(~step)

@@ -7,6 +7,7 @@ import polars as pl
 
 from nightsweep.analysis.diagnosis.replay.graph import Calls, Ints, Mask, is_batch, is_read, marked, where
 from nightsweep.analysis.diagnosis.replay.measured import Measured, by_rank
+from nightsweep.analysis.metrics import intervals
 from nightsweep.analysis.metrics.steps import parts, selection
 
 WAITS = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)\w*$"
@@ -130,8 +131,12 @@ def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
     if any(parts.marks_loaders(own["nvtx"]) for own in m.events.values()):
         for each, events in m.events.items():
             own = np.flatnonzero(rank == each)
-            ranges = selection.filter_by_name(events["nvtx"], parts.DATA)
-            covered = selection.covered_time(ranges.filter(pl.col("thread").is_in(np.unique(thread[own]).tolist())))
+            covered = intervals.merge(
+                *(
+                    parts.loading(*(events[kind].filter(pl.col("thread") == one) for kind in ("nvtx", "runtime")))
+                    for one in np.unique(thread[own]).tolist()
+                )
+            )
             before[own] = parts.lengths_inside(covered, start[own] - np.maximum(gap[own], 0), start[own])
             inside[own] = parts.lengths_inside(covered, start[own], end[own])
         return before, inside

@@ -144,7 +144,7 @@ def lengths_inside(covered: Intervals, start: Ints, end: Ints) -> Ints:
 def _cpu_sets(events: Frames, hosts: Intervals, whole: Intervals) -> Sets:
     kinds = selection.split_cpu_by_kind(events)
     order = {
-        "idle_data_wait": selection.covered_time(selection.filter_by_name(events["nvtx"], DATA)),
+        "idle_data_wait": _loader_ranges(events["nvtx"]),
         "compute": selection.covered_time(kinds["compute"]),
         "communication": selection.covered_time(kinds["communication"]),
         "idle_host": hosts,
@@ -246,12 +246,30 @@ def thread_sets(events: Frames, thread: int) -> Sets:
         near = joined[1:, 0] - joined[:-1, 1] <= DISPATCH_NS
         joined[:-1, 1][near] = joined[1:, 0][near]
     return {
-        "idle_data_wait": selection.covered_time(selection.filter_by_name(marks, DATA)),
+        "idle_data_wait": loading(marks, calls),
         "idle_sync": selection.covered_time(selection.filter_by_name(calls, SYNC)),
         "idle_allocator": selection.covered_time(selection.filter_by_name(calls, ALLOCATOR)),
         "idle_launch": intervals.union(joined),
         "working": selection.pass_time(marks, WORKING),
     }
+
+
+def loading(marks: pl.DataFrame, calls: pl.DataFrame) -> Intervals:
+    """When a thread waits for its loader, by its ranges and its calls: in ranges of loaders, and as it starts one
+    anew."""
+    return intervals.merge(_loader_ranges(marks), loader_starts(marks, calls))
+
+
+def loader_starts(marks: pl.DataFrame, calls: pl.DataFrame) -> Intervals:
+    """When a thread calls nothing between two ranges of loaders: a loader came to its end, and starts its workers
+    anew."""
+    ranges, begun = _loader_ranges(marks), np.sort(calls["start_ns"].to_numpy())
+    anew = np.searchsorted(begun, ranges[1:, 0]) == np.searchsorted(begun, ranges[:-1, 1])
+    return np.column_stack((ranges[:-1, 1], ranges[1:, 0]))[anew]
+
+
+def _loader_ranges(marks: pl.DataFrame) -> Intervals:
+    return selection.covered_time(selection.filter_by_name(marks, DATA))
 
 
 def _gaps(busy: Intervals, windows: pl.DataFrame) -> Intervals:

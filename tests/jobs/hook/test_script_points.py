@@ -81,3 +81,29 @@ open("spent", "w").write(str(spent[len(spent) // 2]))
     record, _ = launch(tmp_path, **script(tmp_path, text), timed_steps=400, run_to_end=True)
     assert record["status"] == "ok"
     assert int((tmp_path / "spent").read_text()) < 0.005 * 20e6
+
+
+def test_starting_a_loader_anew_is_waiting_for_it(tmp_path):
+    """It takes 0.2 s, once in two steps."""
+    text = """
+import time, torch
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+    def __getitem__(self, place):
+        return torch.randn(8)
+class Loader(torch.utils.data.DataLoader):
+    def _get_iterator(self):
+        time.sleep(0.2)
+        return super()._get_iterator()
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    for x in Loader(Slow(), batch_size=8):
+        model(x).sum().backward()
+        optimizer.step()
+"""
+    record, folder = launch(tmp_path, **script(tmp_path, text))
+    assert record["status"] == "ok"
+    waits = [line["data_ns"] / 1e9 for line in steps(folder)]
+    assert sum(wait >= 0.2 for wait in waits) == len(waits) / 2 == 5
