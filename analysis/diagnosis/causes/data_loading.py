@@ -23,9 +23,9 @@ def loader_wait(e: Evidence) -> Iterator[Cause]:
     """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
     batch's copy to the device. The steps again, with batches that are there; and what timed steps wait longer than the
     trace's, which may live on batches loaded before. Half is the lower end, for more workers may not keep up.
-    Remedied by more workers it gives no more than these can, in proportion to their number. Where most
-    of the wait is for a loader that starts its workers anew, they can be kept. Without a trace the host's wait, of which
-    the GPU may have worked through any part."""
+    Remedied by more workers it gives no more than these can, in proportion to their number. Where most of the wait is
+    for a loader that starts its workers anew, they can be kept. Without a trace the host's wait, of which the GPU may
+    have worked through any part."""
     if preparing(e):
         return
     anew = e.of_lanes(lambda lane: lane.loader_starts)

@@ -265,7 +265,7 @@ def loader_starts(marks: pl.DataFrame, calls: pl.DataFrame) -> Intervals:
     anew."""
     ranges, begun = _loader_ranges(marks), np.sort(calls["start_ns"].to_numpy())
     anew = np.searchsorted(begun, ranges[1:, 0]) == np.searchsorted(begun, ranges[:-1, 1])
-    return np.column_stack((ranges[:-1, 1], ranges[1:, 0]))[anew]
+    return intervals.union(np.column_stack((ranges[:-1, 1], ranges[1:, 0]))[anew])
 
 
 def _loader_ranges(marks: pl.DataFrame) -> Intervals:

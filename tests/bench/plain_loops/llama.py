@@ -1,4 +1,4 @@
-"""Tunes Llama-8B's shape in full, in a plain loop: transformers' model, compiled, in bf16, and PyTorch's fused AdamW."""
+"""Tunes Llama-8B's shape in full, in a plain loop: transformers' model, compiled, in bf16, with fused AdamW."""
 
 import argparse
 
