@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 import time
 from collections.abc import Callable
 from types import ModuleType
@@ -64,42 +65,44 @@ def _patch_optimizer(watch: Watch, optimizer: Any) -> None:
 
 
 def _patch_loader(watch: Watch) -> None:
-    """Time in the loader, also as it starts its workers, and the samples of its batches."""
+    """Time in the loader, also as it starts its workers and ends them, and the samples of its batches."""
     from torch.utils.data import dataloader
 
     base: Any = dataloader._BaseDataLoaderIter
-    take = base.__next__
+    take, iterate = base.__next__, dataloader.DataLoader.__iter__
+    here = threading.local()
+
+    def timed(call: Any, of: Any) -> Any:
+        """What the call returns. Of a loader within another one the outer one's time counts."""
+        outer, here.inside = not getattr(here, "inside", False), True
+        began = time.perf_counter_ns()
+        try:
+            with watch.spanned("data"):
+                return call(of)
+        finally:
+            if outer:
+                here.inside = False
+                if watch.current is not None:
+                    watch.current.data_ns += time.perf_counter_ns() - began
 
     @functools.wraps(take)
     def next_batch(self: Any) -> Any:
         if watch.over or watch.bare:
             return take(self)
-        began = time.perf_counter_ns()
-        with watch.spanned("data"):
-            batch = take(self)
-        step = watch.current
-        if step is None:
+        batch = timed(take, self)
+        if watch.current is None:
             watch.beat("data")
         else:
-            step.data_ns += time.perf_counter_ns() - began
             samples, tokens = size(batch)
-            step.samples += samples
-            step.tokens += tokens
+            watch.current.samples += samples
+            watch.current.tokens += tokens
         return batch
-
-    base.__next__ = next_batch
-    iterate: Any = dataloader.DataLoader.__iter__
 
     @functools.wraps(iterate)
     def iterator(self: Any) -> Any:
-        if watch.over or watch.bare:
-            return iterate(self)
-        began = time.perf_counter_ns()
-        found = iterate(self)
-        if watch.current is not None:
-            watch.current.data_ns += time.perf_counter_ns() - began
-        return found
+        return iterate(self) if watch.over or watch.bare else timed(iterate, self)
 
+    base.__next__ = next_batch
     dataloader.DataLoader.__iter__ = iterator  # type: ignore[method-assign]
     made: Any = dataloader.DataLoader.__init__
 

@@ -1,7 +1,7 @@
 """A Kineto trace as columns, which compress to a fifth of what its events do.
 
 Times of the device are exact; the host's are rounded down to UNIT_NS, far less than the tracer adds to each call. Of
-all operators but those of collectives only how many began between two calls of CUDA is kept: more is not read.
+all operators but those of NAMED only how many began between two calls of CUDA is kept: more is not read.
 
 A file is a line of JSON and after it the columns, all compressed. Events are in the order of their threads and streams,
 and in each of their times, so that a column has like values side by side: the time since the event before has ended,
@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from nightsweep.analysis.metrics.steps import loader
 from nightsweep.analysis.readers.kineto.event_columns import _KINDS, COMMUNICATION, Args
 
 UNIT_NS = 128
@@ -36,6 +37,8 @@ EXTERNAL = "External id"
 COUNTED = ("correlation", EXTERNAL)
 """Args that grow from event to event; the others are the same of many events."""
 OPERATOR = "op"
+NAMED = (COMMUNICATION, loader.SEED)
+"""Operators of collectives, and the draw of a seed for new workers of a loader, which traces from `thirteenth` on have."""
 CALLS = ("cuda_runtime", "cuda_driver")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "pb": 0}]
@@ -142,8 +145,8 @@ def unpacked(kept: Path, folder: Path) -> Path:
 
 
 def _is_plain(event: dict[str, Any]) -> bool:
-    """Whether it is an operator, and not of a collective."""
-    return bool(event["cat"] == "cpu_op" and event["name"] != COMMUNICATION)
+    """Whether it is an operator without a name that is read."""
+    return bool(event["cat"] == "cpu_op" and event["name"] not in NAMED)
 
 
 def _lane(event: dict[str, Any]) -> list[Any]:

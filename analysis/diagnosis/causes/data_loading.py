@@ -23,15 +23,15 @@ def loader_wait(e: Evidence) -> Iterator[Cause]:
     """The launching thread waits for the next batch: in a range of the loader, or, where no range marks one, before a
     batch's copy to the device. The steps again, with batches that are there; and what timed steps wait longer than the
     trace's, which may live on batches loaded before. Half is the lower end, for more workers may not keep up.
-    Remedied by more workers it gives no more than these can, in proportion to their number. Where most of the wait is
-    for a loader that starts its workers anew, they can be kept. Without a trace the host's wait, of which the GPU may
-    have worked through any part."""
+    Remedied by more workers it gives no more than these can, in proportion to their number. Where most of it is that a
+    loader starts its workers anew, they can be kept: that gives these starts, half at least, and all of the wait at
+    most. Without a trace the host's wait, of which the GPU may have worked through any part."""
     if preparing(e):
         return
-    anew = e.of_lanes(lambda lane: lane.loader_starts)
-    if 2 * anew.sum() > e.step_ns * waiting(e) * anew.size:
-        kept = ({"persistent_workers": True}, *_more_workers(e))
-        yield _loading(e, "keep the loader's workers from one epoch to the next", kept, float(anew.mean()) / 1e6)
+    starts = float(e.of_lanes(lambda lane: lane.loader_starts).mean()) / e.step_ns if e.lanes else 0.0
+    anew = min(starts, waiting(e))
+    if anew > waiting(e) / 2 and not e.setting("persistent_workers"):
+        yield _loading(e, "keep the loader's workers from one epoch to the next", ({"persistent_workers": True},), anew)
     else:
         yield _loading(e, "let more workers load, further ahead", _more_workers(e))
 
@@ -50,10 +50,10 @@ def cpu_preprocessing(e: Evidence) -> Iterator[Cause]:
         yield _loading(e, "prepare samples on the GPU, or once and for all", proposals)
 
 
-def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...], anew_ms: float = 0.0) -> Cause:
+def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...], anew: float = 0.0) -> Cause:
     remedy, waited, busy = remedies.choose(e.point, *proposals), host_wait(e), workers_busy(e)
     if e.lanes:
-        share = replayed(waiting(e)).times(0.5)
+        share = replayed(anew, anew / 2, waiting(e)) if anew else replayed(waiting(e)).times(0.5)
         method = "the steps replayed with batches that are ready"
         if e.unseen_wait:
             method += ", and what timed steps wait longer than traced ones"
@@ -67,8 +67,8 @@ def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...], an
         facts.append(Fact("loader workers of a rank", e.workers, "", "points"))
     if busy is not None:
         facts.append(Fact("CPU time of a loader worker", busy, "share of its time", "host_samples"))
-    if anew_ms:
-        facts.append(Fact("of the wait, starting a loader and its workers anew", anew_ms, "ms a step", "nvtx"))
+    if anew:
+        facts.append(Fact("starting its workers anew", anew * e.step_ns / 1e6, "ms a step", "operators"))
     unmarked = e.part("idle_unmarked_data")
     if unmarked.any():
         before = float(unmarked.mean()) / 1e6

@@ -27,12 +27,12 @@ from nightsweep.analysis.diagnosis.replay.pauses import release_ns, without_rele
 from nightsweep.analysis.diagnosis.replay.what_if import Change, WhatIf
 from nightsweep.analysis.diagnosis.thresholds import NOISE, STRAGGLER, TRACER
 from nightsweep.analysis.metrics.intervals import Intervals
+from nightsweep.analysis.metrics.steps import loader
 from nightsweep.analysis.tables.column import empty
 from nightsweep.analysis.tables.part_names import PARTS
 from nightsweep.analysis.tables.traces import TRACE_TABLES
 
 Floats = npt.NDArray[np.float64]
-WITH_WORKERS = "_MultiProcessingDataLoaderIter"
 """In the name of PyTorch's range in which a loader with worker processes is asked for a batch."""
 TOLD_BY_LENGTH_NS = 5e6
 """Shorter pauses are lost among what steps differ by anyway, some milliseconds where images are loaded; assumed."""
@@ -195,7 +195,7 @@ class Evidence(Recorded):
         """Whether a loader's thread is known to hold the GIL while it frees pinned batches: they come from worker
         processes, by `workers` or by the ranges of PyTorch's DataLoader, and `release_unlocked` is not set."""
         ranges = pl.concat([lane.events["nvtx"]["name"].cast(pl.String) for lane in self.lanes])
-        known = bool(self.workers) or (self.workers is None and bool(ranges.str.contains(WITH_WORKERS).any()))
+        known = bool(self.workers) or (self.workers is None and bool(ranges.str.contains(loader.WITH_WORKERS).any()))
         return known and not self.setting("release_unlocked")
 
     @functools.cached_property

@@ -12,7 +12,7 @@ import polars as pl
 
 from nightsweep.analysis.metrics import intervals
 from nightsweep.analysis.metrics.intervals import Intervals
-from nightsweep.analysis.metrics.steps import parts
+from nightsweep.analysis.metrics.steps import loader, parts
 from nightsweep.analysis.tables.part_names import BUSY
 
 Ints = npt.NDArray[np.int64]
@@ -56,12 +56,8 @@ class Lane:
 
     @functools.cached_property
     def loader_starts(self) -> Ints:
-        """For how long such a thread starts a loader anew in each step, ns."""
-        sets = []
-        for thread in self.launching:
-            marks, calls = (self.events[kind].filter(pl.col("thread") == thread) for kind in ("nvtx", "runtime"))
-            sets.append(parts.loader_starts(marks, calls))
-        return self.lengths(intervals.merge(*sets))
+        """For how long such a thread starts a loader's workers in each step, ns."""
+        return self.lengths(intervals.merge(*(loader.starts(self.events, thread) for thread in self.launching)))
 
     @property
     def launches_known(self) -> bool:

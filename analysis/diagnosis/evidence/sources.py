@@ -35,7 +35,7 @@ COLUMNS = {
     "copies": (*ON_DEVICE, "bytes", "direction", "source", "target"),
     "memsets": ON_DEVICE,
     "runtime": ("start_ns", "end_ns", "name", "thread"),
-    "operators": ("start_ns", "thread"),
+    "operators": ("name", "start_ns", "thread"),
     "nvtx": ("start_ns", "end_ns", "name", "thread"),
 }  # fmt: skip
 """What rules read of the tables."""

@@ -7,8 +7,7 @@ import polars as pl
 
 from nightsweep.analysis.diagnosis.replay.graph import Calls, Ints, Mask, is_batch, is_read, marked, where
 from nightsweep.analysis.diagnosis.replay.measured import Measured, by_rank
-from nightsweep.analysis.metrics import intervals
-from nightsweep.analysis.metrics.steps import parts, selection
+from nightsweep.analysis.metrics.steps import loader, parts, selection
 
 WAITS = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)\w*$"
 """Calls that come back when work is done."""
@@ -131,12 +130,7 @@ def _loading(m: Measured, after: Ints, gap: Ints) -> tuple[Ints, Ints]:
     if any(parts.marks_loaders(own["nvtx"]) for own in m.events.values()):
         for each, events in m.events.items():
             own = np.flatnonzero(rank == each)
-            covered = intervals.merge(
-                *(
-                    parts.loading(*(events[kind].filter(pl.col("thread") == one) for kind in ("nvtx", "runtime")))
-                    for one in np.unique(thread[own]).tolist()
-                )
-            )
+            covered = loader.waits(events, np.unique(thread[own]).tolist())
             before[own] = parts.lengths_inside(covered, start[own] - np.maximum(gap[own], 0), start[own])
             inside[own] = parts.lengths_inside(covered, start[own], end[own])
         return before, inside

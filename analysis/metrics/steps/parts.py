@@ -19,7 +19,7 @@ import polars as pl
 
 from nightsweep.analysis.metrics import intervals
 from nightsweep.analysis.metrics.intervals import Intervals
-from nightsweep.analysis.metrics.steps import selection
+from nightsweep.analysis.metrics.steps import loader, selection
 from nightsweep.analysis.tables.part_names import BUSY, COPIES, GROUP, HIDDEN, IDLE, PARTS
 
 Ints = npt.NDArray[np.int64]
@@ -35,11 +35,6 @@ LEAST_BATCH_BYTES = 1 << 12
 """A smaller copy to or from the device is a number, not a batch: waiting for it is like reading one."""
 LARGE_BYTES = 1 << 20
 """So much is copied from a device when weights are written, not when numbers are read."""
-DATA = (
-    r"(?i)^(?:data|dataload(?:er|ing)?|data[_ ]?wait|load[_ ]?(?:data|batch)|get[_ ]?batch|next[_ ]?batch|fetch)$"
-    r"|^enumerate\(DataLoader\)"
-)
-"""NVTX ranges, annotations and operators in which a thread waits for its loader."""
 TORCH = r"^Optimizer\.(?:step|zero_grad)#"
 """Ranges that PyTorch makes by itself. In a trace that has them its DataLoader would have made its own, too."""
 FRAMEWORK = r"(?i)optim|forward|backward|zero_grad|clip|DistributedDataParallel|all_?reduce|nccl"
@@ -144,7 +139,7 @@ def lengths_inside(covered: Intervals, start: Ints, end: Ints) -> Ints:
 def _cpu_sets(events: Frames, hosts: Intervals, whole: Intervals) -> Sets:
     kinds = selection.split_cpu_by_kind(events)
     order = {
-        "idle_data_wait": _loader_ranges(events["nvtx"]),
+        "idle_data_wait": selection.covered_time(selection.filter_by_name(events["nvtx"], loader.DATA)),
         "compute": selection.covered_time(kinds["compute"]),
         "communication": selection.covered_time(kinds["communication"]),
         "idle_host": hosts,
@@ -205,7 +200,7 @@ def _idle_sets(events: Frames, own: Frames, hosts: Intervals, windows: pl.DataFr
 
 def marks_loaders(ranges: pl.DataFrame) -> bool:
     """Whether these ranges would tell a wait for a loader."""
-    return not selection.filter_by_name(ranges, rf"{DATA}|{TORCH}").is_empty()
+    return not selection.filter_by_name(ranges, rf"{loader.DATA}|{TORCH}").is_empty()
 
 
 def _thread_idle_sets(sets: Sets, gaps: Intervals, launch: Ints, launched: Ints, hosts: Intervals, batch: Mask) -> Sets:
@@ -246,30 +241,12 @@ def thread_sets(events: Frames, thread: int) -> Sets:
         near = joined[1:, 0] - joined[:-1, 1] <= DISPATCH_NS
         joined[:-1, 1][near] = joined[1:, 0][near]
     return {
-        "idle_data_wait": loading(marks, calls),
+        "idle_data_wait": loader.waits(events, [thread]),
         "idle_sync": selection.covered_time(selection.filter_by_name(calls, SYNC)),
         "idle_allocator": selection.covered_time(selection.filter_by_name(calls, ALLOCATOR)),
         "idle_launch": intervals.union(joined),
         "working": selection.pass_time(marks, WORKING),
     }
-
-
-def loading(marks: pl.DataFrame, calls: pl.DataFrame) -> Intervals:
-    """When a thread waits for its loader, by its ranges and its calls: in ranges of loaders, and as it starts one
-    anew."""
-    return intervals.merge(_loader_ranges(marks), loader_starts(marks, calls))
-
-
-def loader_starts(marks: pl.DataFrame, calls: pl.DataFrame) -> Intervals:
-    """When a thread calls nothing between two ranges of loaders: a loader came to its end, and starts its workers
-    anew."""
-    ranges, begun = _loader_ranges(marks), np.sort(calls["start_ns"].to_numpy())
-    anew = np.searchsorted(begun, ranges[1:, 0]) == np.searchsorted(begun, ranges[:-1, 1])
-    return intervals.union(np.column_stack((ranges[:-1, 1], ranges[1:, 0]))[anew])
-
-
-def _loader_ranges(marks: pl.DataFrame) -> Intervals:
-    return selection.covered_time(selection.filter_by_name(marks, DATA))
 
 
 def _gaps(busy: Intervals, windows: pl.DataFrame) -> Intervals:

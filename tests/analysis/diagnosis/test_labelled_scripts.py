@@ -149,6 +149,23 @@ def test_of_one_rank_alone_the_cause_on_the_other_is_not_guessed(tmp_path):
     assert told["trace of the other ranks"] == "up to 98% of the step may be waiting for them"
 
 
+def test_workers_that_start_anew_are_told_from_other_work(tmp_path):
+    """epochs_pose starts its workers once in six steps, and once in the three that are traced. Without the seed that
+    PyTorch draws before it, that would be work of the host."""
+    whole = packed.unpacked(score.KEPT / "epochs_pose", tmp_path)
+    (trace,) = whole.glob("traced/trace-r*")
+    evidence = sources.gather([trace])
+    cause = next(cause for cause in verdict.judge(evidence).causes if cause.kind == "loader_wait")
+    assert cause.remedy == {"persistent_workers": True} and cause.advice.startswith("keep the loader's workers")
+    anew = next(fact.value for fact in cause.evidence if fact.what == "starting its workers anew")
+    assert anew == pytest.approx(82.9, abs=0.1) and cause.share == pytest.approx(anew / (evidence.step_ns / 1e6))
+    assert evidence.parts["idle_data_wait"] == pytest.approx(121.2, abs=0.1)
+    trace.write_text(trace.read_text().replace("aten::random_", "aten::fill_"))
+    evidence = sources.gather([trace])
+    assert verdict.judge(evidence).causes[0].kind == "host_work"
+    assert evidence.parts["idle_data_wait"] == pytest.approx(121.2 - anew, abs=0.2)
+
+
 def first_kind(folder, bare=True):
     causes = score.diagnose((folder, bare))["causes"]
     return next((cause["kind"], cause["rank"]) for cause in causes if cause["share"] >= 0.01)
