@@ -38,7 +38,7 @@ COUNTED = ("correlation", EXTERNAL)
 """Args that grow from event to event; the others are the same of many events."""
 OPERATOR = "op"
 NAMED = (COMMUNICATION, loader.SEED)
-"""Operators of collectives, and the draw of a seed for new workers of a loader, which traces from `thirteenth` on have."""
+"""Operators of collectives, and the draw of a seed for new workers of a loader, kept from the half `thirteenth` on."""
 CALLS = ("cuda_runtime", "cuda_driver")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "pb": 0}]

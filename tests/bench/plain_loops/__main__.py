@@ -1,5 +1,5 @@
-"""How fast the built-in workloads are beside the plain loop of a careful user, on one GPU, both compiled and in bf16; and
-Llama in float8 beside itself in bf16 (`float8`).
+"""How fast the built-in workloads are beside the plain loop of a careful user, on one GPU, both compiled and in bf16.
+`float8` is Llama in float8 beside itself in bf16.
 
     python -m tests.bench.plain_loops OUT [--jobs resnet,llama] [--repeats 4] [--seconds 500]
     python -m tests.bench.plain_loops.tell OUT
