@@ -1,8 +1,9 @@
 """When a thread waits for its loader: in its ranges, and as it starts workers anew, for which PyTorch makes no range.
 
 At the end of its data an iterator of PyTorch's DataLoader is let go, unless its workers persist, and the next one draws
-a seed from the CPU's generator (`aten::random_`, then `aten::item`) before it starts its workers; then comes the range
-of its first batch. So a start is what passes from that seed to such a range in which the thread calls nothing of CUDA.
+a seed from the CPU's generator (SEED) before it starts its workers; then comes the range of its first batch. So a start
+is what passes from such a draw to such a range, if the thread calls nothing of CUDA meanwhile. A script that draws so
+itself, and then does other work up to a batch, is taken for one.
 """
 
 from __future__ import annotations

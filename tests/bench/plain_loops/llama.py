@@ -25,8 +25,6 @@ def main(args):
         model = transformers.LlamaForCausalLM(shape)
     torch.set_default_dtype(torch.float32)
     model.train()
-    if args.checkpoint:
-        model.gradient_checkpointing_enable()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     compiled = torch.compile(model)
     batches = [torch.randint(shape.vocab_size, (args.batch, args.length), device=device) for _ in range(2)]
@@ -47,5 +45,4 @@ if __name__ == "__main__":
     parser.add_argument("--words", type=int, default=128256)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--checkpoint", action="store_true", help="compute activations anew on the way back")
     main(parser.parse_args())

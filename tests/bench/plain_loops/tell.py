@@ -14,10 +14,10 @@ from nightsweep.jobs.host.facts import ROOT
 from tests.bench.plain_loops.sides import SIDES
 
 
-def means(table: pl.DataFrame, settings: dict[str, Any]) -> dict[int, float]:
-    """The mean step of each start with these settings, ms, by repeat."""
+def starts(table: pl.DataFrame, settings: dict[str, Any]) -> tuple[dict[int, float], int]:
+    """The mean step of each start with these settings, ms, by repeat; and how many something else disturbed."""
     own = table.filter(pl.col("status") == "ok", **settings)
-    return dict(own.select("repeat", "step_ms_mean").iter_rows())
+    return dict(own.select("repeat", "step_ms_mean").iter_rows()), int(own["disturbed"].sum())
 
 
 def main(out: Path) -> None:
@@ -28,12 +28,12 @@ def main(out: Path) -> None:
         subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=True)
     table = pl.read_parquet(out / "tables/points.parquet")
     for job, (reference, other) in SIDES.items():
-        before, after = means(table, reference), means(table, other)
+        (before, few), (after, more) = starts(table, reference), starts(table, other)
         if (found := precision.ratio(before, after)) is not None:
             low, high = found.interval
             known = f" ({1 / high:.3f} to {1 / low:.3f})" if low else ""
             each = " against ".join(", ".join(f"{ms:.1f}" for ms in side.values()) for side in (before, after))
-            print(f"{job}: {each} ms; {1 / found.value:.3f} times as fast{known}")
+            print(f"{job}: {each} ms; {1 / found.value:.3f} times as fast{known}; {few + more} disturbed")
 
 
 if __name__ == "__main__":

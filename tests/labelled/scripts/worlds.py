@@ -1,5 +1,5 @@
 """Learns a model of a world from what an agent saw and did there (as in Dreamer): a recurrent state that is partly
-drawn by chance follows what happens, and frames and rewards must be told from it."""
+drawn by chance follows what happens, and frames and rewards are predicted from it."""
 
 import argparse
 
