@@ -62,7 +62,7 @@ def test_errors_one_a_line(tmp_path, capsys):
         (None, "file: cannot be read: No such file or directory"),
         (b"", "file: is empty"),
         (b"# only a comment\n", "file: is empty"),
-        (b"name: s\nbase: [1\n", "line 3: bad YAML: expected ',' or ']', but got '<stream end>'"),
+        (b"name: s\nbase: [1\n", "line 3: bad YAML: did not find expected ',' or ']'"),
         (b"name: \xff\xfe\n", "file: bad YAML: "),
         (b"a: &a [*a]\n", "line 1: bad YAML: *a stands within itself"),
         (b"[" * 5000, "line 1: bad YAML: more than 20 lists and maps in each other"),

@@ -51,7 +51,7 @@ HOSTILE = [
     (BASE + "axes: {learning_rate: [1:30.5]}", "axes.learning_rate[0]: '1:30.5' is not a finite number"),
     (BASE + "axes: {nodes: [010]}", "axes.nodes[0]: '010' is not an integer"),
     (BASE + 'axes: {data: ["a\\0b"]}', "line 3: bad YAML: the character U+0000 in a text"),
-    (BASE + 'axes: {data: ["a\\ud800b"]}', "line 3: bad YAML: the character U+D800 in a text"),
+    (BASE + 'axes: {data: ["a\\ud800b"]}', "line 3: bad YAML: found invalid Unicode character escape code"),
     (BASE + 'axes: {data: ["\\e[31m"]}', "line 3: bad YAML: the character U+001B in a text"),
     (
         BASE + "axes: {" + ", ".join(f"{n}: {list(range(1, 1001))}" for n in ("seed", "nodes", "epochs")) + "}",

@@ -121,7 +121,7 @@ BROKEN = [
     ),
     ("base: {workload: image, model: resnet50}", "name: is required"),
     ("name: s\nbase:\n  nodes: 1\n  nodes: 2\n", "line 4: bad YAML: key 'nodes' is given twice (first in line 3)"),
-    ("name: s\nbase: {nodes: 1\naxes: {}\n", "line 3: bad YAML: expected ',' or '}', but got ':'"),
+    ("name: s\nbase: {nodes: 1\naxes: {}\n", "line 3: bad YAML: did not find expected ',' or '}'"),
     ("- name: s", "file: [{'name': 's'}] is not a map with name, base, axes, ..."),
     ("", "file: is empty"),
     ("name: s\nbase: {data: 2026-13-45}", "file: bad YAML: month must be in 1..12"),
