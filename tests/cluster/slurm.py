@@ -296,6 +296,12 @@ class Cluster:
     def stop_slurmdbd(self) -> None:
         self._end("slurmdbd", signal.SIGKILL)
 
+    def lose_end(self, job: str) -> None:
+        """Has the database say that a job still runs, as where the controller could not tell its end."""
+        assert self._places
+        change = f"UPDATE nightsweep_job_table SET state = 1, time_end = 0 WHERE id_job = {job}"
+        self.run("mariadb", f"--socket={self._places.database}", "slurm_acct_db", f"--execute={change}")
+
     def start_slurmdbd(self) -> None:
         assert self._places
         places = self._places

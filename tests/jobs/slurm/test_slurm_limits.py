@@ -1,5 +1,7 @@
 """Limits of a real Slurm: as many jobs go out as it takes, the rest later; what can never pass stops the run."""
 
+import os
+import signal
 import sys
 import time
 
@@ -108,3 +110,26 @@ def test_what_a_job_of_several_points_has_not_come_to_is_sent_again(cluster, tmp
     assert len({job for starts in jobs for job in starts}) == 5
     assert [said.count(f"had no time left for {left} of its points") for left in (5, 1)] == [1, 1], said
     assert said.count("submitted again for the 3 of its points that it had not come to") == 1, said
+
+
+def test_an_end_that_accounting_never_hears_of(cluster, tmp_path):
+    """Where there is too much to tell it, the controller drops some: accounting has the job at work for good."""
+    hangs = tmp_path / f"results/sleep/points/{0:012x}/hangs"
+    hangs.parent.mkdir(parents=True)
+    hangs.touch()
+    driver = Driver(cluster, tmp_path, 1, 0, 1, 15)
+    driver.until(lambda: driver.notes(0, "start"))
+    (job,) = driver.running()
+    os.killpg(driver.process.pid, signal.SIGSTOP)
+    cluster.power_off(job["nodes"])
+    cluster.down(job["nodes"], "power")
+    ask = ("sacct", "-X", "-n", "-P", "-o", "State", "-j", job["id"])
+    driver.until(lambda: cluster.run(*ask).strip() == "NODE_FAIL")
+    cluster.lose_end(job["id"])
+    assert cluster.run(*ask).strip() == "RUNNING"
+    hangs.unlink()
+    os.killpg(driver.process.pid, signal.SIGCONT)
+    cluster.power_on(job["nodes"])
+    said = driver.finish()
+    assert "node_failure: Slurm ended the job as NODE_FAIL" in said and cluster.run(*ask).strip() == "RUNNING"
+    assert driver.record(0)["status"] == "ok" and len(driver.notes(0, "start")) == 2

@@ -22,7 +22,6 @@ class Local:
 
     def __init__(self) -> None:
         self.jobs: dict[str, submitit.Job[int]] = {}
-        self.queries = 0
 
     def submit(self, folder: Path, name: str, request: Request, commands: list[str], parallel: int) -> list[str]:
         if request.nodes > 1:
@@ -37,7 +36,6 @@ class Local:
         return None
 
     def states(self, ids: Iterable[str]) -> dict[str, State]:
-        self.queries += 1
         names = {"RUNNING": "RUNNING", "FINISHED": "COMPLETED"}
         return {i: State(names.get(self.jobs[i].state, "FAILED")) for i in ids if i in self.jobs}
 

@@ -88,7 +88,6 @@ class Slurm:
         self.accounting = query.has_accounting(config)
         self.cluster = config.get("ClusterName", "")
         self.largest_array = max(1, (query.whole(config, "MaxArraySize") or 1001) - 1)
-        self.queries = 0
 
     def submit(self, folder: Path, name: str, request: Request, commands: list[str], parallel: int) -> list[str]:
         """Send the commands as one array; their job ids. Raises Refused, TooMany or Unreachable; and OSError where a
@@ -118,18 +117,18 @@ class Slurm:
     def states(self, ids: Iterable[str]) -> dict[str, State]:
         """States of these jobs; those that the scheduler does not know are absent. Raises Unreachable.
 
-        One query for all; with accounting, which does not say what pending jobs wait for, a second one where any does.
+        One query for all. Accounting does not say what pending jobs wait for, and never learns an end that the controller
+        could not tell it: while it has any of them pending or at work, the controller is asked too, and is right.
         """
-        queue = ("squeue", "-h", "-r", "--me", "-o", "%i|%T|%N|%r")
-        self.queries += 1
+        queue = ("squeue", "-h", "-r", "-a", "--me", "-t", "all", "-o", "%i|%T|%N|%r")
         if not self.accounting:
-            return parse(query.read(*queue, "-t", "all"))
+            return parse(query.read(*queue))
         asked = ",".join(masters(ids))
         found = parse(query.read("sacct", "-X", "-n", "-P", "-o", "JobID,State,NodeList", "-j", asked))
-        if any(state.pending for state in found.values()):
-            waiting = parse(query.read(*queue, "-t", "pending"))
-            found |= {i: state for i, state in waiting.items() if i in found and found[i].pending}
-        return found
+        if not any(state.active for state in found.values()):
+            return found
+        known = parse(query.read(*queue))
+        return {i: known.get(i, state) for i, state in found.items() if i in known or not state.active}
 
     def most_nodes(self, partition: str | None) -> int:
         """Nodes that a job in this partition (the default; the largest of several) can have, be they up or not."""
