@@ -117,8 +117,9 @@ class Slurm:
     def states(self, ids: Iterable[str]) -> dict[str, State]:
         """States of these jobs; those that the scheduler does not know are absent. Raises Unreachable.
 
-        One query for all. Accounting does not say what pending jobs wait for, and never learns an end that the controller
-        could not tell it: while it has any of them pending or at work, the controller is asked too, and is right.
+        One query for all. Accounting does not say what pending jobs wait for, and never learns an end that the
+        controller could not tell it: while it has any of them pending or at work, the controller is asked too, and is
+        right.
         """
         queue = ("squeue", "-h", "-r", "-a", "--me", "-t", "all", "-o", "%i|%T|%N|%r")
         if not self.accounting:
