@@ -41,9 +41,9 @@ test: .venv/ready
 	sh tests/install.sh
 	$(MAKE) --no-print-directory --jobs 2 lint tests
 
-# Five workers for two cores: tests on Slurm wait more than they compute.
+# Three workers for two cores: tests on Slurm wait for a part of their time, and with more their ranks miss their limits.
 tests: .venv/ready
-	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --durations=5
+	PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=5
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ what other settings would give.
 
 Times of one night are compared with times of that night alone (analysis/sweep/nights.py): the difference is the level's
 in a model of the level's and the night's effects by least squares, and a night that has one level only tells nothing.
+Where the nights' own differences disagree, the interval is over nights (`pool_nights`).
 Where two such differences are compared, they are of the same nights too.
 """
 
@@ -18,9 +19,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
+import scipy
 
 from nightsweep.analysis.sweep import blocks
-from nightsweep.analysis.sweep.interval import degrees_of_freedom, half_interval, p_value
+from nightsweep.analysis.sweep.interval import CONFIDENCE, degrees_of_freedom, half_interval, p_value
 
 FEWEST = 3
 """Repeats a side without which nothing is decided."""
@@ -70,12 +72,24 @@ class Side:
         weights = [1 / sum(1 / len(cell) for _, cell in cells) for cells in by_night]
         each = [sum(sign * statistics.fmean(cell) for sign, cell in cells) for cells in by_night]
         mean = statistics.fmean(each, weights)
-        squares = sum(w * (d - mean) ** 2 for w, d in zip(weights, each, strict=True))
-        squares += sum((x - statistics.fmean(cell)) ** 2 for cells in by_night for _, cell in cells for x in cell)
-        freedom = sum(len(cell) - 1 for cells in by_night for _, cell in cells) + len(nights) - 1
+        apart = sum(w * (d - mean) ** 2 for w, d in zip(weights, each, strict=True))
+        inside = sum((x - statistics.fmean(cell)) ** 2 for cells in by_night for _, cell in cells for x in cell)
+        starts = sum(len(cell) - 1 for cells in by_night for _, cell in cells)
+        squares, freedom = pool_nights(apart, len(nights) - 1, inside, starts)
         variance = squares / freedom / sum(weights) if freedom else 0.0
         points = tuple(point for _, side in kept for run in side["point_id"] for point in run)
         return cls(mean, variance, min(side["repeat"].n_unique() for _, side in kept), points, freedom)
+
+
+def pool_nights(apart: float, nights: int, inside: float, starts: int) -> tuple[float, int]:
+    """Sum of squares and degrees of freedom of a difference's error, from those of the nights' own differences around
+    their mean and those of starts within a night: both together, or, where nights disagree by more than their starts
+    explain (F-test at 5 %), those of nights alone."""
+    if nights and starts and inside:
+        chance = float(scipy.special.fdtrc(nights, starts, (apart / nights) / (inside / starts)))
+        if chance < 1 - CONFIDENCE:
+            return apart, nights
+    return apart + inside, nights + starts
 
 
 def _values(runs: pl.DataFrame, night: int | None, value: str) -> list[float]:

@@ -34,8 +34,7 @@ def row(point: Path, tables: Mapping[str, pl.DataFrame]) -> _Json:
     results = results_of(point)
     window = warm_up.in_window(tables["steps"])
     timed = window.filter(pl.col("phase") == "timed")
-    everything = tables["steps"].filter(pl.col("phase") == "timed")
-    missing = missing_files(point, record, results, everything)
+    missing = missing_files(point, record, results, window)
     numbers = _results(results) | _steps(tables["steps"], timed) | _rates(timed, _steady_seconds(results, window))
     if (found := warm_up.of_point(window)) is not None:
         numbers |= {"warm_from": found.first, "steady": found.steady}
@@ -60,7 +59,8 @@ def is_measured(record: Record) -> bool:
 
 
 def missing_files(point: Path, record: Record, results: Sequence[RankResult], timed: pl.DataFrame) -> str | None:
-    """What the record says was written and is not there, in one line. `timed`: the timed steps that there are."""
+    """What the record says was written and is not there, in one line. `timed`: the timed steps that there are, those
+    that settled too."""
     found = []
     ranks = {rank for rank, path in by_rank(point / "timed", r"steps-r(\d+)\.jsonl") if path.is_file()}
     for what, there, other in (

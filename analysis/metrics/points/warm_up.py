@@ -28,7 +28,7 @@ FEWEST = 16
 CLEAR = 3.0
 """|z| of a change. Of windows of pure noise 1 in 100 has one at 20 steps, 2 at 40, 4 at 100 and 6 at 400."""
 MATERIAL = 0.01
-"""Medians of both sides must differ by so much: half of the least spread of starts (analysis/sweep/starts.py)."""
+"""Medians of both sides must differ by so much."""
 SETTLING = "settling"
 """Phase of the timed steps before the first steady one."""
 

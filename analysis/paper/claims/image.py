@@ -81,23 +81,31 @@ def precision(tables: dataset.Tables) -> list[Part]:
 
 
 def size_scaling(tables: dataset.Tables) -> list[Part]:
-    """C4. Weak scaling: the ratio of rates over GPUs is the efficiency times the number of GPUs, which cancels."""
+    """C4. Weak scaling: the ratio of rates over GPUs is the efficiency times the number of GPUs, which cancels. By
+    precision, for the effect turns with it."""
     points = points_of(tables)
+    found = [(name, points.filter(precision=name)) for name in points["precision"].unique().sort().to_list()]
+    parts = [part for name, own in found for part in _size_scaling(own, name)]
+    return parts or [Part(f"efficiency at {LARGE_PX} px / at {SMALL_PX} px", None, above=1)]
+
+
+def _size_scaling(points: pl.DataFrame, precision: str) -> list[Part]:
+    """Of one precision; nothing where it was not measured on several GPUs with images of both sizes."""
     fewest, *more = numbers_of_ranks(points)
-    what = f"efficiency at {LARGE_PX} px / at {SMALL_PX} px"
-    if not more:
-        return [Part(what, None, above=1)]
     sizes = ("image_size", LARGE_PX, SMALL_PX)
 
     def differ(most: int) -> effect.Effect | None:
         return effect.interaction(points, ("ranks_per_node", most, fewest), sizes, "samples_per_s")
 
-    most, found = largest_compared(more, differ)
+    most, found = largest_compared(more, differ) if more else (fewest, None)
+    if found is None:
+        return []
     own = {px: points.filter(pl.col("image_size") == px) for px in (SMALL_PX, LARGE_PX)}
     by_size = [
-        Part(f"efficiency at {px} px on {most} GPUs", effect.efficiency(p, most, fewest)) for px, p in own.items()
+        Part(f"efficiency at {px} px on {most} GPUs, {precision}", effect.efficiency(p, most, fewest))
+        for px, p in own.items()
     ]
-    return [Part(what, found, above=1), *by_size]
+    return [Part(f"efficiency at {LARGE_PX} px / at {SMALL_PX} px, {precision}", found, above=1), *by_size]
 
 
 def loader(tables: dataset.Tables) -> list[Part]:

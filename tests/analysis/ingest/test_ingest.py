@@ -124,7 +124,7 @@ def test_steps_that_settle_count_for_energy_alone(point, tmp_path):
     log.close()
     frames = point_tables.ingest(point, tmp_path / "out")
     row = frames["points"].row(0, named=True)
-    assert row["warm_from"] == 6 and row["steady"] is True
+    assert row["warm_from"] == 6 and row["steady"] is True and "missing" not in (row["notes"] or "")
     assert row["step_ms_mean"] == row["step_ms_median"] == 1000 and row["step_ms_std"] == 0
     assert row["samples_per_s"] == pytest.approx(16)
     assert row["energy_j"] == pytest.approx(5200) and row["step_j"] == pytest.approx(260)
