@@ -93,6 +93,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
+        """In which a disturbed run decides nothing: docs/protocol.md leaves it out of ratios."""
+        if any(self.disturbed):
+            return "not known: something else disturbed a run"
         beyond = self.step.beyond(self.noise_ms)
         return ("faster" if self.step.by < 0 else "slower") if beyond else "no difference beyond noise"
 
@@ -129,7 +132,8 @@ def compare(a: StrPath, b: StrPath) -> Comparison:
         b: the other one.
 
     Returns:
-        Its `verdict` is "faster", "slower" or "no difference beyond noise". `step` and `parts` are means in ms with
+        Its `verdict` is "faster", "slower", "no difference beyond noise", or "not known: something else disturbed a
+        run". `step` and `parts` are means in ms with
         half of their 95 % interval; `table()` is the parts as a table.
 
     Raises:
@@ -211,7 +215,7 @@ def step_times(e: Evidence, *, timed: bool) -> Floats:
         return e.unseen.slowest_ms.to_numpy()
     if not e.periods.size:
         raise InputError(
-            "there is no step to compare in one of the two: traces of GPUs, or points' folders, were expected"
+            "one of the two has no activity of a GPU to compare: traces of GPUs, or points' folders, were expected"
         )
     return e.traced_lengths / 1e6
 

@@ -70,9 +70,10 @@ def _head(found: Diagnosis) -> list[str]:
         ("waits for batches", e.unseen_wait), ("long steps", e.unseen_pauses), ("stalls", e.unseen_stalls)
     ) if ns]  # fmt: skip
     if steps and e.timed_ns and unseen:
-        timed = [f"{e.step_ns / 1e6:.3f} ms with the {' and '.join(unseen)} of the timed window; shares are of that"]
+        length = f"{e.step_ns / 1e6:.3f} ms with the {' and '.join(unseen)} of the timed window"
+        timed = [f"{length}; shares of causes are of that"]
     elif steps and e.timed_ns:
-        timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms; shares are of the shorter of the two"]
+        timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms; shares of causes are of the shorter of the two"]
     unexplained = []
     if found.path and found.path.unexplained >= NOISE.value:
         unexplained = [

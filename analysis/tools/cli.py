@@ -71,7 +71,9 @@ def parser() -> argparse.ArgumentParser:
     retry_.add_argument("--preset", metavar="P", help="preset that the run had")
     retry_.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)")
     retry_.set_defaults(run=commands.retry)
-    orphans_ = names.add_parser("orphans", help="list measured points that the sweep file no longer has")
+    orphans_ = names.add_parser(
+        "orphans", help="list measured points that the sweep file, or the script as it is now, no longer has"
+    )
     orphans_.add_argument("config", type=Path, metavar="CONFIG", help="sweep file; points of its presets are kept, too")
     orphans_.add_argument(
         "--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (results)"

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep import dataset, nights
 from nightsweep.analysis.sweep.starts import Starts
 from nightsweep.jobs.host.facts import ROOT
 from nightsweep.jobs.point.point import Point
@@ -33,7 +33,8 @@ measured; do not edit.
 Each row is a pair of points that differ in the switch alone; the numbers are the point with it over the one without:
 time and energy of a sample, peak memory of a rank (medians over runs; below 1 is less). In brackets: the 95 % interval
 of times, by what starts of such runs differ ([protocol.md](protocol.md)); a time whose interval has both sides of 1 is
-in italics: it may be noise. `runs`: without and with it. A dash: not measured.
+in italics: it may be noise. `runs`: without and with it. A dash: not measured. *Of two nights*: no night has both
+sides, and nights may differ too.
 Of {known} effects on time {beyond} are beyond that noise. Measured on: {where}.
 
 | technique | against | switch | shown by | runs | time | memory | energy | |
@@ -47,6 +48,7 @@ def page(points: pl.DataFrame, pairs: Sequence[Pair], starts: Starts | None = No
     where = (
         ", ".join(points.filter(pl.col("status") == "ok")["accelerator"].drop_nulls().unique().sort()) or "nothing yet"
     )
+    points = nights.add_nights(points, points)
     found = [time_effect(pair, points, starts) for pair in pairs]
     known = [effect for effect in found if effect is not None and effect.interval is not None]
     head = _HEAD.format(where=where, known=len(known), beyond=sum(effect.is_beyond_noise for effect in known))
@@ -97,6 +99,8 @@ def row(pair: Pair, points: pl.DataFrame, time: Effect | None) -> str:
     without, with_it = (measured_effects(point, points) for point in pair.points())
     effects = [time.text() if time else "-", *(ratio(with_it.get(name), without.get(name)) for name in _MEASURES[1:])]
     failed = "; ".join(text for text in (without.get("failed"), with_it.get("failed")) if text)
+    if {"nights"} <= without.keys() & with_it.keys() and not without["nights"] & with_it["nights"]:
+        failed = "*of two nights*"
     cells = [shown_by(pair), f"{without['runs']}, {with_it['runs']}", *effects, failed]
     return f"| {pair.name} | {against} | {switch} | {' | '.join(cells)} |"
 
@@ -109,15 +113,16 @@ def shown_by(pair: Pair) -> str:
 
 
 def measured_effects(point: Point, points: pl.DataFrame) -> dict[str, Any]:
-    """Medians of _MEASURES over the point's good `runs`, those that nothing disturbed, and their `ids`; `failed`: why
-    there are none."""
+    """Medians of _MEASURES over the point's good `runs`, those that nothing disturbed, their `ids` and `nights`;
+    `failed`: why there are none."""
     ids = [dataclasses.replace(point, repeat=number).id for number in range(MOST_REPEATS)]
     own = points.filter(pl.col("point_id").is_in(ids), pl.col("status") != "not_run")
     good = dataset.undisturbed(own.filter(pl.col("status") == "ok"))
     if good.is_empty():
         reasons = own["reason"].drop_nulls().unique().sort().to_list()
         return {"runs": 0} | ({"failed": f"{point.id}: {', '.join(reasons)}"} if reasons else {})
-    return {"runs": good.height, "ids": good["point_id"].to_list()} | {n: good[n].median() for n in _MEASURES}
+    known = {"runs": good.height, "ids": good["point_id"].to_list(), "nights": set(good["night"].to_list())}
+    return known | {n: good[n].median() for n in _MEASURES}
 
 
 def ratio(after: float | None, before: float | None) -> str:

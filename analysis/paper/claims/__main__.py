@@ -22,19 +22,20 @@ from nightsweep.analysis.sweep.labels import plural
 PAGE = Path(__file__).parents[4] / "docs/claims.md"
 _HEAD = """# Claims of the paper
 
-Written by `python -m nightsweep.analysis.paper.claims TABLES`; do not edit. Measured on: {where}.
+Written by `python -m nightsweep.analysis.paper.claims TABLES`; do not edit. Measured on: {where}; other
+sets of `data/` have verdicts of theirs in their README.
 
 The claims are those of "Profiling and optimization of multi-card GPU machine learning jobs" (arXiv 2505.22905) and of
 its sibling (arXiv 2503.15252), as far as their texts are known. Each number compares points that differ in the
 named setting alone; over several such pairs it is the geometric mean of ratios. Times are compared within a night, for
 a machine's load differs from one to the next; runs of a night that has one side only do not count, nor do points that
 something outside of their job disturbed ([protocol.md](protocol.md)). Two ratios are compared within nights that have
-both. In brackets: 95 % interval (Student's t over repeats). A part of a claim is *supported* where its whole interval
-is on the claimed side, *contradicted* where it is on the other, or, of a ratio, within {margin:.0%} of 1,
-*inconclusive* where it has both sides, and *not tested* with fewer than {fewest} repeats a side. Of many parts some are
-decided by chance: a part whose p-value is above {alpha:.2f} after Holm's correction over the {parts} parts that are
-tested is inconclusive, too. A claim is contradicted if a part is, else inconclusive if one is, else not tested if one
-is not; the number in the table is that part's.
+both. In brackets: 95 % interval (Student's t over repeats, or over nights where these disagree). A part of a claim is
+*supported* where its whole interval is on the claimed side, *contradicted* where it is on the other, or, of a ratio,
+within {margin:.0%} of 1, *inconclusive* where it has both sides, and *not tested* with fewer than {fewest} repeats a
+side. Of many parts some are decided by chance: a part whose p-value is above {alpha:.2f} after Holm's correction over
+the {parts} parts that are tested is inconclusive, too. A claim is contradicted if a part is, else inconclusive if one
+is, else not tested if one is not; the number in the table is that part's.
 
 | claim | verdict | effect | repeats a side | points |
 |---|---|---|---|---|
@@ -74,6 +75,8 @@ def page(tables: dataset.Tables) -> str:
     """The page."""
     ok = tables["points"].filter(pl.col("status") == "ok")
     where = ", ".join(ok["accelerator"].drop_nulls().unique().sort()) or "nothing yet"
+    days = sorted(ok["started_at"].drop_nulls().str.slice(0, 10)) if "started_at" in ok.columns else []
+    where += f", {days[0]} to {days[-1]}" if days else ""
     verdicts = judge(tables)
     rows = "".join(row(verdict) + "\n" for verdict in verdicts)
     sections = "\n".join(section(verdict, tables) for verdict in verdicts)

@@ -16,7 +16,7 @@ import polars as pl
 from nightsweep.analysis.readers.nsys import payloads
 from nightsweep.analysis.readers.nsys.export_fields import SOURCES, Text
 from nightsweep.analysis.readers.nsys.nvtx import Marks
-from nightsweep.analysis.readers.nsys.source import Source, open_export
+from nightsweep.analysis.readers.nsys.source import EXPECTED, Source, open_export
 from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables.events import DEVICES, EVENTS, Trace
 
@@ -42,7 +42,7 @@ def read(path: Path) -> Trace:
     """
     source = open_export(path)
     if not source.columns or not any(map(_is_export_table, source.columns)):
-        raise ValueError(f"{path}: not an Nsight Systems export: it has none of its tables")
+        raise ValueError(f"{path}: not an Nsight Systems export: it has none of its tables; {EXPECTED}")
     facts = _facts(source)
     source.problems += _schema_problems(facts)
     strings = source.load(_STRINGS, ["id", Text("value")]).unique("id").with_columns(pl.col("value").cast(pl.String))

@@ -32,6 +32,7 @@ from nightsweep.analysis.readers.nsys.export_fields import (
 from nightsweep.analysis.readers.nsys.sqlite_pages import Ints, Pages, UnsupportedLayout
 from nightsweep.jobs.host.cores import allowed_cores
 
+EXPECTED = "a trace of PyTorch's profiler (.json, .json.gz), an export of Nsight Systems or a .nsys-rep was expected"
 CHUNK_ROWS = 250_000
 CHUNK_BYTES = 16 << 20
 """What one thread converts at a time: rows of SQLite or Parquet, pages of an SQLite file."""
@@ -281,4 +282,4 @@ def open_export(path: Path) -> Source:
         if log := log_beside(path):
             how = "a copy of both that sqlite3 has opened once was expected"
             raise ValueError(f"{path}: SQLite cannot apply {log.name}: {first_line(error)}; {how}") from error
-        raise ValueError(f"{path}: not an Nsight Systems export: {first_line(error)}") from error
+        raise ValueError(f"{path}: not an Nsight Systems export: {first_line(error)}; {EXPECTED}") from error

@@ -45,7 +45,8 @@ function compare(a, b) {
   return {
     of: perSample ? "sample" : "step", was, is, source, level, noise,
     starts: starts.map((own) => own.length), steps: [steps[a], steps[b]],
-    verdict: !beyond ? "no difference beyond noise" : is < was ? "faster" : "slower",
+    verdict: [a, b].some((point) => result("disturbed_reason", point) !== null) ? "not known: something else disturbed a run"
+      : !beyond ? "no difference beyond noise" : is < was ? "faster" : "slower",
   };
 }
 // In the words of the command.

@@ -38,6 +38,8 @@ def to_csv(path: Path, out: Path) -> str:
     """OUT/TABLE.csv of each table, streamed; elements of a list are joined by semicolons. A text that a spreadsheet
     would compute begins with an apostrophe."""
     files = sorted(folder_of_tables(path).glob("*.parquet"))
+    if there := [name for file in files if (name := out / f"{file.stem}.csv").exists()]:
+        raise InputError(f"{there[0]}: there is something already; a folder without such files was expected")
     out.mkdir(parents=True, exist_ok=True)
     for file in files:
         frame = pl.scan_parquet(file)

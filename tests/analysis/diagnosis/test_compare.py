@@ -62,8 +62,8 @@ def run(mean, seed=0, active=None, **more):
         (6.0, None, "faster"),
         (16.0, None, "slower"),
         (9.0, None, "no difference beyond noise"),  # starts of which nothing is known differ by so much
-        (9.0, 95.0, "faster"),
-        (11.2, 95.0, "slower"),
+        (8.7, 95.0, "faster"),
+        (11.5, 95.0, "slower"),
         (9.7, 95.0, "no difference beyond noise"),
         (9.0, 20.0, "no difference beyond noise"),
     ],
@@ -140,9 +140,17 @@ def test_repeats_that_were_disturbed_do_not_count_and_a_disturbed_point_is_marke
     after = json.loads(capsys.readouterr().out)
     assert before["disturbed"] == [None, None] and after["disturbed"] == ["steal", None]
     assert after["starts"] == [before["starts"][0], before["starts"][1] - 1]
+    assert before["verdict"] == "slower" and after["verdict"] == "not known: something else disturbed a run"
     assert cli.main(["compare", *names]) == 0
     shown = capsys.readouterr().out
     assert "A was disturbed: steal" in shown and "B was disturbed" not in shown
+
+
+def test_a_folder_with_points_alone_says_which_was_expected(capsys, tmp_path):
+    (tmp_path / "points/a").mkdir(parents=True)
+    (tmp_path / "points/a/record.json").write_text("{}")
+    assert cli.main(["diagnose", str(tmp_path)]) == 2
+    assert f"one was expected, such as {tmp_path}/points/a" in capsys.readouterr().err
 
 
 def test_nothing_to_compare_is_one_line(capsys, tmp_path):

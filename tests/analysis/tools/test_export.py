@@ -115,6 +115,7 @@ def test_csv_holds_what_the_tables_hold(tmp_path):
     point = point_of("two-nodes", tmp_path)
     point_tables.write(point_tables.ingest(point, tmp_path / "tables"), tmp_path / "sweep/tables")
     assert run(tmp_path / "sweep", "--to", "csv", "--out", tmp_path / "csv") == 0
+    assert run(tmp_path / "sweep", "--to", "csv", "--out", tmp_path / "csv") == 2, "nothing is overwritten"
     for file in (tmp_path / "sweep/tables").iterdir():
         frame = pl.read_parquet(file)
         found = pl.read_csv(tmp_path / f"csv/{file.stem}.csv", infer_schema=False)
