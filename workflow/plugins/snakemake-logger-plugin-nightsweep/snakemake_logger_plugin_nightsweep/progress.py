@@ -13,6 +13,9 @@ from typing import IO
 
 from snakemake_logger_plugin_nightsweep.hook import Hook
 
+QUICK_S = 5
+"""What an earlier run has measured is done sooner, and tells nothing of how long the others take."""
+
 
 def harmless(text: str) -> str:
     """The text with `?` for what a terminal would obey."""
@@ -21,18 +24,20 @@ def harmless(text: str) -> str:
 
 @dataclass
 class Progress:
-    """Counts over the jobs of this run. A job is under way once it is submitted: a scheduler may still hold it."""
+    """Counts over the jobs of this run. A job is under way once it is submitted: a scheduler may still hold it.
+    `running`: name, wildcards and start of each; `paced`: how many of those done took longer than QUICK_S."""
 
     hook: Hook
     total: int = 0
     sink: IO[str] = field(default_factory=lambda: sys.stderr)
-    running: dict[int, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
+    running: dict[int, tuple[str, Mapping[str, str], float]] = field(default_factory=dict)
     done: int = 0
+    paced: int = 0
     failed: int = 0
     began: float = field(default_factory=time.time)
 
     def start(self, job: int, rule: str, wildcards: Mapping[str, str]) -> None:
-        self.running[job] = (self.hook.name(rule, wildcards), wildcards)
+        self.running[job] = (self.hook.name(rule, wildcards), wildcards, time.time())
         self.total = max(self.total, self.done + len(self.running))  # checkpoints add jobs
         self.show()
 
@@ -40,7 +45,8 @@ class Progress:
         """Count a job, and tell a failure at once."""
         if job not in self.running:
             return
-        name, wildcards = self.running.pop(job)
+        name, wildcards, since = self.running.pop(job)
+        self.paced += time.time() - since > QUICK_S
         good, text = self.hook.outcome(wildcards)
         self.done, self.failed = self.done + 1, self.failed + (not good)
         if not (good and self.sink.isatty()):
@@ -56,9 +62,9 @@ class Progress:
 
     def text(self) -> str:
         now = time.time()
-        end = now + (now - self.began) / self.done * self.left() if self.done else now
-        eta = f", until about {time.strftime('%a %H:%M', time.localtime(end))}" if self.done and self.left() else ""
-        named = ", ".join(name for name, _ in list(self.running.values())[:3])
+        end = now + (now - self.began) / self.paced * self.left() if self.paced else now
+        eta = f", until about {time.strftime('%a %H:%M', time.localtime(end))}" if self.paced and self.left() else ""
+        named = ", ".join(name for name, *_ in list(self.running.values())[:3])
         more = f" (+{len(self.running) - 3})" if len(self.running) > 3 else ""
         return f"{self.done}/{self.total} {self.hook.noun}s done, {self.failed} failed, {self.left()} left{eta}" + (
             f"; under way {named}{more}" if named else ""

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_logger_plugin_nightsweep import LogHandler, hook
+from snakemake_logger_plugin_nightsweep import progress as progress_module
 from snakemake_logger_plugin_nightsweep.progress import Progress
 
 RULES = """
@@ -31,7 +32,7 @@ def test_jobs_are_counted_and_the_last_line_of_a_failed_ones_log_is_on_the_scree
     command = [Path(sys.executable).with_name("snakemake"), "--cores", "1", "--logger", "nightsweep", "--keep-going"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0 and "logs/bad.log: the reason\n" in done.stderr
-    assert "job make good ok\n1/3 jobs done, 0 failed, 2 left, until about " in done.stderr, done.stderr
+    assert "job make good ok\n1/3 jobs done, 0 failed, 2 left\n" in done.stderr, done.stderr
 
 
 class Weighed(hook.Hook):
@@ -56,6 +57,20 @@ def test_a_hook_says_what_is_counted_and_how_it_ended():
     assert lines == ["piece b too light", "piece a weighed", "2/2 pieces done, 1 failed, 0 left"]
     progress.line("\x1b[31mred")
     assert progress.sink.getvalue().endswith("?[31mred\n")
+
+
+def test_when_the_run_will_end_is_told_by_jobs_that_took_a_time_of_their_own(monkeypatch):
+    """One is taken over from an earlier run at once; the next takes 100 s, and so will the other two."""
+    clock = SimpleNamespace(now=1e9)
+    monkeypatch.setattr(progress_module.time, "time", lambda: clock.now)
+    progress = Progress(Weighed(), total=4, sink=io.StringIO(), began=clock.now)
+    for job, seconds in enumerate((1, 100)):
+        progress.start(job, "make", {"n": "a"})
+        clock.now += seconds
+        progress.finish(job)
+    first, second = (line for line in progress.sink.getvalue().splitlines() if "done" in line)
+    ends = progress_module.time.strftime("%a %H:%M", progress_module.time.localtime(clock.now + 202))
+    assert first == "1/4 pieces done, 0 failed, 3 left" and second.endswith(f"2 left, until about {ends}")
 
 
 class Breaking(hook.Hook):
