@@ -31,7 +31,9 @@ def faults_as_input_errors() -> Iterator[None]:
     except FAULTS as error:
         if is_disk_full(error):
             raise
-        raise InputError(" ".join(str(error).split())) from error
+        named = isinstance(error, OSError) and error.filename
+        said = f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
+        raise InputError(" ".join(said.split())) from error
 
 
 def write(frame: pl.DataFrame, path: Path, **options: Any) -> None:

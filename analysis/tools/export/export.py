@@ -113,7 +113,7 @@ def export(
             said = to_csv(paths[0], Path(out))
         else:
             said = import_module(f".{kind}", __package__).write(read(paths[0]), out)
-    except (ValueError, OSError, pl.exceptions.PolarsError) as error:
+    except (ValueError, pl.exceptions.PolarsError) as error:
         print(f"nightsweep export: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_WRONG
     print(said)
