@@ -80,7 +80,8 @@ def _head(found: Diagnosis) -> list[str]:
             f"{found.path.unexplained:.0%} of the longest path through the steps is explained by nothing in the trace"
         ]
     notes = dict.fromkeys(note for rank in e.results for note in rank.notes)
-    return [f"step {found.step_ms:.3f} ms ({where})", *timed, *notes, *unexplained, said]
+    cut = [f"of a part of the trace alone: {e.absent['trace, in part']}"] if "trace, in part" in e.absent else []
+    return [f"step {found.step_ms:.3f} ms ({where})", *cut, *timed, *notes, *unexplained, said]
 
 
 def _parts(found: Diagnosis) -> list[str]:

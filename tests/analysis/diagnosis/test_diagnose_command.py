@@ -1,5 +1,6 @@
 """`nightsweep diagnose` on real runs: its JSON as documented, its text, and one clear line for what cannot be read."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -38,6 +39,13 @@ def test_two_ranks_that_launch_too_slowly(capsys, tmp_path):
     assert found["ranks"] == [0, 1] and found["healthy"] is False
     assert "straggler" not in causes
     assert "missing_counters" in causes and "memory_headroom" not in causes
+
+
+def test_of_a_trace_that_is_cut_the_text_says_so_first(capsys, tmp_path):
+    whole = gzip.decompress((DATA / "kineto-h200-ddp-r0.json.gz").read_bytes())
+    (tmp_path / "cut.json").write_bytes(whole[: len(whole) * 7 // 10])
+    assert cli.main(["diagnose", str(tmp_path / "cut.json")]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("of a part of the trace alone: ")
 
 
 def test_hooks_of_zero3_on_the_host(capsys, tmp_path):
