@@ -76,8 +76,9 @@ def test_what_is_expected_is_said_before_the_sweep_runs(tmp_path):
     sweep = load(path)
     head, *expected = lines(sweep, sweep.design.precision)
     assert head == "precision: half widths of 5 %, 6 to 40 starts each; 2 points in pairs, 1 alone"
-    assert expected[0] == "  expected where the GPU decides (starts differ by 2.0 %): 8 in pairs, 6 alone"
-    assert expected[2].endswith("more than 40 in pairs, 28 alone")
+    assert expected[0] == "  expected where the GPU decides (starts differ by 0.5 %): 6 in pairs, 6 alone"
+    assert expected[1].endswith("(starts differ by 6.1 %): 26 in pairs, 13 alone")
+    assert expected[2].endswith("more than 40 in pairs, 27 alone")
 
 
 def test_a_block_that_went_on_on_another_host_does_not_count():
