@@ -15,7 +15,7 @@ HEAD = 128
 
 
 class Gather(torch.autograd.Function):
-    """Of all ranks, one after the other; gradients are summed, and each rank has those of its own."""
+    """Of all ranks, one after the other; gradients are summed, and each rank keeps those of what it gave."""
 
     @staticmethod
     def forward(ctx, own):

@@ -145,7 +145,7 @@ if __name__ == "__main__":
     parser.add_argument("--large", type=int, default=224, help="pixels of a large crop, of which there are two")
     parser.add_argument("--small", type=int, default=96, help="pixels of a small crop")
     parser.add_argument("--crops", type=int, default=8, help="small ones of each picture")
-    parser.add_argument("--kinds", type=int, default=16_384, help="that pictures are told to be of")
+    parser.add_argument("--kinds", type=int, default=16_384, help="kinds that the head tells apart")
     parser.add_argument("--batch", type=int, default=32, help="pictures, of each rank")
     parser.add_argument("--optimizer", choices=["adamw", "lion"], default="adamw")
     parser.add_argument("--updates", choices=["each", "joint"], default="joint", help="of lion's tensors")

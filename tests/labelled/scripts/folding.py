@@ -1,5 +1,5 @@
 """Predicts how far apart the residues of a protein are: every pair of residues has features, which triangles of
-residues update (as in AlphaFold, without its attention), and of which a histogram of distances is told."""
+residues update (as in AlphaFold, without its attention), and from which a histogram of distances is predicted."""
 
 import argparse
 import contextlib
