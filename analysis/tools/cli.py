@@ -17,10 +17,11 @@ Exit status: 0 done, 1 the doctor found what will not work, or publish a secret,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -120,7 +121,9 @@ def parser() -> argparse.ArgumentParser:
         "paths", type=Path, nargs="+", metavar="PATH", help="traces of a run's ranks, its folder, or results/SWEEP"
     )
     diagnose_.add_argument("--nvml", type=Path, metavar="LOG", help="log of the GPUs' counters (nvml-HOST.arrow)")
-    diagnose_.add_argument("--ranks", type=several, nargs="+", metavar="N", help="also predict the step on N ranks")
+    diagnose_.add_argument(
+        "--ranks", type=whole_from(2), nargs="+", metavar="N", help="also predict the step on N ranks"
+    )
     diagnose_.add_argument("--json", action="store_true", help="print JSON")
     diagnose_.set_defaults(run=commands.diagnose)
     wrap_ = names.add_parser(
@@ -128,8 +131,12 @@ def parser() -> argparse.ArgumentParser:
         help="run a training script once, measured, traced and diagnosed",
         usage="nightsweep wrap [--steps N] [--traced-steps N] [--timeout-min M] COMMAND ...",
     )
-    wrap_.add_argument("--steps", type=whole, default=20, metavar="N", help="steps to time, after 5 of warm-up (20)")
-    wrap_.add_argument("--traced-steps", type=whole, default=3, metavar="N", help="steps to trace; 0: no trace (3)")
+    wrap_.add_argument(
+        "--steps", type=whole_from(2), default=20, metavar="N", help="steps to time, after 5 of warm-up (20)"
+    )
+    wrap_.add_argument(
+        "--traced-steps", type=whole_from(0), default=3, metavar="N", help="steps to trace; 0: no trace (3)"
+    )
     wrap_.add_argument(
         "--timeout-min", type=seconds, default=60.0, metavar="M", help="minutes for each of the runs (60)"
     )
@@ -156,20 +163,16 @@ def seconds(text: str) -> float:
     return value
 
 
-def several(text: str) -> int:
-    """A number of ranks, as the command line gives it."""
-    value = int(text)
-    if not 2 <= value <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text} is not between 2 and 1000000")
-    return value
+def whole_from(least: int) -> Callable[[str], int]:
+    """What reads a whole number, such as one of steps, from the command line."""
 
+    def whole(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            if least <= int(text) <= 1_000_000:
+                return int(text)
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number between {least} and 1000000")
 
-def whole(text: str) -> int:
-    """A number of steps, as the command line gives it."""
-    value = int(text)
-    if not 0 <= value <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1000000")
-    return value
+    return whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:

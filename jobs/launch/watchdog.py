@@ -16,6 +16,7 @@ from nightsweep.jobs.host import gpus
 from nightsweep.jobs.host.cores import allowed_cores
 from nightsweep.jobs.host.terminal import last_line
 from nightsweep.jobs.launch.starts import Fresh, Servers, Started
+from nightsweep.jobs.point.environment import environment
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.failures import Reason
 from nightsweep.jobs.record.folder import RunFolder
@@ -26,7 +27,6 @@ from nightsweep.jobs.record.point_folder import by_rank
 from nightsweep.jobs.record.record import Failure
 from nightsweep.jobs.slurm import allocation
 from nightsweep.jobs.sweep.order import Order
-from nightsweep.jobs.workloads import compute
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -93,7 +93,7 @@ def rank_environment(point: Point, held: socket.socket) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
-        **compute.environment(point),
+        **environment(point),
     }
 
 

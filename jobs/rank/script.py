@@ -21,6 +21,7 @@ from msgspec import Struct
 from nightsweep.jobs import hook
 from nightsweep.jobs.hook.install import RANK_VARIABLE, RUN_VARIABLE
 from nightsweep.jobs.point import template
+from nightsweep.jobs.point.environment import environment as environment_of_settings
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.failures import reason_of_text
 from nightsweep.jobs.record.folder import RunFolder
@@ -28,7 +29,6 @@ from nightsweep.jobs.record.heartbeat import Heartbeat, place
 from nightsweep.jobs.record.json_files import json_line, read_json, write_json
 from nightsweep.jobs.record.launch_files import WHOLE_RUN, RankError, RankResult, StepLine, Window
 from nightsweep.jobs.record.point_folder import by_rank
-from nightsweep.jobs.workloads import compute
 
 SITE = Path(hook.__file__).with_name("site")
 """The folder that brings the hook into a Python which has it on its path."""
@@ -83,7 +83,7 @@ def environment(run_folder: RunFolder, point: Point, rank: int) -> dict[str, str
         RUN_VARIABLE: str(run_folder.path),
         RANK_VARIABLE: str(rank),
         **({"CUDA_VISIBLE_DEVICES": ""} if point.device == "cpu" else {}),
-        **compute.environment(point),
+        **environment_of_settings(point),
         **set_by_point,
         "PYTHONPATH": os.pathsep.join(paths),
     }

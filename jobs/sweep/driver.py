@@ -98,7 +98,17 @@ class Run:
             earlier = read_json(path, rounds.PointList)
             if earlier and (names := code.name_changed(earlier.files, files)):
                 print(f"{names} changed: points are new, and `nightsweep orphans` lists the earlier", file=sys.stderr)
+            elif earlier and earlier.points and not self._shares_points(earlier):
+                print(
+                    f"{path} had {len(earlier.points)} other points, of another preset or of a sweep with the same "
+                    "name: they are kept, and the tables are made anew, of this sweep's",
+                    file=sys.stderr,
+                )
             write_json(path, content)
+
+    def _shares_points(self, earlier: rounds.PointList) -> bool:
+        """Whether a list of points that this one replaces has one of this sweep's: of another with its name, none."""
+        return not self.own.keys().isdisjoint(listed.point_id for listed in earlier.points)
 
     def _design(self) -> dict[str, Any]:
         """What pairs are compared by, and what the rounds of repeats go by, where there are any."""

@@ -12,30 +12,6 @@ from nightsweep.jobs.workloads import compile_cache
 if TYPE_CHECKING:
     from nightsweep.jobs.workloads.base import Work
 
-_ALLOCATORS = {"expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
-_NO_NVLINK = {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
-_TRANSPORTS = {"shm": _NO_NVLINK, "sockets": _NO_NVLINK | {"NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}}
-
-
-def environment(point: Point) -> dict[str, str]:
-    """Variables of a rank that its libraries read when they are loaded."""
-    found = {}
-    if point.cpu_threads:
-        found["OMP_NUM_THREADS"] = str(point.cpu_threads)
-    if point.allocator in _ALLOCATORS:
-        # The old name, which comes first where both are set, and the new one.
-        found |= dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), _ALLOCATORS[point.allocator])
-    if point.cuda_graph:
-        found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # as recording DDP's all-reduces wants it
-    found |= _TRANSPORTS.get(point.nccl_transport, {})
-    if point.nccl_algo in ("ring", "tree"):
-        found["NCCL_ALGO"] = f"allreduce:{point.nccl_algo}"  # named, for NCCL fails where a collective has no tree
-    if point.nccl_proto in ("ll", "simple"):
-        found["NCCL_PROTO"] = point.nccl_proto
-    if point.nccl_ctas:
-        found["NCCL_MAX_CTAS"] = str(point.nccl_ctas)
-    return found
-
 
 def set_kernels(point: Point) -> None:
     """Process-wide: where compiled code is kept, and cuDNN's choice of convolutions."""

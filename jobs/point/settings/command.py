@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from nightsweep.jobs.point import template
+from nightsweep.jobs.point.environment import by_setting
 from nightsweep.jobs.point.reason import Reason
 from nightsweep.jobs.point.settings.field import MOST_PATH, MOST_TEXT, ON_GPU, setting
 
@@ -154,6 +155,16 @@ def edited_file(p: Point) -> Reason | None:
     return None
 
 
+def variable_of_a_setting(p: Point) -> Reason | None:
+    axes = template.environment(p)
+    for setting_, variables in by_setting(p).items():
+        twice = next((name for name in variables if name in axes), None)
+        if twice:
+            text = f"{template.ENVIRONMENT}{twice} is set by {setting_} too"
+            return Reason((template.ENVIRONMENT + twice, setting_), text)
+    return None
+
+
 def launched_alone(p: Point) -> Reason | None:
     if p.launcher in ("none", "srun") and p.launcher_options:
         return Reason(("launcher_options", "launcher"), f"launcher {p.launcher} takes no options")
@@ -190,6 +201,7 @@ CHECKS = (
     words_of_command,
     fields_of_command,
     edited_file,
+    variable_of_a_setting,
     launched_alone,
     switched_precision,
     switched_layout,

@@ -181,3 +181,13 @@ def test_retry_of_a_broken_sweep(tmp_path, capsys):
     (tmp_path / "s.yaml").write_text("name: s\naxes: {ranks: [1]}\n")
     assert main(["retry", str(tmp_path / "s.yaml")]) == 2
     assert "axes.ranks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", ["wrap --steps 0 t.py", "wrap --traced-steps -1 t.py", "wrap --steps 2.5 t.py", "diagnose t --ranks 1"]
+)
+def test_a_number_out_of_bounds_is_refused(capsys, words):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(words.split())
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith(" and 1000000") and "is not a whole number between" in line

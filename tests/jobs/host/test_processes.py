@@ -6,17 +6,17 @@ import pytest
 
 from nightsweep.jobs.host.unsupported import Unsupported
 from nightsweep.jobs.launch import watchdog
+from nightsweep.jobs.point.environment import environment
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.rank.worker import pick_device
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.slurm import allocation
 from nightsweep.jobs.telemetry.trace import nsys
-from nightsweep.jobs.workloads import compute
 
 LLM = {"workload": "llm", "model": "llama-1b", "nodes": 2, "ranks_per_node": 4, "micro_batch": 3}
 
 
-def environment(point):
+def rank_environment(point):
     """What its ranks get."""
     with watchdog.hold_port() as held:
         return watchdog.rank_environment(point, held)
@@ -43,7 +43,7 @@ def test_one_process_drives_all_gpus_of_dp(monkeypatch):
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     told = allocation.srun(point, ["x"], point.processes_per_node)
     assert "--ntasks=1" in told and "--ntasks-per-node=1" in told
-    assert environment(point)["WORLD_SIZE"] == "1"
+    assert rank_environment(point)["WORLD_SIZE"] == "1"
 
 
 def test_ranks_share_the_cpus_of_their_node(monkeypatch):
@@ -51,7 +51,7 @@ def test_ranks_share_the_cpus_of_their_node(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(watchdog.os, "sched_getaffinity", lambda _: set(range(32)))
     told = [
-        environment(complete(LLM | settings))["OMP_NUM_THREADS"]
+        rank_environment(complete(LLM | settings))["OMP_NUM_THREADS"]
         for settings in ({"nodes": 1}, {"nodes": 1, "strategy": "dp"}, {"nodes": 1, "cpu_threads": 3})
     ]
     assert told == ["8", "32", "3"]
@@ -68,7 +68,7 @@ def test_nsys_sees_the_kernels_of_graphs(settings, told):
 
 def test_nccl_is_told_what_to_send_over():
     def told(**settings):
-        return compute.environment(complete(LLM | settings))
+        return environment(complete(LLM | settings))
 
     shm = {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
     assert told() == {} and told(nccl_transport="shm") == shm

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from nightsweep.jobs.point.environment import environment
 from nightsweep.jobs.point.point import complete
-from nightsweep.jobs.workloads import compute
 from tests.jobs.strategies.strategy_run import NANO, run
 from tests.jobs.strategies.test_strategies import STEPS, TWO, VIT, means, plain
 
@@ -67,7 +67,7 @@ def test_one_gpu(one, name, like):
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_allocators(one, tmp_path, allocator, cuda_graph):
     settings = GPU | {"allocator": allocator, "cuda_graph": cuda_graph}
-    found = run(tmp_path, 1, {"p": settings}, **compute.environment(complete(settings)))
+    found = run(tmp_path, 1, {"p": settings}, **environment(complete(settings)))
     assert means(found["p"]) == pytest.approx(means(one["eager"]), rel=1e-4)
 
 

@@ -53,6 +53,10 @@ BAD = {
     "no such folder": ({"base": BASE | {"workdir": "nowhere"}, "axes": {"lr": [1]}}, "base.workdir: nowhere: no such"),
     "a value that is a list": ({"axes": {"lr": [[1]]}}, "axes.lr[0]: [1] is not a number, a text, true, false or null"),
     "a slip of the pen": ({"axes": {"lr": [1], "reapeat": [2]}}, "axes.reapeat[0]: unknown setting (did you mean 'rep"),
+    "a variable that a setting sets": (
+        {"axes": {"lr": [1], "env.OMP_NUM_THREADS": [None, 4], "cpu_threads": [None, 8]}},
+        "point(env.OMP_NUM_THREADS=4, cpu_threads=8): env.OMP_NUM_THREADS is set by cpu_threads too (1 point)",
+    ),
     "a bad switch": ({"axes": {"lr": [1], "compile": ["fast"]}}, "axes.compile[0]: 'fast' is not one of none, default"),
 }
 
@@ -95,6 +99,19 @@ def test_files_that_changed_are_named(tmp_path, monkeypatch, capsys):
     begin(tmp_path, read(tmp_path, monkeypatch, **content))
     shown = ", ".join(f"{tmp_path}/{name}" for name in names[:3])
     assert capsys.readouterr().err.startswith(f"{shown} and 2 more changed: ")
+
+
+def test_that_tables_become_another_sweep_s_is_said(tmp_path, monkeypatch, capsys):
+    """Of the same name; where points are left, or are added, it is the same one."""
+    for axis, said in (
+        ([1, 2], ""),
+        ([2, 3], ""),
+        ([4], "had 2 other points, of another preset or of a sweep"),
+        ([4], ""),
+    ):
+        begin(tmp_path, read(tmp_path, monkeypatch, axes={"lr": axis}))
+        shown = capsys.readouterr().err
+        assert said in shown and bool(shown) is bool(said)
 
 
 def begin(tmp_path, sweep):
