@@ -35,24 +35,20 @@ RankError(reason="{0}")
 """
 
 
-def complaints(text, tmp_path):
-    """How mypy ends on this text, and its lines that are errors."""
-    (tmp_path / "snippet.py").write_text(text)
-    # the project's configuration, so that its cache serves, too; what it names cannot go together with a file
+@pytest.mark.slow
+def test_a_reason_that_is_misspelt_does_not_pass_mypy(tmp_path):
+    (tmp_path / "right.py").write_text(TYPED.format("stalled"))
+    (tmp_path / "wrong.py").write_text(TYPED.format("staled"))
+    # the project's configuration, so that its cache serves, too; what it names cannot go together with files
     config = tomlkit.parse((ROOT / "pyproject.toml").read_text())
     del config["tool"]["mypy"]["packages"]
     (tmp_path / "mypy.toml").write_text(tomlkit.dumps(config))
-    options = ["--config-file", str(tmp_path / "mypy.toml")]
-    command = [sys.executable, "-m", "mypy", *options, str(tmp_path / "snippet.py")]
+    given = [str(tmp_path / name) for name in ("mypy.toml", "right.py", "wrong.py")]
+    command = [sys.executable, "-m", "mypy", "--config-file", *given]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=400)
-    return done.returncode, [line for line in done.stdout.splitlines() if ": error: " in line]
-
-
-@pytest.mark.slow
-def test_a_reason_that_is_misspelt_does_not_pass_mypy(tmp_path):
-    assert complaints(TYPED.format("stalled"), tmp_path) == (0, [])
-    code, found = complaints(TYPED.format("staled"), tmp_path)
-    assert code == 1 and len(found) == 5 and all("staled" in line for line in found), found
+    found = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert done.returncode == 1 and len(found) == 5, done.stdout
+    assert all("/wrong.py:" in line and "staled" in line for line in found), found
 
 
 def test_the_tables_know_every_reason_and_one_more():
