@@ -1,7 +1,6 @@
 """Sweep files that would fill the memory, never end or be read as something else: one line each, in under a second."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from nightsweep.jobs.point.point import FIELDS, setting_schema
 from nightsweep.jobs.sweep.file import schema
 from nightsweep.jobs.sweep.sweep import SweepError, load
+from tests.effort import effort
 from tests.jobs.sweep.test_sweep import BASE, errors, sweep
 
 SCRIPT = "name: s\nbase: {workload: command, command: 'train.py {a}'}\n"
@@ -62,13 +62,15 @@ HOSTILE = [
         "file: 10^15 and more points are more than 100000",
     ),
 ]  # fmt: skip
+AT_ONCE = 120
+"""Of effort.py: a second or less. What takes longest takes a quarter of it."""
 
 
 @pytest.mark.parametrize(("text", "expected"), HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_file_gives_one_line_at_once(tmp_path, text, expected):
-    start = time.process_time()
-    found = errors(tmp_path, text)
-    assert found == [expected] and time.process_time() - start < 1.5  # a second, on a slow machine
+    found = []
+    assert effort(lambda: found.append(errors(tmp_path, text)), AT_ONCE) <= AT_ONCE
+    assert found[0] == [expected]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "/dev/zero"])
@@ -96,9 +98,9 @@ def test_many_entries_of_exclude_on_many_points(tmp_path):
     """The time of reading them, which is in proportion to their number; compared one by one they take minutes."""
     dropped = "".join(f"- {{seed: {seed}}}\n" for seed in range(20_000))
     text = BASE + f"axes: {{seed: {list(range(20_001))}}}\nexclude:\n{dropped}"
-    start = time.process_time()
-    assert [p.seed for p in sweep(tmp_path, text).points] == [20_000]
-    assert time.process_time() - start < 20
+    found = []
+    assert effort(lambda: found.append(sweep(tmp_path, text)), 1500) <= 1500
+    assert [p.seed for p in found[0].points] == [20_000]
 
 
 def test_a_file_of_too_many_entries_is_refused_where_it_has_too_many(tmp_path):

@@ -3,13 +3,13 @@
 # ruff: noqa: E501 (a file and its one line stand as they are written)
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
 from nightsweep.jobs.sweep.estimate import estimate
 from nightsweep.jobs.sweep.sweep import SweepError, load
+from tests.effort import effort
 
 BASE = "name: s\nbase: {workload: image, model: resnet50}\n"
 LLM = "name: s\nbase: {workload: llm, model: llama-1b}\n"
@@ -218,10 +218,9 @@ def test_merge_keys_are_not_duplicates(tmp_path):
 
 def test_ten_thousand_points_in_time(tmp_path):
     text = BASE + f"axes: {{seed: {list(range(100))}, nodes: {list(range(1, 21))}, micro_batch: [1, 2, 4, 8, 16]}}"
-    start = time.process_time()
-    ids = {p.id for p in sweep(tmp_path, text).points}
-    assert len(ids) == 10_000
-    assert time.process_time() - start < 2.5
+    found = []
+    assert effort(lambda: found.append({p.id for p in sweep(tmp_path, text).points}), 200) <= 200
+    assert len(found[0]) == 10_000
 
 
 def test_estimate_of_a_known_point(tmp_path):
