@@ -3,7 +3,7 @@
 #
 #   tests/gpu_host/half.sh KIT HALF SECONDS OUT
 #
-# OUT then has pairs/NAME.json and, in pieces of 15 MB, the points with their traces: `cat OUT/points.tar.xz.* | tar xJ`.
+# OUT then has, in pieces of 15 MB, pairs/NAME.json and the points with their traces: `cat OUT/half.tar.xz.* | tar xJ`.
 set -uo pipefail
 [ $# = 4 ] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 kit=$1 half=$2 seconds=$3 out=$4
@@ -16,6 +16,5 @@ from tests.labelled import scripts
 print(','.join(run.name for run in scripts.load() if run.half == '$half'))")
 python3 -m tests.labelled.pairs /tmp/half/made --names "$names" --peers /tmp/half/peers --images /tmp/half/images \
     --repeats 1 --gpus "$(nvidia-smi -L | wc -l)" --seconds $((seconds - SECONDS)) --limit-s 70
-cp -r /tmp/half/made/pairs "$out/pairs"
 find /tmp/half/made/points -name '*.json.gz' -print0 | xargs -0 -P 8 gunzip  # what is packed twice stays large
-tar c -C /tmp/half/made points | xz -T 0 -5 | split -b 15M -d - "$out/points.tar.xz."
+tar c -C /tmp/half/made pairs points | xz -T 0 -5 | split -b 15M -d - "$out/half.tar.xz."
