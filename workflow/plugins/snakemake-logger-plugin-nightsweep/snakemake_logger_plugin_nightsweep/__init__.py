@@ -19,6 +19,7 @@ from snakemake_logger_plugin_nightsweep.progress import Progress
 __all__ = ["LogHandler", "LogHandlerSettings"]
 
 DRY_RUN_ENDS = "This was a dry-run"
+STOPS = "Terminating processes on user request"
 Record = Any
 """A logging.LogRecord with what Snakemake adds."""
 
@@ -78,6 +79,8 @@ class LogHandler(LogHandlerBase):  # type: ignore[misc]
                 self.progress.line(line)
         elif record.getMessage() == NOTHING_TO_BE_DONE_MSG:
             self.hook.nothing_to_do()
+        elif record.getMessage().startswith(STOPS):
+            self.progress.line("stopping, as was asked: it waits until the jobs at work have ended")
         elif getattr(record, "progress", False):  # an executor's: what it submitted, what jobs wait for
             self.progress.line(record.getMessage())
         elif record.levelno >= logging.WARNING or event == LogEvent.ERROR:

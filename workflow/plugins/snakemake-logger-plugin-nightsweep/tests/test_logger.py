@@ -25,6 +25,12 @@ rule make:
     shell: "(echo begun; echo the reason; echo) > {log}; test {wildcards.n} = good && touch {output}"
 """
 
+STOPPED = """
+rule make:
+    output: "made"
+    shell: "kill -INT $(cat {}); sleep 1; touch made"
+"""
+
 
 @pytest.mark.slow
 def test_jobs_are_counted_and_the_last_line_of_a_failed_ones_log_is_on_the_screen(tmp_path):
@@ -33,6 +39,18 @@ def test_jobs_are_counted_and_the_last_line_of_a_failed_ones_log_is_on_the_scree
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0 and "logs/bad.log: the reason\n" in done.stderr
     assert "job make good ok\n1/3 jobs done, 0 failed, 2 left\n" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_stopped_alone_says_what_it_waits_for(tmp_path):
+    """A job of this machine does not hear a signal that its driver alone gets, and is waited for."""
+    (tmp_path / "Snakefile").write_text(STOPPED.format(tmp_path / "driver"))
+    command = [Path(sys.executable).with_name("snakemake"), "--cores", "1", "--logger", "nightsweep"]
+    driver = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    (tmp_path / "driver").write_text(str(driver.pid))
+    said = driver.communicate(timeout=60)[1]
+    assert driver.returncode and (tmp_path / "made").exists()
+    assert "stopping, as was asked: it waits until the jobs at work have ended\n" in said, said
 
 
 class Weighed(hook.Hook):
