@@ -75,7 +75,8 @@ class Comparison:
     """`step`: of steps, or of samples where the two have batches of different sizes (`of`). `steps`: how many there
     were in A and B. `starts`: how many starts the means are of. `noise`: what the interval is from. `timed`: whether
     the steps are those of the timed run. `settings`: those that differ, (A, B). `disturbed`: what
-    disturbed A and B; None where nothing is known to have. Repeats that were disturbed are left out."""
+    disturbed A and B; None where nothing is known to have. `failed`: why A and B failed; None where they did not.
+    Repeats that were disturbed or failed are left out."""
 
     of: str
     step: Difference
@@ -86,6 +87,7 @@ class Comparison:
     parts: dict[str, Difference]
     settings: dict[str, tuple[Any, Any]]
     disturbed: tuple[str | None, str | None]
+    failed: tuple[str | None, str | None]
 
     @property
     def noise_ms(self) -> float:
@@ -93,7 +95,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """In which a disturbed run decides nothing: docs/protocol.md leaves it out of ratios."""
+        """In which a run that failed or was disturbed decides nothing: docs/protocol.md leaves it out of ratios."""
+        if any(self.failed):
+            return "not known: a run failed"
         if any(self.disturbed):
             return "not known: something else disturbed a run"
         beyond = self.step.beyond(self.noise_ms)
@@ -114,6 +118,7 @@ class Comparison:
             "timed": self.timed,
             "parts": {name: part.as_json(0.0) for name, part in self.parts.items()},
             "disturbed": list(self.disturbed),
+            "failed": list(self.failed),
             "settings": {name: list(values) for name, values in self.settings.items()},
         }
 
@@ -132,9 +137,9 @@ def compare(a: StrPath, b: StrPath) -> Comparison:
         b: the other one.
 
     Returns:
-        Its `verdict` is "faster", "slower", "no difference beyond noise", or "not known: something else disturbed a
-        run". `step` and `parts` are means in ms with
-        half of their 95 % interval; `table()` is the parts as a table.
+        Its `verdict` is "faster", "slower", "no difference beyond noise", or begins with "not known", where a run
+        failed or something else disturbed it. `step` and `parts` are means in ms with half of their 95 % interval;
+        `table()` is the parts as a table.
 
     Raises:
         InputError: in one line, where one of them cannot be read, or has no step.
@@ -182,6 +187,7 @@ def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparis
         parts,
         setting_changes(a, b),
         (a.disturbed, b.disturbed),
+        (a.failed, b.failed),
     )
 
 

@@ -81,7 +81,8 @@ def _head(found: Diagnosis) -> list[str]:
         ]
     notes = dict.fromkeys(note for rank in e.results for note in rank.notes)
     cut = [f"of a part of the trace alone: {e.absent['trace, in part']}"] if "trace, in part" in e.absent else []
-    return [f"step {found.step_ms:.3f} ms ({where})", *cut, *timed, *notes, *unexplained, said]
+    failed = [f"the run failed: {e.failed}; what follows is of the steps before"] if e.failed else []
+    return [f"step {found.step_ms:.3f} ms ({where})", *failed, *cut, *timed, *notes, *unexplained, said]
 
 
 def _parts(found: Diagnosis) -> list[str]:

@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from nightsweep.analysis.diagnosis.known_losses import known_points
+from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.figures import style
 from nightsweep.analysis.figures.family import Family, with_ids
 from nightsweep.analysis.sweep import dataset
@@ -36,7 +37,7 @@ def recoverable(tables: dataset.Tables) -> pl.DataFrame:
     steps of all known points. Time that two causes share may count for both."""
     known = known_points(tables)
     whole = known.unique("point_id")["gpu_s"].sum()
-    found = known.filter(pl.col("cause").is_in(list(COLOURS)), pl.col("share") > 0)
+    found = known.filter(pl.col("cause").is_in(list(COLOURS)), pl.col("share") >= NOISE.value)
     sums = found.group_by("cause", "kind").agg(
         points=pl.col("point_id").n_unique(), share=(pl.col("share") * pl.col("gpu_s")).sort().sum() / whole
     )

@@ -28,7 +28,7 @@ def verdict(points: pl.DataFrame) -> str:
     if not points.height:
         return "The sweep has no points."
     if count.get("ok", 0) == points.height:
-        return f"All {points.height} point{'s' if points.height > 1 else ''} ok."
+        return f"Of the sweep's own {points.height} points all are ok."
     words = ("ok", "failed", "cancelled", "not_run")
     counts = [f"{count[word]} {word.replace('_', ' ')}" for word in words if count.get(word)]
     return f"Of {points.height} points: {', '.join(counts)}."

@@ -24,8 +24,8 @@ from nightsweep.analysis.sweep import dataset
 WATTS = (100, 200, 400, 700)
 UNITS = {"image": ("sample", "samples_per_s", "sample_j"), "llm": ("token", "tokens_per_s", "token_j")}
 """By workload: what energy is counted by, the column of its rate, and that of its energy."""
-_MANY = 300
-"""The ratio of an axis's ends from which on it names powers of ten alone."""
+_SUBS = {30: (1, 2, 5), 300: (1, 3), float("inf"): (1,)}
+"""The numbers of a decade that an axis names, by the ratio of its ends up to which it does."""
 _ON_LINE: dict[str, Any] = {
     "fontsize": style.SMALLEST_PT,
     "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.5},
@@ -111,7 +111,7 @@ def _scatter(axes: Axes, points: pl.DataFrame, x: str, y: str) -> None:
 
 def _logarithmic(axes: Axes) -> None:
     for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        axis.set_major_locator(LogLocator(subs=(1, 3) if high / low < _MANY else (1,)))
+        axis.set_major_locator(LogLocator(subs=next(subs for most, subs in _SUBS.items() if high / low < most)))
         axis.set_major_formatter(FormatStrFormatter("%g"))
         axis.set_minor_locator(NullLocator())
     axes.grid()

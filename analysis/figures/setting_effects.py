@@ -1,5 +1,5 @@
-"""What each setting changes: step time and peak memory of points that differ in one setting alone, over the most common
-value of the setting, model by model."""
+"""What each setting changes: time of a sample and peak memory of points that differ in one setting alone, over the most
+common value of the setting, model by model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from nightsweep.analysis.figures.family import Family
 from nightsweep.analysis.sweep import blocks, dataset, labels, nights, short_labels
 
 MEMORY = "peak_memory_bytes"
-QUANTITIES = {"step_ms_median": "Step time", MEMORY: "Peak memory"}
+TIME = "sample_ms"
+QUANTITIES = {TIME: "Time of a sample", MEMORY: "Peak memory"}
 OF_THE_RUN = ("warmup_steps", "timed_steps", "epochs", "target_accuracy")
 """Settings of how long a point runs, not of its step."""
 ROW = ["workload", "model", "setting", "value", "base"]
@@ -45,7 +46,8 @@ def effects(tables: dataset.Tables) -> pl.DataFrame:
     """A row a contrast: workload, model, setting, value, base (most common value), quantity, the ratio of medians of
     the same nights, n (runs of the side with fewest), and its block."""
     points = dataset.undisturbed(tables["points"].filter(pl.col("status") == "ok"))
-    points = nights.add_nights(points, tables["points"])
+    samples = pl.col("samples_per_step").fill_null(1)  # of a script that does not tell them: the time of a step
+    points = nights.add_nights(points, tables["points"]).with_columns((pl.col("step_ms_median") / samples).alias(TIME))
     found = [
         _contrasts(part, setting, quantity)
         for _, part in short_labels.per_model(points)
@@ -91,12 +93,12 @@ def select_points(tables: dataset.Tables) -> pl.DataFrame:
 
 def _rows(found: pl.DataFrame) -> pl.DataFrame:
     """A row a value of a setting, with the median of its ratios of time (of memory where time has none); the fastest
-    first in each model."""
+    first in each model, and last what has no time."""
     middle = [pl.col("ratio").filter(quantity=quantity).median() for quantity in QUANTITIES]
     return (
         found.group_by(ROW, maintain_order=True)
-        .agg(middle=pl.coalesce(middle))
-        .sort("workload", "model", "middle", "setting", "value")
+        .agg(middle=pl.coalesce(middle), untimed=(pl.col("quantity") != TIME).all())
+        .sort("workload", "model", "untimed", "middle", "setting", "value")
     )
 
 
@@ -178,16 +180,17 @@ def _panel(axes: Axes, rows: pl.DataFrame, found: pl.DataFrame, names: bool) -> 
 
 FAMILY = Family(
     "What each setting changes",
-    "Step time and peak memory with one setting changed over those with its most common value (value / most common "
-    "value), all else equal; below 1 is less. A dot a comparison; hollow: one run a side.",
+    "Time of a sample and peak memory with one setting changed over those with its most common value (value / most "
+    "common value), all else equal; below 1 is less. A dot a comparison; hollow: one run a side.",
     "No two points of a model differ in one setting alone.",
     select_points,
     paint,
     numbers=lambda _points, tables: effects(tables).drop("block"),
     aside=blocks.NEUTRAL,
     reading=(
-        "Rows are sorted by the median ratio of step time. Times are medians of steps of the timed run, compared "
-        "within a night, over several nights by their geometric mean. Memory is that of the rank that needs most: of "
-        "CUDA's allocator on GPUs, resident memory on CPUs."
+        "Rows are sorted by the median ratio of time. Times are medians of steps of the timed run over the samples of "
+        "a step (of a script whose samples are not known, of steps), compared within a night, over several nights by "
+        "their geometric mean. Memory is that of the rank that needs most: of CUDA's allocator on GPUs, resident "
+        "memory on CPUs."
     ),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.sweep.dataset import Tables
 from nightsweep.analysis.tables.phases import NOT_HELD, USE_OF, USES
 
@@ -31,7 +32,11 @@ def by_use(tables: Tables) -> pl.DataFrame:
 def by_kind(tables: Tables) -> pl.DataFrame:
     """kind (of KINDS), points (how many had such time), use and gpu_s, in the order of both. Of points that failed, the
     uses are those of their phases, so that one sees how far they came."""
-    about = tables["points"].select("point_id", "status", "round", "repeat")
+    # Of which night a repeat is, is in its number too: the first start of a set may have any.
+    settings = [name for name in dataset.SETTINGS if name not in dataset.ASIDE]
+    about = tables["points"].sort("started_at", "repeat", "point_id")
+    about = about.with_columns(again=pl.int_range(pl.len()).over(*settings, "round") > 0)
+    about = about.select("point_id", "status", "round", "again")
     kind = (
         pl.when(pl.col("use") == "lost")
         .then(pl.lit("lost attempts"))
@@ -39,7 +44,7 @@ def by_kind(tables: Tables) -> pl.DataFrame:
         .then(pl.lit("failed points"))
         .when(pl.col("round").is_not_null())
         .then(pl.lit("remedies"))
-        .when(pl.col("repeat") > 0)
+        .when("again")
         .then(pl.lit("repeats"))
         .otherwise(pl.lit("first starts"))
     )

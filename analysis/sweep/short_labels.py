@@ -14,15 +14,17 @@ import polars as pl
 from nightsweep.analysis.sweep import dataset, labels
 
 FEW = 2
+WHAT_IS_TRAINED = "method"
 BASE = "base"
 """The label of a configuration with the most common values."""
 
 
 def telling_settings(points: pl.DataFrame, aside: Sequence[str]) -> list[str]:
-    """The settings, first ones preferred, without any of which some configurations would be alike."""
+    """The settings, first ones preferred, without any of which some configurations would be alike; and what is
+    trained, where it varies, though others tell: nobody is to take those for alike that train other parameters."""
     names = dataset.varying(points, aside)
     count = points.select(names).n_unique() if names else 1
-    for name in reversed(names):
+    for name in (name for name in reversed(names) if name != WHAT_IS_TRAINED):
         rest = [other for other in names if other != name]
         if rest and points.select(rest).n_unique() == count:
             names = rest

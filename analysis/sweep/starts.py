@@ -34,10 +34,10 @@ TABLE = {
     (True, "mixed"): (0.061, 47),
     (True, "host"): (0.100, 224),
     (True, None): (0.098, 396),
-    (False, "device"): (0.044, 93),
-    (False, "mixed"): (0.082, 26),
-    (False, "host"): (0.151, 121),
-    (False, None): (0.138, 240),
+    (False, "device"): (0.045, 140),
+    (False, "mixed"): (0.084, 52),
+    (False, "host"): (0.152, 223),
+    (False, None): (0.139, 415),
 }
 """Relative standard deviation of a start's mean step, and its degrees of freedom, by whether both starts ran on one
 host on one day and by what decides (None: not known): runs on H200s of data/h200-2026-11-21, -27 and -28. Pooled over

@@ -42,6 +42,12 @@ class Recorded:
         """The point's setting; None where there is no point."""
         return getattr(self.point, name) if self.point else None
 
+    @property
+    def failed(self) -> str | None:
+        """Why the run ended before its end; None where it did not, or nothing tells."""
+        ended_early = self.record.status in ("failed", "cancelled")
+        return (self.record.reason or self.record.status) if ended_early else None
+
     @functools.cached_property
     def unseen(self) -> Unseen:
         return Unseen(self.steps, self.traced_steps)

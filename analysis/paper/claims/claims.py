@@ -58,16 +58,17 @@ CLAIMS = (
         llm.qat,
         "The verdict on time is of compiled layers, into which QAT's rounding is fused; torchtune's recipes compile "
         "nothing unless asked to. Before whole layers were compiled here, QAT was the slowest of the four: 585 to "
-        "664 ms a step on an H200, in four points that the data set leaves out. A step of DPO has two texts a sample, "
-        "and both go through the network twice. In `data/h200-2026-11-21` a sixth of QAT's memory is DDP's copies of "
-        "gradients (`ddp_bucket_view: false`), which the others have as well, but of adapters alone.",
+        "664 ms a step on an H200, in four points that `data/h200-2026-11-21` leaves out; there a sixth of QAT's "
+        "memory is DDP's copies of gradients (`ddp_bucket_view: false`), which the others have as well, but of "
+        "adapters alone. A step of DPO has two texts a sample, and both go through the network twice.",
         by="method",
     ),
     Claim(
         "C8",
         f"QLoRA takes less memory and more time than LoRA ({PAPER}).",
         llm.qlora,
-        "A repeat was added when the interval of the times had both sides, which no correction takes into account.",
+        "In `data/h200-2026-11-21` a repeat was added when the interval of the times had both sides, which no "
+        "correction takes into account.",
         by="method",
     ),
     Claim(

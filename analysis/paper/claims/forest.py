@@ -29,6 +29,8 @@ _LINE = 1.35
 _GAP, _GAP_OF_CLAIMS = 0.35, 0.9
 """Lines above a part, and above a claim."""
 _TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20)
+_CLOSE_TICKS = (0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4)
+"""Where fewer than three of the others are on an axis."""
 _TEXT = (
     "Each part of each claim, with its 95 % interval; shaded: the claimed side. The line is a ratio of 1. "
     f"An interval within the band of {100 * MARGIN:g} % either way shows no effect."
@@ -198,7 +200,8 @@ def _scale(axes: Axes, parts: list[Part]) -> str:
     axes.set_xscale("log")
     axes.set_xlim(min(low, 1 - MARGIN) / 1.06, max(high, 1 + MARGIN) * 1.06)
     left, right = axes.get_xlim()
-    axes.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if left <= tick <= right]))
+    coarse, close = ([tick for tick in ticks if left <= tick <= right] for ticks in (_TICKS, _CLOSE_TICKS))
+    axes.xaxis.set_major_locator(FixedLocator(close if len(coarse) < 3 else coarse))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.axvspan(1 - MARGIN, 1 + MARGIN, color="#CCCCCC", linewidth=0, zorder=0.6)

@@ -25,8 +25,8 @@ _HATCHES = style.PART_HATCHES | {"launches": "----", "synchronisation": "||||", 
 
 
 def traced_points(tables: dataset.Tables) -> pl.DataFrame:
-    """Points whose steps have parts."""
-    return with_ids(tables, tables["breakdown"]["point_id"])
+    """Points whose steps have parts, without those that were disturbed."""
+    return dataset.undisturbed(with_ids(tables, tables["breakdown"]["point_id"]))
 
 
 def point_times(tables: dataset.Tables) -> pl.DataFrame:

@@ -45,7 +45,8 @@ function compare(a, b) {
   return {
     of: perSample ? "sample" : "step", was, is, source, level, noise,
     starts: starts.map((own) => own.length), steps: [steps[a], steps[b]],
-    verdict: [a, b].some((point) => result("disturbed_reason", point) !== null) ? "not known: something else disturbed a run"
+    verdict: [a, b].some((point) => result("status", point) !== "ok") ? "not known: a run failed"
+      : [a, b].some((point) => result("disturbed_reason", point) !== null) ? "not known: something else disturbed a run"
       : !beyond ? "no difference beyond noise" : is < was ? "faster" : "slower",
   };
 }
@@ -61,8 +62,11 @@ function comparisonLines(a, b) {
       + `(${found.starts.join(" and ")} starts; ${found.steps.join(" and ")} timed steps in one)`,
     `verdict: ${found.verdict} (noise level ${percent(found.level / found.was, 1)}: 95 %, from ${found.source}; at least ${percent(found.noise, 0)})`,
   ];
-  return lines.concat([["A", a], ["B", b]].filter(([, point]) => result("disturbed_reason", point) !== null)
-    .map(([name, point]) => `${name} was disturbed: ${result("disturbed_reason", point)}`));
+  const both = [["A", a], ["B", b]];
+  return lines.concat(
+    both.filter(([, point]) => result("status", point) !== "ok").map(([name, point]) => `${name} failed: ${result("reason", point)}`),
+    both.filter(([, point]) => result("disturbed_reason", point) !== null)
+      .map(([name, point]) => `${name} was disturbed: ${result("disturbed_reason", point)}`));
 }
 // Settings that differ: (name, of A, of B).
 const settingChanges = (a, b) => Object.keys(DATA.settings).map((name) => [name, setting(name, a), setting(name, b)])

@@ -146,6 +146,18 @@ def test_repeats_that_were_disturbed_do_not_count_and_a_disturbed_point_is_marke
     assert "A was disturbed: steal" in shown and "B was disturbed" not in shown
 
 
+def test_a_run_that_failed_is_neither_faster_nor_slower(capsys):
+    """One of the data set's, whose remedy stalled after 20 steps that took less time."""
+    names = [str(DATA / "points" / name) for name in ("c640f6ce3763", "4bf9789a72e2")]
+    assert cli.main(["compare", *names, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "not known: a run failed" and found["failed"] == [None, "stalled"]
+    assert cli.main(["compare", *names]) == 0
+    assert "B failed: stalled" in capsys.readouterr().out
+    assert cli.main(["diagnose", names[1]]) == 0
+    assert "the run failed: stalled; what follows is of the steps before" in capsys.readouterr().out
+
+
 def test_a_folder_with_points_alone_says_which_was_expected(capsys, tmp_path):
     (tmp_path / "points/a").mkdir(parents=True)
     (tmp_path / "points/a/record.json").write_text("{}")

@@ -134,7 +134,9 @@ def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_it_wa
 
 def test_all_ok_is_said(sweep):
     points = sweep["points"].filter(pl.col("status") == "ok")
-    assert f"All {points.height} points ok" in texts(FAMILIES["failures"].draw(dataset.Tables({"points": points})))
+    assert f"Of the sweep's own {points.height} points all are ok." in texts(
+        FAMILIES["failures"].draw(dataset.Tables({"points": points}))
+    )
     assert "3 not run" in texts(FAMILIES["failures"].draw(sweep))
 
 
@@ -210,14 +212,27 @@ def test_labels_are_short_and_tell_configurations_apart(sweep):
     found = short_labels.add_labels(many, dataset.ASIDE)
     assert found.select(dataset.varying(many)).n_unique() == found["label"].n_unique()
     assert not found["label"].str.contains("compile|micro_batch 16|224").any() and "base" in set(found["label"])
+    trained = many.with_columns(method=pl.when(precision="bf16").then(pl.lit("lora")).otherwise(pl.lit("full")))
+    told = short_labels.add_labels(trained, dataset.ASIDE).select(
+        "method", has=pl.col("label").str.contains("lora|full")
+    )
+    assert (
+        told.filter("has")["method"].unique().len() == 1
+        and told["has"].sum() in trained["method"].value_counts()["count"]
+    )
     named = short_labels.add_labels(many, dataset.ASIDE, always="precision")["label"]
     assert named.str.contains("fp32|bf16").all() and not named.str.contains("micro_batch 16|224").any()
 
 
 def test_effects_of_settings_are_ratios_to_the_most_common_value(sweep):
-    found = setting_effects.effects(sweep).filter(quantity="step_ms_median", model="resnet50", setting="precision")
+    found = setting_effects.effects(sweep).filter(quantity="sample_ms", model="resnet50", setting="precision")
     assert found["base"].unique().to_list() == ["fp32"] and found["value"].unique().to_list() == ["bf16"]
     assert found["ratio"].to_list() == pytest.approx([0.6] * 2) and found["n"].to_list() == [3, 3]
+    # Twice the samples a step in as much more time: the same time of a sample.
+    twice = pl.when(precision="bf16").then(2).otherwise(1) * pl.lit(32)
+    larger = dataset.Tables({"points": sweep["points"].with_columns(samples_per_step=twice)})
+    of_samples = setting_effects.effects(larger).filter(quantity="sample_ms", model="resnet50", setting="precision")
+    assert of_samples["ratio"].to_list() == pytest.approx([0.3] * 2)
     alone = dataset.Tables({"points": sweep["points"].head(1)})
     assert setting_effects.effects(alone).is_empty() and setting_effects.FAMILY.points(alone).is_empty()
 

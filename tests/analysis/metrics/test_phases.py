@@ -100,7 +100,7 @@ def test_an_older_record_tells_what_it_knows_and_the_rest_is_unknown(name, tmp_p
 
 
 def test_a_sweep_by_use_and_by_kind_of_point_is_its_table():
-    ids = {"first": ("ok", None, 0), "again": ("ok", None, 1), "cured": ("ok", 1, 0), "bad": ("failed", None, 2)}
+    ids = {"first": ("ok", None, 20), "again": ("ok", None, 21), "cured": ("ok", 1, 0), "bad": ("failed", None, 22)}
     about = [dict(zip(("point_id", "status", "round", "repeat"), (i, *v), strict=True)) for i, v in ids.items()]
     start = [Start(attempt=1, started_at="1970-01-01T00:00:01.000+00:00", host="h", pid=1)]
     start.append(Start(attempt=2, started_at="1970-01-01T00:01:00.000+00:00", host="h", pid=1, earlier_sign_ns=9 * S))

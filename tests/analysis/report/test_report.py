@@ -109,7 +109,8 @@ GAIN = {"predicted": 0.2, "predicted_low": 0.1, "predicted_high": 0.3, "gain": 0
 
 
 def test_what_to_change_first_has_what_was_predicted_and_measured(tmp_path):
-    """Two points of 2 and 1 hours could gain 20 and 50 %: 30 of 100 hours. One was tried, and gained 40 %."""
+    """Two points of 2 and 1 hours could gain 20 and 50 %: 30 of 100 hours. Of one it was tried, and gained 40 %; of the
+    other it failed."""
     tables = made_up()
     ids = tables["points"].filter(status="ok")["point_id"].to_list()[:2]
     own = {"cause": "launch", "kind": "launch_bound", "place": 1, "advice": "record", "method": "sums"}
@@ -118,13 +119,16 @@ def test_what_to_change_first_has_what_was_predicted_and_measured(tmp_path):
         own | change | {"point_id": point, "share": share, "gpu_s": hours * 3600.0}
         for point, share, hours in zip(ids, (0.2, 0.5), (2, 1), strict=True)
     ]
-    tried = [{"point_id": ids[0], "remedied_id": "x", "round": 1, "kind": "launch_bound"} | change | GAIN]
+    of_trial = {"round": 1, "kind": "launch_bound"} | change
+    failed = GAIN | {"gain": None, "verdict": "failed"}
+    tried = [{"point_id": ids[0], "remedied_id": "x"} | of_trial | GAIN]
+    tried += [{"point_id": ids[1], "remedied_id": "y"} | of_trial | failed]
     frames = {"diagnoses": pl.DataFrame(causes), "remedies": pl.DataFrame(tried)}
     (found,) = causes_part.changes(dataset.Tables({**tables.frames, **frames}))
     assert (found["predicted_percent"], found["gained_percent"]) == (pytest.approx(30), pytest.approx(40))
     page = report.render(dataset.Tables({**tables.frames, **frames}), tmp_path, [])
     said = page[page.index("What to change first") : page.index("All causes and changes")]
-    assert ">30<" in said and "40 (1 of 1 helped)" in said and f'2, e.g. <a href="#point-{ids[0]}' in said
+    assert ">30<" in said and "40 (1 of 2 helped)" in said and f'2, e.g. <a href="#point-{ids[0]}' in said
 
 
 def test_what_weakens_the_numbers_is_on_the_first_screen():
