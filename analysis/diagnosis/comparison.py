@@ -220,9 +220,9 @@ def step_times(e: Evidence, *, timed: bool) -> Floats:
     if timed:
         return e.unseen.slowest_ms.to_numpy()
     if not e.periods.size:
-        raise InputError(
-            "one of the two has no activity of a GPU to compare: traces of GPUs, or points' folders, were expected"
-        )
+        what = f"{e.record.point_id or 'one of the two'}{f' failed ({e.failed}), and' if e.failed else ''}"
+        expected = "traces of GPUs, or points' folders with timed steps, were expected"
+        raise InputError(f"{what} has no step to compare: {expected}")
     return e.traced_lengths / 1e6
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 import socket
 import sys
@@ -67,6 +68,13 @@ def line(step: Step) -> dict[str, Any]:
     }
 
 
+def lost_loss(watch: Watch) -> list[str]:
+    """A note where the loss is none at the end. With a gradient scaler, steps before may have none and be left out."""
+    last = next((step.losses for step in reversed(watch.steps) if step.losses), [])
+    bad = next((loss for loss in map(float, last) if not math.isfinite(loss)), None)
+    return [] if bad is None else [f"the script's loss is {bad} in its last step"]
+
+
 def result(watch: Watch) -> dict[str, Any]:
     """What is known of the rank at its end."""
     torch, device = sys.modules.get("torch"), watch.device
@@ -83,7 +91,7 @@ def result(watch: Watch) -> dict[str, Any]:
         **(watch.allocator.result() if watch.allocator else {}),
         "step_source": watch.source,
         "ended_early": watch.left > 0,
-        "notes": list(dict.fromkeys(watch.notes)),
+        "notes": list(dict.fromkeys([*watch.notes, *lost_loss(watch)])),
         "loader_workers": watch.loader_workers,
         "passes": max((len(step.losses) for step in watch.steps), default=0) or None,
         "places": watch.places,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import functools
+import pickle
 import shutil
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +20,12 @@ from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.json_files import load_json, read_json, write_json
 from nightsweep.jobs.record.record import Record, ending
+from nightsweep.jobs.record.whole_file import write_bytes
 from nightsweep.jobs.sweep import batches, chunks, code, design, rounds
 from nightsweep.jobs.sweep.sweep import Sweep
 
+AS_READ = ".sweep/as_read.pickle"
+"""Under results/SWEEP: the sweep as its latest driver read it, for jobs of a cluster."""
 LEAST_BYTES = 1 << 20
 MOST_LINES = 20
 """Points that the summary names, of those that are not ok and of those that could not be analysed: a screen."""
@@ -29,6 +35,18 @@ def tell_full_disk(folder: Path) -> str:
     """A line where no space is left; empty otherwise. A log on that disk could not say it."""
     full = folder.exists() and shutil.disk_usage(folder).free < LEAST_BYTES
     return f"{folder.resolve()}: no space left on the disk" if full else ""
+
+
+def as_read(results: Path) -> Sweep | None:
+    """The sweep as its latest driver read it; None where there was none, where it had other code, or where others may
+    write to the file."""
+    path = results / AS_READ
+    try:
+        private.check(path.parent)
+        found = pickle.loads(path.read_bytes())
+    except Exception:  # what another version has written may lead to any
+        return None
+    return found if isinstance(found, Sweep) else None
 
 
 def take_lock(results: Path) -> IO[str]:
@@ -53,6 +71,7 @@ class Run:
     lock: IO[str] | None = field(default=None, init=False)
     all_ok: bool = field(default=True, init=False)
     """As the last summary found it."""
+    began_ns: int = field(default=0, init=False)
     ended: bool = field(default=False, init=False)
     """Whether the exit status was set: Snakemake, and then logging, close the logger that sets it."""
     latest: ClassVar[Run | None] = None
@@ -85,6 +104,7 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         private.check_owner(self.folder)  # the files of rounds name what is run
         self.lock = take_lock(self.folder)
+        self.began_ns = time.time_ns()
         files = code.files_of(self.sweep.points)
         content = {
             "name": self.sweep.name,
@@ -105,6 +125,9 @@ class Run:
                     file=sys.stderr,
                 )
             write_json(path, content)
+        with contextlib.suppress(private.NotPrivate):  # jobs read the file again then
+            private.make((self.folder / AS_READ).parent)
+            write_bytes(self.folder / AS_READ, pickle.dumps(self.sweep))
 
     def _shares_points(self, earlier: rounds.PointList) -> bool:
         """Whether a list of points that this one replaces has one of this sweep's: of another with its name, none."""
@@ -229,7 +252,8 @@ class Run:
             print(line, file=sys.stderr)
         page = self.folder / "report.html"
         if page.exists():
-            print(f"report: {page.resolve()}", file=sys.stderr)
+            of = "" if page.stat().st_mtime_ns >= self.began_ns else " (of an earlier run)"
+            print(f"report: {page.resolve()}{of}", file=sys.stderr)
 
 
 def _list(lines: Iterable[str]) -> None:

@@ -1,4 +1,5 @@
 # The sweep: read, checked and expanded before anything is planned.
+import re
 import shlex
 import sys
 import warnings
@@ -17,7 +18,9 @@ warnings.filterwarnings("ignore", message="coroutine 'InputFiles")
 from nightsweep.jobs.sweep import chunks
 from nightsweep.jobs.sweep.sweep import SweepError, load
 from nightsweep.jobs.sweep.batches import whole_minutes
+from nightsweep.jobs.sweep import driver
 from nightsweep.jobs.sweep.driver import Run
+from nightsweep.jobs.sweep.file import schema
 
 # A workflow that uses this one as a module gives it the sweep as its config; else the sweep is a file, whose errors have
 # lines.
@@ -30,10 +33,30 @@ else:
         if key not in ("preset", "container")
     }
 
-try:
-    SWEEP = load(SOURCE, config.get("preset"))
-except SweepError as error:
-    raise WorkflowError(str(error))
+if unknown := sorted(config.keys() - {*schema()["properties"], "preset", "container"}):
+    raise WorkflowError(
+        f"--config {unknown[0]}: unknown key; expected preset or container"
+    )
+
+
+def read_sweep():
+    """The sweep; in a job on a node as its driver read it, whatever the file and its scripts are by now."""
+    if workflow.remote_exec:  # its target is on the command line alone, so early
+        named = re.findall(r"[:,]sweep=([^,\n]+)", "\n".join(sys.argv))
+        if named and (found := driver.as_read(Path("results", named[0]))):
+            return found
+    try:
+        return load(SOURCE, config.get("preset"))
+    except SweepError as error:
+        where = (
+            f"{SOURCE} (--configfile names another)"
+            if __name__ is None
+            else "the configuration"
+        )
+        raise WorkflowError(f"{where}:", *map(str, error.errors))
+
+
+SWEEP = read_sweep()
 
 IMAGE = str(config.get("container") or "")
 if "://" not in IMAGE and not Path(IMAGE).exists():
@@ -102,6 +125,14 @@ def tried():
 def members(chunk):
     """The points of a chunk."""
     return RUN.chunks(remedies=tried())[chunk]
+
+
+def listed_in(point):
+    """The file that lists the point; by that its job is told."""
+    try:
+        return RUN.holder(point)
+    except LookupError as error:
+        raise WorkflowError(f"{error}: the sweep was edited after this job was sent")
 
 
 wildcard_constraints:

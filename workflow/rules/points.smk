@@ -25,7 +25,7 @@ rule point:
             f"results/{wildcards.sweep}/points/{{point}}",
             point=RUN.queue(wildcards.point),
         ),
-        listed_in=lambda wildcards: RUN.holder(wildcards.point),
+        listed_in=lambda wildcards: listed_in(wildcards.point),
         stall_s=SWEEP.resources.stall_s,
         timeout_s=SWEEP.resources.timeout_min * 60,
     shell:

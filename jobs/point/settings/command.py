@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal
 
 from nightsweep.jobs.point import template
@@ -129,6 +130,19 @@ def words_of_command(p: Point) -> Reason | None:
     return None
 
 
+def launched_twice(p: Point) -> Reason | None:
+    try:
+        first = shlex.split(str(p.command))[:1]
+    except ValueError:
+        return None  # which is told as such
+    if first and PurePath(first[0]).name in (*LAUNCHERS, "srun"):
+        text = (
+            f"begins with {first[0]}: `launcher: {first[0]}` starts it, with `launcher_options`, and this is the script"
+        )
+        return Reason(("command", "launcher"), text)
+    return None
+
+
 def fields_of_command(p: Point) -> Reason | None:
     known = template.names(p)
     for name in template.TEMPLATES:
@@ -199,6 +213,7 @@ def switched_hook(p: Point) -> Reason | None:
 
 CHECKS = (
     words_of_command,
+    launched_twice,
     fields_of_command,
     edited_file,
     variable_of_a_setting,

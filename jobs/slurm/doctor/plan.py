@@ -59,8 +59,8 @@ def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Findin
         return
     config = parse_config(ask("scontrol", "show", "config").out)
     limits = read_limits() if config.get("AccountingStorageEnforce", "none") not in ("none", "(null)") else Limits()
-    for request, points in asked.items():
-        yield from judge_request(request, _points(points), where)
+    for request, jobs in asked.items():
+        yield from judge_request(request, _counted(jobs), where)
     yield from judge_request(chunk, "tables and diagnoses, in jobs", where, CHUNK)
     yield from judge_walls([*asked, chunk], limits)
     cost = estimate(sweep.points)
@@ -134,10 +134,10 @@ def judge_walls(asked: Iterable[Request], limits: Limits) -> Iterator[Finding]:
 def judge_numbers(
     asked: Mapping[Request, int], limits: Limits, config: Mapping[str, str], array_size: int
 ) -> Iterator[Finding]:
-    """How many of the points may be in the queue at a time."""
+    """How many of the jobs may be in the queue at a time."""
     largest = max(1, min(array_size, (whole(config, "MaxArraySize") or 1001) - 1))
-    arrays = sum(math.ceil(points / largest) for points in asked.values())
-    yield ok("plan", f"{_points(sum(asked.values()))} in {arrays} array{'s' if arrays > 1 else ''}")
+    arrays = sum(math.ceil(jobs / largest) for jobs in asked.values())
+    yield ok("plan", f"{_counted(sum(asked.values()))} in {arrays} array{'s' if arrays > 1 else ''}")
     rest = "the others wait in the driver"
     held = {
         (name, key, int(row[key])): None
@@ -175,5 +175,5 @@ def minutes(text: str) -> float | None:
         return None
 
 
-def _points(number: int) -> str:
-    return f"{number} point{'' if number == 1 else 's'}"
+def _counted(jobs: int) -> str:
+    return f"{jobs} job{'' if jobs == 1 else 's'}"

@@ -139,9 +139,12 @@ def test_a_script_that_ends_before_its_traced_steps_is_timed_all_the_same(tmp_pa
 
 
 def test_a_script_that_fails_in_its_traced_steps_leaves_the_timed_ones(tmp_path):
-    text = LOOP + "\nfor n in range(15): step()\nraise RuntimeError('all gone')"
+    """Its weights are none from its eighth step on, which its rank says as well."""
+    lost = "\nwith torch.no_grad(): model.weight.fill_(float('nan'))"
+    text = LOOP + f"\nfor n in range(7): step(){lost}\nfor n in range(8): step()\nraise RuntimeError('all gone')"
     record, folder = launch(tmp_path, **script(tmp_path, text), traced_steps=3)
     assert (record["status"], len(steps(folder)), record["looks"]["timed"]["status"]) == ("ok", 10, "ok")
+    assert result(folder)["notes"] == ["the script's loss is nan in its last step"]
     traced = record["looks"]["traced"]
     assert (traced["status"], traced["reason"], record["failure"]["look"]) == ("failed", "rank_exception", "traced")
     assert traced["message"] == "rank 0: RuntimeError: all gone"

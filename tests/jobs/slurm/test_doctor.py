@@ -307,7 +307,7 @@ def test_a_real_cluster(tmp_path):
     assert hook["level"] == "warn" and "lost points get no record" in hook["text"]
     assert [finding["level"] for finding in planned] == ["ok", "FAIL", "FAIL", "ok", "FAIL", "ok", "ok"], planned
     assert "the partition gives 10 min at most" in planned[1]["text"]
-    assert "8 GPUs asked for, 4 there" in planned[2]["text"] and planned[6]["text"] == "4 points in 2 arrays"
+    assert "8 GPUs asked for, 4 there" in planned[2]["text"] and planned[6]["text"] == "4 jobs in 2 arrays"
     assert "at most (change `set-resources: derive` in the profile)" in planned[4]["text"]
     assert planned[5]["text"] == "the sweep leaves about 88 files and 0.085 GB"
     texts = " ".join(finding["text"] for finding in findings if finding["check"] == "files")

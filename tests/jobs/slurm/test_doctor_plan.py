@@ -69,7 +69,7 @@ def test_limits_of_numbers_and_times():
     assert wall.level == "FAIL" and "QOS normal gives 30 at most" in wall.text and "timeout_min" in wall.text
     numbers = list(plan.judge_numbers({request: 50}, limits, {"MaxArraySize": "11", "MaxJobCount": "40"}, 1000))
     assert [f.level for f in numbers] == ["ok", "warn", "warn"]
-    assert numbers[0].text == "50 points in 5 arrays"
+    assert numbers[0].text == "50 jobs in 5 arrays"
     assert numbers[1].text.startswith("QOS normal lets 20 jobs") and "holds 40 jobs" in numbers[2].text
     free = Request(account="a", qos="long")
     assert [f.level for f in plan.judge_numbers({free: 50}, limits, {}, 1000)] == ["ok"]

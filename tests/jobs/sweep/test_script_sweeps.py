@@ -57,6 +57,10 @@ BAD = {
         {"axes": {"lr": [1], "env.OMP_NUM_THREADS": [None, 4], "cpu_threads": [None, 8]}},
         "point(env.OMP_NUM_THREADS=4, cpu_threads=8): env.OMP_NUM_THREADS is set by cpu_threads too (1 point)",
     ),
+    "a launcher before the script": (
+        {"base": BASE | {"command": "torchrun --nproc-per-node 2 train.py"}},
+        "base.command: begins with torchrun: `launcher: torchrun` starts it, with `launcher_options`, and this is the ",
+    ),
     "a bad switch": ({"axes": {"lr": [1], "compile": ["fast"]}}, "axes.compile[0]: 'fast' is not one of none, default"),
 }
 

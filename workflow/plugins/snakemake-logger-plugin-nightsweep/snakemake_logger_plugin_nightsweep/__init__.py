@@ -80,7 +80,9 @@ class LogHandler(LogHandlerBase):  # type: ignore[misc]
         elif record.getMessage() == NOTHING_TO_BE_DONE_MSG:
             self.hook.nothing_to_do()
         elif record.getMessage().startswith(STOPS):
-            self.progress.line("stopping, as was asked: it waits until the jobs at work have ended")
+            self.progress.line(
+                "stopping, as was asked: jobs of a cluster are cancelled, jobs of this machine end first"
+            )
         elif getattr(record, "progress", False):  # an executor's: what it submitted, what jobs wait for
             self.progress.line(record.getMessage())
         elif record.levelno >= logging.WARNING or event == LogEvent.ERROR:

@@ -42,7 +42,7 @@ def test_jobs_are_counted_and_the_last_line_of_a_failed_ones_log_is_on_the_scree
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_stopped_alone_says_what_it_waits_for(tmp_path):
+def test_a_driver_that_is_stopped_alone_says_what_becomes_of_jobs(tmp_path):
     """A job of this machine does not hear a signal that its driver alone gets, and is waited for."""
     (tmp_path / "Snakefile").write_text(STOPPED.format(tmp_path / "driver"))
     command = [Path(sys.executable).with_name("snakemake"), "--cores", "1", "--logger", "nightsweep"]
@@ -50,7 +50,7 @@ def test_a_driver_that_is_stopped_alone_says_what_it_waits_for(tmp_path):
     (tmp_path / "driver").write_text(str(driver.pid))
     said = driver.communicate(timeout=60)[1]
     assert driver.returncode and (tmp_path / "made").exists()
-    assert "stopping, as was asked: it waits until the jobs at work have ended\n" in said, said
+    assert "stopping, as was asked: jobs of a cluster are cancelled, jobs of this machine end first\n" in said, said
 
 
 class Weighed(hook.Hook):
