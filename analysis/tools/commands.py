@@ -130,7 +130,9 @@ def orphans(arguments: argparse.Namespace) -> int:
     if arguments.remove:
         remove_points(results, found)
     print("".join(f"{point}\n" for point in found), end="")
-    hint = " removed" if arguments.remove else f"; --remove deletes {'it' if len(found) == 1 else 'them'}" if found else ""
+    hint = (
+        " removed" if arguments.remove else f"; --remove deletes {'it' if len(found) == 1 else 'them'}" if found else ""
+    )
     print(f"{plural(len(found), 'point')} of {results} not in the sweep{hint}")
     return 0
 

@@ -186,7 +186,8 @@ def facts(records: list[Record]) -> list[str]:
         host = record.hosts[0] if record.hosts else Host()
         named = {"Python": software.python, "PyTorch": packages.get("torch"), "CUDA": software.cuda}
         named |= {"NCCL": software.nccl, "driver": host.driver, "CPU": host.cpu_model}
-        named |= {"Nightsweep at commit": (software.git_commit or "")[:12]}
+        changed = " with uncommitted changes" if software.git_dirty else ""
+        named |= {"Nightsweep at commit": software.git_commit and software.git_commit[:12] + changed}
         for name, value in named.items():
             if value:
                 versions.setdefault(name, Counter())[value] += 1
