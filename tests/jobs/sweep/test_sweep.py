@@ -33,7 +33,7 @@ BROKEN = [
         "axes.precision[2]: 'fp12' is not one of fp64, fp32, tf32, bf16, fp16, bf16_pure (did you mean 'fp32'?)",
     ),
     (BASE + "axes: {precison: [fp32]}", "axes.precison: unknown setting (did you mean 'precision'?)"),
-    (BASE + "axes: {device: [gpu]}", "axes.device[0]: 'gpu' is not one of cuda, cpu (did you mean 'cuda'?)"),
+    (BASE + "axes: {device: [gpu]}", "axes.device[0]: 'gpu' is not one of auto, cpu, cuda (did you mean 'cuda'?)"),
     (BASE + "axis: {precision: [fp32]}", "axis: unknown key (did you mean 'axes'?)"),
     (BASE + "axes: {precision: fp32}", "axes.precision: 'fp32' is not a list"),
     (BASE + "axes: {nodes: []}", "axes.nodes: is empty"),
