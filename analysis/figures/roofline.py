@@ -24,7 +24,7 @@ from nightsweep.analysis.sweep import dataset
 WATTS = (100, 200, 400, 700)
 UNITS = {"image": ("sample", "samples_per_s", "sample_j"), "llm": ("token", "tokens_per_s", "token_j")}
 """By workload: what energy is counted by, the column of its rate, and that of its energy."""
-_SUBS = {30: (1, 2, 5), 300: (1, 3), float("inf"): (1,)}
+_SUBS = {5: (1, 1.5, 2, 3, 5, 7), 30: (1, 2, 5), 300: (1, 3), float("inf"): (1,)}
 """The numbers of a decade that an axis names, by the ratio of its ends up to which it does."""
 _ON_LINE: dict[str, Any] = {
     "fontsize": style.SMALLEST_PT,
@@ -148,7 +148,7 @@ def _energy(axes: Axes, points: pl.DataFrame) -> None:
     left, right, bottom, top = min(x) / 1.3, max(x) * 1.8, min(y) / 1.3, max(y) * 1.6
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, top))
     ends = {watts: min(right, top / watts) for watts in WATTS}
-    inside = [watts for watts, end in ends.items() if end > left and end * watts > bottom]
+    inside = [watts for watts, end in ends.items() if end > left and end * watts > 1.2 * bottom]
     for watts in inside:
         line = np.array([left, ends[watts]])
         axes.plot(line, line * watts, color=style.GREY, linestyle=":", linewidth=0.8, zorder=0)
