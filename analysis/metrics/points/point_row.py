@@ -17,7 +17,7 @@ from nightsweep.analysis.metrics.points.energy import doubt
 from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
 from nightsweep.analysis.readers import point_files
 from nightsweep.jobs.record.json_files import count_lines
-from nightsweep.jobs.record.launch_files import RankResult
+from nightsweep.jobs.record.launch_files import WHOLE_RUN, RankResult
 from nightsweep.jobs.record.phases import starts_of
 from nightsweep.jobs.record.point_folder import by_rank, record_of, results_of
 from nightsweep.jobs.record.record import Record
@@ -74,7 +74,8 @@ def missing_files(point: Path, record: Record, results: Sequence[RankResult], ti
     each = timed.group_by("rank").len()["len"].to_list()
     asked = record.settings.get("timed_steps")
     most = max([*each, asked] if isinstance(asked, int) else each, default=0)
-    if each and min(each) < most:
+    fewer = any(result.ended_early or result.step_source == WHOLE_RUN for result in results)  # a script's, which say so
+    if each and min(each) < most and not fewer:
         found.append(f"{most - min(each)} of {most} timed steps")
     if record.nvml.available and not any(path.is_file() for path in (point / "timed").glob("nvml-*.arrow")):
         found.append("samples of GPUs")

@@ -202,3 +202,17 @@ def test_collect(point, tmp_path):
     rows = frames["points"].select("point_id", "sweep", "status", "reason", "model").rows()
     assert rows == [("abc", "night", "ok", None, "resnet50"), ("zzz", "night", "not_run", "no_record", "resnet50")]
     assert frames["steps"].height == 8
+
+
+@pytest.mark.parametrize(
+    "known", [{"step_source": "whole run"}, {"ended_early": True}, {}], ids=["whole", "early", "not"]
+)
+def test_steps_that_a_script_did_not_have_are_no_missing_files(point, tmp_path, known):
+    """A script that ends before its window, or has no steps, says so itself."""
+    record_file = point / "record.json"
+    content = json.loads(record_file.read_text())
+    record_file.write_text(json.dumps(content | {"settings": content["settings"] | {"timed_steps": 20}}))
+    for path in point.glob("timed/rank*.result.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | known))
+    notes = point_tables.ingest(point, tmp_path / "out")["points"]["notes"][0] or ""
+    assert ("17 of 20 timed steps" in notes) is not bool(known), notes
