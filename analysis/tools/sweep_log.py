@@ -45,6 +45,9 @@ class SweepLog(Hook):
             return False, ending(record)
         return True, f"ok in {duration(record.wall_s or 0)}"
 
+    def covers(self, wildcards: Mapping[str, str]) -> int:
+        return len(Run.latest.queue(wildcards["point"])) if Run.latest else 1
+
     def is_expected(self, warning: str) -> bool:
         return EXPECTED.fullmatch(warning) is not None
 

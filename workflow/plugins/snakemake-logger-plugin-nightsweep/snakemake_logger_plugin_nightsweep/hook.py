@@ -24,6 +24,10 @@ class Hook:
         """Whether a job that has ended left a good result, and how it ended, in words."""
         return True, "ok"
 
+    def covers(self, wildcards: Mapping[str, str]) -> int:
+        """How many jobs' work a job does: itself, and those that then only take over what it has made."""
+        return 1
+
     def is_expected(self, warning: str) -> bool:
         """Whether a warning is of what is as it should be, and is not shown."""
         return False

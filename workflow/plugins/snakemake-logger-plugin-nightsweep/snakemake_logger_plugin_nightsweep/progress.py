@@ -25,7 +25,8 @@ def harmless(text: str) -> str:
 @dataclass
 class Progress:
     """Counts over the jobs of this run. A job is under way once it is submitted: a scheduler may still hold it.
-    `running`: name, wildcards and start of each; `paced`: how many of those done took longer than QUICK_S."""
+    `running`: name, wildcards and start of each; `paced`: how many jobs' work those did that took longer than
+    QUICK_S."""
 
     hook: Hook
     total: int = 0
@@ -46,7 +47,8 @@ class Progress:
         if job not in self.running:
             return
         name, wildcards, since = self.running.pop(job)
-        self.paced += time.time() - since > QUICK_S
+        if time.time() - since > QUICK_S:
+            self.paced += self.hook.covers(wildcards)
         good, text = self.hook.outcome(wildcards)
         self.done, self.failed = self.done + 1, self.failed + (not good)
         if not (good and self.sink.isatty()):
@@ -62,8 +64,9 @@ class Progress:
 
     def text(self) -> str:
         now = time.time()
-        end = now + (now - self.began) / self.paced * self.left() if self.paced else now
-        eta = f", until about {time.strftime('%a %H:%M', time.localtime(end))}" if self.paced and self.left() else ""
+        left = self.total - max(self.done, self.paced)
+        end = now + (now - self.began) / self.paced * left if self.paced else now
+        eta = f", until about {time.strftime('%a %H:%M', time.localtime(end))}" if self.paced and left > 0 else ""
         named = ", ".join(name for name, *_ in list(self.running.values())[:3])
         more = f" (+{len(self.running) - 3})" if len(self.running) > 3 else ""
         return f"{self.done}/{self.total} {self.hook.noun}s done, {self.failed} failed, {self.left()} left{eta}" + (

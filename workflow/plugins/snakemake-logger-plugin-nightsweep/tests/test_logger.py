@@ -91,6 +91,25 @@ def test_when_the_run_will_end_is_told_by_jobs_that_took_a_time_of_their_own(mon
     assert first == "1/4 pieces done, 0 failed, 3 left" and second.endswith(f"2 left, until about {ends}")
 
 
+class Packed(Weighed):
+    def covers(self, wildcards):
+        return 4
+
+
+def test_jobs_whose_work_another_did_take_no_time(monkeypatch):
+    """Of eight, four are done with the first, after 100 s; so will the others be."""
+    clock = SimpleNamespace(now=1e9)
+    monkeypatch.setattr(progress_module.time, "time", lambda: clock.now)
+    progress = Progress(Packed(), total=8, sink=io.StringIO(), began=clock.now)
+    progress.start(0, "make", {"n": "a"})
+    clock.now += 100
+    progress.finish(0)
+    ends = progress_module.time.strftime("%a %H:%M", progress_module.time.localtime(clock.now + 100))
+    assert progress.text() == f"1/8 pieces done, 0 failed, 7 left, until about {ends}"
+    progress.total = 4
+    assert progress.text() == "1/4 pieces done, 0 failed, 3 left"
+
+
 class Breaking(hook.Hook):
     def outcome(self, wildcards):
         raise OSError("its file cannot be read")
