@@ -109,3 +109,13 @@ def test_points_of_a_round_of_remedies_count_before_they_are_measured(tmp_path, 
     assert counts(capsys, "retry", "sweep.yaml") == "0 of 3 points set aside\n"
     sweep = json.loads((run.folder / "sweep.json").read_text())
     assert dict(collect(sweep, Derived(run.folder / "derived"), [listed]))["points"][0].height == 3
+
+
+@pytest.mark.slow
+def test_a_misspelt_key_on_the_command_line_runs_nothing(tmp_path):
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    done = snakemake(tmp_path, "points", "-n", "--config", "prest=night")
+    assert done.returncode and "--config prest: unknown key; expected preset or container" in done.stderr, done.stderr
+    (tmp_path / "sweep.yaml").unlink()
+    done = snakemake(tmp_path, "points", "-n")
+    assert done.returncode and "sweep.yaml" in done.stderr and "No such file" in done.stderr, done.stderr
