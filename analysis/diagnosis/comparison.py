@@ -75,7 +75,8 @@ class Comparison:
     """`step`: of steps, or of samples where the two have batches of different sizes (`of`). `steps`: how many there
     were in A and B. `starts`: how many starts the means are of. `noise`: what the interval is from. `timed`: whether
     the steps are those of the timed run. `settings`: those that differ, (A, B). `disturbed`: what
-    disturbed A and B; None where nothing is known to have. `failed`: why A and B failed; None where they did not.
+    disturbed A and B; None where nothing is known to have. `failed`: why A and B did not end
+    well; None where they did.
     Repeats that were disturbed or failed are left out."""
 
     of: str
@@ -97,7 +98,7 @@ class Comparison:
     def verdict(self) -> str:
         """In which a run that failed or was disturbed decides nothing: docs/protocol.md leaves it out of ratios."""
         if any(self.failed):
-            return "not known: a run failed"
+            return "not known: a run did not end well"
         if any(self.disturbed):
             return "not known: something else disturbed a run"
         beyond = self.step.beyond(self.noise_ms)
@@ -138,8 +139,8 @@ def compare(a: StrPath, b: StrPath) -> Comparison:
 
     Returns:
         Its `verdict` is "faster", "slower", "no difference beyond noise", or begins with "not known", where a run
-        failed or something else disturbed it. `step` and `parts` are means in ms with half of their 95 % interval;
-        `table()` is the parts as a table.
+        did not end well or something else disturbed it. `step` and `parts` are means in ms with half of their 95 %
+        interval; `table()` is the parts as a table.
 
     Raises:
         InputError: in one line, where one of them cannot be read, or has no step.

@@ -81,7 +81,7 @@ def _head(found: Diagnosis) -> list[str]:
         ]
     notes = dict.fromkeys(note for rank in e.results for note in rank.notes)
     cut = [f"of a part of the trace alone: {e.absent['trace, in part']}"] if "trace, in part" in e.absent else []
-    failed = [f"the run failed: {e.failed}; what follows is of the steps before"] if e.failed else []
+    failed = [f"the run did not end well: {e.failed}; what follows is of the steps before"] if e.failed else []
     return [f"step {found.step_ms:.3f} ms ({where})", *failed, *cut, *timed, *notes, *unexplained, said]
 
 

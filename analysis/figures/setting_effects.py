@@ -46,7 +46,8 @@ def effects(tables: dataset.Tables) -> pl.DataFrame:
     """A row a contrast: workload, model, setting, value, base (most common value), quantity, the ratio of medians of
     the same nights, n (runs of the side with fewest), and its block."""
     points = dataset.undisturbed(tables["points"].filter(pl.col("status") == "ok"))
-    samples = pl.col("samples_per_step").fill_null(1)  # of a script that does not tell them: the time of a step
+    known = (pl.col("samples_per_step").fill_null(0) > 0).all().over("workload", "model")
+    samples = pl.when(known).then("samples_per_step").otherwise(1)  # of a script that does not tell them: a step
     points = nights.add_nights(points, tables["points"]).with_columns((pl.col("step_ms_median") / samples).alias(TIME))
     found = [
         _contrasts(part, setting, quantity)

@@ -119,7 +119,7 @@ def changes(tables: dataset.Tables) -> _Rows:
         predicted_tried_s=(pl.col("share") * pl.col("gpu_s")).filter(measured).sum(),
         gained_s=(pl.col("gain") * pl.col("gpu_s")).sum(),
         helped=(pl.col("verdict") == "helped").sum(),
-        ran=pl.col("verdict").is_in(["helped", "did_not_help", "failed"]).sum(),
+        ran=(pl.col("verdict") != "not_run").sum(),
         worth_s=(pl.coalesce("gain", "share") * pl.col("gpu_s")).sum(),
         # Of 100 GPU-hours of the points that it is for, or where it was tried.
         predicted_percent=100 * (pl.col("share") * pl.col("gpu_s")).sum() / pl.col("gpu_s").sum(),

@@ -34,8 +34,9 @@ def by_kind(tables: Tables) -> pl.DataFrame:
     uses are those of their phases, so that one sees how far they came."""
     # Of which night a repeat is, is in its number too: the first start of a set may have any.
     settings = [name for name in dataset.SETTINGS if name not in dataset.ASIDE]
-    about = tables["points"].sort("started_at", "repeat", "point_id")
-    about = about.with_columns(again=pl.int_range(pl.len()).over(*settings, "round") > 0)
+    about = tables["points"].sort("started_at", "repeat", "point_id", nulls_last=True)
+    is_ok = pl.col("status") == "ok"
+    about = about.with_columns(again=is_ok & ((is_ok.cum_sum() - is_ok).over(*settings, "round") > 0))
     about = about.select("point_id", "status", "round", "again")
     kind = (
         pl.when(pl.col("use") == "lost")

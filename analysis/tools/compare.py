@@ -34,7 +34,7 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
         f"{means}: {step.by / step.a:+.1%} ({counts})",
         f"verdict: {found.verdict}{level}",
     ]
-    lines += [f"{name} failed: {why}" for name, why in zip("AB", found.failed, strict=True) if why]
+    lines += [f"{name} did not end well: {why}" for name, why in zip("AB", found.failed, strict=True) if why]
     lines += [f"{name} was disturbed: {why}" for name, why in zip("AB", found.disturbed, strict=True) if why]
     if found.settings:
         lines.append(

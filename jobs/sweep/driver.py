@@ -22,6 +22,7 @@ from nightsweep.jobs.record.json_files import load_json, read_json, write_json
 from nightsweep.jobs.record.record import Record, ending
 from nightsweep.jobs.record.whole_file import write_bytes
 from nightsweep.jobs.sweep import batches, chunks, code, design, rounds
+from nightsweep.jobs.sweep.pairs import Pair
 from nightsweep.jobs.sweep.sweep import Sweep
 
 AS_READ = ".sweep/as_read.pickle"
@@ -43,10 +44,15 @@ def as_read(results: Path) -> Sweep | None:
     path = results / AS_READ
     try:
         private.check(path.parent)
-        found = pickle.loads(path.read_bytes())
+        shape, found = pickle.loads(path.read_bytes())
     except Exception:  # what another version has written may lead to any
         return None
-    return found if isinstance(found, Sweep) else None
+    return found if shape == _shape() else None
+
+
+def _shape() -> list[str]:
+    """The fields that a sweep and its points have in this version."""
+    return [field.name for kind in (Sweep, Point, Pair) for field in dataclasses.fields(kind)]
 
 
 def take_lock(results: Path) -> IO[str]:
@@ -125,9 +131,10 @@ class Run:
                     file=sys.stderr,
                 )
             write_json(path, content)
-        with contextlib.suppress(private.NotPrivate):  # jobs read the file again then
+        with contextlib.suppress(private.NotPrivate, OSError):  # jobs read the file again then
+            (self.folder / AS_READ).unlink(missing_ok=True)
             private.make((self.folder / AS_READ).parent)
-            write_bytes(self.folder / AS_READ, pickle.dumps(self.sweep))
+            write_bytes(self.folder / AS_READ, pickle.dumps((_shape(), self.sweep)))
 
     def _shares_points(self, earlier: rounds.PointList) -> bool:
         """Whether a list of points that this one replaces has one of this sweep's: of another with its name, none."""

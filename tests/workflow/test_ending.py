@@ -114,8 +114,12 @@ def test_points_of_a_round_of_remedies_count_before_they_are_measured(tmp_path, 
 @pytest.mark.slow
 def test_a_misspelt_key_on_the_command_line_runs_nothing(tmp_path):
     (tmp_path / "sweep.yaml").write_text(SWEEP)
-    done = snakemake(tmp_path, "points", "-n", "--config", "prest=night")
-    assert done.returncode and "--config prest: unknown key; expected preset or container" in done.stderr, done.stderr
+    for key in ("prest", "presets"):
+        done = snakemake(tmp_path, "points", "-n", "--config", f"{key}=night")
+        assert done.returncode and f"--config {key}: unknown key; expected preset or container" in done.stderr, key
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("axes", "axis"))
+    done = snakemake(tmp_path, "points", "-n")
+    assert done.returncode and "axis: unknown key (did you mean 'axes'?)" in done.stderr, done.stderr
     (tmp_path / "sweep.yaml").unlink()
     done = snakemake(tmp_path, "points", "-n")
     assert done.returncode and "sweep.yaml" in done.stderr and "No such file" in done.stderr, done.stderr

@@ -20,7 +20,6 @@ from nightsweep.jobs.sweep.sweep import SweepError, load
 from nightsweep.jobs.sweep.batches import whole_minutes
 from nightsweep.jobs.sweep import driver
 from nightsweep.jobs.sweep.driver import Run
-from nightsweep.jobs.sweep.file import schema
 
 # A workflow that uses this one as a module gives it the sweep as its config; else the sweep is a file, whose errors have
 # lines.
@@ -33,10 +32,13 @@ else:
         if key not in ("preset", "container")
     }
 
-if unknown := sorted(config.keys() - {*schema()["properties"], "preset", "container"}):
-    raise WorkflowError(
-        f"--config {unknown[0]}: unknown key; expected preset or container"
-    )
+# What --config gives beside these would be ignored: the sweep is the file.
+if __name__ is None and not workflow.remote_exec:
+    for name in workflow.config_settings.config:
+        if name not in ("preset", "container"):
+            raise WorkflowError(
+                f"--config {name}: unknown key; expected preset or container"
+            )
 
 
 def read_sweep():

@@ -73,9 +73,9 @@ def missing_files(point: Path, record: Record, results: Sequence[RankResult], ti
             found.append(f"{what} of rank {', '.join(map(str, lost))}")
     each = timed.group_by("rank").len()["len"].to_list()
     asked = record.settings.get("timed_steps")
-    most = max([*each, asked] if isinstance(asked, int) else each, default=0)
     fewer = any(result.ended_early or result.step_source == WHOLE_RUN for result in results)  # a script's, which say so
-    if each and min(each) < most and not fewer:
+    most = max([*each, asked] if isinstance(asked, int) and not fewer else each, default=0)
+    if each and min(each) < most:
         found.append(f"{most - min(each)} of {most} timed steps")
     if record.nvml.available and not any(path.is_file() for path in (point / "timed").glob("nvml-*.arrow")):
         found.append("samples of GPUs")

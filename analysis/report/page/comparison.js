@@ -45,11 +45,12 @@ function compare(a, b) {
   return {
     of: perSample ? "sample" : "step", was, is, source, level, noise,
     starts: starts.map((own) => own.length), steps: [steps[a], steps[b]],
-    verdict: [a, b].some((point) => result("status", point) !== "ok") ? "not known: a run failed"
+    verdict: [a, b].some(endedBadly) ? "not known: a run did not end well"
       : [a, b].some((point) => result("disturbed_reason", point) !== null) ? "not known: something else disturbed a run"
       : !beyond ? "no difference beyond noise" : is < was ? "faster" : "slower",
   };
 }
+const endedBadly = (point) => ["failed", "cancelled"].includes(result("status", point));
 // In the words of the command.
 function comparisonLines(a, b) {
   const found = compare(a, b);
@@ -64,7 +65,8 @@ function comparisonLines(a, b) {
   ];
   const both = [["A", a], ["B", b]];
   return lines.concat(
-    both.filter(([, point]) => result("status", point) !== "ok").map(([name, point]) => `${name} failed: ${result("reason", point)}`),
+    both.filter(([, point]) => endedBadly(point))
+      .map(([name, point]) => `${name} did not end well: ${result("reason", point) ?? result("status", point)}`),
     both.filter(([, point]) => result("disturbed_reason", point) !== null)
       .map(([name, point]) => `${name} was disturbed: ${result("disturbed_reason", point)}`));
 }

@@ -135,11 +135,12 @@ def launched_twice(p: Point) -> Reason | None:
         first = shlex.split(str(p.command))[:1]
     except ValueError:
         return None  # which is told as such
-    if first and PurePath(first[0]).name in (*LAUNCHERS, "srun"):
-        text = (
-            f"begins with {first[0]}: `launcher: {first[0]}` starts it, with `launcher_options`, and this is the script"
+    name = PurePath(first[0]).name if first else ""
+    if name in (*LAUNCHERS, "srun"):
+        options = " (its options are launcher_options)" if name in LAUNCHERS else ""
+        return Reason(
+            ("command", "launcher"), f"begins with {name}: give the script alone, and launcher: {name}{options}"
         )
-        return Reason(("command", "launcher"), text)
     return None
 
 

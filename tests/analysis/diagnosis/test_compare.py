@@ -151,11 +151,11 @@ def test_a_run_that_failed_is_neither_faster_nor_slower(capsys):
     names = [str(DATA / "points" / name) for name in ("c640f6ce3763", "4bf9789a72e2")]
     assert cli.main(["compare", *names, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["verdict"] == "not known: a run failed" and found["failed"] == [None, "stalled"]
+    assert found["verdict"] == "not known: a run did not end well" and found["failed"] == [None, "stalled"]
     assert cli.main(["compare", *names]) == 0
-    assert "B failed: stalled" in capsys.readouterr().out
+    assert "B did not end well: stalled" in capsys.readouterr().out
     assert cli.main(["diagnose", names[1]]) == 0
-    assert "the run failed: stalled; what follows is of the steps before" in capsys.readouterr().out
+    assert "the run did not end well: stalled; what follows is of the steps before" in capsys.readouterr().out
 
 
 def test_a_folder_with_points_alone_says_which_was_expected(capsys, tmp_path):

@@ -134,7 +134,7 @@ def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_it_wa
 
 def test_all_ok_is_said(sweep):
     points = sweep["points"].filter(pl.col("status") == "ok")
-    assert f"Of the sweep's own {points.height} points all are ok." in texts(
+    assert f"All {points.height} of the sweep's own points are ok." in texts(
         FAMILIES["failures"].draw(dataset.Tables({"points": points}))
     )
     assert "3 not run" in texts(FAMILIES["failures"].draw(sweep))
@@ -233,6 +233,10 @@ def test_effects_of_settings_are_ratios_to_the_most_common_value(sweep):
     larger = dataset.Tables({"points": sweep["points"].with_columns(samples_per_step=twice)})
     of_samples = setting_effects.effects(larger).filter(quantity="sample_ms", model="resnet50", setting="precision")
     assert of_samples["ratio"].to_list() == pytest.approx([0.3] * 2)
+    for unknown in (pl.lit(0), pl.when(precision="bf16").then(2).otherwise(None)):  # then steps are compared
+        some = dataset.Tables({"points": sweep["points"].with_columns(samples_per_step=unknown.cast(pl.Int64))})
+        of_steps = setting_effects.effects(some).filter(quantity="sample_ms", model="resnet50", setting="precision")
+        assert of_steps["ratio"].to_list() == pytest.approx([0.6] * 2)
     alone = dataset.Tables({"points": sweep["points"].head(1)})
     assert setting_effects.effects(alone).is_empty() and setting_effects.FAMILY.points(alone).is_empty()
 

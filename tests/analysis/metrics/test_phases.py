@@ -112,6 +112,14 @@ def test_a_sweep_by_use_and_by_kind_of_point_is_its_table():
         "timed": 84, "traced": 12, "warm-up": 36, "start": 96, "compile": 120, "tracing": 48, "search": 24, "end": 12,
         "idle": 24, "failed": 0, "lost": 128,
     }  # fmt: skip
+    # One that has not begun, and one that failed before, are no first start.
+    more = [
+        about[0] | {"point_id": "later", "status": "not_run"},
+        about[0] | {"point_id": "before", "status": "failed"},
+    ]
+    dates = ["2026-01-02", "2026-01-03", "2026-01-02", "2026-01-02", None, "2026-01-01"]
+    points = pl.DataFrame([*about, *more], infer_schema_length=None).with_columns(started_at=pl.Series(dates))
+    tables = dataset.Tables({"phases": tables["phases"], "points": points})
     kinds = held_time.by_kind(tables)
     assert [kind for kind, _ in groupby(kinds["kind"])] == list(held_time.KINDS)
     of_kind = dict(kinds.group_by("kind").agg(pl.col("gpu_s").sum()).iter_rows())

@@ -123,6 +123,12 @@ def test_what_to_change_first_has_what_was_predicted_and_measured(tmp_path):
     failed = GAIN | {"gain": None, "verdict": "failed"}
     tried = [{"point_id": ids[0], "remedied_id": "x"} | of_trial | GAIN]
     tried += [{"point_id": ids[1], "remedied_id": "y"} | of_trial | failed]
+    for verdict, said in (("within_noise", "0 of 1 helped"), ("failed", "0 of 1 helped"), ("not_run", "not tried")):
+        alone = pl.DataFrame([tried[0] | {"verdict": verdict, "gain": 0.01 if verdict == "within_noise" else None}])
+        (row,) = causes_part.changes(
+            dataset.Tables({**tables.frames, "diagnoses": pl.DataFrame(causes), "remedies": alone})
+        )
+        assert row["outcome"] == said
     frames = {"diagnoses": pl.DataFrame(causes), "remedies": pl.DataFrame(tried)}
     (found,) = causes_part.changes(dataset.Tables({**tables.frames, **frames}))
     assert (found["predicted_percent"], found["gained_percent"]) == (pytest.approx(30), pytest.approx(40))

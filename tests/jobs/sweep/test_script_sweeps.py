@@ -59,7 +59,7 @@ BAD = {
     ),
     "a launcher before the script": (
         {"base": BASE | {"command": "torchrun --nproc-per-node 2 train.py"}},
-        "base.command: begins with torchrun: `launcher: torchrun` starts it, with `launcher_options`, and this is the ",
+        "base.command: begins with torchrun: give the script alone, and launcher: torchrun (its options are",
     ),
     "a bad switch": ({"axes": {"lr": [1], "compile": ["fast"]}}, "axes.compile[0]: 'fast' is not one of none, default"),
 }

@@ -25,7 +25,8 @@ class Hook:
         return True, "ok"
 
     def covers(self, wildcards: Mapping[str, str]) -> int:
-        """How many jobs' work a job does: itself, and those that then only take over what it has made."""
+        """How many jobs' work a job that begins will do: its own, and that of those that then only take over what it
+        has made, which do none."""
         return 1
 
     def is_expected(self, warning: str) -> bool:

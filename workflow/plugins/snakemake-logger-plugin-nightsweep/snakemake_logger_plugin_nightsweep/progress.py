@@ -25,20 +25,20 @@ def harmless(text: str) -> str:
 @dataclass
 class Progress:
     """Counts over the jobs of this run. A job is under way once it is submitted: a scheduler may still hold it.
-    `running`: name, wildcards and start of each; `paced`: how many jobs' work those did that took longer than
-    QUICK_S."""
+    `running`: name, wildcards and start of each, and how many jobs' work it does; `paced`: how many jobs' work those
+    did that took longer than QUICK_S."""
 
     hook: Hook
     total: int = 0
     sink: IO[str] = field(default_factory=lambda: sys.stderr)
-    running: dict[int, tuple[str, Mapping[str, str], float]] = field(default_factory=dict)
+    running: dict[int, tuple[str, Mapping[str, str], float, int]] = field(default_factory=dict)
     done: int = 0
     paced: int = 0
     failed: int = 0
     began: float = field(default_factory=time.time)
 
     def start(self, job: int, rule: str, wildcards: Mapping[str, str]) -> None:
-        self.running[job] = (self.hook.name(rule, wildcards), wildcards, time.time())
+        self.running[job] = (self.hook.name(rule, wildcards), wildcards, time.time(), self.hook.covers(wildcards))
         self.total = max(self.total, self.done + len(self.running))  # checkpoints add jobs
         self.show()
 
@@ -46,9 +46,9 @@ class Progress:
         """Count a job, and tell a failure at once."""
         if job not in self.running:
             return
-        name, wildcards, since = self.running.pop(job)
+        name, wildcards, since, covered = self.running.pop(job)
         if time.time() - since > QUICK_S:
-            self.paced += self.hook.covers(wildcards)
+            self.paced += covered
         good, text = self.hook.outcome(wildcards)
         self.done, self.failed = self.done + 1, self.failed + (not good)
         if not (good and self.sink.isatty()):
