@@ -28,10 +28,9 @@ def verdict(points: pl.DataFrame) -> str:
     if not points.height:
         return "The sweep has no points."
     if count.get("ok", 0) == points.height:
-        every = (
-            f"All {points.height} of the sweep's own points are" if points.height > 1 else "The sweep's own point is"
+        return (
+            f"All {points.height} points of the sweep itself are ok." if points.height > 1 else "Its one point is ok."
         )
-        return f"{every} ok."
     words = ("ok", "failed", "cancelled", "not_run")
     counts = [f"{count[word]} {word.replace('_', ' ')}" for word in words if count.get(word)]
     return f"Of {points.height} points: {', '.join(counts)}."

@@ -134,7 +134,7 @@ def test_the_timeline_shows_what_there_is_most_to_win_back_of_and_how_long_it_wa
 
 def test_all_ok_is_said(sweep):
     points = sweep["points"].filter(pl.col("status") == "ok")
-    assert f"All {points.height} of the sweep's own points are ok." in texts(
+    assert f"All {points.height} points of the sweep itself are ok." in texts(
         FAMILIES["failures"].draw(dataset.Tables({"points": points}))
     )
     assert "3 not run" in texts(FAMILIES["failures"].draw(sweep))

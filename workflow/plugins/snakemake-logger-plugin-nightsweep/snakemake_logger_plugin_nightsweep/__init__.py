@@ -81,7 +81,7 @@ class LogHandler(LogHandlerBase):  # type: ignore[misc]
             self.hook.nothing_to_do()
         elif record.getMessage().startswith(STOPS):
             self.progress.line(
-                "stopping, as was asked: jobs of a cluster are cancelled, jobs of this machine end first"
+                "stopping, as was asked: jobs of a cluster are called off, jobs of this machine end first"
             )
         elif getattr(record, "progress", False):  # an executor's: what it submitted, what jobs wait for
             self.progress.line(record.getMessage())

@@ -50,7 +50,7 @@ def test_a_driver_that_is_stopped_alone_says_what_becomes_of_jobs(tmp_path):
     (tmp_path / "driver").write_text(str(driver.pid))
     said = driver.communicate(timeout=60)[1]
     assert driver.returncode and (tmp_path / "made").exists()
-    assert "stopping, as was asked: jobs of a cluster are cancelled, jobs of this machine end first\n" in said, said
+    assert "stopping, as was asked: jobs of a cluster are called off, jobs of this machine end first\n" in said, said
 
 
 class Weighed(hook.Hook):
