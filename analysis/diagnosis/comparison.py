@@ -75,9 +75,8 @@ class Comparison:
     """`step`: of steps, or of samples where the two have batches of different sizes (`of`). `steps`: how many there
     were in A and B. `starts`: how many starts the means are of. `noise`: what the interval is from. `timed`: whether
     the steps are those of the timed run. `settings`: those that differ, (A, B). `disturbed`: what
-    disturbed A and B; None where nothing is known to have. `failed`: why A and B did not end
-    well; None where they did.
-    Repeats that were disturbed or failed are left out."""
+    disturbed A and B; None where nothing is known to have. `failed`: why A and B did not end well; None where they
+    did. Repeats that were disturbed or failed are left out."""
 
     of: str
     step: Difference

@@ -52,7 +52,7 @@ def as_read(results: Path) -> Sweep | None:
 
 def _shape() -> list[str]:
     """The fields that a sweep and its points have in this version."""
-    return [field.name for kind in (Sweep, Point, Pair) for field in dataclasses.fields(kind)]
+    return [field.name for kind in (Sweep, Point, Pair, design.Design) for field in dataclasses.fields(kind)]
 
 
 def take_lock(results: Path) -> IO[str]:
@@ -78,6 +78,7 @@ class Run:
     all_ok: bool = field(default=True, init=False)
     """As the last summary found it."""
     began_ns: int = field(default=0, init=False)
+    """When it took the lock: what is older is of an earlier run."""
     ended: bool = field(default=False, init=False)
     """Whether the exit status was set: Snakemake, and then logging, close the logger that sets it."""
     latest: ClassVar[Run | None] = None

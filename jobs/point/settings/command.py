@@ -134,7 +134,7 @@ def launched_twice(p: Point) -> Reason | None:
     try:
         first = shlex.split(str(p.command))[:1]
     except ValueError:
-        return None  # which is told as such
+        return None  # words_of_command says why
     name = PurePath(first[0]).name if first else ""
     if name in (*LAUNCHERS, "srun"):
         options = " (its options are launcher_options)" if name in LAUNCHERS else ""

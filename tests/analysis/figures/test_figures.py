@@ -228,7 +228,7 @@ def test_effects_of_settings_are_ratios_to_the_most_common_value(sweep):
     found = setting_effects.effects(sweep).filter(quantity="sample_ms", model="resnet50", setting="precision")
     assert found["base"].unique().to_list() == ["fp32"] and found["value"].unique().to_list() == ["bf16"]
     assert found["ratio"].to_list() == pytest.approx([0.6] * 2) and found["n"].to_list() == [3, 3]
-    # Twice the samples a step in as much more time: the same time of a sample.
+    # Twice the samples in the same step: half the time of a sample.
     twice = pl.when(precision="bf16").then(2).otherwise(1) * pl.lit(32)
     larger = dataset.Tables({"points": sweep["points"].with_columns(samples_per_step=twice)})
     of_samples = setting_effects.effects(larger).filter(quantity="sample_ms", model="resnet50", setting="precision")
