@@ -4,10 +4,10 @@
     python -m tests.bench.plain_loops OUT [--jobs resnet,llama] [--repeats 4] [--seconds 500]
     python -m tests.bench.plain_loops.tell OUT
 
-Both sides are points, so that they are timed alike: the plain loops (torchvision's ResNet-50, transformers' Llama) as
-scripts. They run in turns, A B B A, for a machine may be slower at one time than at another. Nothing begins after the
-seconds; what OUT has is not run again. The batch is the same, and lies on the GPU; sides.py has what the built-in side
-does otherwise. The second line needs no GPU.
+Both sides are points, so that they are timed alike: the plain loops (torchvision's ResNet-50, transformers' Llama,
+peft's LoRA) as scripts. They run in turns, A B B A, for a machine may be slower at one time than at another. Nothing
+begins after the seconds; what OUT has is not run again. The batch is the same, and lies on the GPU; sides.py has what
+the built-in side does otherwise. The second line needs no GPU.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def measure(out: Path, jobs: list[str], repeats: int, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.plain_loops", description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--jobs", default="resnet,llama", help="with commas between them: resnet, llama, float8")
+    parser.add_argument("--jobs", default="resnet,llama", help="with commas between them: resnet, llama, lora, float8")
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=500)
     args = parser.parse_args()

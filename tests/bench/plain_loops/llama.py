@@ -1,7 +1,9 @@
-"""Tunes Llama-8B's shape in full, in a plain loop: transformers' model, compiled, in bf16, with fused AdamW."""
+"""Tunes Llama-8B's shape in a plain loop: transformers' model, compiled, in bf16, with fused AdamW; all of it, or adapters
+of LoRA, which are peft's."""
 
 import argparse
 
+import peft
 import torch
 import transformers
 
@@ -24,8 +26,12 @@ def main(args):
     with device:
         model = transformers.LlamaForCausalLM(shape)
     torch.set_default_dtype(torch.float32)
+    if args.adapters:
+        adapters = peft.LoraConfig(r=args.adapters, lora_alpha=2 * args.adapters, target_modules="all-linear")
+        model = peft.get_peft_model(model, adapters, autocast_adapter_dtype=False)  # else they compute in fp32
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
     compiled = torch.compile(model)
     batches = [torch.randint(shape.vocab_size, (args.batch, args.length), device=device) for _ in range(2)]
     for step in range(1_000_000):
@@ -45,4 +51,5 @@ if __name__ == "__main__":
     parser.add_argument("--words", type=int, default=128256)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--adapters", type=int, default=0, help="their rank; 0: all weights are trained")
     main(parser.parse_args())

@@ -44,6 +44,7 @@ PLAIN: dict[str, Any] = {"workload": "command", "launcher": "none", "workdir": "
 SIDES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "resnet": (PLAIN | {"command": "resnet.py"}, RESNET),
     "llama": (PLAIN | {"command": "llama.py", "timed_steps": 12}, LLAMA),
+    "lora": (PLAIN | {"command": "llama.py --adapters 8", "timed_steps": 12}, LLAMA | {"method": "lora"}),
     "float8": (LLAMA, LLAMA | {"float8": "tensorwise"}),
 }
 """Of each job what is the reference, and what is compared with it."""
