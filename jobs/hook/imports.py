@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.abc
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -24,15 +23,17 @@ class Finder(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if name not in self.callbacks:
             return None
-        callback = self.callbacks.pop(name)  # so that the search below does not come here again
-        spec = importlib.util.find_spec(name)
+        after = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in after)), None)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             execute = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                callback(module)
+                # Not before: many a library asks where a module is, and does not import it.
+                if (callback := self.callbacks.pop(name, None)) is not None:
+                    callback(module)
 
             loader.exec_module = exec_module
         return spec

@@ -3,8 +3,9 @@
 import sys
 import time
 
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments  # isort: skip
+
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 
 class Texts(torch.utils.data.Dataset):
