@@ -1,5 +1,5 @@
-"""Tunes Llama-8B's shape in a plain loop: transformers' model, compiled, in bf16, with fused AdamW; all weights, or LoRA's
-adapters by peft."""
+"""Tunes Llama-8B's shape in a plain loop: transformers' model, compiled, in bf16, with fused AdamW. All weights are
+trained, or LoRA's adapters by peft."""
 
 import argparse
 
