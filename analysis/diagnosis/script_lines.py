@@ -16,7 +16,6 @@ DOES = {
     "allocator_churn": ("torch.cuda.empty_cache",),
     "memory_pressure": ("torch.cuda.empty_cache",),
     "exposed_communication": ("DistributedDataParallel",),
-    "small_messages": ("DistributedDataParallel",),
     "slow_interconnect": ("DistributedDataParallel",),
 }
 """What a line does that leads to this kind of cause."""

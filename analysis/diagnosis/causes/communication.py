@@ -39,12 +39,13 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
         return
     steps = sum(lane.steps.height for lane in e.lanes)
     frame = pl.concat([messages.calls(lane).filter(~messages.LARGE) for lane in e.lanes])
+    averaged = e.point and 2 * (frame["collective"] == "all_reduce").sum() > frame.height
     change = messages.merged(e)
     yield Cause(
         gain=e.gain(change),
         method="the steps replayed with one small message of a kind in place of many",
         advice="send fewer and larger messages: larger buckets, flattened parameters",
-        remedy=remedies.choose(e.point, {"ddp_bucket_mb": BUCKET_MB}, {"local_steps": 8}) if e.point else {},
+        remedy=remedies.choose(e.point, {"ddp_bucket_mb": BUCKET_MB}, {"local_steps": 8}) if averaged else {},
         evidence=[
             Fact("small collectives", frame.height / steps, "a step", "collectives"),
             Fact("their mean size", float(frame["bytes"].mean() or 0) / 1e3, "kB", "collectives"),  # type: ignore[arg-type]

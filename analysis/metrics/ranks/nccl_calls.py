@@ -2,8 +2,8 @@
 
 A call outside a group launches its kernel itself. Calls in a group (ncclGroupStart, ncclGroupEnd) launch nothing:
 ncclGroupEnd launches their work, often all of it in one kernel. So on each thread the calls that launched
-nothing belong to the next launch that is in no call; the ranges of the group itself are not needed. A trace that gives
-a call the correlation of its kernel (Kineto) needs none of this.
+nothing belong to the next launch that is in no call; the ranges of the group itself are not needed. Calls that have the
+correlation of their kernel (Kineto's outside groups) need none of this.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def join_calls(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     numbered = kernels.with_row_index("kernel")
     known = calls.with_columns(collective=kind("name")).drop_nulls("collective").with_row_index("call")
     correlated = known.filter(pl.col("correlation").is_not_null())
-    if correlated.height:
-        numbered = _name_exchanges(numbered, correlated)
-        batches = _batches_by_correlation(numbered, correlated)
-    else:
-        batches = _batches_by_thread(numbered, known)
-    return _add_sums(numbered, *batches).drop("kernel")
+    numbered = _name_exchanges(numbered, correlated)
+    found, own = _batches_by_correlation(numbered, correlated, known.height)
+    rest = numbered.join(found, on="kernel", how="anti", maintain_order="left")
+    launched, grouped = _batches_by_thread(rest, known.filter(pl.col("correlation").is_null()))
+    both = pl.concat([own, grouped.select(own.columns)])
+    return _add_sums(numbered, pl.concat([found, launched]), both).drop("kernel")
 
 
 def _name_exchanges(kernels: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -72,8 +72,9 @@ _Batches = tuple[pl.DataFrame, pl.DataFrame]
 """Kernels (kernel, batch) and calls (batch, and what calls have): what was launched together."""
 
 
-def _batches_by_correlation(kernels: pl.DataFrame, calls: pl.DataFrame) -> _Batches:
-    keys = kernels.select(_CORRELATED).drop_nulls().unique(maintain_order=True).with_row_index("batch")
+def _batches_by_correlation(kernels: pl.DataFrame, calls: pl.DataFrame, first: int) -> _Batches:
+    """`first`: the number of the first batch."""
+    keys = calls.select(_CORRELATED).unique(maintain_order=True).with_row_index("batch", first)
     return kernels.join(keys, on=_CORRELATED).select("kernel", "batch"), calls.join(keys, on=_CORRELATED)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from nightsweep.analysis.metrics.ranks import collectives
 from nightsweep.analysis.readers.kineto import reader as kineto
 from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables.events import DEVICES, EVENTS
@@ -138,6 +139,29 @@ def test_a_collective_is_described_by_its_kernel_or_its_operator(read):
     ]
     assert "nccl_calls" in read([event("cpu_op", "aten::add", 1), kernel(3)]).absent
     assert "nccl_calls" not in read([event("cpu_op", "aten::add", 1)]).absent
+
+
+def test_sends_and_receives_of_a_group_belong_to_the_kernel_that_it_launches(read):
+    """batch_isend_irecv: an operator each, and one kernel that has the external id of what encloses them."""
+
+    def operator(number, name, elements):
+        described = COLLECTIVE | {"Collective name": name, "In msg nelems": elements, "External id": number}
+        return event("cpu_op", "record_param_comms", number, dur=2, **described)
+
+    def launch(at, number, name="SendRecv", external=1):
+        call = event("cuda_runtime", "cudaLaunchKernel", at, dur=1, correlation=number)
+        own = {"correlation": number, "External id": external}
+        return [call, gpu_event("kernel", f"ncclDevKernel_{name}", at + 5, **own)]
+
+    events = [
+        operator(10, "send", 100), operator(20, "recv", 300), *launch(30, 1), operator(40, "wait", 0),
+        operator(50, "send", 7), *launch(60, 2), *launch(70, 3),
+        operator(80, "allreduce", 9), *launch(81, 4, "AllReduce", 80),
+    ]  # fmt: skip
+    found = collectives.rank_collectives(read(events).events)
+    assert found.select("collective", "bytes", "calls").rows() == [
+        ("send_recv", 600, 2), ("send_recv", None, None), ("send_recv", None, None), ("all_reduce", 18, 1),
+    ]  # fmt: skip
 
 
 def test_times_keep_every_nanosecond(read):
