@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from snakemake.resources import Resources
 from snakemake_executor_plugin_submitit.partitions import place
-from snakemake_executor_plugin_submitit.request import Request, from_job
+from snakemake_executor_plugin_submitit.request import RESOURCES, Request, from_job
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
+from snakemake_interface_common.exceptions import WorkflowError
 
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.input_error import InputError
@@ -33,6 +36,13 @@ class Profile:
     def batch_min(self) -> float:
         """How long jobs that run several points may be (jobs/sweep/batches.py). Raises ValueError."""
         return batches.whole_minutes(self.defaults.get("batch_min", 0))
+
+    def misspelt(self) -> list[tuple[str, str]]:
+        """Resources that nothing reads, whose names are close to that of one that is read: both names."""
+        read = [*RESOURCES, "batch_min"]
+        names = {**self.defaults, **self.overrides, **self.of_chunks}.keys() - set(read)
+        close = ((name, difflib.get_close_matches(name, read, 1, 0.8)) for name in sorted(names))
+        return [(name, found[0]) for name, found in close if found]
 
     def request(self, point: Point, timeout_min: int) -> Request:
         """What the point's job asks for. Raises ValueError where a resource is not what it should be, or no partition
@@ -60,16 +70,34 @@ def read(path: Path) -> Profile:
         raise InputError(f"{file}: {why}; a Snakemake profile was expected") from None
     if not isinstance(content, dict):
         raise InputError(f"{file}: a mapping was expected, as in profiles/slurm/config.yaml")
-    known = {f.name for f in dataclasses.fields(ExecutorSettings)}
-    given = {key.removeprefix("submitit-").replace("-", "_"): value for key, value in content.items()}
-    settings = {key: given[key] for key in known & given.keys() if f"submitit-{key.replace('_', '-')}" in content}
-    rules = _mapping(content.get("set-resources"), ":")
-    return Profile(
-        ExecutorSettings(**settings),
-        _mapping(content.get("default-resources"), "="),
-        _mapping(rules.get(POINT), "="),
-        _mapping(rules.get(CHUNK), "="),
-    )
+    known = {f"submitit-{f.name.replace('_', '-')}": f.name for f in dataclasses.fields(ExecutorSettings)}
+    for key in content:
+        if str(key).startswith("submitit-") and key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            raise InputError(f"{file}: {key}: unknown option" + (f" (did you mean {close[0]!r}?)" if close else ""))
+    settings = {known[key]: value for key, value in content.items() if key in known}
+    try:
+        rules = _mapping(content.get("set-resources"), ":")
+        each = (content.get("default-resources"), rules.get(POINT), rules.get(CHUNK))
+        return Profile(ExecutorSettings(**settings), *map(_resources, each))
+    except ValueError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def _resources(given: Any) -> dict[str, Any]:
+    """As Snakemake gives them to the first attempt of a job of one thread. Raises ValueError."""
+    found: dict[str, Any] = {}
+    for name, value in _mapping(given, "=").items():
+        try:
+            for own, one in Resources.parse([f"{name}={value}"], allow_expressions=True).items():
+                now = one.evaluate({}, input=[], attempt=1, threads=1, rulename=POINT, async_run=None)
+                found[own] = now.value
+        except TypeError:
+            unit = f"; {name[:-3]} takes one with its unit" if name.endswith("_mb") else ""
+            raise ValueError(f"{name}: {value!r} is no number{unit}") from None
+        except WorkflowError:
+            raise ValueError(f"{name}: {value!r} is nothing that Snakemake can evaluate") from None
+    return found
 
 
 def _mapping(given: Any, mark: str) -> dict[str, Any]:

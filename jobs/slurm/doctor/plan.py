@@ -51,6 +51,8 @@ def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Findin
             "plan",
             f"profile: `submitit-hook: {HOOK}` was expected; without it no run begins, for lost points get no record",
         )
+    for name, meant in profile.misspelt():
+        yield warn("plan", f"profile: nothing reads the resource {name} (did you mean {meant!r}?)")
     try:
         asked = Counter(profile.request(point, minutes) for point, minutes in _jobs(sweep, profile.batch_min))
         chunk = profile.chunk_request()

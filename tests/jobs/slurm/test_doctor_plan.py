@@ -60,6 +60,43 @@ def test_profiles_that_are_none(tmp_path, capsys):
     assert len(lines) == 2 and "a Snakemake profile was expected" in lines[0] and "No such file" in lines[1]
 
 
+def test_resources_are_what_snakemake_makes_of_them(tmp_path):
+    (tmp_path / "config.yaml").write_text(
+        "default-resources: {mem: 32GB, runtime: 2h, cpus_per_task: threads * 6, constraint: h100&ib, batch_min: 20}\n"
+        "set-resources: {point: {slurm_extra: \"'--mail-type=END'\"}}\n"
+    )
+    found = profile.read(tmp_path)
+    asked = found.request(complete({"workload": "llm", "model": "llama-nano"}), 20)
+    assert (asked.mem_mb, asked.cpus_per_task, asked.constraint) == (32000, 6, "h100&ib")
+    assert asked.extra == (("mail-type", "END"),) and found.batch_min == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("submitit-partitionn: gpu", "submitit-partitionn: unknown option (did you mean 'submitit-partition'?)"),
+        ("default-resources: {mem_mb: 32GB}", "mem_mb: '32GB' is no number; mem takes one with its unit"),
+        ("default-resources: [cpus_per_task=1/0]", "cpus_per_task: '1/0' is nothing that Snakemake can evaluate"),
+    ],
+)
+def test_profiles_with_mistakes(tmp_path, capsys, text, line):
+    (tmp_path / "config.yaml").write_text(text)
+    assert main(["doctor", "--profile", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"nightsweep doctor: {tmp_path / 'config.yaml'}: {line}"]
+
+
+def test_what_a_number_should_have_been(tmp_path):
+    (tmp_path / "config.yaml").write_text("default-resources: {cpus_per_task: eight}")
+    with pytest.raises(ValueError, match=r"^cpus_per_task: a whole number was expected, not 'eight'$"):
+        profile.read(tmp_path).request(complete({"workload": "llm", "model": "llama-nano"}), 20)
+
+
+def test_resources_that_nothing_reads(tmp_path):
+    (tmp_path / "config.yaml").write_text("default-resources: {cpus_per_tasks: 8, licences: 2, mem_mb: 100}")
+    assert profile.read(tmp_path).misspelt() == [("cpus_per_tasks", "cpus_per_task")]
+    assert profile.read(ROOT / "profiles/slurm").misspelt() == []
+
+
 def test_limits_of_numbers_and_times():
     qos = ({"Name": "normal", "MaxSubmitJobsPU": "20", "MaxWall": "00:30:00"}, {"Name": "long", "MaxWall": ""})
     own = ({"Account": "a", "DefaultQOS": "", "MaxSubmit": "90"}, {"Account": "b", "DefaultQOS": "", "MaxSubmit": "5"})

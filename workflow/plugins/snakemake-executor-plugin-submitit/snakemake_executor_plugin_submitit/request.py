@@ -9,6 +9,12 @@ from typing import Any
 
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
+RESOURCES = (
+    "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_mb", "mem_mb_per_gpu", "runtime", "exclusive",
+    "slurm_partition", "slurm_account", "qos", "constraint", "slurm_exclude", "slurm_extra",
+)  # fmt: skip
+"""Of a job. mem_mb_per_gpu: where there is no mem_mb, times the GPUs of a node; runtime: minutes; exclusive: 0 or 1."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -86,9 +92,15 @@ def parse_options(options: str) -> tuple[tuple[str, str | bool], ...]:
 
 
 def from_job(resources: Mapping[str, Any], threads: int, settings: ExecutorSettings) -> Request:
-    """The request of a job with these Snakemake resources: nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_mb
-    (or mem_mb_per_gpu, times the GPUs of a node), runtime (minutes), slurm_partition, slurm_account, qos, constraint,
-    slurm_exclude, slurm_extra and exclusive (0 or 1); what they do not say, the settings do."""
+    """The request of a job with these Snakemake resources (RESOURCES); what they do not say, the settings do. Raises
+    ValueError."""
+
+    def number(name: str, default: int) -> int:
+        value = resources.get(name)
+        try:
+            return default if value is None else int(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{name}: a whole number was expected, not {value!r}") from None
 
     def text(name: str, default: str | None) -> str | None:
         return str(resources[name]) if resources.get(name) else default
@@ -97,21 +109,21 @@ def from_job(resources: Mapping[str, Any], threads: int, settings: ExecutorSetti
     if settings.reservation:
         extra.setdefault("reservation", settings.reservation)
     setup = [line for line in (settings.setup or "").splitlines() if line.strip()]
-    gpus = int(resources.get("gpus_per_node", 0))
-    memory = int(resources.get("mem_mb") or int(resources.get("mem_mb_per_gpu", 0)) * gpus)
+    gpus = number("gpus_per_node", 0)
+    memory = number("mem_mb", 0) or number("mem_mb_per_gpu", 0) * gpus
     return Request(
-        nodes=int(resources.get("nodes", 1)),
-        tasks_per_node=int(resources.get("tasks_per_node", 1)),
-        cpus_per_task=int(resources.get("cpus_per_task", threads)),
+        nodes=number("nodes", 1),
+        tasks_per_node=number("tasks_per_node", 1),
+        cpus_per_task=number("cpus_per_task", threads),
         gpus_per_node=gpus,
         mem_mb=memory or None,
-        runtime_min=int(resources.get("runtime", 60)),
+        runtime_min=number("runtime", 60),
         partition=text("slurm_partition", settings.partition),
         account=text("slurm_account", settings.account),
         qos=text("qos", settings.qos),
         constraint=text("constraint", settings.constraint),
         exclude=text("slurm_exclude", settings.exclude),
-        exclusive=bool(int(resources.get("exclusive", settings.exclusive))),
+        exclusive=bool(number("exclusive", settings.exclusive)),
         extra=tuple(sorted(extra.items())),
         setup=tuple(setup),
     )
