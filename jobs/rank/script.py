@@ -6,21 +6,17 @@ here.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import tomlkit
-import yaml
 from msgspec import Struct
 
 from nightsweep.jobs import hook
 from nightsweep.jobs.hook.install import RANK_VARIABLE, RUN_VARIABLE
-from nightsweep.jobs.point import template
+from nightsweep.jobs.point import config_file, template
 from nightsweep.jobs.point.environment import environment as environment_of_settings
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.failures import reason_of_text
@@ -38,10 +34,6 @@ OUT = "out"
 """The folder of a run for what its scripts write."""
 
 
-class ConfigError(Exception):
-    """A config_file that cannot be edited as the point's axes say. The message is one line."""
-
-
 @dataclass(frozen=True)
 class Start:
     """How the script is started."""
@@ -52,7 +44,8 @@ class Start:
 
 
 def prepare(run_folder: RunFolder, point: Point, rank: int) -> Start:
-    """The start of this rank's script, from a run's folder with an absolute path. Raises ConfigError."""
+    """The start of this rank's script, from a run's folder with an absolute path. Raises ConfigError
+    (jobs/point/config_file.py)."""
     out = run_folder.path / OUT
     out.mkdir(exist_ok=True)
     known = template.values(point) | {"out": out, "config_file": edit_config(run_folder, point, rank)}
@@ -96,51 +89,8 @@ def edit_config(run_folder: RunFolder, point: Point, rank: int) -> Path | None:
         return None
     source = Path(str(point.workdir), point.config_file)
     copy = run_folder.path / f"rank{rank}.{source.name}"
-    try:
-        copy.write_text(edited(source.read_text(), source.suffix, template.config_edits(point)))
-    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{source}: {' '.join(str(error).split())}") from error
+    copy.write_text(config_file.edited(source, template.config_edits(point)))
     return copy
-
-
-def edited(text: str, suffix: str, edits: dict[str, Any]) -> str:
-    """A text of YAML, JSON or TOML with other values at these keys. Raises LookupError where it has no such key."""
-    content: Any
-    match suffix:
-        case ".json":
-            content = json.loads(text)
-        case ".toml":
-            content = tomlkit.parse(text)
-        case ".yaml" | ".yml":
-            content = yaml.safe_load(text)
-        case _:
-            raise ValueError("is no .yaml, .json or .toml file")
-    for key, value in edits.items():
-        change(content, key, value)
-    match suffix:
-        case ".json":
-            return json.dumps(content, indent=1)
-        case ".toml":
-            return tomlkit.dumps(content)
-    return yaml.safe_dump(content, sort_keys=False)
-
-
-def change(content: Any, key: str, value: Any) -> None:
-    """Set the value at a key with dots; parts that are numbers are places in lists."""
-    *way, last = key.split(".")
-    for part in way:
-        content = content[int(part)] if isinstance(content, list) else _in(content, part, key)
-    if isinstance(content, list):
-        content[int(last)] = value
-    else:
-        _in(content, last, key)
-        content[last] = value
-
-
-def _in(content: Any, part: str, key: str) -> Any:
-    if not isinstance(content, dict) or part not in content:
-        raise LookupError(f"has no key {key}")
-    return content[part]
 
 
 class Few(Struct, frozen=True, kw_only=True):

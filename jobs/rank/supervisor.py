@@ -21,6 +21,7 @@ from typing import Any
 
 from nightsweep.jobs.host import clock, facts, gpus, start
 from nightsweep.jobs.host.processes import die_with_parent, end_with_parent, out_of_memory_kills, signal_group
+from nightsweep.jobs.point.config_file import ConfigError
 from nightsweep.jobs.rank import script
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import write_json
@@ -102,7 +103,7 @@ def main() -> int:
         script.first_sign(run_folder, rank)
         try:
             prepared = script.prepare(run_folder, point, rank)
-        except script.ConfigError as error:
+        except ConfigError as error:
             return refuse(run_folder, rank, str(error))
         command, env, workdir = prepared.command, prepared.environment, prepared.workdir
     if under_nsys:

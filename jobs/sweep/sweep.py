@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nightsweep.jobs.point import check as constraints
+from nightsweep.jobs.point import config_file, template
 from nightsweep.jobs.point.point import FIELDS, Point, complete, setting_schema
 from nightsweep.jobs.point.reason import Source
 from nightsweep.jobs.sweep import code, estimate
@@ -249,7 +250,7 @@ def _points(parts: list[_Part], repeats: int) -> dict[str, tuple[Point, Source]]
 
 
 def _code_errors(points: Mapping[str, tuple[Point, Source]]) -> list[str]:
-    """Scripts and files of commands that are not there, each once."""
+    """Scripts and files of commands that are not there, and keys that a config_file lacks, each once."""
     found = []
     for point, source in points.values():
         try:
@@ -257,7 +258,23 @@ def _code_errors(points: Mapping[str, tuple[Point, Source]]) -> list[str]:
         except (code.CodeError, ValueError) as error:
             if isinstance(error, code.CodeError):  # else the command is no text of words, which the checks tell
                 found.append(f"{source.locate((error.setting,), point)}: {error}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *_config_errors(points)]))
+
+
+def _config_errors(points: Mapping[str, tuple[Point, Source]]) -> Iterator[str]:
+    """Keys that a config_file lacks, each once."""
+    tried = set()
+    for point, source in points.values():
+        path = Path(str(point.workdir), str(point.config_file))
+        if not path.is_file():  # which is told as such, or is not known before the point runs
+            continue
+        for key, value in template.config_edits(point).items():
+            if (one := (path, key)) not in tried:
+                tried.add(one)
+                try:
+                    config_file.edited(path, {key: value})
+                except config_file.ConfigError as error:
+                    yield f"{source.locate((template.CONFIG + key,), point)}: {error}"
 
 
 def _exclude(

@@ -72,6 +72,20 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, monkeypatch, content, words
     assert not any("\n" in line for line in found)
 
 
+def test_keys_that_a_config_file_lacks(tmp_path, monkeypatch):
+    (tmp_path / "train.yaml").write_text("model: {size: 3}\nlayers: [{wide: 1}]\n")
+    base = BASE | {"command": "train.py {config_file}", "config_file": "train.yaml"}
+    good = {"config.model.size": [1, 2], "config.layers.0.wide": [1, "x"]}
+    assert len(read(tmp_path, monkeypatch, base=base, axes=good).points) == 4
+    bad = {"config.model.sice": [1, 2], "config.layers.1.wide": [1], "config.layers.first": [1]}
+    assert set(errors(tmp_path, monkeypatch, base=base, axes=bad)) == {
+        f"axes.{name}[0]: train.yaml: has no key {name.removeprefix('config.')}" for name in bad
+    }
+    (tmp_path / "train.yaml").write_text("model: [")
+    (line,) = errors(tmp_path, monkeypatch, base=base, axes={"config.model": [1]})
+    assert line.startswith("axes.config.model[0]: train.yaml: ")
+
+
 def test_an_edited_script_is_another_point(tmp_path, monkeypatch):
     (tmp_path / "model.py").write_text("1")
     content = {"base": BASE | {"files": "*.py", "version": "v1"}, "axes": {"lr": [1]}}
