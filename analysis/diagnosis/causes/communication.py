@@ -38,7 +38,7 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
     if not communicates(e):
         return
     steps = sum(lane.steps.height for lane in e.lanes)
-    frame = pl.concat([messages.calls(lane).filter(~messages.LARGE) for lane in e.lanes])
+    frame = pl.concat(messages.small(e))
     averaged = e.point and 2 * (frame["collective"] == "all_reduce").sum() > frame.height
     change = messages.merged(e)
     yield Cause(

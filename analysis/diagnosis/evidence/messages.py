@@ -49,25 +49,28 @@ def _rate(own: pl.DataFrame) -> float:
     return float(known["on_bus"].sum()) * 1e9 / max(float(known["transfer_ns"].sum()), 1.0)
 
 
+def small(e: Evidence) -> list[pl.DataFrame]:
+    """Of each lane the small messages that could be joined: not those between stages of a pipeline, each of which takes
+    the other's result."""
+    apart = SENT if is_pipeline(e) else pl.lit(value=False)
+    return [calls(lane).filter(~LARGE, ~apart) for lane in e.lanes]
+
+
 def merged(e: Evidence) -> Change:
-    """Small collectives of kinds of which a step has several, as one in each step."""
+    """Small messages of kinds of which a step has several, as one in each step."""
     rate = max(REACHABLE_LINK.value * bandwidth_between_ranks(e)[0], large_rate(e))
-    return e.scaled(_merged(lane, rate) for lane in e.lanes)
+    return e.scaled(_merged(lane, own, rate) for lane, own in zip(e.lanes, small(e), strict=True))
 
 
-def _merged(lane: Lane, rate: float) -> pl.DataFrame:
+def _merged(lane: Lane, small: pl.DataFrame, rate: float) -> pl.DataFrame:
     """`rate`: bus bandwidth that large messages reach, the best of the run or what the link allows, bytes/s."""
     steps, took = lane.steps.height, pl.col("transfer_ns")
     merged = steps * took.min() + pl.col("on_bus").sum() * 1e9 / rate
-    small = (
-        calls(lane)
-        .filter(~LARGE)
-        .with_columns(
-            factor=(merged / took.sum()).over("collective").fill_nan(1.0).fill_null(1.0).clip(0.0, 1.0),
-            kept=steps / pl.len().over("collective"),
-        )
+    shortened = small.with_columns(
+        factor=(merged / took.sum()).over("collective").fill_nan(1.0).fill_null(1.0).clip(0.0, 1.0),
+        kept=steps / pl.len().over("collective"),
     )
-    many = small.filter(pl.col("kept") < 1)
+    many = shortened.filter(pl.col("kept") < 1)
     return pl.concat([many.select(*PLACE, "factor", "kept"), _between(lane, many), hooks.with_messages(lane, many)])
 
 

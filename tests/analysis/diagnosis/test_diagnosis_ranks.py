@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis import over_ranks, screen, verdict
@@ -228,14 +229,16 @@ def test_idle_time_without_launching_calls_is_not_called_healthy(tmp_path):
     assert "leaves open whether this is healthy" in screen.screen(found)
 
 
-def test_two_stages_of_a_pipeline_wait_for_each_other(tmp_path):
-    """Sends between two ranks are matched. The first stage waits for 1.9 ms of 10, the second for 2."""
+@pytest.mark.parametrize("sent", [1_000_000, 1_000])
+def test_two_stages_of_a_pipeline_wait_for_each_other(tmp_path, sent):
+    """Sends between two ranks are matched. The first stage waits for 1.9 ms of 10, the second for 2. Messages are not
+    to be joined, however small."""
 
     def make(run, start):
         at = 0
         for computes, end in ((2, 2.1), (1.9, 6)) if run.rank == 0 else ((0, 2.1), (3.8, 6)):
             busy(run, start, round((at + computes) * MS), round(at * MS))
-            run.reduce(start + round((at + computes) * MS), start + round(end * MS), 1_000_000, "send_recv")
+            run.reduce(start + round((at + computes) * MS), start + round(end * MS), sent, "send_recv")
             at = end
         busy(run, start, STEP, 6 * MS)
 
@@ -244,7 +247,8 @@ def test_two_stages_of_a_pipeline_wait_for_each_other(tmp_path):
         e = of(tmp_path / str(known is None), make, ranks=2, settings=known)
         found = causes(e)
         assert found["pipeline_bubble"].share == pytest.approx(0.1, abs=0.01)
-        assert found["pipeline_bubble"].remedy == ({"grad_accum": 4} if known else {}) and "straggler" not in found
+        assert found["pipeline_bubble"].remedy == ({"grad_accum": 4} if known else {})
+        assert "straggler" not in found and pl.concat(messages.small(e)).is_empty()
 
 
 @pytest.mark.parametrize(("sent_ms", "healthy"), [(0.5, True), (2, None)])
@@ -268,7 +272,9 @@ def test_a_ring_of_sends_is_no_pipeline(tmp_path):
             run.reduce(begin, end, round(took * 1e6), "send_recv", ranks=4)
         busy(run, start, STEP, round(6.1 * MS))
 
-    assert shares(of(tmp_path, make, ranks=4)) == {"exposed_communication": pytest.approx(0.21, abs=0.01)}
+    e = of(tmp_path, make, ranks=4)
+    assert shares(e) == {"exposed_communication": pytest.approx(0.21, abs=0.01)}
+    assert set(pl.concat(messages.small(e))["bytes"]) == {100_000, 1_000_000}
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["settings", "traces alone"])
