@@ -10,6 +10,7 @@ from nightsweep.analysis.diagnosis.causes.rule import DEVICE
 from nightsweep.analysis.diagnosis.thresholds import HEALTHY, NOISE
 from nightsweep.analysis.diagnosis.verdict import BY_KIND, Diagnosis, is_known, waiting
 from nightsweep.analysis.sweep.labels import plural
+from nightsweep.jobs.record.launch_files import WHOLE_RUN
 
 WIDTH = 100
 LEAST_PART = 0.005
@@ -82,7 +83,9 @@ def _head(found: Diagnosis) -> list[str]:
     notes = dict.fromkeys(note for rank in e.results for note in rank.notes)
     cut = [f"of a part of the trace alone: {e.absent['trace, in part']}"] if "trace, in part" in e.absent else []
     failed = [f"the run did not end well: {e.failed}; what follows is of the steps before"] if e.failed else []
-    return [f"step {found.step_ms:.3f} ms ({where})", *failed, *cut, *timed, *notes, *unexplained, said]
+    whole = any(rank.step_source == WHOLE_RUN for rank in e.results)
+    first = f"the whole run took {found.step_ms / 1e3:.1f} s" if whole else f"step {found.step_ms:.3f} ms ({where})"
+    return [first, *failed, *cut, *timed, *notes, *unexplained, said]
 
 
 def _parts(found: Diagnosis) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.abc
+import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -23,16 +24,20 @@ class Finder(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if name not in self.callbacks:
             return None
-        after = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in after)), None)
+        after: list[Any] = [importlib.machinery.PathFinder]  # where another finder has taken this one's place
+        if self in sys.meta_path:
+            after = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        finders = (find for finder in after if (find := getattr(finder, "find_spec", None)))  # old ones have none
+        spec = next(filter(None, (find(name, path, target) for find in finders)), None)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             execute = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                # Not before: many a library asks where a module is, and does not import it.
-                if (callback := self.callbacks.pop(name, None)) is not None:
+                # Not before: many a library asks where a module is, and does not import it. A loader may be that of
+                # other modules, too.
+                if module.__name__ == name and (callback := self.callbacks.pop(name, None)) is not None:
                     callback(module)
 
             loader.exec_module = exec_module

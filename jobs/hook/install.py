@@ -34,6 +34,8 @@ def install() -> None:
     """Watch this process: a rank, or one of those that it starts."""
     global WATCH
     run_folder = RunFolder(Path(os.environ[RUN_VARIABLE]))
+    if run_folder.rank_file(int(os.environ[RANK_VARIABLE]), "result.json").exists():
+        return  # a script that trains several times, in a process each: the first counts
     order = json.loads(run_folder.order.read_text())
     WATCH = watch = Watch(run_folder, order, int(os.environ[RANK_VARIABLE]))
     sys.excepthook = reporting(run_folder, watch)

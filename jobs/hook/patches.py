@@ -6,6 +6,7 @@ import functools
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,10 @@ STEP_RANGE = re.compile(
     r"(?i)^(?:[\w.]*[:/ ])?(?:(?:global|train(?:ing)?)[_ ]?)?(?:step|iter(?:ation)?)s?[ _#:=-]*\d+$"
 )
 """Names of NVTX ranges that are steps: those that analysis/metrics/steps/detection.py takes for such."""
+
+
+OTHERS = 20
+"""Steps of other optimizers, at least, after which the one that led is taken to be done with."""
 
 
 def patch_torch(watch: Watch) -> None:
@@ -35,11 +40,35 @@ def patch_torch(watch: Watch) -> None:
     _count_calls(watch)
 
 
+class Leader:
+    """The optimizer whose steps are the script's: the first that steps. A script with several steps each of them once
+    for a batch. Where it is gone, or others step on without it, as in a second phase of the training, another leads."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.own: weakref.ref[Any] | None = None
+        self.others = self.most = 0
+
+    def stepped(self, optimizer: Any) -> None:
+        if self.own is None:
+            self.own = weakref.ref(optimizer)
+        leader = self.own()
+        if leader is not optimizer:
+            self.others += 1
+            if leader is not None and self.others <= max(OTHERS, 3 * self.most):
+                return
+            self.own = weakref.ref(optimizer)
+            self.watch.drop_step("optimizer", "the script went on with another optimizer")
+        elif self.others:
+            self.most = max(self.most, self.others)
+        self.others = 0
+        self.watch.mark("optimizer")
+
+
 def _patch_optimizer(watch: Watch, optimizer: Any) -> None:
-    """Each return from the step of the first optimizer that steps is a mark. A script with several steps each of them
-    once for a batch."""
+    """Each return from a step of the optimizer that leads is a mark."""
     wrap = optimizer.profile_hook_step
-    first: list[int] = []
+    leader, here = Leader(watch), threading.local()
 
     @functools.wraps(wrap)
     def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,16 +76,18 @@ def _patch_optimizer(watch: Watch, optimizer: Any) -> None:
 
         @functools.wraps(step)
         def stepping(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not watch.is_own():
+            # A class whose step calls that of the class it is derived from has both wrapped.
+            if not watch.is_own() or getattr(here, "steps", None) is self:
                 return step(self, *args, **kwargs)
-            with watch.spanned("optimizer"):
-                found = step(self, *args, **kwargs)
-            if not first:
-                first.append(id(self))
+            outer, here.steps = getattr(here, "steps", None), self
+            try:
+                with watch.spanned("optimizer"):
+                    found = step(self, *args, **kwargs)
+            finally:
+                here.steps = outer
             if id(self) not in watch.trainable:
                 watch.trainable[id(self)] = sum(p.numel() for group in self.param_groups for p in group["params"])
-            if first[0] == id(self):
-                watch.mark("optimizer")
+            leader.stepped(self)
             return found
 
         return stepping
@@ -196,6 +227,12 @@ def _patch_profiler(watch: Watch) -> None:
             return
 
         def export_stacks(self, path: str, metric: str = "") -> None:
+            return
+
+        def export_memory_timeline(self, path: str, device: str | None = None) -> None:
+            return
+
+        def toggle_collection_dynamic(self, enable: bool, activities: Any) -> None:
             return
 
     ScriptProfiler.__name__ = real.__name__

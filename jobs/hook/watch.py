@@ -1,8 +1,9 @@
 """The steps of a script: where one ends and the next begins, and what is done at the ends of blocks of them.
 
 A mark ends a step and begins the next one, so that times have no gaps. Marks come from several sources at once, and the
-best one counts: the script's own calls, PyTorch's profiler, NVTX ranges named like steps, DeepSpeed's engine, and, in
-any script that trains with PyTorch, the optimizer.
+best one counts: the script's own calls, DeepSpeed's engine, and the optimizer of any script that trains with PyTorch.
+Where none of these is, PyTorch's profiler and NVTX ranges named like steps do: scripts often profile a few steps only,
+or one rank, or evaluation, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..record.heartbeat import Heartbeat
 from . import probe
 from .outcome import wait_for_outcomes, write_outcome
 
-SOURCES = ("call", "profiler", "range", "engine", "optimizer")
+SOURCES = ("call", "engine", "optimizer", "profiler", "range")
 """Where marks come from, the best first."""
 LEAST_TIMED = 2
 """Steps without which a script that ended early has no times of steps."""
@@ -201,6 +202,18 @@ class Watch:
         phase = self.blocks[self.block]["phase"]
         self.current = Step(number, phase, self.block, clock.now_ns(), time.monotonic_ns())
         self._event(self.current)
+
+    def drop_step(self, source: str, why: str) -> None:
+        """What has passed since this source's last mark is no step. The first time, and up to the end of the first
+        block, what was before is not counted either, and the warm-up begins anew: the script came to another phase."""
+        if not self.is_own() or self.source != source:
+            return
+        if self.range is not None:
+            self.range()
+        self.current = self.range = self.probing = None
+        if why not in self.notes and self.block <= 1 and not self.capturing:
+            self.block, self.steps, self.left = 0, [], self.blocks[0]["steps"]
+        self.notes.append(why)
 
     def _close(self, step: Step) -> None:
         if self.probing is not None:

@@ -270,13 +270,21 @@ class Ranks:
         groups = sorted(found.items(), key=lambda item: len(item[1]))
         return "; ".join(f"{where}: rank {', '.join(map(str, ranks[:8]))}" for where, ranks in groups)
 
+    def unseen(self) -> str:
+        """What to do about a script of which no step was found."""
+        hearts = (self.run_folder.rank_file(rank, "heartbeat") for rank in range(self.point.processes))
+        places = {place(heart.read_text()) for heart in hearts if heart.exists()}
+        if self.point.workload != "command" or not places <= {"start", "data", "steps"}:
+            return ""
+        return "; no step was found in the script: `nightsweep.step()` in it, once a step, marks them"
+
     def trouble(self, stopped: Callable[[], bool]) -> Outcome | None:
         """Stopped, too long, or stalled; None where all is well."""
         now = time.monotonic()
         if stopped():
             return Outcome("interrupted", "the launcher was asked to stop")
         if now - self.started > self.limits.timeout_s:
-            return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s")
+            return Outcome("time_limit", f"still running after {self.limits.timeout_s:.0f} s{self.unseen()}")
         if (signs := signs_of_life(self.run_folder)) != self.signs:
             self.signs, self.moved = signs, now
         if now - self.moved > self.limits.stall_s:

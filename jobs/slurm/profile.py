@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from snakemake.resources import Resources
 from snakemake_executor_plugin_submitit.partitions import place
 from snakemake_executor_plugin_submitit.request import RESOURCES, Request, from_job
 from snakemake_executor_plugin_submitit.settings import ExecutorSettings
-from snakemake_interface_common.exceptions import WorkflowError
 
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.input_error import InputError
@@ -21,6 +19,8 @@ from nightsweep.jobs.sweep import batches, chunks
 
 POINT, CHUNK = "point", "derive"
 """The rules whose jobs go to the cluster."""
+SNAKEMAKE = {"mem_mb": 1000}
+"""What Snakemake asks for of its own accord for a job without input."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Profile:
             "gpus_per_node": point.gpus_per_node(),
             "runtime": timeout_min,
         }
-        return place(from_job({**self.defaults, **own, **self.overrides}, 1, self.settings), self.settings)
+        return place(from_job({**SNAKEMAKE, **self.defaults, **own, **self.overrides}, 1, self.settings), self.settings)
 
     def chunk_request(self) -> Request:
         """What the job of a chunk (jobs/sweep/chunks.py) asks for. Raises ValueError likewise."""
@@ -76,28 +76,13 @@ def read(path: Path) -> Profile:
             close = difflib.get_close_matches(key, known, 1)
             raise InputError(f"{file}: {key}: unknown option" + (f" (did you mean {close[0]!r}?)" if close else ""))
     settings = {known[key]: value for key, value in content.items() if key in known}
-    try:
-        rules = _mapping(content.get("set-resources"), ":")
-        each = (content.get("default-resources"), rules.get(POINT), rules.get(CHUNK))
-        return Profile(ExecutorSettings(**settings), *map(_resources, each))
-    except ValueError as error:
-        raise InputError(f"{file}: {error}") from None
-
-
-def _resources(given: Any) -> dict[str, Any]:
-    """As Snakemake gives them to the first attempt of a job of one thread. Raises ValueError."""
-    found: dict[str, Any] = {}
-    for name, value in _mapping(given, "=").items():
-        try:
-            for own, one in Resources.parse([f"{name}={value}"], allow_expressions=True).items():
-                now = one.evaluate({}, input=[], attempt=1, threads=1, rulename=POINT, async_run=None)
-                found[own] = now.value
-        except TypeError:
-            unit = f"; {name[:-3]} takes one with its unit" if name.endswith("_mb") else ""
-            raise ValueError(f"{name}: {value!r} is no number{unit}") from None
-        except WorkflowError:
-            raise ValueError(f"{name}: {value!r} is nothing that Snakemake can evaluate") from None
-    return found
+    rules = _mapping(content.get("set-resources"), ":")
+    return Profile(
+        ExecutorSettings(**settings),
+        _mapping(content.get("default-resources"), "="),
+        _mapping(rules.get(POINT), "="),
+        _mapping(rules.get(CHUNK), "="),
+    )
 
 
 def _mapping(given: Any, mark: str) -> dict[str, Any]:

@@ -13,14 +13,14 @@ SCRIPTS = Path(__file__).with_name("scripts")
 QUICK = {"workload": "command", "device": "cpu", "warmup_steps": 3, "timed_steps": 10, "traced_steps": 0}
 
 
-def launch(tmp_path, *, stall_s=150, wait_s=400, **settings):
+def launch(tmp_path, *, stall_s=150, timeout_s=200, wait_s=400, **settings):
     """The point's record and folder. `workdir` is the folder of the test scripts unless it is given."""
     point = code.with_code(complete({"workdir": str(SCRIPTS)} | QUICK | settings))
     sweep = tmp_path / "sweep.json"
     sweep.write_text(json.dumps({"name": "t", "points": [{"point_id": point.id, "settings": point.settings()}]}))
     folder = tmp_path / "points" / point.id
     command = [sys.executable, "-m", "nightsweep.jobs.launch.launch", str(folder), "--sweep", str(sweep)]
-    command += ["--stall-s", str(stall_s), "--timeout-s", "200"]
+    command += ["--stall-s", str(stall_s), "--timeout-s", str(timeout_s)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=wait_s)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "record.json").read_text()), folder

@@ -1,8 +1,10 @@
 """nightsweep doctor: a sweep under a profile, against the limits of a cluster."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from snakemake_executor_plugin_submitit.request import Request
 
 from nightsweep.analysis.tools.cli import main
@@ -22,7 +24,8 @@ def test_times_of_slurm(text, number):
 
 def test_what_a_profile_asks_for(tmp_path):
     (tmp_path / "config.yaml").write_text(
-        "submitit-partition: gpu\nsubmitit-array-size: 10\ndefault-resources: [mem_mb_per_gpu=1000, cpus_per_task=3]\n"
+        "submitit-partition: gpu\nsubmitit-array-size: 10\n"
+        "default-resources: [mem_mb=0, mem_mb_per_gpu=1000, cpus_per_task=3]\n"
         "set-resources: ['point:slurm_account=me', 'other:slurm_account=you']\n"
     )
     found = profile.read(tmp_path)
@@ -60,28 +63,29 @@ def test_profiles_that_are_none(tmp_path, capsys):
     assert len(lines) == 2 and "a Snakemake profile was expected" in lines[0] and "No such file" in lines[1]
 
 
-def test_resources_are_what_snakemake_makes_of_them(tmp_path):
-    (tmp_path / "config.yaml").write_text(
-        "default-resources: {mem: 32GB, runtime: 2h, cpus_per_task: threads * 6, constraint: h100&ib, batch_min: 20}\n"
-        "set-resources: {point: {slurm_extra: \"'--mail-type=END'\"}}\n"
+def test_the_shipped_profile_asks_for_the_same_through_snakemake(tmp_path):
+    """Snakemake has defaults of its own, which must not hide those of the profile."""
+    given = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())["default-resources"]
+    words = [f"{name}={value}" for name, value in given.items()]
+    (tmp_path / "Snakefile").write_text(
+        "from pathlib import Path\nfrom snakemake_executor_plugin_submitit.request import from_job\n"
+        "from snakemake_executor_plugin_submitit.settings import ExecutorSettings\n"
+        "rule point:\n    output: 'asked'\n    resources: gpus_per_node=2\n"
+        "    run: Path(output[0]).write_text(str(from_job(resources, 1, ExecutorSettings()).mem_mb))\n"
     )
-    found = profile.read(tmp_path)
-    asked = found.request(complete({"workload": "llm", "model": "llama-nano"}), 20)
-    assert (asked.mem_mb, asked.cpus_per_task, asked.constraint) == (32000, 6, "h100&ib")
-    assert asked.extra == (("mail-type", "END"),) and found.batch_min == 20
+    command = ["snakemake", "-c1", "-s", "Snakefile", "--default-resources", *words, "--", "asked"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "asked").read_text() == "64000"
+    (tmp_path / "config.yaml").write_text("default-resources: {mem_mb_per_gpu: 32000}")
+    point = complete({"workload": "llm", "model": "llama-nano", "ranks_per_node": 2})
+    assert profile.read(tmp_path).request(point, 20).mem_mb == 1000
+    assert profile.read(ROOT / "profiles/slurm").request(point, 20).mem_mb == 64000
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("submitit-partitionn: gpu", "submitit-partitionn: unknown option (did you mean 'submitit-partition'?)"),
-        ("default-resources: {mem_mb: 32GB}", "mem_mb: '32GB' is no number; mem takes one with its unit"),
-        ("default-resources: [cpus_per_task=1/0]", "cpus_per_task: '1/0' is nothing that Snakemake can evaluate"),
-    ],
-)
-def test_profiles_with_mistakes(tmp_path, capsys, text, line):
-    (tmp_path / "config.yaml").write_text(text)
+def test_a_misspelt_option_of_the_executor(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("submitit-partitionn: gpu")
     assert main(["doctor", "--profile", str(tmp_path)]) == 2
+    line = "submitit-partitionn: unknown option (did you mean 'submitit-partition'?)"
     assert capsys.readouterr().err.splitlines() == [f"nightsweep doctor: {tmp_path / 'config.yaml'}: {line}"]
 
 
