@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,16 @@ def as_point(given: Given, timed_steps: int, traced_steps: int) -> Point:
         raise InputError(str(error)) from error
 
 
+def name_of(words: Sequence[str]) -> str:
+    """A sweep's name, after the module, or the first file, that is run."""
+    shown = Path(words[0]).stem
+    for word, after in pairwise(["", *words, ""]):
+        if word == "-m" or (Path(after).suffix and Path(after).is_file()):
+            shown = after if word == "-m" else Path(after).stem
+            break
+    return re.sub(r"[^a-z0-9_-]", "-", shown.lower()).strip("-_") or "script"
+
+
 def sweep_of(point: Point, name: str, rounds: int) -> dict[str, Any]:
     """A sweep of the point. `rounds`: how many remedies `snakemake remedies` may try."""
     known = defaults("command")
@@ -121,8 +132,8 @@ def remedies_of(found: Diagnosis) -> int:
 
 def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: float) -> int:
     """Run the command, and print its diagnosis; the exit status: 1 where the script failed. Raises InputError."""
-    point = as_point(take_apart(words), timed_steps, traced_steps)
-    name = re.sub(r"[^a-z0-9_-]", "-", Path(code.script(point) or words[0]).stem.lower()).strip("-_") or "script"
+    given = take_apart(words)
+    point, name = as_point(given, timed_steps, traced_steps), name_of(given.words)
     results = Path("results") / name
     folder = results / "points" / point.id
     results.mkdir(parents=True, exist_ok=True)

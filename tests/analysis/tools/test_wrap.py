@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nightsweep.analysis.tools import cli
-from nightsweep.analysis.tools.wrap import Given, as_point, take_apart
+from nightsweep.analysis.tools.wrap import Given, as_point, name_of, take_apart
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.json_files import write_json
 
@@ -52,6 +52,22 @@ def test_the_command_begins_with_its_first_word(line, words, steps, monkeypatch)
     monkeypatch.setattr("nightsweep.analysis.tools.wrap.wrap", lambda *given: seen.append(given) or 0)
     assert cli.main(["wrap", *line.split()]) == 0
     assert seen[0][:2] == (words, steps)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("python train.py --lr 0.1", "train"), ("torchrun --nproc-per-node 2 -m pkg.train 1", "pkg-train"),
+        ("bash night/run.sh", "run"), ("./Main", "main"),
+        ("python -m pkg.train --at 0.1", "pkg-train"), ("python -X dev train.py", "train"),
+    ],
+)  # fmt: skip
+def test_a_sweep_has_the_name_of_what_is_run(line, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "night").mkdir()
+    for file in ("train.py", "night/run.sh"):
+        (tmp_path / file).write_text("")
+    assert name_of(take_apart(line.split()).words) == name
 
 
 def test_a_run_that_was_stopped_is_not_told_by_an_earlier_record(tmp_path, monkeypatch, capsys):
