@@ -7,6 +7,7 @@ import re
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ STEP_RANGE = re.compile(
 
 
 OTHERS = 20
-"""Steps of other optimizers, at least, after which the one that led is taken to be done with."""
+"""Steps of another optimizer, at least, after which the one that led is taken to be done with."""
 
 
 def patch_torch(watch: Watch) -> None:
@@ -42,26 +43,28 @@ def patch_torch(watch: Watch) -> None:
 
 class Leader:
     """The optimizer whose steps are the script's: the first that steps. A script with several steps each of them once
-    for a batch. Where it is gone, or others step on without it, as in a second phase of the training, another leads."""
+    for a batch. Where it is gone, or another one steps on without it, as in a second phase of the training, that leads.
+    """
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.own: weakref.ref[Any] | None = None
-        self.others = self.most = 0
+        self.most = 0
+        self.others: Counter[int] = Counter()  # steps of each other one since this one's last
 
     def stepped(self, optimizer: Any) -> None:
         if self.own is None:
             self.own = weakref.ref(optimizer)
         leader = self.own()
         if leader is not optimizer:
-            self.others += 1
-            if leader is not None and self.others <= max(OTHERS, 3 * self.most):
+            self.others[id(optimizer)] += 1
+            if leader is not None and self.others[id(optimizer)] <= max(OTHERS, 3 * self.most):
                 return
             self.own = weakref.ref(optimizer)
             self.watch.drop_step("optimizer", "the script went on with another optimizer")
         elif self.others:
-            self.most = max(self.most, self.others)
-        self.others = 0
+            self.most = max(self.most, *self.others.values())
+        self.others.clear()
         self.watch.mark("optimizer")
 
 

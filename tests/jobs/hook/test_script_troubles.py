@@ -225,6 +225,17 @@ while True:
 """,
         "optimizer",
     ),
+    "the first of many optimizers, each of a weight": (
+        LOOP
+        + """
+own = [torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1) for n in range(50)]
+while True:
+    step()
+    for each in own:
+        each.step()
+""",
+        "optimizer",
+    ),
     "the first of two optimizers": (
         LOOP + "\nother = torch.optim.SGD(model.parameters(), lr=0.1)\nwhile True:\n    step()\n    other.step()\n",
         "optimizer",
@@ -238,6 +249,7 @@ def test_the_best_source_of_steps_counts(tmp_path, text, source):
     assert record["status"] == "ok"
     assert result(folder)["step_source"] == source
     assert result(folder)["passes"] == (1 if source == "optimizer" else 2)
+    assert not any("another optimizer" in note for note in result(folder)["notes"])
 
 
 PHASES = {
