@@ -124,7 +124,7 @@ def conclude(run_folder: RunFolder, rank: int, code: int, window: Window, *, sto
         few = read_json(run_folder.rank_file(rank, "few.json"), Few)
         found = f"the script's {few.steps} steps were too few" if few else "no steps were found in the script"
         if not run_folder.rank_file(rank, "stacks.txt").exists():  # which the hook opens
-            found = "its Python loaded no hook: its PYTHONPATH was replaced, or it was started with -E, -I or -S"
+            found = "no Python with Nightsweep's hook ran (none did, PYTHONPATH was replaced, or it had -E, -I or -S)"
         found = few.why if few and few.why else found
         end = {"end_ns": window.end_ns, "phase": "timed", "block": 1, "data_ns": 0, "samples": 0}
         run_folder.steps(rank).write_text(json_line(StepLine(step=0, start_ns=window.start_ns, **end)))  # type: ignore[arg-type]
