@@ -20,7 +20,7 @@ from nightsweep.jobs.sweep import batches, chunks
 POINT, CHUNK = "point", "derive"
 """The rules whose jobs go to the cluster."""
 SNAKEMAKE = {"mem_mb": 1000}
-"""What Snakemake asks for of its own accord for a job without input."""
+"""Snakemake's default resources for a job without input."""
 
 
 @dataclass(frozen=True)

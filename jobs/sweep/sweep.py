@@ -266,7 +266,7 @@ def _config_errors(points: Mapping[str, tuple[Point, Source]]) -> Iterator[str]:
     tried = set()
     for point, source in points.values():
         path = Path(str(point.workdir), str(point.config_file))
-        if not path.is_file():  # which is told as such, or is not known before the point runs
+        if not path.is_file():  # that it is missing has its own error; a name with {axes} is not known yet
             continue
         for key, value in template.config_edits(point).items():
             if (one := (path, key)) not in tried:

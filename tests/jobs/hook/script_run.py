@@ -12,6 +12,16 @@ from nightsweep.jobs.sweep import code
 SCRIPTS = Path(__file__).with_name("scripts")
 QUICK = {"workload": "command", "device": "cpu", "warmup_steps": 3, "timed_steps": 10, "traced_steps": 0}
 
+LOOP = """
+import torch
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def step():
+    model(torch.randn(8, 16)).sum().backward()
+    optimizer.step()
+"""
+"""A training loop of one layer, to which a test adds what it is about."""
+
 
 def launch(tmp_path, *, stall_s=150, timeout_s=200, wait_s=400, **settings):
     """The point's record and folder. `workdir` is the folder of the test scripts unless it is given."""

@@ -2,24 +2,14 @@
 
 import json
 import sys
-from itertools import pairwise
-from statistics import median
 
 import pytest
 
 from nightsweep.jobs.sweep import code
-from tests.jobs.hook.script_run import launch, result, script, steps
+from tests.jobs.hook.script_run import LOOP, launch, result, script, steps
 
 pytestmark = pytest.mark.slow
 
-LOOP = """
-import torch
-model = torch.nn.Linear(16, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-def step():
-    model(torch.randn(8, 16)).sum().backward()
-    optimizer.step()
-"""
 CALLS = """
 import nightsweep, time
 def step():
@@ -154,142 +144,6 @@ def test_a_script_that_fails_in_its_traced_steps_leaves_the_timed_ones(tmp_path)
     assert "all gone" in (folder / record["failure"]["tracebacks"]["first_failed"]).read_text()
 
 
-UPDATE = """
-import torch
-model = torch.nn.Linear(16, 4)
-def step():
-    model(torch.randn(8, 16)).sum().backward()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight -= 0.01 * weight.grad
-            weight.grad = None
-"""
-"""The same without an optimizer."""
-SOURCES = {
-    "its own calls": (LOOP + "\nimport nightsweep\nwhile True:\n    step()\n    step()\n    nightsweep.step()", "call"),
-    "its profiler": (
-        UPDATE
-        + """
-from torch.profiler import profile, schedule
-with profile(schedule=schedule(wait=1, warmup=1, active=3)) as profiler:
-    for n in range(8):
-        step()
-        step()
-        profiler.step()
-    print(profiler.key_averages().table())
-    while True:
-        step()
-        step()
-        profiler.step()
-""",
-        "profiler",
-    ),
-    "its NVTX ranges": (
-        UPDATE
-        + """
-import contextlib
-for n in range(99):
-    with contextlib.suppress(RuntimeError):  # where torch is built without CUDA
-        torch.cuda.nvtx.range_push(f"iteration {n}")
-    with contextlib.suppress(RuntimeError):
-        torch.cuda.nvtx.range_push("forward 1")
-    step()
-    step()
-""",
-        "range",
-    ),
-    "its optimizer, where a few steps are profiled": (
-        LOOP
-        + """
-from torch.profiler import profile
-with profile() as profiler:
-    for n in range(3):
-        step()
-        profiler.step()
-profiler.export_memory_timeline("nowhere/memory.json")
-while True:
-    step()
-""",
-        "optimizer",
-    ),
-    "a step that calls another class's": (
-        LOOP
-        + """
-class Own(torch.optim.SGD):
-    def step(self):
-        return super().step()
-optimizer = Own(model.parameters(), lr=0.01)
-torch.optim.SGD(model.parameters(), lr=0.01)
-while True:
-    step()
-""",
-        "optimizer",
-    ),
-    "the first of many optimizers, each of a weight": (
-        LOOP
-        + """
-own = [torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1) for n in range(50)]
-while True:
-    step()
-    for each in own:
-        each.step()
-""",
-        "optimizer",
-    ),
-    "the first of two optimizers": (
-        LOOP + "\nother = torch.optim.SGD(model.parameters(), lr=0.1)\nwhile True:\n    step()\n    other.step()\n",
-        "optimizer",
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "source"), SOURCES.values(), ids=SOURCES)
-def test_the_best_source_of_steps_counts(tmp_path, text, source):
-    record, folder = launch(tmp_path, **script(tmp_path, text))
-    assert record["status"] == "ok"
-    assert result(folder)["step_source"] == source
-    assert result(folder)["passes"] == (1 if source == "optimizer" else 2)
-    assert not any("another optimizer" in note for note in result(folder)["notes"])
-
-
-PHASES = {
-    "another that is made later": "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
-    "one that was there before": "optimizer = other",
-}
-
-
-@pytest.mark.parametrize("then", PHASES.values(), ids=PHASES)
-def test_another_optimizer_leads_where_the_first_is_done(tmp_path, then):
-    """In the timed steps: the first takes 8, of which 3 warm up. Those of another phase are not timed with it."""
-    both = "\nother = torch.optim.SGD(model.parameters(), lr=0.01)\nfor n in range(8): time.sleep(0.05), step()\n"
-    record, folder = launch(
-        tmp_path, **script(tmp_path, f"import time{LOOP}{both}first = optimizer\n{then}\nwhile True: step()")
-    )
-    assert (record["status"], record["message"], len(steps(folder))) == ("ok", None, 10)
-    assert result(folder)["notes"] == ["the script went on with another optimizer"]
-    assert result(folder)["passes"] == 1 and median(s["end_ns"] - s["start_ns"] for s in steps(folder)) < 2e7
-    assert all(0 < b["start_ns"] - a["end_ns"] + 1 < 1e6 for a, b in pairwise(steps(folder)))
-
-
-def test_optimizers_of_which_each_takes_few_steps(tmp_path):
-    """Fewer than warm up."""
-    rounds = (
-        "\nwhile True:\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n    for n in range(3): step()\n"
-    )
-    record, folder = launch(tmp_path, **script(tmp_path, LOOP + rounds), timed_steps=40, warmup_steps=5)
-    assert (record["status"], len(steps(folder))) == ("ok", 40)
-
-
-def test_of_trainings_in_a_process_each_the_first_counts(tmp_path):
-    settings = script(
-        tmp_path, "import subprocess, sys\nfor wait in '19': subprocess.run([sys.executable, 'one.py', wait])"
-    )
-    one = "import nightsweep, sys, time\nfor n in range(14): time.sleep(int(sys.argv[1]) / 100), nightsweep.step()"
-    (tmp_path / "one.py").write_text(one)
-    record, folder = launch(tmp_path, **settings)
-    assert record["status"] == "ok" and all(s["end_ns"] - s["start_ns"] < 8e7 for s in steps(folder))
-
-
 def test_what_to_do_about_steps_that_are_not_found_is_said(tmp_path):
     text = "import time\nwhile True: print('on', flush=True), time.sleep(0.1)"
     record, _ = launch(tmp_path, timeout_s=8, **script(tmp_path, text))
@@ -301,27 +155,6 @@ def test_a_python_without_the_hook_is_said_to_be_so(tmp_path):
     _, folder = launch(tmp_path, **settings)
     (note,) = result(folder)["notes"]
     assert note.startswith("no Python with Nightsweep's hook ran (none did") and note.endswith(": timed as a whole")
-
-
-def test_children_and_forks_of_a_script_are_not_its_steps(tmp_path):
-    text = (
-        LOOP
-        + """
-import os, subprocess, sys
-pid = os.fork()
-if pid == 0:
-    for n in range(5):
-        step()
-    os._exit(0)
-os.waitpid(pid, 0)
-subprocess.run([sys.executable, "-c", "import torch"], check=True)
-os.chdir("/")
-while True:
-    step()
-"""
-    )
-    record, folder = launch(tmp_path, **script(tmp_path, text))
-    assert (record["status"], len(steps(folder))) == ("ok", 10)
 
 
 def test_a_script_that_runs_to_its_end_may_write_where_it_is_told_to(tmp_path):

@@ -64,7 +64,7 @@ def test_profiles_that_are_none(tmp_path, capsys):
 
 
 def test_the_shipped_profile_asks_for_the_same_through_snakemake(tmp_path):
-    """Snakemake has defaults of its own, which must not hide those of the profile."""
+    """Snakemake's default resources must not hide those of the profile."""
     given = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())["default-resources"]
     words = [f"{name}={value}" for name, value in given.items()]
     (tmp_path / "Snakefile").write_text(
