@@ -88,7 +88,7 @@ class ZeroTrainer(Trainer):
         optimizer = make_optimizer(point, model)
         largest = max(sum(weight.numel() for weight in layer.parameters()) for layer in work.layers)
         config = zero_config(point, largest, device)
-        if point.zero_messages == "single":
+        if point.zero_messages != "joined":
             # With this in its own configuration DeepSpeed's engine gathers nothing ahead; sharded weights it takes as
             # they are.
             for weight in model.parameters():

@@ -96,9 +96,9 @@ class Parallel:
         "default",
         needs=[only("strategy", *ZERO)],
     )
-    zero_messages: Literal["joined", "single"] = setting(
+    zero_messages: Literal["joined", "single_gathers", "single"] = setting(
         "Whether zero3 joins the weights of a layer, and its gradients, into one message, which copies them once more "
-        "(as DeepSpeed does), or sends each large one as it is.",
+        "(as DeepSpeed does), gathers each weight as it is, or also sums up each large gradient as it is.",
         "joined",
         needs=[only("strategy", "zero3")],
     )

@@ -48,6 +48,8 @@ TWO = {
     "zero3": PLAIN | {"strategy": "zero3", "offload": "all", "zero_communication": "serial"},
     # Layers large enough to be gathered; those of the nano model stay on each rank.
     "zero3 singly": VIT | {"precision": "fp32", "strategy": "zero3", "zero_messages": "single", "prefetch_layers": 2},
+    "zero3 gathers singly": VIT
+    | {"precision": "fp32", "strategy": "zero3", "zero_messages": "single_gathers", "prefetch_layers": 2},
     "zero3 bf16_pure": PLAIN | {"strategy": "zero3", "precision": "bf16_pure"},
     "ddp resnet": RESNET,
     "zero2 resnet": RESNET | {"strategy": "zero2"},
@@ -136,7 +138,7 @@ def test_meshes_of_two_dimensions(four, name):
     assert means(four[name]) == pytest.approx(plain(FOUR[name], shards), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "zero3 compiled", "zero3 singly"])
+@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "zero3 compiled", "zero3 singly", "zero3 gathers singly"])
 def test_zero_offloaded_compiled_and_with_either_communication(two, name):
     assert means(two[name]) == pytest.approx(plain(TWO[name], 2), rel=1e-4)
 
@@ -154,8 +156,13 @@ def test_what_zero3_compiles_has_torchs_own_linear_layer():
 
 def test_what_zero3_sends_singly_is_not_put_into_buckets():
     # Of Llama-8B's weights the smallest that is no norm has 4 million elements.
-    settings = complete(NANO | {"strategy": "zero3", "ranks_per_node": 2, "zero_messages": "single"})
-    assert zero_optimization(settings, 1, torch.device("cpu"))["reduce_bucket_size"] < 4_000_000
+    settings = NANO | {"strategy": "zero3", "ranks_per_node": 2}
+    single, gathers = (
+        zero_optimization(complete(settings | {"zero_messages": messages}), 1, torch.device("cpu"))
+        for messages in ("single", "single_gathers")
+    )
+    assert single["reduce_bucket_size"] < 4_000_000
+    assert "reduce_bucket_size" not in gathers
 
 
 @pytest.mark.parametrize(
