@@ -48,6 +48,8 @@ def _open(found: Diagnosis) -> str:
         return "without a trace of a GPU it is not known whether this is healthy"
     if not is_known(found.evidence):
         return "what the trace lacks leaves open whether this is healthy: see missing_trace"
+    if found.evidence.left_out >= HEALTHY.value:
+        return "why some steps take longer leaves open whether this is healthy"
     explained = sum(cause.share for cause in found.causes)
     waits = waiting(found.parts)
     return f"GPUs neither compute nor copy for {waits:.0%} of the step, and all causes explain {explained:.0%}"
@@ -74,7 +76,11 @@ def _head(found: Diagnosis) -> list[str]:
         length = f"{e.step_ns / 1e6:.3f} ms with the {' and '.join(unseen)} of the timed window"
         timed = [f"{length}; shares of causes are of that"]
     elif steps and e.timed_ns:
-        timed = [f"without a tracer {e.timed_ns / 1e6:.3f} ms; shares of causes are of the shorter of the two"]
+        length = f"{e.timed_ns / 1e6:.3f} ms in the median without a tracer"
+        timed = [f"{length}; shares of causes are of the shorter of the two"]
+    if e.left_out >= HEALTHY.value:
+        mean = f"{e.unseen.mean_ns / 1e6:.3f} ms in the mean without a tracer"
+        timed.append(f"{mean}: some steps take longer, and shares leave out what these have more")
     unexplained = []
     if found.path and found.path.unexplained >= NOISE.value:
         unexplained = [

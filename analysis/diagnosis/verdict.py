@@ -73,7 +73,8 @@ def judge(e: Evidence) -> Diagnosis:
     total = sum(c.share for c in ranked)
     well = all(c.share < HEALTHY.value for c in ranked) and total < HEALTHY_SUM.value
     path = find_path(e.what_if.graph, replay(e.what_if.graph)) if e.lanes else None
-    known = traced and (not well or (is_known(e) and waiting(e.parts) - total < HEALTHY.value))
+    rest = max(waiting(e.parts) - total, e.left_out)
+    known = traced and (not well or (is_known(e) and rest < HEALTHY.value))
     return Diagnosis(e, step, e.parts, well if known else None, ranked, path)
 
 

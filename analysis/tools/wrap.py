@@ -4,8 +4,12 @@ like a point of a sweep; and the sweep that would try what the diagnosis advises
 
 from __future__ import annotations
 
+import datetime
+import itertools
+import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,9 +26,11 @@ from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.diagnosis.verdict import Diagnosis
 from nightsweep.analysis.tools.diagnose import diagnose
 from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.host.terminal import harmless
 from nightsweep.jobs.point.point import Point, complete, defaults
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.json_files import read_json, write_json
+from nightsweep.jobs.record.raw_files import measured_record
 from nightsweep.jobs.record.record import Record, ending
 from nightsweep.jobs.sweep import code
 
@@ -35,7 +41,9 @@ MEETING = (
     *("main_process_ip", "main_process_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf"),
 )
 """Options that say where ranks meet, which Nightsweep says itself."""
-FLAGS = ("standalone", "multi_gpu")
+CHOICE = ("include", "exclude")
+"""Options of `deepspeed` alone, of hosts and their GPUs."""
+FLAGS = ("standalone", "multi_gpu", "use_env")
 """Options without a value that Nightsweep gives itself, or has no use for."""
 
 
@@ -65,7 +73,7 @@ def take_apart(words: Sequence[str]) -> Given:
         raise InputError(f"{first} starts no Python script; expected a word that ends with .py, or -m MODULE")
     script = ["-m", *rest[place + 1 :]] if rest[place] in ("-m", "--module") else rest[place:]
     ranks, options = split_options(rest[:place])
-    return Given(first, script, ranks, tuple(options))
+    return Given(first, script, ranks or configured(options), tuple(options))
 
 
 def split_options(words: Sequence[str]) -> tuple[int | None, list[str]]:
@@ -77,8 +85,10 @@ def split_options(words: Sequence[str]) -> tuple[int | None, list[str]]:
         plain = name.lstrip("-").replace("-", "_")
         if plain in (*RANKS, *MEETING):
             value = value or (left.pop(0) if left else "")
-        if plain in RANKS and value.isdigit():
-            ranks = int(value)
+        if plain in RANKS:
+            ranks = count(value)
+        elif plain in CHOICE:
+            raise InputError(f"{word}: expected --num_gpus N, with CUDA_VISIBLE_DEVICES where it matters which")
         elif plain in ("nnodes", "num_nodes", "num_machines") and value not in ("1", "1:1"):
             raise InputError(f"{word}: one node is wrapped at a time; a sweep takes several")
         elif plain not in (*RANKS, *MEETING, *FLAGS):
@@ -86,17 +96,45 @@ def split_options(words: Sequence[str]) -> tuple[int | None, list[str]]:
     return ranks, kept
 
 
-def as_point(given: Given, timed_steps: int, traced_steps: int) -> Point:
-    """The point that runs the command in this folder. Raises InputError."""
+def configured(options: Sequence[str]) -> int | None:
+    """The ranks that the file of `accelerate launch --config_file` asks for; None without one. Raises InputError."""
+    for before, word in pairwise(["", *options]):
+        name, _, value = word.partition("=")
+        path = value if name == "--config_file" and value else word if before == "--config_file" else None
+        if path:
+            try:
+                return count(str(yaml.safe_load(Path(path).read_text())["num_processes"]))
+            except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError) as error:
+                raise InputError(f"{path}: expected a configuration of accelerate, with num_processes") from error
+    return None
+
+
+def count(value: str) -> int | None:
+    """The number of ranks that a launcher is asked for; None: one for each GPU. Raises InputError."""
+    if value in ("gpu", "auto"):
+        return None if value == "gpu" or gpus() else os.cpu_count()
+    if value == "cpu":
+        return os.cpu_count()
+    if not value.isdigit() or value == "0":
+        raise InputError(f"{value or 'nothing'} as the number of ranks; expected 1 or more")
+    return int(value)
+
+
+def gpus() -> int:
+    """How many there are here."""
     import torch
 
-    gpus = torch.cuda.device_count()
+    return torch.cuda.device_count()
+
+
+def as_point(given: Given, timed_steps: int, traced_steps: int) -> Point:
+    """The point that runs the command in this folder. Raises InputError."""
     settings = {
         "workload": "command",
         "command": shlex.join(given.words).replace("{", "{{").replace("}", "}}"),
         "launcher": given.launcher,
         "launcher_options": shlex.join(given.options),
-        "ranks_per_node": given.ranks or max(1, gpus),
+        "ranks_per_node": given.ranks or max(1, gpus()),
         "workdir": str(Path.cwd()),
         "timed_steps": timed_steps,
         "traced_steps": traced_steps,
@@ -117,11 +155,10 @@ def name_of(words: Sequence[str]) -> str:
     return re.sub(r"[^a-z0-9_-]", "-", shown.lower()).strip("-_") or "script"
 
 
-def sweep_of(point: Point, name: str, rounds: int) -> dict[str, Any]:
-    """A sweep of the point. `rounds`: how many remedies `snakemake remedies` may try."""
+def base_of(point: Point) -> dict[str, Any]:
+    """What all points of its sweep have in common."""
     known = defaults("command")
-    base = {n: v for n, v in point.settings().items() if n != "code" and (n not in known or v != known[n])}
-    return {"name": name, "base": base, "include": [{"seed": point.seed}], "remedy_rounds": rounds}
+    return {n: v for n, v in point.settings().items() if n != "code" and (n not in known or v != known[n])}
 
 
 def remedies_of(found: Diagnosis) -> int:
@@ -130,39 +167,75 @@ def remedies_of(found: Diagnosis) -> int:
     return len([remedy for n, remedy in enumerate(kept) if remedy not in kept[:n]])
 
 
+def free_name(name: str, base: dict[str, Any]) -> str:
+    """The name, with a number where a sweep of another base has it in this folder."""
+    for number in itertools.count(1):
+        found = name if number == 1 else f"{name}-{number}"
+        try:
+            if yaml.safe_load(Path(f"{found}.yaml").read_text())["base"] == base:
+                return found
+        except FileNotFoundError:
+            return found
+        except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
+            continue  # somebody's own file
+    raise AssertionError
+
+
+def run(command: list[str]) -> int:
+    """Run it to its end, and hand on what this process is asked to stop by; its exit status."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    asked = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {n: signal.signal(n, lambda number, _: process.send_signal(number)) for n in asked}
+    try:
+        return process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: float) -> int:
     """Run the command, and print its diagnosis; the exit status: 1 where the script failed. Raises InputError."""
     given = take_apart(words)
-    point, name = as_point(given, timed_steps, traced_steps), name_of(given.words)
+    if given.launcher == "none" and not words[0].endswith(".py") and shutil.which(words[0]) is None:
+        raise InputError(f"{words[0]}: no such command")
+    point = as_point(given, timed_steps, traced_steps)
+    base = base_of(point)
+    name = free_name(name_of(given.words), base)
     results = Path("results") / name
     folder = results / "points" / point.id
     results.mkdir(parents=True, exist_ok=True)
     listed = results / f"wrapped-{point.id}.json"  # two commands of one script may run at the same time
     write_json(listed, {"name": name, "points": [{"point_id": point.id, "settings": point.settings()}]})
-    print(f"{shlex.join(words)}\n  timed{', then traced' if traced_steps else ''}, in {folder}", flush=True)
+    earlier = measured_record(folder)
+    if earlier is not None and earlier.status == "ok" and (ended := earlier.runs.timed.ended_ns):
+        when = datetime.datetime.fromtimestamp(ended // 10**9).strftime("%Y-%m-%d %H:%M:%S")
+        how = f"measured on {when}, and not again; after a change of what it imports, delete {folder}"
+    else:
+        how = f"timed{', then traced' if traced_steps else ''}, in {folder}"
+    print(f"{shlex.join(words)}\n  {how}", flush=True)
     command = [sys.executable, "-m", "nightsweep.jobs.launch.launch", str(folder), "--sweep", str(listed)]
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it, too, and ends its ranks
-    status = subprocess.run(
-        [*command, "--timeout-s", str(timeout_s)], stdout=subprocess.DEVNULL, check=False
-    ).returncode
-    signal.signal(signal.SIGINT, before)
+    status = run([*command, "--timeout-s", str(timeout_s)])
     record = None if status else read_json(folder / "record.json", Record)  # else it is an earlier run's
     if record is None or record.status != "ok":
         print(ending(record) if record else f"{'stopped: ' * (status == 130)}nothing is recorded", file=sys.stderr)
+        if record and record.failure and (left := record.failure.tracebacks.first_failed):
+            print(f"  {folder / left}", file=sys.stderr)
         return status or 1
     found = diagnose(folder)
     print("\n" + screen.screen(found), end="")
     rounds = remedies_of(found)
-    listed_sweep = sweep_of(point, name, max(1, rounds))
-    content = yaml.safe_dump(listed_sweep, sort_keys=False, default_flow_style=None, width=110)
-    path, number = Path(f"{name}.yaml"), 1
-    while path.exists() and path.read_text() != content:
-        number += 1
-        path = Path(f"{name}-{number}.yaml")
-    path.write_text(content)
-    if not rounds:
+    content = {"name": name, "base": base, "include": [{"seed": point.seed}], "remedy_rounds": max(1, rounds)}
+    path = Path(f"{name}.yaml")
+    if not path.exists():  # else it is this sweep's, and may have been edited
+        path.write_text(yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110))
+    if rounds:
+        print(
+            f"\n{path} is the sweep of this run; what its remedies give, each measured, in results/{name}/report.html:"
+        )
+        print(f"  snakemake remedies -s {ROOT}/Snakefile --profile {ROOT}/profiles/local --configfile {path}")
+    else:
         print(f"\n{path} is the sweep of this run; no setting is advised")
-        return 0
-    print(f"\n{path} is the sweep of this run; what its remedies give, each measured, in results/{name}/report.html:")
-    print(f"  snakemake remedies -s {ROOT}/Snakefile --profile {ROOT}/profiles/local --configfile {path}")
-    return 0
+    traced = record.runs.traced
+    if traced.status == "failed":
+        print(harmless(f"the script failed as it was traced: {traced.reason}, {traced.message}"), file=sys.stderr)
+    return int(traced.status == "failed")

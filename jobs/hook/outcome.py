@@ -75,6 +75,12 @@ def lost_loss(watch: Watch) -> list[str]:
     return [] if bad is None else [f"the script's loss is {bad} in its last step"]
 
 
+def seconds(watch: Watch) -> list[str]:
+    """A note where other processes trained as this rank."""
+    there = watch.run_folder.rank_file(watch.rank, "second").exists()
+    return [f"several processes trained as rank {watch.rank} at a time: the first counts"] if there else []
+
+
 def result(watch: Watch) -> dict[str, Any]:
     """What is known of the rank at its end."""
     torch, device = sys.modules.get("torch"), watch.device
@@ -91,7 +97,7 @@ def result(watch: Watch) -> dict[str, Any]:
         **(watch.allocator.result() if watch.allocator else {}),
         "step_source": watch.source,
         "ended_early": watch.left > 0,
-        "notes": list(dict.fromkeys([*watch.notes, *lost_loss(watch)])),
+        "notes": list(dict.fromkeys([*watch.notes, *lost_loss(watch), *seconds(watch)])),
         "loader_workers": watch.loader_workers,
         "passes": max((len(step.losses) for step in watch.steps), default=0) or None,
         "places": watch.places,

@@ -190,6 +190,17 @@ def _patch_backward(watch: Watch) -> None:
             return backward(self, *args, **kwargs)
 
     torch.Tensor.backward = run_backward  # type: ignore[method-assign]
+    passes = torch.autograd.backward
+    under_way = getattr(torch._C, "_current_graph_task_id", None)
+    if under_way is not None:  # PyTorch 2.1
+        watch.in_backward = lambda: bool(under_way() != -1)
+
+    @functools.wraps(passes)
+    def run_passes(*args: Any, **kwargs: Any) -> None:
+        passes(*args, **kwargs)
+        watch.backward_ended()
+
+    torch.autograd.backward = run_passes
     scaler: Any = torch.amp.GradScaler
     scale = scaler.scale
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import json
 import os
 import sys
@@ -69,6 +70,10 @@ class Watch:
         self.current: Step | None = None
         self.source: str | None = None
         self.over = False
+        self.second = False  # another process that is alive trains as this rank, and came first
+        self.claim: Any = None
+        self.late: str | None = None
+        self.in_backward: Callable[[], bool] = lambda: False
         self.capturing = False
         self.window: dict[str, int] | None = None
         self.notes: list[str] = []
@@ -130,11 +135,24 @@ class Watch:
         """A step ends and the next one begins."""
         if not self.is_own():
             return
+        # A step within a backward pass, as hooks of weights take them, ends with the pass: a profiler that begins in
+        # one pass and stops in another crashes. A second one says that the end of the first pass was not seen.
+        if self.in_backward():
+            if self.late is None:
+                self.late = source
+                return
+            self.in_backward = lambda: False
+        self.late = None
         try:
             self._mark(source)
         except Exception as error:  # the script must go on
             self.over = True
             self._give_up(error)
+
+    def backward_ended(self) -> None:
+        """A backward pass is over, but for one within another."""
+        if self.late is not None and not self.in_backward():
+            self.mark(self.late)
 
     def _give_up(self, error: Exception) -> None:
         """Say why there is no result, which the script itself is not to blame for."""
@@ -143,14 +161,21 @@ class Watch:
         self._leave_few(why)
 
     def _leave_few(self, why: str | None = None) -> None:
-        """The steps so far are no result."""
-        found = {"steps": len(self.steps), "source": self.source, "why": why}
+        """The steps so far, with the one that began with the last mark, are no result."""
+        found = {"steps": len(self.steps) + 1, "source": self.source, "why": why}
         with contextlib.suppress(OSError):
             self.run_folder.rank_file(self.rank, "few.json").write_text(json.dumps(found))
 
     def _mark(self, source: str) -> None:
-        if self.source is None:
-            self._begin()
+        if self.second:
+            last = self.run_folder.traced if self.blocks[-1]["phase"] == "traced" else self.run_folder
+            if last.rank_file(self.rank, "result.json").exists():
+                self.finish()
+            return
+        if self.source is None and not self._begin():
+            self.second = True
+            self.run_folder.rank_file(self.rank, "second").touch()
+            return
         if source != self.source:
             known = self.source is not None
             if known and (SOURCES.index(source) > SOURCES.index(str(self.source)) or self.block > 0):
@@ -166,13 +191,21 @@ class Watch:
                 return
         self._open()
 
-    def _begin(self) -> None:
-        """With the first mark. Torch, which takes seconds, is loaded for no script that has not loaded it itself."""
+    def _begin(self) -> bool:
+        """With the first mark; False where another process trains as this rank. Torch, which takes seconds, is loaded
+        for no script that has not loaded it itself."""
         from ..telemetry.sampler_hold import Samplers
 
         torch = sys.modules.get("torch")
         if torch and torch.distributed.is_available() and torch.distributed.is_initialized():
             self.rank = torch.distributed.get_rank()
+        self.claim = self.run_folder.rank_file(self.rank, "claim").open("w")
+        try:  # not flock, which workers that are forked would hold
+            fcntl.lockf(self.claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError:  # a file system without locks
+            pass
         if self.heart is None or self.heart.path != self.run_folder.rank_file(self.rank, "heartbeat"):
             self.heart = Heartbeat(self.run_folder.rank_file(self.rank, "heartbeat"))
         if torch and torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -187,6 +220,7 @@ class Watch:
 
             traced = self.order["tracer"] if self.rank in self.order["traced_ranks"] else "none"
             self.tracer = make_tracer(traced, self.run_folder, self.rank, deep=self.settings["trace_preset"] == "deep")
+        return True
 
     def _open(self) -> None:
         number = len(self.steps)

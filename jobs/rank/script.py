@@ -123,6 +123,8 @@ def conclude(run_folder: RunFolder, rank: int, code: int, window: Window, *, sto
     if code == 0 and not stopped and not run_folder.rank_file(rank, "result.json").exists():
         few = read_json(run_folder.rank_file(rank, "few.json"), Few)
         found = f"the script's {few.steps} steps were too few" if few else "no steps were found in the script"
+        if few is None and has_begun(run_folder, rank):
+            found = "the script ended before its steps were enough, and not as Python ends (os._exit)"
         if not run_folder.rank_file(rank, "stacks.txt").exists():  # which the hook opens
             found = "no Python with Nightsweep's hook ran (none did, PYTHONPATH was replaced, or it had -E, -I or -S)"
         found = few.why if few and few.why else found
@@ -132,6 +134,12 @@ def conclude(run_folder: RunFolder, rank: int, code: int, window: Window, *, sto
             run_folder.rank_file(rank, "result.json"),
             RankResult(rank=rank, window=window, step_source=WHOLE_RUN, notes=[f"{found}: timed as a whole"]),
         )
+
+
+def has_begun(run_folder: RunFolder, rank: int) -> bool:
+    """Whether the hook has seen a step."""
+    phases = run_folder.rank_file(rank, "heartbeat").with_suffix(".phases.jsonl")
+    return phases.exists() and '"warmup"' in phases.read_text()
 
 
 def why_given_up(run_folder: RunFolder) -> str | None:

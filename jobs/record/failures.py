@@ -64,7 +64,9 @@ def reason_of(error: BaseException) -> tuple[Reason, str]:
 
 def reason_of_text(kind: str, text: str, number: int | None = None) -> tuple[Reason, str]:
     """The same of an exception's class, its text and its errno: scripts have their own Python."""
-    message = f"{kind}: {text}".splitlines()[0][:300]
+    lines = text.strip().splitlines() or [""]
+    # Of a process that torch.multiprocessing started the text is a heading and a traceback, whose last line tells.
+    message = f"{kind}: {lines[-1 if kind == 'ProcessRaisedException' else 0]}"[:300]
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full", message
     if kind == "MemoryError":

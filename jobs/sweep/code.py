@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -71,8 +72,17 @@ def _asked(point: Point) -> tuple[str, str, str, str, str]:
 
 
 def script(point: Point) -> str | None:
-    """The word of the command that is a Python script, without its values; None where there is none."""
-    return next((word for word in shlex.split(str(point.command)) if word.endswith(".py")), None)
+    """The word of the command that is a Python script, without its values, or the file of the module that follows -m;
+    None where there is none. What follows -c is no file."""
+    words = shlex.split(str(point.command))
+    for before, word in itertools.pairwise(["", *words]):
+        if before == "-m":
+            for name in (f"{word.replace('.', '/')}{end}" for end in (".py", "/__main__.py")):
+                if (Path(str(point.workdir)) / name).is_file():
+                    return name
+        if word.endswith(".py") and before != "-c":
+            return word
+    return None
 
 
 @functools.cache

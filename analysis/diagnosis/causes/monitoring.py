@@ -14,15 +14,21 @@ from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.unseen import LEAST_TIMED
 from nightsweep.analysis.diagnosis.remedies import proposals
 from nightsweep.analysis.diagnosis.thresholds import Threshold
+from nightsweep.jobs.record.launch_files import WHOLE_RUN
 
 
 def missing_trace(e: Evidence) -> Iterator[Cause]:
     """There is no trace, none of some ranks, or it lacks something that rules need (ranges, launching calls, message
     sizes)."""
+    advice = "trace all ranks, with CUDA calls, NVTX ranges of steps and loader, and NCCL's messages"
+    if any(result.step_source == WHOLE_RUN for result in e.results):
+        advice = "call nightsweep.step() at the end of each step (docs/scripts.md), or let the script take more steps"
+    elif e.record.runs.traced.status == "failed":
+        advice = "mend what failed in the traced run; it is in the record"
     yield from _missing(
         [Fact(what, why, "", "reports") for what, why in e.absent.items() if what.startswith("trace")],
         method="what the traces hold",
-        advice="trace all ranks, with CUDA calls, NVTX ranges of steps and loader, and NCCL's messages",
+        advice=advice,
         remedy={"traced_steps": 3} if e.point and not e.point.traced_steps else {},
     )
 

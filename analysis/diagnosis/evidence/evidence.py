@@ -114,6 +114,13 @@ class Evidence(Recorded):
             return min(self.unseen.mean_ns, traced + unseen)
         return self.timed_ns if self.timed_ns is not None and math.isnan(traced) else traced
 
+    @property
+    def left_out(self) -> float:
+        """By which share of the mean timed step that is longer than what shares are of: some steps take longer, and
+        nothing tells why. The same where a script evaluates now and then, and where its steps are of several kinds."""
+        mean = self.unseen.mean_ns
+        return max(0.0, 1 - self.step_ns / mean) if mean and self.step_ns > 0 else 0.0
+
     @functools.cached_property
     def unseen_wait(self) -> float:
         """By how much the mean timed step is longer than a traced one for want of batches, ns."""

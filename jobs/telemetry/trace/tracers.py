@@ -36,6 +36,8 @@ class NoTracer:
         return torch.cuda.nvtx.range(name) if torch.cuda.is_available() else contextlib.nullcontext()
 
     def open(self, name: str) -> Callable[[], Any]:
+        if not torch.cuda.is_available():
+            return lambda: None
         # Not pushed and popped: it may begin and end within a script's own ranges.
         return functools.partial(torch.cuda.nvtx.range_end, torch.cuda.nvtx.range_start(name))
 
@@ -64,6 +66,7 @@ class KinetoTracer(NoTracer):
         in_control = run_folder.kind.startswith("cost-")
         self.target = None if in_control else run_folder.traced.trace(rank, "json.gz")
         self.deep, self.capturing = deep, False
+        self.unclosed: list[str] = []
 
     def range(self, name: str) -> AbstractContextManager[Any]:
         return torch.profiler.record_function(name) if self.capturing else super().range(name)
@@ -73,7 +76,13 @@ class KinetoTracer(NoTracer):
             return super().open(name)
         found = self.range(name)
         found.__enter__()
-        return lambda: found.__exit__(None, None, None)
+        self.unclosed.append(name)
+
+        def close() -> None:
+            self.unclosed.remove(name)
+            found.__exit__(None, None, None)
+
+        return close
 
     def start(self) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -93,7 +102,12 @@ class KinetoTracer(NoTracer):
         plain = self.target.with_suffix("")
         self.profiler.export_chrome_trace(str(plain))
         with plain.open("rb") as source, gzip.open(self.target, "wb", compresslevel=3) as sink:
-            shutil.copyfileobj(source, sink)
+            if not self.unclosed:
+                shutil.copyfileobj(source, sink)
+            for line in source:  # the profiler ends what is open where it stops itself: that is the length of no step
+                for name in self.unclosed:
+                    line = line.replace(f'"{name}"'.encode(), b'"end of the script"')
+                sink.write(line)
         plain.unlink()
 
 

@@ -1,5 +1,6 @@
 """Scripts that are hard to watch: each has its record, and one clear line."""
 
+import gzip
 import json
 import sys
 
@@ -33,6 +34,12 @@ FAILURES = {
         "import sys\nprint('no licence')\nsys.exit(3)",
         "rank_exit",
         "rank 0 ended with code 3 in start, without a traceback; its last line: no licence",
+    ),
+    "fails in a process of its own": (
+        "import torch.multiprocessing as mp\ndef fail(rank): raise ValueError('bad shard')\n"
+        "if __name__ == '__main__': mp.spawn(fail)",
+        "rank_exception",
+        "rank 0: ProcessRaisedException: ValueError: bad shard",
     ),
     "is killed": (
         CALLS + "\nimport os\nfor n in range(9): step()\nos.kill(os.getpid(), 9)",
@@ -85,7 +92,11 @@ wait_for_ever()
 
 WHOLE = {
     "has no steps": ("import time\ntime.sleep(0.5)", "no steps were found in the script: timed as a whole"),
-    "has too few": (CALLS + "\nfor n in range(4): step()", "the script's 3 steps were too few: timed as a whole"),
+    "has too few": (CALLS + "\nfor n in range(4): step()", "the script's 4 steps were too few: timed as a whole"),
+    "has too few, and no usual end": (
+        CALLS + "\nfor n in range(4): step()\nimport os\nos._exit(0)",
+        "the script ended before its steps were enough, and not as Python ends (os._exit): timed as a whole",
+    ),
     "cannot be watched": (
         LOOP + "\nimport sys\nfor n in range(6): step()\n"
         "sys.modules['nightsweep_jobs.hook.install'].WATCH._event = None\nfor n in range(20): step()",
@@ -141,6 +152,9 @@ def test_a_script_that_fails_in_its_traced_steps_leaves_the_timed_ones(tmp_path)
     traced = record["looks"]["traced"]
     assert (traced["status"], traced["reason"], record["failure"]["look"]) == ("failed", "rank_exception", "traced")
     assert traced["message"] == "rank 0: RuntimeError: all gone"
+    with gzip.open(folder / "traced/trace-r0.json.gz") as trace:
+        ranges = {event.get("name") for event in json.load(trace)["traceEvents"]}
+    assert {name for name in ranges if "step 1" in str(name)} == {"step 13"}, "the next one did not end"
     assert "all gone" in (folder / record["failure"]["tracebacks"]["first_failed"]).read_text()
 
 

@@ -1,5 +1,6 @@
 """Where steps of a script are found, where it has several things that could be steps."""
 
+from bisect import bisect
 from itertools import pairwise
 from statistics import median
 
@@ -143,6 +144,51 @@ def test_of_trainings_in_a_process_each_the_first_counts(tmp_path):
     (tmp_path / "one.py").write_text(one)
     record, folder = launch(tmp_path, **settings)
     assert record["status"] == "ok" and all(s["end_ns"] - s["start_ns"] < 8e7 for s in steps(folder))
+
+
+def test_of_trainings_in_processes_at_a_time_the_first_counts(tmp_path):
+    """All end when its steps are known."""
+    text = """
+import multiprocessing, time
+def train(rank):
+    import nightsweep
+    for n in range(10_000):
+        time.sleep(0.02 if rank else 0.05)
+        nightsweep.step()
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    ranks = [multiprocessing.Process(target=train, args=(rank,)) for rank in range(2)]
+    for wait, rank in enumerate(ranks): time.sleep(wait / 4), rank.start()
+    for rank in ranks: rank.join()
+"""
+    record, folder = launch(tmp_path, **script(tmp_path, text), timed_steps=60)
+    own = [s["end_ns"] - s["start_ns"] for s in steps(folder)]
+    assert record["status"] == "ok" and len(own) == 60 and max(own) < 2 * min(own)
+    assert result(folder)["notes"] == ["several processes trained as rank 0 at a time: the first counts"]
+
+
+def test_steps_within_a_backward_pass_end_with_it(tmp_path):
+    """PyTorch's recipe for one optimizer a weight; a profiler that began within a pass would crash."""
+    text = """
+import torch, time
+model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(3)])
+each = {weight: torch.optim.Adam([weight]) for weight in model.parameters()}
+def update(weight):
+    each[weight].step()
+    each[weight].zero_grad()
+for weight in model.parameters():
+    weight.register_post_accumulate_grad_hook(update)
+while True:
+    time.sleep(0.01)
+    model(torch.randn(8, 16)).sum().backward()
+    print("own", time.time_ns(), flush=True)
+"""
+    record, folder = launch(tmp_path, **script(tmp_path, text), traced_steps=3)
+    assert (record["status"], record["looks"]["traced"]["status"], len(steps(folder))) == ("ok", "ok", 10)
+    log = (folder / "timed/rank0.log").read_text().splitlines()
+    own = [int(line.split()[1]) for line in log if line.startswith("own ")]
+    places = [bisect(own, s["end_ns"]) for s in steps(folder)]
+    assert places == list(range(places[0], places[0] + 10)), "one step for each of the script's own"
 
 
 def test_children_and_forks_of_a_script_are_not_its_steps(tmp_path):
