@@ -225,7 +225,7 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
     print("\n" + screen.screen(found), end="")
     rounds = remedies_of(found)
     content = {"name": name, "base": base, "include": [{"seed": point.seed}], "remedy_rounds": max(1, rounds)}
-    path = Path(f"{name}.yaml")
+    path = Path(f"{free_name(name, base)}.yaml")  # another command may have taken the name meanwhile
     if not path.exists():  # else it is this sweep's, and may have been edited
         path.write_text(yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110))
     if rounds:

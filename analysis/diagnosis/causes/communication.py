@@ -161,9 +161,10 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     more. The steps again, each with no more work for any rank than the others have in the mean (right for a slower
     GPU), and with its work shared evenly (right for uneven batches): that of each step, or from one collective to the
     next where that gives more (some ranks have more before one alone). The share is the mean of the two, and they are
-    the ends of the interval. The rank is named that has more in every step; ranks may also be late in turns. A rank
-    whose host is late has another cause, which names the rank. One that has no trace is named where its timed steps are
-    longer than those of each other rank; but ranks that wait for each other in every step end it together."""
+    the ends of the interval; of ranks that share the work on one batch it is the latter. The rank is named that has
+    more in every step; ranks may also be late in turns. A rank whose host is late has another cause, which names the
+    rank. One that has no trace is named where its timed steps are longer than those of each other rank; but ranks that
+    wait for each other in every step end it together."""
     if messages.is_pipeline(e):
         return
     if (untraced := _untraced_straggler(e)) is not None:
@@ -176,6 +177,8 @@ def straggler(e: Evidence) -> Iterator[Cause]:
         functools.partial(rank_changes.with_device_of_others, shared=True, by_part=by_part) for by_part in (False, True)
     )
     even = min(gained, max(e.gain(way).value for way in ways))
+    if messages.hands_on(e):
+        gained = even
     work = np.sum([e.part(part) for part in BUSY if part != "communication"], axis=0) / 1e6
     ranks, most = {e.lanes[place].rank for place in work.argmax(axis=0)}, work.max(axis=0)
     rank = ranks.pop() if len(ranks) == 1 else None

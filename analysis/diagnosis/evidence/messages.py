@@ -137,6 +137,13 @@ def is_pipeline(e: Evidence) -> bool:
     return len(sent) > 1 and min(sent) > 0 and (max(sent) >= 1.5 * min(sent) or min(waits) >= TURNS)
 
 
+def hands_on(e: Evidence) -> bool:
+    """Whether ranks only send and receive, as where they share the work on one batch: what one of them does less,
+    another does more. Ranks with a batch each sum up gradients."""
+    own = [calls(lane)["collective"] for lane in e.lanes]
+    return bool(own) and all(len(kinds) and (kinds == "send_recv").all() for kinds in own)
+
+
 def without_waits(lanes: Sequence[Lane]) -> list[pl.DataFrame]:
     """Of each lane of a pipeline, sends and receives that take as long as their transfer: for `Evidence.scaled`. Where
     the other side is not known, that is the shortest of any lane with as many bytes, or of all where sizes are not
