@@ -50,9 +50,11 @@ class Leader:
         self.watch = watch
         self.own: weakref.ref[Any] | None = None
         self.most = 0
+        self.steps = 0  # of any
         self.others: Counter[int] = Counter()  # steps of each other one since this one's last
 
     def stepped(self, optimizer: Any) -> None:
+        self.steps += 1
         if self.own is None:
             self.own = weakref.ref(optimizer)
         leader = self.own()
@@ -69,7 +71,9 @@ class Leader:
 
 
 def _patch_optimizer(watch: Watch, optimizer: Any) -> None:
-    """Each return from a step of the optimizer that leads is a mark."""
+    """Each return from a step of the optimizer that leads is a mark, also where a gradient scaler skips the step."""
+    import torch
+
     wrap = optimizer.profile_hook_step
     leader, here = Leader(watch), threading.local()
 
@@ -96,6 +100,17 @@ def _patch_optimizer(watch: Watch, optimizer: Any) -> None:
         return stepping
 
     optimizer.profile_hook_step = staticmethod(profile_hook_step)
+    scaler: Any = torch.amp.GradScaler
+    scaled = scaler.step
+
+    @functools.wraps(scaled)
+    def step_or_skip(self: Any, of: Any, *args: Any, **kwargs: Any) -> Any:
+        before, found = leader.steps, scaled(self, of, *args, **kwargs)
+        if leader.steps == before and watch.is_own():  # a gradient was infinite; the script's step is over all the same
+            leader.stepped(of)
+        return found
+
+    scaler.step = step_or_skip
 
 
 def _patch_loader(watch: Watch) -> None:

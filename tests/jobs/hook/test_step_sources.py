@@ -167,6 +167,32 @@ if __name__ == "__main__":
     assert result(folder)["notes"] == ["several processes trained as rank 0 at a time: the first counts"]
 
 
+def one_for_each(folder):
+    """Whether a timed step ends before each of the script's own, by its log, and after the one before."""
+    log = (folder / "timed/rank0.log").read_text().splitlines()
+    own = [int(line.split()[1]) for line in log if line.startswith("own ")]
+    places = [bisect(own, s["end_ns"]) for s in steps(folder)]
+    return places == list(range(places[0], places[0] + 10))
+
+
+def test_a_step_that_a_gradient_scaler_skips_is_one(tmp_path):
+    text = """
+import torch, time
+model = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu")
+for n in range(10_000):
+    time.sleep(0.02)
+    scaler.scale(model(torch.randn(8, 16)).sum() * (float("inf") if n % 4 == 0 else 1)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    print("own", time.time_ns(), flush=True)
+"""
+    _, folder = launch(tmp_path, **script(tmp_path, text))
+    assert one_for_each(folder)
+
+
 def test_steps_within_a_backward_pass_end_with_it(tmp_path):
     """PyTorch's recipe for one optimizer a weight; a profiler that began within a pass would crash."""
     text = """
@@ -185,10 +211,7 @@ while True:
 """
     record, folder = launch(tmp_path, **script(tmp_path, text), traced_steps=3)
     assert (record["status"], record["looks"]["traced"]["status"], len(steps(folder))) == ("ok", "ok", 10)
-    log = (folder / "timed/rank0.log").read_text().splitlines()
-    own = [int(line.split()[1]) for line in log if line.startswith("own ")]
-    places = [bisect(own, s["end_ns"]) for s in steps(folder)]
-    assert places == list(range(places[0], places[0] + 10)), "one step for each of the script's own"
+    assert one_for_each(folder)
 
 
 def test_children_and_forks_of_a_script_are_not_its_steps(tmp_path):
