@@ -4,6 +4,7 @@ like a point of a sweep; and the sweep that would try what the diagnosis advises
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import os
@@ -41,7 +42,7 @@ MEETING = (
     *("main_process_ip", "main_process_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf"),
 )
 """Options that say where ranks meet, which Nightsweep says itself."""
-CHOICE = ("include", "exclude")
+CHOICE = ("include", "exclude", "i", "e")
 """Options of `deepspeed` alone, of hosts and their GPUs."""
 FLAGS = ("standalone", "multi_gpu", "use_env")
 """Options without a value that Nightsweep gives itself, or has no use for."""
@@ -98,21 +99,25 @@ def split_options(words: Sequence[str]) -> tuple[int | None, list[str]]:
 
 def configured(options: Sequence[str]) -> int | None:
     """The ranks that the file of `accelerate launch --config_file` asks for; None without one. Raises InputError."""
-    for before, word in pairwise(["", *options]):
-        name, _, value = word.partition("=")
-        path = value if name == "--config_file" and value else word if before == "--config_file" else None
-        if path:
+    for before, word in pairwise(["", *options, ""]):
+        name, _, path = before.partition("=")
+        if name in ("--config_file", "--config-file"):
+            path = path or word
             try:
-                return count(str(yaml.safe_load(Path(path).read_text())["num_processes"]))
+                content = yaml.safe_load(Path(path).read_text())
+                ranks, nodes = count(str(content["num_processes"])), content.get("num_machines", 1)
             except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError) as error:
                 raise InputError(f"{path}: expected a configuration of accelerate, with num_processes") from error
+            if nodes != 1:
+                raise InputError(f"{path}: one node is wrapped at a time; a sweep takes several")
+            return ranks
     return None
 
 
 def count(value: str) -> int | None:
     """The number of ranks that a launcher is asked for; None: one for each GPU. Raises InputError."""
-    if value in ("gpu", "auto"):
-        return None if value == "gpu" or gpus() else os.cpu_count()
+    if value in ("gpu", "auto", "-1"):
+        return os.cpu_count() if value == "auto" and not gpus() else None
     if value == "cpu":
         return os.cpu_count()
     if not value.isdigit() or value == "0":
@@ -167,40 +172,65 @@ def remedies_of(found: Diagnosis) -> int:
     return len([remedy for n, remedy in enumerate(kept) if remedy not in kept[:n]])
 
 
-def free_name(name: str, base: dict[str, Any]) -> str:
-    """The name, with a number where a sweep of another base has it in this folder."""
+def reserve(name: str, content: dict[str, Any]) -> Path:
+    """The file of a sweep with this base, NAME.yaml, or with a number where others have that; written unless it is
+    there. The content gets its name."""
     for number in itertools.count(1):
-        found = name if number == 1 else f"{name}-{number}"
+        content["name"] = name if number == 1 else f"{name}-{number}"
+        path = Path(f"{content['name']}.yaml")
         try:
-            if yaml.safe_load(Path(f"{found}.yaml").read_text())["base"] == base:
-                return found
-        except FileNotFoundError:
-            return found
-        except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
-            continue  # somebody's own file
+            with path.open("x") as sink:
+                sink.write(text(content))
+            return path
+        except FileExistsError:
+            with contextlib.suppress(OSError, ValueError, yaml.YAMLError, TypeError, KeyError):  # somebody's own file
+                if yaml.safe_load(path.read_text())["base"] == content["base"]:
+                    return path
     raise AssertionError
 
 
+def text(content: dict[str, Any]) -> str:
+    """A sweep's file."""
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110)
+
+
 def run(command: list[str]) -> int:
-    """Run it to its end, and hand on what this process is asked to stop by; its exit status."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    asked = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    before = {n: signal.signal(n, lambda number, _: process.send_signal(number)) for n in asked}
+    """Run it to its end, and hand on what this process is asked to stop by; its exit status, 130 where it was asked."""
+    started: list[subprocess.Popen[bytes]] = []
+    asked: list[int] = []
+
+    def hand_on(number: int, _: Any) -> None:
+        asked.append(number)
+        for process in started:
+            process.send_signal(number)
+
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {n: signal.signal(n, hand_on) for n in heard}
     try:
-        return process.wait()
+        started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        if asked:  # before it was there to hear it
+            started[0].send_signal(asked[0])
+        status = started[0].wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    return 130 if asked and status else status
 
 
 def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: float) -> int:
     """Run the command, and print its diagnosis; the exit status: 1 where the script failed. Raises InputError."""
     given = take_apart(words)
-    if given.launcher == "none" and not words[0].endswith(".py") and shutil.which(words[0]) is None:
+    if (
+        given.launcher == "none"
+        and not words[0].endswith(".py")
+        and words[0] != "-m"
+        and shutil.which(words[0]) is None
+    ):
         raise InputError(f"{words[0]}: no such command")
     point = as_point(given, timed_steps, traced_steps)
-    base = base_of(point)
-    name = free_name(name_of(given.words), base)
+    content = {"name": "", "base": base_of(point), "include": [{"seed": point.seed}], "remedy_rounds": 1}
+    path = reserve(name_of(given.words), content)
+    name = str(content["name"])
     results = Path("results") / name
     folder = results / "points" / point.id
     results.mkdir(parents=True, exist_ok=True)
@@ -209,7 +239,7 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
     earlier = measured_record(folder)
     if earlier is not None and earlier.status == "ok" and (ended := earlier.runs.timed.ended_ns):
         when = datetime.datetime.fromtimestamp(ended // 10**9).strftime("%Y-%m-%d %H:%M:%S")
-        how = f"measured on {when}, and not again; after a change of what it imports, delete {folder}"
+        how = f"measured on {when}, and not again; to measure anew, delete {folder}"
     else:
         how = f"timed{', then traced' if traced_steps else ''}, in {folder}"
     print(f"{shlex.join(words)}\n  {how}", flush=True)
@@ -224,10 +254,9 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
     found = diagnose(folder)
     print("\n" + screen.screen(found), end="")
     rounds = remedies_of(found)
-    content = {"name": name, "base": base, "include": [{"seed": point.seed}], "remedy_rounds": max(1, rounds)}
-    path = Path(f"{free_name(name, base)}.yaml")  # another command may have taken the name meanwhile
-    if not path.exists():  # else it is this sweep's, and may have been edited
-        path.write_text(yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110))
+    has = yaml.safe_load(path.read_text())
+    if has == content | {"remedy_rounds": has.get("remedy_rounds")}:  # else it was edited
+        path.write_text(text(content | {"remedy_rounds": max(1, rounds)}))
     if rounds:
         print(
             f"\n{path} is the sweep of this run; what its remedies give, each measured, in results/{name}/report.html:"

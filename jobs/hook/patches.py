@@ -212,8 +212,10 @@ def _patch_backward(watch: Watch) -> None:
 
     @functools.wraps(passes)
     def run_passes(*args: Any, **kwargs: Any) -> None:
-        passes(*args, **kwargs)
-        watch.backward_ended()
+        try:
+            passes(*args, **kwargs)
+        finally:
+            watch.backward_ended()
 
     torch.autograd.backward = run_passes
     scaler: Any = torch.amp.GradScaler

@@ -73,6 +73,7 @@ class Watch:
         self.second = False  # another process that is alive trains as this rank, and came first
         self.claim: Any = None
         self.late: str | None = None
+        self.sees_ends = False
         self.in_backward: Callable[[], bool] = lambda: False
         self.capturing = False
         self.window: dict[str, int] | None = None
@@ -117,6 +118,9 @@ class Watch:
 
     def beat(self, phase: str) -> None:
         """The script has come to this place."""
+        if self.second and self.heart is not None:
+            self.heart.pulse()  # nothing else, for it is the first process's
+            return
         if not self.is_own() or self.current is not None:
             return
         if self.heart is None:
@@ -136,9 +140,9 @@ class Watch:
         if not self.is_own():
             return
         # A step within a backward pass, as hooks of weights take them, ends with the pass: a profiler that begins in
-        # one pass and stops in another crashes. A second one says that the end of the first pass was not seen.
+        # one pass and stops in another crashes. A second one where no end was ever seen says that none will be.
         if self.in_backward():
-            if self.late is None:
+            if self.late is None or self.sees_ends:
                 self.late = source
                 return
             self.in_backward = lambda: False
@@ -151,6 +155,7 @@ class Watch:
 
     def backward_ended(self) -> None:
         """A backward pass is over, but for one within another."""
+        self.sees_ends = True
         if self.late is not None and not self.in_backward():
             self.mark(self.late)
 
@@ -171,11 +176,11 @@ class Watch:
             last = self.run_folder.traced if self.blocks[-1]["phase"] == "traced" else self.run_folder
             if last.rank_file(self.rank, "result.json").exists():
                 self.finish()
+            elif self.heart is not None:
+                self.heart.pulse()
             return
-        if self.source is None and not self._begin():
-            self.second = True
-            self.run_folder.rank_file(self.rank, "second").touch()
-            return
+        if self.source is None:
+            self._begin()
         if source != self.source:
             known = self.source is not None
             if known and (SOURCES.index(source) > SOURCES.index(str(self.source)) or self.block > 0):
@@ -186,26 +191,34 @@ class Watch:
         if self.current is not None:
             self._close(self.current)
         if self.left == 0:
+            if self.block == 0 and not self._is_first():
+                self.second, self.current = True, None
+                self.run_folder.rank_file(self.rank, "second").touch()
+                return
             self._next_block()
             if self.over:
                 return
         self._open()
 
-    def _begin(self) -> bool:
-        """With the first mark; False where another process trains as this rank. Torch, which takes seconds, is loaded
-        for no script that has not loaded it itself."""
-        from ..telemetry.sampler_hold import Samplers
-
-        torch = sys.modules.get("torch")
-        if torch and torch.distributed.is_available() and torch.distributed.is_initialized():
-            self.rank = torch.distributed.get_rank()
-        self.claim = self.run_folder.rank_file(self.rank, "claim").open("w")
+    def _is_first(self) -> bool:
+        """Whether no other process that is alive trains as this rank and has warmed up."""
+        if self.claim is None:
+            self.claim = self.run_folder.rank_file(self.rank, "claim").open("w")
         try:  # not flock, which workers that are forked would hold
             fcntl.lockf(self.claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             return False
         except OSError:  # a file system without locks
             pass
+        return True
+
+    def _begin(self) -> None:
+        """With the first mark. Torch, which takes seconds, is loaded for no script that has not loaded it itself."""
+        from ..telemetry.sampler_hold import Samplers
+
+        torch = sys.modules.get("torch")
+        if torch and torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.rank = torch.distributed.get_rank()
         if self.heart is None or self.heart.path != self.run_folder.rank_file(self.rank, "heartbeat"):
             self.heart = Heartbeat(self.run_folder.rank_file(self.rank, "heartbeat"))
         if torch and torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -220,7 +233,6 @@ class Watch:
 
             traced = self.order["tracer"] if self.rank in self.order["traced_ranks"] else "none"
             self.tracer = make_tracer(traced, self.run_folder, self.rank, deep=self.settings["trace_preset"] == "deep")
-        return True
 
     def _open(self) -> None:
         number = len(self.steps)
@@ -316,7 +328,7 @@ class Watch:
 
     def at_exit(self) -> None:
         """The script ended before all blocks were done: what there is of a run's last one counts if it is enough."""
-        if not self.is_own() or self.source is None:
+        if not self.is_own() or self.source is None or self.second:
             return
         self.over = True
         try:

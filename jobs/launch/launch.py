@@ -192,7 +192,8 @@ def main() -> int:
     args = parse()
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda n, _: signals.append(n))
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, lambda n, _: signals.append(n))
     clock.begin()
     held = Held.arrived()
     try:

@@ -47,9 +47,14 @@ def launcher(point: Point, node: int, address: str, port: str) -> list[str]:
             ranks_in_all = point.nodes * point.ranks_per_node
             shape = [f"--num_machines={point.nodes}", f"--num_processes={ranks_in_all}", f"--machine_rank={node}"]
             place = [f"--main_process_ip={address}", f"--main_process_port={port}"]
-            on_cpu = point.device == "cpu" and "--cpu" not in options
-            kind = ["--cpu"] if on_cpu else ["--multi_gpu"] if ranks_in_all > 1 and "--cpu" not in options else []
+            kind = ["--cpu"] if point.device == "cpu" else ["--multi_gpu"] if ranks_in_all > 1 else []
+            if any(option.startswith(KINDS) for option in options):
+                kind = []
             return ["-m", "accelerate.commands.launch", *shape, *place, *kind, *options, "--no_python"]
+
+
+KINDS = ("--cpu", "--multi", "--tpu", "--use_", "--use-", "--config_file", "--config-file")
+"""Options that say to `accelerate launch` of which kind a run is; it takes one, and that of a file only without one."""
 
 
 def main() -> int:

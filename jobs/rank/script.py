@@ -125,6 +125,8 @@ def conclude(run_folder: RunFolder, rank: int, code: int, window: Window, *, sto
         found = f"the script's {few.steps} steps were too few" if few else "no steps were found in the script"
         if few is None and has_begun(run_folder, rank):
             found = "the script ended before its steps were enough, and not as Python ends (os._exit)"
+        if run_folder.rank_file(rank, "second").exists():
+            found = f"several processes trained as rank {rank}, and the steps of the first were too few"
         if not run_folder.rank_file(rank, "stacks.txt").exists():  # which the hook opens
             found = "no Python with Nightsweep's hook ran (none did, PYTHONPATH was replaced, or it had -E, -I or -S)"
         found = few.why if few and few.why else found

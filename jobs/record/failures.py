@@ -65,8 +65,10 @@ def reason_of(error: BaseException) -> tuple[Reason, str]:
 def reason_of_text(kind: str, text: str, number: int | None = None) -> tuple[Reason, str]:
     """The same of an exception's class, its text and its errno: scripts have their own Python."""
     lines = text.strip().splitlines() or [""]
-    # Of a process that torch.multiprocessing started the text is a heading and a traceback, whose last line tells.
-    message = f"{kind}: {lines[-1 if kind == 'ProcessRaisedException' else 0]}"[:300]
+    if kind == "ProcessRaisedException":  # of torch.multiprocessing: a heading, and a traceback with its own message
+        within = [place for place, line in enumerate(lines) if line.startswith("  ")]
+        lines = lines[within[-1] + 1 :] if within and within[-1] + 1 < len(lines) else lines
+    message = f"{kind}: {lines[0]}"[:300]
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full", message
     if kind == "MemoryError":

@@ -21,15 +21,16 @@ def missing_trace(e: Evidence) -> Iterator[Cause]:
     """There is no trace, none of some ranks, or it lacks something that rules need (ranges, launching calls, message
     sizes)."""
     advice = "trace all ranks, with CUDA calls, NVTX ranges of steps and loader, and NCCL's messages"
-    if any(result.step_source == WHOLE_RUN for result in e.results):
-        advice = "call nightsweep.step() at the end of each step (docs/scripts.md), or let the script take more steps"
+    whole = any(result.step_source == WHOLE_RUN for result in e.results)
+    if whole:
+        advice = "have the script's steps found (docs/scripts.md, How steps are found), such as by nightsweep.step()"
     elif e.record.runs.traced.status == "failed":
         advice = "mend what failed in the traced run; it is in the record"
     yield from _missing(
         [Fact(what, why, "", "reports") for what, why in e.absent.items() if what.startswith("trace")],
         method="what the traces hold",
         advice=advice,
-        remedy={"traced_steps": 3} if e.point and not e.point.traced_steps else {},
+        remedy={"traced_steps": 3} if e.point and not e.point.traced_steps and not whole else {},
     )
 
 

@@ -116,10 +116,10 @@ class Evidence(Recorded):
 
     @property
     def left_out(self) -> float:
-        """By which share of the mean timed step that is longer than what shares are of: some steps take longer, and
-        nothing tells why. The same where a script evaluates now and then, and where its steps are of several kinds."""
+        """By which share of the mean timed step that is longer than the median one and than what shares are of: some
+        steps take longer, and nothing tells why. A script may evaluate now and then, or have steps of several kinds."""
         mean = self.unseen.mean_ns
-        return max(0.0, 1 - self.step_ns / mean) if mean and self.step_ns > 0 else 0.0
+        return max(0.0, 1 - max(self.step_ns, self.timed_ns or 0.0) / mean) if mean and self.step_ns > 0 else 0.0
 
     @functools.cached_property
     def unseen_wait(self) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 from nightsweep.analysis.tools import cli
 from nightsweep.analysis.tools import wrap as wrapping
-from nightsweep.analysis.tools.wrap import Given, as_point, free_name, name_of, take_apart
+from nightsweep.analysis.tools.wrap import Given, as_point, name_of, reserve, take_apart
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.json_files import write_json
 
@@ -101,17 +101,21 @@ def wrap(tmp_path, *words):
 
 def test_a_file_of_accelerate_says_how_many_ranks(tmp_path):
     (tmp_path / "own.yaml").write_text("num_processes: 3\n")
-    for option in (f"--config_file={tmp_path}/own.yaml", f"--config_file {tmp_path}/own.yaml"):
+    (tmp_path / "two.yaml").write_text("num_processes: 3\nnum_machines: 2\n")
+    with pytest.raises(InputError, match="one node is wrapped at a time"):
+        take_apart(f"accelerate launch --config_file {tmp_path}/two.yaml t.py".split())
+    for option in (f"--config-file={tmp_path}/own.yaml", f"--config_file {tmp_path}/own.yaml"):
         given = take_apart(f"accelerate launch {option} t.py".split())
         assert (given.ranks, list(given.options)) == (3, option.split())
 
 
 def test_sweeps_of_one_name_keep_apart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert free_name("t", {"command": "a"}) == "t"
-    (tmp_path / "t.yaml").write_text("name: t\nbase: {command: a}\nremedy_rounds: 3\n")
     (tmp_path / "t-2.yaml").write_text("- a list\n")
-    assert (free_name("t", {"command": "a"}), free_name("t", {"command": "b"})) == ("t", "t-3")
+    for base, path in (("a", "t.yaml"), ("b", "t-3.yaml"), ("a", "t.yaml"), ("b", "t-3.yaml")):
+        content = {"name": "", "base": {"command": base}}
+        assert str(reserve("t", content)) == path and content["name"] == path.removesuffix(".yaml")
+    assert (tmp_path / "t-2.yaml").read_text() == "- a list\n"
 
 
 def test_a_command_that_is_not_there_is_said(capsys):

@@ -146,6 +146,21 @@ def test_of_trainings_in_a_process_each_the_first_counts(tmp_path):
     assert record["status"] == "ok" and all(s["end_ns"] - s["start_ns"] < 8e7 for s in steps(folder))
 
 
+def test_a_few_steps_before_another_process_trains_are_not_what_counts(tmp_path):
+    text = """
+import multiprocessing, sys, time
+def train(steps):
+    import nightsweep
+    for n in range(steps): time.sleep(0.01), nightsweep.step()
+if __name__ == "__main__":
+    train(2)
+    rank = multiprocessing.get_context("spawn").Process(target=train, args=(500,))
+    rank.start(), rank.join()
+"""
+    record, folder = launch(tmp_path, **script(tmp_path, text))
+    assert (record["status"], len(steps(folder)), result(folder)["notes"]) == ("ok", 10, [])
+
+
 def test_of_trainings_in_processes_at_a_time_the_first_counts(tmp_path):
     """All end when its steps are known."""
     text = """
