@@ -172,20 +172,20 @@ def remedies_of(found: Diagnosis) -> int:
     return len([remedy for n, remedy in enumerate(kept) if remedy not in kept[:n]])
 
 
-def reserve(name: str, content: dict[str, Any]) -> Path:
-    """The file of a sweep with this base, NAME.yaml, or with a number where others have that; written unless it is
-    there. The content gets its name."""
+def reserve(name: str, content: dict[str, Any]) -> tuple[Path, bool]:
+    """The file of a sweep with this base, NAME.yaml, or with a number where others have that, and whether it was not
+    there and is written now. The content gets its name."""
     for number in itertools.count(1):
         content["name"] = name if number == 1 else f"{name}-{number}"
         path = Path(f"{content['name']}.yaml")
         try:
             with path.open("x") as sink:
                 sink.write(text(content))
-            return path
+            return path, True
         except FileExistsError:
             with contextlib.suppress(OSError, ValueError, yaml.YAMLError, TypeError, KeyError):  # somebody's own file
                 if yaml.safe_load(path.read_text())["base"] == content["base"]:
-                    return path
+                    return path, False
     raise AssertionError
 
 
@@ -229,7 +229,7 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
         raise InputError(f"{words[0]}: no such command")
     point = as_point(given, timed_steps, traced_steps)
     content = {"name": "", "base": base_of(point), "include": [{"seed": point.seed}], "remedy_rounds": 1}
-    path = reserve(name_of(given.words), content)
+    path, is_new = reserve(name_of(given.words), content)
     name = str(content["name"])
     results = Path("results") / name
     folder = results / "points" / point.id
@@ -250,11 +250,13 @@ def wrap(words: Sequence[str], timed_steps: int, traced_steps: int, timeout_s: f
         print(ending(record) if record else f"{'stopped: ' * (status == 130)}nothing is recorded", file=sys.stderr)
         if record and record.failure and (left := record.failure.tracebacks.first_failed):
             print(f"  {folder / left}", file=sys.stderr)
+        if is_new:
+            path.unlink(missing_ok=True)
         return status or 1
     found = diagnose(folder)
     print("\n" + screen.screen(found), end="")
     rounds = remedies_of(found)
-    has = yaml.safe_load(path.read_text())
+    has = yaml.safe_load(path.read_text()) if path.exists() else content
     if has == content | {"remedy_rounds": has.get("remedy_rounds")}:  # else it was edited
         path.write_text(text(content | {"remedy_rounds": max(1, rounds)}))
     if rounds:

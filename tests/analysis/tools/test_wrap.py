@@ -114,7 +114,7 @@ def test_sweeps_of_one_name_keep_apart(tmp_path, monkeypatch):
     (tmp_path / "t-2.yaml").write_text("- a list\n")
     for base, path in (("a", "t.yaml"), ("b", "t-3.yaml"), ("a", "t.yaml"), ("b", "t-3.yaml")):
         content = {"name": "", "base": {"command": base}}
-        assert str(reserve("t", content)) == path and content["name"] == path.removesuffix(".yaml")
+        assert str(reserve("t", content)[0]) == path and content["name"] == path.removesuffix(".yaml")
     assert (tmp_path / "t-2.yaml").read_text() == "- a list\n"
 
 
@@ -161,3 +161,4 @@ def test_a_script_that_fails__ends_with_its_reason(tmp_path):
     said, where = done.stderr.splitlines()
     assert said == "failed: rank_exception, rank 0: KeyError: 'lr'"
     assert "KeyError" in (tmp_path / where.strip()).read_text()
+    assert not (tmp_path / "bad.yaml").exists()
