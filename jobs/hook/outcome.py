@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..record.folder import RunFolder
+from .claim import was_contested
 
 if TYPE_CHECKING:
     from .watch import Step, Watch
@@ -75,9 +76,9 @@ def lost_loss(watch: Watch) -> list[str]:
     return [] if bad is None else [f"the script's loss is {bad} in its last step"]
 
 
-def seconds(watch: Watch) -> list[str]:
+def contested(watch: Watch) -> list[str]:
     """A note where other processes trained as this rank."""
-    there = watch.run_folder.rank_file(watch.rank, "second").exists()
+    there = was_contested(watch.run_folder, watch.rank)
     return [f"several processes trained as rank {watch.rank} at a time: the first counts"] if there else []
 
 
@@ -97,7 +98,7 @@ def result(watch: Watch) -> dict[str, Any]:
         **(watch.allocator.result() if watch.allocator else {}),
         "step_source": watch.source,
         "ended_early": watch.left > 0,
-        "notes": list(dict.fromkeys([*watch.notes, *lost_loss(watch), *seconds(watch)])),
+        "notes": list(dict.fromkeys([*watch.notes, *lost_loss(watch), *contested(watch)])),
         "loader_workers": watch.loader_workers,
         "passes": max((len(step.losses) for step in watch.steps), default=0) or None,
         "places": watch.places,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import json
 import os
 import sys
@@ -24,6 +23,7 @@ from ..host import clock
 from ..record.folder import RunFolder
 from ..record.heartbeat import Heartbeat
 from . import probe
+from .claim import Claim
 from .outcome import wait_for_outcomes, write_outcome
 
 SOURCES = ("call", "engine", "optimizer", "profiler", "range")
@@ -71,7 +71,7 @@ class Watch:
         self.source: str | None = None
         self.over = False
         self.second = False  # another process that is alive trains as this rank, and came first
-        self.claim: Any = None
+        self.claim = Claim()
         self.late: str | None = None
         self.sees_ends = False
         self.in_backward: Callable[[], bool] = lambda: False
@@ -191,26 +191,13 @@ class Watch:
         if self.current is not None:
             self._close(self.current)
         if self.left == 0:
-            if self.block == 0 and not self._is_first():
+            if self.block == 0 and not self.claim.is_first(self.run_folder, self.rank):
                 self.second, self.current = True, None
-                self.run_folder.rank_file(self.rank, "second").touch()
                 return
             self._next_block()
             if self.over:
                 return
         self._open()
-
-    def _is_first(self) -> bool:
-        """Whether no other process that is alive trains as this rank and has warmed up."""
-        if self.claim is None:
-            self.claim = self.run_folder.rank_file(self.rank, "claim").open("w")
-        try:  # not flock, which workers that are forked would hold
-            fcntl.lockf(self.claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return False
-        except OSError:  # a file system without locks
-            pass
-        return True
 
     def _begin(self) -> None:
         """With the first mark. Torch, which takes seconds, is loaded for no script that has not loaded it itself."""

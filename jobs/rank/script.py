@@ -15,6 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from nightsweep.jobs import hook
+from nightsweep.jobs.hook.claim import was_contested
 from nightsweep.jobs.hook.install import RANK_VARIABLE, RUN_VARIABLE
 from nightsweep.jobs.point import config_file, template
 from nightsweep.jobs.point.environment import environment as environment_of_settings
@@ -125,7 +126,7 @@ def conclude(run_folder: RunFolder, rank: int, code: int, window: Window, *, sto
         found = f"the script's {few.steps} steps were too few" if few else "no steps were found in the script"
         if few is None and has_begun(run_folder, rank):
             found = "the script ended before its steps were enough, and not as Python ends (os._exit)"
-        if run_folder.rank_file(rank, "second").exists():
+        if was_contested(run_folder, rank):
             found = f"several processes trained as rank {rank}, and the steps of the first were too few"
         if not run_folder.rank_file(rank, "stacks.txt").exists():  # which the hook opens
             found = "no Python with Nightsweep's hook ran (none did, PYTHONPATH was replaced, or it had -E, -I or -S)"

@@ -33,7 +33,7 @@ RUNS = ("timed", "traced", "cost-*", "search*")
 TRACES = "trace-r*"
 PASSING = (
     *("rank*.heartbeat", "rank*.pid.json", "rank*.exit.json", "rank*.phases.jsonl"),
-    *("facts-*.json", "live-*.json", "samplers-*.json"),
+    *("rank*.claim", "rank*.second", "facts-*.json", "live-*.json", "samplers-*.json"),
 )
 """Files of a run that only whoever watches it needs, or of which the record says the same: the archive has none."""
 

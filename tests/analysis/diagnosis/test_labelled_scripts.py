@@ -91,7 +91,7 @@ OFF = {
     "edges_molecules": "12 % where it gave 36: its fix multiplies once an atom, not once a pair",
     "between_vocoder": "25 % (19 at least) where it gave 17",
     "frames_nowcast": "19 % (25.1 at most) where it gave 25.9",
-    "swap_clips": "42 % where it gave 21: without the copies the host holds the step up",
+    "swap_clips": "42 % where it gave 21: without the copies probably the host holds the step up",
     "split_stages": "33 % (19 at least) where it gave 16",
     "zero_sources": "15 % (7 at least) where it gave 5",
     "captions_clips": "5 % (7 at most) where it gave 33: without FSDP2's hooks the host launches less, too",

@@ -35,7 +35,7 @@ FAILURES = {
         "rank_exit",
         "rank 0 ended with code 3 in start, without a traceback; its last line: no licence",
     ),
-    "fails in a process of its own": (
+    "fails in a spawned process": (
         "import torch.multiprocessing as mp\ndef fail(rank): raise ValueError('bad shard')\n"
         "if __name__ == '__main__': mp.spawn(fail)",
         "rank_exception",

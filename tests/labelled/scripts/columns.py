@@ -1,4 +1,4 @@
-"""Trains a transformer on tables (FT-Transformer): each column of a row is a token, and a number is to be told from all
+"""Trains a transformer on tables (FT-Transformer): each column of a row is a token, and a number is predicted from all
 of them. Numbers may be brought to a normal distribution by their quantiles first."""
 
 import argparse

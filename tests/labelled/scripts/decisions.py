@@ -71,7 +71,7 @@ class Frames:
 
 
 class Ahead:
-    """Copies the next batch on a stream of its own, while the device works on this one."""
+    """Copies the next batch on a separate stream, while the device works on this one."""
 
     def __init__(self, batches, device):
         self.batches, self.device = batches, device

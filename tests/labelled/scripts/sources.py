@@ -48,7 +48,7 @@ class Tokenizer:
 
 
 def made_up(draw, lines):
-    """A file of so many lines."""
+    """Source code of this many lines."""
     picks = torch.randint(len(STEMS), (lines, 6), generator=draw).tolist()
     text = []
     for n, line in enumerate(picks):
