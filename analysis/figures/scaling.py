@@ -37,6 +37,7 @@ SHARING = (
     "prefetch_layers",
     "zero_communication",
     "zero_messages",
+    "zero_bucket_millions",
     "nccl_transport",
     "nccl_algo",
     "nccl_proto",

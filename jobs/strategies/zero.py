@@ -53,6 +53,8 @@ def zero_optimization(point: Point, layer_numel: int, device: torch.device) -> d
         # In the backward pass DeepSpeed's linear layer asks whether its weight is one of ZeRO's, and torch 2.11 then
         # compiles each layer for itself, for that weight's `ds_id`.
         config["memory_efficient_linear"] = False
+    if point.zero_bucket_millions:
+        config["reduce_bucket_size"] = point.zero_bucket_millions * 1_000_000
     if point.zero_messages == "single":
         config["reduce_bucket_size"] = LARGE
     if point.prefetch_layers:

@@ -102,6 +102,14 @@ class Parallel:
         "joined",
         needs=[only("strategy", "zero3")],
     )
+    zero_bucket_millions: int = setting(
+        "Millions of gradients' elements that ZeRO sums up at once, but with zero_messages: single; 0: as DeepSpeed "
+        "decides, 500.",
+        0,
+        minimum=0,
+        maximum=100_000,
+        needs=[only("strategy", *ZERO)],
+    )
     nccl_transport: Literal["auto", "shm", "sockets"] = setting(
         "What NCCL may send over: as it decides (NVLink first); shm: no direct access from GPU to GPU, so that ranks "
         "of a host exchange over PCIe through the host's memory; sockets: TCP alone, within a host too, and no "

@@ -157,12 +157,13 @@ def test_what_zero3_compiles_has_torchs_own_linear_layer():
 def test_what_zero3_sends_singly_is_not_put_into_buckets():
     # Of Llama-8B's weights the smallest that is no norm has 4 million elements.
     settings = NANO | {"strategy": "zero3", "ranks_per_node": 2}
-    single, gathers = (
-        zero_optimization(complete(settings | {"zero_messages": messages}), 1, torch.device("cpu"))
-        for messages in ("single", "single_gathers")
+    single, gathers, small = (
+        zero_optimization(complete(settings | own), 1, torch.device("cpu"))
+        for own in ({"zero_messages": "single"}, {"zero_messages": "single_gathers"}, {"zero_bucket_millions": 50})
     )
     assert single["reduce_bucket_size"] < 4_000_000
     assert "reduce_bucket_size" not in gathers
+    assert small["reduce_bucket_size"] == 50_000_000
 
 
 @pytest.mark.parametrize(
