@@ -25,7 +25,7 @@ from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.sweep.interval import half_interval
-from nightsweep.analysis.sweep.starts import LEAST_OWN, Noise, known_noise, noise_of_repeats, own_noise
+from nightsweep.analysis.sweep.starts import LEAST_OWN, Noise, both_active, known_noise, noise_of_repeats, own_noise
 from nightsweep.analysis.tables import parquet
 from nightsweep.analysis.tables.parquet import StrPath
 from nightsweep.analysis.tables.part_names import PARTS
@@ -172,7 +172,7 @@ def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparis
     else:
         found = own_noise(means[0], means[1])
     one_host = bool(hosts_of(a)) and hosts_of(a) == hosts_of(b)
-    noise = found or known_noise(sm_active(a, b), one_host=one_host)
+    noise = found or known_noise(both_active(sm_active(a), sm_active(b)), one_host=one_host)
     parts = {}
     if a.lanes and b.lanes:
         rows = {name: [e.part(name).mean(axis=0) / 1e6 for e in (a, b)] for name in PARTS}
@@ -203,11 +203,10 @@ def of_starts(a: Sequence[float], b: Sequence[float], noise: Noise) -> Differenc
     return Difference(mean, other, other * (math.expm1(half) if other < mean else -math.expm1(-half)))
 
 
-def sm_active(*runs: Evidence) -> float | None:
-    """Mean activity of the SMs of these runs, %; None where one was not sampled."""
-    found = [own["sm_active_percent"].mean() for e in runs for own in e.samples.values()]
-    known = [value for value in found if isinstance(value, float)]
-    return float(np.mean(known)) if known and len(known) == len(found) and all(e.samples for e in runs) else None
+def sm_active(e: Evidence) -> float | None:
+    """Mean activity of the SMs of its GPUs in the timed steps, %; None where one was not sampled."""
+    known = [value for own in e.samples.values() if isinstance(value := own["sm_active_percent"].mean(), float)]
+    return float(np.mean(known)) if known and len(known) == len(e.samples) else None
 
 
 def hosts_of(e: Evidence) -> list[str]:

@@ -66,7 +66,7 @@ def problem(point: Path) -> str | None:
 def steps(point: Path, look: str = "timed") -> pl.DataFrame:
     """The table `steps`, or the same of another run."""
     identity = {"point_id": record_of(point).point_id}
-    return _with_step_ms(_frame(_step_rows(point / look, identity), points.STEPS))
+    return _frame(_step_rows(point / look, identity), points.STEPS)
 
 
 def point_row(record: Record) -> _Row:
@@ -143,14 +143,15 @@ def _step_row(line: StepLine) -> _Row:
     return {
         **structs.asdict(line),
         "data_ms": None if line.data_ns is None else line.data_ns / 1e6,
-        "device_ms": None if line.device_ns is None else line.device_ns / 1e6,
+        "step_ms": _step_ms(line),
         "fragmentation": (line.inactive_bytes or 0) / (line.reserved_bytes or 1) if known else None,
     }
 
 
-def _with_step_ms(steps: pl.DataFrame) -> pl.DataFrame:
-    host = (pl.col("end_ns") - pl.col("start_ns")) / 1e6
-    return steps.with_columns(step_ms=pl.coalesce("device_ms", host))
+def _step_ms(line: StepLine) -> float | None:
+    if line.device_ns is not None:
+        return line.device_ns / 1e6
+    return None if line.start_ns is None or line.end_ns is None else (line.end_ns - line.start_ns) / 1e6
 
 
 def _lines(point: Path, kind: str, line: type[_Line], identity: _Row) -> list[_Row]:

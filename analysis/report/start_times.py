@@ -24,20 +24,19 @@ def start_times(tables: dataset.Tables, points: pl.DataFrame) -> dict[str, Any]:
     Returns:
         mean_ms, steps, samples: of the timed steps of the slowest rank, and samples of all ranks in a step; null where
         there is none. alike: one number for all starts of the same settings. host: one number for all that ran on one
-        host on one day; null where that is not known. active: mean SM activity of each GPU, %; null where one was not
-        sampled. noise: at least so much of A is noise. quantiles: Student's t of 1, 2, ... degrees of freedom. least:
-        degrees of freedom that repeats must have. limits: of SM activity, between the rows of `table`: half of the 95 %
-        interval of one start's logarithm, and from what it is known, on several hosts and on one.
+        host on one day; null where that is not known. active: mean SM activity, %; null where it was not sampled.
+        noise: at least so much of A is noise. quantiles: Student's t of 1, 2, ... degrees of freedom. least: degrees of
+        freedom that repeats must have. limits: of SM activity, between the rows of `table`: half of the 95 % interval
+        of one start's logarithm, and from what it is known, on several hosts and on one.
     """
     names = [name for name in dataset.SETTINGS if name not in dataset.ASIDE]
     host = pl.struct(pl.col("hosts"), pl.col("started_at").str.slice(0, 10)).rank("dense")
-    own = (
-        points.select(
-            "point_id", alike=pl.struct(names).rank("dense"), host=pl.when(pl.col("hosts").list.len() > 0).then(host)
-        )
-        .join(_times(tables), on="point_id", how="left", maintain_order="left")
-        .join(_activity(tables), on="point_id", how="left", maintain_order="left")
-    )
+    own = points.select(
+        "point_id",
+        alike=pl.struct(names).rank("dense"),
+        host=pl.when(pl.col("hosts").list.len() > 0).then(host),
+        active=pl.when(pl.col("sm_active_percent").is_finite()).then("sm_active_percent"),
+    ).join(_times(tables), on="point_id", how="left", maintain_order="left")
     columns = own.drop("point_id").to_dict(as_series=False)
     most = int(own["alike"].value_counts()["count"].top_k(2).sum() or 0)
     quantiles = [Noise(1.0, freedom, "").half((1,)) for freedom in range(1, most + 1)]
@@ -69,13 +68,3 @@ def _times(tables: dataset.Tables) -> pl.DataFrame:
     )  # fmt: skip
     means = means.join(samples.group_by("point_id").agg(pl.col("samples").max()), on="point_id")
     return means.filter(pl.col("mean_ms") > 0, pl.col("mean_ms").is_finite()).collect()
-
-
-def _activity(tables: dataset.Tables) -> pl.DataFrame:
-    """point_id, active."""
-    spans = _timed(tables).group_by("point_id").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    seen = tables.scan("gpu_samples").filter(pl.col("look") == "timed").join(spans, on="point_id")
-    inside = seen.filter(pl.col("t_ns").is_between("begin", "end"))
-    gpus = inside.group_by("point_id", "uuid").agg(pl.col("sm_active_percent").mean().round_sig_figs(DIGITS))
-    every = gpus.sort("point_id", "uuid").group_by("point_id").agg(active=pl.col("sm_active_percent"))
-    return every.filter(pl.col("active").list.eval(pl.element().is_finite().fill_null(False)).list.all()).collect()

@@ -87,7 +87,7 @@ def load(folder: Path) -> Tables:
     """Every table that the folder has, as NAME.parquet. `points`, which all figures ask for many times, is read. Raises
     FormatError."""
     frames = parquet.scan_whole(folder, schemas.TABLES, "snakemake tables")
-    return Tables({**frames, "points": with_defaults(with_activity(frames))} if "points" in frames else frames)
+    return Tables({**frames, "points": with_defaults(frames["points"].collect())} if "points" in frames else frames)
 
 
 def absent(folder: Path) -> list[str]:
@@ -96,21 +96,6 @@ def absent(folder: Path) -> list[str]:
     return [
         f"{name}: no such file; what is shown lacks what it holds" for name in names if not (folder / name).exists()
     ]
-
-
-def with_activity(frames: Mapping[str, pl.LazyFrame]) -> pl.DataFrame:
-    """The table of points with how busy their GPUs were in the timed steps. A data set that was made before points had
-    these columns has it in the samples alone."""
-    points = frames["points"].collect()
-    if "sm_active_percent" in points.columns or not {"steps", "gpu_samples"} <= frames.keys():
-        return points
-    timed = frames["steps"].filter(pl.col("phase") == "timed")
-    spans = timed.group_by("point_id").agg(begin=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    seen = frames["gpu_samples"].filter(pl.col("look") == "timed").join(spans, on="point_id")
-    inside = seen.filter(pl.col("t_ns").is_between(pl.col("begin"), pl.col("end")))
-    names = [name for name in ("sm_active_percent", "dram_active_percent") if name in seen.collect_schema()]
-    busy = inside.group_by("point_id").agg(pl.col(names).mean()).collect()
-    return points.join(busy, on="point_id", how="left", maintain_order="left")
 
 
 def with_defaults(points: pl.DataFrame) -> pl.DataFrame:

@@ -169,8 +169,12 @@ class Starts:
 
 def _of_pair(one: Sequence[Any], other: Sequence[Any]) -> tuple[float | None, bool]:
     """Of (sm_active, host) of two starts: mean SM activity, and whether both ran on one host on one day."""
-    active = None if one[0] is None or other[0] is None else (one[0] + other[0]) / 2
-    return active, one[1] == other[1] != ""
+    return both_active(one[0], other[0]), one[1] == other[1] != ""
+
+
+def both_active(one: float | None, other: float | None) -> float | None:
+    """The SM activity, %, that decides which noise two runs have; None where one's is not known."""
+    return None if one is None or other is None else (one + other) / 2
 
 
 def _mean(values: pl.Series) -> float | None:

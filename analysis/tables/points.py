@@ -194,10 +194,11 @@ STEPS: dict[str, Column] = {
     "start_ns": Column(pl.Int64, "Host clock at the start of the step, UTC ns.", "steps-rR.jsonl"),
     "end_ns": Column(pl.Int64, "Host clock at its end, UTC ns. The GPU may still be working.", "steps-rR.jsonl"),
     "data_ms": Column(pl.Float64, "Host time in the loader, ms.", "steps-rR.jsonl"),
-    "device_ms": Column(
-        pl.Float64, "Time between CUDA events at the ends of the step, ms; null on a CPU.", "steps-rR.jsonl"
+    "step_ms": Column(
+        pl.Float64,
+        "Time between CUDA events at the ends of the step, ms; on a CPU end_ns - start_ns.",
+        "steps-rR.jsonl",
     ),
-    "step_ms": Column(pl.Float64, "device_ms where there is one, else end_ns - start_ns, ms.", "derived"),
     "loss": Column(pl.Float64, "This rank's loss, mean over its micro-batches.", "steps-rR.jsonl"),
     "samples": Column(pl.Int64, "Samples of this rank.", "steps-rR.jsonl"),
     "tokens": Column(pl.Int64, "Tokens of this rank; null for images.", "steps-rR.jsonl"),
@@ -262,7 +263,6 @@ ACTIVITIES: dict[str, Column] = {
     "name": Column(pl.String, "Kernel, operator, copy direction or API call.", "trace"),
     "count": Column(pl.Int64, "Number in the counted steps of the traced run.", "trace"),
     "total_ns": Column(pl.Int64, "Sum of durations, ns; overlaps count twice.", "trace"),
-    "mean_ns": Column(pl.Float64, "Mean duration, ns.", "trace"),
     "bytes": Column(pl.Int64, "Bytes copied or set; null for what moves none.", "trace"),
 }
 

@@ -67,7 +67,6 @@ _DTYPES = {int: pl.Int64, float: pl.Float64}
 
 GPU_SAMPLES: dict[str, Column] = {
     **SAMPLE,
-    "mono_ns": Column(pl.Int64, "Monotonic clock of the host, ns.", "nvml-H.arrow"),
     "gpu": Column(pl.Int64, "NVML index.", "nvml-H.arrow"),
     "uuid": Column(pl.String, "GPU's or MIG device's UUID.", "nvml-H.arrow"),
     **{name: Column(_DTYPES[kind], _TEXTS[name], "nvml-H.arrow") for name, kind in TYPES.items()},

@@ -2,7 +2,7 @@
 
     python -m tests.labelled.store OUT tests/data/labelled
 
-Of each run that went well: label.json, record.json and point.json; of its looks the steps, results and samples, and the
+Of each run that went well: label.json and record.json; of its looks the steps, results and samples, and the
 exports, traced/trace-rR.sqlite.xz, with the tables that analysis/readers/nsys/reader.py reads. Each export is read
 before and after: where any table of the engine differs, nothing of the run is kept and the exit status is 1.
 """
@@ -123,10 +123,9 @@ def point(source: Path, target: Path, anonymizer: Anonymizer) -> list[str]:
     """One point's folder; the tables in which an export changed."""
     target.mkdir(parents=True)
     shutil.copy(source / "label.json", target)
-    for name in ("record.json", "point.json"):
-        content = json.loads((source / name).read_text())
-        (target / name).write_text(json.dumps(anonymizer.tree(content, KINDS), indent=1) + "\n")
-    looks = json.loads((source / "record.json").read_text())["looks"]
+    record = json.loads((source / "record.json").read_text())
+    (target / "record.json").write_text(json.dumps(anonymizer.tree(record, KINDS), indent=1) + "\n")
+    looks = record["looks"]
     for kind in ("timed", "traced"):
         if looks[kind]["status"] == "ok":
             look(source / kind, target / kind, anonymizer)

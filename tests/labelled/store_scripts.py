@@ -2,7 +2,7 @@
 
     python -m tests.labelled.store_scripts OUT tests/data/scripts --images DIR
 
-Of each run: point.json, record.json, its steps and results, and of its traces what analysis/readers/kineto reads. Each
+Of each run: record.json, its steps and results, and of its traces what analysis/readers/kineto reads. Each
 run is diagnosed before and after: where the causes are not the same, nothing of it is kept and the exit status is 1.
 Shares may differ a little, since times of the host are rounded (packed.py).
 """
@@ -36,12 +36,11 @@ def store_point(job: tuple[Path, Path, Path, Anonymizer]) -> str | None:
     source, target, images, anonymizer = job
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    for name in ("record.json", "point.json"):
-        content = json.loads((source / name).read_text())
-        command = content["settings"]["command"].replace(str(images), "images")
-        content = anonymizer.tree(content, KINDS)
-        content["settings"] |= dict.fromkeys(EMPTY, "") | {"command": command, "workdir": "."}
-        (target / name).write_text(json.dumps(content, indent=1) + "\n")
+    record = json.loads((source / "record.json").read_text())
+    command = record["settings"]["command"].replace(str(images), "images")
+    record = anonymizer.tree(record, KINDS)
+    record["settings"] |= dict.fromkeys(EMPTY, "") | {"command": command, "workdir": "."}
+    (target / "record.json").write_text(json.dumps(record, indent=1) + "\n")
     for path in sorted(source.glob("*/rank*.result.json")):
         goal = target / path.relative_to(source)
         goal.parent.mkdir(exist_ok=True)

@@ -40,7 +40,7 @@ COLUMNS = {
 }  # fmt: skip
 """What rules read of the tables."""
 PUBLISHED = {"record.json", "point.json"}
-"""All that a published data set has of a point beside its tables."""
+"""All that a published data set has of a point beside its tables; only older ones have point.json, too."""
 
 
 def gather(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:

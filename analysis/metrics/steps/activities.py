@@ -16,7 +16,7 @@ _COLUMNS = ("category", "name", "start_ns", "end_ns", "bytes", "launch_ns")
 
 
 def rows(events: selection.Events, windows: pl.DataFrame) -> pl.DataFrame:
-    """Category, name, count, total_ns, mean_ns and bytes (null where nothing is moved), a row a category and name.
+    """Category, name, count, total_ns and bytes (null where nothing is moved), a row a category and name.
 
     Args:
         events: the tables of one rank, attributed to their launches.
@@ -39,7 +39,7 @@ def rows(events: selection.Events, windows: pl.DataFrame) -> pl.DataFrame:
     return (
         _filter_counted(pl.concat(parts), windows)
         .group_by("category", "name")
-        .agg(count=pl.len().cast(pl.Int64), total_ns=took.sum(), mean_ns=took.mean(), bytes=moved)
+        .agg(count=pl.len().cast(pl.Int64), total_ns=took.sum(), bytes=moved)
         .sort("category", "name")
     )
 

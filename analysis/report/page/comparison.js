@@ -20,8 +20,8 @@ function halfOfRepeats(groups, source) {
 // The same of starts on H200s, by host and by what decides how long a step takes.
 function knownHalf(a, b) {
   const { active, host, limits, table } = DATA.compare;
-  const gpus = active[a] && active[b] && active[a].concat(active[b]);
-  const row = gpus ? limits.findIndex((limit) => mean(gpus) >= limit) : limits.length + 1;
+  const known = active[a] !== null && active[b] !== null;
+  const row = known ? limits.findIndex((limit) => mean([active[a], active[b]]) >= limit) : limits.length + 1;
   return table[row < 0 ? limits.length : row][Number(host[a] !== null && host[a] === host[b])];
 }
 // Null where one of the two has no timed step.

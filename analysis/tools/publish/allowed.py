@@ -78,7 +78,7 @@ RECORD: dict[str, Kind] = {f"settings.{name}": kind for name, kind in SETTINGS.i
     **{f"looks.{run}.{key}": kind for run in ("timed", "traced", "control")
        for key, kind in (("status", F), ("reason", F), ("message", W))},
 }  # fmt: skip
-"""Keys of text in record.json and point.json."""
+"""Keys of text in record.json."""
 
 SWEEP: dict[str, Kind] = {"name": N, "points.point_id": F} | {f"points.settings.{n}": k for n, k in SETTINGS.items()}
 """Keys of text in sweep.json."""

@@ -74,8 +74,8 @@ def copy_tables(sweep: Path, out: Path, anonymizer: Anonymizer) -> None:
         parquet.write(anonymizer.table(known), out / "tables" / path.name)
 
 
-OF_SWEEP = ("sweep.json", "points/*/point.json", "points/*/record.json")
-"""sweep.json, and the settings and records of all points."""
+OF_SWEEP = ("sweep.json", "points/*/record.json")
+"""sweep.json, and the records of all points, which have their settings, too."""
 
 
 def is_of_point(folder: Path) -> bool:

@@ -43,7 +43,6 @@ from nightsweep.jobs.record.json_files import read_json
 from nightsweep.jobs.record.record import Record
 
 MARK = "<!-- Generated from here on by `nightsweep publish --into`; what is above is kept. -->"
-RECORDS = ("point.json", "record.json")
 LEFT_OUT = "left-out.csv"
 READINGS = cs.float() - cs.by_name("energy_j")
 """Of samples: power, rates and percentages, whose last digits are noise and a third of the bytes; not the counter, of
@@ -100,16 +99,21 @@ def merge(sweep: Path, out: Path, anonymizer: Anonymizer) -> tuple[int, int]:
     for name in tables.TABLES:
         old, more = (rows_of(folder / f"tables/{name}.parquet", name) for folder in (out, sweep))
         frames = [select_points(old, kept), anonymizer.table(select_points(more, new, kept | new))]
-        # Pages follow chunks, whose number changes from run to run: the same rows are to be the same bytes.
-        table = as_table(name, pl.concat(frames)).rechunk()
-        if name == "gpu_samples":
-            table = table.with_columns(rounded(READINGS))
-        path = out / f"tables/{name}.parquet"
-        parquet.write(table, path, compression="zstd", compression_level=12, statistics=False)
-    publish.copy_json(sweep, out, anonymizer, [f"points/{point}/{name}" for point in sorted(new) for name in RECORDS])
+        write_table(name, pl.concat(frames), out)
+    publish.copy_json(sweep, out, anonymizer, [f"points/{point}/record.json" for point in sorted(new)])
     for point in have & omitted:
         shutil.rmtree(out / "points" / point, ignore_errors=True)
     return len(new), len(kept | new)
+
+
+def write_table(name: str, rows: pl.DataFrame, out: Path) -> None:
+    """A table of the set, small: what a checkout has to hold."""
+    # Pages follow chunks, whose number changes from run to run: the same rows are to be the same bytes.
+    table = as_table(name, rows).rechunk()
+    if name == "gpu_samples":
+        table = table.with_columns(rounded(READINGS))
+    path = out / f"tables/{name}.parquet"
+    parquet.write(table, path, compression="zstd", compression_level=19, statistics=False)
 
 
 def rounded(values: pl.Expr) -> pl.Expr:

@@ -151,19 +151,7 @@ def test_the_roofline_is_of_what_memory_moved_while_timed_steps_ran():
     point = settings.complete({"workload": "llm", "model": "llama-nano", "precision": "bf16"})
     row = {"point_id": point.id, **point.settings(), "status": "ok", "accelerator": "NVIDIA H200", "world_size": 2}
     row |= {"flops_per_step": 40 * 10**12, "step_ms_mean": 100.0, "peak_flops_per_s": 989.4e12, "mfu_percent": 20.2}
-    step = {"point_id": point.id, "phase": "timed", "start_ns": 1000, "end_ns": 2000}
-    samples = [
-        {"point_id": point.id, "look": look, "t_ns": t_ns, "dram_active_percent": busy}
-        for look, t_ns, busy in (
-            ("timed", 1100, 20.0),
-            ("timed", 1900, 30.0),
-            ("timed", 2100, 90.0),
-            ("traced", 1500, 90.0),
-        )
-    ]
-    rows = {"points": [row], "steps": [step], "gpu_samples": samples}
-    frames = {name: pl.LazyFrame(found) for name, found in rows.items()}
-    tables = dataset.Tables({**frames, "points": dataset.with_activity(frames)})
+    tables = dataset.Tables({"points": pl.DataFrame([row | {"dram_active_percent": 25.0}])})
     (placed,) = roofline.roofline_points(tables).to_dicts()
     assert placed["flops_per_s"] == pytest.approx(200e12) and placed["intensity"] == pytest.approx(200 / 1.2)
     shown = texts(FAMILIES["roofline"].draw(tables))

@@ -130,7 +130,6 @@ def _activities(p, e):
                     "name": name,
                     "count": p.traced_steps,
                     "total_ns": int(ms * share),
-                    "mean_ns": ms * share / p.traced_steps,
                     "bytes": size,
                 }
 

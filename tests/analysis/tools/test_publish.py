@@ -78,7 +78,7 @@ def test_the_search_here_finds_what_is_there(sweep, tmp_path):
 def test_what_is_published_and_what_is_not(public):
     names = {str(path.relative_to(public)) for path in public.rglob("*") if path.is_file()}
     point = f"points/{POINT}"
-    assert {f"{point}/record.json", f"{point}/point.json", "sweep.json", "report.html", "manifest.json"} <= names
+    assert {f"{point}/record.json", "sweep.json", "report.html", "manifest.json"} <= names
     assert {f"{point}/traced/trace-r0.sqlite", f"{point}/traced/trace-r1.json.gz"} <= names
     # The others have nothing to show of these tables.
     drawn = ("setting_effects", "scaling", "traced_steps", "causes", "held_time", "timeline")
