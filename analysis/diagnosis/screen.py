@@ -57,8 +57,9 @@ def _open(found: Diagnosis) -> str:
 
 def _head(found: Diagnosis) -> list[str]:
     e = found.evidence
+    cut = [f"of a part of the trace alone: {e.absent['trace, in part']}"] if "trace, in part" in e.absent else []
     if found.step_ms is None:
-        return ["no step could be timed: nothing can be said of it"]
+        return ["no step could be timed: nothing can be said of it", *cut]
     ranks, steps = len(e.traced_ranks), e.traced_count
     where = (
         f"mean of {plural(steps, 'traced step')} of {plural(ranks, 'rank')}" if steps else "median of the timed steps"
@@ -87,7 +88,6 @@ def _head(found: Diagnosis) -> list[str]:
             f"{found.path.unexplained:.0%} of the longest path through the steps is explained by nothing in the trace"
         ]
     notes = dict.fromkeys(note for rank in e.results for note in rank.notes)
-    cut = [f"of a part of the trace alone: {e.absent['trace, in part']}"] if "trace, in part" in e.absent else []
     failed = [f"the run did not end well: {e.failed}; what follows is of the steps before"] if e.failed else []
     whole = any(rank.step_source == WHOLE_RUN for rank in e.results)
     first = f"the whole run took {found.step_ms / 1e3:.1f} s" if whole else f"step {found.step_ms:.3f} ms ({where})"

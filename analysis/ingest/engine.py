@@ -63,7 +63,7 @@ def analyse(path: Path, report: str, alone: bool = True) -> Iterator[Frames]:
     with ThreadPoolExecutor(workers) as pool:
         running: deque[Future[Frames]] = deque()
         for rank in ranks:
-            running.append(pool.submit(process_tables, split.popleft(), trace.devices, rank, report))
+            running.append(pool.submit(process_tables, split.popleft(), trace.devices, rank, report, cut=trace.cut))
             if len(running) > workers:
                 yield running.popleft().result()
         while len(running) > 1:
@@ -103,8 +103,9 @@ def split_by_process(trace: Trace, processes: list[int]) -> list[Frames]:
     return out
 
 
-def process_tables(own: Frames, devices: pl.DataFrame, rank: int, report: str) -> Frames:
-    """All tables of one process but `reports`. `own`: its events; `devices`: those of the trace."""
+def process_tables(own: Frames, devices: pl.DataFrame, rank: int, report: str, *, cut: bool = False) -> Frames:
+    """All tables of one process but `reports`. `own`: its events; `devices`: those of the trace; `cut`: no step of it
+    is known to be whole."""
     number = pl.lit(rank, dtype=pl.Int64).alias("rank")
     # Few names, compared often.
     own = own | {k: own[k].with_columns(pl.col("name").cast(pl.Categorical())) for k in ("kernels", "runtime")}
@@ -126,7 +127,7 @@ def process_tables(own: Frames, devices: pl.DataFrame, rank: int, report: str) -
     events |= marked
     ranges = ranges.with_columns(number, detection.steps_at(host, ranges["start_ns"]))
     with ThreadPoolExecutor(1) as beside:  # as above
-        parted = beside.submit(part_tables, events, host, launched, source)
+        parted = beside.submit(part_tables, events, host, launched, source, cut=cut)
         out = sums_and_collectives(own, events, ranges, totals, host, report)
         out |= parted.result()
     out |= {**events, "nvtx_gpu": ranges, "devices": devices}
@@ -180,7 +181,9 @@ def _time_column(kind: str) -> str:
     return "launch_ns" if kind in ON_DEVICE else "start_ns"
 
 
-def part_tables(events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: str) -> Frames:
+def part_tables(
+    events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: str, *, cut: bool = False
+) -> Frames:
     """The tables windows, parts and step_parts of all devices; a trace without steps is one step 0.
 
     Args:
@@ -188,6 +191,7 @@ def part_tables(events: Frames, host: pl.DataFrame, launched: pl.DataFrame, sour
         host: its steps on the host.
         launched: times of all activities on its devices.
         source: where the steps come from: nvtx, launches or none.
+        cut: none of them counts.
     """
     out: dict[str, list[pl.DataFrame]] = {"windows": [], "parts": [], "step_parts": []}
     calls = selection.filter_by_name(events["runtime"].select("name", "start_ns"), parts.LAUNCH)["start_ns"]
@@ -195,6 +199,7 @@ def part_tables(events: Frames, host: pl.DataFrame, launched: pl.DataFrame, sour
         own = launched if device is None else launched.filter(pl.col("device") == device)
         found = detection.windows(host, own, calls) if source != "none" else whole_trace_window(own)
         hosts = host if source != "none" else found.select("step", "start_ns", "end_ns")
+        found = found.with_columns(counted=pl.col("counted") & (not cut))
         counted = found.filter("counted")
         sets, hidden = parts.part_sets(events, hosts, counted, device)
         ranges = hosts.select("step", host_start_ns="start_ns", host_end_ns="end_ns")

@@ -127,7 +127,8 @@ class Trace:
     """The events of one file, as a reader returns them.
 
     `events`: all tables of EVENTS. `absent`: those that were not recorded: whether such things happened is not known.
-    `problems`: what could not be read, a line each; the trace is partial if there are any.
+    `problems`: what could not be read, a line each. `cut`: a part of the file could not be, so that which events are
+    missing is not known: they lie in no order of time.
     `facts`: its format, its version and the like.
     """
 
@@ -136,3 +137,4 @@ class Trace:
     absent: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    cut: bool = False

@@ -91,7 +91,7 @@ def from_tables(folder: Path) -> Evidence:
     windows, step_parts, devices, waits = (
         pl.read_parquet(folder / f"{n}.parquet") for n in ("windows", "step_parts", "devices", "waited_for")
     )
-    traced = windows["rank"].unique().sort().to_list()
+    traced = windows.filter("counted")["rank"].unique().sort().to_list()
     chosen = choose_ranks(traced, waits, step_parts)
     spans = pl.scan_parquet(folder / "parts.parquet").filter(pl.col("rank").is_in(chosen)).collect()
     lanes = []
@@ -102,7 +102,7 @@ def from_tables(folder: Path) -> Evidence:
             here = spans.filter(pl.col("rank") == rank, pl.col("device").eq_missing(device))
             made = lane.device_lane(events, steps, here, rank, device)
             lanes += [made] if made else []
-    absent = trace_gaps(lanes) | {"counters": "no log of the GPUs' counters"}
+    absent = trace_gaps(lanes, cut=bool(windows.height) and not traced) | {"counters": "no log of the GPUs' counters"}
     parts = step_parts.filter(pl.col("device").is_null(), pl.col("part") != HIDDEN)
     return Evidence(
         lanes=tuple(lanes), devices=devices, cpu_parts=parts.clear() if lanes else parts, traced=traced, absent=absent
@@ -116,10 +116,10 @@ def _events(folder: Path, kind: str, rank: int) -> pl.DataFrame:
     return own.with_columns(pl.col(names).cast(pl.Categorical())).collect()
 
 
-def trace_gaps(lanes: Sequence[Lane]) -> dict[str, str]:
-    """What traces do not tell, with the reason."""
+def trace_gaps(lanes: Sequence[Lane], *, cut: bool) -> dict[str, str]:
+    """What traces do not tell, with the reason. `cut`: they have steps, none of them whole."""
     if not lanes:
-        return {"trace": "no activity of a GPU in it"}
+        return {"trace": "no step of it is known to be whole" if cut else "no activity of a GPU in it"}
     found = {}
     if all(one.source != "nvtx" for one in lanes):
         how = (

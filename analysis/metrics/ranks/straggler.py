@@ -12,13 +12,12 @@ thread gets there: then the range of the step loop's thread explains the time.
 
 from __future__ import annotations
 
-from collections import Counter
-
+import numpy as np
 import polars as pl
 
 from nightsweep.analysis.metrics import intervals
 from nightsweep.analysis.metrics.steps import layers, selection
-from nightsweep.analysis.metrics.steps.layers import Label, Segments
+from nightsweep.analysis.metrics.steps.layers import Segments
 from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables.events import NCCL_KERNEL
 from nightsweep.analysis.tables.traces import STRAGGLERS
@@ -78,14 +77,11 @@ def straggler_rows(events: selection.Events, table: pl.DataFrame, rank: int) -> 
 def _device_rows(events: selection.Events, late: pl.DataFrame) -> pl.DataFrame:
     spans = intervals.union(late.select("others_start_ns", "until_ns").to_numpy())
     work, since = layers.overlay(_gpu_layers(events, late), spans), _trace_start(events)
-    rows = []
+    parts = []
     for part in late.partition_by("thread", maintain_order=True):
         doing = layers.overlay(_thread_layers(events, part), spans)
-        for row in part.iter_rows(named=True):
-            span = (row["others_start_ns"], row["until_ns"])
-            counted = _split(span, row["launch_ns"], since, work, doing)
-            rows += [(row["rank"], row["step"], None, *label, length) for label, length in counted.items()]
-    return pl.DataFrame(rows, schema=column.schema(STRAGGLERS), orient="row")
+        parts += _split(part, since, work, doing.without(work.spans))
+    return pl.concat([column.empty(STRAGGLERS), *parts])
 
 
 def _trace_start(events: selection.Events) -> int:
@@ -94,27 +90,39 @@ def _trace_start(events: selection.Events) -> int:
     return min(int(first) for first in firsts if isinstance(first, int))
 
 
-def _split(span: tuple[int, int], launch: int | None, since: int, work: Segments, doing: Segments) -> Counter[Label]:
-    """Length of each label in the span; they add up to it."""
-    start, end = span
-    found: Counter[Label] = Counter()
-    found["unrecorded", None] = max(0, min(since, end) - start)
-    start = max(start, since)
-    whole = intervals.union([[start, end]])
-    busy = work.clip(whole)
-    for begins, ends, label in busy:
-        found[label] += ends - begins
-    left = intervals.subtract(whole, intervals.union([part[:2] for part in busy]))
-    if launch is None:
-        found["unknown", None] = intervals.total(left)
-        return +found
-    found["queued", None] = intervals.total(intervals.clip(left, launch, end))
-    waited = intervals.clip(left, start, launch)
-    found["nothing", None] = intervals.total(waited)
-    for begins, ends, label in doing.clip(waited):
-        found[label] += ends - begins
-        found["nothing", None] -= ends - begins
-    return +found
+def _split(late: pl.DataFrame, since: int, work: Segments, doing: Segments) -> list[pl.DataFrame]:
+    """Rows of STRAGGLERS of the collectives of a thread; of each they add up to the time in which the rank was missing.
+    `doing`: what the thread did where the GPU did no `work`."""
+    first, end = (late[name].to_numpy() for name in ("others_start_ns", "until_ns"))
+    start = np.clip(since, first, end)
+    launched = late["launch_ns"].is_not_null().to_numpy()
+    launch = np.clip(late["launch_ns"].fill_null(0).to_numpy(), start, end)
+    idle = [at - intervals.length_before(work.spans, at) for at in (start, launch, end)]
+    plain = {
+        "unrecorded": start - first,
+        "unknown": np.where(launched, 0, idle[2] - idle[0]),
+        "queued": np.where(launched, idle[2] - idle[1], 0),
+        "nothing": np.where(launched, idle[1] - idle[0], 0),
+    }
+    found = [work.during(start, end), doing.during(start, np.where(launched, launch, start))]
+    np.subtract.at(plain["nothing"], found[1][0], found[1][2])
+    rows = [(np.arange(len(first)), [(label, None)] * len(first), length) for label, length in plain.items()]
+    rows += [
+        (of, [segments.labels[number] for number in place.tolist()], length)
+        for segments, (of, place, length) in zip((work, doing), found, strict=True)
+    ]
+    return [
+        late.select("rank", "step")[of]
+        .with_columns(
+            late_ns=pl.lit(None, pl.Int64),
+            instead=pl.Series([label for label, _ in labels], dtype=pl.String),
+            name=pl.Series([name for _, name in labels], dtype=pl.String),
+            duration_ns=pl.Series(length, dtype=pl.Int64),
+        )
+        .filter(pl.col("duration_ns") > 0)
+        for of, labels, length in rows
+        if len(of)
+    ]
 
 
 def _gpu_layers(events: selection.Events, late: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from nightsweep.analysis.metrics.intervals import Intervals
 
+Times = NDArray[np.int64]
 Label = tuple[str, str | None]
 """Category and name."""
 
@@ -23,17 +24,26 @@ class Segments:
     spans: Intervals
     labels: list[Label]
 
-    def clip(self, during: Intervals) -> list[tuple[int, int, Label]]:
-        """The segments in these times, cut to them: start, end, label."""
-        low = np.searchsorted(self.spans[:, 1], during[:, 0], "right")
-        counts = np.maximum(np.searchsorted(self.spans[:, 0], during[:, 1], "left") - low, 0)
-        of = np.repeat(np.arange(len(during)), counts)
+    def during(self, starts: Times, ends: Times) -> tuple[Times, Times, Times]:
+        """What of the segments lies in each of these times, which may overlap: number of the time, number of the
+        segment, and length, ns."""
+        low = np.searchsorted(self.spans[:, 1], starts, "right")
+        counts = np.maximum(np.searchsorted(self.spans[:, 0], ends, "left") - low, 0)
+        of = np.repeat(np.arange(len(starts)), counts)
         place = low[of] + np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
-        start = np.maximum(self.spans[place, 0], during[of, 0])
-        end = np.minimum(self.spans[place, 1], during[of, 1])
-        some = start < end
-        labels = map(self.labels.__getitem__, place[some].tolist())
-        return list(zip(start[some].tolist(), end[some].tolist(), labels, strict=True))
+        length = np.minimum(self.spans[place, 1], ends[of]) - np.maximum(self.spans[place, 0], starts[of])
+        some = length > 0
+        return of[some], place[some], length[some]
+
+    def without(self, spans: Intervals) -> Segments:
+        """The segments outside of these times."""
+        ever = np.iinfo(np.int64)
+        starts, ends = np.append(ever.min, spans[:, 1]), np.append(spans[:, 0], ever.max)
+        of, place, _ = self.during(starts, ends)
+        cut = np.column_stack(
+            (np.maximum(self.spans[place, 0], starts[of]), np.minimum(self.spans[place, 1], ends[of]))
+        )
+        return Segments(cut, [self.labels[number] for number in place.tolist()])
 
 
 def overlay(frames: list[tuple[str, pl.DataFrame]], during: Intervals) -> Segments:

@@ -62,6 +62,7 @@ def read(path: Path) -> Trace:
         absent=_absent_tables(events, document.metadata),
         problems=(*document.problems, *problems),
         facts=_facts(document.metadata, job),
+        cut=document.cut,
     )
 
 

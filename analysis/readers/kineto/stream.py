@@ -58,13 +58,15 @@ _EVENTS = msgspec.json.Decoder(list[Event])
 class Document:
     """A trace in a file.
 
-    Once `blocks` is exhausted, `metadata` holds all but its events, and `problems` what could not be read, a line each.
+    Once `blocks` is exhausted, `metadata` holds all but its events, `problems` what could not be read, a line each, and `cut`
+    whether the file ends before its events do.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, Any] = {}
         self.problems: list[str] = []
+        self.cut = False
         self._malformed = 0
 
     def blocks(self) -> Iterator[list[Event]]:
@@ -85,6 +87,7 @@ class Document:
                 break
         while ended and len(text) < _HEAD and (chunk := next(chunks, None)):
             text += chunk
+        self.cut = not ended
         self._tail(text if ended else None)
         if self._malformed:
             self.problems.append(f"events that could not be read and are left out: {self._malformed}")

@@ -44,9 +44,9 @@ def read(path: Path) -> Trace:
     if not source.columns or not any(map(_is_export_table, source.columns)):
         raise ValueError(f"{path}: not an Nsight Systems export: it has none of its tables; {EXPECTED}")
     facts = _facts(source)
-    source.problems += _schema_problems(facts)
     strings = source.load(_STRINGS, ["id", Text("value")]).unique("id").with_columns(pl.col("value").cast(pl.String))
-    epoch = _epoch(source)
+    epoch, strange = _epoch(source)
+    strange += _schema_problems(facts)
     events = {kind: column.empty(columns) for kind, columns in EVENTS.items()}
 
     def load(kind: str) -> None:
@@ -64,7 +64,8 @@ def read(path: Path) -> Trace:
             load(kind)
     events["counters"] = _counters(source, events["counters"])
     absent = frozenset(kind for kind, (table, _) in SOURCES.items() if table not in source.columns)
-    return Trace(fill_process(events), _devices(source), absent, tuple(source.problems), facts)
+    devices, damage = _devices(source), source.problems
+    return Trace(fill_process(events), devices, absent, (*strange, *damage), facts, cut=bool(damage))
 
 
 def _is_export_table(name: str) -> bool:
@@ -93,13 +94,12 @@ def _schema_problems(facts: Mapping[str, str]) -> list[str]:
     return []
 
 
-def _epoch(source: Source) -> int:
-    """When the session began, UTC ns; 0 where the export does not say."""
+def _epoch(source: Source) -> tuple[int, list[str]]:
+    """When the session began, UTC ns, 0 where the export does not say; and what is strange about it."""
     found: int = source.load(_SESSION, ["utcEpochNs"])["utcEpochNs"].max() or 0  # type: ignore[assignment]
     if 0 <= found < _LATEST_NS:
-        return found
-    source.problems.append(f"{_SESSION}: {found} is no time: times are those of the trace's own clock")
-    return 0
+        return found, []
+    return 0, [f"{_SESSION}: {found} is no time: times are those of the trace's own clock"]
 
 
 def _finish(kind: str, frame: pl.DataFrame, epoch: int) -> pl.DataFrame:

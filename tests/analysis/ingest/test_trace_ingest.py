@@ -187,6 +187,9 @@ def test_a_truncated_kineto_trace(tmp_path, capfd):
     assert run(tmp_path / "x.json", "--out", tmp_path / "out") == 1
     assert table(tmp_path / "out", "reports")["partial"].to_list() == [True]
     assert table(tmp_path / "out", "kernels").height > 100 and capfd.readouterr().err.count("\n") >= 1
+    # Its kernels come after its calls: steps without their kernels would look idle.
+    assert not table(tmp_path / "out", "windows")["counted"].any()
+    assert table(tmp_path / "out", "step_parts").is_empty()
 
 
 def test_a_folder_of_parquet_is_the_same(tmp_path):

@@ -126,7 +126,10 @@ def test_parts_add_up_and_agree_with_brute_force(seed):
         frame = pl.DataFrame({"start_ns": starts, "end_ns": starts + rng.integers(0, 25, 8)})
         frames.append((category, frame.with_columns(name=pl.format("n{}", pl.int_range(pl.len())))))
     found = layers.overlay(frames, intervals.union([[0, 100]]))
-    got = {t: label for start, end, label in found.clip(np.array([[10, 50]])) for t in range(start, end)}
+    moments = np.arange(10, 50)
+    of, place, length = found.during(moments, moments + 1)
+    got = {int(moments[number]): found.labels[segment] for number, segment in zip(of, place, strict=True)}
+    assert (length == 1).all()
     want = {}
     for t in range(10, 50):
         for category, frame in frames:
@@ -135,13 +138,19 @@ def test_parts_add_up_and_agree_with_brute_force(seed):
                 want[t] = (category, open_["name"][-1])
                 break
     assert got == want
+    spans = intervals.union([[5, 12], [12, 13], [30, 31], [48, 90]])
+    rest = found.without(spans)
+    left = set(moments.tolist()) - {t for start, end in spans.tolist() for t in range(start, end)}
+    of, place, _ = rest.during(moments, moments + 1)
+    got = {int(moments[number]): rest.labels[segment] for number, segment in zip(of, place, strict=True)}
+    assert got == {t: label for t, label in want.items() if t in left}
 
 
 def test_layers_hold_no_more_than_what_is_near():
     frame = pl.DataFrame({"start_ns": [0, 10, 20, 35], "end_ns": [10, 21, 30, 40], "name": ["w", "x", "y", "z"]})
     found = layers.overlay([("a", frame)], np.array([[10, 12], [22, 30]]))
     assert [name for _, name in found.labels] == ["x", "y"]
-    assert not found.clip(np.array([[12, 12], [50, 60]]))
+    assert not len(found.during(np.array([12, 50]), np.array([12, 60]))[0])
 
 
 @pytest.fixture(scope="module")
