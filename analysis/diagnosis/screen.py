@@ -44,14 +44,14 @@ def screen(found: Diagnosis) -> str:
 
 def _open(found: Diagnosis) -> str:
     """Why it is not known whether the run is healthy."""
+    explained, waits = sum(cause.share for cause in found.causes), waiting(found.parts)
     if not found.evidence.lanes:
-        return "without a trace of a GPU it is not known whether this is healthy"
+        on_host = f": ranks compute nothing for {waits:.0%} of the step, and all causes explain {explained:.0%}"
+        return f"without a trace of a GPU it is not known whether this is healthy{on_host if found.parts else ''}"
     if not is_known(found.evidence):
         return "what the trace lacks leaves open whether this is healthy: see missing_trace"
     if found.evidence.left_out >= HEALTHY.value:
         return "why some steps take longer leaves open whether this is healthy"
-    explained = sum(cause.share for cause in found.causes)
-    waits = waiting(found.parts)
     return f"GPUs neither compute nor copy for {waits:.0%} of the step, and all causes explain {explained:.0%}"
 
 
@@ -61,9 +61,7 @@ def _head(found: Diagnosis) -> list[str]:
     if found.step_ms is None:
         return ["no step could be timed: nothing can be said of it", *cut]
     ranks, steps = len(e.traced_ranks), e.traced_count
-    where = (
-        f"mean of {plural(steps, 'traced step')} of {plural(ranks, 'rank')}" if steps else "median of the timed steps"
-    )
+    where = f"mean of {plural(steps, 'traced step')} of {plural(ranks, 'rank')}" if steps else "mean of the timed steps"
     said = {
         True: f"healthy: no cause takes {HEALTHY.value:.0%} of the step",
         False: "time to gain: see the causes, what gives most at least first",
@@ -76,6 +74,8 @@ def _head(found: Diagnosis) -> list[str]:
     if steps and e.timed_ns and unseen:
         length = f"{e.step_ns / 1e6:.3f} ms with the {' and '.join(unseen)} of the timed window"
         timed = [f"{length}; shares of causes are of that"]
+    elif not steps and e.timed_ns and e.step_ns >= (1 + HEALTHY.value) * e.timed_ns:
+        timed = [f"{e.timed_ns / 1e6:.3f} ms in the median: some steps take much longer"]
     elif steps and e.timed_ns:
         length = f"{e.timed_ns / 1e6:.3f} ms in the median without a tracer"
         timed = [f"{length}; shares of causes are of the shorter of the two"]

@@ -28,7 +28,7 @@ BY_KIND = {rule.kind: rule for rule in RULES}
 @dataclass(frozen=True)
 class Diagnosis:
     """`healthy`: None where it is not known. `step_ms`: mean time of a step, of which `parts` are the exact parts
-    (ms), in the trace; of a point without one, the median timed step, and no parts. `path`: what decides how long the
+    (ms), in the trace; of a point without one, of the timed steps, and no parts. `path`: what decides how long the
     traced steps take; None without a trace of a GPU."""
 
     evidence: Evidence
@@ -68,7 +68,7 @@ def judge(e: Evidence) -> Diagnosis:
     kept = [c for c in cap_shares(e, causes) if BY_KIND[c.kind].remark or c.share >= NOISE.value]
     ranked = tuple(with_lines(e, with_rank(e, cause)) for cause in sorted(kept, key=order))
     traced = bool(e.periods.size)
-    timed = None if e.timed_ns is None else e.timed_ns / 1e6
+    timed = None if e.timed_ns is None else e.unseen.mean_ns / 1e6
     step = float(e.periods.mean()) / 1e6 if traced else sum(e.parts.values()) or timed
     total = sum(c.share for c in ranked)
     well = all(c.share < HEALTHY.value for c in ranked) and total < HEALTHY_SUM.value

@@ -106,12 +106,14 @@ def lost_hours(tables: dataset.Tables) -> _Rows:
 
 
 def changes(tables: dataset.Tables) -> _Rows:
-    """The changes of settings that are worth most: GPU-hours of the timed steps that they gained, where they were
-    tried, else would by the diagnosis."""
+    """The changes of settings that are worth most: GPU-hours of the timed steps that they gained where they were tried
+    (nothing where that failed, or changed the losses), and elsewhere give at least by the diagnosis."""
     own = tables.own()["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= NOISE.value)
     tried = tables["remedies"].select("point_id", "kind", "remedy", "gain", "verdict")
     joined = own.join(tried, on=["point_id", "kind", "remedy"], how="left", maintain_order="left")
-    measured = pl.col("gain").is_not_null()
+    in_vain = pl.col("verdict").is_in(["failed", "losses_changed"])
+    joined = joined.with_columns(gain=pl.when(in_vain).then(0.0).otherwise("gain"))
+    measured, least = pl.col("gain").is_not_null(), pl.coalesce("gain", "share_low", 0.0)
     rows = joined.group_by("kind", "remedy").agg(
         points=pl.len(),
         predicted_s=(pl.col("share") * pl.col("gpu_s")).sum(),
@@ -120,17 +122,20 @@ def changes(tables: dataset.Tables) -> _Rows:
         gained_s=(pl.col("gain") * pl.col("gpu_s")).sum(),
         helped=(pl.col("verdict") == "helped").sum(),
         ran=(pl.col("verdict") != "not_run").sum(),
+        least_s=(least * pl.col("gpu_s")).sum(),
         worth_s=(pl.coalesce("gain", "share") * pl.col("gpu_s")).sum(),
         # Of 100 GPU-hours of the points that it is for, or where it was tried.
         predicted_percent=100 * (pl.col("share") * pl.col("gpu_s")).sum() / pl.col("gpu_s").sum(),
+        least_percent=100 * (least * pl.col("gpu_s")).sum() / pl.col("gpu_s").sum(),
         gained_percent=100 * (pl.col("gain") * pl.col("gpu_s")).sum() / pl.col("gpu_s").filter(measured).sum(),
         first=pl.col("point_id").first(),
     )
-    top = rows.sort("worth_s", "kind", "remedy", descending=[True, False, False]).head(MOST_CHANGES)
+    top = rows.sort("least_s", "worth_s", "kind", "remedy", descending=[True, True, False, False]).head(MOST_CHANGES)
     return [
         row
         | {
             "change": change(row["remedy"]),
+            "sure": row["least_percent"] >= 100 * NOISE.value,
             "predicted": hours(row["predicted_s"]),
             "predicted_tried": hours(row["predicted_tried_s"]) if row["tried"] else "",
             "gained": hours(row["gained_s"]) if row["tried"] else "",

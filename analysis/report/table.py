@@ -11,9 +11,9 @@ from nightsweep.analysis.sweep import dataset
 # Result columns: heading, column, what it is divided by, decimals.
 RESULTS = (
     ("ranks", "world_size", 1, 0),
-    ("step (ms)", "step_ms_median", 1, 2),
+    ("step (ms)", "step_ms_mean", 1, 2),
     ("step p95 (ms)", "step_ms_p95", 1, 2),
-    ("wait for data (ms)", "data_ms_median", 1, 2),
+    ("median wait for data (ms)", "data_ms_median", 1, 2),
     ("samples/s", "samples_per_s", 1, 1),
     ("tokens/s", "tokens_per_s", 1, 0),
     ("MFU (%)", "mfu_percent", 1, 1),

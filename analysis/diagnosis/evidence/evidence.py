@@ -105,14 +105,15 @@ class Evidence(Recorded):
     @functools.cached_property
     def step_ns(self) -> float:
         """The time that shares are of: of a step without the tracer where that was measured and is shorter, else of the
-        trace's and what that did not see of waiting for batches, of long steps and of stalls."""
+        trace's and what that did not see of waiting for batches, of long steps and of stalls. Without a trace the mean
+        timed step."""
         traced = self.what_if.step_ns if self.lanes else math.nan
         if traced == 0:  # as where all calls of a damaged trace come at one moment
             traced = float(self.periods.mean())
         unseen = self.unseen_wait + self.unseen_pauses + self.unseen_stalls
         if unseen:  # the mean may have an epoch's end in it
             return min(self.unseen.mean_ns, traced + unseen)
-        return self.timed_ns if self.timed_ns is not None and math.isnan(traced) else traced
+        return self.unseen.mean_ns if self.timed_ns is not None and math.isnan(traced) else traced
 
     @property
     def left_out(self) -> float:

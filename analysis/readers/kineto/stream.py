@@ -58,8 +58,8 @@ _EVENTS = msgspec.json.Decoder(list[Event])
 class Document:
     """A trace in a file.
 
-    Once `blocks` is exhausted, `metadata` holds all but its events, `problems` what could not be read, a line each, and `cut`
-    whether the file ends before its events do.
+    Once `blocks` is exhausted, `metadata` holds all but its events, `problems` what could not be read, a line each, and
+    `cut` whether the file ends before its events do.
     """
 
     def __init__(self, path: Path) -> None:

@@ -3,7 +3,10 @@
 import polars as pl
 import pytest
 
+from nightsweep.analysis.diagnosis import screen, verdict
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.unseen import Unseen
+from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables.column import empty
 from nightsweep.analysis.tables.points import STEPS
 
@@ -39,3 +42,12 @@ def test_what_is_not_told():
     assert of([100.0] * 15).stalls_ns(20e6, 60e6) is None, "few steps"
     assert Unseen(empty(STEPS), empty(STEPS)).stalls_ns(20e6, 60e6) is None, "none"
     assert of([100.0] * 16 + [130.0] * 4, waits=50.0).stalls_ns(20e6, 60e6) is None, "for want of batches"
+
+
+def test_without_a_trace_a_step_is_as_long_as_the_mean_one():
+    """Three workers give batches three at a time: two steps of 4 ms, then one of 172."""
+    steps = of(([4.0, 4.0, 172.0]) * 4).timed.with_columns(start_ns=None, end_ns=None)
+    text = screen.screen(verdict.judge(Evidence(steps=column.conform(steps.lazy(), STEPS).collect())))
+    assert text.splitlines()[:2] == [
+        "step 60.000 ms (mean of the timed steps)", "4.000 ms in the median: some steps take much longer"
+    ]  # fmt: skip

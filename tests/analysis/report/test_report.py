@@ -110,7 +110,7 @@ GAIN = {"predicted": 0.2, "predicted_low": 0.1, "predicted_high": 0.3, "gain": 0
 
 def test_what_to_change_first_has_what_was_predicted_and_measured(tmp_path):
     """Two points of 2 and 1 hours could gain 20 and 50 %: 30 of 100 hours. Of one it was tried, and gained 40 %; of the
-    other it failed."""
+    other it failed, which gains nothing."""
     tables = made_up()
     ids = tables["points"].filter(status="ok")["point_id"].to_list()[:2]
     own = {"cause": "launch", "kind": "launch_bound", "place": 1, "advice": "record", "method": "sums"}
@@ -131,10 +131,14 @@ def test_what_to_change_first_has_what_was_predicted_and_measured(tmp_path):
         assert row["outcome"] == said
     frames = {"diagnoses": pl.DataFrame(causes), "remedies": pl.DataFrame(tried)}
     (found,) = causes_part.changes(dataset.Tables({**tables.frames, **frames}))
-    assert (found["predicted_percent"], found["gained_percent"]) == (pytest.approx(30), pytest.approx(40))
+    assert (found["predicted_percent"], found["gained_percent"]) == (pytest.approx(30), pytest.approx(80 / 3))
     page = report.render(dataset.Tables({**tables.frames, **frames}), tmp_path, [])
     said = page[page.index("What to change first") : page.index("All causes and changes")]
-    assert ">30<" in said and "40 (1 of 2 helped)" in said and f'2, e.g. <a href="#point-{ids[0]}' in said
+    unsure = pl.DataFrame([cause | {"share_low": 0.0} for cause in causes])
+    assert "Nothing is sure to save more" in report.render(
+        dataset.Tables({**tables.frames, "diagnoses": unsure}), tmp_path, []
+    )
+    assert ">30<" in said and "27 (1 of 2 helped)" in said and f'2, e.g. <a href="#point-{ids[0]}' in said
 
 
 def test_what_weakens_the_numbers_is_on_the_first_screen():

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from types import FrameType
+
+AGAIN_S = 1.0
+"""The same stop: `timeout` signals the driver and then its group, a terminal and a batch system both."""
+_last = -AGAIN_S
 
 
 def heed() -> None:
     """SIGTERM ends a run as Ctrl-C does; Snakemake alone would wait for jobs that may take all night."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
+        signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGURG, lambda *_: None)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Like Python's handler, but once where a signal comes twice: the second would end the cancelling of jobs."""
+    global _last
+    last, _last = _last, time.monotonic()
+    if _last - last >= AGAIN_S:
+        raise KeyboardInterrupt
 
 
 def wake_main_thread() -> None:

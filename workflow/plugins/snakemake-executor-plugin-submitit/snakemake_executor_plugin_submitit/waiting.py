@@ -11,6 +11,8 @@ _MEANINGS = (
     ("Resources", "until nodes are free"),
     ("JobArrayTaskLimit", "as many run as submitit-array-parallelism allows"),
     ("ReqNodeNotAvail", "their nodes are down, drained or reserved"),
+    ("PartitionConfig", "more than the partition's nodes have: it may never start (nightsweep doctor)"),
+    ("PartitionNodeLimit", "more nodes than are up in the partition"),
     ("Partition", "the partition takes no jobs now"),
     ("JobHeld", "held; scontrol release lets them go"),
     ("QOS", "a limit of the quality of service"),

@@ -127,6 +127,8 @@ def test_one_line_for_many_jobs():
     assert first[1].startswith("1 job in the queue: ReqNodeNotAvail, their nodes are down")
     assert not queue.lines(["Priority"] * 30) and queue.lines(["Resources"]) and not queue.lines(["Priority"])
     assert queue.lines(["ReqNodeNotAvail"]), "it had gone and is back"
+    assert "may never start" in queue.lines(["PartitionConfig"])[0]
+    assert "takes no jobs now" in queue.lines(["PartitionDown"])[0]
 
 
 def test_a_record_that_someone_removed_is_told_from_one_that_is_late(tmp_path, monkeypatch):
