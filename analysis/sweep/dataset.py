@@ -2,7 +2,7 @@
 
 A configuration is all settings but a few (ASIDE). Its label names only the settings that vary among the
 points of its workload, so within a workload the label is also its key. Where many vary, it names its model and what
-differs from that model's most common values (`common`), and is a key as well.
+differs from that model's most common values, and is a key as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from nightsweep.analysis.sweep.labels import label
+from nightsweep.analysis.sweep.labels import label, named
 from nightsweep.analysis.tables import column, parquet
 from nightsweep.analysis.tables import points as schemas
 from nightsweep.analysis.tables.traces import TRACE_TABLES
@@ -153,16 +153,9 @@ def only_varying(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, VARIABLES: json.dumps(own) if own else row[VARIABLES]} for row, own in zip(rows, kept, strict=True)]
 
 
-def common(points: pl.DataFrame, but: Iterable[str] = ASIDE) -> dict[str, dict[str, Any]]:
-    """By model, the most common value of each setting but `model` that varies among these points, where these are more
-    than a label names; empty where they are not."""
-    names = varying(points, but)
-    if len(names) <= MOST_NAMED:
-        return {}
-    return {
-        part["model"][0]: {name: most_common(name, part[name].to_list()) for name in names if name != "model"}
-        for part in points.sort("model").partition_by("model", maintain_order=True)
-    }
+def usual_values(points: pl.DataFrame, names: Iterable[str]) -> dict[str, Any]:
+    """The most common value of each of these settings."""
+    return {name: most_common(name, points[name].to_list()) for name in names}
 
 
 def most_common(name: str, values: list[Any]) -> Any:
@@ -171,18 +164,15 @@ def most_common(name: str, values: list[Any]) -> Any:
     return min(count, key=lambda value: (-count[value], order(name, value)))
 
 
-def _names(row: Mapping[str, Any], names: list[str], usual: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    known = usual.get(row["model"])
-    return names if known is None else [name for name in names if name == "model" or row[name] != known[name]]
-
-
 def _add_labels(points: pl.DataFrame, but: tuple[str, ...]) -> pl.DataFrame:
-    names, usual = varying(points, but), common(points, but)
+    names = varying(points, but)
+    usual = {part["model"][0]: usual_values(part, names) for part in points.partition_by("model")}
     rows = only_varying(points.select(SETTINGS).to_dicts())
     keys = [tuple(order(name, row[name]) for name in names) for row in rows]
     rank = {key: index for index, key in enumerate(sorted(set(keys)))}
+    texts = [label(row, named(row, usual[row["model"]], MOST_NAMED, "model")) for row in rows]
     return points.with_columns(
-        pl.Series("config", [label(row, _names(row, names, usual)) for row in rows], pl.String),
+        pl.Series("config", texts, pl.String),
         pl.Series("config_order", [rank[key] for key in keys], pl.Int64),
     )
 

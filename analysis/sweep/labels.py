@@ -82,6 +82,12 @@ def _axes(value: str | None) -> Iterable[tuple[str, Any]]:
     return [(key.removeprefix("env.").removeprefix("config."), one) for key, one in known.items()]
 
 
+def named(row: Mapping[str, Any], usual: Mapping[str, Any], most: int, always: str | None = None) -> list[str]:
+    """The settings of `usual` that a label names: all where there are no more than `most`; else `always`, and those
+    that the row has another value of."""
+    return [name for name in usual if len(usual) <= most or name == always or row[name] != usual[name]]
+
+
 def label(row: Mapping[str, Any], names: Iterable[str]) -> str:
     """What sets a point apart; its model where nothing does."""
     return ", ".join(filter(None, (word(name, row[name]) for name in names))) or str(row.get("model", ""))

@@ -33,8 +33,7 @@ def telling_settings(points: pl.DataFrame, aside: Sequence[str]) -> list[str]:
 
 def usual_values(points: pl.DataFrame, aside: Sequence[str]) -> dict[str, Any]:
     """Of points of one model, the most common value of each telling setting."""
-    names = telling_settings(points, aside)
-    return {name: dataset.most_common(name, points[name].to_list()) for name in names}
+    return dataset.usual_values(points, telling_settings(points, aside))
 
 
 def per_model(points: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
@@ -52,7 +51,7 @@ def add_labels(points: pl.DataFrame, aside: Sequence[str], always: str | None = 
     for _, part in per_model(points):
         usual = usual_values(part, aside)
         rows = dataset.only_varying(part.select(dataset.VARIABLES, *(set(usual) - {dataset.VARIABLES})).to_dicts())
-        named = [[n for n in usual if len(usual) <= FEW or n == always or row[n] != usual[n]] for row in rows]
+        named = (labels.named(row, usual, FEW, always) for row in rows)
         texts = [", ".join(labels.word(n, row[n]) for n in names) for names, row in zip(named, rows, strict=True)]
         labelled.append(part.with_columns(pl.Series("label", [text or BASE for text in texts], pl.String)))
     return pl.concat(labelled)
