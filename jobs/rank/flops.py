@@ -67,13 +67,12 @@ def count(point: Point, micro_batch: Callable[[Point], MicroBatch] = count_micro
     except Exception as error:  # the count hangs on internals of torch and the models; a run must not fail of it
         return Flops(reason=f"{type(error).__name__}: {error}".splitlines()[0])
     times, shared = point.grad_accum * point.samples(0) // point.micro_batch, point.ranks_per_batch
-    forward, backward = Counter(found.forward), Counter(found.backward)
+    forward, backward = sum(found.forward.values()), sum(found.backward.values())
     return Flops(
-        forward=forward.total() * times // shared,
-        backward=backward.total() * times // shared,
-        step=(forward + backward).total() * times // shared,
+        forward=forward * times // shared,
+        backward=backward * times // shared,
+        step=(forward + backward) * times // shared,
         hardware_step=found.hardware * times // shared,
-        by_operator={name: flops * times // shared for name, flops in sorted((forward + backward).items())},
     )
 
 

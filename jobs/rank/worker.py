@@ -187,7 +187,6 @@ def run(run_folder: RunFolder, order: Order, rank: int, local_rank: int, heart: 
         cpus=cpus,
         parameters=counts[0],
         trainable_parameters=counts[1],
-        dataset_samples=len(work.dataset),  # type: ignore[arg-type]
         steps_per_epoch=max(1, len(loader) // point.grad_accum),
     )
     for folder, blocks in order.runs(run_folder):

@@ -114,8 +114,6 @@ class Flops(Struct, frozen=True, kw_only=True):
     """Both: model FLOPs."""
     hardware_step: int | None = None
     """With what is computed again to save memory."""
-    by_operator: dict[str, int] = field(default_factory=dict)
-    """`step` by torch's operator, such as `aten.mm`."""
     reason: str | None = None
     """Why they could not be counted."""
 
@@ -142,8 +140,6 @@ class RankResult(Struct, frozen=True, kw_only=True):
     """Parameters of the model."""
     trainable_parameters: int | None = None
     """Those with a gradient."""
-    dataset_samples: int | None = None
-    """Samples of the data set."""
     steps_per_epoch: int | None = None
     """Optimizer steps in which the rank walks its share of the data."""
     window: Window | None = None
