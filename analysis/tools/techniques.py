@@ -19,6 +19,7 @@ from nightsweep.analysis.sweep import dataset, nights
 from nightsweep.analysis.sweep.starts import Starts
 from nightsweep.jobs.host.facts import ROOT
 from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.template import as_text
 from nightsweep.jobs.sweep.pairs import Pair
 from nightsweep.jobs.sweep.sweep import load
 
@@ -90,9 +91,9 @@ def time_effect(pair: Pair, points: pl.DataFrame, starts: Starts | None) -> Effe
 
 def row(pair: Pair, points: pl.DataFrame, time: Effect | None) -> str:
     """One technique's line."""
-    switch = ", ".join(f"`{name}: {_format(value)}`" for name, value in pair.having.items())
+    switch = ", ".join(f"`{name}: {as_text(value)}`" for name, value in pair.having.items())
     if not pair.having:
-        switch = ", ".join(f"not `{name}: {_format(value)}`" for name, value in pair.without.items())
+        switch = ", ".join(f"not `{name}: {as_text(value)}`" for name, value in pair.without.items())
     against = ", ".join(pair.against)
     if pair.not_shown is not None:
         return f"| {pair.name} | {against} | {switch} |  |  | - | - | - | not shown: {pair.not_shown} |"
@@ -127,10 +128,6 @@ def measured_effects(point: Point, points: pl.DataFrame) -> dict[str, Any]:
 
 def ratio(after: float | None, before: float | None) -> str:
     return f"{after / before:.2f}" if after and before else "-"
-
-
-def _format(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

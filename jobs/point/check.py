@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from nightsweep.jobs.point import template
 from nightsweep.jobs.point.point import FIELDS, Point, applicable, defaults
 from nightsweep.jobs.point.reason import Reason, Source
 from nightsweep.jobs.point.settings import command, compute, image, job, llm, measuring, parallel
+from nightsweep.jobs.point.template import as_text
 
 Check = Callable[[Point], Reason | None]
 
@@ -54,11 +54,7 @@ def vain(point: Point) -> Iterator[Reason]:
         for need in field.metadata["needs"]:
             found = getattr(point, need.of)
             if not need.met_by(found):
-                yield Reason((name, need.of), f"{name} {_text(value)} has no effect: {need.of} is {_text(found)}")
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+                yield Reason((name, need.of), f"{name} {as_text(value)} has no effect: {need.of} is {as_text(found)}")
 
 
 def errors(points: Iterable[tuple[Point, Source]]) -> list[str]:
