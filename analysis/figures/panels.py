@@ -36,10 +36,9 @@ def column(
     colour: str,
     hatch: str,
     width: float = 0.6,
-    scale: float = 1.0,
 ) -> None:
     """A bar at the median of the repeats' values, a dot for each, a whisker from the least to the most."""
-    values, median = repeats[value].to_numpy() * scale, median_of(repeats, value) * scale
+    values, median = repeats[value].to_numpy(), median_of(repeats, value)
     axes.bar(x, median, width=width, color=colour, alpha=0.35, edgecolor="none")
     axes.bar(x, median, width=width, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)
     axes.hlines(median, x - width / 2, x + width / 2, color="black", linewidth=1.2)

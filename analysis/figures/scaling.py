@@ -55,7 +55,7 @@ def scaling_points(tables: dataset.Tables) -> pl.DataFrame:
     points = dataset.undisturbed(points)
     points = points.with_columns(world=ranks, shape=pl.format("{} x {}", *dataset.SHAPE))
     both = pl.concat([points, _alone(points)])
-    return nights.select_shared_nights(nights.add_nights(both, tables["points"]), GROUP, "shape")
+    return nights.select_shared_nights(nights.add_nights(both, tables["points"]), GROUP)
 
 
 def _alone(points: pl.DataFrame) -> pl.DataFrame:
@@ -94,7 +94,7 @@ def losses(tables: dataset.Tables) -> pl.DataFrame:
     so many."""
     parts = list(GROUPS)
     means = step_parts.mean_parts(tables)
-    traced = nights.select_shared_nights(scaling_points(tables).join(means, on="point_id"), GROUP, "shape")
+    traced = nights.select_shared_nights(scaling_points(tables).join(means, on="point_id"), GROUP)
     cells = (
         traced.sort("point_id")
         .group_by(*GROUP, "night", "world", "nodes", maintain_order=True)

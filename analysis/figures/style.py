@@ -149,9 +149,9 @@ def figure(width_in: float = TWO_COLUMNS_IN, height_in: float = 2.6) -> Figure:
     return Figure(figsize=(width_in, min(height_in, PAGE_IN)), dpi=DPI, layout="constrained")
 
 
-def facets(rows: int, row_in: float, width_in: float = TWO_COLUMNS_IN) -> tuple[Figure, list[Axes]]:
+def facets(rows: int, row_in: float) -> tuple[Figure, list[Axes]]:
     """A figure of some rows, one axes each."""
-    made = figure(width_in, row_in * rows)
+    made = figure(height_in=row_in * rows)
     return made, list(made.subplots(rows, 1, squeeze=False)[:, 0])
 
 

@@ -27,9 +27,9 @@ def add_nights(points: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
     return points.join(nights, on="point_id", how="left", maintain_order="left")
 
 
-def select_shared_nights(points: pl.DataFrame, by: Sequence[str], level: str) -> pl.DataFrame:
-    """Select the points of those nights in which their group, `by`, has several values of `level`."""
-    return points.filter(pl.col(level).n_unique().over(*by, "night") > 1)
+def select_shared_nights(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Select the points of those nights in which their group, `by`, has several values of `shape`."""
+    return points.filter(pl.col("shape").n_unique().over(*by, "night") > 1)
 
 
 def ratios(

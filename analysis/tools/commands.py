@@ -26,7 +26,7 @@ def wrap(arguments: argparse.Namespace) -> int:
 
     given = arguments
     words = given.command[given.command[:1] == ["--"] :]
-    return command.wrap(words, max(2, given.steps), given.traced_steps, 60 * given.timeout_min)
+    return command.wrap(words, given.steps, given.traced_steps, 60 * given.timeout_min)
 
 
 def watch(arguments: argparse.Namespace) -> int:

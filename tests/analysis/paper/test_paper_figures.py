@@ -130,12 +130,12 @@ def test_runs_of_a_night_without_the_base_are_not_compared():
         ("e", 2, 1, 44.0),
         ("f", 4, 2, 9.0),
     ]
-    points = pl.DataFrame(rows, schema=["point_id", "world", "night", "rate"], orient="row").with_columns(
+    points = pl.DataFrame(rows, schema=["point_id", "shape", "night", "rate"], orient="row").with_columns(
         of=pl.lit("x")
     )
-    assert nights.select_shared_nights(points, ["of"], "world")["point_id"].to_list() == ["a", "b", "c", "d", "e"]
-    found = nights.ratios(points, "rate", ["of"], ["world"], pl.DataFrame({"of": ["x"], "world": [1]}))
-    assert found.select("world", "n").rows() == [(1, 2), (2, 3)]
+    assert nights.select_shared_nights(points, ["of"])["point_id"].to_list() == ["a", "b", "c", "d", "e"]
+    found = nights.ratios(points, "rate", ["of"], ["shape"], pl.DataFrame({"of": ["x"], "shape": [1]}))
+    assert found.select("shape", "n").rows() == [(1, 2), (2, 3)]
     assert found["ratio"].to_list() == pytest.approx(
         [1, np.exp(np.average(np.log([1.9, 2.1]), weights=[1 / 2, 2 / 3]))]
     )
