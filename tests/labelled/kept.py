@@ -25,9 +25,12 @@ def label(name: str) -> dict[str, Any]:
 
 def unpacked(name: str, folder: Path) -> Path:
     """A copy of the run's folder in this one, as the launcher leaves it."""
-    target = folder / name
-    shutil.copytree(SET / name, target)
-    for path in [path for path in target.rglob("*") if path.suffix in OPENED]:
+    return unpack(shutil.copytree(SET / name, folder / name))
+
+
+def unpack(folder: Path) -> Path:
+    """The folder, each .gz and .xz in it replaced by its content."""
+    for path in [path for path in folder.rglob("*") if path.suffix in OPENED]:
         path.with_suffix("").write_bytes(OPENED[path.suffix](path.read_bytes()))
         path.unlink()
-    return target
+    return folder

@@ -11,7 +11,6 @@ column's values all lowest bytes come first, then all second ones, and so on.
 
 from __future__ import annotations
 
-import gzip
 import json
 import lzma
 import shutil
@@ -27,6 +26,7 @@ import numpy.typing as npt
 
 from nightsweep.analysis.metrics.steps import loader
 from nightsweep.analysis.readers.kineto.event_columns import _KINDS, COMMUNICATION, Args
+from tests.labelled.kept import unpack as unpack_files
 
 UNIT_NS = 128
 """A power of two, so that bytes which rounding has emptied are zeros."""
@@ -138,10 +138,7 @@ def unpacked(kept: Path, folder: Path) -> Path:
     for path in target.rglob("*.xz"):  # traces
         path.with_suffix(".json").write_bytes(unpack(path.read_bytes()))
         path.unlink()
-    for path in target.rglob("steps-*.gz"):
-        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
-        path.unlink()
-    return target
+    return unpack_files(target)
 
 
 def _is_plain(event: dict[str, Any]) -> bool:

@@ -23,6 +23,7 @@ from nightsweep.jobs.record.record import Record
 from nightsweep.jobs.workloads.base import Work
 from tests.analysis.readers.test_readers import DATA
 from tests.labelled import ahead, inject, store
+from tests.labelled.kept import unpack
 from tests.labelled.run import Host, step_ms
 from tests.labelled.runs import OF_RANKS, load
 
@@ -208,10 +209,7 @@ def test_the_driver_runs_what_is_listed_and_goes_on_after_a_failure(tmp_path):
 def results(tmp_path):
     """A run's folder around a real export, in whose tables something tells of the machine."""
     point = tmp_path / "out/points/ddp"
-    shutil.copytree(DATA / "h200/two-nodes", point)
-    for path in point.rglob("*.gz"):
-        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
-        path.unlink()
+    unpack(shutil.copytree(DATA / "h200/two-nodes", point))
     for rank in (0, 1):
         path = point / f"traced/trace-r{rank}.sqlite"
         path.write_bytes(gzip.decompress((DATA / f"h200-ranks/ddp-r{rank}.sqlite.gz").read_bytes()))
