@@ -100,11 +100,7 @@ class Family:
         return self.missing + ("" if self.points(quiet).is_empty() else " Points that were disturbed do not count.")
 
 
-def ok_points(tables: dataset.Tables) -> pl.DataFrame:
-    """Points that ended well."""
-    return tables["points"].filter(pl.col("status") == "ok")
-
-
 def with_ids(tables: dataset.Tables, ids: pl.Series | list[str]) -> pl.DataFrame:
     """Points that ended well and have one of these ids."""
-    return ok_points(tables).filter(pl.col("point_id").is_in(pl.Series(ids).unique().implode()))
+    among = pl.col("point_id").is_in(pl.Series(ids).unique().implode())
+    return tables["points"].filter(pl.col("status") == "ok", among)
