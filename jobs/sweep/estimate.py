@@ -53,9 +53,8 @@ CHUNK_FILES = 16 + 1 + 1
 TRACE_TABLES = 32
 """Of a chunk with traces, each time that it is saved; once where that takes less than a minute."""
 REFERENCE_PX = 224
-IMAGES = {"builtin": 1797}
-"""Images of a data set; of any folder, as many as MNIST has."""
-MNIST_IMAGES = 60_000
+BUILTIN_IMAGES, MNIST_IMAGES = 1797, 60_000
+"""Images of the built-in data set; and of any folder, as many as MNIST has."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def wall_s(point: Point, start_s: float = START_S) -> float:
     """Seconds of a point: its starts, each of `start_s`, the timed and traced steps, all epochs, and the control where
     there is one."""
     step = step_s(point)
-    samples = IMAGES.get(point.data, MNIST_IMAGES) * (point.epochs or 0)
+    samples = (BUILTIN_IMAGES if point.data == "builtin" else MNIST_IMAGES) * (point.epochs or 0)
     epochs = samples / (point.micro_batch * point.grad_accum * point.world_size) if samples else 0.0
     runs = [point.timed_steps + epochs + (point.traced_steps if plan.is_one_start(point) else 0)]
     runs += [point.traced_steps] if has_second_start(point) else []

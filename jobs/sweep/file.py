@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]*\Z"
 PERCENT_PATTERN = r"^(?=.*[1-9])[0-9]{1,2}(\.[0-9]{1,2})?%\Z"
-OTHER_WORDS = {"gpu": "cuda"}
-"""What people write for values that are spelt more like others."""
 MOST_NAME = 100
 """Characters of a name: folders, files and jobs have it."""
 MOST_ERRORS = 100
@@ -235,7 +233,7 @@ def _what(error: ValidationError, limit: Any) -> str:
     value = show_value(error.instance)
     match error.validator:
         case "enum":
-            written = OTHER_WORDS.get(str(error.instance), str(error.instance))
+            written = "cuda" if error.instance == "gpu" else str(error.instance)  # spelt more like cpu
             close = difflib.get_close_matches(written, [str(one) for one in limit], 1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             return f"{value} is not one of {', '.join(map(str, limit))}{hint}"
