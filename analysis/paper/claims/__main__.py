@@ -75,7 +75,7 @@ def page(tables: dataset.Tables) -> str:
     """The page."""
     ok = tables["points"].filter(pl.col("status") == "ok")
     where = ", ".join(ok["accelerator"].drop_nulls().unique().sort()) or "nothing yet"
-    days = sorted(ok["started_at"].drop_nulls().str.slice(0, 10)) if "started_at" in ok.columns else []
+    days = sorted(ok["started_at"].drop_nulls().str.slice(0, 10))
     where += f", {days[0]} to {days[-1]}" if days else ""
     verdicts = judge(tables)
     rows = "".join(row(verdict) + "\n" for verdict in verdicts)
