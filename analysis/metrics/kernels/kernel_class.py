@@ -25,11 +25,11 @@ _COLUMNS = {"category": pl.String, "precision": pl.String, "tensor_cores": pl.Bo
 class KernelClass:
     """A kernel by its name.
 
-    `category`: one of CATEGORIES. `precision`: one of kernel_format.PRECISIONS, the format of a matrix product's
-    inputs, else of the data (a 16-bit type beside fp32 is the data, fp32 the accumulator); None where the name does not
-    say. `tensor_cores`: whether it multiplies on matrix units (NVIDIA's tensor cores, AMD's MFMA and WMMA); None where
-    the name does not say. `collective`: one of COLLECTIVES; None for all but communication, and for a kernel that runs
-    any collective (RCCL's generic one).
+    `category`: one of CATEGORIES. `precision`: fp8, int8, bf16, fp16, tf32, fp32 or fp64, the format of a matrix
+    product's inputs, else of the data (a 16-bit type beside fp32 is the data, fp32 the accumulator); None where the
+    name does not say. `tensor_cores`: whether it multiplies on matrix units (NVIDIA's tensor cores, AMD's MFMA and
+    WMMA); None where the name does not say. `collective`: one of COLLECTIVES; None for all but communication, and for a
+    kernel that runs any collective (RCCL's generic one).
     """
 
     category: str

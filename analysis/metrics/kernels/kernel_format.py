@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-PRECISIONS = ("fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64")
-
 Format: TypeAlias = tuple[str | None, bool | None]
 """Precision and whether on tensor cores; None where the name does not say."""
 
