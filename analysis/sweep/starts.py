@@ -102,20 +102,15 @@ class Starts:
 
     @classmethod
     def of(cls, points: pl.DataFrame, steps: Frame) -> Starts:
-        names = [
-            name for name in dataset.SETTINGS if name not in (*dataset.ASIDE, "nvml_hz") and name in points.columns
-        ]
+        names = [name for name in dataset.SETTINGS if name not in (*dataset.ASIDE, "nvml_hz")]
         timed = steps.lazy().filter(pl.col("phase") == "timed")
         host = pl.col("hosts").cast(pl.List(pl.String)).list.join(",") + pl.col("started_at").str.slice(0, 10)
-        disturbed, active = (
-            pl.col(name) if name in points.columns else pl.lit(None) for name in ("disturbed", "sm_active_percent")
-        )
         own = points.filter(pl.col("status") == "ok").select(
             "point_id",
             settings=pl.struct(names).struct.json_encode(),
             host=host.fill_null(""),
-            disturbed=disturbed.cast(pl.Boolean),
-            sm_active=active.cast(pl.Float64),
+            disturbed="disturbed",
+            sm_active="sm_active_percent",
         )
         times = slowest_rank(timed, "point_id").group_by("point_id").agg(ms=pl.col("step_ms").mean()).collect()
         frame = own.join(times, on="point_id")

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from nightsweep.analysis.ingest.point_tables import as_table
 from nightsweep.analysis.sweep import dataset, starts
 from nightsweep.analysis.sweep.starts import Noise, Starts
 from nightsweep.jobs.host.facts import ROOT
@@ -71,7 +72,7 @@ def frames(times):
     columns = {"point_id": [r[0] for r in rows], "micro_batch": [r[1] for r in rows], "status": "ok"}
     points = pl.DataFrame({**columns, "started_at": "2026-01-01T00:00:00", "hosts": [["n"]] * len(rows)})
     steps = [{"point_id": i, "phase": "timed", "step": s, "step_ms": ms} for i, _, ms in rows for s in range(3)]
-    return points, pl.DataFrame(steps).with_columns(rank=0, start_ns=0, end_ns=1)
+    return as_table("points", points), pl.DataFrame(steps).with_columns(rank=0, start_ns=0, end_ns=1)
 
 
 def test_starts_that_were_disturbed_tell_nothing_of_others():
