@@ -99,7 +99,7 @@ def _path(events: pl.DataFrame) -> list[tuple[int, str, int]]:
     took = (pl.col("end_ns") - pl.col("start_ns")).sum()
     sums = events.filter("on_path").group_by("rank", "lane").agg(took.alias("percent"))
     shares = sums.with_columns((pl.col("percent") * 100 / pl.col("percent").sum()).round().cast(pl.Int64))
-    return shares.filter(pl.col("percent") >= 1).sort("percent", "rank", descending=[True, False]).rows()
+    return shares.filter(pl.col("percent") >= 1).sort("percent", "rank", "lane", descending=[True, False, False]).rows()
 
 
 def spans(events: pl.DataFrame, unit_ns: int) -> list[tuple[int, int, str, bool]]:
