@@ -90,7 +90,7 @@ class PointJobs(Hook):
     places: ClassVar[Mapping[str, str]] = {
         "nodes": "`nodes` of the sweep",
         "tasks_per_node": "`ranks_per_node` of the sweep",
-        "gpus_per_node": "`ranks_per_node` of the sweep",
+        "gpus_per_node": "`ranks_per_node` of the sweep, or its `device` to cpu where no node has a GPU",
         "runtime": "`resources: timeout_min` of the sweep",
         "mem_mb": "`default-resources: mem_mb_per_gpu` in the profile",
         "cpus_per_task": "`default-resources: cpus_per_task` in the profile",

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from snakemake_executor_plugin_submitit import refusal
+from snakemake_executor_plugin_submitit.query import Answer
 from snakemake_executor_plugin_submitit.request import Request
 
 from nightsweep.analysis.tools.cli import main
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.slurm import profile
 from nightsweep.jobs.slurm.doctor import plan
+from nightsweep.jobs.slurm.doctor.cluster import Node, Partition
+from nightsweep.jobs.slurm.point_jobs import PointJobs
 
 ROOT = Path(__file__).parents[3]
 
@@ -115,6 +119,18 @@ def test_limits_of_numbers_and_times():
     free = Request(account="a", qos="long")
     assert [f.level for f in plan.judge_numbers({free: 50}, limits, {}, 1000)] == ["ok"]
     assert not list(plan.judge_walls([free], limits))
+
+
+def test_where_no_node_has_a_gpu_the_cpu_is_advised(monkeypatch):
+    """By the driver, whose jobs are refused, and by doctor, which also counts the GPUs that there are."""
+    said = "Invalid generic resource (gres) specification"
+    driver = refusal.advised(said, PointJobs.places)
+    assert "`ranks_per_node` of the sweep, or its `device` to cpu" in driver and "`submitit-partition`" in driver
+    monkeypatch.setattr(plan, "ask", lambda *words: Answer(1, "", f"sbatch: error: {said}\n"))
+    for name, begin in ((None, said), ("cpu", "2 GPUs asked for, 0 there")):
+        where = Partition(name, (Node("c1", "idle", 64, 256_000, ()),) if name else ())
+        (finding,) = plan.judge_request(Request(gpus_per_node=2), "1 job", where)
+        assert finding.level == "FAIL" and begin in finding.text and "its `device` to cpu" in finding.text
 
 
 def test_a_sweep_is_compared_under_a_profile(tmp_path, capsys):

@@ -43,7 +43,7 @@ _CHANGE = (
     (r"invalid qos", ("submitit-qos",)),
     (r"feature|constraint", ("submitit-constraint",)),
     (r"reservation", ("submitit-reservation",)),
-    (r"gres|gpu", ("gpus_per_node", "submitit-partition")),
+    (r"gres|gpu", ("submitit-partition", "gpus_per_node")),
     (r"time.?limit|wall", ("runtime",)),
     (r"memory|mem(per|limit)", ("mem_mb",)),
     (r"cpu", ("cpus_per_task", "tasks_per_node")),
