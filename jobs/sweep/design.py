@@ -49,7 +49,7 @@ class Design:
     precision: Precision | None = None
 
     def priority(self, point_id: str) -> float:
-        """Of a job, 0 to 1: the larger one runs first."""
+        """Of a job, 0 to 1: the larger one runs first. Without a seed they are equal: driver.py has the order then."""
         return 0.0 if self.seed is None else random.Random(f"{self.seed} {point_id}").random()
 
 

@@ -209,6 +209,18 @@ class Run:
         """Ids of the sweep's own points, as they come to run."""
         return sorted(self.own, key=self.sweep.design.priority, reverse=True)
 
+    @functools.cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each of the sweep's own points in the order of the file."""
+        return {point_id: place for place, point_id in enumerate(self.own)}
+
+    def priority(self, point_id: str) -> float:
+        """Of a point's job, 0 to 1: the larger one runs first. Snakemake chooses freely among equal ones, so without
+        a seed they fall in the order of the file, to 0 of what rounds add."""
+        if self.sweep.design.seed is not None:
+            return self.sweep.design.priority(point_id)
+        return 1 - self.places.get(point_id, len(self.places)) / len(self.places)
+
     def chunks(self, repeats: int | None = None, remedies: int | None = None) -> dict[str, tuple[str, ...]]:
         """The points whose tables are made together (chunks.py), by the chunk's name: of the sweep's own points, and of
         the first rounds of repeats and of remedies. Without `remedies`, of all of those so far: what was measured."""

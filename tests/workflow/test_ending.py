@@ -12,7 +12,8 @@ import pytest
 from nightsweep.analysis.ingest.derived import Derived
 from nightsweep.analysis.tools.cli import main
 from nightsweep.analysis.tools.collect import collect
-from nightsweep.jobs.record.json_files import write_json
+from nightsweep.jobs.record.json_files import read_json, write_json
+from nightsweep.jobs.record.record import Record
 from nightsweep.jobs.sweep.driver import Run
 from nightsweep.jobs.sweep.sweep import load
 
@@ -63,6 +64,9 @@ def test_all_count_the_same_points_and_the_exit_status_says_whether_all_are_ok(t
         assert "None" not in done.stderr and "Traceback" not in done.stderr
     (seen,) = json.loads(counts(capsys, "watch", "results", "--once", "--json"))["sweeps"]
     assert (seen["points"], seen["done"], seen["failed"]) == (3, 3, 1)
+    own = Run(Path("results/ending"), load(Path("sweep.yaml"))).own
+    begun = [read_json(Path(f"results/ending/points/{point}/record.json"), Record).started_at for point in own]
+    assert begun == sorted(begun), "the order of the file"
     assert counts(capsys, "retry", "sweep.yaml") == "0 of 3 points set aside\n"
     table = pl.read_parquet("results/ending/tables/points.parquet")
     assert sorted(table["status"]) == ["failed", "ok", "ok"]

@@ -8,7 +8,7 @@ rule point:
         record=update("results/{sweep}/points/{point}/record.json"),
     log:
         "results/{sweep}/logs/points/{point}.log",
-    priority: lambda wildcards: SWEEP.design.priority(wildcards.point)
+    priority: lambda wildcards: RUN.priority(wildcards.point)
     conda:
         "../../envs/nightsweep.yaml"
     container:

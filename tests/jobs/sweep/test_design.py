@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from nightsweep.jobs.sweep import design
+from nightsweep.jobs.sweep.driver import Run
 from nightsweep.jobs.sweep.sweep import SweepError, load
 
 BASE = {"workload": "image", "model": "mobilenet_v2", "device": "cpu", "image_size": 32, "micro_batch": 8}
@@ -86,7 +87,15 @@ def test_the_order_is_random_but_the_same_each_time(tmp_path):
     assert order == [made.design.priority(point.id) for point in made.points]
     other = dataclasses.replace(made.design, seed=2)
     assert order != [other.priority(point.id) for point in made.points]
-    assert {sweep(tmp_path).design.priority(point.id) for point in made.points} == {0.0}
+    run = Run(tmp_path, made)
+    assert order == [run.priority(point.id) for point in made.points]
+
+
+def test_without_a_seed_jobs_have_the_order_of_the_file(tmp_path):
+    run = Run(tmp_path, sweep(tmp_path, axes={"micro_batch": [9, 2, 7]}, repeats=2, pairs=PAIRS))
+    priorities = [run.priority(point_id) for point_id in run.own]
+    assert priorities == sorted({*priorities}, reverse=True) and run.in_order == [*run.own]
+    assert max(priorities) == 1 and min(priorities) > run.priority("of a round") == 0
 
 
 def test_orders_of_blocks_differ(tmp_path):

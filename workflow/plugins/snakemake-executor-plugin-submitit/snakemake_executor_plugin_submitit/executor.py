@@ -86,7 +86,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
     def run_jobs(self, jobs: list[Any]) -> None:
         signals.heed()
         infos = []
-        for job in jobs:
+        for job in sorted(jobs, key=lambda job: job.priority, reverse=True):  # Slurm takes them in the order of arrays
             self.run_job_pre(job)
             info = self._prepare(job)
             self.open[info.aux["track"].key] = info

@@ -68,6 +68,19 @@ def asked_for(*keys):
     return [SubmittedJobInfo(None, None, {"track": job_end.Track(key, request.Request(), "true")}) for key in keys]
 
 
+def test_jobs_are_sent_by_their_priority(tmp_path, monkeypatch):
+    driver = driver_of(tmp_path, ["7_0", "7_1", "7_2"])
+    jobs = [types.SimpleNamespace(priority=priority) for priority in (0.5, 1.0, 0.0)]
+    prepare = lambda job: SubmittedJobInfo(job, None, asked_for(str(job.priority))[0].aux)  # noqa: E731
+    monkeypatch.setattr(driver, "_prepare", prepare)
+    for method in ("run_job_pre", "report_job_submission"):
+        monkeypatch.setattr(driver, method, lambda _: None)
+    driver.run_jobs(jobs)
+    assert [(info.job.priority, info.external_jobid) for info in driver.open.values()] == [
+        (1.0, "7_0"), (0.5, "7_1"), (0.0, "7_2")
+    ]  # fmt: skip
+
+
 def test_what_could_not_be_cancelled_is_by_the_next_driver_before_it_sends_anything(tmp_path, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)
     first = driver_of(tmp_path, ["7_0", "7_1"], *[Unreachable("away")] * 5)
