@@ -24,7 +24,7 @@ from nightsweep.jobs.record.failures import reason_of_text
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.heartbeat import Heartbeat, place
 from nightsweep.jobs.record.json_files import json_line, read_json, write_json
-from nightsweep.jobs.record.launch_files import WHOLE_RUN, RankError, RankResult, StepLine, Window
+from nightsweep.jobs.record.launch_files import TOO_FEW, WHOLE_RUN, RankError, RankResult, StepLine, Window
 from nightsweep.jobs.record.point_folder import by_rank
 
 SITE = Path(hook.__file__).with_name("site")
@@ -123,7 +123,7 @@ def conclude(run_folder: RunFolder, rank: int, code: int, window: Window, *, sto
         write_json(run_folder.rank_file(rank, "error.json"), error)
     if code == 0 and not stopped and not run_folder.rank_file(rank, "result.json").exists():
         few = read_json(run_folder.rank_file(rank, "few.json"), Few)
-        found = f"the script's {few.steps} steps were too few" if few else "no steps were found in the script"
+        found = f"the script's {few.steps} {TOO_FEW}" if few else "no steps were found in the script"
         if few is None and has_begun(run_folder, rank):
             found = "the script ended before its steps were enough, and not as Python ends (os._exit)"
         if was_contested(run_folder, rank):

@@ -14,7 +14,9 @@ from nightsweep.jobs.point.point import Point, Value, complete
 from nightsweep.jobs.record.failures import Reason
 
 WHOLE_RUN = "whole run"
-"""The step_source of a script in which no steps were found."""
+"""The step_source of a script in which no steps were found, or too few."""
+TOO_FEW = "steps were too few"
+"""In the notes of a rank whose script ended before its steps were enough."""
 
 EventKind = Literal["xid", "ecc", "foreign_process", "low_gpu", "gpu_lost", "field_missing", "sampler_lost"]
 

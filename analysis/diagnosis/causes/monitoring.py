@@ -14,7 +14,7 @@ from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.evidence.unseen import LEAST_TIMED
 from nightsweep.analysis.diagnosis.remedies import proposals
 from nightsweep.analysis.diagnosis.thresholds import Threshold
-from nightsweep.jobs.record.launch_files import WHOLE_RUN
+from nightsweep.jobs.record.launch_files import TOO_FEW, WHOLE_RUN
 
 
 def missing_trace(e: Evidence) -> Iterator[Cause]:
@@ -24,6 +24,12 @@ def missing_trace(e: Evidence) -> Iterator[Cause]:
     whole = any(result.step_source == WHOLE_RUN for result in e.results)
     if whole:
         advice = "have the script's steps found (docs/scripts.md, How steps are found), such as by nightsweep.step()"
+        if e.point and any(TOO_FEW in note for result in e.results for note in result.notes):
+            warm, timed, traced = e.point.warmup_steps, e.point.timed_steps, e.point.traced_steps
+            advice = (
+                f"let the script take more than {warm + timed + traced} steps ({warm} of warm-up, {timed} timed, "
+                f"{traced} traced), or ask for fewer: `--steps` of wrap; `warmup_steps` and `timed_steps` of a sweep"
+            )
     elif e.record.runs.traced.status == "failed":
         advice = "mend what failed in the traced run; it is in the record"
     yield from _missing(

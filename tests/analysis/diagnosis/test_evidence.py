@@ -8,9 +8,12 @@ import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis.cause import Share, replayed
-from nightsweep.analysis.diagnosis.causes import communication
+from nightsweep.analysis.diagnosis.causes import communication, monitoring
 from nightsweep.analysis.diagnosis.evidence import batch, kernel_savings, sources
+from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.replay import pauses
+from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record.launch_files import WHOLE_RUN, RankResult, Window
 from tests.analysis.diagnosis.diagnosed import MS, busy, of
 from tests.labelled import packed, score, scripts
 
@@ -125,3 +128,18 @@ def test_a_line_for_each_kind():
     lines = list(score.by_kind([("host_sync", 0.1, True, 0.2), ("host_sync", -0.2, False, 0.1)]))
     assert lines == ["host_sync                 1 of  2 as predicted; measured less predicted, median: -5; half width, "
                      "median: 15"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("note", "advice"),
+    [
+        ("no steps were found in the script: timed as a whole", "have the script's steps found"),
+        ("the script's 5 steps were too few: timed as a whole", "let the script take more than 28 steps (5 of warm-up"),
+    ],
+)
+def test_a_script_without_steps_and_one_with_too_few_have_their_own_advice(note, advice):
+    result = RankResult(rank=0, window=Window(start_ns=0, end_ns=1), step_source=WHOLE_RUN, notes=[note])
+    settings = {"workload": "command", "command": "t.py", "timed_steps": 20, "traced_steps": 3}
+    found = Evidence(point=complete(settings), results=(result,), absent={"trace": "there is none"})
+    (cause,) = monitoring.missing_trace(found)
+    assert cause.advice.startswith(advice) and not cause.remedy
