@@ -55,7 +55,10 @@ def gather(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:
             )
             raise InputError(f"{path}: has many runs; {own}")
         if points := sorted((path / "points").glob("*/record.json")):
-            raise InputError(f"{path}: has points and no list of them; one was expected, such as {points[0].parent}")
+            raise InputError(
+                f"{path}: no results of a sweep that Snakemake has run (no sweep.json): name one of its points, such "
+                f"as {points[0].parent}, or run the sweep with snakemake first"
+            )
     folders = [path for path in paths if path.is_dir() and (is_point(path) or is_tables(path))]
     if folders and len(paths) > 1:
         raise InputError(f"{folders[0]}: is a whole run; one run at a time was expected, or traces of its ranks")

@@ -158,11 +158,13 @@ def test_a_run_that_failed_is_neither_faster_nor_slower(capsys):
     assert "the run did not end well: stalled; what follows is of the steps before" in capsys.readouterr().out
 
 
-def test_a_folder_with_points_alone_says_which_was_expected(capsys, tmp_path):
+def test_a_folder_with_points_alone_says_what_to_run(capsys, tmp_path):
+    """As `wrap` leaves one."""
     (tmp_path / "points/a").mkdir(parents=True)
     (tmp_path / "points/a/record.json").write_text("{}")
     assert cli.main(["diagnose", str(tmp_path)]) == 2
-    assert f"one was expected, such as {tmp_path}/points/a" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"name one of its points, such as {tmp_path}/points/a, or run the sweep with snakemake" in said
 
 
 def test_nothing_to_compare_is_one_line(capsys, tmp_path):
