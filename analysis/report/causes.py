@@ -45,11 +45,23 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return percent(value) + ("" if low is None or high is None else f" ({100 * low:.1f} to {100 * high:.1f})")
 
 
+def outcomes(tables: dataset.Tables) -> _Rows:
+    """The rows of `remedies`, each with what came of it in words (`said`), and whether something else `disturbed` a run
+    of the two, which counts all the same."""
+    points, rows = tables["points"], []
+    disturbed = {*points["point_id"]} - {*dataset.undisturbed(points)["point_id"]}
+    for row in tables["remedies"].to_dicts():
+        in_doubt = row["gain"] is not None and not disturbed.isdisjoint((row["point_id"], row["remedied_id"]))
+        said = VERDICTS[row["verdict"]] + (" (something else disturbed a run)" if in_doubt else "")
+        rows.append(row | {"said": said, "disturbed": in_doubt})
+    return rows
+
+
 def lines(tables: dataset.Tables) -> tuple[_Rows, _Rows]:
     """One row a point that is ok: its largest cause with share, remedy and, where that was tried, the gain. First those
     of which something is known, what was tried and the largest shares before others; then those of which nothing is."""
     named, found = labels(tables), tables["diagnoses"].partition_by("point_id", as_dict=True)
-    tried = {(r["point_id"], r["kind"]): r for r in tables["remedies"].to_dicts()}
+    tried = {(r["point_id"], r["kind"]): r for r in outcomes(tables)}
     known: list[tuple[dict[str, str], _Rows]] = []
     blind: list[dict[str, str]] = []
     for i, text in named.items():
@@ -84,7 +96,7 @@ def _line(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[st
         "share": interval(cause["share"], cause["share_low"], cause["share_high"]),
         "remedy": f"{cause['advice']}: {change(cause['remedy'])}" if cause["remedy"] != "{}" else cause["advice"],
         "gain": interval(trial["gain"], trial["gain_low"], trial["gain_high"]) if trial else "",
-        "verdict": VERDICTS[trial["verdict"]] if trial else "not tried" if cause["remedy"] != "{}" else "",
+        "verdict": trial["said"] if trial else "not tried" if cause["remedy"] != "{}" else "",
     }
 
 
@@ -110,6 +122,7 @@ def changes(tables: dataset.Tables) -> _Rows:
     (nothing where that failed, or changed the losses), and elsewhere give at least by the diagnosis."""
     own = tables.own()["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= NOISE.value)
     tried = tables["remedies"].select("point_id", "kind", "remedy", "gain", "verdict")
+    tried = tried.with_columns(disturbed=pl.Series([row["disturbed"] for row in outcomes(tables)], dtype=pl.Boolean))
     joined = own.join(tried, on=["point_id", "kind", "remedy"], how="left", maintain_order="left")
     in_vain = pl.col("verdict").is_in(["failed", "losses_changed"])
     joined = joined.with_columns(gain=pl.when(in_vain).then(0.0).otherwise("gain"))
@@ -123,6 +136,7 @@ def changes(tables: dataset.Tables) -> _Rows:
         helped=(pl.col("verdict") == "helped").sum(),
         ran=(pl.col("verdict") != "not_run").sum(),
         least_s=(least * pl.col("gpu_s")).sum(),
+        disturbed=pl.col("disturbed").sum(),
         worth_s=(pl.coalesce("gain", "share") * pl.col("gpu_s")).sum(),
         # Of 100 GPU-hours of the points that it is for, or where it was tried.
         predicted_percent=100 * (pl.col("share") * pl.col("gpu_s")).sum() / pl.col("gpu_s").sum(),
@@ -139,7 +153,11 @@ def changes(tables: dataset.Tables) -> _Rows:
             "predicted": hours(row["predicted_s"]),
             "predicted_tried": hours(row["predicted_tried_s"]) if row["tried"] else "",
             "gained": hours(row["gained_s"]) if row["tried"] else "",
-            "outcome": f"{row['helped']} of {row['ran']} helped" if row["ran"] else "not tried",
+            "outcome": (
+                f"{row['helped']} of {row['ran']} helped" + f", {row['disturbed']} disturbed" * (row["disturbed"] > 0)
+                if row["ran"]
+                else "not tried"
+            ),
         }
         for row in top.to_dicts()
     ]
@@ -155,9 +173,8 @@ def trials(tables: dataset.Tables) -> _Rows:
             "change": change(row["remedy"]),
             "predicted": interval(row["predicted"], row["predicted_low"], row["predicted_high"]),
             "measured": interval(row["gain"], row["gain_low"], row["gain_high"]),
-            "said": VERDICTS[row["verdict"]],
         }
-        for row in tables["remedies"].to_dicts()
+        for row in outcomes(tables)
     ]
 
 

@@ -16,7 +16,7 @@ import polars as pl
 
 from nightsweep.analysis.figures import remedies, style
 from nightsweep.analysis.report import chart_data, lanes, start_times
-from nightsweep.analysis.report.causes import VERDICTS, interval
+from nightsweep.analysis.report.causes import interval, outcomes
 from nightsweep.analysis.report.records import Log, environment
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.tables import points as schemas
@@ -111,7 +111,7 @@ def parts(tables: dataset.Tables) -> dict[str, Any]:
 
 def causes(tables: dataset.Tables, texts: Texts) -> dict[str, list[list[Any]]]:
     """By point: (kind and cause, share, advice, remedy, method, gain, verdict) in order of their place."""
-    tried = {(r["point_id"], r["kind"]): r for r in tables["remedies"].to_dicts()}
+    tried = {(r["point_id"], r["kind"]): r for r in outcomes(tables)}
     by_point: dict[str, list[list[Any]]] = {}
     for row in tables["diagnoses"].sort("point_id", "place").to_dicts():
         trial = tried.get((row["point_id"], row["kind"]))
@@ -123,7 +123,7 @@ def causes(tables: dataset.Tables, texts: Texts) -> dict[str, list[list[Any]]]:
             row["method"] or "",
         ]
         words += [interval(trial["gain"], trial["gain_low"], trial["gain_high"]) if trial else ""]
-        words += [f"{VERDICTS[trial['verdict']]}: {trial['remedied_id']}" if trial else ""]
+        words += [f"{trial['said']}: {trial['remedied_id']}" if trial else ""]
         by_point.setdefault(row["point_id"], []).append([texts.place(word) for word in words])
     return by_point
 

@@ -258,6 +258,18 @@ def test_the_report_sums_up_causes_and_changes(tmp_path):
     assert "1 of 1 helped" in page and "added by remedies" in page and "image: mobilenet_v2" in page
 
 
+def test_a_remedy_beside_which_something_else_ran_is_marked(tmp_path):
+    """It counts, and `nightsweep compare` gives no verdict on its two points."""
+    shown = tables(("c", 0.3, "helped"))
+    points = shown["points"].with_columns(disturbed=pl.col("point_id") == "c")
+    shown = dataset.Tables({**shown.frames, "points": points})
+    said = "helped (something else disturbed a run)"
+    ((row,), (ill, _)) = why.trials(shown), why.lines(shown)[0]
+    assert (row["said"], ill["verdict"]) == (said, said)
+    assert why.changes(shown)[0]["outcome"] == "1 of 1 helped, 1 disturbed"
+    assert report.render(shown, tmp_path, []).count(said) == 3  # of all trials, of the largest causes, its own page
+
+
 def test_a_remedy_that_did_not_help_is_said_to_have_not():
     (change,) = why.changes(tables(("c", -0.1, "did_not_help")))
     assert change["gained"] == "-0.1" and change["outcome"] == "0 of 1 helped"
