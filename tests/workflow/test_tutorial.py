@@ -87,6 +87,10 @@ def test_the_mended_script_is_faster(followed):
     before = nightsweep.diagnose(folder / re.search(r"traced, in (\S+)", slow)[1]).evidence.timed_ns / 1e6
     assert float(re.search(r"step ([\d.]+) ms \(mean of the timed steps\)", mended)[1]) < 0.7 * before
     assert "{loader_workers: 3}" not in mended, "what the script does already"
+    first, second = (folder / re.search(r"timed.*, in (\S+)", said)[1] for said in (slow, mended))
+    assert "nightsweep compare " + " ".join(f"{p.parent.relative_to(folder)}/ID" for p in (first, second)) in PAGE
+    found = nightsweep.compare(first, second)
+    assert found.step.by < 0 and {"code", "traced_steps"} == found.settings.keys()
 
 
 def test_nothing_changes_where_all_is_done(followed):
