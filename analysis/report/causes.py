@@ -1,6 +1,6 @@
 """The part of the report that says why points are slow, what the remedies gained, and what that is worth.
 
-GPU-hours are of the timed steps (gpu_s of the tables): what a point's longer run would lose is in proportion.
+GPU-hours are of the steady timed steps (gpu_s of the tables): what a point's longer run would lose is in proportion.
 """
 
 from __future__ import annotations

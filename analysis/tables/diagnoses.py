@@ -10,7 +10,10 @@ _CAUSE = {
     "cause": Column(pl.String, "One of the seven causes.", "derived"),
     "kind": Column(pl.String, "Its kind.", "derived"),
 }
-_GPU_S = "GPU time of the point's timed steps (those of its slowest rank x world_size), s; CPU ranks count likewise."
+_GPU_S = (
+    "GPU time of the point's steady timed steps (those of its slowest rank x world_size), s; CPU ranks count likewise. "
+    "The phase timed of phases also has those that were still warm-up."
+)
 
 DIAGNOSES: dict[str, Column] = {
     **ID,
@@ -53,7 +56,8 @@ REMEDIES: dict[str, Column] = {
     "verdict": Column(
         pl.String,
         "helped, within_noise, did_not_help (slower), losses_changed (a switch made a script compute something else), "
-        "failed (the remedied point is not ok), not_run.",
+        "failed (the remedied point is not ok), not_run. Something else may have disturbed a run of the two, which "
+        "counts all the same: the points' column disturbed says so.",
         "derived",
     ),
     "gpu_s": Column(pl.Float64, _GPU_S + " Before the remedy.", "steps"),
