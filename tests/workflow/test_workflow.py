@@ -106,6 +106,7 @@ def test_what_cannot_be_read_submits_nothing(tmp_path, seeds, more, said):
     _, errors = process.communicate(timeout=200)
     assert process.returncode != 0
     assert said in errors and "Traceback" not in errors
+    assert "--configfile names another" not in errors, "it is given"
     assert not (tmp_path / "results").exists()
 
 

@@ -50,11 +50,9 @@ def read_sweep():
     try:
         return load(SOURCE, config.get("preset"))
     except SweepError as error:
-        where = (
-            f"{SOURCE} (--configfile names another)"
-            if __name__ is None
-            else "the configuration"
-        )
+        where = "the configuration" if __name__ is not None else str(SOURCE)
+        if __name__ is None and not workflow.configfiles:
+            where += " (--configfile names another)"
         raise WorkflowError(f"{where}:", *map(str, error.errors))
 
 
