@@ -49,7 +49,7 @@ def trials(tables: dataset.Tables) -> pl.DataFrame:
     return tables["remedies"].filter(pl.col("gain").is_not_null()).sort("point_id")
 
 
-def _bars(axes: Axes, found: pl.DataFrame) -> None:
+def _bars(axes: Axes, found: pl.DataFrame, unit: str) -> None:
     for y, row in enumerate(found.to_dicts()):
         look: dict[str, Any] = {"color": COLOURS[row["cause"]], "hatch": HATCHES[row["cause"]]}
         axes.barh(y, row["share"] * 100, height=0.72, edgecolor="#333333", linewidth=0.5, **look)
@@ -59,7 +59,7 @@ def _bars(axes: Axes, found: pl.DataFrame) -> None:
     axes.set_xlim(0, max(found["share"] * 100) * 1.15)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
-    axes.set_xlabel("Recoverable GPU time (%); number: points")
+    axes.set_xlabel(f"Recoverable {unit} time (%); number: points")
 
 
 def _trials(axes: Axes, tried: pl.DataFrame) -> None:
@@ -96,7 +96,7 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
         heights = [bars_in, 2.2][: 1 + beside]
         made = style.figure(width_in, sum(heights) + 0.45)
         axes = made.subplots(1 + beside, 1, squeeze=False, height_ratios=heights)[:, 0]
-    _bars(axes[0], found)
+    _bars(axes[0], found, "GPU" if (tables["points"]["device_used"] == "cuda").any() else "rank")
     if beside:
         _trials(axes[1], tried)
     used = [cause for cause in COLOURS if cause in {*found["cause"], *tried["cause"]}]
@@ -127,7 +127,7 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 
 FAMILY = Family(
     "What could be recovered",
-    "GPU time of the timed steps that remedies could save, by kind of cause, over all diagnosed points. Beside it the "
+    "Time of the timed steps that remedies could save, by kind of cause, over all diagnosed points. Beside it the "
     "remedies that were tried, with 95 % intervals; dotted: as predicted.",
     "Of no point it is known what takes its time.",
     lambda tables: with_ids(tables, known_points(tables)["point_id"]),

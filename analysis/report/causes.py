@@ -118,19 +118,23 @@ def lost_hours(tables: dataset.Tables) -> _Rows:
 
 
 def changes(tables: dataset.Tables) -> _Rows:
-    """The changes of settings that are worth most: GPU-hours of the timed steps that they gained where they were tried
-    (nothing where that failed, or changed the losses), and elsewhere give at least by the diagnosis."""
+    """The changes of settings that are worth most, first those that are `sure` to give more than noise: by GPU-hours of
+    the timed steps that they gained where they were tried (nothing where that failed, changed the losses or gave no more
+    than noise), and elsewhere give at least by the diagnosis; then the others by what they may give."""
     own = tables.own()["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= NOISE.value)
     tried = tables["remedies"].select("point_id", "kind", "remedy", "gain", "verdict")
     tried = tried.with_columns(disturbed=pl.Series([row["disturbed"] for row in outcomes(tables)], dtype=pl.Boolean))
     joined = own.join(tried, on=["point_id", "kind", "remedy"], how="left", maintain_order="left")
     in_vain = pl.col("verdict").is_in(["failed", "losses_changed"])
     joined = joined.with_columns(gain=pl.when(in_vain).then(0.0).otherwise("gain"))
-    measured, least = pl.col("gain").is_not_null(), pl.coalesce("gain", "share_low", 0.0)
+    measured, in_noise = pl.col("gain").is_not_null(), pl.col("verdict") == "within_noise"
+    least = pl.when(in_noise).then(0.0).otherwise(pl.coalesce("gain", "share_low", 0.0))
+    sure = pl.col("least_percent") >= 100 * NOISE.value
     rows = joined.group_by("kind", "remedy").agg(
         points=pl.len(),
         predicted_s=(pl.col("share") * pl.col("gpu_s")).sum(),
         tried=measured.sum(),
+        predicted_least_s=(pl.col("share_low").fill_null(0.0) * pl.col("gpu_s")).sum(),
         predicted_tried_s=(pl.col("share") * pl.col("gpu_s")).filter(measured).sum(),
         gained_s=(pl.col("gain") * pl.col("gpu_s")).sum(),
         helped=(pl.col("verdict") == "helped").sum(),
@@ -144,13 +148,14 @@ def changes(tables: dataset.Tables) -> _Rows:
         gained_percent=100 * (pl.col("gain") * pl.col("gpu_s")).sum() / pl.col("gpu_s").filter(measured).sum(),
         first=pl.col("point_id").first(),
     )
-    top = rows.sort("least_s", "worth_s", "kind", "remedy", descending=[True, True, False, False]).head(MOST_CHANGES)
+    known = rows.with_columns(sure=sure, known_s=pl.when(sure).then("least_s").otherwise(0.0))
+    in_order = known.sort("sure", "known_s", "worth_s", "kind", "remedy", descending=[True, True, True, False, False])
     return [
         row
         | {
             "change": change(row["remedy"]),
-            "sure": row["least_percent"] >= 100 * NOISE.value,
             "predicted": hours(row["predicted_s"]),
+            "predicted_least": hours(row["predicted_least_s"]),
             "predicted_tried": hours(row["predicted_tried_s"]) if row["tried"] else "",
             "gained": hours(row["gained_s"]) if row["tried"] else "",
             "outcome": (
@@ -159,7 +164,7 @@ def changes(tables: dataset.Tables) -> _Rows:
                 else "not tried"
             ),
         }
-        for row in top.to_dicts()
+        for row in in_order.head(MOST_CHANGES).to_dicts()
     ]
 
 

@@ -126,11 +126,7 @@ class Run:
             if earlier and (names := code.name_changed(earlier.files, files)):
                 print(f"{names} changed: points are new, and `nightsweep orphans` lists the earlier", file=sys.stderr)
             elif earlier and earlier.points and not self._shares_points(earlier):
-                print(
-                    f"{path} had {len(earlier.points)} other points, of another preset or of a sweep with the same "
-                    "name: they are kept, and the tables are made anew, of this sweep's",
-                    file=sys.stderr,
-                )
+                print(self._tell_others(path, [listed.point_id for listed in earlier.points]), file=sys.stderr)
             write_json(path, content)
         with contextlib.suppress(private.NotPrivate, OSError):  # jobs read the file again then
             (self.folder / AS_READ).unlink(missing_ok=True)
@@ -140,6 +136,16 @@ class Run:
     def _shares_points(self, earlier: rounds.PointList) -> bool:
         """Whether a list of points that this one replaces has one of this sweep's: of another with its name, none."""
         return not self.own.keys().isdisjoint(listed.point_id for listed in earlier.points)
+
+    def _tell_others(self, path: Path, earlier: list[str]) -> str:
+        """That a list of points is replaced by one that has none of them, and what becomes of those measured."""
+        measured = sum(self.record_path(point_id).exists() for point_id in earlier)
+        are = "is" if measured == 1 else "are"
+        are_kept = f"{measured} of them {are} measured and kept" if measured else "none of them was measured"
+        return (
+            f"{path} listed {len(earlier)} other point{'s' * (len(earlier) != 1)}, of another preset or of a sweep "
+            f"with the same name: {are_kept}, and the tables are made of this sweep's alone"
+        )
 
     def _design(self) -> dict[str, Any]:
         """What pairs are compared by, and what the rounds of repeats go by, where there are any."""

@@ -255,6 +255,10 @@ def test_the_report_sums_up_causes_and_changes(tmp_path):
     assert ill["gain"].startswith("30.0 %") and ill["verdict"] == "helped" and well["cause"].startswith("healthy")
     assert unseen == []
     page = report.render(shown, tmp_path, [])
+    assert (
+        "Rank-hours lost by cause" in page
+        and "GPU-hours" not in page.partition('id="causes"')[2].split("</section>")[0]
+    )
     assert "1 of 1 helped" in page and "added by remedies" in page and "image: mobilenet_v2" in page
 
 

@@ -124,10 +124,19 @@ def test_that_tables_become_another_sweep_s_is_said(tmp_path, monkeypatch, capsy
     for axis, said in (
         ([1, 2], ""),
         ([2, 3], ""),
-        ([4], "had 2 other points, of another preset or of a sweep"),
+        ([4], "listed 2 other points, of another preset or of a sweep with the same name: none of them was measured"),
         ([4], ""),
+        (
+            [5, 6],
+            "listed 1 other point, of another preset or of a sweep with the same name: 1 of them is measured and kept",
+        ),
     ):
-        begin(tmp_path, read(tmp_path, monkeypatch, axes={"lr": axis}))
+        sweep = read(tmp_path, monkeypatch, axes={"lr": axis})
+        begin(tmp_path, sweep)
+        if axis == [4]:
+            record = tmp_path / "results/points" / sweep.points[0].id / "record.json"
+            record.parent.mkdir(parents=True, exist_ok=True)
+            record.touch()
         shown = capsys.readouterr().err
         assert said in shown and bool(shown) is bool(said)
 

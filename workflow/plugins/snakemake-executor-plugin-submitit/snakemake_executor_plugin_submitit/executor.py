@@ -93,7 +93,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             infos.append(info)
         adopted = [info.external_jobid or "?" for info in infos if self._adopt(info)]
         if adopted:
-            self._tell(f"{waiting.count(len(adopted))} of an earlier run go on: {waiting.arrays(adopted)}")
+            go = "goes" if len(adopted) == 1 else "go"
+            self._tell(f"{waiting.count(len(adopted))} of an earlier run {go} on: {waiting.arrays(adopted)}")
         self._send(infos)
         for info in infos:
             self.report_job_submission(info)

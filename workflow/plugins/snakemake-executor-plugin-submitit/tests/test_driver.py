@@ -81,6 +81,22 @@ def test_jobs_are_sent_by_their_priority(tmp_path, monkeypatch):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("keys", "line"), [("a", "1 job of an earlier run goes on: 7"), ("ab", "2 jobs of an earlier run go on: 7, 8")]
+)
+def test_jobs_of_an_earlier_run_are_said_to_go_on(tmp_path, monkeypatch, keys, line):
+    driver, said = driver_of(tmp_path), []
+    jobs = [types.SimpleNamespace(priority=0, info=info) for info in asked_for(*keys)]
+    for job, number in zip(jobs, "78", strict=False):
+        job.info.external_jobid = number
+    for method, stand_in in (("_prepare", lambda job: job.info), ("_adopt", lambda _: True), ("_tell", said.append)):
+        monkeypatch.setattr(driver, method, stand_in)
+    for method in ("run_job_pre", "report_job_submission", "_send"):
+        monkeypatch.setattr(driver, method, lambda _: None)
+    driver.run_jobs(jobs)
+    assert said == [line]
+
+
 def test_what_could_not_be_cancelled_is_by_the_next_driver_before_it_sends_anything(tmp_path, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)
     first = driver_of(tmp_path, ["7_0", "7_1"], *[Unreachable("away")] * 5)
