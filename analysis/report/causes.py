@@ -119,8 +119,8 @@ def lost_hours(tables: dataset.Tables) -> _Rows:
 
 def changes(tables: dataset.Tables) -> _Rows:
     """The changes of settings that are worth most, first those that are `sure` to give more than noise: by GPU-hours of
-    the timed steps that they gained where they were tried (nothing where that failed, changed the losses or gave no more
-    than noise), and elsewhere give at least by the diagnosis; then the others by what they may give."""
+    the timed steps that they gained where they were tried (nothing where that failed, changed the losses or gave no
+    more than noise), and elsewhere give at least by the diagnosis; then the others by what they may give."""
     own = tables.own()["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= NOISE.value)
     tried = tables["remedies"].select("point_id", "kind", "remedy", "gain", "verdict")
     tried = tried.with_columns(disturbed=pl.Series([row["disturbed"] for row in outcomes(tables)], dtype=pl.Boolean))

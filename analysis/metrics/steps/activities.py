@@ -56,6 +56,8 @@ def _as_rows(frame: pl.DataFrame, category: pl.Expr) -> pl.DataFrame:
 
 
 def _filter_counted(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    if windows.height and not windows["counted"].any():  # of a trace that is cut off
+        return frame.clear()
     if windows.is_empty() or windows["source"][0] == "none":
         return frame
     steps = windows.filter("counted")

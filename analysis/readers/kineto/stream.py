@@ -28,6 +28,8 @@ _HEAD = 64 << 20
 """The list of events begins within this much text, and no more follows it."""
 _MOST_MALFORMED = 1_000_000
 """With more events that cannot be read it is no trace, and what follows is not looked at."""
+_MOST_SKIPPED = 16 << 10
+"""Bytes that no event was found in; with more of them many are missing."""
 _BRIDGE = 16
 """Bytes that may be the beginning of what lies between two events."""
 _LIST = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
@@ -59,7 +61,7 @@ class Document:
     """A trace in a file.
 
     Once `blocks` is exhausted, `metadata` holds all but its events, `problems` what could not be read, a line each, and
-    `cut` whether the file ends before its events do.
+    `cut` whether the file ends before its events do, or has no readable events for long.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,7 +69,7 @@ class Document:
         self.metadata: dict[str, Any] = {}
         self.problems: list[str] = []
         self.cut = False
-        self._malformed = 0
+        self._malformed = self._skipped = 0
 
     def blocks(self) -> Iterator[list[Event]]:
         """The events, in the order of the file. Raises ValueError where it is no trace."""
@@ -87,10 +89,11 @@ class Document:
                 break
         while ended and len(text) < _HEAD and (chunk := next(chunks, None)):
             text += chunk
-        self.cut = not ended
+        self.cut = not ended or self._skipped > _MOST_SKIPPED
         self._tail(text if ended else None)
         if self._malformed:
-            self.problems.append(f"events that could not be read and are left out: {self._malformed}")
+            more = f" or more, in {self._skipped} bytes" if self._skipped > _MOST_SKIPPED else ""
+            self.problems.append(f"events that could not be read and are left out: {self._malformed}{more}")
 
     def _chunks(self) -> Iterator[bytes]:
         """The file's text, decompressed, in blocks."""
@@ -149,6 +152,7 @@ class Document:
                 at = after.end() - 1
             elif not last:  # what is malformed is not held till its end
                 at = len(text) - _BRIDGE
+            self._skipped += at
         return events, at, False
 
     def _event(self, text: bytes) -> list[Event]:

@@ -16,7 +16,7 @@ import polars as pl
 from nightsweep.analysis.readers.nsys import payloads
 from nightsweep.analysis.readers.nsys.export_fields import SOURCES, Text
 from nightsweep.analysis.readers.nsys.nvtx import Marks
-from nightsweep.analysis.readers.nsys.source import EXPECTED, Source, open_export
+from nightsweep.analysis.readers.nsys.source import EXPECTED, WHOLE, Source, open_export
 from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables.events import DEVICES, EVENTS, Trace
 
@@ -64,8 +64,9 @@ def read(path: Path) -> Trace:
             load(kind)
     events["counters"] = _counters(source, events["counters"])
     absent = frozenset(kind for kind, (table, _) in SOURCES.items() if table not in source.columns)
-    devices, damage = _devices(source), source.problems
-    return Trace(fill_process(events), devices, absent, (*strange, *damage), facts, cut=bool(damage))
+    devices, damage = _devices(source), source.damage
+    cut = not damage.tables.isdisjoint({WHOLE, _STRINGS, *(table for table, _ in SOURCES.values())})
+    return Trace(fill_process(events), devices, absent, (*strange, *damage.problems), facts, cut=cut)
 
 
 def _is_export_table(name: str) -> bool:

@@ -45,11 +45,26 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
+class Damage:
+    """What of an export cannot be read: a line each, and of which tables that is; WHOLE is the file itself."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.tables: set[str] = set()
+
+    def add(self, table: str, problem: str) -> None:
+        self.problems.append(problem)
+        self.tables.add(table)
+
+
+WHOLE = ""
+
+
 class Source(Protocol):
-    """An open export. `columns`: those of each table; `problems`: what could not be read, a line each."""
+    """An open export. `columns`: those of each table."""
 
     columns: dict[str, set[str]]
-    problems: list[str]
+    damage: Damage
 
     def load(self, table: str, fields: Sequence[Field], make: Make | None = None) -> pl.DataFrame:
         """These fields of a table, in the table's order; no rows where there is no table.
@@ -68,12 +83,12 @@ class Parquet:
     def __init__(self, path: Path) -> None:
         self.files = {f.stem: f for f in sorted(path.glob("*.parquet"))}
         self.columns: dict[str, set[str]] = {}
-        self.problems: list[str] = []
+        self.damage = Damage()
         for table, file in self.files.items():
             try:
                 self.columns[table] = set(pl.read_parquet_schema(file))
             except (pl.exceptions.PolarsError, OSError) as error:
-                self.problems.append(f"{file.name}: cannot be read: {first_line(error)}")
+                self.damage.add(table, f"{file.name}: cannot be read: {first_line(error)}")
 
     def load(self, table: str, fields: Sequence[Field], make: Make | None = None) -> pl.DataFrame:
         have = readable_fields(fields, self.columns.get(table, ()))
@@ -82,7 +97,7 @@ class Parquet:
             try:
                 whole = pl.scan_parquet(self.files[table]).select(expressions(fields, self.columns[table])).collect()
             except (pl.exceptions.PolarsError, OSError) as error:
-                self.problems.append(f"{table}: cannot be read: {first_line(error)}")
+                self.damage.add(table, f"{table}: cannot be read: {first_line(error)}")
         if make is None:
             return whole
         return pl.concat([make(chunk) for chunk in whole.iter_slices(CHUNK_ROWS)] or [make(whole)], rechunk=True)
@@ -106,7 +121,7 @@ class SQLite:
         self.uri = f"{path.absolute().as_uri()}?mode=ro" + ("" if self.logged else "&immutable=1")
         self.columns: dict[str, set[str]] = {}
         self.stored: dict[str, tuple[int, list[str]]] = {}
-        self.problems: list[str] = []
+        self.damage = Damage()
         self.cut = False
         sql = """SELECT m.name AS t, m.rootpage AS root, c.name AS c, c.pk OR c.hidden AS odd
             FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table' ORDER BY m.name, c.cid"""
@@ -115,7 +130,7 @@ class SQLite:
         except adbc.Error as error:
             self.cut = True
             listed = self.query(sql, ["t", "c"])
-            self.problems.append(f"the file is damaged or cut short ({first_line(error)})")
+            self.damage.add(WHOLE, f"the file is damaged or cut short ({first_line(error)})")
         for (table, root), rows in listed.group_by("t", "root", maintain_order=True):
             self.columns[table] = set(rows["c"])
             if not rows["odd"].max():  # a key or a computed column may not be stored with the others
@@ -207,7 +222,7 @@ class SQLite:
         chunks = _map_in_threads(query_chunk, self._chunks(table))
         broken = [chunk for chunk in chunks if isinstance(chunk, str)]
         if broken:
-            self.problems.append(f"{table}: {len(broken)} of {len(chunks)} parts cannot be read: {broken[0]}")
+            self.damage.add(table, f"{table}: {len(broken)} of {len(chunks)} parts cannot be read: {broken[0]}")
         return [chunk for chunk in chunks if isinstance(chunk, pl.DataFrame)]
 
     def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
@@ -218,7 +233,7 @@ class SQLite:
         try:
             found = self.query(f'SELECT {", ".join(cells)} FROM "{table}" WHERE "{column}" IN ({places})')
         except adbc.Error as error:
-            self.problems.append(f"{table}: rows by {column} cannot be read: {first_line(error)}")
+            self.damage.add(table, f"{table}: rows by {column} cannot be read: {first_line(error)}")
             found = pl.DataFrame(schema=list(have))
         return found.with_columns(pl.lit(None).alias(name) for name in names if name not in have).select(names)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nightsweep.jobs.point.llama import SHAPES
 from nightsweep.jobs.point.reason import Reason
-from nightsweep.jobs.point.settings.field import MOST_STEPS, ON_GPU, only, setting
+from nightsweep.jobs.point.settings.field import MOST_STEPS, ON_GPU, except_for, only, setting
 from nightsweep.jobs.point.strategies import DDP, FLAT, LASTING, STRATEGIES, ZERO
 
 if TYPE_CHECKING:
@@ -103,12 +103,11 @@ class Parallel:
         needs=[only("strategy", "zero3")],
     )
     zero_bucket_millions: int = setting(
-        "Millions of gradients' elements that ZeRO sums up at once, but with zero_messages: single; 0: as DeepSpeed "
-        "decides, 500.",
+        "Millions of gradients' elements that ZeRO sums up at once; 0: as DeepSpeed decides, 500.",
         0,
         minimum=0,
         maximum=100_000,
-        needs=[only("strategy", *ZERO)],
+        needs=[only("strategy", *ZERO), except_for("zero_messages", "single")],
     )
     nccl_transport: Literal["auto", "shm", "sockets"] = setting(
         "What NCCL may send over: as it decides (NVLink first); shm: no direct access from GPU to GPU, so that ranks "

@@ -274,6 +274,22 @@ def test_a_remedy_beside_which_something_else_ran_is_marked(tmp_path):
     assert report.render(shown, tmp_path, []).count(said) == 3  # of all trials, of the largest causes, its own page
 
 
+def test_what_is_sure_to_save_comes_before_what_may_save_more():
+    """Of 1,000 hours 5 % or nothing; of one hour half; of 100 hours 30 % or nothing."""
+    shares = {"compile": (0.05, 0.005, 1000), "loader_workers": (0.6, 0.5, 1), "fused": (0.3, 0.0, 100)}
+    known = tables()
+    own = known["diagnoses"].to_dicts()[0]
+    causes = [
+        own | {"remedy": json.dumps({name: 1}), "share": share, "share_low": low, "gpu_s": hours * 3600.0}
+        for name, (share, low, hours) in shares.items()
+    ]
+    frame = as_table("diagnoses", pl.DataFrame(causes, infer_schema_length=None))
+    found = why.changes(dataset.Tables({**known.frames, "diagnoses": frame}))
+    assert [next(iter(json.loads(row["remedy"]))) for row in found] == ["loader_workers", "compile", "fused"]
+    assert [row["sure"] for row in found] == [True, False, False]
+    assert not why.changes(tables(("c", 0.05, "within_noise")))[0]["sure"]
+
+
 def test_a_remedy_that_did_not_help_is_said_to_have_not():
     (change,) = why.changes(tables(("c", -0.1, "did_not_help")))
     assert change["gained"] == "-0.1" and change["outcome"] == "0 of 1 helped"

@@ -192,8 +192,9 @@ def test_a_truncated_kineto_trace(tmp_path, capfd):
     assert table(tmp_path / "out", "step_parts").is_empty()
 
 
-def test_a_folder_of_parquet_is_the_same(tmp_path):
-    path, folder = unpack("ddp-r0", tmp_path), tmp_path / "ddp-r0_pqtdir"
+def parquet_of(path):
+    """The same export as a folder."""
+    folder = path.with_name(f"{path.stem}_pqtdir")
     folder.mkdir()
     with sqlite3.connect(path) as db:
         for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
@@ -202,6 +203,35 @@ def test_a_folder_of_parquet_is_the_same(tmp_path):
                 cursor.fetchall(), schema=[c[0] for c in cursor.description], orient="row", infer_schema_length=None
             )
             frame.write_parquet(folder / f"{name}.parquet")
+    return folder
+
+
+def counts(trace, out):
+    """Whether its steps count."""
+    assert run(trace, "--out", out) == 1
+    return bool(table(out, "windows")["counted"].any())
+
+
+def test_a_trace_with_a_hole_in_it_is_as_one_that_is_cut(tmp_path):
+    text = bytearray(gzip.decompress((DATA / "kineto-h200-ddp-r0.json.gz").read_bytes()))
+    for name, at, size in (("event", 2, 2000), ("many", 5, len(text) // 4)):
+        holed = bytearray(text)
+        holed[len(text) * at // 10 : len(text) * at // 10 + size] = bytes(size)
+        (tmp_path / f"{name}.json").write_bytes(holed)
+        assert counts(tmp_path / f"{name}.json", tmp_path / name) == (name == "event")
+
+
+def test_damage_to_what_steps_are_not_made_of_cuts_no_trace(tmp_path):
+    folder = parquet_of(unpack("ddp-r0", tmp_path))
+    (folder / "ENUM_CUDA_UNIF_MEM_MIGRATION.parquet").write_text("garbage")
+    assert counts(folder, tmp_path / "few")
+    (folder / "CUPTI_ACTIVITY_KIND_MEMCPY.parquet").write_text("garbage")
+    assert not counts(folder, tmp_path / "cut")
+
+
+def test_a_folder_of_parquet_is_the_same(tmp_path):
+    path = unpack("ddp-r0", tmp_path)
+    folder = parquet_of(path)
     assert run(path, "--out", tmp_path / "a") == 0 and run(folder, "--out", tmp_path / "b") == 0
     for name in TRACE_TABLES.keys() - {"reports"}:
         one, other = (table(tmp_path / each, name) for each in "ab")

@@ -3,7 +3,7 @@ if (DATA && DATA.charts.measures.some(([, column]) => column === "peak_memory_by
   const figure = document.getElementById("figure-memory"), HEIGHT = 300, LEFT = 40;
   chart("memory", (svg, width) => {
     const [some, thin] = thinned([...kept]);
-    const found = some.map((point) => [point, result("step_ms_median", point), result("peak_memory_bytes", point)])
+    const found = some.map((point) => [point, result("step_ms_mean", point), result("peak_memory_bytes", point)])
       .filter(([, ms, bytes]) => typeof ms === "number" && typeof bytes === "number").map(([point, ms, bytes]) => [point, ms, bytes / 2 ** 30]);
     const x = scaleOf(found.map(([, ms]) => ms), [LEFT, width - 12]);
     const y = d3.scaleLinear().domain([0, Math.max(1, ...found.map(([, , gib]) => gib)) * 1.05]).range([HEIGHT, 10]);

@@ -23,8 +23,9 @@ def heed() -> None:
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     """Like Python's handler, but once where a signal comes twice: the second would end the cancelling of jobs."""
     global _last
-    last, _last = _last, time.monotonic()
-    if _last - last >= AGAIN_S:
+    now = time.monotonic()
+    if now - _last >= AGAIN_S:
+        _last = now
         raise KeyboardInterrupt
 
 

@@ -12,7 +12,7 @@ _MEANINGS = (
     ("JobArrayTaskLimit", "as many run as submitit-array-parallelism allows"),
     ("ReqNodeNotAvail", "their nodes are down, drained or reserved"),
     ("PartitionConfig", "more than the partition's nodes have: it may never start (nightsweep doctor)"),
-    ("PartitionNodeLimit", "more nodes than are up in the partition"),
+    ("PartitionNodeLimit", "more nodes, or fewer, than the partition gives now"),
     ("Partition", "the partition takes no jobs now"),
     ("JobHeld", "held; scontrol release lets them go"),
     ("QOS", "a limit of the quality of service"),

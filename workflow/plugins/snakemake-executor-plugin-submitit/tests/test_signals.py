@@ -43,6 +43,7 @@ try:
     time.sleep(10)
 except KeyboardInterrupt:
     os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.1)
     print("cancels")
 signals.AGAIN_S = 0.0
