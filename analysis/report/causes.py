@@ -155,7 +155,7 @@ def changes(tables: dataset.Tables) -> _Rows:
         | {
             "change": change(row["remedy"]),
             "predicted": hours(row["predicted_s"]),
-            "predicted_least": hours(row["predicted_least_s"]),
+            "predicted_least": hours(row["predicted_least_s"]) if row["predicted_least_s"] else "0",
             "predicted_tried": hours(row["predicted_tried_s"]) if row["tried"] else "",
             "gained": hours(row["gained_s"]) if row["tried"] else "",
             "outcome": (
