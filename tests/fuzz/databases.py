@@ -153,7 +153,7 @@ def readings(path: Path, columns: dict[str, str]) -> Iterator[tuple[str, dict[st
                 frame = opened.load("x", fields)
             except (ValueError, OSError, pl.exceptions.PolarsError):
                 continue
-            if not opened.problems:
+            if not opened.damage.problems:
                 yield way, {name: frame[name].to_list() for name in columns}
 
 
