@@ -129,9 +129,10 @@ def changes(tables: dataset.Tables) -> _Rows:
     joined = joined.with_columns(gain=pl.when(in_vain).then(0.0).otherwise("gain"))
     measured, in_noise = pl.col("gain").is_not_null(), pl.col("verdict") == "within_noise"
     least = pl.when(in_noise).then(0.0).otherwise(pl.coalesce("gain", "share_low", 0.0))
-    sure = pl.col("least_percent") >= 100 * NOISE.value
+    sure = (pl.col("least_s") > 0) & (pl.col("least_s") >= NOISE.value * pl.col("gpu_s"))
     rows = joined.group_by("kind", "remedy").agg(
         points=pl.len(),
+        gpu_s=pl.col("gpu_s").sum(),
         predicted_s=(pl.col("share") * pl.col("gpu_s")).sum(),
         tried=measured.sum(),
         predicted_least_s=(pl.col("share_low").fill_null(0.0) * pl.col("gpu_s")).sum(),
@@ -144,7 +145,6 @@ def changes(tables: dataset.Tables) -> _Rows:
         worth_s=(pl.coalesce("gain", "share") * pl.col("gpu_s")).sum(),
         # Of 100 GPU-hours of the points that it is for, or where it was tried.
         predicted_percent=100 * (pl.col("share") * pl.col("gpu_s")).sum() / pl.col("gpu_s").sum(),
-        least_percent=100 * (least * pl.col("gpu_s")).sum() / pl.col("gpu_s").sum(),
         gained_percent=100 * (pl.col("gain") * pl.col("gpu_s")).sum() / pl.col("gpu_s").filter(measured).sum(),
         first=pl.col("point_id").first(),
     )
