@@ -46,13 +46,21 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     if not len(a) or not len(b):
         return empty()
     few, many = (a, b) if len(a) <= len(b) else (b, a)
-    start, end = (np.ascontiguousarray(many[:, column]) for column in (0, 1))
-    # Each interval meets a run of the other set's.
-    low = np.searchsorted(end, few[:, 0], side="right")
-    counts = np.maximum(np.searchsorted(start, few[:, 1], side="left") - low, 0)
-    of = np.repeat(np.arange(len(few)), counts)
-    place = low[of] + np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.column_stack((np.maximum(few[of, 0], start[place]), np.minimum(few[of, 1], end[place])))
+    of, place = meetings(many, few[:, 0], few[:, 1])
+    return np.column_stack((np.maximum(few[of, 0], many[place, 0]), np.minimum(few[of, 1], many[place, 1])))
+
+
+def meetings(
+    a: Intervals, starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which intervals of a set lie in part in each of these times, which may overlap: number of the time, and of the
+    interval. An empty time meets one that it lies in."""
+    start, end = (np.ascontiguousarray(a[:, column]) for column in (0, 1))
+    # Each time meets a run of the set's.
+    low = np.searchsorted(end, starts, side="right")
+    counts = np.maximum(np.searchsorted(start, ends, side="left") - low, 0)
+    of = np.repeat(np.arange(len(starts)), counts)
+    return of, low[of] + np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from nightsweep.analysis.metrics.intervals import Intervals
+from nightsweep.analysis.metrics.intervals import Intervals, meetings
 
 Times = NDArray[np.int64]
 Label = tuple[str, str | None]
@@ -27,10 +27,7 @@ class Segments:
     def during(self, starts: Times, ends: Times) -> tuple[Times, Times, Times]:
         """What of the segments lies in each of these times, which may overlap: number of the time, number of the
         segment, and length, ns."""
-        low = np.searchsorted(self.spans[:, 1], starts, "right")
-        counts = np.maximum(np.searchsorted(self.spans[:, 0], ends, "left") - low, 0)
-        of = np.repeat(np.arange(len(starts)), counts)
-        place = low[of] + np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+        of, place = meetings(self.spans, starts, ends)
         length = np.minimum(self.spans[place, 1], ends[of]) - np.maximum(self.spans[place, 0], starts[of])
         some = length > 0
         return of[some], place[some], length[some]

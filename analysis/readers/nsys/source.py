@@ -122,21 +122,19 @@ class SQLite:
         self.columns: dict[str, set[str]] = {}
         self.stored: dict[str, tuple[int, list[str]]] = {}
         self.damage = Damage()
-        self.cut = False
         sql = """SELECT m.name AS t, m.rootpage AS root, c.name AS c, c.pk OR c.hidden AS odd
             FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table' ORDER BY m.name, c.cid"""
         try:
             listed = self.query(sql, ["t", "c"])
         except adbc.Error as error:
-            self.cut = True
-            listed = self.query(sql, ["t", "c"])
             self.damage.add(WHOLE, f"the file is damaged or cut short ({first_line(error)})")
+            listed = self.query(sql, ["t", "c"])
         for (table, root), rows in listed.group_by("t", "root", maintain_order=True):
             self.columns[table] = set(rows["c"])
             if not rows["odd"].max():  # a key or a computed column may not be stored with the others
                 self.stored[table] = root, rows["c"].to_list()
         try:
-            self.pages = None if self.cut or self.logged else Pages(path)
+            self.pages = None if WHOLE in self.damage.tables or self.logged else Pages(path)
         except UnsupportedLayout:
             self.pages = None
 
@@ -151,7 +149,7 @@ class SQLite:
             adbc.AdbcConnection(database) as connection,
             adbc.AdbcStatement(connection) as statement,
         ):
-            if self.cut:  # without this SQLite reads nothing of a file that is shorter than it says
+            if WHOLE in self.damage.tables:  # without this SQLite reads nothing of a file that is shorter than it says
                 statement.set_sql_query("PRAGMA writable_schema = ON")
                 statement.execute_update()
             if self.logged:  # the first to open the file makes an index of its log, and lets no other in meanwhile
