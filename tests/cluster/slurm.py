@@ -297,9 +297,15 @@ class Cluster:
         self._end("slurmdbd", signal.SIGKILL)
 
     def lose_end(self, job: str) -> None:
-        """Has the database say that a job still runs, as where the controller could not tell its end."""
+        """Has the database say that a job still runs, as where the controller could not tell its end: for good, since
+        the controller tells it more than once."""
         assert self._places
-        change = f"UPDATE nightsweep_job_table SET state = 1, time_end = 0 WHERE id_job = {job}"
+        lost = "NEW.{0} = IF(OLD.id_job = {1}, {2}, NEW.{0})"
+        change = (
+            "CREATE OR REPLACE TRIGGER lost BEFORE UPDATE ON nightsweep_job_table FOR EACH ROW SET "
+            f"{lost.format('state', job, 1)}, {lost.format('time_end', job, 0)};"
+            f"UPDATE nightsweep_job_table SET state = 1, time_end = 0 WHERE id_job = {job}"
+        )
         self.run("mariadb", f"--socket={self._places.database}", "slurm_acct_db", f"--execute={change}")
 
     def start_slurmdbd(self) -> None:
