@@ -6,26 +6,28 @@ DEEPSPEED_HASH := sha256:9e491abd0827ea5c389dd702e15e11e13d83d904bac4a20d6c2a4cb
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile
 
-DATA := data/h200-2026-11-21
+# Published sets to draw together, and the folder of what is drawn.
+DATA := $(wildcard data/h200-*)
+FIGURES = figures/$(if $(word 2,$(DATA)),$(firstword $(subst -, ,$(notdir $(DATA)))),$(notdir $(DATA)))
 
 .PHONY: demo figures contact-sheet pictures site test tests lint lock clean bench bench-scale fuzz
 
 demo: .venv/ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" snakemake --profile profiles/local --configfile config/demo.yaml
 
-# Every figure and the report of the published data set, in figures/: no GPU, no training.
+# Every figure and the report of published data, in figures/: no GPU, no training.
 figures: .venv/ready
-	$(BIN)/nightsweep figures $(DATA) --out figures/$(notdir $(DATA))
+	$(BIN)/nightsweep figures $(DATA) --out $(FIGURES)
 
 # The figures to print, in both widths, in colour and in grey, on one picture.
 contact-sheet: figures
-	$(BIN)/python -m nightsweep.analysis.tools.contact_sheet figures/$(notdir $(DATA)) --out figures/contact-sheet.png
+	$(BIN)/python -m nightsweep.analysis.tools.contact_sheet $(FIGURES) --out figures/contact-sheet.png
 
 # The pictures of README.md.
 pictures: figures
 	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,800 --screenshot=docs/pictures/report.png \
-	  file://$(CURDIR)/figures/$(notdir $(DATA))/report.html
-	cp figures/$(notdir $(DATA))/causes.png figures/$(notdir $(DATA))/methods.png docs/pictures
+	  file://$(CURDIR)/$(FIGURES)/report.html
+	cp $(FIGURES)/causes.png $(FIGURES)/methods.png docs/pictures
 
 # The documentation as pages that open without a server, in site/; their tools are in an environment apart.
 site: .venv-site/ready

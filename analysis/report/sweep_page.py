@@ -26,7 +26,7 @@ from nightsweep.analysis.paper.claims.claims import judge
 from nightsweep.analysis.paper.claims.time_shares import where_time_goes
 from nightsweep.analysis.report import beside, causes, pictures, point_pages, records, summary, table, traces, trust
 from nightsweep.analysis.report.interim import Interim
-from nightsweep.analysis.sweep import dataset, variance
+from nightsweep.analysis.sweep import dataset, nights, variance
 from nightsweep.analysis.sweep.effect import FEWEST
 from nightsweep.jobs.record.record import Record
 
@@ -83,9 +83,10 @@ def render(
     apart = folder is not None and points.height > beside.MOST
     if folder is not None and apart:
         listed, data = beside.write(folder, listed, data), ""
-    sweeps = points["sweep"].drop_nulls().unique().sort().to_list()
+    names = points.select(nights.SET).to_series().drop_nulls().unique().sort().to_list()  # of sets that are joined
+    names = names or points["sweep"].drop_nulls().unique().sort().to_list()
     return _page().render(
-        title=", ".join(sweeps) or "no points",
+        title=", ".join(names) or "no points",
         interim=interim,
         headline=summary.headline(points),
         gpus=bool((points["device_used"] == "cuda").any()),

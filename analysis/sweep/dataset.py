@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from nightsweep.analysis.tables import points as schemas
 from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.jobs.point import point as settings
 from nightsweep.jobs.point.workloads import WORKLOADS
+from nightsweep.jobs.record.input_error import InputError
 
 ASIDE = (
     "repeat",
@@ -88,6 +89,41 @@ def load(folder: Path) -> Tables:
     FormatError."""
     frames = parquet.scan_whole(folder, schemas.TABLES, "snakemake tables")
     return Tables({**frames, "points": with_defaults(frames["points"].collect())} if "points" in frames else frames)
+
+
+def load_sets(folders: Sequence[Path]) -> Tables:
+    """The tables of one folder, or of several sets as one. A point's id is SET/ID then, for two sets may each have
+    measured the same one, and a host's name SET/HOST, for pseudonyms of two sets may be alike. A point's nights are
+    those of its set (analysis/sweep/nights.py).
+
+    Args:
+        folders: of tables, each in the folder of its set, whose name is SET.
+
+    Raises:
+        FormatError: see `load`.
+        InputError: two of them are of one name.
+    """
+    if len(folders) == 1:
+        return load(folders[0])
+    sets: dict[str, Tables] = {}
+    for folder in folders:
+        name = folder.resolve().parent.name
+        if name in sets:
+            raise InputError(f"{folder}: another set is named {name}, too; expected each set once, and different names")
+        sets[name] = load(folder)
+    return join(sets)
+
+
+def join(sets: Mapping[str, Tables]) -> Tables:
+    """Sets by name as one, as `load_sets` has it."""
+
+    def named(name: str, of: str) -> pl.LazyFrame:
+        own = (f"{of}/" + pl.col("^((point|remedied|having)_id|host)$")).name.keep()
+        return sets[of].scan(name).with_columns(own, pl.col("^hosts$").list.eval(f"{of}/" + pl.element()))
+
+    names = dict.fromkeys(name for tables in sets.values() for name in tables.names())
+    frames = {name: pl.concat([named(name, of) for of in sets]) for name in names}
+    return Tables({**frames, "points": frames["points"].collect()})
 
 
 def absent(folder: Path) -> list[str]:

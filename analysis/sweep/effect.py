@@ -45,8 +45,8 @@ class Side:
 
     @classmethod
     def from_runs(cls, runs: pl.DataFrame, value: str) -> Side:
-        """A repeat that ran twice, with and without a trace after it, is one value: the mean."""
-        values = runs.group_by("repeat", maintain_order=True).agg(pl.col(value).mean())[value].to_list()
+        """A repeat that ran twice in a night, with and without a trace after it, is one value: the mean."""
+        values = runs.group_by("night", "repeat", maintain_order=True).agg(pl.col(value).mean())[value].to_list()
         return cls.from_values(values, runs["point_id"].to_list())
 
     @classmethod
@@ -78,7 +78,7 @@ class Side:
         squares, freedom = pool_nights(apart, len(nights) - 1, inside, starts)
         variance = squares / freedom / sum(weights) if freedom else 0.0
         points = tuple(point for _, side in kept for run in side["point_id"] for point in run)
-        return cls(mean, variance, min(side["repeat"].n_unique() for _, side in kept), points, freedom)
+        return cls(mean, variance, min(side.height for _, side in kept), points, freedom)
 
 
 def pool_nights(apart: float, nights: int, inside: float, starts: int) -> tuple[float, int]:

@@ -12,18 +12,21 @@ import polars as pl
 
 PAUSE = pl.duration(hours=1)
 """A longer pause between two points begins a new night."""
+SET = pl.col("point_id").str.extract("^(.+)/")
+"""A point's set, where several are joined (analysis/sweep/dataset.py): machines of two may run at the same time."""
 
 
 def add_nights(points: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
-    """Add `night` to points: 0, 1 and so on in order of time; null where it is not known when a point ran.
+    """Add `night` to points: 0, 1 and so on, by set and in order of time; null where it is not known when a point ran.
 
     `measured`: all points, since others may have run where these pause.
     """
     start = pl.col("started_at").str.to_datetime(time_zone="UTC")
     known = measured.filter(pl.col("started_at").is_not_null()).select("point_id", start=start, wall_s="wall_s")
     known = known.with_columns(end=pl.col("start") + pl.duration(seconds=pl.col("wall_s").fill_null(0)))
-    pause = pl.col("start") - pl.col("end").cum_max().shift()
-    nights = known.sort("start").select("point_id", night=(pause > PAUSE).fill_null(False).cum_sum())
+    pause = pl.col("start") - pl.col("end").cum_max().shift().over(SET)
+    begins = pause.is_null() | (pause > PAUSE)
+    nights = known.sort(SET, "start").select("point_id", night=begins.cum_sum() - 1)
     return points.join(nights, on="point_id", how="left", maintain_order="left")
 
 

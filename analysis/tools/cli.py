@@ -6,7 +6,7 @@ nightsweep retry config/demo.yaml
 nightsweep watch results
 nightsweep publish results/demo --out demo-public
 nightsweep publish results/demo --into data/h200
-nightsweep figures data/h200 --out figures
+nightsweep figures data/h200-* --out figures
 nightsweep export --to perfetto results/demo/points/ID --out window.json.gz
 nightsweep ingest traces/*.sqlite --out tables
 nightsweep diagnose traces/*.sqlite
@@ -101,7 +101,13 @@ def parser() -> argparse.ArgumentParser:
     publish_.add_argument("--traces", action="store_true", help="traces too (with --out)")
     publish_.set_defaults(run=commands.publish)
     figures_ = names.add_parser("figures", help="draw figures, supplement and report again, from tables alone")
-    figures_.add_argument("folder", type=Path, metavar="DIR", help="results/SWEEP, a copy of it, or a data set")
+    figures_.add_argument(
+        "folders",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="results/SWEEP, a copy, or a data set; several: together",
+    )
     figures_.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
     figures_.set_defaults(run=commands.figures)
     export_ = names.add_parser("export", help="what was measured, for other tools: Perfetto, TensorBoard, CSV, ...")

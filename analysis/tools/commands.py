@@ -52,11 +52,14 @@ def publish(arguments: argparse.Namespace) -> int:
 def figures(arguments: argparse.Namespace) -> int:
     """`nightsweep figures`."""
     from nightsweep.analysis.tables import parquet
+    from nightsweep.analysis.tools.publish import joined_sets
     from nightsweep.analysis.tools.publish import publish as publishing
 
     with parquet.faults_as_input_errors():
-        publishing.require(arguments.folder)
-        publishing.draw_again(arguments.folder, arguments.out, arguments.out / "report.html")
+        for folder in arguments.folders:
+            publishing.require(folder)
+        with joined_sets.as_one(arguments.folders) as folder:
+            publishing.draw_again(folder, arguments.out, arguments.out / "report.html")
     return 0
 
 

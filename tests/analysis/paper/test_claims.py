@@ -196,10 +196,35 @@ def test_page_has_a_row_and_a_section_a_claim(agreeing, tmp_path):
     assert [line.split()[1] for line in text.splitlines() if line.startswith("| [C")] == [
         f"[{claim.id}](#{claim.id.lower()})" for claim in CLAIMS
     ]
-    assert text.count("| supported |") == 12
+    assert text.count("| NVIDIA H100 | supported |") == 12 and "- NVIDIA H100: " in text
     # the whole number, though its name has a comma
     assert f"| supported | {BY_ID['C9'].verdict(agreeing).parts[0].number()} | 3 |" in text
     assert not math.isnan(BY_ID["C1"].verdict(agreeing).parts[0].effect.low)
+
+
+def test_sets_are_judged_together_and_kinds_of_gpu_apart(tmp_path, capsys):
+    """Two sets that have the same ids, each with too few repeats, decide; of another kind of GPU only what that has."""
+    few = made_up(repeats=2)
+    there = pl.col("workload") == "image", pl.col("precision") == "fp32", pl.col("ranks_per_node") == 1
+    other = few["points"].filter(*there).with_columns(accelerator=pl.lit("NVIDIA H200"))
+    for name in ("one", "two", "three"):
+        (tmp_path / name / "tables").mkdir(parents=True)
+        for table in ("points", "activities", "breakdown", "accuracy"):
+            rows = other if (name, table) == ("three", "points") else few[table]
+            rows = rows.with_columns(started_at=pl.lit("2026-01-01T20:00:00Z")) if table == "points" else rows
+            rows.write_parquet(tmp_path / name / f"tables/{table}.parquet")
+    folders = [str(tmp_path / name / "tables") for name in ("one", "two", "three")]
+    main([*folders, "--out", str(tmp_path / "claims.md")])
+    text = (tmp_path / "claims.md").read_text()
+    effect_of = BY_ID["C1"].verdict(few).parts[0].effect
+    assert f"| NVIDIA H100 | supported | time nchw / nhwc: {effect_of.value:.3f} (" in text
+    assert "| 4 |" in next(line for line in text.splitlines() if line.startswith("| [C1]"))
+    assert "| NVIDIA H200 |" not in text and f"- NVIDIA H200: {other.height} points in `three`" in text
+    points = [line for line in text.splitlines() if line.startswith("Points of ")]
+    assert {line.split("`")[1] for line in points} == {"one", "two"}
+    with pytest.raises(SystemExit):
+        main([folders[0], folders[0]])
+    assert "one/tables: another set is named one, too; expected each set once" in capsys.readouterr().err
 
 
 def test_where_the_time_goes_is_told_of_each_side():

@@ -151,3 +151,18 @@ def test_nights_lie_between_pauses():
     points = pl.DataFrame(rows, schema=["point_id", "started_at", "wall_s"], orient="row")
     found = nights.add_nights(points.filter(pl.col("point_id") != "a"), points)
     assert found.select("point_id", "night").rows() == [("c", 1), ("b", 0), ("e", None), ("d", 0)]
+
+
+def test_nights_of_joined_sets_are_apart():
+    rows = [
+        ("a", "2026-01-01T20:00:00Z", 60.0),
+        ("b", "2026-01-01T20:05:00Z", 60.0),
+        ("c", "2026-01-03T20:00:00Z", 1.0),
+    ]
+    one, two = (
+        dataset.Tables({"points": pl.DataFrame(own, schema=["point_id", "started_at", "wall_s"], orient="row")})
+        for own in (rows[::2], rows[1:])
+    )
+    points = dataset.join({"one": one, "two": two})["points"]
+    found = nights.add_nights(points, points).sort("point_id").select("point_id", "night").rows()
+    assert found == [("one/a", 0), ("one/c", 1), ("two/b", 2), ("two/c", 3)]
