@@ -53,7 +53,7 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
         advice=advice,
         remedy=proposals.choose(e.point, GRAPHS, {"compile": "reduce-overhead"}, *larger),
         evidence=[
-            Fact("kernels, copies and graphs launched", count, "a step", "kernels"),
+            Fact("calls that launch kernels, copies or graphs", count, "a step", "runtime"),
             Fact("time in these calls", took / 1e6, "ms a step", "runtime"),
         ],
         change=edit.compose(changes.without_other_work, changes.without_launches),

@@ -30,6 +30,8 @@ def missing_trace(e: Evidence) -> Iterator[Cause]:
                 f"let the script take more than {warm + timed + traced} steps ({warm} of warm-up, {timed} timed, "
                 f"{traced} traced), or ask for fewer: `--steps` of wrap; `warmup_steps` and `timed_steps` of a sweep"
             )
+    elif {"trace", "trace, in part"} <= e.absent.keys():
+        advice = "copy or export the trace again, or trace again: no whole step of this one can be read"
     elif e.record.runs.traced.status == "failed":
         advice = "mend what failed in the traced run; it is in the record"
     yield from _missing(

@@ -46,6 +46,8 @@ PUBLISHED = {"record.json", "point.json"}
 def gather(paths: Sequence[Path], log_of_gpus: Path | None = None) -> Evidence:
     """All that is known of a run. `paths`: traces of its ranks, or one folder: a point's, or one of tables.
     `log_of_gpus`: the samplers' log beside bare traces. Raises InputError."""
+    if log_of_gpus is not None and not log_of_gpus.is_file():
+        raise InputError(f"{log_of_gpus}: is not there; a log of the GPUs' counters was expected (--nvml)")
     for path in paths:
         if not path.exists():
             raise InputError(f"{path}: is not there; a trace, a folder of tables, or a point's folder was expected")

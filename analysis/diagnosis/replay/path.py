@@ -23,7 +23,7 @@ class Path:
     Attributes:
         work: its work, the last first. Of a collective that waited for another rank, both ranks' part.
         unexplained: the share of its time before work which began later than all that it is known to wait for lets
-            expect; 0 where there is no work.
+            expect, from 0 to 1; 0 where there is no work.
         spans: when it was where, as measured: SPANS, with lanes as in the table `timeline`.
     """
 
@@ -55,10 +55,13 @@ def find_path(graph: Graph, times: Times) -> Path:
             other, first = _waited_for(calls, times, call)
             host.append((other, first, call))
         n = other
+    if not found:
+        return Path(found, 0.0, _spans(graph, found, latest, host))
     # Of a part that waited for another rank it does not matter why it began late.
-    late = int(work.unexplained[[part for part in found if latest[part] == part]].sum())
-    whole = int(times.work_end[found[0]] - times.work_start[found[-1]]) if found else 0
-    return Path(found, late / max(1, whole), _spans(graph, found, latest, host))
+    late = np.where(latest[found] == found, work.unexplained[found], 0)
+    begins = [times.work_start[found[-1]] - late[-1], *(times.call_start[first] for _, first, _ in host)]
+    whole = int(times.work_end[found[0]]) - int(min(begins))
+    return Path(found, int(late.sum()) / max(1, whole), _spans(graph, found, latest, host))
 
 
 def _latest(work: Work, times: Times) -> Ints:

@@ -48,6 +48,7 @@ def test_of_a_trace_that_is_cut_the_text_says_so_first(capsys, tmp_path):
     text = capsys.readouterr().out
     assert text.splitlines()[1].startswith("of a part of the trace alone: ")
     assert text.startswith("no step could be timed") and "1. " not in text and "idle_host" not in text
+    assert "copy or export the trace again" in text and "trace all ranks" not in text
 
 
 def test_hooks_of_zero3_on_the_host(capsys, tmp_path):
@@ -152,6 +153,7 @@ def test_public_traces(capsys, name, kind, share):
     [
         (lambda folder: [folder / "none.sqlite"], "none.sqlite: is not there; a trace, a folder of tables, or a point"),
         (lambda folder: [text(folder)], "words.json: "),
+        (lambda folder: [tables_of(folder), "--nvml", folder / "none.arrow"], "none.arrow: is not there; a log of the"),
         (lambda folder: [point(folder), text(folder)], "is a whole run; one run at a time was expected"),
         (lambda folder: [tables_of(folder), "--nvml", text(folder)], "words.json: not an NVML log"),
     ],

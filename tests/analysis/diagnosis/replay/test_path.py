@@ -47,6 +47,15 @@ def test_the_path_goes_to_the_rank_that_the_others_wait_for(tmp_path):
     assert found == {(1, "compute"): pytest.approx(0.9, abs=0.03), (1, "communication"): pytest.approx(0.1, abs=0.02)}
 
 
+def test_what_nothing_explains_is_a_share_of_the_whole_path(tmp_path):
+    """Every 10 ms a kernel is launched that begins 8 later: on the path are 40 of the host, these 8, and 1 of the last."""
+
+    def make(run, start):
+        run.kernel(start + 8 * MS, start + 9 * MS, at=start)
+
+    assert verdict.judge(of(tmp_path, make)).path.unexplained == pytest.approx(8 / 49, abs=0.001)
+
+
 def bars(*rows):
     columns = ["rank", "lane", "name", "start_ns", "end_ns"]
     return pl.DataFrame(rows, columns, orient="row").with_columns(step=0, trace_zero_ns=1000)
