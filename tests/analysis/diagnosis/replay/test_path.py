@@ -48,7 +48,7 @@ def test_the_path_goes_to_the_rank_that_the_others_wait_for(tmp_path):
 
 
 def test_what_nothing_explains_is_a_share_of_the_whole_path(tmp_path):
-    """Every 10 ms a kernel is launched that begins 8 later: on the path are 40 of the host, these 8, and 1 of the last."""
+    """Every 10 ms a kernel is launched that begins 8 later: the path is 40 of the host, these 8, and 1 of the last."""
 
     def make(run, start):
         run.kernel(start + 8 * MS, start + 9 * MS, at=start)
