@@ -119,10 +119,16 @@ def _files(folder: Path, script: str, config_file: str, files: str) -> Iterator[
                 raise CodeError(setting, f"{folder / name}: no such file")
             yield name
     for pattern in shlex.split(files):
-        own = sorted(folder.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
+        try:
+            own = [Path(pattern)] if Path(pattern).is_absolute() else sorted(folder.glob(pattern))
+        except ValueError as error:  # such as src/**.py, up to Python 3.12
+            raise CodeError("files", f"{pattern}: {error}") from error
         if not any(path.is_file() for path in own):
             raise CodeError("files", f"{pattern}: no such file in {folder}")
-        yield from (str(path.relative_to(folder)) for path in own if path.is_file())
+        # An absolute path may be of anywhere.
+        yield from (
+            str(path.relative_to(folder) if path.is_relative_to(folder) else path) for path in own if path.is_file()
+        )
 
 
 def _git(folder: Path, *arguments: str) -> bytes:

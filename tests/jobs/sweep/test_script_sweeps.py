@@ -97,6 +97,21 @@ def test_an_edited_script_is_another_point(tmp_path, monkeypatch):
     assert len(ids) == 4
 
 
+def test_files_may_be_anywhere(tmp_path, monkeypatch):
+    """Absolute ones outside of workdir left the point without a code, so that no edit made another, and ended its job
+    without a record."""
+    (tmp_path / "lib").mkdir()
+    base = BASE | {"files": str(tmp_path / "lib/model.py")}
+    found = []
+    for text in ("1", "2"):
+        (tmp_path / "lib/model.py").write_text(text)
+        found.append(read(tmp_path, monkeypatch, base=base, axes={"lr": [1]}).points[0])
+        assert changed_code(found[-1], {}) is None
+    assert found[0].code and found[0].id != found[1].id
+    changed = f"{tmp_path}/lib/model.py changed since the sweep was read"
+    assert changed_code(found[0], {str(tmp_path / "lib/model.py"): "of the first"}) == changed
+
+
 def test_files_that_changed_are_named(tmp_path, monkeypatch, capsys):
     """Where a point is to be run and its script has been edited meanwhile, and where the edited sweep is run again."""
     names = ["model.py", *(f"part{number}.py" for number in range(4))]
