@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # `$` alone would let the end of a line pass, and \d digits of any script.
 FAULT_PATTERN = r"^(exception|kill|nan|hang)@rank[0-9]{1,8}:step[0-9]{1,8}$(?!\n)"
-# A rank has one spelling, 1 and not 01: `Point.traces` compares texts.
+# A rank has one spelling, 1 and not 01: `Point.traced_ranks` compares texts.
 TRACE_RANKS_PATTERN = r"^(auto|all|first-per-node|(0|[1-9][0-9]{0,7})(,(0|[1-9][0-9]{0,7}))*)$(?!\n)"
 
 TRACED = 16
@@ -93,8 +93,8 @@ def trace_ranks_differ(p: Point) -> Reason | None:
 
 def trace_ranks_exist(p: Point) -> Reason | None:
     ranks = _trace_ranks(p)
-    if ranks and max(ranks) >= p.processes:
-        text = f"rank {max(ranks)} never comes: ranks go from 0 to {p.processes - 1}"
+    if ranks and max(ranks) >= p.ranks:
+        text = f"rank {max(ranks)} never comes: ranks go from 0 to {p.ranks - 1}"
         return Reason(("trace_ranks", "ranks_per_node", "nodes"), text)
     return None
 

@@ -4,6 +4,8 @@ import dataclasses
 
 import pytest
 
+from nightsweep.jobs.point.check import reasons
+from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.sweep.sweep import SweepError, load
 from tests.fakes.nsys import nano
 
@@ -15,6 +17,15 @@ from tests.fakes.nsys import nano
 def test_ranks_that_are_traced(asked, ranks):
     point = nano(nodes=2, ranks_per_node=3, trace_ranks=asked)
     assert point.traced_ranks() == ranks
+
+
+@pytest.mark.parametrize(("ranks", "text"), [("1,3", []), ("4", ["rank 4 never comes: ranks go from 0 to 3"])])
+def test_ranks_that_a_script_starts_itself_can_be_traced(ranks, text):
+    """They were said never to come: the launcher starts one process a node."""
+    shape = {"launcher": "none", "nodes": 2, "ranks_per_node": 2, "trace_ranks": ranks}
+    point = complete({"workload": "command", "command": "train.py", **shape})
+    assert [reason.text for reason in reasons(point)] == text
+    assert point.traced_ranks() == [rank for rank in (1, 3) if not text]
 
 
 @pytest.mark.parametrize(("nodes", "count"), [(1, 8), (2, 16), (3, 14), (64, 78)])
