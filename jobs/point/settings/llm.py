@@ -109,7 +109,7 @@ def sequence_length(p: Point) -> Reason | None:
 
 
 def pairs_are_windows(p: Point) -> Reason | None:
-    if p.method in ("dpo", "dpo_lora", "dpo_qlora") and p.sequences != "windows":
+    if p.method in PREFERENCES and p.sequences != "windows":
         text = f"sequences {p.sequences} with method {p.method}: preference pairs are made of windows"
         return Reason(("sequences", "method"), text)
     return None
@@ -158,15 +158,6 @@ def qat_precision(p: Point) -> Reason | None:
     return None
 
 
-def loss_in_parts_split_up(p: Point) -> Reason | None:
-    if p.loss_chunks and (p.strategy in ("tp", "pp") or p.tensor_parallel > 1):
-        split = p.strategy if p.strategy in ("tp", "pp") else f"tensor_parallel {p.tensor_parallel}"
-        return Reason(
-            ("loss_chunks", "strategy"), f"loss_chunks {p.loss_chunks} with {split}, which splits the last layer"
-        )
-    return None
-
-
 CHECKS = (
     sequence_length,
     pairs_are_windows,
@@ -176,5 +167,4 @@ CHECKS = (
     float8_precision,
     float8_method,
     qat_precision,
-    loss_in_parts_split_up,
 )

@@ -220,8 +220,6 @@ def stage_inputs(p: Point) -> Reason | None:
     if p.strategy == "pp" and p.sequences not in (None, "windows"):
         text = f"pp hands hidden states on, and not which of {p.sequences} sequences they are of"
         return Reason(("strategy", "sequences"), text)
-    if p.strategy == "pp" and p.epochs:
-        return Reason(("epochs", "strategy"), f"epochs {p.epochs} with pp: no rank has the whole model to evaluate")
     return None
 
 

@@ -55,7 +55,7 @@ REFUSED = [
     (PP | {"sequences": "packed"}, "pp hands hidden states on, and not which of packed sequences they are of"),
     (
         VIT | TWO | {"strategy": "pp", "grad_accum": 2, "epochs": 3},
-        "epochs 3 with pp: no rank has the whole model to evaluate",
+        "epochs with pp: they are for ddp, ddp_ds, fsdp2 and dp",
     ),
     (LLM | {"strategy": "dp", "nodes": 2}, "dp is one process on one node; nodes is 2"),
     (LLM | TWO | CPU | {"strategy": "dp"}, "dp splits batches over GPUs, not over 2 CPUs"),
