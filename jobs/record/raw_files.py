@@ -10,7 +10,6 @@ Traces stay beside the archive, for the tools that open them.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import fnmatch
 import os
 import shutil
@@ -20,6 +19,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from nightsweep.jobs.host.cache import try_lock
 from nightsweep.jobs.record.json_files import FormatError, parse_json, read_json
 from nightsweep.jobs.record.record import Record, write_record
 from nightsweep.jobs.record.whole_file import whole_file
@@ -78,9 +78,7 @@ def pack(point: Path) -> None:
     if not (point / MEASURED).exists():
         return
     with (point / "attempts.jsonl").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock.fileno()):
             return
         record = read_json(point / MEASURED, Record)
         if record is None or "failed" in (record.runs.timed.status, record.runs.traced.status):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import pickle
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from nightsweep.jobs.host import private
+from nightsweep.jobs.host.cache import try_lock
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.json_files import load_json, read_json, write_json
@@ -58,11 +58,9 @@ def _shape() -> list[str]:
 def take_lock(results: Path) -> IO[str]:
     """The lock of whoever changes results/SWEEP, held until it is closed. Raises InputError where another has it."""
     lock = (results / ".driver").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(lock.fileno()):
         lock.close()
-        raise InputError(f"{results}: another Nightsweep is at work on these results") from None
+        raise InputError(f"{results}: another Nightsweep is at work on these results")
     return lock
 
 
