@@ -215,15 +215,14 @@ def changed_code(point: Point, files: Mapping[str, str]) -> str | None:
 
 def bound_by_allocation(limits: watchdog.Limits) -> watchdog.Limits:
     """These limits, and in an allocation its end: Slurm would leave no time to write a record."""
-    left = allocation.seconds_left() if allocation.inside() else None
-    if left is None:
+    if (left := allocation.seconds_left()) is None:
         return limits
     return watchdog.Limits(limits.stall_s, min(limits.timeout_s, max(left - allocation.MARGIN_S, left / 2)))
 
 
 def has_no_time(limits: watchdog.Limits) -> bool:
     """Whether the Slurm job that this is in ends before a point has had half of the time that it may take."""
-    left = allocation.seconds_left() if allocation.inside() else None
+    left = allocation.seconds_left()
     return left is not None and left < limits.timeout_s / 2
 
 

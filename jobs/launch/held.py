@@ -34,7 +34,7 @@ class Held:
         allocation."""
         held = cls()
         began_ns = int(psutil.Process().create_time() * 1e9)
-        times = allocation.times_ns() if allocation.inside() else {}
+        times = allocation.times_ns()
         marks = [("queue", times.get("SubmitTime")), ("job_start", times.get("StartTime")), ("launch", began_ns)]
         for name, start_ns in marks:
             if start_ns is not None:

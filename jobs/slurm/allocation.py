@@ -54,8 +54,9 @@ def job_id() -> str | None:
 
 
 def _job() -> str:
-    """What Slurm says of this process's job; empty where it does not answer."""
-    return _scontrol("-o", "show", "job", job_id() or "")
+    """What Slurm says of this process's job; empty outside of one, and where it does not answer."""
+    number = job_id()
+    return _scontrol("-o", "show", "job", number) if number else ""
 
 
 def _scontrol(*words: str) -> str:
@@ -77,8 +78,9 @@ def times_ns() -> dict[str, int]:
 
 
 def seconds_left() -> float | None:
-    """Until Slurm ends this job, or None where that is not known or not limited. Slurm's times are by the clock of its
-    controller: no process begins before its job, so where this one seems to, this host's clock is behind."""
+    """Until Slurm ends this job; None outside of one, and where that is not known or not limited. Slurm's times are by
+    the clock of its controller: no process begins before its job, so where this one seems to, this host's clock is
+    behind."""
     times = times_ns()
     if "EndTime" not in times:
         return None
@@ -88,8 +90,6 @@ def seconds_left() -> float | None:
 
 def is_ending() -> bool:
     """Whether Slurm is ending this process's job: cancelled, preempted, out of time, or on a node that failed."""
-    if not inside():
-        return False
     state = re.search(r"JobState=(\w+)", _job())
     return state is not None and state[1] not in ("RUNNING", "SUSPENDED", "PENDING")
 
