@@ -14,6 +14,7 @@ import dataclasses
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +61,11 @@ def due(
 ) -> tuple[list[Point], list[Look]]:
     """The points to start next, and what is known so far. `listed`: all points so far; `pairs`: name and the ids of
     both points' first repeats."""
-    first = {first_repeat(point).id: first_repeat(point) for point in listed}
-    so_far = {i: 1 + max(p.repeat for p in listed if first_repeat(p).id == i) for i in first}
+    first: dict[str, Point] = {}
+    so_far: Counter[str] = Counter()
+    for point in listed:
+        one = first_repeat(point)
+        first[one.id], so_far[one.id] = one, max(so_far[one.id], 1 + point.repeat)
     new: list[Point] = []
     looks: list[Look] = []
     joined = families(first.values(), [(one, other) for _, one, other in pairs])

@@ -38,7 +38,7 @@ def batches(
     in_blocks = {point.id for block in blocks for point in block}
     begun = max((point.repeat for point in points), default=0)
     later = [block for block in blocks if any(point.repeat > begun for point in block)]
-    now = [block for block in blocks if block not in later]
+    now = [block for block in blocks if all(point.repeat <= begun for point in block)]
     units = [*now, *((point,) for point in points if point.id not in in_blocks)]
     units.sort(key=lambda unit: -design.priority(unit[0].id))
     made: list[list[Point]] = []

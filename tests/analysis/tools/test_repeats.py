@@ -61,6 +61,16 @@ def test_what_never_ran_well_is_not_tried_again():
     assert new == [] and looks[0].half_width is None and not looks[0].enough
 
 
+def test_the_work_grows_with_the_points(monkeypatch):
+    """It grew with their square: a round of 2,000 points took half an hour."""
+    asked = []
+    first_repeat = repeats.first_repeat
+    monkeypatch.setattr(repeats, "first_repeat", lambda point: asked.append(point) or first_repeat(point))
+    listed = [one for size in range(20) for one in repeated(dataclasses.replace(A, micro_batch=1 + size), 3)]
+    _, looks = repeats.due(listed, [], WANTED, {})
+    assert {look.starts for look in looks} == {3} and len(looks) == 20 and len(asked) <= 2 * len(listed)
+
+
 def test_one_block_alone_asks_for_another():
     starts = {A.id: times(0, 2), B.id: times(0, 2)}
     new, _ = repeats.due(repeated(A, 2) + repeated(B, 2), PAIR, WANTED, starts)
