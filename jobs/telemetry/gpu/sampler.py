@@ -40,7 +40,7 @@ LIVE_S = 1.0
 class Sampler:
     """All readers of a node, and where their readings go."""
 
-    def __init__(self, run_folder: RunFolder, hz: float, alert: Alert | None) -> None:
+    def __init__(self, run_folder: RunFolder, hz: float, alert: Alert) -> None:
         self.run_folder, self.hz, self.host = run_folder, hz, socket.gethostname()
         self.events = Events(run_folder.events(self.host), self.host)
         self.gpus = gpus.job_gpus()
@@ -50,7 +50,7 @@ class Sampler:
         self.strangers = Strangers(run_folder, self.host, self.events)
         self.every_second = (fields.POWER_LIMIT, fields.ECC, self.strangers.reading)
         self.losses = Losses(self.events)
-        self.lows = Lows(alert, self.events) if alert else None
+        self.lows = Lows(alert, self.events)
         self.latest: dict[str, dict[str, Any]] = {gpu.uuid: {} for gpu in self.gpus}
         self.totals = {gpu.uuid: _total_memory(gpu) for gpu in self.gpus}
         self.missed = 0
@@ -80,10 +80,9 @@ class Sampler:
             values = reader.read(*fields.EVERY_TICK)
             self.log.add(gpu.index, gpu.uuid, values, at)
             self.latest[gpu.uuid].update(values | counted)
-            if self.lows:
-                by_counter = "sm_active_percent" not in self.missing[gpu.uuid]
-                busy = counted.get("sm_active_percent") if by_counter else values.get("utilization_percent")
-                self.lows.see(gpu, busy, at[1] / 1e9)
+            by_counter = "sm_active_percent" not in self.missing[gpu.uuid]
+            busy = counted.get("sm_active_percent") if by_counter else values.get("utilization_percent")
+            self.lows.see(gpu, busy, at[1] / 1e9)
 
     def tell_losses(self) -> None:
         for gpu, reader, counter in zip(self.gpus, self.readers, self.counters, strict=True):
@@ -151,18 +150,17 @@ class Sampler:
                 **{name: self.latest[gpu.uuid].get(name) for name in names},
                 "power_w": self.latest[gpu.uuid].get("power_instant_w"),
                 "memory_total_bytes": self.totals[gpu.uuid],
-                "low_s": self.lows.seconds(gpu, now) if self.lows else 0.0,
+                "low_s": self.lows.seconds(gpu, now),
             }
             for gpu in self.gpus
         ]
-        alert = self.lows.alert if self.lows else None
-        threshold = {"below_percent": alert.below_percent, "for_s": alert.for_s} if alert else None
+        alert = self.lows.alert
         return {
             "schema": 1,
             "t_ns": clock.now_ns(),
             "host": self.host,
             "hz": self.hz,
-            "alert": threshold,
+            "alert": {"below_percent": alert.below_percent, "for_s": alert.for_s},
             "gpus": shown,
             "sampler": {"cpu_s": time.process_time(), "wall_s": now - self.began, "missed": self.missed},
             "missing": {uuid: dict(reasons) for uuid, reasons in self.missing.items()},  # another thread adds to them

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import read_lines
+from nightsweep.jobs.sweep.alert import Alert
 from nightsweep.jobs.sweep.order import Order
 from nightsweep.jobs.telemetry.gpu import log
 from nightsweep.jobs.telemetry.gpu.sampler import Sampler
@@ -64,7 +65,7 @@ def wait_for(condition):
 
 def sampled(run_folder, seconds=0.5, hz=10, meanwhile=lambda sampler: None):
     """Sample in this process; the rows."""
-    sampler, stop = Sampler(run_folder, hz, None), threading.Event()
+    sampler, stop = Sampler(run_folder, hz, Alert()), threading.Event()
     meanwhile(sampler)
     threading.Timer(seconds, stop.set).start()
     sampler.run(stop)
