@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..host.gpus import full_uuid
 from ..record.folder import RunFolder
 from .claim import was_contested
 
@@ -91,7 +92,7 @@ def result(watch: Watch) -> dict[str, Any]:
         "host": socket.gethostname(),
         "device": "cuda" if device else "cpu",
         "device_name": torch.cuda.get_device_name(device) if torch and device else None,
-        "uuid": uuid if uuid is None or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}",
+        "uuid": uuid and full_uuid(uuid),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "trainable_parameters": sum(watch.trainable.values()) or None,
         "window": watch.window,
@@ -102,6 +103,4 @@ def result(watch: Watch) -> dict[str, Any]:
         "loader_workers": watch.loader_workers,
         "passes": max((len(step.losses) for step in watch.steps), default=0) or None,
         "places": watch.places,
-        "python": sys.version.split()[0],
-        "torch": str(torch.__version__) if torch else None,
     }
