@@ -6,7 +6,9 @@ What is missing or broken is empty or null.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +30,7 @@ _Line = TypeVar("_Line", bound=Struct)
 
 
 def read(point: Path) -> dict[str, pl.DataFrame]:
-    """The tables of a point that need no trace, except its summary (`metrics.summary`)."""
+    """The tables of a point that need no trace, except its summary (analysis/metrics/points/point_row.py)."""
     record = record_of(point)
     identity = {"point_id": record.point_id}
     logs = {
@@ -101,15 +103,16 @@ def point_row(record: Record) -> _Row:
 
 def settings_columns(settings: Mapping[str, Value]) -> _Row:
     """The columns of a point's settings. A script's own axes, whatever their names, are one: `variables`; its `model`
-    is the script's name."""
+    is the name of the script, or of the module."""
     if settings.get("workload") != "command":
         return dict(settings)
     point = complete(dict(settings))
     known = set(applicable("command"))
-    script = next((word for word in str(point.command).split() if word.endswith(".py")), str(point.command).split()[0])
+    words = shlex.split(str(point.command))
+    named = (word for before, word in pairwise(["", *words]) if word.endswith(".py") or before == "-m")
     return {
         **{name: value for name, value in settings.items() if name in known},
-        "model": Path(script).name,
+        "model": Path(next(named, words[0])).name,
         "variables": json.dumps(dict(point.variables)),
     }
 

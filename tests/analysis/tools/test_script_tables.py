@@ -3,6 +3,7 @@
 import json
 
 import polars as pl
+import pytest
 
 from nightsweep.analysis.readers import point_files
 from nightsweep.analysis.sweep import dataset
@@ -29,6 +30,19 @@ def test_a_scripts_axes_are_one_column_whatever_their_names():
     assert found["model"].to_list() == ["train.py"] * 3
     assert [json.loads(text) for text in found["variables"]] == [dict(sorted(own.items())) for own in AXES]
     assert found["strategy"].null_count() == found["micro_batch"].null_count() == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "model"),
+    [
+        ("-m pkg.train --lr 1", "pkg.train"),  # which was called -m
+        ("'my scripts/train it.py' --data x.py", "train it.py"),
+        ("bash run.sh", "bash"),
+    ],
+)
+def test_a_script_s_model_is_what_is_run(command, model):
+    point = complete({"workload": "command", "command": command})
+    assert point_files.settings_columns(point.settings())["model"] == model
 
 
 def test_labels_name_the_axes_that_vary_and_numbers_have_their_order():
