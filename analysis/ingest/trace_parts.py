@@ -8,7 +8,6 @@ the last point that it counts for. Files are thus some 32 a part, not a point.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from nightsweep.analysis.tables import parquet, trace_files
 from nightsweep.analysis.tables.traces import TRACE_TABLES
+from nightsweep.jobs.host import cache
 
 _ROWS = 200_000
 """Rows that are held of a table while it is copied."""
@@ -26,7 +26,7 @@ _ROWS = 200_000
 
 def write(folders: Mapping[str, Path], part: Path) -> None:
     """Copy the tables of these points (`folders`, by id) to a part, which is there once all of it is."""
-    scratch = part.with_name(f".{part.name}.{os.getpid()}")
+    scratch = cache.scratch(part)
     scratch.mkdir(parents=True)
     names = sorted({path.name for folder in folders.values() for path in folder.glob("*.parquet")})
     with ThreadPoolExecutor() as pool:

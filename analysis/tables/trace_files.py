@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nightsweep.jobs.host import cache
 from nightsweep.jobs.host.cores import allowed_cores
 
 SLICE_ROWS = 1_000_000
@@ -76,7 +76,7 @@ class File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        self.scratch = cache.scratch(path)
         self.writer: pq.ParquetWriter | None = None
         self.waiting: list[pa.Table] = []
 

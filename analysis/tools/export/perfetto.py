@@ -21,6 +21,8 @@ from typing import Any
 
 import polars as pl
 
+from nightsweep.jobs.record.whole_file import whole_file
+
 _THREAD = pl.format("thread {}", pl.col("thread").fill_null(-1))
 _STREAM = pl.format("GPU {} stream {}", pl.col("device").fill_null(-1), pl.col("stream").fill_null(-1))
 _EXCHANGE = pl.col("category") == "communication"
@@ -90,12 +92,12 @@ class Writer:
     """The file, event by event; gzipped where its name ends so. At a bad end there is none."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.count, self._scratch = path, 0, path.with_name(f".{path.name}.part")
+        self.path, self.count, self._stack = path, 0, ExitStack()
 
     def __enter__(self) -> Writer:
-        self._stack = ExitStack()
+        scratch = self._stack.enter_context(whole_file(self.path))
         opened = gzip.open if self.path.suffix == ".gz" else open
-        self._out = self._stack.enter_context(opened(self._scratch, "wt", encoding="utf-8"))
+        self._out = self._stack.enter_context(opened(scratch, "wt", encoding="utf-8"))
         self._out.write('{"displayTimeUnit": "ns", "traceEvents": [')
         return self
 
@@ -103,14 +105,12 @@ class Writer:
         self._out.write(("" if self.count == 0 else ",") + "\n" + json.dumps(event, separators=(",", ":")))
         self.count += 1
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self._out.write("\n]}\n")
-        self._stack.close()
-        if kind is None:
-            self._scratch.replace(self.path)
-        else:
-            self._scratch.unlink()
+        self._stack.__exit__(kind, error, trace)
 
 
 @dataclass
