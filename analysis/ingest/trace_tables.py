@@ -25,6 +25,7 @@ from nightsweep.analysis.sweep.labels import plural
 from nightsweep.analysis.tables import trace_files
 from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.jobs.host.cores import allowed_cores
+from nightsweep.jobs.host.terminal import last_line
 from nightsweep.jobs.record.failures import is_disk_full
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.telemetry.trace.nsys import BLOBS
@@ -163,8 +164,8 @@ def export(report: Path, scratch: Path) -> Path:
     if done.returncode and BLOBS in done.stdout + done.stderr:  # an nsys that does not know it, such as 2023.4
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode or not target.is_dir():
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise ValueError(f"{report}: nsys cannot export it: {lines[-1].strip() if lines else 'it prints nothing'}")
+        said = last_line(done.stdout + done.stderr) or "it prints nothing"
+        raise ValueError(f"{report}: nsys cannot export it: {said}")
     return target
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nightsweep.analysis.sweep.labels import duration
 from nightsweep.analysis.tools.watch.state import SweepState
+from nightsweep.jobs.host.terminal import last_line
 from nightsweep.jobs.record.input_error import InputError
 
 EVERY_S = 60
@@ -104,9 +105,8 @@ class ReportKeeper:
         status, self.process, now = self.process.returncode, None, time.monotonic()
         self.next_s = now + max(EVERY_S, now - self.began_s)
         if status:
-            lines = self._log().read_text(errors="replace").split("\n")
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-            self.problem, self.seen = f"not written: {last or f'exit status {status}'}", None
+            said = last_line(self._log().read_text(errors="replace"))
+            self.problem, self.seen = f"not written: {said or f'exit status {status}'}", None
         else:
             self.problem, self.written_s = "", now
 
