@@ -181,9 +181,7 @@ def _time_column(kind: str) -> str:
     return "launch_ns" if kind in ON_DEVICE else "start_ns"
 
 
-def part_tables(
-    events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: str, *, cut: bool = False
-) -> Frames:
+def part_tables(events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: str, *, cut: bool) -> Frames:
     """The tables windows, parts and step_parts of all devices; a trace without steps is one step 0.
 
     Args:
@@ -236,8 +234,7 @@ def report_table(trace: Trace, report: str, ranks: list[int]) -> pl.DataFrame:
         "problems": list(trace.problems),
         "absent": sorted(trace.absent),
     }
-    kinds = {name: column.dtype for name, column in TRACE_TABLES["reports"].items()}
-    rows = pl.DataFrame([{"rank": rank, **facts} for rank in ranks], schema=kinds)
+    rows = pl.DataFrame([{"rank": rank, **facts} for rank in ranks], schema=column.schema(TRACE_TABLES["reports"]))
     return _conform(rows, "reports")
 
 

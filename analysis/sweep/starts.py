@@ -20,7 +20,7 @@ import polars as pl
 import scipy
 
 from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
-from nightsweep.analysis.sweep import dataset
+from nightsweep.analysis.sweep import blocks, dataset
 from nightsweep.analysis.sweep.interval import CONFIDENCE
 
 Frame = pl.DataFrame | pl.LazyFrame
@@ -102,7 +102,7 @@ class Starts:
 
     @classmethod
     def of(cls, points: pl.DataFrame, steps: Frame) -> Starts:
-        names = [name for name in dataset.SETTINGS if name not in (*dataset.ASIDE, "nvml_hz")]
+        names = [name for name in dataset.SETTINGS if name not in blocks.NEUTRAL]
         timed = steps.lazy().filter(pl.col("phase") == "timed")
         host = pl.col("hosts").cast(pl.List(pl.String)).list.join(",") + pl.col("started_at").str.slice(0, 10)
         own = points.filter(pl.col("status") == "ok").select(

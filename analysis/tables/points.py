@@ -1,6 +1,6 @@
 """The tables of points: name, type, unit, meaning and source of every column.
 
-`docs/tables.md` is generated from here (`make docs`).
+`docs/tables.md` is generated from here by analysis/tools/docs.py.
 """
 
 from __future__ import annotations

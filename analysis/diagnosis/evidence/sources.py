@@ -239,7 +239,7 @@ def from_point(folder: Path, tables: Path, *, with_traces: bool = True) -> Evide
     )  # fmt: skip
 
 
-def counter_gaps(held: Mapping[int, pl.DataFrame], reason: str | None = None) -> dict[str, str]:
+def counter_gaps(held: Mapping[int, pl.DataFrame], reason: str | None) -> dict[str, str]:
     """What the counters do not tell. `reason`: why the GPUs could not be sampled."""
     if not held:
         return {"counters": str(reason or "no samples of the GPUs while steps ran")}

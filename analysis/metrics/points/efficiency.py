@@ -16,6 +16,7 @@ import polars as pl
 
 from nightsweep.analysis.metrics import intervals
 from nightsweep.analysis.metrics.points import peaks
+from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables.traces import BANDWIDTH
 from nightsweep.jobs.record.launch_files import RankResult
 
@@ -23,7 +24,8 @@ _Json = dict[str, Any]
 
 
 def utilisation(results: Sequence[RankResult], settings: Mapping[str, Any], world: int, step_ms: float) -> _Json:
-    """COLUMNS of a point, of `world` devices from what its ranks recorded at their end and its mean step time."""
+    """The columns of POINTS on efficiency, from what the ranks of `world` devices recorded at their end and their mean
+    step time."""
     # Of a job with DataParallel one rank counts for all devices.
     flops, uncounted = _flops(results, 1 if settings.get("strategy") == "dp" else world)
     peak, unknown = _peak(results, peaks.format_of(settings))
@@ -73,8 +75,7 @@ def bandwidth(copies: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     for keys, group in grouped.group_by("rank", "device", "direction", "memory"):
         row = dict(zip(("rank", "device", "direction", "memory"), keys, strict=True))
         rows.append(row | _rate(group, row["direction"] == "DtoD", known.get((row["rank"], row["device"]))))
-    schema = pl.Schema({name: column.dtype for name, column in BANDWIDTH.items()})
-    return pl.DataFrame(rows, schema).sort("rank", "device", "direction", "memory")
+    return pl.DataFrame(rows, column.schema(BANDWIDTH)).sort("rank", "device", "direction", "memory")
 
 
 def _memory_peaks(devices: pl.DataFrame) -> dict[tuple[Any, ...], float | None]:

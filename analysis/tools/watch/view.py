@@ -35,7 +35,6 @@ HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 STYLES = {"": "", "bold": "\x1b[1m", "red": "\x1b[31m"}
 
 
-# Short names of settings where a line has little room.
 @dataclass(frozen=True)
 class Line:
     text: str
