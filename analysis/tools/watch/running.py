@@ -20,7 +20,8 @@ from nightsweep.jobs.record.json_files import parse_json, parse_lines
 STALE_S = 10.0
 EVENTS = 3
 TAIL_BYTES = 65_536
-PHASES = ("start", "group", "model", "steps", "step", "trace", "end")
+PHASES = ("start", "group", "data", "model", "steps", "step", "evaluation", "trace", "end")
+"""What ranks say, in the order in which they come to it."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ costs one stat; a finished one nothing, but that it is looked at once a minute (
                  that one took since the driver began, "running_points": [
        {"point_id", "settings": {those that vary in the sweep}, "attempt",
         "look": "timed" | "traced" | "cost-..." (of the control),
-        "phase": null | "start" | "group" | "model" | "steps" | "step" | "trace" | "end" (of the slowest rank),
+        "phase": null | "start" | "group" | "data" | "model" | "steps" | "step" | "evaluation" | "trace" | "end" (of
+        the slowest rank),
         "step": null | from 0 (of that rank), "steps": null | steps of the run, "step_ms": null | median over ranks,
         "age_s": since any rank gave a sign of life, "silent": whether that is more than 120 s,
         "gpus": [{"host", "gpu", "uuid", "sm_active_percent", "utilization_percent", "power_w", "memory_used_bytes",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -269,5 +270,14 @@ def test_points_of_rounds_of_remedies_are_watched_too(tmp_path):
 
 
 def test_phases_are_those_that_ranks_tell():
-    told = (ROOT / "jobs/rank/worker.py").read_text() + (ROOT / "jobs/rank/loop.py").read_text()
-    assert all(f'"{phase}"' in told for phase in live_look.PHASES if phase not in ("start", "step"))
+    """A rank that evaluates, or prepares data, was taken for the slowest, as if it had just been started."""
+    sources = [(ROOT / f"jobs/rank/{name}.py").read_text() for name in ("worker", "loop", "epochs")]
+    told = set(re.findall(r'\.beat\(f?"(\w+)', "".join(sources)))
+    assert told | {"start", "step"} == set(live_look.PHASES)
+
+
+def test_a_rank_that_evaluates_is_ahead_of_one_that_trains(tmp_path):
+    (point,) = make_sweep(tmp_path, 1)
+    for rank, said in enumerate(("evaluation of epoch 1", "step 7")):
+        aged(point / f"timed.1/rank{rank}.heartbeat", f"{said}\n")
+    assert (only(tmp_path).phase, only(tmp_path).step) == ("step", 7)
