@@ -80,3 +80,8 @@ class RunFolder:
 def utc_now() -> str:
     """The time as records have it: ISO 8601, UTC, to the millisecond."""
     return datetime.datetime.fromtimestamp(clock.now_ns() / 1e9, datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def utc_ns(text: str) -> int:
+    """Such a time as a number: UTC, ns."""
+    return round(datetime.datetime.fromisoformat(text).timestamp() * 1000) * 1_000_000

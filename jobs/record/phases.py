@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from datetime import datetime
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from nightsweep.jobs.record.failures import Reason
-from nightsweep.jobs.record.folder import KEPT, RunFolder
+from nightsweep.jobs.record.folder import KEPT, RunFolder, utc_ns
 from nightsweep.jobs.record.json_files import read_json, read_lines
 from nightsweep.jobs.record.launch_files import RankExit, Start
 
@@ -138,7 +137,7 @@ def lost_phases(started_at: str, last_sign: int | None) -> list[Phase]:
         started_at: ISO 8601.
         last_sign: its last sign of life, UTC ns, or that of an earlier attempt; None for none.
     """
-    started_ns = round(datetime.fromisoformat(started_at).timestamp() * 1000) * 1_000_000
+    started_ns = utc_ns(started_at)
     if last_sign is None or last_sign < started_ns:
         return []
     return [Phase(phase="lost", start_ns=started_ns), Phase(phase=END, start_ns=last_sign)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -17,12 +16,12 @@ import polars as pl
 from nightsweep.analysis.metrics.points import warm_up
 from nightsweep.analysis.tables import phases as table
 from nightsweep.jobs.record import phases
+from nightsweep.jobs.record.folder import utc_ns
 from nightsweep.jobs.record.launch_files import Start
 from nightsweep.jobs.record.phases import END, Phase, append
 from nightsweep.jobs.record.record import Record, Run
 
 _Row = dict[str, Any]
-_MS = 1_000_000
 
 
 def rows(record: Record, starts: Sequence[Start], steps: pl.DataFrame, breakdown: pl.DataFrame) -> list[_Row]:
@@ -97,26 +96,21 @@ def _other(start: Start, sign_ns: int | None) -> _Row:
     """The row of an attempt that is not the record's. `sign_ns`: its last sign of life, if one was seen."""
     own = phases.lost_phases(start.started_at, sign_ns)
     length = own[1].start_ns - own[0].start_ns if own else None
-    began = own[0] if own else Phase(phase="lost", start_ns=_ns(start.started_at))
+    began = own[0] if own else Phase(phase="lost", start_ns=utc_ns(start.started_at))
     return _row(began, 0) | {"duration_ns": length, "attempt": start.attempt, "use": "lost"}
-
-
-def _ns(text: str) -> int:
-    """An ISO 8601 time of milliseconds, UTC ns."""
-    return round(datetime.fromisoformat(text).timestamp() * 1000) * _MS
 
 
 def _of_runs(record: Record, steps: pl.DataFrame) -> list[Phase]:
     """What a record without phases tells of them; empty where it does not say when the launch was."""
     if record.started_at is None or record.wall_s is None:
         return []
-    found = [Phase(phase="launch", start_ns=_ns(record.started_at))]
+    found = [Phase(phase="launch", start_ns=utc_ns(record.started_at))]
     made = [(look, run) for look, run in record.runs.named() if run.started_ns is not None and run.ended_ns is not None]
     for number, (look, run) in enumerate(made, 1):
         for name, start_ns in _of_run(look, run, steps):
             append(found, Phase(phase=name, start_ns=start_ns, look=look, start=number, reason=run.reason))
         append(found, Phase(phase="record" if number == len(made) else "idle", start_ns=run.ended_ns or 0))
-    append(found, Phase(phase=END, start_ns=_ns(record.started_at) + round(record.wall_s * 1e9)))
+    append(found, Phase(phase=END, start_ns=utc_ns(record.started_at) + round(record.wall_s * 1e9)))
     return found
 
 
