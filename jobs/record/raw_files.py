@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nightsweep.jobs.host.cache import try_lock
+from nightsweep.jobs.record.failures import is_disk_full
 from nightsweep.jobs.record.json_files import FormatError, parse_json, read_json
 from nightsweep.jobs.record.record import Record, write_record
 from nightsweep.jobs.record.whole_file import whole_file
@@ -121,7 +122,7 @@ def require_own(point: Path, packed: Record | None) -> None:
 @contextlib.contextmanager
 def unpacked(point: Path) -> Iterator[Path]:
     """The point's folder as a launch leaves it; a temporary one of the same name where the raw files are packed. Raises
-    FormatError where the archive is broken."""
+    FormatError where the archive is broken, OSError where a disk is full."""
     if not (point / ARCHIVE).exists():
         yield point
         return
@@ -131,6 +132,8 @@ def unpacked(point: Path) -> Iterator[Path]:
             with zipfile.ZipFile(point / ARCHIVE) as packed:
                 packed.extractall(folder)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            if is_disk_full(error):
+                raise
             why = error.strerror if isinstance(error, OSError) else error
             raise FormatError(f"{point / ARCHIVE}: holds no raw files: {why}") from error
         require_own(point, read_json(folder / MEASURED, Record))

@@ -97,7 +97,11 @@ def _read(workdir: str, script: str, config_file: str, files: str, version: str)
     found = hashlib.sha256(version.encode())
     for path in _files(folder, script, config_file, files):
         found.update(f"\0{path}\0".encode())
-        content = (folder / path).read_bytes()
+        try:
+            content = (folder / path).read_bytes()
+        except OSError as error:
+            setting = {script: "command", config_file: "config_file"}.get(path, "files")
+            raise CodeError(setting, f"{folder / path}: cannot be read: {error.strerror}") from error
         found.update(content)
         digests[str(folder / path)] = _digest(hashlib.sha256(content))
     if version == GIT:

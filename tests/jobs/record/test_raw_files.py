@@ -1,5 +1,6 @@
 """The archive of a measured point: nothing that tables are made of is lost, read by whom and killed when it may be."""
 
+import errno
 import fcntl
 import json
 import os
@@ -9,7 +10,7 @@ import zipfile
 import pytest
 
 from nightsweep.analysis.tools.cli import main
-from nightsweep.analysis.tools.derive import derive
+from nightsweep.analysis.tools.derive import derive, make
 from nightsweep.jobs.record.json_files import FormatError
 from nightsweep.jobs.record.raw_files import ARCHIVE, MEASURED, clear, measured_record, pack, unpacked
 from tests.analysis.ingest.test_ingest import make_point
@@ -118,6 +119,18 @@ def test_a_broken_archive_is_told_in_a_line(point, capsys):
     assert measured_record(point) is None
     assert main(["diagnose", str(point)]) == 2
     assert "raw.zip: holds no raw files" in capsys.readouterr().err
+
+
+def test_a_full_disk_says_nothing_of_the_archive(point, monkeypatch, tmp_path):
+    """The point is analysed when there is room again: no row says that it holds no raw files."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    pack(point)
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
+    with pytest.raises(OSError, match="No space left"):
+        make(point, tmp_path / "scratch", 1)
 
 
 def test_a_new_attempt_begins_without_the_archive(point):

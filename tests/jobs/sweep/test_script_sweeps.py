@@ -57,6 +57,10 @@ BAD = {
         {"axes": {"lr": [1], "env.OMP_NUM_THREADS": [None, 4], "cpu_threads": [None, 8]}},
         "point(env.OMP_NUM_THREADS=4, cpu_threads=8): env.OMP_NUM_THREADS is set by cpu_threads too (1 point)",
     ),
+    "a file that cannot be read": (
+        {"base": BASE | {"files": "/proc/self/mem"}},
+        "base.files: /proc/self/mem: cannot be read: Input/output error",
+    ),
     "a launcher before the script": (
         {"base": BASE | {"command": "torchrun --nproc-per-node 2 train.py"}},
         "base.command: begins with torchrun: give the script alone, and launcher: torchrun (its options are",
