@@ -151,8 +151,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("sweep", "page", "scratch"):
         parser.add_argument(name, type=Path)
     args = parser.parse_args(argv)
-    os.nice(LOWEST_PRIORITY)
     try:
+        if SweepReader(args.sweep).read(time.time()).running:  # maybe on this machine
+            os.nice(LOWEST_PRIORITY)
         while write_report(args.sweep, args.page, args.scratch):
             pass
     except (InputError, FormatError) as error:

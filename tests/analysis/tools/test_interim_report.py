@@ -163,6 +163,18 @@ def test_a_list_of_points_that_is_being_written_is_one_line(tmp_path, capsys):
     assert line.startswith(f"nightsweep watch: {tmp_path / 's/remedies/round1.json'}: is no list of points")
 
 
+def test_only_running_jobs_are_given_way_to(tmp_path, monkeypatch):
+    """At the lowest priority a busy machine may never come to it, and someone may be waiting for the last version."""
+    called = []
+    monkeypatch.setattr(interim_report.os, "nice", called.append)
+    monkeypatch.setattr(interim_report, "write_report", lambda *_: 0)
+    (point,) = make_sweep(tmp_path, 1)
+    arguments = [str(tmp_path / name) for name in ("s", "night.html", "scratch")]
+    assert interim_report.main(arguments) == 0 and called == []
+    beats(point, "step 1")
+    assert interim_report.main(arguments) == 0 and called == [interim_report.LOWEST_PRIORITY]
+
+
 def command(*arguments):
     return [sys.executable, "-m", "nightsweep.analysis.tools.cli", "watch", *map(str, arguments)]
 
