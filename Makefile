@@ -8,7 +8,8 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-com
 
 # Published sets to draw together, and the folder of what is drawn.
 DATA := $(wildcard data/h200-*)
-FIGURES = figures/$(if $(word 2,$(DATA)),$(firstword $(subst -, ,$(notdir $(DATA)))),$(notdir $(DATA)))
+NAMES = $(notdir $(patsubst %/,%,$(DATA)))
+FIGURES = figures/$(if $(word 2,$(NAMES)),$(firstword $(subst -, ,$(NAMES))),$(NAMES))
 
 .PHONY: demo figures contact-sheet pictures site test tests lint lock clean bench bench-scale fuzz
 
@@ -25,7 +26,7 @@ contact-sheet: figures
 
 # The pictures of README.md.
 pictures: figures
-	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,800 --screenshot=docs/pictures/report.png \
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,980 --screenshot=docs/pictures/report.png \
 	  file://$(CURDIR)/$(FIGURES)/report.html
 	cp $(FIGURES)/causes.png $(FIGURES)/methods.png docs/pictures
 

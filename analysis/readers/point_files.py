@@ -5,10 +5,10 @@ What is missing or broken is empty or null.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,13 +108,21 @@ def settings_columns(settings: Mapping[str, Value]) -> _Row:
         return dict(settings)
     point = complete(dict(settings))
     known = set(applicable("command"))
-    words = shlex.split(str(point.command))
-    named = (word for before, word in pairwise(["", *words]) if word.endswith(".py") or before == "-m")
     return {
         **{name: value for name, value in settings.items() if name in known},
-        "model": Path(next(named, words[0])).name,
+        "model": script_name(str(point.command)),
         "variables": json.dumps(dict(point.variables)),
     }
+
+
+def script_name(command: str) -> str:
+    """The name of the script that a command runs; else of the module that Python runs, else of the command."""
+    words = shlex.split(command)
+    scripts = (word for before, word in itertools.pairwise(["", *words]) if word.endswith(".py") and before != "-c")
+    before = list(itertools.takewhile("-m".__ne__, words))
+    of_python = all(word.startswith("-") or Path(word).name.startswith("python") for word in before)
+    module = words[len(before) + 1 :][:1] if of_python else []
+    return Path(next(scripts, [*module, words[0]][0])).name
 
 
 def frame(rows: list[_Row], name: str) -> pl.DataFrame:

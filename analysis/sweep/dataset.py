@@ -107,11 +107,16 @@ def load_sets(folders: Sequence[Path]) -> Tables:
         return load(folders[0])
     sets: dict[str, Tables] = {}
     for folder in folders:
-        name = folder.resolve().parent.name
+        name = name_of(folder)
         if name in sets:
             raise InputError(f"{folder}: another set is named {name}, too; expected each set once, and different names")
         sets[name] = load(folder)
     return join(sets)
+
+
+def name_of(folder: Path) -> str:
+    """The name of the set whose tables the folder has."""
+    return folder.resolve().parent.name
 
 
 def join(sets: Mapping[str, Tables]) -> Tables:

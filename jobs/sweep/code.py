@@ -128,7 +128,7 @@ def _files(folder: Path, script: str, config_file: str, files: str) -> Iterator[
         except ValueError as error:  # such as src/**.py, up to Python 3.12
             raise CodeError("files", f"{pattern}: {error}") from error
         if not any(path.is_file() for path in own):
-            raise CodeError("files", f"{pattern}: no such file in {folder}")
+            raise CodeError("files", f"{pattern}: no such file{'' if Path(pattern).is_absolute() else f' in {folder}'}")
         # An absolute path may be of anywhere.
         yield from (
             str(path.relative_to(folder) if path.is_relative_to(folder) else path) for path in own if path.is_file()

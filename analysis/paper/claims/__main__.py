@@ -62,9 +62,9 @@ class Judged:
         days = sorted(ok["started_at"].drop_nulls().str.slice(0, 10))
         sets = ok.select(nights.SET).to_series().drop_nulls().unique().sort()
         inside = f" in {', '.join(f'`{name}`' for name in sets)}" if len(sets) else ""
-        when = f", {days[0]} to {days[-1]}" if days else ""
+        when = f", {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
         tested = sum(part.corrected is not None for verdict in self.verdicts for part in verdict.parts)
-        return f"- {self.gpu or 'nothing yet'}: {plural(ok.height, 'point')}{inside}{when}; parts tested: {tested}"
+        return f"- {self.gpu or 'no GPU known'}: {plural(ok.height, 'point')}{inside}{when}; parts tested: {tested}"
 
 
 def judge_by_gpu(tables: dataset.Tables) -> list[Judged]:

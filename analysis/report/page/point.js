@@ -94,7 +94,7 @@ if (DATA) {
 
   let left = 0, last = null;
   function route() {
-    const id = location.hash.startsWith("#point-") ? location.hash.slice(7) : null;
+    const id = location.hash.startsWith("#point-") ? decodeURIComponent(location.hash.slice(7)) : null;
     const place = places.get(id);
     if (!report.hidden) left = scrollY;
     report.hidden = place !== undefined;

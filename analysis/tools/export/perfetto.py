@@ -11,6 +11,7 @@ Events go from the tables of `nightsweep ingest` to the file one table of one ra
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -96,8 +97,10 @@ class Writer:
 
     def __enter__(self) -> Writer:
         scratch = self._stack.enter_context(whole_file(self.path))
-        opened = gzip.open if self.path.suffix == ".gz" else open
-        self._out = self._stack.enter_context(opened(scratch, "wt", encoding="utf-8"))
+        raw: Any = self._stack.enter_context(scratch.open("wb"))
+        if self.path.suffix == ".gz":  # whose header would have the name of the scratch file, and in that this host's
+            raw = self._stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
+        self._out = self._stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8"))
         self._out.write('{"displayTimeUnit": "ns", "traceEvents": [')
         return self
 

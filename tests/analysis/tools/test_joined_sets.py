@@ -8,7 +8,7 @@ from nightsweep.analysis.tools.cli import main
 from nightsweep.analysis.tools.publish.joined_sets import as_one
 from nightsweep.jobs.host.facts import ROOT
 
-SETS = [ROOT / "data" / name for name in ("h100-2026-11-28", "h200-2026-11-28")]
+SETS = [ROOT / "data" / name for name in ("h200-2026-11-21", "h200-2026-11-28")]
 
 
 def test_tables_and_records_of_all_sets_are_there(tmp_path):
@@ -17,6 +17,7 @@ def test_tables_and_records_of_all_sets_are_there(tmp_path):
         both = dataset.load(folder / "tables")
         found = records.read(folder / "points")
         assert sorted(record.point_id for record in found) == sorted(both["points"]["point_id"])
+        assert {host.hostname for record in found for host in record.hosts} == set(both["points"]["hosts"].explode())
         assert sorted(both.names()) == sorted({name for tables in each for name in tables.names()})
         for name in ("points", "steps", "remedies"):
             assert both[name].height == sum(tables[name].height for tables in each)
@@ -35,9 +36,13 @@ def test_one_set_is_itself():
         assert folder == SETS[0]
 
 
-def test_a_set_twice_and_one_that_is_none(tmp_path, capsys):
+def test_sets_that_cannot_be_joined(tmp_path, capsys):
     for given, what in (
         ([SETS[0], SETS[0]], f"{SETS[0]}/tables: another set is named {SETS[0].name}, too; expected each set once"),
+        (
+            [SETS[0], ROOT / "data/h100-2026-11-28"],
+            "points of NVIDIA H100 80GB HBM3 and NVIDIA H200; expected sets of one kind of GPU",
+        ),
         ([SETS[0], tmp_path], f"{tmp_path}/tables/points.parquet: no such file; expected the results of a sweep"),
     ):
         assert main(["figures", *map(str, given), "--out", str(tmp_path / "out")]) == 2

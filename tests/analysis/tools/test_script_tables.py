@@ -37,7 +37,11 @@ def test_a_scripts_axes_are_one_column_whatever_their_names():
     [
         ("-m pkg.train --lr 1", "pkg.train"),  # which was called -m
         ("'my scripts/train it.py' --data x.py", "train it.py"),
-        ("bash run.sh", "bash"),
+        ("python -u -m pkg.train", "pkg.train"),
+        ("-m torch.distributed.run --nproc-per-node 2 train.py", "train.py"),
+        ("pytest -m slow bench.py", "bench.py"),
+        ("bash run.sh -m big", "bash"),
+        ("python -c 'import a.py'", "python"),
     ],
 )
 def test_a_script_s_model_is_what_is_run(command, model):
