@@ -23,6 +23,7 @@ import scipy
 
 from nightsweep.analysis.sweep import blocks
 from nightsweep.analysis.sweep.interval import CONFIDENCE, degrees_of_freedom, half_interval, p_value
+from nightsweep.analysis.sweep.nights import SET
 
 FEWEST = 3
 """Repeats a side without which nothing is decided."""
@@ -45,8 +46,10 @@ class Side:
 
     @classmethod
     def from_runs(cls, runs: pl.DataFrame, value: str) -> Side:
-        """A repeat that ran twice in a night, with and without a trace after it, is one value: the mean."""
-        values = runs.group_by("night", "repeat", maintain_order=True).agg(pl.col(value).mean())[value].to_list()
+        """A repeat of a set that ran twice, with and without a trace after it, is one value: the mean."""
+        values = (
+            runs.group_by(SET.alias("set"), "repeat", maintain_order=True).agg(pl.col(value).mean())[value].to_list()
+        )
         return cls.from_values(values, runs["point_id"].to_list())
 
     @classmethod
@@ -59,10 +62,8 @@ class Side:
     @classmethod
     def between(cls, runs: Sequence[tuple[int, pl.DataFrame]], value: str) -> Side | None:
         """The sum of the values of some runs, each with its sign, by nights; None where no night has all of them."""
-        sides = [
-            (sign, own.group_by("night", "repeat", maintain_order=True).agg(pl.col(value).mean(), pl.col("point_id")))
-            for sign, own in runs
-        ]
+        per_start = (pl.col(value).mean(), pl.col("point_id"), SET.first().alias("set"))
+        sides = [(sign, own.group_by("night", "repeat", maintain_order=True).agg(per_start)) for sign, own in runs]
         first = sides[0][1]["night"].unique(maintain_order=True)
         nights = [night for night in first if all(night in side["night"] for _, side in sides)]
         if not nights:
@@ -78,7 +79,7 @@ class Side:
         squares, freedom = pool_nights(apart, len(nights) - 1, inside, starts)
         variance = squares / freedom / sum(weights) if freedom else 0.0
         points = tuple(point for _, side in kept for run in side["point_id"] for point in run)
-        return cls(mean, variance, min(side.height for _, side in kept), points, freedom)
+        return cls(mean, variance, min(side.select("set", "repeat").n_unique() for _, side in kept), points, freedom)
 
 
 def pool_nights(apart: float, nights: int, inside: float, starts: int) -> tuple[float, int]:

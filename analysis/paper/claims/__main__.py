@@ -36,12 +36,14 @@ named setting alone; over several such pairs it is the geometric mean of ratios.
 a machine's load differs from one to the next; runs of a night that has one side only do not count, nor do points that
 something outside of their job disturbed ([protocol.md](protocol.md)). Two ratios are compared within nights that have
 both. Each kind of GPU is judged by itself. In brackets: 95 % interval (Student's t over repeats, or over nights where
-these disagree). A part of a claim is *supported* where its whole interval is on the claimed side, *contradicted* where
-it is on the other, or, of a ratio, within {margin:.0%} of 1, *inconclusive* where it has both sides, and *not tested*
-with fewer than {fewest} repeats a side. Of many parts some are decided by chance: a part whose p-value is above
-{alpha:.2f} after Holm's correction over all parts that are tested on its kind of GPU is inconclusive, too. A claim is
-contradicted if a part is, else inconclusive if one is, else not tested if one is not; the number in the table is that
-part's. A claim has no line of a kind of GPU on which none of its parts is tested, if one is on another.
+these disagree); of several settings it tells how well these were measured, not what others would give: their own values
+may lie outside of it, and are beside it. A part of a claim is *supported* where its whole interval is on the claimed
+side, *contradicted* where it is on the other, or, of a ratio, within {margin:.0%} of 1, *inconclusive* where it has
+both sides, and *not tested* with fewer than {fewest} repeats a side. Of many parts some are decided by chance: a part
+whose p-value is above {alpha:.2f} after Holm's correction over all parts that are tested on its kind of GPU is
+inconclusive, too. A claim is contradicted if a part is, else inconclusive if one is, else not tested if one is not;
+the number in the table is that part's. A claim has no line of a kind of GPU on which none of its parts is tested, if
+one is on another.
 
 | claim | GPU | verdict | effect | repeats a side | points |
 |---|---|---|---|---|---|
