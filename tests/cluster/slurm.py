@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.cluster.config import Places, Shape, files, free_base_port
+from tests.cluster.namespaces import kill_all, namespace, namespace_path
 
 __all__ = ["Cluster", "ClusterError", "Shape", "available"]
 
@@ -263,7 +264,7 @@ class Cluster:
         """Kills the node's slurmd and everything that runs on the node, at once. The controller is not told."""
         self._end(f"slurmd.{node}", signal.SIGKILL)
         held = self._namespaces.pop(node, [])
-        _kill_all({os.fstat(descriptor).st_ino for descriptor in held})
+        kill_all({os.fstat(descriptor).st_ino for descriptor in held})
         for descriptor in held:
             os.close(descriptor)
 
@@ -274,9 +275,9 @@ class Cluster:
             raise ClusterError(f"{node} is on already")
         daemon = self._spawn(name, *NAMESPACES, "sh", "-c", NODE_SCRIPT, node, str(self.folder / "etc"))
         self._deadline = time.monotonic() + START_SECONDS
-        self._wait(lambda: _namespace(daemon.pid) not in (None, _namespace("self")), f"namespace of {node}")
+        self._wait(lambda: namespace(daemon.pid) not in (None, namespace("self")), f"namespace of {node}")
         # Held open, so that its number goes to no other namespace while the node's processes may have to be found.
-        self._namespaces.setdefault(node, []).append(os.open(_namespace_path(daemon.pid), os.O_RDONLY))
+        self._namespaces.setdefault(node, []).append(os.open(namespace_path(daemon.pid), os.O_RDONLY))
 
     def kill_slurmd(self, node: str) -> None:
         """Kills the slurmd alone: its tasks run on as orphans."""
@@ -321,32 +322,6 @@ def _environment() -> dict[str, str]:
     return variables | {"PATH": variables.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"}
 
 
-def _namespace_path(process: int | str) -> Path:
-    return Path(f"/proc/{process}/ns/uts")
-
-
-def _namespace(process: int | str) -> int | None:
-    """Number of the process's UTS namespace; None when it has ended or is not ours to see."""
-    try:
-        return _namespace_path(process).stat().st_ino
-    except OSError:
-        return None
-
-
 def _listens(port: int) -> bool:
     with closing(socket.socket()) as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _kill_all(namespaces: set[int]) -> None:
-    """Kills what lives in these UTS namespaces, again until there is nothing: a process may fork while this looks."""
-    targets = namespaces - {_namespace("self")}
-    for _ in range(100):
-        names = [path.name for path in Path("/proc").glob("[0-9]*")]
-        found = [int(name) for name in names if _namespace(name) in targets]
-        if not found:
-            return
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.005)

@@ -41,8 +41,9 @@ def as_one(folders: Sequence[Path]) -> Iterator[Path]:
             of = dataset.name_of(folder)
             for file in sorted(folder.parent.glob("points/*/record.json")):
                 if (record := read_json(file, Record)) and record.point_id:
-                    (out / "points" / f"{of}.{file.parent.name}").mkdir()
-                    write_json(out / "points" / f"{of}.{file.parent.name}" / file.name, _named(record, of))
+                    target = out / "points" / f"{of}.{file.parent.name}"
+                    target.mkdir()
+                    write_json(target / file.name, _named(record, of))
         yield out
 
 
