@@ -57,6 +57,7 @@ class GraphTrainer(Trainer):
         torch.cuda.current_stream().wait_stream(self.stream)
         self.inner.keep_gradients = True
         self.model, self.accumulate = self.inner.model, self.inner.accumulate
+        self.optimizer, self.scaler = self.inner.optimizer, self.inner.scaler
         self.passes: dict[bool, Pass] = {}
 
     def record(self, batch: Batch) -> None:
