@@ -21,7 +21,7 @@ def longest(lanes: Sequence[Lane], graph: Graph) -> list[tuple[str, float]]:
     """The places with the longest pauses for other work of the steps that count, ms a step of a rank."""
     calls, found = graph.calls, defaultdict[str, float](float)
     ranges = {lane.rank: _ranges(lane) for lane in lanes}
-    for place in np.flatnonzero(working(graph) & graph.counted_calls).tolist():
+    for place in np.flatnonzero(working(graph) & graph.calls_of_steps).tolist():
         middle = int(calls.start[place] - calls.gap[place] // 2)
         inside = ranges[int(calls.rank[place])].filter(pl.col("start_ns") <= middle, pl.col("end_ns") > middle)
         where = inside.sort("start_ns")["name"].to_list()

@@ -114,6 +114,22 @@ class Graph:
         """How many steps count, of all devices; at least 1."""
         return max(1, sum(int(own["counted"].sum()) for own in self.windows))
 
+    @property
+    def calls_of_steps(self) -> Mask:
+        """Calls of the steps that count and of what lies between their ranges on the host: from the end of the step
+        before them, where there is one, to the end of the last. Not what ends a capture, such as a wait for all."""
+        calls, found = self.calls, np.zeros(len(self.calls.start), bool)
+        for own in self.windows:
+            begins, ends = (
+                own.filter("counted").select(pl.col("host_start_ns").min(), pl.col("host_end_ns").max()).row(0)
+            )
+            if begins is None:
+                continue
+            before = own.filter(pl.col("host_end_ns") <= begins)["host_end_ns"].to_list()
+            since = max(before, default=begins)
+            found |= (calls.rank == own["rank"][0]) & (calls.start >= since) & (calls.start < ends)
+        return found
+
 
 def where(frame: pl.DataFrame, condition: pl.Expr) -> Mask:
     """Which rows meet the condition; those of which it is not known do not."""

@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 from nightsweep.analysis.diagnosis import verdict
-from nightsweep.analysis.diagnosis.evidence import sources
+from nightsweep.analysis.diagnosis.evidence import named_pauses, sources
 from nightsweep.analysis.diagnosis.replay import changes, edit, host, rank_changes, times
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.what_if import SAME, WhatIf
 from nightsweep.analysis.ingest import trace_tables
-from tests.analysis.diagnosis.diagnosed import LAUNCH, MS, STEP, US, busy, causes, of
+from tests.analysis.diagnosis.diagnosed import LAUNCH, MS, STEP, US, busy, causes, evidence, of, steps_of
 from tests.fakes.ranks import unpack
 
 
@@ -241,3 +241,22 @@ def test_a_million_pieces_of_work_take_seconds(tmp_path):
     found = WhatIf(build({0: events}, windows))
     assert times.replay(found.graph).work_start.tolist() == start.tolist()
     assert time.perf_counter() - begun < 5
+
+
+def test_what_comes_after_the_last_step_that_counts_is_no_call_of_a_step(tmp_path):
+    """Each step pauses for 3 ms, launches seven kernels and waits once. A step whose work is cut off does not count,
+    and a wait for all ends the capture."""
+
+    def make(run, start):
+        busy(run, start, STEP, 3 * MS, launch=3 * MS)
+        run.called("cudaStreamSynchronize", run.free, start + STEP)
+
+    run, last = steps_of(5, STEP, make), 10 * MS + 5 * STEP
+    run.step(5, last, last + STEP)
+    for at in range(last + 3 * MS, last + STEP, MS):
+        run.launched("cudaLaunchKernel", at, at)
+    run.called("cudaDeviceSynchronize", last + STEP + 3 * MS, last + STEP + 8 * MS)
+    e = evidence([run], tmp_path)
+    asks = e.what_if.graph.calls.synchronizes
+    assert (e.traced_count, e.what_if.calls_a_step(asks)[0], e.what_if.calls_a_step(~asks)[0]) == (4, 1, 7)
+    assert named_pauses.longest(e.lanes, e.what_if.graph) == [("no range, before cudaLaunchKernel", 3.0)]
