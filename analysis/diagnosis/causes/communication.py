@@ -39,7 +39,7 @@ def small_messages(e: Evidence) -> Iterator[Cause]:
         return
     steps = sum(lane.steps.height for lane in e.lanes)
     frame = pl.concat(messages.small(e))
-    averaged = e.point and 2 * (frame["collective"] == "all_reduce").sum() > frame.height
+    averaged = _can_be_told(e) and 2 * (frame["collective"] == "all_reduce").sum() > frame.height
     change = messages.merged(e)
     yield Cause(
         gain=e.gain(change),
@@ -65,7 +65,7 @@ def slow_interconnect(e: Evidence) -> Iterator[Cause]:
         gain=e.gain(change),
         method="the steps replayed with large messages at the reachable bandwidth",
         advice="look at NCCL's choice of transport (NCCL_DEBUG=INFO); else send less",
-        remedy=remedies.choose(e.point, {"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}) if e.point else {},
+        remedy=remedies.choose(e.point, {"comm_hook": "bf16"}, {"reduce_dtype": "bf16"}) if _can_be_told(e) else {},
         evidence=[
             Fact("bus bandwidth of large messages", messages.large_rate(e) / 1e9, "GB/s", "collectives"),
             Fact(f"bandwidth of {name}", bandwidth / 1e9, "GB/s", "record.json"),
@@ -125,6 +125,11 @@ def _bucketing(lane: Lane) -> pl.DataFrame:
 def _averages(e: Evidence) -> bool:
     """Whether a script's gradients are averaged by DDP."""
     return any("DistributedDataParallel" in rank.places for rank in e.results)
+
+
+def _can_be_told(e: Evidence) -> bool:
+    """Whether settings change what is sent: those of a script are arguments and hook of its DDP."""
+    return e.point is not None and (not _is_script(e) or _averages(e))
 
 
 def _in_small_buckets(e: Evidence) -> bool:

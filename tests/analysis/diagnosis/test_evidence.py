@@ -108,6 +108,22 @@ def test_buckets_smaller_than_usual_are_enlarged_first(tmp_path):
     assert not communication._in_small_buckets(usual)
 
 
+@pytest.mark.parametrize("places", [{}, {"DistributedDataParallel": {"train.py:3": 1}}])
+def test_only_a_script_that_has_ddp_is_told_to_set_what_is_ddps(tmp_path, places):
+    def make(run, start):
+        busy(run, start, 5 * MS)
+        for at in range(start + 5 * MS, start + 7 * MS, MS // 10):
+            run.reduce(at, at + MS // 10, 4096)
+        run.reduce(start + 7 * MS, start + 9 * MS, 20_000_000)
+        busy(run, start, 10 * MS, 9 * MS)
+
+    script = {"workload": "command", "command": "train.py", "launcher": "torchrun", "ranks_per_node": 2}
+    e = of(tmp_path, make, ranks=2, settings=script, results=[{"places": places}])
+    causes = [*communication.small_messages(e), *communication.slow_interconnect(e)]
+    told = [{"ddp_bucket_mb": 25}, {"comm_hook": "bf16"}]
+    assert [cause.remedy for cause in causes] == (told if places else [{}, {}])
+
+
 def test_a_first_cause_is_as_good_as_the_label_where_its_remedy_gave_as_much():
     run = next(run for run in scripts.load() if run.name == "empty_cache_trainer")
     found = {"causes": [{"kind": "launch_bound", "share": 0.4, "remedy": {"compile": "reduce-overhead"}}]}
