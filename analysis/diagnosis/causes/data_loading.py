@@ -60,9 +60,9 @@ def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...], an
     else:
         share = Share(waited, 0.0, waited)
         method = "time of the host in the loader, timed steps: at most so much"
-    facts = []
+    rank, facts = _late_rank(e) if e.lanes else None, []
     if not e.steps.is_empty():
-        facts.append(Fact("host's wait for the loader", waited, "share of the timed step", "steps"))
+        facts.append(Fact("host's wait for the loader", host_wait(e, rank), "share of the timed step", "steps"))
     if e.workers is not None:
         facts.append(Fact("loader workers of a rank", e.workers, "", "points"))
     if busy is not None:
@@ -79,7 +79,7 @@ def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...], an
         advice=advice,
         remedy=remedy,
         evidence=facts,
-        rank=_late_rank(e) if e.lanes else None,
+        rank=rank,
         change=changes.without_loading if e.lanes else None,
         unseen=e.unseen_wait / e.step_ns if e.unseen_wait else 0.0,
     )
@@ -108,9 +108,11 @@ def waiting(e: Evidence) -> float:
     return min(1.0, e.gain(changes.without_loading).value + e.unseen_wait / e.step_ns) if e.lanes else 0.0
 
 
-def host_wait(e: Evidence) -> float:
-    """Mean wait of the host for its loader over the mean step, timed if there are such, else traced; 0 without any."""
+def host_wait(e: Evidence, rank: int | None = None) -> float:
+    """Mean wait of the host for its loader over the mean step, timed if there are such, else traced; 0 without any. Of
+    this rank, or of all."""
     steps = e.traced_steps if e.steps.is_empty() else e.steps
+    steps = steps if rank is None else steps.filter(pl.col("rank") == rank)
     wait, step = steps["data_ms"].mean(), steps["step_ms"].mean()
     return min(1.0, float(wait) / float(step)) if isinstance(wait, float) and isinstance(step, float) else 0.0
 

@@ -9,12 +9,19 @@ from nightsweep.analysis.diagnosis.evidence.unseen import Unseen
 from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables.column import empty
 from nightsweep.analysis.tables.points import STEPS
+from tests.analysis.diagnosis import diagnosed
 
 
 def of(*ranks, waits=0.0):
     """Timed steps of ranks, by the length of each, ms."""
     rows = [(rank, step, ms, waits) for rank, own in enumerate(ranks) for step, ms in enumerate(own)]
     return Unseen(pl.DataFrame(rows, ["rank", "step", "step_ms", "data_ms"], orient="row"), empty(STEPS))
+
+
+def timed_steps(rank, step, wait):
+    """Four steps of a rank, ms."""
+    columns = {"rank": [rank] * 4, "step": range(4), "step_ms": [step] * 4, "data_ms": [wait] * 4}
+    return pl.DataFrame({**columns, "alloc_retries": [0] * 4})
 
 
 @pytest.mark.parametrize(
@@ -51,3 +58,12 @@ def test_without_a_trace_a_step_is_as_long_as_the_mean_one():
     assert text.splitlines()[:2] == [
         "step 60.000 ms (mean of the timed steps)", "4.000 ms in the median: some steps take much longer"
     ]  # fmt: skip
+
+
+def test_the_wait_that_is_told_is_that_of_the_rank_that_is_named(tmp_path):
+    """Timed steps of 20 ms: rank 1 waits for its batches for 10 ms of them, and rank 0 for rank 1."""
+    steps = pl.concat([timed_steps(rank, 20.0, wait) for rank, wait in enumerate((0.0, 10.0))])
+    traced = pl.concat([timed_steps(rank, 10.0, 0.0) for rank in range(2)])
+    e = diagnosed.of(tmp_path, diagnosed.busy, ranks=2, steps=steps, traced_steps=traced)
+    cause = diagnosed.causes(e)["loader_wait"]
+    assert (cause.rank, cause.share, cause.evidence[0].value) == (1, pytest.approx(0.5), 0.5)
