@@ -129,7 +129,10 @@ def _slowest(steps: pl.DataFrame) -> pl.DataFrame:
 
 def _longer(steps: pl.DataFrame) -> pl.DataFrame:
     """Of each step of the slowest rank in order: by how much it takes longer than the median one, ms, both but for
-    waits for batches (`longer_ms`), and whether it is `long`."""
-    own = pl.col("step_ms") - pl.col("data_ms")
-    longer = _slowest(steps).select("step", "step_ms", longer_ms=own - own.median())
+    waits for batches, of the rank that waits longest, for the others wait for it (`longer_ms`), and whether it is
+    `long`."""
+    own = pl.col("step_ms") - pl.col("waits")
+    waits = steps.group_by("step").agg(waits=pl.col("data_ms").max().fill_null(0.0))
+    both = _slowest(steps).join(waits, on="step", maintain_order="left")
+    longer = both.select("step", "step_ms", longer_ms=own - own.median())
     return longer.with_columns(long=pl.col("longer_ms") > LONG_STEP.value * pl.col("step_ms").median())

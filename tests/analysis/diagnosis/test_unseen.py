@@ -67,3 +67,13 @@ def test_the_wait_that_is_told_is_that_of_the_rank_that_is_named(tmp_path):
     e = diagnosed.of(tmp_path, diagnosed.busy, ranks=2, steps=steps, traced_steps=traced)
     cause = diagnosed.causes(e)["loader_wait"]
     assert (cause.rank, cause.share, cause.evidence[0].value) == (1, pytest.approx(0.5), 0.5)
+
+
+def test_a_step_that_is_long_since_another_rank_waits_for_its_batches_is_no_work_of_the_host():
+    """Rank 0 is the slowest by a hair, and waits for rank 1, whose loader gives four batches at a time."""
+    lengths = [400.0, 40.0, 40.0, 40.0] * 5
+    waits = [[0.1] * 20, [360.0 if ms > 40 else 0.1 for ms in lengths]]
+    rows = [(rank, n, ms + 0.1 * (rank == 0), waits[rank][n]) for rank in (0, 1) for n, ms in enumerate(lengths)]
+    timed = pl.DataFrame(rows, ["rank", "step", "step_ms", "data_ms"], orient="row")
+    assert Unseen(timed, empty(STEPS)).long_steps == []
+    assert Unseen(timed.with_columns(data_ms=pl.lit(0.1)), empty(STEPS)).long_steps == [0, 4, 8, 12, 16]
