@@ -20,7 +20,10 @@ FEW = 5
 """Kernels between two small messages, at most, from which a loop over tensors is seen: a division, a norm, a clamp."""
 OVER_TENSORS = ("elementwise", "reduction", "memory")
 """What such a loop does; a pass of the model, whose gradients are sent as they come, has products as well."""
-FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1}
+FACTOR = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    **dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), lambda n: n - 1),
+}
 """Bytes on the bus over the message size that NCCL tells (nccl-tests, doc/PERFORMANCE.md)."""
 LARGE = pl.col("bytes") >= LARGE_MESSAGE.value
 SENT = pl.col("collective") == "send_recv"

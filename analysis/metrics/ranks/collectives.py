@@ -45,8 +45,9 @@ def match_ranks(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     `frames`: of `rank_collectives`, one a trace, on one clock. A trace whose rank is not known gets its place as rank;
     one with several processes or devices holds as many ranks. Matched are collectives of one communicator (or stream,
     where that is unknown) that agree in order, kind and size, and mostly overlap in time; others stay with
-    matched_ranks 1 and nulls. Sends and receives are matched only between two ranks. The number of ranks in the bus
-    bandwidth is the communicator's, or the matched ranks where that is unknown.
+    matched_ranks 1 and nulls. Sends and receives are matched only between two ranks. Of an all-to-all each rank may
+    send as much as it likes: its size is that of the rank that sends most. The number of ranks in the bus bandwidth is
+    the communicator's, or the matched ranks where that is unknown.
     """
     placed = [_add_places(lane, parts) for lane, parts in _split_by_lane(_participants(frames)).items()]
     if not placed:
@@ -78,12 +79,11 @@ def _add_places(lane: str, parts: list[pl.DataFrame]) -> pl.DataFrame:
     """The collectives of all ranks on one lane, with their place on it; null where not known."""
     # The longest list is the one that most of any other can be laid on.
     parts = sorted(parts, key=lambda part: (-len(part), int(part["rank"][0])))
-    sends = lane.endswith("send_recv")
-    alone = sends and (len(parts) > 2 or (parts[0]["ranks"].max() or 2) != 2)
+    alone = lane.endswith("send_recv") and (len(parts) > 2 or (parts[0]["ranks"].max() or 2) != 2)
     first = matching.Calls.from_frame(parts[0])
     placed = []
     for number, part in enumerate(parts):
-        own = matching.Calls.from_frame(part.with_columns(bytes=None) if sends else part)
+        own = matching.Calls.from_frame(part)
         by = 0 if not number else None if alone else matching.shift(first, own, same_clock=True)
         place = pl.int_range(pl.len()) + by if by is not None else pl.lit(None, pl.Int64)
         placed.append(part.with_columns(place=place.cast(pl.Int64)))
@@ -96,9 +96,9 @@ def _verify(placed: pl.DataFrame) -> pl.DataFrame:
     Only the overlap with the longest list was compared when places were given.
     """
     whole = pl.struct("lane", "place")
-    agree = (pl.col("collective").n_unique() == 1) & (pl.col("bytes").drop_nulls().n_unique() <= 1)
-    sends = pl.col("collective") == "send_recv"
-    sure = pl.col("place").is_not_null() & (agree | sends.all()).over(whole) & pl.col("rank").is_unique().over(whole)
+    size = matching.size()
+    alike = (pl.col("collective").n_unique() == 1) & (size.drop_nulls().n_unique() <= 1)
+    sure = pl.col("place").is_not_null() & alike.over(whole) & pl.col("rank").is_unique().over(whole)
     known = placed.with_columns(place=pl.when(sure).then("place"))
     number = pl.col("place").rank("dense").over("lane", "collective").cast(pl.Int64) - 1
     matched = pl.when(pl.col("place").is_not_null()).then(pl.len().over(whole)).otherwise(1)
@@ -124,7 +124,8 @@ def _add_waits(table: pl.DataFrame) -> pl.DataFrame:
 
 def _add_bandwidths(table: pl.DataFrame) -> pl.DataFrame:
     kind, n = pl.col("collective"), pl.coalesce("ranks", "matched_ranks")
-    total = pl.when(kind.is_in(_SHARED)).then(pl.col("bytes") * n).otherwise("bytes")
+    most = pl.when(kind == "all_to_all").then(pl.col("bytes").max().over("lane", "place")).otherwise("bytes")
+    total = pl.when(kind.is_in(_SHARED)).then(most * n).otherwise(most)
     factor = (
         pl.when(kind == "all_reduce").then(2 * (n - 1) / n).when(kind.is_in(_SHARED)).then((n - 1) / n).otherwise(1.0)
     )

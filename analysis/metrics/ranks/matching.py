@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 SYNCHRONIZING = ("all_reduce", "all_gather", "reduce_scatter")
 """Collectives that no rank can leave before all have come: they end everywhere at once."""
+UNEVEN = ("send_recv", "all_to_all")
+"""Of these each rank may have another size."""
 
 _Ints = NDArray[np.int64]
 
@@ -33,8 +35,8 @@ _LEAST_NS = 2_000
 class Calls:
     """One rank's collectives on one communicator, in order; arrays of shape (n,).
 
-    `kinds`: a number for each kind; `bytes`: -1 where unknown; `starts`, `ends`: ns; `synchronizing`: whether it is one
-    of SYNCHRONIZING.
+    `kinds`: a number for each kind; `bytes`: -1 where ranks need not agree on it (`size`); `starts`, `ends`: ns;
+    `synchronizing`: whether it is one of SYNCHRONIZING.
     """
 
     kinds: NDArray[np.uint64]
@@ -46,9 +48,15 @@ class Calls:
     @classmethod
     def from_frame(cls, frame: pl.DataFrame) -> Calls:
         """`frame`: collective, bytes, start_ns, end_ns, in order."""
-        kind, size = frame["collective"].fill_null(""), frame["bytes"].fill_null(-1).to_numpy()
+        kind, bytes_ = frame["collective"].fill_null(""), frame.select(size().fill_null(-1)).to_series().to_numpy()
         waits = kind.is_in(list(SYNCHRONIZING)).to_numpy()
-        return cls(kind.hash().to_numpy(), size, frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy(), waits)
+        return cls(kind.hash().to_numpy(), bytes_, frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy(), waits)
+
+
+def size() -> pl.Expr:
+    """The bytes on which all ranks of a collective agree; null where they are unknown, or need not be the same."""
+    uneven = pl.col("collective").is_in(UNEVEN).fill_null(value=False)
+    return pl.when(~uneven).then("bytes")
 
 
 def shift(first: Calls, other: Calls, same_clock: bool) -> int | None:

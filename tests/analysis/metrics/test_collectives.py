@@ -54,6 +54,16 @@ def test_bus_bandwidth_as_nccl_tests_counts_it(kind, total, factor):
     assert table["bus_bandwidth"].to_list() == pytest.approx([factor * total / 100e-9] * 3)
 
 
+def test_an_all_to_all_in_which_ranks_send_different_amounts_is_one_of_all_of_them():
+    ranks = [Timeline(rank, process=10 + rank) for rank in range(2)]
+    for timeline, start, sizes in zip(ranks, (1000, 1300), ((4096, 1024), (2048, 2048)), strict=True):
+        for number, size in enumerate(sizes):
+            timeline.collective("all_to_all", start + 1000 * number, 1400 + 1000 * number, size=size, ranks=2)
+    table = collectives.match_ranks(rank_frames(*ranks)).sort("start_ns", "rank")
+    assert table["matched_ranks"].to_list() == [2] * 4 and table["late_rank"].to_list() == [1] * 4
+    assert table.sort("sequence", "rank")["total_bytes"].to_list() == [2 * 4096] * 2 + [2 * 2048] * 2
+
+
 def test_without_the_communicator_s_ranks_the_matched_ones_count():
     table = collectives.match_ranks(rank_frames(*three_ranks(size=600)))
     assert table["bus_bandwidth"].to_list() == pytest.approx([4 / 3 * 600 / 100e-9] * 3)
