@@ -29,6 +29,10 @@ class Share:
         low, high = self.value - below * (self.value - self.low), self.value + above * (self.high - self.value)
         return Share(self.value, max(0.0, low) if self.low else 0.0, min(1.0, high))
 
+    def at_most(self, most: float) -> Share:
+        """The share with an interval that ends there at the latest, if the share itself does."""
+        return Share(self.value, self.low, max(self.value, min(self.high, most)))
+
 
 def replayed(value: float, low: float | None = None, high: float | None = None) -> Share:
     """A share with the error of replaying: `replay_error` of it times what is left of the step, since what seems to

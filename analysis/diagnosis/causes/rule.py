@@ -27,6 +27,8 @@ class Rule:
         remark: whether a cause is reported even where its share is 0.
         below, above: how many times as far as the cause says its interval reaches on each side, by how far off
             predictions of its kind were for fixes that were measured (docs/diagnosis-accuracy.md).
+        leaves_kernels: whether its remedy leaves the kernels of all devices as they are, or of all but the slowest, so
+            that it gives no more than the time in which the device with the least of them has none.
     """
 
     find: Callable[[Evidence], Iterator[Cause]]
@@ -35,6 +37,7 @@ class Rule:
     remark: bool = False
     below: float = 1.0
     above: float = 1.0
+    leaves_kernels: bool = False
 
     @property
     def kind(self) -> str:
@@ -52,7 +55,10 @@ class Rule:
         """What it finds, under its own name."""
         if self.traced and not e.lanes:
             return []
+        most = e.without_kernels if self.leaves_kernels else 1.0
         return [
-            dataclasses.replace(cause, gain=cause.gain.within(self.below, self.above), cause=self.cause, kind=self.kind)
+            dataclasses.replace(
+                cause, gain=cause.gain.within(self.below, self.above).at_most(most), cause=self.cause, kind=self.kind
+            )
             for cause in self.find(e)
         ]

@@ -198,7 +198,7 @@ def test_exposed_pinned_copies_are_hidden_as_far_as_there_is_compute(tmp_path):
     found = causes(of(tmp_path, make, settings={**IMAGE, "pin_memory": True}))["h2d_exposed"]
     assert found.share == pytest.approx(0.2 + 0.3, abs=1e-3)
     assert found.low == pytest.approx(0.2 - 0.6 * 0.2 * 0.8 - 0.01, abs=1e-3)
-    assert found.high == pytest.approx(0.8 + 0.6 * 0.8 * 0.2 + 0.01, abs=1e-3)
+    assert found.high == pytest.approx(0.8, abs=1e-3)  # for 2 ms kernels run
     assert found.remedy == {"non_blocking": True, "device_prefetch": True}
 
 

@@ -100,6 +100,10 @@ def test_an_interval_that_begins_at_nothing_still_does():
     assert Share(0.8, 0.7, 0.95).within(1, 3) == Share(0.8, pytest.approx(0.7), 1.0)
 
 
+def test_an_interval_ends_at_what_can_be_gained_at_most_but_never_below_its_share():
+    assert [Share(0.4, 0.2, 0.6).at_most(most).high for most in (0.7, 0.5, 0.3)] == [0.6, 0.5, 0.4]
+
+
 def test_buckets_smaller_than_usual_are_enlarged_first(tmp_path):
     e = sources.gather([packed.unpacked(score.KEPT / "buckets_gpt_loop", tmp_path)])
     (cause,) = communication.exposed_communication(e)
