@@ -11,8 +11,8 @@ from nightsweep.analysis.metrics.steps import loader, parts, selection
 
 WAITS = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)\w*$"
 """Calls that come back when work is done."""
-RETURN_NS = 60_000
-"""A call that waited for work comes back within so long of its end."""
+RETURN_NS, RETURN = 60_000, 0.02
+"""A call that waited for work comes back within so long of its end, or such a share of its own time."""
 NOTICEABLE_NS = 30_000
 """A copy or an allocation takes some 5 us; one that takes longer may have waited."""
 STUCK_NS = 1_000_000
@@ -77,7 +77,8 @@ def _waited_for(m: Measured, asked: Ints, there: Ints) -> tuple[Ints, Ints]:
     ended = there[np.argsort(m.end[there], kind="stable")]
     place = np.searchsorted(m.end[ended], end, side="right") - 1
     last = ended[np.maximum(place, 0)]
-    back = (end - m.end[last] <= RETURN_NS) | (m.call[last] == asked)  # a copy that is over waits for nothing else
+    soon = np.maximum(RETURN_NS, RETURN * (end - start))
+    back = (end - m.end[last] <= soon) | (m.call[last] == asked)  # a copy that is over waits for nothing else
     waited = (place >= 0) & (m.end[last] > start) & back & (m.start[last] < end)
     waited &= (m.launched[last] <= start) | (m.call[last] < 0)
     return np.where(waited, last, -1), np.where(waited, end - m.end[last], 0)
