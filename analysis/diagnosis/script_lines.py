@@ -19,6 +19,8 @@ DOES = {
     "slow_interconnect": ("DistributedDataParallel",),
 }
 """What a line does that leads to this kind of cause."""
+IN_ONE_STEP = ("copy to the GPU", "wait for the GPU")
+"""What is counted in one step of the warm-up (jobs/hook/probe.py); all else is counted in the whole run."""
 MOST_LINES = 3
 """Lines of one kind that are told, the most frequent first."""
 
@@ -27,10 +29,10 @@ def with_lines(e: Evidence, cause: Cause) -> Cause:
     """The cause with the script's lines among its evidence."""
     facts = []
     for what in DOES.get(cause.kind, ()):
-        counts: dict[str, int] = {}
+        counts, unit = dict[str, int](), "times in one step" if what in IN_ONE_STEP else "times in the run"
         for rank in e.results:
             for line, count in rank.places.get(what, {}).items():
                 counts[line] = max(count, counts.get(line, 0))
         for line, count in sorted(counts.items(), key=lambda item: -item[1])[:MOST_LINES]:
-            facts.append(Fact(f"{what}: {line}", count, "times", "rankR.result.json"))
+            facts.append(Fact(f"{what}: {line}", count, unit, "rankR.result.json"))
     return dataclasses.replace(cause, evidence=(*cause.evidence, *facts)) if facts else cause

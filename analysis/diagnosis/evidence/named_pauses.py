@@ -13,6 +13,8 @@ from nightsweep.analysis.diagnosis.replay.graph import Graph
 from nightsweep.analysis.diagnosis.replay.pauses import working
 from nightsweep.analysis.metrics.steps import detection
 
+UNNAMED = "INVALID"
+"""What PyTorch's profiler calls those that its CUPTI does not know."""
 MOST = 3
 """Places that are told, the longest first."""
 
@@ -25,7 +27,8 @@ def longest(lanes: Sequence[Lane], graph: Graph) -> list[tuple[str, float]]:
         middle = int(calls.start[place] - calls.gap[place] // 2)
         inside = ranges[int(calls.rank[place])].filter(pl.col("start_ns") <= middle, pl.col("end_ns") > middle)
         where = inside.sort("start_ns")["name"].to_list()
-        found[where[-1] if where else f"no range, before {calls.name[place]}"] += float(calls.gap[place])
+        call = str(calls.name[place]).replace(UNNAMED, "a call that the trace does not name")
+        found[where[-1] if where else f"no range, before {call}"] += float(calls.gap[place])
     ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     return [(where, ns / 1e6 / graph.steps) for where, ns in ordered[:MOST]]
 

@@ -14,7 +14,7 @@ from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.replay import pauses
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.record.launch_files import WHOLE_RUN, RankResult, Window
-from tests.analysis.diagnosis.diagnosed import MS, busy, of
+from tests.analysis.diagnosis.diagnosed import MS, STEP, busy, causes, of
 from tests.labelled import packed, score, scripts
 
 
@@ -126,6 +126,22 @@ def test_only_a_script_that_has_ddp_is_told_to_set_what_is_ddps(tmp_path, places
     causes = [*communication.small_messages(e), *communication.slow_interconnect(e)]
     told = [{"ddp_bucket_mb": 25}, {"comm_hook": "bf16"}]
     assert [cause.remedy for cause in causes] == (told if places else [{}, {}])
+
+
+def test_lines_of_a_script_are_told_with_what_they_were_counted_in(tmp_path):
+    def make(run, start):
+        run.copy(start, start + 5 * MS, 50_000_000, "pageable", at=start, called=start + 5 * MS)
+        busy(run, start, STEP, 5 * MS + 500_000, launch=5 * MS + 500_000)
+
+    places = {"copy to the GPU": {"train.py:7": 2}, "DataLoader": {"train.py:3": 1}}
+    found = causes(
+        of(tmp_path, make, settings={"workload": "command", "command": "train.py"}, results=[{"places": places}])
+    )
+    told = [(fact.what, fact.value, fact.unit) for fact in found["h2d_pageable"].evidence[-2:]]
+    assert told == [
+        ("DataLoader: train.py:3", 1, "times in the run"),
+        ("copy to the GPU: train.py:7", 2, "times in one step"),
+    ]
 
 
 def test_a_first_cause_is_as_good_as_the_label_where_its_remedy_gave_as_much():

@@ -96,6 +96,10 @@ OFF = {
     "zero_sources": "15 % (7 at least) where it gave 5",
     "captions_clips": "5 % (7 at most) where it gave 33: without FSDP2's hooks the host launches less, too",
     "tensor_sources": "18 % (18 at most) where it gave 24: each rank also computes norms and the loss of all",
+    "amp_cells": "57 % (73 at most) where it gave 80: in bf16 all that is not a product moves half as much, too",
+    "fold_traffic": "30 % (21 at least) where it gave 20.2",
+    "likely_routes": "26 % (56.2 at most) where it gave 60",
+    "songs_playlists": "16 % (16 at most) where it gave 23: gradients of all rows are also made and added up",
     "average_late": "24 % (12 at least) where it gave 6: its fix copies gradients into one tensor and back",
 }
 """Where what is predicted is not what was measured."""
@@ -134,6 +138,7 @@ OTHERWISE = {
     "healthy_preferences_ddp": "likewise",
     "cache_grpo": "the two sides sample other answers, and the loss of a policy is near 0 on its own",
     "prompts_grpo": "likewise",
+    "moves_routes": "likewise, for lengths of routes are rounded otherwise",
     "healthy_compression": "a compiled model draws other noise, and its loss falls fast in these steps",
     "sites_eeg": "each rank has other recordings; the mean over ranks is the same",
     "deal_meshes": "each rank has other meshes; the mean over ranks is the same",
@@ -147,7 +152,7 @@ def test_the_fixes_change_no_loss():
     for name, pairs in json.loads(score.PAIRS.read_text()).items():
         slow, fix = (pairs["loss"][side] for side in ("slow", "fix"))
         if name not in excepted and slow and fix:
-            assert abs(AS_PRINTED.get(name, float)(slow[0]) - fix[0]) < 0.05 * fix[0], name
+            assert abs(AS_PRINTED.get(name, float)(slow[0]) - fix[0]) < 0.05 * abs(fix[0]), name
 
 
 def test_what_was_tried_changes_no_loss():
