@@ -23,6 +23,7 @@ from nightsweep.jobs.record.json_files import FormatError, load_json, read_lines
 from nightsweep.jobs.record.launch_files import EpochLine, Event, HostSample, StepLine
 from nightsweep.jobs.record.point_folder import by_rank, record_of, results_of, traced_from
 from nightsweep.jobs.record.record import Record
+from nightsweep.jobs.sweep.code import code_words
 
 _TAIL = 4000
 _Row = dict[str, Any]
@@ -118,11 +119,10 @@ def settings_columns(settings: Mapping[str, Value]) -> _Row:
 def script_name(command: str) -> str:
     """The name of the script that a command runs; else of the module that Python runs, else of the command."""
     words = shlex.split(command)
-    scripts = (word for before, word in itertools.pairwise(["", *words]) if word.endswith(".py") and before != "-c")
-    before = list(itertools.takewhile("-m".__ne__, words))
+    before = itertools.takewhile("-m".__ne__, words)
     of_python = all(word.startswith("-") or Path(word).name.startswith("python") for word in before)
-    module = words[len(before) + 1 :][:1] if of_python else []
-    return Path(next(scripts, [*module, words[0]][0])).name
+    scripts_first = sorted(code_words(words), key=lambda found: found[1])
+    return Path(next((word for word, is_module in scripts_first if of_python or not is_module), words[0])).name
 
 
 def frame(rows: list[_Row], name: str) -> pl.DataFrame:

@@ -73,16 +73,22 @@ def _asked(point: Point) -> tuple[str, str, str, str, str]:
 
 def script(point: Point) -> str | None:
     """The word of the command that is a Python script, without its values, or the file of the module that follows -m;
-    None where there is none. What follows -c is no file."""
-    words = shlex.split(str(point.command))
-    for before, word in itertools.pairwise(["", *words]):
-        if before == "-m":
-            for name in (f"{word.replace('.', '/')}{end}" for end in (".py", "/__main__.py")):
-                if (Path(str(point.workdir)) / name).is_file():
-                    return name
-        if word.endswith(".py") and before != "-c":
+    None where there is none."""
+    for word, is_module in code_words(shlex.split(str(point.command))):
+        if not is_module:
             return word
+        for name in (f"{word.replace('.', '/')}{end}" for end in (".py", "/__main__.py")):
+            if (Path(str(point.workdir)) / name).is_file():
+                return name
     return None
+
+
+def code_words(words: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """The words of a command that name Python code, and whether each is a module's name, after -m, or a script's file.
+    What follows -c is neither."""
+    for before, word in itertools.pairwise(["", *words]):
+        if before == "-m" or (word.endswith(".py") and before != "-c"):
+            yield word, before == "-m"
 
 
 @functools.cache
