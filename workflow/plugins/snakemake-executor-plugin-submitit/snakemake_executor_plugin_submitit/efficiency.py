@@ -79,7 +79,7 @@ def parse(text: str, rules: Mapping[str, str]) -> list[dict[str, Any]]:
         asked, given = (dict(re.findall(r"([^=,]+)=([^=,]+)", part)) for part in tres)
         cpu_s, memory = int(elapsed) * int(given.get("cpu", 0)), _mb(asked.get("mem", ""))
         row = {
-            "state": state.split()[0],
+            "state": state.partition(" ")[0],
             "elapsed_s": elapsed,
             "cpus": given.get("cpu"),
             "cpu_efficiency_percent": round(6000 * query.parse_minutes(used) / cpu_s, 1) if cpu_s else None,

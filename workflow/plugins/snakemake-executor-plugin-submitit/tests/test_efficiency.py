@@ -28,6 +28,11 @@ def test_a_row_for_each_job():
     ]
 
 
+def test_a_job_of_which_the_accounting_has_no_state_yet():
+    [row] = efficiency.parse("7||0|00:00:00||billing=1,cpu=1,mem=100M,node=1||", {"7": "a"})
+    assert (row["state"], row["elapsed_s"], row["cpus"]) == ("", "0", None)
+
+
 def test_no_report_without_accounting_or_folder(tmp_path):
     said = []
     efficiency.Report(str(tmp_path / "x.csv"), False, said.append).write(0)
