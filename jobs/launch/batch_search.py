@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from nightsweep.jobs.launch.attempt import SKIPPED, Attempt, RunEnd
 from nightsweep.jobs.point import plan
-from nightsweep.jobs.record.failures import TOO_FEW
+from nightsweep.jobs.record.failures import TOO_FEW_SAMPLES
 
 STEPS = 2
 """Timed steps of a start; with the warm-up's, the optimizer has made its state."""
@@ -56,7 +56,7 @@ def search(attempt: Attempt) -> int:
     def fits(size: int) -> bool:
         nonlocal last
         last = with_size(attempt, size).run("search", "none", [plan.Block("timed", STEPS)], samplers=False)
-        if last.run.reason == "gpu_out_of_memory" or TOO_FEW in (last.run.message or ""):
+        if last.run.reason == "gpu_out_of_memory" or TOO_FEW_SAMPLES in (last.run.message or ""):
             return False
         if last.run.status != "ok":
             raise SearchError(last)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 
 from nightsweep.jobs.hook import release
 from nightsweep.jobs.point.point import Point
-from nightsweep.jobs.record.failures import TOO_FEW
+from nightsweep.jobs.record.failures import TOO_FEW_SAMPLES
 from nightsweep.jobs.workloads.images import augmentation
 
 Batch = dict[str, torch.Tensor]
@@ -123,7 +123,7 @@ def read_order(loader: Any) -> Any:
 def endless(loader: Any) -> Iterator[Batch]:
     """Epoch after epoch. Raises ValueError where a rank's share is smaller than a batch."""
     if len(loader) == 0:
-        raise ValueError(TOO_FEW)
+        raise ValueError(TOO_FEW_SAMPLES)
     epoch = 0
     while True:
         begin_epoch(read_order(loader), epoch)

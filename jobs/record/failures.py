@@ -30,7 +30,7 @@ Reason = Literal[
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
-TOO_FEW = "this rank's share of the data is smaller than one micro_batch"
+TOO_FEW_SAMPLES = "this rank's share of the data is smaller than one micro_batch"
 """What a rank says that has too few samples."""
 _OUT_OF_MEMORY = re.compile(r"CUDA (error: )?out of memory|STATUS_ALLOC_FAILED")
 """What torch says where another library's allocation fails: cuBLAS's, cuDNN's or NCCL's."""

@@ -16,7 +16,7 @@ from nightsweep.jobs.launch.attempt import Attempt, Launcher, RunEnd
 from nightsweep.jobs.launch.starts import Servers
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.rank import worker
-from nightsweep.jobs.record.failures import TOO_FEW, reason_of
+from nightsweep.jobs.record.failures import TOO_FEW_SAMPLES, reason_of
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import read_json
 from nightsweep.jobs.record.record import Run
@@ -156,7 +156,7 @@ def searching(tmp_path, monkeypatch, outcome_of):
     return batch_search.search(Attempt(tmp_path, 1, complete(settings), Launcher(limits, lambda: False, Servers())))
 
 
-@pytest.mark.parametrize("end", [("gpu_out_of_memory", "rank 0: no"), ("rank_exception", f"rank 0: {TOO_FEW}")])
+@pytest.mark.parametrize("end", [("gpu_out_of_memory", "rank 0: no"), ("rank_exception", f"rank 0: {TOO_FEW_SAMPLES}")])
 def test_a_search_finds_the_largest_that_fits(tmp_path, monkeypatch, end):
     assert 44 < searching(tmp_path, monkeypatch, lambda size: end if size > 50 else (None, None)) <= 50
 
