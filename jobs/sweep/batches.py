@@ -40,7 +40,7 @@ def batches(
     later = [block for block in blocks if any(point.repeat > begun for point in block)]
     now = [block for block in blocks if all(point.repeat <= begun for point in block)]
     units = [*now, *((point,) for point in points if point.id not in in_blocks)]
-    units.sort(key=lambda unit: -design.priority(unit[0].id))
+    units.sort(key=lambda unit: -design.draw(unit[0].id))
     made: list[list[Point]] = []
     open_: dict[tuple[int, ...], int] = {}
     lengths: list[float] = []

@@ -48,8 +48,8 @@ class Design:
     seed: int | None = None
     precision: Precision | None = None
 
-    def priority(self, point_id: str) -> float:
-        """Of a job, 0 to 1: the larger one runs first. Without a seed they are equal: driver.py has the order then."""
+    def draw(self, point_id: str) -> float:
+        """A point's place in the random order, 0 to 1, from last to first; without a seed, 0 of all."""
         return 0.0 if self.seed is None else random.Random(f"{self.seed} {point_id}").random()
 
 

@@ -211,7 +211,7 @@ class Run:
     @functools.cached_property
     def in_order(self) -> list[str]:
         """Ids of the sweep's own points, as they come to run."""
-        return sorted(self.own, key=self.sweep.design.priority, reverse=True)
+        return sorted(self.own, key=self.priority, reverse=True)
 
     @functools.cached_property
     def places(self) -> dict[str, int]:
@@ -222,7 +222,7 @@ class Run:
         """Of a point's job, 0 to 1: the larger one runs first. Snakemake chooses freely among equal ones, so without
         a seed they fall in the order of the file, to 0 of what rounds add."""
         if self.sweep.design.seed is not None:
-            return self.sweep.design.priority(point_id)
+            return self.sweep.design.draw(point_id)
         return 1 - self.places.get(point_id, len(self.places)) / len(self.places)
 
     def chunks(self, repeats: int | None = None, remedies: int | None = None) -> dict[str, tuple[str, ...]]:

@@ -82,11 +82,11 @@ def test_without_a_seed_blocks_have_the_order_of_the_file(tmp_path):
 
 def test_the_order_is_random_but_the_same_each_time(tmp_path):
     made = sweep(tmp_path, repeats=30, design={"seed": 1})
-    order = [made.design.priority(point.id) for point in made.points]
+    order = [made.design.draw(point.id) for point in made.points]
     assert order != sorted(order) and len({*order}) == 30
-    assert order == [made.design.priority(point.id) for point in made.points]
+    assert order == [made.design.draw(point.id) for point in made.points]
     other = dataclasses.replace(made.design, seed=2)
-    assert order != [other.priority(point.id) for point in made.points]
+    assert order != [other.draw(point.id) for point in made.points]
     run = Run(tmp_path, made)
     assert order == [run.priority(point.id) for point in made.points]
 
