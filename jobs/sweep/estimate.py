@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from nightsweep.jobs.point import plan
 from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.settings.llm import ADAPTERS, PREFERENCES
 from nightsweep.jobs.point.workloads import WORKLOADS
 from nightsweep.jobs.sweep.chunks import SIZE
 
@@ -84,9 +85,8 @@ def step_flops(point: Point) -> float:
     """Floating-point operations of one optimizer step of one rank."""
     samples = point.micro_batch * point.grad_accum
     if point.workload == "llm":
-        method = str(point.method)
-        preference = method.startswith("dpo")
-        passes = (4 if method.endswith("lora") else 6) + 2 * preference
+        preference = point.method in PREFERENCES
+        passes = (4 if point.method in ADAPTERS else 6) + 2 * preference
         recomputed = 2 / (point.checkpoint_every or 1) if point.activation_checkpointing else 0
         tokens = samples * (point.seq_len or 0) * (2 if preference else 1)
         return (passes + recomputed) * PARAMETERS[point.model] * tokens

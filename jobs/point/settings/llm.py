@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ADAPTERS = ("lora", "qlora", "dpo_lora", "dpo_qlora")
 """Methods that train adapters beside frozen weights."""
 PREFERENCES = ("dpo", "dpo_lora", "dpo_qlora")
-"""Methods that learn from preferred texts."""
+"""Methods that learn from preferred texts: a sample is a pair of these."""
 
 
 @dataclass(frozen=True, kw_only=True)

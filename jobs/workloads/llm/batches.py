@@ -9,21 +9,17 @@ import torch
 from torch.utils.data import Dataset
 
 from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.settings.llm import PREFERENCES
 from nightsweep.jobs.workloads import dtypes
 from nightsweep.jobs.workloads.base import Batch
 from nightsweep.jobs.workloads.llm.text import Documents, Pairs, Windows, load_documents
-
-
-def is_preference(point: Point) -> bool:
-    """Whether a sample is a pair of texts."""
-    return str(point.method).startswith("dpo")
 
 
 def dataset(point: Point) -> Dataset[Any]:
     """The point's sequences."""
     assert point.seq_len is not None
     documents = load_documents(point.data)
-    if is_preference(point):
+    if point.method in PREFERENCES:
         return Pairs(documents, point.seq_len)
     if point.sequences == "windows":
         return Windows(documents, point.seq_len)
@@ -33,7 +29,7 @@ def dataset(point: Point) -> Dataset[Any]:
 def tokens_per_sample(point: Point) -> int:
     """Tokens of one sample, padding included: of both texts of a pair."""
     assert point.seq_len is not None
-    return 2 * point.seq_len if is_preference(point) else point.seq_len
+    return 2 * point.seq_len if point.method in PREFERENCES else point.seq_len
 
 
 def real_tokens(batch: Batch) -> int:
@@ -67,7 +63,7 @@ def blank(point: Point) -> Batch:
     """A micro-batch of zeros of the shapes that `loss` takes."""
     count, length = point.micro_batch, point.seq_len
     assert length is not None
-    if is_preference(point):
+    if point.method in PREFERENCES:
         pairs = torch.zeros(count, 2, length, dtype=torch.int64)
         return {"tokens": pairs, "labels": pairs}
     tokens = torch.zeros(count, length, dtype=torch.int64)

@@ -11,6 +11,7 @@ import torch
 
 from nightsweep.jobs.host.unsupported import Unsupported
 from nightsweep.jobs.point.point import Point
+from nightsweep.jobs.point.settings.llm import ADAPTERS, PREFERENCES
 from nightsweep.jobs.workloads import dtypes
 from nightsweep.jobs.workloads.llm import weights
 from nightsweep.jobs.workloads.llm.configuration import configuration
@@ -39,7 +40,7 @@ def build_model(
     assert point.dpo_beta is not None
     config = configuration(point, layers_of_model)
     with torch.device("meta"):
-        if method.startswith("dpo"):
+        if method in PREFERENCES:
             from nightsweep.jobs.workloads.llm.preference import PreferenceLlama
 
             llama: Llama = PreferenceLlama(config, chunks, point.dpo_beta, copied=method == "dpo")
@@ -55,7 +56,7 @@ def build_model(
         if method.endswith("qlora"):
             for layer in layers:
                 quantise_linears(layer, dtypes.compute(point))
-        model = add_adapters(point, llama) if method.endswith("lora") else llama
+        model = add_adapters(point, llama) if method in ADAPTERS else llama
     set_dtypes(point, model)
     if device.type != "meta":
         fill = weights.random_fill(point.seed + point.repeat, config.initializer_range)
