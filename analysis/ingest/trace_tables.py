@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,12 +24,13 @@ from nightsweep.analysis.sweep.labels import plural
 from nightsweep.analysis.tables import trace_files
 from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.jobs.host.cores import allowed_cores
-from nightsweep.jobs.host.terminal import last_line
 from nightsweep.jobs.record.failures import is_disk_full
 from nightsweep.jobs.record.input_error import InputError
-from nightsweep.jobs.telemetry.trace.nsys import BLOBS
+from nightsweep.jobs.telemetry.trace import nsys
 
 EXIT_PARTIAL, EXIT_WRONG = 1, 2
+EXPORT_TIMEOUT_S = 3600
+"""Of one report, which may have tens of gigabytes: longer than after a run, where GPUs would wait for it."""
 _ARENA_MAX = -8
 """M_ARENA_MAX of glibc's mallopt."""
 LARGE_BYTES = 64 << 20
@@ -152,20 +152,15 @@ def export(report: Path, scratch: Path) -> Path:
     """Export a report as a folder of Parquet files.
 
     Raises:
-        ValueError: where there is no nsys on the PATH, or it fails.
+        ValueError: where there is no nsys on the PATH, or it fails or hangs.
     """
     if shutil.which("nsys") is None:
         raise ValueError(
             f"{report}: is a report, and there is no nsys on the PATH to export it; an export was expected"
         )
     target = scratch / "export"
-    command = ["nsys", "export", "--type=parquetdir", "-o", str(target), str(report)]
-    done = subprocess.run([*command, BLOBS], capture_output=True, text=True, errors="replace")
-    if done.returncode and BLOBS in done.stdout + done.stderr:  # an nsys that does not know it, such as 2023.4
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    if done.returncode or not target.is_dir():
-        said = last_line(done.stdout + done.stderr) or "it prints nothing"
-        raise ValueError(f"{report}: nsys cannot export it: {said}")
+    if why := nsys.export_report(report, target, "parquetdir", EXPORT_TIMEOUT_S):
+        raise ValueError(f"{report}: {why}")
     return target
 
 

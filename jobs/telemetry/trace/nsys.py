@@ -81,8 +81,7 @@ def _try_profile(flags: Sequence[str]) -> str | None:
         _, why = _run("nsys", "profile", *flags, "-o", str(report), "true", cwd=scratch)
         if why or not report.exists():
             return why or "`nsys profile` left no report: is its importer whole?"
-        _, why = _run("nsys", "export", "--type=sqlite", "-o", str(table), str(report), cwd=scratch)
-        return why or (None if table.exists() else "`nsys export` left no file")
+        return export_report(report, table, "sqlite", PROBE_TIMEOUT_S)
 
 
 def _run(*command: str, cwd: str | None = None, timeout_s: float | None = None) -> tuple[str, str | None]:
@@ -174,11 +173,17 @@ def export(run_folder: RunFolder, ranks: Sequence[int], *, keep_report: bool) ->
 
 
 def _export(run_folder: RunFolder, rank: int) -> str | None:
-    report, target = run_folder.trace(rank, "nsys-rep"), run_folder.trace(rank, "sqlite")
+    report = run_folder.trace(rank, "nsys-rep")
     if not report.exists():
         return f"nsys left no report for rank {rank}"
-    command = ["nsys", "export", "--type=sqlite", "--force-overwrite=true", "-o", str(target), str(report)]
-    _, why = _run(*command, BLOBS, timeout_s=EXPORT_TIMEOUT_S)
+    why = export_report(report, run_folder.trace(rank, "sqlite"), "sqlite", EXPORT_TIMEOUT_S)
+    return f"rank {rank}: {why}" if why else None
+
+
+def export_report(report: Path, target: Path, kind: str, timeout_s: float) -> str | None:
+    """Export a report; why that does not work, in one line, or None. `kind`: as nsys names it."""
+    command = ["nsys", "export", f"--type={kind}", "--force-overwrite=true", "-o", str(target), str(report)]
+    _, why = _run(*command, BLOBS, timeout_s=timeout_s)
     if why and BLOBS in why:  # an nsys that does not know it, such as 2023.4
-        _, why = _run(*command, timeout_s=EXPORT_TIMEOUT_S)
-    return f"rank {rank}: {why}" if why else None if target.exists() else f"nsys export of rank {rank} left no file"
+        _, why = _run(*command, timeout_s=timeout_s)
+    return why or (None if target.exists() else "`nsys export` left no file")

@@ -13,6 +13,7 @@ from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.analysis.tools import cli
 from tests.analysis.readers.test_readers import DATA, make_nsys
 from tests.bench import tile
+from tests.fakes.nsys import HANGS, left_behind, stand_in
 from tests.fakes.ranks import unpack
 
 
@@ -173,6 +174,15 @@ def test_a_report_without_nsys(tmp_path, capfd, monkeypatch):
     (tmp_path / "x.nsys-rep").write_bytes(b"x")
     assert run(tmp_path / "x.nsys-rep", "--out", tmp_path / "out") == 2
     assert "there is no nsys on the PATH" in capfd.readouterr().err
+
+
+def test_a_report_whose_export_hangs(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("nightsweep.analysis.ingest.trace_tables.EXPORT_TIMEOUT_S", 0.5)
+    stand_in(tmp_path, monkeypatch, export=HANGS)
+    (tmp_path / "x.nsys-rep").write_bytes(b"x")
+    assert run(tmp_path / "x.nsys-rep", "--out", tmp_path / "out") == 2
+    assert f"{tmp_path / 'x.nsys-rep'}: `nsys export` did not end within 0.5 s" in capfd.readouterr().err
+    assert left_behind(tmp_path) == []
 
 
 def test_out_is_a_file(tmp_path, capfd):

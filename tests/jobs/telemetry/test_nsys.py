@@ -174,7 +174,7 @@ def test_reports_are_kept_or_deleted_once_exported(tmp_path, monkeypatch, keep):
     [
         ([0], ":", "nsys left no report for rank 1"),
         ([0, 1], "echo 'error: full' >&2; exit 1", "rank 1: `nsys export` failed: error: full"),
-        ([0, 1], "exit 0", "nsys export of rank 1 left no file"),
+        ([0, 1], "exit 0", "rank 1: `nsys export` left no file"),
         ([0, 1], HANGS, "rank 1: `nsys export` did not end within 1 s"),
     ],
     ids=["no report", "fails", "no file", "hangs"],
