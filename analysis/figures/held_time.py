@@ -51,7 +51,7 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
 
 
 FAMILY = Family(
-    "Where the GPU-hours went",
+    "Where the held time went",
     "Time for which GPUs were held (on CPUs: ranks), by what it was for, over all points and attempts; the parts "
     "add up to it.",
     "Of no point it is known where its time went.",

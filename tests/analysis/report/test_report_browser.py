@@ -93,7 +93,7 @@ def test_a_figure_opens_in_full_size_and_escape_closes_it(browser, by):
         browser.evaluate("document.querySelector('#figure-held_time .zoom').focus()")
         browser.press(by)
     assert browser.evaluate("document.getElementById('zoom').open")
-    assert browser.evaluate("document.getElementById('zoom-title').textContent") == "Where the GPU-hours went"
+    assert browser.evaluate("document.getElementById('zoom-title').textContent") == "Where the held time went"
     shown = browser.evaluate("document.querySelector('#zoom img').getBoundingClientRect().width")
     browser.click("#zoom-size")
     natural = browser.evaluate("document.querySelector('#zoom img').naturalWidth")

@@ -215,7 +215,7 @@ def test_a_page_of_the_points_so_far_that_reloads_until_the_end(tmp_path, monkey
     text = page.read_text()
     assert "3 of 4 points done (1 failed), 0 running, as of 20" in text
     assert REFRESH + ' content="60">' in text
-    assert "<h3>Where the GPU-hours went</h3>" in text and "data:image/webp;base64," in text
+    assert "<h3>Where the held time went</h3>" in text and "data:image/webp;base64," in text
     assert "no such data set" in text
     not_ok = text.index("What failed or did not run") + len("What failed or did not run")
     assert "not run" not in re.sub(r"<[^>]+>", "", text[not_ok : text.index("</section>", not_ok)])
