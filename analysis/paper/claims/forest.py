@@ -36,7 +36,8 @@ _TEXT = (
     f"An interval within the band of {100 * MARGIN:g} % either way shows no effect."
 )
 _READING = (
-    "Intervals are Student's t over repeats; disturbed points do not count. Hollow: for information only. "
+    "Intervals are Student's t over repeats; disturbed points do not count. Over several settings, an interval says "
+    "how well these were measured, not what other settings would give. Hollow: for information only. "
     f"n: repeats of the side with fewest; with fewer than {FEWEST} a part is not tested and has no interval. "
     "Corrected: decided by its own interval, but not after the correction for the number of parts (Holm)."
 )
