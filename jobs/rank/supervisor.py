@@ -23,6 +23,7 @@ from nightsweep.jobs.host import clock, facts, gpus, start
 from nightsweep.jobs.host.processes import die_with_parent, end_with_parent, out_of_memory_kills, signal_group
 from nightsweep.jobs.point.config_file import ConfigError
 from nightsweep.jobs.rank import script
+from nightsweep.jobs.record.failures import Reason, is_disk_full
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import write_json
 from nightsweep.jobs.record.launch_files import RankError, RankExit, RankProcess, Window
@@ -51,9 +52,11 @@ def was_stopped(received: list[int]) -> bool:
     return signal.SIGTERM in received or signal.SIGINT in received
 
 
-def refuse(run_folder: RunFolder, rank: int, why: str) -> int:
+def refuse(run_folder: RunFolder, rank: int, error: ConfigError | OSError) -> int:
     """The end of a rank whose script cannot be started."""
-    write_json(run_folder.rank_file(rank, "error.json"), RankError(reason="launch_failed", message=why))
+    why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    reason: Reason = "disk_full" if is_disk_full(error) else "launch_failed"
+    write_json(run_folder.rank_file(rank, "error.json"), RankError(reason=reason, message=why))
     write_json(
         run_folder.rank_file(rank, "exit.json"),
         RankExit(rank=rank, host=socket.gethostname(), exit_code=1, ended_ns=clock.now_ns()),
@@ -103,8 +106,8 @@ def main() -> int:
         script.first_sign(run_folder, rank)
         try:
             prepared = script.prepare(run_folder, point, rank)
-        except ConfigError as error:
-            return refuse(run_folder, rank, str(error))
+        except (ConfigError, OSError) as error:
+            return refuse(run_folder, rank, error)
         command, env, workdir = prepared.command, prepared.environment, prepared.workdir
     if under_nsys:
         command = nsys.profile_command(run_folder, rank, point, gpu_metrics=order.gpu_metrics) + command
@@ -132,7 +135,7 @@ def main() -> int:
     except OSError as error:
         if samplers is not None:
             samplers.end()
-        return refuse(run_folder, rank, f"{error.filename}: {error.strerror}")
+        return refuse(run_folder, rank, error)
     for earlier in received:
         hand_on(earlier)
     write_json(run_folder.rank_file(rank, "pid.json"), RankProcess(rank=rank, host=host, pid=worker.pid))

@@ -13,7 +13,7 @@ from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.rank.script import conclude, drop_whole_runs
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import read_json, write_json
-from nightsweep.jobs.record.launch_files import RankExit, RankResult, Window
+from nightsweep.jobs.record.launch_files import RankError, RankExit, RankResult, Window
 from nightsweep.jobs.sweep.order import Order
 
 SCRIPT = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)"
@@ -23,6 +23,11 @@ def stopped(*given):
     os.kill(os.getpid(), signal.SIGTERM)
     return prepare(*given)
 script.prepare = stopped
+"""
+NO_COPY = f"""
+def full(*given):
+    raise OSError({errno.ENOSPC}, "No space left on device", "rank0.train.yaml")
+script.prepare = full
 """
 FULL_DISK = f"""
 import pathlib, time
@@ -50,6 +55,13 @@ def test_a_signal_that_comes_before_the_script_is_started_stops_it(tmp_path):
     status, folder = supervise(tmp_path, STOPPED)
     found = read_json(folder.rank_file(0, "exit.json"), RankExit)
     assert (status, found.stopped, found.signal) == (1, True, signal.SIGTERM)
+
+
+def test_a_script_whose_files_cannot_be_written_leaves_the_reason(tmp_path):
+    status, folder = supervise(tmp_path, NO_COPY)
+    found = read_json(folder.rank_file(0, "error.json"), RankError)
+    assert (found.reason, found.message) == ("disk_full", "rank0.train.yaml: No space left on device")
+    assert status == 1 and read_json(folder.rank_file(0, "exit.json"), RankExit).exit_code == 1
 
 
 def test_the_script_ends_with_a_supervisor_that_fails(tmp_path):
