@@ -9,6 +9,7 @@ not keep the others from theirs.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -73,7 +74,10 @@ def each(
     at_once = max(1, min(processes, len(ids)))
     share = max(1, processes // at_once)
     with ProcessPoolExecutor(at_once, context) as pool:
-        futures: dict[Future[Made], str] = {pool.submit(function, points / i, scratch / i, share): i for i in ids}
+        futures: dict[Future[Made], str] = {}
+        with contextlib.suppress(BrokenProcessPool):  # one was killed already: what is left is made below
+            for i in ids:
+                futures[pool.submit(function, points / i, scratch / i, share)] = i
         for future in as_completed(futures):
             point = futures.pop(future)  # a future holds its tables
             if not isinstance(future.exception(), BrokenProcessPool):

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import polars as pl
 import pytest
@@ -212,6 +214,18 @@ def test_a_point_that_kills_its_process_is_a_row_and_the_others_are_made(results
     problems = json.loads((results / "derived/points-0000.json").read_text())["problems"]
     assert problems == {"aaa": "its analysis was killed; out of memory?"}
     assert Derived(results / "derived").table("steps", IDS)["point_id"].unique().to_list() == ["bbb"]
+
+
+def test_a_process_that_is_killed_while_points_are_handed_out_costs_none(results, monkeypatch):
+    class Broken(ProcessPoolExecutor):
+        def submit(self, function, point, *more):
+            if point.name == "bbb" and self._max_workers == 2:
+                raise BrokenProcessPool
+            return super().submit(function, point, *more)
+
+    monkeypatch.setattr("nightsweep.analysis.tools.derive.ProcessPoolExecutor", Broken)
+    derive(results, "points-0000", IDS, 2)
+    assert json.loads((results / "derived/points-0000.json").read_text()) == {"points": 3, "problems": {}}
 
 
 def test_a_chunk_that_is_killed_keeps_what_is_done(results, tmp_path):
