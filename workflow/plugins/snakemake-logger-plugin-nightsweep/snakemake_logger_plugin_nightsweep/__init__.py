@@ -20,6 +20,8 @@ __all__ = ["LogHandler", "LogHandlerSettings"]
 
 DRY_RUN_ENDS = "This was a dry-run"
 STOPS = "Terminating processes on user request"
+HINT = "For further error details"
+"""Where what Snakemake adds to an executor's reason begins."""
 Record = Any
 """A logging.LogRecord with what Snakemake adds."""
 
@@ -92,8 +94,9 @@ class LogHandler(LogHandlerBase):  # type: ignore[misc]
         return rule != "total" and self.hook.counts(rule)
 
     def tell(self, record: Record) -> None:
-        """What went wrong, and the last lines of the logs that say why."""
-        for line in (record.getMessage(), *last_lines(record)):
+        """What went wrong, and the executor's reason and the last lines of the logs, which say why."""
+        reason = (getattr(record, "rule_msg", None) or "").partition(HINT)[0].strip(" .")
+        for line in (record.getMessage(), *filter(None, [reason]), *last_lines(record)):
             self.progress.line(line)
 
     def plan(self, record: Record, event: LogEvent | None) -> None:

@@ -41,6 +41,13 @@ def test_jobs_are_counted_and_the_last_line_of_a_failed_ones_log_is_on_the_scree
     assert "job make good ok\n1/3 jobs done, 0 failed, 2 left\n" in done.stderr, done.stderr
 
 
+def test_an_executor_s_reason_is_told_without_snakemake_s_hint(capsys):
+    record = logging.makeLogRecord({"msg": "Error in rule make, jobid: 1", "event": LogEvent.JOB_ERROR, "jobid": 1})
+    record.rule_msg = "host_out_of_memory: Slurm ended it. For further error details see the cluster/cloud log."
+    LogHandler(SimpleNamespace(dryrun=False), None).emit(record)
+    assert capsys.readouterr().err == "Error in rule make, jobid: 1\nhost_out_of_memory: Slurm ended it\n"
+
+
 @pytest.mark.slow
 def test_a_driver_that_is_stopped_alone_says_what_becomes_of_jobs(tmp_path):
     """A job of this machine does not hear a signal that its driver alone gets, and is waited for."""
