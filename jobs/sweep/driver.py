@@ -18,7 +18,7 @@ from nightsweep.jobs.host import private
 from nightsweep.jobs.host.cache import try_lock
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.input_error import InputError
-from nightsweep.jobs.record.json_files import load_json, read_json, write_json
+from nightsweep.jobs.record.json_files import read_json, write_json
 from nightsweep.jobs.record.record import Record, ending
 from nightsweep.jobs.record.whole_file import write_bytes
 from nightsweep.jobs.sweep import batches, chunks, code, design, rounds
@@ -187,7 +187,7 @@ class Run:
 
     def point(self, point_id: str) -> Point:
         """A point of the sweep, or of a round."""
-        return self.own.get(point_id) or load_json(self.holder(point_id), rounds.PointList).job(point_id).point()
+        return self.own.get(point_id) or rounds.load(self.holder(point_id)).job(point_id).point()
 
     def holder(self, point_id: str) -> Path:
         """The file in which jobs/launch/launch.py finds the point. Of the sweep's own: sweep.json, which may not be

@@ -14,6 +14,7 @@ precision has rounds of its own name), and `analysis/diagnosis/remedies/round.py
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def file(results: Path, kind: str, number: int) -> Path:
 def kinds(results: Path) -> list[str]:
     """The folders of rounds that count, as sweep.json says, if there is one. Raises FormatError."""
     path = results / "sweep.json"
-    sweep = load_json(path, PointList) if path.exists() else None
+    sweep = load(path) if path.exists() else None
     return [*([sweep.precision.folder] if sweep and sweep.precision else []), REMEDIES]
 
 
@@ -77,15 +78,30 @@ def holder(lists: Iterable[Path], point_id: str) -> Path:
     raise LookupError(f"no point {point_id} in sweep.json, nor in a round")
 
 
+def load(path: Path) -> PointList:
+    """What a file lists, parsed once: each job of a round asks for it several times, and a thousand points take 40 ms.
+    Another file in its place is parsed anew. Raises FormatError."""
+    try:
+        state = path.stat()
+    except OSError:
+        return load_json(path, PointList)  # which says what is wrong
+    return _load(path, state.st_ino, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=32)
+def _load(path: Path, *_version: int) -> PointList:
+    return load_json(path, PointList)
+
+
 def ids(path: Path) -> list[str]:
     """Ids of the points that a file lists. Raises FormatError: a round without its points would be one that is over."""
-    return [job.point_id for job in load_json(path, PointList).points]
+    return [job.point_id for job in load(path).points]
 
 
 def job_of(results: Path, point_id: str) -> Job:
     """A point of a sweep or of its rounds. Raises LookupError, and FormatError."""
     lists = (results / "sweep.json", *files(results))
-    return load_json(holder(lists, point_id), PointList).job(point_id)
+    return load(holder(lists, point_id)).job(point_id)
 
 
 def all_ids(results: Path, own: Iterable[str]) -> list[str]:

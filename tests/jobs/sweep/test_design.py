@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nightsweep.jobs.sweep import design
+from nightsweep.jobs.sweep import design, rounds
 from nightsweep.jobs.sweep.driver import Run
 from nightsweep.jobs.sweep.sweep import SweepError, load
 
@@ -158,3 +158,10 @@ def test_a_preset_counts_the_starts_in_place_of_the_file(tmp_path, file, preset,
 def test_the_most_starts_count_for_the_limit_of_points(tmp_path):
     with pytest.raises(SweepError, match="101000 points are more than 100000"):
         sweep(tmp_path, axes={"micro_batch": list(range(1, 102))}, design={"precision": PRECISION | {"most": 1000}})
+
+
+def test_a_round_that_is_written_anew_is_read_anew(tmp_path):
+    for point_id in ("aaa", "bbb"):
+        rounds.write(tmp_path, rounds.REMEDIES, 1, {"name": "s", "points": [{"point_id": point_id, "settings": {}}]})
+        path = rounds.file(tmp_path, rounds.REMEDIES, 1)
+        assert rounds.ids(path) == [point_id] and rounds.load(path) is rounds.load(path)
