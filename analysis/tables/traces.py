@@ -202,8 +202,8 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
         "end_ns": Column(pl.Int64(), "End of its window, which is the start of the next one."),
         "counted": Column(
             pl.Boolean(),
-            "Whether the step counts: of several the first does not, nor a last one whose work is cut off; of a file "
-            "that is cut off or damaged none does.",
+            "Whether the step counts: of several the first does not, nor a last one whose work is cut off or whose end "
+            "is not seen; of a file that is cut off or damaged none does.",
         ),
         "host_start_ns": Column(pl.Int64(), "Start of its range on the host."),
         "host_end_ns": Column(pl.Int64(), "End of its range on the host."),

@@ -17,6 +17,7 @@ from nightsweep.analysis.diagnosis.evidence.lane import Lane
 from nightsweep.analysis.diagnosis.evidence.rank_choice import choose_ranks
 from nightsweep.analysis.ingest import point_tables, trace_tables
 from nightsweep.analysis.metrics.ranks import clock
+from nightsweep.analysis.metrics.steps import detection
 from nightsweep.analysis.tables import parquet
 from nightsweep.analysis.tables.part_names import HIDDEN
 from nightsweep.analysis.tables.traces import TRACE_TABLES
@@ -133,6 +134,8 @@ def trace_gaps(lanes: Sequence[Lane], *, cut: bool) -> dict[str, str]:
             else "the whole trace is one step"
         )
         found["trace of steps' ranges"] = how
+    if any(not one.windows["counted"][:-1].any() and detection.last_is_open(one.windows) for one in lanes):
+        found["trace of the next step"] = "of the only step that counts, what lies between it and the next is not seen"
     if any(len(one.sets["idle_unmarked_data"]) for one in lanes):
         found["trace of the loader's ranges"] = "what is idle before a batch's copy is taken for loading"
     if not any(one.launches_known for one in lanes):

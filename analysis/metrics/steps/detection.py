@@ -18,6 +18,8 @@ LEAST_LAUNCHES, LEAST_REPEATS = 24, 3
 """With fewer, what repeats may be chance: a period of 8 launches, three times."""
 LEAST_MATCH = 0.9
 """Share of launches that must repeat a period later: a step now and then does more, as one that logs."""
+APART = 0.01
+"""Share of a step that the host may spend between two ranges that follow on each other."""
 _SCHEMA = {"step": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}
 
 
@@ -59,7 +61,8 @@ def _steps_of_ranges(own: pl.DataFrame, pattern: str, numbered: bool) -> pl.Data
 
 
 def _steps_by_period(launches: pl.DataFrame) -> pl.DataFrame | None:
-    """Steps by the period of the launches; each begins after the longest pause of the host in a period."""
+    """Steps by the period of the launches; each begins after the longest pause of the host in a period, and ends where
+    the next begins. What comes after the last beginning is no step: nothing tells when it would have ended."""
     if launches.height < LEAST_LAUNCHES:
         return None
     name = launches["name"].cast(pl.Categorical()).to_physical().to_numpy().astype(np.int64)
@@ -70,12 +73,9 @@ def _steps_by_period(launches: pl.DataFrame) -> pl.DataFrame | None:
     pause = np.append(0, start[1:] - end[:-1])
     whole = len(pause) // period * period
     first = int(np.argmax(np.median(pause[:whole].reshape(-1, period)[1:], axis=0)))
-    begins = np.arange(first, len(start), period)
-    lasts = np.append(begins[1:], len(start)) - 1
-    kept = lasts - begins == period - 1
+    begins = start[first::period]
     return pl.DataFrame(
-        {"step": np.arange(int(kept.sum())), "start_ns": start[begins[kept]], "end_ns": end[lasts[kept]]},
-        schema=_SCHEMA,
+        {"step": np.arange(len(begins) - 1), "start_ns": begins[:-1], "end_ns": begins[1:]}, schema=_SCHEMA
     )
 
 
@@ -118,8 +118,8 @@ def windows(steps: pl.DataFrame, launched: pl.DataFrame, calls: pl.Series) -> pl
 
     Of several steps the first is not `counted`: a capture begins in it, on each rank at another moment, and the first
     step after a pause refills all queues. Nor is the last of at least three, where a capture ended before the device
-    had done what that step launched: the work of its last calls is not there. Only this function decides which steps
-    count.
+    had done what that step launched (the work of its last calls is not there), or where its end is not seen
+    (`last_is_open`). Only this function decides which steps count.
 
     Args:
         steps: of `find_steps`.
@@ -139,9 +139,24 @@ def windows(steps: pl.DataFrame, launched: pl.DataFrame, calls: pl.Series) -> pl
     ended = steps.join(own, on="step", how="left", maintain_order="left").with_columns(end_ns=ends)
     begins = pl.max_horizontal("start_ns", pl.col("end_ns").shift(1, fill_value=before))
     until = pl.max_horizontal("end_ns", begins.shift(-1))
-    place, cut = pl.int_range(pl.len()), _last_is_cut(steps, calls, marked["launch_ns"])
+    found = ended.select("step", start_ns=begins, end_ns=until)
+    hosts = steps.select(host_start_ns="start_ns", host_end_ns="end_ns")
+    cut = _last_is_cut(steps, calls, marked["launch_ns"]) or (steps.height > 2 and last_is_open(found.hstack(hosts)))
+    place = pl.int_range(pl.len())
     counted = ((place > 0) | (pl.len() == 1)) & ((place < pl.len() - 1) | pl.lit(not cut))
-    return ended.select("step", start_ns=begins, end_ns=until, counted=counted)
+    return found.with_columns(counted=counted)
+
+
+def last_is_open(windows: pl.DataFrame) -> bool:
+    """Whether the end of the last step is not seen: a step before it goes on after its range until that of the next
+    begins, with a loader that is outside of them or a checkpoint, and after the last one there is no next.
+
+    Args:
+        windows: start_ns, end_ns, host_start_ns and host_end_ns, in order of time.
+    """
+    until = pl.col("host_start_ns").shift(-1)
+    apart = until - pl.col("host_end_ns") > APART * (pl.col("end_ns") - pl.col("start_ns"))
+    return bool(windows.select((apart & (pl.col("end_ns") == until)).any()).item())
 
 
 def _last_is_cut(steps: pl.DataFrame, calls: pl.Series, launches: pl.Series) -> bool:

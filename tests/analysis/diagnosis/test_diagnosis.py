@@ -16,10 +16,8 @@ from tests.analysis.diagnosis.diagnosed import (
     MS,
     STEP,
     US,
-    Run,
     busy,
     causes,
-    evidence,
     of,
     shares,
     timed,
@@ -288,15 +286,3 @@ def test_causes_that_give_next_to_nothing_at_least_come_by_what_they_may_give():
     gains = [Share(0.05, 0.004, 0.1), Share(0.44, 0.0, 0.6), Share(0.03, 0.02, 0.04)]
     found = sorted((Cause(gain=gain, method="", advice="") for gain in gains), key=verdict.order)
     assert [cause.share for cause in found] == [0.03, 0.44, 0.05]
-
-
-def test_a_loader_outside_of_the_steps_ranges_counts(tmp_path):
-    """Ranges of steps that leave the loader out: a step reaches to the start of the next."""
-    run = Run()
-    for number in range(5):
-        start = 10 * MS + number * STEP
-        run.step(number, start, start + 4 * MS)
-        busy(run, start, 4 * MS)
-        run.range("dataloader", start + 4 * MS, start + STEP)
-    e = evidence([run], tmp_path)
-    assert verdict.judge(e).step_ms == pytest.approx(10 * 4 / 4, rel=0.2) and shares(e)["loader_wait"] > 0.4

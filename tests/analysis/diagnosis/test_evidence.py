@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from nightsweep.analysis.diagnosis import verdict
 from nightsweep.analysis.diagnosis.cause import Share, replayed
 from nightsweep.analysis.diagnosis.causes import communication, monitoring
 from nightsweep.analysis.diagnosis.evidence import batch, kernel_savings, sources
@@ -14,7 +15,7 @@ from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.replay import pauses
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.record.launch_files import WHOLE_RUN, RankResult, Window
-from tests.analysis.diagnosis.diagnosed import MS, STEP, busy, causes, of
+from tests.analysis.diagnosis.diagnosed import MS, STEP, Run, busy, causes, evidence, of, shares
 from tests.labelled import packed, score, scripts
 
 
@@ -179,3 +180,18 @@ def test_a_script_without_steps_and_one_with_too_few_have_their_own_advice(note,
     found = Evidence(point=complete(settings), results=(result,), absent={"trace": "there is none"})
     (cause,) = monitoring.missing_trace(found)
     assert cause.advice.startswith(advice) and not cause.remedy
+
+
+@pytest.mark.parametrize(("count", "length", "wait"), [(5, 10, 0.6), (3, 10, 0.6), (2, 4, 0.0)])
+def test_a_loader_outside_of_the_steps_ranges_counts(tmp_path, count, length, wait):
+    """Ranges of steps that leave the loader out: a step reaches to the start of the next, which the last does not
+    have. Where that is the only one to count, it is told."""
+    run = Run()
+    for number in range(count):
+        start = 10 * MS + number * STEP
+        run.step(number, start, start + 4 * MS)
+        busy(run, start, 4 * MS)
+        run.range("dataloader", start + 4 * MS, start + STEP)
+    e = evidence([run], tmp_path)
+    assert verdict.judge(e).step_ms == length and shares(e).get("loader_wait", 0.0) == wait
+    assert ("trace of the next step" in e.absent) == (count == 2)

@@ -10,10 +10,13 @@ from polars.testing import assert_frame_equal
 from nightsweep.analysis.ingest import engine
 from nightsweep.analysis.metrics import intervals
 from nightsweep.analysis.metrics.launches import range_tree
+from nightsweep.analysis.metrics.steps import detection
 from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables.events import EVENTS
 from nightsweep.analysis.tables.part_names import HIDDEN, PARTS
 from tests.fakes.timelines import random_trace
+from tests.labelled import packed
+from tests.labelled.score import KEPT
 
 SEEDS = range(12)
 
@@ -193,6 +196,21 @@ def test_steps_by_the_period_of_launches():
     starts = found["windows"]["host_start_ns"].to_list()
     assert [b - a for a, b in itertools.pairwise(starts)] == [1000] * (len(starts) - 1) and len(starts) >= 5
     assert starts[0] % 1000 == (430 if starts[0] % 1000 > 300 else 0)
+    counted = found["windows"].filter("counted")
+    assert (counted["end_ns"] - counted["start_ns"]).to_list() == [1000] * 4
+
+
+def test_a_step_by_period_is_as_long_as_its_range(tmp_path):
+    """A checkpoint is saved after the last launch of each step: the ranges of the steps have it."""
+    trace = engine.read_trace(packed.unpacked(KEPT / "saves_fields", tmp_path) / "traced/trace-r0.json")
+    ranges = trace.events["nvtx"]
+    bare = ranges.filter(~ranges["name"].cast(pl.String).str.contains(detection.NUMBERED))
+    assert bare.height == ranges.height - 4
+    length = {}
+    for own in (ranges, bare):
+        windows = analyse(type(trace)(trace.events | {"nvtx": own}, trace.devices))["windows"].filter("counted")
+        length[windows["source"][0]] = (windows["end_ns"] - windows["start_ns"]).mean()
+    assert length["launches"] == pytest.approx(length["nvtx"], rel=0.02)
 
 
 def test_numbers_that_start_anew():

@@ -134,6 +134,19 @@ def test_a_last_step_whose_work_is_cut_off_does_not_count(missing, counted):
     assert found["counted"].to_list() == [False, True, True, counted]
 
 
+@pytest.mark.parametrize(("ends", "busy", "counted"), [(100, 10, True), (80, 10, False), (80, 98, True)])
+def test_a_last_step_whose_end_is_not_seen_does_not_count(ends, busy, counted):
+    """Four steps, 100 from start to start: ranges that follow on each other or end at 80; if the device is busy beyond
+    the start of the next, a step ends with its work, the last one too."""
+    starts = pl.Series(range(0, 400, 100))
+    steps = pl.DataFrame({"step": range(4), "start_ns": starts, "end_ns": starts + ends})
+    launched = pl.DataFrame({"launch_ns": starts, "start_ns": starts + 5, "end_ns": starts + 5 + busy})
+    found = detection.windows(steps.with_columns(pl.col("step").cast(pl.Int32)), launched, starts)
+    assert found["counted"].to_list() == [False, True, True, counted]
+    lengths = found.filter("counted")["end_ns"] - found.filter("counted")["start_ns"]
+    assert lengths.to_list() == [100] * len(lengths)
+
+
 def test_step_that_launches_nothing(gpu):
     kernels, copies = gpu["kernels"].head(2), gpu["copies"].filter(pl.col("correlation") == 5)
     assert windows(gpu | {"kernels": kernels, "copies": copies}) == [
