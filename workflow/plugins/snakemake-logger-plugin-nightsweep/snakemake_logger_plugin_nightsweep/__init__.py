@@ -48,6 +48,9 @@ def last_lines(record: Record) -> list[str]:
 class LogHandler(LogHandlerBase):  # type: ignore[misc]
     """Events in, lines out on stderr. Warnings and errors pass through."""
 
+    writes_to_stream = has_filter = has_formatter = True
+    writes_to_file = needs_rulegraph = False
+
     def __post_init__(self) -> None:
         try:
             self.hook = hook.load(self.settings.hook if self.settings else None)
@@ -114,26 +117,6 @@ class LogHandler(LogHandlerBase):  # type: ignore[misc]
                 self.progress.line(line)
         elif record.levelno >= logging.WARNING:
             self.progress.line(record.getMessage())
-
-    @property
-    def writes_to_stream(self) -> bool:
-        return True
-
-    @property
-    def writes_to_file(self) -> bool:
-        return False
-
-    @property
-    def has_filter(self) -> bool:
-        return True
-
-    @property
-    def has_formatter(self) -> bool:
-        return True
-
-    @property
-    def needs_rulegraph(self) -> bool:
-        return False
 
     def filter(self, record: Record) -> bool:
         return not self.hook.is_expected(record.getMessage())
