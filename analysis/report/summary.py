@@ -107,7 +107,7 @@ def warnings(tables: dataset.Tables, records: Sequence[Record]) -> list[tuple[st
         (
             disturbed,
             "trust",
-            f"{labels.plural(disturbed, 'point')} disturbed from outside the job, in no median or ratio",
+            f"{labels.plural(disturbed, 'point')} disturbed, in no median or ratio",
         ),
         (unsteady, "trust", f"{labels.plural(unsteady, 'point')} still warming up halfway through the timed steps"),
         (dirty, "provenance", f"{dirty} of {labels.plural(len(records), 'record')} from code with uncommitted changes"),

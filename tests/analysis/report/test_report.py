@@ -151,7 +151,7 @@ def test_what_weakens_the_numbers_is_on_the_first_screen():
     points = points.with_columns(trace_status=pl.lit(None, pl.String), disturbed=pl.lit(True), steady=pl.lit(False))
     every = summary.warnings(dataset.Tables({**tables.frames, "points": points, "gpu_events": events}), [])
     texts = [text for _, text in every]
-    disturbed = "24 points disturbed from outside the job, in no median or ratio"  # causes and GPU-hours have them
+    disturbed = "24 points disturbed, in no median or ratio"  # causes and GPU-hours have them
     assert texts[:2] == ["24 of 24 ok points without a trace", disturbed]
     assert (
         texts[2] == "24 points still warming up halfway through the timed steps"
