@@ -54,7 +54,8 @@ def was_stopped(received: list[int]) -> bool:
 
 def refuse(run_folder: RunFolder, rank: int, error: ConfigError | OSError) -> int:
     """The end of a rank whose script cannot be started."""
-    why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    named = isinstance(error, OSError) and error.filename  # a write to a full disk names none
+    why = f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
     reason: Reason = "disk_full" if is_disk_full(error) else "launch_failed"
     write_json(run_folder.rank_file(rank, "error.json"), RankError(reason=reason, message=why))
     write_json(

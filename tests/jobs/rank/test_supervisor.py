@@ -26,7 +26,7 @@ script.prepare = stopped
 """
 NO_COPY = f"""
 def full(*given):
-    raise OSError({errno.ENOSPC}, "No space left on device", "rank0.train.yaml")
+    raise OSError({errno.ENOSPC}, "No space left on device"FILE)
 script.prepare = full
 """
 FULL_DISK = f"""
@@ -57,10 +57,15 @@ def test_a_signal_that_comes_before_the_script_is_started_stops_it(tmp_path):
     assert (status, found.stopped, found.signal) == (1, True, signal.SIGTERM)
 
 
-def test_a_script_whose_files_cannot_be_written_leaves_the_reason(tmp_path):
-    status, folder = supervise(tmp_path, NO_COPY)
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [(', "train.yaml"', "train.yaml: No space left on device"), ("", "[Errno 28] No space left on device")],
+    ids=["as it is made", "as it is written"],
+)
+def test_a_script_whose_files_cannot_be_written_leaves_the_reason(tmp_path, file, message):
+    status, folder = supervise(tmp_path, NO_COPY.replace("FILE", file))
     found = read_json(folder.rank_file(0, "error.json"), RankError)
-    assert (found.reason, found.message) == ("disk_full", "rank0.train.yaml: No space left on device")
+    assert (found.reason, found.message) == ("disk_full", message)
     assert status == 1 and read_json(folder.rank_file(0, "exit.json"), RankExit).exit_code == 1
 
 
