@@ -19,7 +19,9 @@ from nightsweep.jobs.record.launch_files import TOO_FEW, WHOLE_RUN
 
 def missing_trace(e: Evidence) -> Iterator[Cause]:
     """There is no trace, none of some ranks, or it lacks something that rules need (ranges, launching calls, message
-    sizes)."""
+    sizes, the step after the only one that counts)."""
+    facts = [Fact(what, why, "", "reports") for what, why in e.absent.items() if what.startswith("trace")]
+    open_alone = [fact.what for fact in facts] == ["trace of the next step"]
     advice = "trace all ranks, with CUDA calls, NVTX ranges of steps and loader, and NCCL's messages"
     whole = any(result.step_source == WHOLE_RUN for result in e.results)
     if whole:
@@ -34,11 +36,14 @@ def missing_trace(e: Evidence) -> Iterator[Cause]:
         advice = "copy or export the trace again, or trace again: no whole step of this one can be read"
     elif e.record.runs.traced.status == "failed":
         advice = "mend what failed in the traced run; it is in the record"
+    elif open_alone:
+        advice = "trace three steps at least: the first does not count, and where the last ends is not seen"
+    few = e.point is not None and (not e.point.traced_steps or (open_alone and e.point.traced_steps < 3))
     yield from _missing(
-        [Fact(what, why, "", "reports") for what, why in e.absent.items() if what.startswith("trace")],
+        facts,
         method="what the traces hold",
         advice=advice,
-        remedy={"traced_steps": 3} if e.point and not e.point.traced_steps and not whole else {},
+        remedy={"traced_steps": 3} if few and not whole else {},
     )
 
 

@@ -195,3 +195,12 @@ def test_a_loader_outside_of_the_steps_ranges_counts(tmp_path, count, length, wa
     e = evidence([run], tmp_path)
     assert verdict.judge(e).step_ms == length and shares(e).get("loader_wait", 0.0) == wait
     assert ("trace of the next step" in e.absent) == (count == 2)
+    told = {cause.kind: cause.advice for cause in verdict.judge(e).causes}
+    assert told.get("missing_trace", "").startswith("trace three steps at least") == (count == 2)
+
+
+@pytest.mark.parametrize(("traced", "remedy"), [(2, {"traced_steps": 3}), (3, {})])
+def test_where_the_only_step_that_counts_has_no_end_three_are_to_be_traced(traced, remedy):
+    point = complete({"workload": "image", "model": "mobilenet_v2", "traced_steps": traced})
+    (cause,) = monitoring.missing_trace(Evidence(point=point, absent={"trace of the next step": "is not seen"}))
+    assert cause.remedy == remedy and cause.advice.startswith("trace three steps at least")
