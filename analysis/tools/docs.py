@@ -118,10 +118,13 @@ def diagnosis() -> str:
 
 
 def _reach(rule: Rule) -> str:
-    """How the rule's intervals are widened or narrowed, as a sentence; empty where they are not."""
-    if (rule.below, rule.above) == (1, 1):
-        return ""
-    return f" The interval so found reaches {rule.below:g} times as far below, and {rule.above:g} times as far above."
+    """How the rule's intervals are widened, narrowed or bounded, as sentences; empty where they are not."""
+    text, below, above = "", rule.below, rule.above
+    if (below, above) != (1, 1):
+        text = f" The interval so found reaches {below:g} times as far below, and {above:g} times as far above."
+    if rule.leaves_kernels:
+        text += " It ends, at the latest, at the time in which the device that computes least does not compute."
+    return text
 
 
 FILES: dict[str, type[Struct]] = {

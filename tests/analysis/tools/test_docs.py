@@ -2,6 +2,7 @@
 
 import pytest
 
+from nightsweep.analysis.diagnosis.causes.rules import RULES
 from nightsweep.analysis.tools import docs
 from nightsweep.jobs.host.facts import ROOT
 
@@ -9,3 +10,11 @@ from nightsweep.jobs.host.facts import ROOT
 @pytest.mark.parametrize("name", docs.PAGES)
 def test_the_page_is_fresh(name):
     assert (ROOT / "docs" / name).read_text() == docs.PAGES[name](), "run python -m nightsweep.analysis.tools.docs"
+
+
+def test_rules_say_how_their_intervals_are_bounded():
+    kinds, _, _ = docs.diagnosis().partition("## Thresholds")
+    found = {row.split("`")[1]: row for row in kinds.splitlines() if row.startswith("| `")}
+    bounded = {rule.kind for rule in RULES if rule.leaves_kernels}
+    assert bounded == {kind for kind, row in found.items() if "device that computes least" in row}
+    assert {"h2d_pageable", "straggler"} < bounded
