@@ -104,8 +104,8 @@ def main() -> int:
     command = [sys.executable, "-m", "nightsweep.jobs.rank.worker", str(run_folder.path)]
     env, workdir = dict(os.environ), None
     if own_script:
-        script.first_sign(run_folder, rank)
         try:
+            script.first_sign(run_folder, rank)
             prepared = script.prepare(run_folder, point, rank)
         except (ConfigError, OSError) as error:
             return refuse(run_folder, rank, error)

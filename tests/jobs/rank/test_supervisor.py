@@ -69,6 +69,11 @@ def test_a_script_whose_files_cannot_be_written_leaves_the_reason(tmp_path, file
     assert status == 1 and read_json(folder.rank_file(0, "exit.json"), RankExit).exit_code == 1
 
 
+def test_a_rank_whose_first_sign_cannot_be_written_leaves_the_reason(tmp_path):
+    status, folder = supervise(tmp_path, NO_COPY.replace("FILE", "").replace("script.prepare", "script.first_sign"))
+    assert status == 1 and read_json(folder.rank_file(0, "error.json"), RankError).reason == "disk_full"
+
+
 def test_the_script_ends_with_a_supervisor_that_fails(tmp_path):
     status, _ = supervise(tmp_path, FULL_DISK)
     assert status == 1
