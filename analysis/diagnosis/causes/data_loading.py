@@ -203,7 +203,7 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
         return
     graph = e.what_if.graph
     count, _ = e.what_if.calls_a_step(pauses.releasing(graph))
-    paused = float(graph.calls.gap[pauses.releasing(graph) & graph.calls_of_steps].sum()) / graph.steps
+    paused = float(graph.calls.gap[pauses.releasing(graph) & graph.calls_of_steps].sum()) / graph.rank_steps
     yield Cause(
         gain=replayed(timed / step, min(traced or timed / 3, timed) / step, max(traced, timed) / step),
         method="the steps replayed without pauses as long as freeing a batch's memory takes, and timed steps that are "

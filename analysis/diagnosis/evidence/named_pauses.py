@@ -30,7 +30,7 @@ def longest(lanes: Sequence[Lane], graph: Graph) -> list[tuple[str, float]]:
         call = str(calls.name[place]).replace(UNNAMED, "a call that the trace does not name")
         found[where[-1] if where else f"no range, before {call}"] += float(calls.gap[place])
     ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    return [(where, ns / 1e6 / graph.steps) for where, ns in ordered[:MOST]]
+    return [(where, ns / 1e6 / graph.rank_steps) for where, ns in ordered[:MOST]]
 
 
 def _ranges(lane: Lane) -> pl.DataFrame:

@@ -115,6 +115,15 @@ class Graph:
         return max(1, sum(int(own["counted"].sum()) for own in self.windows))
 
     @property
+    def rank_steps(self) -> int:
+        """How many steps count, of all ranks, whose calls are those of all their devices; at least 1."""
+        counts: dict[int, int] = {}
+        for own in self.windows:
+            rank = own["rank"][0]
+            counts[rank] = max(counts.get(rank, 0), int(own["counted"].sum()))
+        return max(1, sum(counts.values()))
+
+    @property
     def calls_of_steps(self) -> Mask:
         """Calls of the steps that count and of what lies between their ranges on the host: from the end of the step
         before them, where there is one, to the end of the last. Not what ends a capture, such as a wait for all."""

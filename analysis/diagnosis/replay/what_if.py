@@ -54,7 +54,7 @@ class WhatIf:
     def calls_a_step(self, chosen: Mask) -> tuple[float, float]:
         """How many of these calls there are, and how long they take, ns: of a rank, a step."""
         calls, counted = self.graph.calls, chosen & self.graph.calls_of_steps
-        steps = self.graph.steps
+        steps = self.graph.rank_steps
         return float(counted.sum()) / steps, float((calls.end - calls.start)[counted].sum()) / steps
 
     def untraced(self, step_ns: float) -> WhatIf:

@@ -260,3 +260,15 @@ def test_what_comes_after_the_last_step_that_counts_is_no_call_of_a_step(tmp_pat
     asks = e.what_if.graph.calls.synchronizes
     assert (e.traced_count, e.what_if.calls_a_step(asks)[0], e.what_if.calls_a_step(~asks)[0]) == (4, 1, 7)
     assert named_pauses.longest(e.lanes, e.what_if.graph) == [("no range, before cudaLaunchKernel", 3.0)]
+
+
+def test_calls_a_step_of_a_process_that_drives_two_devices_are_of_both(tmp_path):
+    def make(run, start):
+        for number in range(4):
+            run.kernel(start + number * MS, start + (number + 1) * MS)
+            run.rows["kernels"][-1]["device"] = number % 2
+        run.called("cudaStreamSynchronize", run.free, start + STEP)
+
+    e = evidence([steps_of(5, STEP, make)], tmp_path)
+    asks = e.what_if.graph.calls.synchronizes
+    assert (len(e.lanes), e.what_if.calls_a_step(asks)[0], e.what_if.calls_a_step(~asks)[0]) == (2, 1, 4)
