@@ -123,7 +123,10 @@ def _reach(rule: Rule) -> str:
     if (below, above) != (1, 1):
         text = f" The interval so found reaches {below:g} times as far below, and {above:g} times as far above."
     if rule.leaves_kernels:
-        text += " Its interval has at most the time in which the device that computes least does not compute."
+        text += (
+            " The interval ends, at the latest, at the share of the step in which the device that computes least does "
+            "not compute."
+        )
     return text
 
 
