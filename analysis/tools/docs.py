@@ -122,7 +122,7 @@ def _reach(rule: Rule) -> str:
     text, below, above = "", rule.below, rule.above
     if (below, above) != (1, 1):
         text = f" The interval so found reaches {below:g} times as far below, and {above:g} times as far above."
-    if rule.leaves_kernels:
+    if rule.leaves_compute:
         text += (
             " The interval ends, at the latest, at the share of the step in which the device that computes least does "
             "not compute."

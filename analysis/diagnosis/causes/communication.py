@@ -227,5 +227,5 @@ RULES = (
     Rule(exposed_communication, OTHERS),
     Rule(small_messages, MESSAGES, above=2.5),
     Rule(slow_interconnect, OTHERS, above=1.5),
-    Rule(straggler, OTHERS, leaves_kernels=True),
+    Rule(straggler, OTHERS, leaves_compute=True),
 )

@@ -277,7 +277,7 @@ def pinned_bandwidth(e: Evidence) -> float:
 RULES = (
     Rule(loader_wait, HOST, traced=False),
     Rule(cpu_preprocessing, HOST, traced=False),
-    Rule(h2d_pageable, HOST, below=0.6, above=0.6, leaves_kernels=True),
-    Rule(h2d_exposed, HOST, leaves_kernels=True),
-    Rule(batch_release, HOST, leaves_kernels=True),
+    Rule(h2d_pageable, HOST, below=0.6, above=0.6, leaves_compute=True),
+    Rule(h2d_exposed, HOST, leaves_compute=True),
+    Rule(batch_release, HOST, leaves_compute=True),
 )

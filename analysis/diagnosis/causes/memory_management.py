@@ -139,5 +139,5 @@ def memory_headroom(e: Evidence) -> Iterator[Cause]:
 RULES = (
     Rule(allocator_churn, HOST, below=0.5),
     Rule(memory_headroom, DEVICE, traced=False, remark=True),
-    Rule(memory_pressure, HOST, traced=False, remark=True, below=0.5, leaves_kernels=True),
+    Rule(memory_pressure, HOST, traced=False, remark=True, below=0.5, leaves_compute=True),
 )

@@ -27,8 +27,8 @@ class Rule:
         remark: whether a cause is reported even where its share is 0.
         below, above: how many times as far as the cause says its interval reaches on each side, by how far off
             predictions of its kind were for fixes that were measured (docs/diagnosis-accuracy.md).
-        leaves_kernels: whether its remedy leaves the kernels of all devices as they are, or of all but the slowest, so
-            that it gives no more than the time in which the device with the least of them has none.
+        leaves_compute: whether its remedy leaves what all devices compute as it is, or all but the slowest, so that it
+            gives no more than the time in which the device that computes least does not.
     """
 
     find: Callable[[Evidence], Iterator[Cause]]
@@ -37,7 +37,7 @@ class Rule:
     remark: bool = False
     below: float = 1.0
     above: float = 1.0
-    leaves_kernels: bool = False
+    leaves_compute: bool = False
 
     @property
     def kind(self) -> str:
@@ -55,7 +55,7 @@ class Rule:
         """What it finds, under its own name."""
         if self.traced and not e.lanes:
             return []
-        most = e.without_kernels if self.leaves_kernels else 1.0
+        most = e.without_compute if self.leaves_compute else 1.0
         return [
             dataclasses.replace(
                 cause, gain=cause.gain.within(self.below, self.above).at_most(most), cause=self.cause, kind=self.kind

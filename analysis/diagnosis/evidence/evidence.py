@@ -116,8 +116,8 @@ class Evidence(Recorded):
         return self.unseen.mean_ns if self.timed_ns is not None and math.isnan(traced) else traced
 
     @functools.cached_property
-    def without_kernels(self) -> float:
-        """The share of the step in which the device with the least kernels runs none; 1 without a trace."""
+    def without_compute(self) -> float:
+        """The share of the step in which the device that computes least does not compute; 1 without a trace."""
         return 1 - float(self.part("compute").mean(axis=1).min()) / self.step_ns if self.periods.size else 1.0
 
     @property

@@ -36,6 +36,9 @@ def calls(lane: Lane) -> pl.DataFrame:
     begin, end = lane.steps["start_ns"].min(), lane.steps["end_ns"].max()
     own = lane.collectives.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
     ranks = pl.coalesce("ranks", "matched_ranks").cast(pl.Float64)
+    # Of an all-to-all ranks may send different amounts; it takes as long as the largest.
+    most = pl.when(pl.col("collective") == "all_to_all").then((pl.col("total_bytes") / ranks).cast(pl.Int64))
+    own = own.with_columns(bytes=pl.coalesce(most, "bytes"))
     bus = pl.when(pl.col("collective").is_null()).then(None).otherwise(pl.col("bytes").cast(pl.Float64))
     for kind, factor in FACTOR.items():
         bus = pl.when(pl.col("collective") == kind).then(pl.col("bytes") * factor(ranks)).otherwise(bus)

@@ -10,7 +10,7 @@ import pytest
 from nightsweep.analysis.diagnosis import verdict
 from nightsweep.analysis.diagnosis.cause import Share, replayed
 from nightsweep.analysis.diagnosis.causes import communication, monitoring
-from nightsweep.analysis.diagnosis.evidence import batch, kernel_savings, sources
+from nightsweep.analysis.diagnosis.evidence import batch, kernel_savings, messages, sources
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.replay import pauses
 from nightsweep.jobs.point.point import complete
@@ -127,6 +127,17 @@ def test_only_a_script_that_has_ddp_is_told_to_set_what_is_ddps(tmp_path, places
     causes = [*communication.small_messages(e), *communication.slow_interconnect(e)]
     told = [{"ddp_bucket_mb": 25}, {"comm_hook": "bf16"}]
     assert [cause.remedy for cause in causes] == (told if places else [{}, {}])
+
+
+def test_an_all_to_all_is_as_large_for_a_rank_that_sends_little():
+    """Of two ranks one sends twice 12.5 MB, half of it to itself, the other next to nothing."""
+    columns = {"start_ns": [5], "collective": ["all_to_all"], "bytes": [50_000], "total_bytes": [25_000_000]}
+    sent = pl.DataFrame({**columns, "ranks": [2], "matched_ranks": [2]})
+    steps = pl.DataFrame({"start_ns": [0], "end_ns": [10]})
+    found = messages.calls(SimpleNamespace(steps=steps, collectives=sent))
+    assert found.select("bytes", "on_bus").row(0) == (12_500_000, 12_500_000)
+    unmatched = sent.with_columns(total_bytes=pl.lit(None, pl.Int64))
+    assert messages.calls(SimpleNamespace(steps=steps, collectives=unmatched))["bytes"][0] == 50_000
 
 
 def test_lines_of_a_script_are_told_with_what_they_were_counted_in(tmp_path):

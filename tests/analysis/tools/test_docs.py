@@ -15,6 +15,6 @@ def test_the_page_is_fresh(name):
 def test_rules_say_how_their_intervals_are_bounded():
     kinds, _, _ = docs.diagnosis().partition("## Thresholds")
     found = {row.split("`")[1]: row for row in kinds.splitlines() if row.startswith("| `")}
-    bounded = {rule.kind for rule in RULES if rule.leaves_kernels}
+    bounded = {rule.kind for rule in RULES if rule.leaves_compute}
     assert bounded == {kind for kind, row in found.items() if "device that computes least" in row}
     assert {"h2d_pageable", "straggler"} < bounded
