@@ -272,3 +272,18 @@ def test_calls_a_step_of_a_process_that_drives_two_devices_are_of_both(tmp_path)
     e = evidence([steps_of(5, STEP, make)], tmp_path)
     asks = e.what_if.graph.calls.synchronizes
     assert (len(e.lanes), e.what_if.calls_a_step(asks)[0], e.what_if.calls_a_step(~asks)[0]) == (2, 1, 4)
+
+
+def test_a_call_that_waits_for_long_may_return_later(tmp_path):
+    """Steps of 10 ms, 9 of them a kernel. The call that waits for it returns so long after its end."""
+
+    def waits(late):
+        def make(run, start):
+            run.kernel(start + 100 * US, start + 9 * MS)
+            run.called("cudaStreamSynchronize", run.free, start + 9 * MS + late)
+
+        e = evidence([steps_of(5, STEP, make)], tmp_path / str(late))
+        calls = e.what_if.graph.calls
+        return (calls.waits_for[calls.synchronizes] >= 0).all()
+
+    assert waits(50 * US) and waits(150 * US) and not waits(250 * US)
