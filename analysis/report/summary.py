@@ -104,11 +104,7 @@ def warnings(tables: dataset.Tables, records: Sequence[Record]) -> list[tuple[st
     single = once.filter(pl.col("len") == 1).height
     found = [
         (untraced, "causes", f"{untraced} of {labels.plural(ok.height, 'ok point')} without a trace"),
-        (
-            disturbed,
-            "trust",
-            f"{labels.plural(disturbed, 'point')} disturbed, in no median or ratio",
-        ),
+        (disturbed, "trust", f"{labels.plural(disturbed, 'point')} disturbed, in no median or ratio"),
         (unsteady, "trust", f"{labels.plural(unsteady, 'point')} still warming up halfway through the timed steps"),
         (dirty, "provenance", f"{dirty} of {labels.plural(len(records), 'record')} from code with uncommitted changes"),
         (single, "trust", f"{single} of {labels.plural(once.height, 'configuration')} run only once"),

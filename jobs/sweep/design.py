@@ -49,7 +49,7 @@ class Design:
     precision: Precision | None = None
 
     def draw(self, point_id: str) -> float:
-        """A point's place in the random order, 0 to 1, from last to first; without a seed, 0 of all."""
+        """A random number for each point, 0 to 1: the larger one runs first. Without a seed all have 0."""
         return 0.0 if self.seed is None else random.Random(f"{self.seed} {point_id}").random()
 
 

@@ -12,7 +12,7 @@ from nightsweep.analysis.metrics.steps import loader, parts, selection
 WAITS = r"Synchronize$|^cudaMemcpy$|^cuMemcpy(?:HtoD|DtoH)\w*$"
 """Calls that come back when work is done."""
 RETURN_NS, RETURN = 60_000, 0.02
-"""A call that waited for work comes back within so long of its end, or such a share of its own time."""
+"""A call that waited for work returns this long after its end at the latest, or this share of its length; assumed."""
 NOTICEABLE_NS = 30_000
 """A copy or an allocation takes some 5 us; one that takes longer may have waited."""
 STUCK_NS = 1_000_000

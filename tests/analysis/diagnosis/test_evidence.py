@@ -196,7 +196,7 @@ def test_a_script_without_steps_and_one_with_too_few_have_their_own_advice(note,
 @pytest.mark.parametrize(("count", "length", "wait"), [(5, 10, 0.6), (3, 10, 0.6), (2, 4, 0.0)])
 def test_a_loader_outside_of_the_steps_ranges_counts(tmp_path, count, length, wait):
     """Ranges of steps that leave the loader out: a step reaches to the start of the next, which the last does not
-    have. Where that is the only one to count, it is told."""
+    have. Where that is the only one to count, the diagnosis says so."""
     run = Run()
     for number in range(count):
         start = 10 * MS + number * STEP

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Swap(torch.autograd.Function):
-    """Rows go to other ranks, so many to each; gradients come back."""
+    """Sends each rank its share of the rows; gradients come back."""
 
     @staticmethod
     def forward(ctx, x, sent, got):
