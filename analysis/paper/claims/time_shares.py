@@ -18,7 +18,7 @@ def where_time_goes(verdict: Verdict, tables: dataset.Tables) -> dict[str, str]:
     setting = verdict.claim.by
     rows = tables["breakdown"].filter(pl.col("point_id").is_in(verdict.points))
     level = pl.col(setting) if setting else pl.lit("all of them")
-    settings = tables["points"].select("point_id", "traced_steps", level=level)
+    settings = tables["points"].select("point_id", level=level)
     sides = rows.join(settings, on="point_id").sort("level").partition_by("level", as_dict=True, maintain_order=True)
     return {f"{setting} {level}".strip(): _side(part, tables) for (level,), part in sides.items()}
 
@@ -30,13 +30,11 @@ def _side(rows: pl.DataFrame, tables: dataset.Tables) -> str:
     sums = dict(rows.group_by("part").agg(pl.col("duration_ns").sum()).iter_rows())
     shares = {part.replace("_", " "): percent(sums.get(part, 0) / total) for part in GROUPS}
     words = [f"{part} {share}" for part, share in shares.items() if share != percent(0)]
-    kernels = tables["activities"].filter(pl.col("point_id").is_in(points), pl.col("category") == "compute")
-    launched = (
-        kernels.group_by("point_id", "rank")
-        .agg(pl.col("count").sum())
-        .join(rows.select("point_id", "traced_steps").unique(), on="point_id")
-    )
+    steps = rows.group_by("point_id", "rank").agg(
+        pl.col("step").n_unique()
+    )  # the counted ones: of several not the first
+    kernels = tables["activities"].filter(pl.col("category") == "compute").join(steps, on=["point_id", "rank"])
+    launched = kernels.group_by("point_id", "rank").agg(a_step=pl.col("count").sum() / pl.col("step").first())
     if launched.height:
-        a_step = statistics.fmean(launched["count"] / launched["traced_steps"])
-        words.append(f"{a_step:.0f} kernels a step")
+        words.append(f"{statistics.fmean(launched['a_step']):.0f} kernels a step")
     return f"{', '.join(words)} ({plural(len(points), 'point')})"

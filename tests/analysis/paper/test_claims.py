@@ -228,14 +228,20 @@ def test_sets_are_judged_together_and_kinds_of_gpu_apart(tmp_path, capsys):
 
 
 def test_where_the_time_goes_is_told_of_each_side():
-    points = [("a", "fp16", 2), ("b", "fp16", 4), ("c", "fp32", 2), ("d", "fp64", 2)]
+    points = [("a", "fp16", 2), ("b", "fp16", 3), ("c", "fp32", 2), ("d", "fp64", 2)]
     frame = pl.DataFrame(points, schema=["point_id", "precision", "traced_steps"], orient="row")
     parts = {"a": (50, 50), "b": (30, 70), "c": (90, 10)}
-    breakdown = [(id, 0, n, p) for id, both in parts.items() for n, p in zip(both, ("compute", "idle"), strict=True)]
-    kernels = [("a", 0, "compute", 20), ("b", 0, "compute", 36), ("b", 0, "copy", 99), ("c", 0, "compute", 12)]
+    counted = {"a": [1], "b": [1, 2], "c": [1]}  # of the traced steps the first does not count
+    breakdown = [
+        (id, 0, step, n // len(counted[id]), p)
+        for id, both in parts.items()
+        for step in counted[id]
+        for n, p in zip(both, ("compute", "idle"), strict=True)
+    ]
+    kernels = [("a", 0, "compute", 10), ("b", 0, "compute", 18), ("b", 0, "copy", 99), ("c", 0, "compute", 6)]
     rows = {
         "points": frame,
-        "breakdown": pl.DataFrame(breakdown, schema=["point_id", "rank", "duration_ns", "part"], orient="row"),
+        "breakdown": pl.DataFrame(breakdown, schema=["point_id", "rank", "step", "duration_ns", "part"], orient="row"),
         "activities": pl.DataFrame(kernels, schema=["point_id", "rank", "category", "count"], orient="row"),
     }
     tables = dataset.Tables({n: column.conform(f, schemas.TABLES[n]).collect() for n, f in rows.items()})
