@@ -2,9 +2,9 @@
 more than noise.
 
 The 95 % interval of the difference is that of starts (analysis/sweep/starts.py): of the two points' repeats, where
-there are enough, else of what starts of such runs are known to differ by. A difference below the threshold `noise` is
-none. A part's interval is Welch's over the steps of the two traces: it says how steady the part is within a start, no
-more.
+there are enough and those of A and of B are not each of one host, and of two hosts together, else of what starts of
+such runs are known to differ by. A difference below the threshold `noise` is none. A part's interval is Welch's over
+the steps of the two traces: it says how steady the part is within a start, no more.
 """
 
 from __future__ import annotations
@@ -171,6 +171,9 @@ def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparis
         means = [own[:1] for own in means]
     else:
         found = own_noise(means[0], means[1])
+    places = [{hosts_of(e) for e in side} for side in (one, other)]
+    if places[0] != places[1] and max(map(len, places)) == 1:
+        found = None  # repeats on one host do not tell what another one differs by
     one_host = bool(hosts_of(a)) and hosts_of(a) == hosts_of(b)
     noise = found or known_noise(both_active(sm_active(a), sm_active(b)), one_host=one_host)
     parts = {}
@@ -209,9 +212,9 @@ def sm_active(e: Evidence) -> float | None:
     return float(np.mean(known)) if known and len(known) == len(e.samples) else None
 
 
-def hosts_of(e: Evidence) -> list[str]:
+def hosts_of(e: Evidence) -> tuple[str, ...]:
     """Where the run was, and on which day."""
-    return [f"{host.hostname} {str(e.record.started_at)[:10]}" for host in e.record.hosts]
+    return tuple(f"{host.hostname} {str(e.record.started_at)[:10]}" for host in e.record.hosts)
 
 
 def step_times(e: Evidence, *, timed: bool) -> Floats:

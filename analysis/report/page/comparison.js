@@ -26,7 +26,7 @@ function knownHalf(a, b) {
 }
 // Null where one of the two has no timed step.
 function compare(a, b) {
-  const { alike, mean_ms: ms, steps, samples, noise } = DATA.compare;
+  const { alike, mean_ms: ms, steps, samples, noise, host } = DATA.compare;
   if (ms[a] === null || ms[b] === null) return null;
   const perSample = samples[a] && samples[b] && samples[a] !== samples[b];
   let starts = [a, b].map((point) => startsOf(point).map((start) => ms[start] / (perSample ? samples[point] : 1)));
@@ -37,6 +37,8 @@ function compare(a, b) {
   } else {
     found = halfOfRepeats(starts, `${starts[0].length} and ${starts[1].length} repeats of these settings`);
   }
+  const oneEach = [a, b].every((point) => startsOf(point).every((start) => host[start] === host[point]));
+  if (oneEach && host[a] !== host[b]) found = null; // repeats on one host do not tell what another one differs by
   const [one, source] = found ?? knownHalf(a, b);
   const half = one * Math.sqrt(1 / starts[0].length + 1 / starts[1].length);
   const [was, is] = starts.map(mean);

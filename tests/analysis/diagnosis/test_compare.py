@@ -12,8 +12,9 @@ from nightsweep.analysis.diagnosis import comparison
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.tools import cli
-from nightsweep.jobs.host.facts import ROOT
+from nightsweep.jobs.host.facts import ROOT, Host
 from nightsweep.jobs.point.point import complete
+from nightsweep.jobs.record.record import Record
 from tests.analysis.diagnosis.diagnosed import MS, US, steps_of, written
 
 DATA = ROOT / "data/h200-2026-11-21"
@@ -81,6 +82,18 @@ def test_repeats_are_judged_by_their_own_spread():
     assert (found.verdict, found.starts) == ("slower", (3, 3)) and "3 and 3 repeats" in found.noise.source
     apart = [run(mean, n) for n, mean in enumerate((10.0, 11.5, 13.0))]
     assert comparison.compare_runs(one, apart).verdict == "no difference beyond noise"
+
+
+def test_repeats_of_one_host_each_do_not_tell_what_hosts_differ_by():
+    def starts(mean, *hosts):
+        records = [Record(status="ok", hosts=[Host(hostname=host)]) for host in hosts]
+        return [run(mean * (1 + n / 500), n, record=record) for n, record in enumerate(records)]
+
+    one, other = starts(10.0, "a", "a", "a"), starts(10.5, "b", "b", "b")
+    found = comparison.compare_runs(one, other)
+    assert found.verdict == "no difference beyond noise" and "on several hosts" in found.noise.source
+    for both in ((one, starts(10.5, "a", "a", "a")), (one, starts(10.5, "b", "b", "a"))):
+        assert "3 and 3 repeats" in comparison.compare_runs(*both).noise.source
 
 
 def test_two_repeats_of_the_same_settings_are_compared_as_they_are():
