@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import shutil
 import sys
 import tempfile
@@ -102,7 +103,13 @@ def write_all(traces: Sequence[Path], out: Path, processes: int | None = None) -
 
     Returns:
         The traces that were read, and what could not be read, a line each.
+
+    Raises:
+        InputError: two of them are of the same rank.
     """
+    for trace in traces:
+        if traces.count(trace) > 1:
+            raise InputError(f"{trace}: is named twice; traces of different ranks of one run were expected")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
         jobs = [TraceJob(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
@@ -195,17 +202,11 @@ def scan_table(file: FileTables, name: str, ranks: Mapping[int, int]) -> pl.Lazy
 
 
 def rank_numbers(files: Sequence[FileTables]) -> list[dict[int, int]]:
-    """For each file, the new number of each of its ranks: known ones stay, unless two files have the same."""
-    taken: set[int] = set()
-    out: list[dict[int, int]] = []
-    for file in files:
-        known = {rank: rank for rank in file.ranks if rank >= 0 and rank not in taken}
-        taken |= set(known)
-        out.append(known)
-    for file, known in zip(files, out, strict=True):
-        for rank in file.ranks:
-            if rank not in known:
-                free = next(number for number in range(len(taken) + 1) if number not in taken)
-                known[rank] = free
-                taken.add(free)
-    return out
+    """For each file, the new number of each of its ranks: known ones stay. Raises InputError where two files are of the
+    same rank: they are of different runs, or of the same run at different times, and no ranks of one step."""
+    known = [rank for file in files for rank in file.ranks if rank >= 0]
+    if twice := sorted({rank for rank in known if known.count(rank) > 1}):
+        several = f"several of these traces are of rank {twice[0]}, by what they record or by their names"
+        raise InputError(f"{several}; traces of different ranks of one run were expected")
+    free = (number for number in itertools.count() if number not in known)
+    return [{rank: rank if rank >= 0 else next(free) for rank in file.ranks} for file in files]

@@ -100,6 +100,17 @@ def test_joint_tables(tmp_path):
     assert (split["duration_ns"] == split["late_ns"]).all() and split.height
 
 
+def test_traces_of_the_same_rank_are_no_ranks_of_one_step(tmp_path, capsys):
+    """As PyTorch's profiler writes them, one after the other, with the rank in them."""
+    kineto = DATA / "kineto-h200-ddp-r0.json.gz"
+    other = shutil.copy(kineto, tmp_path / "host.1795269671.pt.trace.json.gz")
+    for traces, said in (((kineto, other), "several of these traces are of rank 0"), ((other, other), "named twice")):
+        for command in (["diagnose"], ["ingest", "--out", str(tmp_path / "out")]):
+            assert cli.main([*command, *map(str, traces)]) == 2
+            error = capsys.readouterr().err
+            assert said in error and error.count("\n") == 1
+
+
 def test_times_of_another_clock_are_moved(tmp_path):
     late = unpack("ddp-r1", tmp_path)
     with sqlite3.connect(late) as db:
