@@ -176,7 +176,8 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     groups = speed_ups(tables).partition_by("workload", "config_order", maintain_order=True)
     labels = group_labels(tables)
     order = sorted(groups, key=lambda group: (group["workload"][0], *labels[_key(group)]))[:MOST]
-    lost = losses(tables).partition_by(*GROUP, "world", "nodes", maintain_order=True)[:MOST_LOST]
+    grown = losses(tables).partition_by(*GROUP, "world", "nodes", maintain_order=True)
+    lost = grown[:MOST_LOST]
     names = [[labels[_key(bar)] for bar in bars] for bars in (order, lost) if bars]
     names[:1] = [[_over(name, group["world"][0]) for name, group in zip(names[0], order, strict=True)]]
     heights = [panels.ROW_IN * (len(own) + len({model for model, _ in own})) + 0.6 for own in names]
@@ -185,8 +186,9 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     _efficiency(axes[0], order, names[0], _LONGEST[width_in])
     if lost:
         _lost(axes[1], lost, names[1], _LONGEST[width_in])
-    if len(groups) > MOST:
-        made.suptitle(f"The first {MOST} of {len(groups)} groups", fontsize=7)
+    for own, shown, found in zip(axes, (order, lost), (groups, grown), strict=False):
+        if len(found) > len(shown):
+            own.set_title(f"The first {len(shown)} of {len(found)}", loc="left")
     return made
 
 

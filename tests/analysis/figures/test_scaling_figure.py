@@ -47,6 +47,14 @@ def test_what_scaling_loses_is_told_by_part(sweep):
     assert scaling.losses(untraced).is_empty() and len(scaling.FAMILY.draw(untraced).axes) == 1
 
 
+def test_each_panel_says_what_it_leaves_out(sweep, monkeypatch):
+    assert "The first" not in texts(scaling.FAMILY.draw(sweep))
+    monkeypatch.setattr(scaling, "MOST", 3)
+    monkeypatch.setattr(scaling, "MOST_LOST", 2)
+    shown = texts(scaling.FAMILY.draw(sweep))
+    assert "The first 3 of 4" in shown and "The first 2 of 4" in shown
+
+
 def test_no_scaling_without_two_counts_of_ranks(sweep):
     alone = dataset.Tables({"points": sweep["points"].filter(pl.col("ranks_per_node") == 1)})
     assert "No two points differ only in their number of ranks or nodes." in texts(scaling.FAMILY.draw(alone))
