@@ -58,7 +58,7 @@ def outcomes(tables: dataset.Tables) -> _Rows:
 
 
 def lines(tables: dataset.Tables) -> tuple[_Rows, _Rows]:
-    """One row a point that is ok: its largest cause with share, remedy and, where that was tried, the gain. First those
+    """One row a point that is ok: its first cause with share, remedy and, where that was tried, the gain. First those
     of which something is known, what was tried and the largest shares before others; then those of which nothing is."""
     named, found = labels(tables), tables["diagnoses"].partition_by("point_id", as_dict=True)
     tried = {(r["point_id"], r["kind"]): r for r in outcomes(tables)}
@@ -85,7 +85,7 @@ def _weight(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> tuple
 
 
 def _line(lossy: _Rows, tried: dict[tuple[str, str], dict[str, Any]]) -> dict[str, str]:
-    """The largest cause of a point, whose causes above the noise these are."""
+    """The first cause of a point, whose causes above the noise these are."""
     if not lossy:
         return {"cause": "healthy: nothing above noise", "share": "", "remedy": "", "gain": "", "verdict": ""}
     cause = lossy[0]

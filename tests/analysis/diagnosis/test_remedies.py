@@ -260,6 +260,7 @@ def test_the_report_sums_up_causes_and_changes(tmp_path):
         and "GPU-hours" not in page.partition('id="causes"')[2].split("</section>")[0]
     )
     assert "1 of 1 helped" in page and "added by remedies" in page and "image: mobilenet_v2" in page
+    assert "First cause of each point" in page and "Largest" not in page  # by what it saves at least
 
 
 def test_a_remedy_beside_which_something_else_ran_is_marked(tmp_path):
@@ -271,7 +272,7 @@ def test_a_remedy_beside_which_something_else_ran_is_marked(tmp_path):
     ((row,), (ill, _)) = why.trials(shown), why.lines(shown)[0]
     assert (row["said"], ill["verdict"]) == (said, said)
     assert why.changes(shown)[0]["outcome"] == "1 of 1 helped, 1 disturbed"
-    assert report.render(shown, tmp_path, []).count(said) == 3  # of all trials, of the largest causes, its own page
+    assert report.render(shown, tmp_path, []).count(said) == 3  # of all trials, of the first causes, its own page
 
 
 def test_what_is_sure_to_save_comes_before_what_may_save_more():
