@@ -30,9 +30,7 @@ def _side(rows: pl.DataFrame, tables: dataset.Tables) -> str:
     sums = dict(rows.group_by("part").agg(pl.col("duration_ns").sum()).iter_rows())
     shares = {part.replace("_", " "): percent(sums.get(part, 0) / total) for part in GROUPS}
     words = [f"{part} {share}" for part, share in shares.items() if share != percent(0)]
-    steps = rows.group_by("point_id", "rank").agg(
-        pl.col("step").n_unique()
-    )  # the counted ones: of several not the first
+    steps = rows.group_by("point_id", "rank").agg(pl.col("step").n_unique())  # of several the first does not count
     kernels = tables["activities"].filter(pl.col("category") == "compute").join(steps, on=["point_id", "rank"])
     launched = kernels.group_by("point_id", "rank").agg(a_step=pl.col("count").sum() / pl.col("step").first())
     if launched.height:
