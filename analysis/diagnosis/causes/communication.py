@@ -80,7 +80,7 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     that ran beside it as fast as alone (analysis/diagnosis/evidence/contention.py): compute could hide it. Of local SGD
     what averaging every eighth step (or half as often) leaves out. Of a script's DDP, or FSDP2 that sends or gathers
     in each pass of a step, all but that of one pass, with what these do for their messages. Half is the interval's
-    lower end, and all of it the upper one."""
+    lower end; the upper one is all of it and the error of replaying, for who sends less has less to put together."""
     if not communicates(e):
         return
     first = (messages.merged(e), messages.on_fast_link(e))
@@ -92,10 +92,10 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
         own = _bucketing if _averages(e) else hooks.launches_for_messages
         silent = compose(silent, e.removed(map(own, e.lanes)))
         saved = 1 - 1 / e.passes
-    whole = e.gain(*first, then=silent).value
+    whole = e.gain(*first, then=silent)
     covered = e.length(lambda lane: selection.covered_time(lane.collectives))
     yield Cause(
-        gain=Share(saved * whole, saved * whole / 2, whole),
+        gain=Share(saved * whole.value, saved * whole.value / 2, whole.high),
         method="the steps replayed without communication and its slowing of kernels",
         advice="overlap communication with the backward pass, send less, less often, or in larger buckets",
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
@@ -165,8 +165,9 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     """The device of one rank has more to do in a step than the others': kernels and copies take longer, or there are
     more. The steps again, each with no more work for any rank than the others have in the mean (right for a slower
     GPU), and with its work shared evenly (right for uneven batches): that of each step, or from one collective to the
-    next where that gives more (some ranks have more before one alone). The share is the mean of the two, and they are
-    the ends of the interval; of ranks that share the work on one batch it is the latter. The rank is named that has
+    next where that gives more (some ranks have more before one alone). They are the ends of the interval, and the share
+    is a quarter of the way from the latter to the former, as 13 measured fixes have it (docs/diagnosis-accuracy.md); of
+    ranks that share the work on one batch it is the latter. The rank is named that has
     more in every step; ranks may also be late in turns. A rank whose host is late has another cause, which names the
     rank. One that has no trace is named where its timed steps are longer than those of each other rank; but ranks that
     wait for each other in every step end it together."""
@@ -190,7 +191,7 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     whose = "of the rank that has most in a step" if rank is None else f"of rank {rank}"
     others = (work.sum(axis=0) - most) / (len(work) - 1)
     yield Cause(
-        gain=replayed((even + gained) / 2, even, gained),
+        gain=replayed((3 * even + gained) / 4, even, gained),
         method="the steps replayed with as much work for each rank's device as the others have, or shared evenly",
         advice="give all ranks as much to compute in each step, and the same GPU",
         evidence=[

@@ -16,7 +16,8 @@ taken a later one does not see.
   all of their time: fused attention writes no scores. The matrix products next to these, half of their time: they write
   and read the scores, too, but fused attention still multiplies. One on each side, of a backward pass two.
 - unfused: other neighbours that are elementwise, copies, casts, normalisations or reductions. Fused into one kernel
-  they would read and write once, which the longest of them does already: the others' time.
+  they would read and write once, which the longest of them does already: the others' time. Sums along rows, which
+  PyTorch reads slowly, are not the longest.
 - repeated_rows: the gradient of `table[indices]`, in which PyTorch adds what belongs to one row of the table one after
   another: nearly all of its time, where that is ten times what reading takes, for then many indices are equal.
 - underfilled: what is left of a kernel with fewer blocks than SMs, times the share of SMs without one.
@@ -63,6 +64,9 @@ EMULATED = 5 / 6
 FUSIBLE = ("elementwise", "memory", "normalisation", "reduction", "softmax_loss")
 NOT_FUSIBLE = r"multi_tensor_apply|triton|nchwtonhwc|nhwctonchw|chunk_cat|split_with_sizes|adam|sgd"
 """Of these categories, what is fused already or belongs to the optimizer or to sharding."""
+SCAN = "tensor_kernel_scan_innermost_dim"
+"""PyTorch's sums along rows: where these have 48 numbers, forty times as long as reading them
+(tests/labelled/scripts.yaml, blend_gaussians). Fused, they are read as fast as others."""
 LOSS = r"(?i)nll|logsoftmax|cross_?entropy|softmax_warp_(for|back)ward<.*, \d+, true"
 """Of what is softmax or loss, a loss. The first flag of the warp kernel says that it takes the logarithm."""
 PRODUCTS_SAVED = 0.5
@@ -178,12 +182,14 @@ def fused_shares(kernels: pl.DataFrame, passes: int) -> tuple[Floats, Floats]:
     category, path = kernels["category"].cast(pl.String), kernels["nvtx_path"].cast(pl.String).fill_null("")
     excluded = (_is(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
     softmax = (category == "softmax_loss").to_numpy() & (_is(kernels, LOSS) == 0)
+    scan = _is(kernels, SCAN) > 0
     frame = pl.DataFrame(
         {
             "stream": kernels["stream"].fill_null(-1),
             "start": kernels["start_ns"],
             "took": kernels["end_ns"] - kernels["start_ns"],
             "own": category.is_in(FUSIBLE).to_numpy() & ~excluded & ~_serial(kernels),
+            "scan": scan,
             "softmax": softmax & ~excluded & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value),
             "product": category.is_in(sorted(kernel_class.MATRIX)),
             "backward": _is(kernels, r"(?i)backward") > 0,
@@ -202,7 +208,8 @@ def fused_shares(kernels: pl.DataFrame, passes: int) -> tuple[Floats, Floats]:
     found = found.with_columns(deep=pl.col("within") & pl.col("backward").any().over("chain"))
     found = found.with_columns(next=beside(pl.col("within")), deep=beside(pl.col("deep")))
     found = found.with_columns(next=pl.col("next") | beside(pl.col("deep")))
-    longest = pl.int_range(pl.len()).over("chain") == pl.col("took").arg_max().over("chain")
+    lasting = pl.when("scan").then(0).otherwise("took")
+    longest = pl.int_range(pl.len()).over("chain") == lasting.arg_max().over("chain")
     found = found.sort("place").select(
         scores=pl.when("within").then(1.0).when("next").then(PRODUCTS_SAVED).otherwise(0.0),
         fused=(pl.col("own") & ~longest).cast(pl.Float64),

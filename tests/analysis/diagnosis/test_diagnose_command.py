@@ -70,7 +70,10 @@ def test_a_point_s_folder(capsys, two_nodes):
     hides it): 0.62 can be gained. Counters were sampled."""
     found, causes = diagnosed(capsys, two_nodes)
     first = found["causes"][0]
-    assert first["kind"] == "exposed_communication" and 0.57 < first["share_high"] < 0.67
+    assert first["kind"] == "exposed_communication" and 0.57 < first["share"] < 0.67
+    assert (
+        first["share_low"] == pytest.approx(first["share"] / 2, abs=1e-4) and first["share_high"] > first["share"] + 0.1
+    )
     assert first["remedy"] == {"reduce_dtype": "bf16"}
     assert found["timed_step_ms"] == pytest.approx(139.5, abs=0.1)
     assert "missing_counters" not in causes and "throttled" not in causes and "gpu_shared" not in causes

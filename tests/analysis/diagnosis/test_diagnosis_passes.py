@@ -25,6 +25,23 @@ def test_several_small_passes_could_be_one_where_memory_has_room(tmp_path, memor
         assert merged.share == pytest.approx(share, abs=0.02) and "8 times the samples" in merged.advice
 
 
+@pytest.mark.parametrize("sending", [False, True])
+def test_passes_whose_gaps_messages_fill_are_not_merged(tmp_path, sending):
+    """Four passes, launched too late, that take 6 of 10 ms on all SMs; messages may take the rest."""
+
+    def make(run, start):
+        for at in range(start, start + STEP, 250 * US):
+            run.kernel(at + 100 * US, at + 250 * US, at=at + 90 * US)
+            if sending:
+                run.reduce(at, at + 100 * US, 10_000_000)
+
+    results = [{"passes": 4, "peak_reserved_bytes": 1_000_000_000}] * 2
+    found = causes(of(tmp_path, make, ranks=2, results=results, record=RECORD))
+    assert ("small_batch" in found) != sending and ("exposed_communication" in found) == sending
+    if not sending:
+        assert 0.2 < found["small_batch"].share <= 0.4
+
+
 BEFORE, AFTER = [MAIN] * 24, [MAIN] * 16
 FORWARD, BACKWARD = [MAIN] * 5, [AUTOGRAD] * 5
 PASSES = (FORWARD + BACKWARD) * 4
@@ -71,7 +88,22 @@ def test_passes_of_several_models_are_not_merged(tmp_path):
 ADAM = "void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>(x)"
 ROWS = "void (anonymous namespace)::indexing_backward_kernel<c10::BFloat16, 4>(long const*, long const*, x)"
 ONES = "void (anonymous namespace)::indexing_backward_kernel_stride_1<c10::BFloat16>(long const*, long const*, x)"
+MULTIPLY = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float>>(x)"
 EMBEDDING = "void at::native::(anonymous namespace)::compute_grad_weight<c10::BFloat16, float, long>(x)"
+
+
+@pytest.mark.parametrize("along", ["innermost", "outer"])
+def test_sums_along_rows_that_take_longest_are_fused_away(tmp_path, along):
+    """6 of 10 ms, after a kernel of 1 ms and before one of 2, with which it would be read once."""
+
+    def make(run, start):
+        run.kernel(start, start + MS, MULTIPLY, start)
+        run.kernel(start + MS, start + 7 * MS, f"void at::native::tensor_kernel_scan_{along}_dim<float>(x)", start)
+        run.kernel(start + 7 * MS, start + 9 * MS, MULTIPLY, start)
+        busy(run, start, STEP, 9 * MS)
+
+    found = shares(of(tmp_path, make))["recompute_or_unfused"]
+    assert found == pytest.approx(0.75 * (0.7 if along == "innermost" else 0.3), abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_what_a_late_rank_does_is_the_cause_and_names_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "share", "most"), [("all_reduce", 0.22, 0.3), ("send_recv", 0.15, 0.2)], ids=["batch each", "one batch"]
+    ("kind", "share", "most"), [("all_reduce", 0.19, 0.3), ("send_recv", 0.15, 0.2)], ids=["batch each", "one batch"]
 )
 def test_a_rank_whose_device_has_more_to_do_is_a_straggler(tmp_path, kind, share, most):
     """Rank 1 computes for 7 ms, rank 0 for 4, before a message of 1 ms and 2 ms more of both. With a GPU like the
@@ -159,7 +159,7 @@ def test_work_is_shared_evenly_between_two_collectives(tmp_path):
         busy(run, start, STEP, 7 * MS)
 
     found = causes(of(tmp_path, make, ranks=2, record=LINKED))["straggler"]
-    assert found.rank == 1 and found.share == pytest.approx((0.25 + 0.48) / 2, abs=0.01)
+    assert found.rank == 1 and found.share == pytest.approx((3 * 0.25 + 0.48) / 4, abs=0.01)
 
 
 def test_a_rank_that_only_began_later_is_none_to_wait_for(tmp_path):
