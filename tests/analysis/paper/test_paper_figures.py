@@ -6,9 +6,10 @@ import pytest
 
 from nightsweep.analysis.figures import captions, style
 from nightsweep.analysis.paper import families as figures
-from nightsweep.analysis.paper.figures import calls, family, sampler, switches, topology
+from nightsweep.analysis.paper.figures import accuracy, calls, family, sampler, switches, topology
 from nightsweep.analysis.sweep import blocks, dataset, nights
 from nightsweep.analysis.tools.draw import main
+from nightsweep.jobs.host.facts import ROOT
 from tests.analysis.paper.paper_tables import EFFECTS, TOPOLOGY, made_up
 
 
@@ -185,3 +186,9 @@ def test_sampler_deals_out_every_sample_once():
     shares = sampler.shares(4, sampler=True)
     assert sorted(number for own in shares for number in own) == list(range(sampler.SAMPLES))
     assert sampler.shares(2, sampler=False) == [list(range(sampler.SAMPLES))] * 2
+
+
+@pytest.mark.parametrize(("name", "source"), [("h200-2026-11-28", "mnist"), ("h200-2026-11-21", "builtin")])
+def test_accuracies_are_those_of_images_that_were_given_where_there_are_such(name, source):
+    points = accuracy.select_points(dataset.load(ROOT / "data" / name / "tables"))
+    assert set(points["data"]) == {source} and set(points["precision"]) >= {"fp16", "fp32"}
