@@ -157,9 +157,9 @@ def small_batch(e: Evidence) -> Iterator[Cause]:
     """Kernels have fewer blocks than the GPU has SMs, and the batch is small. Their time, times the share of SMs
     without a block: a larger batch fills these in the same time. And the gaps between kernels that were launched in
     time (idle_between), x (1 - 1/`batch_growth`), and the optimizer's kernels, x (1 - 1/room for a larger batch), for
-    a larger batch has as many. Of the time a sample. Where a step has several passes that leave a tenth (`healthy`) of
-    the GPU or more to nothing, messages among it, and memory has room, as many of them in one: the steps again, with
-    these as one pass whose kernels have as many blocks."""
+    a larger batch has as many. Of the time a sample. Where a step has several passes, a tenth (`healthy`) of the GPU or
+    more has neither kernels nor messages, and memory has room, as many of them in one: the steps again, with these as
+    one pass whose kernels have as many blocks."""
     together = max(n for n in range(1, max(e.room, 1) + 1) if e.passes % n == 0)
     facts = [Fact("SMs that get a block, mean over the time of kernels", batch.mean_fill(e), "share", "kernels")]
     busy = e.share(e.part("communication")).value + batch.mean_fill(e) * e.share(e.part("compute")).value
