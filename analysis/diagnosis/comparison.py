@@ -74,9 +74,11 @@ class Difference:
 class Comparison:
     """`step`: of steps, or of samples where the two have batches of different sizes (`of`). `steps`: how many there
     were in A and B. `starts`: how many starts the means are of. `noise`: what the interval is from. `timed`: whether
-    the steps are those of the timed run. `settings`: those that differ, (A, B). `disturbed`: what
-    disturbed A and B; None where nothing is known to have. `failed`: why A and B did not end well; None where they
-    did. Repeats that were disturbed or failed are left out."""
+    the steps are those of the timed run. `two_tracers`: whether the traces are of different tracers, each of which
+    lengthens steps in its own way. `settings`: those that differ, (A, B). `disturbed`: what disturbed A and B; None
+    where nothing is known to have. `failed`: why A and B did not end well; None where they did. `diverged`: the first
+    step of A and B whose loss is not finite; None where there is none. Repeats that were disturbed or failed are left
+    out."""
 
     of: str
     step: Difference
@@ -84,10 +86,12 @@ class Comparison:
     starts: tuple[int, int]
     noise: Noise
     timed: bool
+    two_tracers: bool
     parts: dict[str, Difference]
     settings: dict[str, tuple[Any, Any]]
     disturbed: tuple[str | None, str | None]
     failed: tuple[str | None, str | None]
+    diverged: tuple[int | None, int | None]
 
     @property
     def noise_ms(self) -> float:
@@ -95,11 +99,14 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """In which a run that failed or was disturbed decides nothing: docs/protocol.md leaves it out of ratios."""
+        """In which a run that failed or was disturbed decides nothing (docs/protocol.md leaves it out of ratios), nor
+        do steps that two tracers lengthened."""
         if any(self.failed):
             return "not known: a run did not end well"
         if any(self.disturbed):
             return "not known: something else disturbed a run"
+        if self.two_tracers and not self.timed:
+            return "not known: two tracers lengthen steps differently"
         beyond = self.step.beyond(self.noise_ms)
         return ("faster" if self.step.by < 0 else "slower") if beyond else "no difference beyond noise"
 
@@ -116,9 +123,11 @@ class Comparison:
             "starts": list(self.starts),
             "steps": list(self.steps),
             "timed": self.timed,
+            "two_tracers": self.two_tracers,
             "parts": {name: part.as_json(0.0) for name, part in self.parts.items()},
             "disturbed": list(self.disturbed),
             "failed": list(self.failed),
+            "diverged": list(self.diverged),
             "settings": {name: list(values) for name, values in self.settings.items()},
         }
 
@@ -138,8 +147,8 @@ def compare(a: StrPath, b: StrPath) -> Comparison:
 
     Returns:
         Its `verdict` is "faster", "slower", "no difference beyond noise", or begins with "not known", where a run
-        did not end well or something else disturbed it. `step` and `parts` are means in ms with half of their 95 %
-        interval; `table()` is the parts as a table.
+        did not end well, something else disturbed it, or their steps are those of different tracers. `step` and
+        `parts` are means in ms with half of their 95 % interval; `table()` is the parts as a table.
 
     Raises:
         InputError: in one line, where one of them cannot be read, or has no step.
@@ -187,11 +196,23 @@ def compare_runs(one: Sequence[Evidence], other: Sequence[Evidence]) -> Comparis
         (len(means[0]), len(means[1])),
         noise,
         timed,
+        bool(a.lanes and b.lanes) and has_operators(a) != has_operators(b),
         parts,
         setting_changes(a, b),
         (a.disturbed, b.disturbed),
         (a.failed, b.failed),
+        (first_diverged(a), first_diverged(b)),
     )
+
+
+def has_operators(e: Evidence) -> bool:
+    """Whether its trace has PyTorch's operators, as those of Kineto have and those of nsys have not."""
+    return any(lane.events["operators"].height for lane in e.lanes)
+
+
+def first_diverged(e: Evidence) -> int | None:
+    """The first timed step in which the loss of a rank is not finite; None where there is none."""
+    return e.steps.filter(~pl.col("loss").is_finite())["step"].min()  # type: ignore[return-value]
 
 
 def start_means(side: Sequence[Evidence], *, timed: bool) -> list[float]:

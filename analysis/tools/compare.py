@@ -8,6 +8,9 @@ from pathlib import Path
 from nightsweep.analysis.diagnosis.comparison import Comparison, compare
 from nightsweep.analysis.diagnosis.thresholds import NOISE
 
+LEAST_SHOWN_MS = 0.0005
+"""Differences of parts that are no larger are shown as 0.000."""
+
 
 def print_comparison(a: Path, b: Path, as_json: bool) -> int:
     """Print the comparison; the exit status. Raises InputError."""
@@ -36,6 +39,12 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
     ]
     lines += [f"{name} did not end well: {why}" for name, why in zip("AB", found.failed, strict=True) if why]
     lines += [f"{name} was disturbed: {why}" for name, why in zip("AB", found.disturbed, strict=True) if why]
+    diverged = zip("AB", found.diverged, strict=True)
+    lines += [f"{name} diverged: its loss is not finite in step {step}" for name, step in diverged if step is not None]
+    if found.two_tracers:
+        lines.append(
+            "two tracers: one trace has PyTorch's operators, the other not; each tracer lengthens steps differently"
+        )
     if found.settings:
         lines.append(
             "settings: " + ", ".join(f"{n} {json.dumps(x)} -> {json.dumps(y)}" for n, (x, y) in found.settings.items())
@@ -44,6 +53,8 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
         lines += ["", f"  {'part of a traced step':<24}{'A ms':>12}{'B ms':>12}{'B - A':>12}{'+-':>10}"]
     for name, part in sorted(found.parts.items(), key=lambda item: -abs(item[1].by)):
         half = "" if part.half is None else f"{part.half:.3f}"
-        mark = " *" if part.beyond(0.0) else ""
+        mark = " *" if part.beyond(LEAST_SHOWN_MS) else ""
         lines.append(f"  {name:<24}{part.a:>12.3f}{part.b:>12.3f}{part.by:>+12.3f}{half:>10}{mark}")
+    if found.parts:
+        lines.append("  +-: half of the 95 % interval, over the steps of these two traces; *: the difference is larger")
     return "\n".join(lines) + "\n"

@@ -12,10 +12,12 @@ from nightsweep.analysis.diagnosis import comparison
 from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.tools import cli
+from nightsweep.analysis.tools.compare import screen
 from nightsweep.jobs.host.facts import ROOT, Host
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.record.record import Record
 from tests.analysis.diagnosis.diagnosed import MS, US, steps_of, written
+from tests.fakes.ranks import unpack
 
 DATA = ROOT / "data/h200-2026-11-21"
 ONE, OTHER = "174573f6e51a", "4cf452770303"
@@ -39,8 +41,8 @@ def timed(mean, seed=0, count=30, spread=0.2, samples=64):
     rng = np.random.default_rng(seed)
     steps = rng.normal(mean, spread, count)
     return pl.DataFrame(
-        {"rank": 0, "step": range(count), "step_ms": steps, "data_ms": 0.0, "samples": samples, "alloc_retries": 0}
-    )
+        {"rank": 0, "step": range(count), "step_ms": steps, "data_ms": 0.0, "samples": samples, "alloc_retries": 0},
+    ).with_columns(loss=1.0)
 
 
 def test_the_interval_is_welch_s():
@@ -124,6 +126,40 @@ def test_parts_that_changed(capsys, tmp_path):
     assert cli.main(["compare", *map(str, folders)]) == 0
     shown = capsys.readouterr().out
     assert "verdict: no difference beyond noise" in shown and "compute" in shown
+
+
+def test_what_marks_beside_parts_mean_is_said(capsys, tmp_path):
+    """A copy that is 0.1 us longer in each step differs for certain, but by nothing that is shown."""
+
+    def make(length):
+        def step(run, start):
+            run.copy(start, start + length, 1 << 20)
+            run.kernel(start + MS, start + 6 * MS, at=start)
+
+        return [steps_of(12, 10 * MS, step)]
+
+    folders = [written(make(length), tmp_path / str(length)) for length in (100_000, 100_100)]
+    assert cli.main(["compare", *map(str, folders)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1].strip().startswith("+-: half of the 95 % interval") and "*: the difference is larger" in shown[-1]
+    (copy,) = (line for line in shown if line.startswith("  copy_htod"))
+    assert "+0.000" in copy and "*" not in copy
+
+
+def test_traces_of_two_tracers_get_no_verdict(capsys, tmp_path):
+    names = [str(ROOT / "tests/data/kineto-h200-ddp-r0.json.gz"), str(unpack("ddp-r0", tmp_path))]
+    assert cli.main(["compare", *names]) == 0
+    shown = capsys.readouterr().out
+    assert "verdict: not known: two tracers lengthen steps differently" in shown and "\ntwo tracers: " in shown
+    assert cli.main(["compare", names[0], names[0]]) == 0
+    assert "two tracers" not in capsys.readouterr().out
+
+
+def test_a_loss_that_does_not_stay_finite_is_told():
+    lost = pl.when(pl.col("step") >= 7).then(float("nan")).otherwise("loss")
+    found = comparison.compare_runs([run(10.0)], [Evidence(steps=timed(9.9).with_columns(loss=lost))])
+    assert found.diverged == (None, 7)
+    assert "B diverged: its loss is not finite in step 7" in screen(found, ("one", "other")).splitlines()
 
 
 def test_points_of_a_published_data_set_are_compared_with_their_repeats(capsys):
