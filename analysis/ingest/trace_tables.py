@@ -40,6 +40,11 @@ PROCESS_BYTES = 256 << 20
 """What one process reads before another takes its place; of larger files, one."""
 SMALL_BYTES = 4 << 20
 """A file takes as much time as if it were larger by this."""
+UTC_NS = 10**18
+"""September 2001: clocks that count from another moment, such as a boot, show less."""
+APART_NS, MATCHED_APART_NS = 10 * 10**9, 3600 * 10**9
+"""How far apart by UTC steps of one run may be, since clocks of hosts differ: 10 s, and an hour where their collectives
+match, which those of two runs of one script may do, too."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +181,7 @@ def join(files: Sequence[FileTables], out: Path) -> None:
     numbers = rank_numbers(files)
     calls = [scan_table(file, "collectives", names).collect() for file, names in zip(files, numbers, strict=True)]
     offsets = all_ranks.file_offsets(calls)
+    refuse_other_runs(files, offsets)
     shifts = offsets["offset_ns"].fill_null(0).to_list() if offsets.height else [0] * len(files)
     plain = TRACE_TABLES.keys() - set(all_ranks.NAMES)
     if len(files) == 1 and all(old == new for old, new in numbers[0].items()):
@@ -194,6 +200,21 @@ def join(files: Sequence[FileTables], out: Path) -> None:
 
     found = all_ranks.joint_tables(aligned, events_of)
     trace_files.write(found | {"file_clocks": offsets}, out)
+
+
+def refuse_other_runs(files: Sequence[FileTables], offsets: pl.DataFrame) -> None:
+    """Raises InputError where by UTC the steps of a file are too far from the first one's to be of one run. `offsets`:
+    the table file_clocks."""
+    begin, end = pl.col("start_ns").min(), pl.col("end_ns").max()
+    spans = [pl.scan_parquet(file.folder / "windows.parquet").select(begin, end).collect().row(0) for file in files]
+    for file, span, events in zip(files[1:], spans[1:], offsets["events"][1:], strict=True):
+        if None in (*spans[0], *span) or min(spans[0][0], span[0]) < UTC_NS:
+            continue
+        apart = max(spans[0][0], span[0]) - min(spans[0][1], span[1])
+        if apart > (MATCHED_APART_NS if events else APART_NS):
+            one, other = (pl.read_parquet(of.folder / "reports.parquet")["report"][0] for of in (file, files[0]))
+            what = f"{one}: its steps are {apart / 1e9:.0f} s away from those of {other}"
+            raise InputError(f"{what}; traces of different ranks of one run were expected")
 
 
 def scan_table(file: FileTables, name: str, ranks: Mapping[int, int]) -> pl.LazyFrame:

@@ -111,10 +111,34 @@ def test_traces_of_the_same_rank_are_no_ranks_of_one_step(tmp_path, capsys):
             assert said in error and error.count("\n") == 1
 
 
+def test_traces_of_two_runs_are_no_ranks_of_one_step(tmp_path, capsys):
+    """By UTC 40 s apart, without a common collective; and more than an hour, the script being the same."""
+    one, later = unpack("ddp-r0", tmp_path), set_clock(unpack("ddp-r1", tmp_path), "utcEpochNs + 4000 * 1000000000")
+    for traces, apart in (((one, unpack("zero3-r1", tmp_path)), 40), ((one, later), 4000)):
+        for command in (["diagnose"], ["ingest", "--out", str(tmp_path / "out")]):
+            assert cli.main([*command, *map(str, traces)]) == 2
+            error = capsys.readouterr().err
+            assert f"{traces[1].name}: its steps are {apart} s away from those of ddp-r0.sqlite; " in error
+            assert error.count("\n") == 1
+
+
+def test_traces_on_clocks_of_their_own_are_of_one_run(tmp_path):
+    """As of two hosts that count from their boots: nothing tells when each of the steps was."""
+    one, other = (set_clock(unpack(f"ddp-r{n}", tmp_path), 4 * 10**12 * n) for n in (0, 1))
+    with sqlite3.connect(other) as db:
+        db.execute("UPDATE NVTX_EVENTS SET binaryData = NULL")  # no communicators
+    assert run(one, other, "--out", tmp_path / "out") == 0
+
+
+def set_clock(path, epoch_ns):
+    """The export with another moment at which its session began."""
+    with sqlite3.connect(path) as db:
+        db.execute(f"UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = {epoch_ns}")
+    return path
+
+
 def test_times_of_another_clock_are_moved(tmp_path):
-    late = unpack("ddp-r1", tmp_path)
-    with sqlite3.connect(late) as db:
-        db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = utcEpochNs + 3000000000")
+    late = set_clock(unpack("ddp-r1", tmp_path), "utcEpochNs + 3000000000")
     assert run(unpack("ddp-r0", tmp_path), late, "--out", tmp_path / "out") == 0
     offsets = dict(table(tmp_path / "out", "file_clocks").select("rank", "offset_ns").rows())
     assert offsets[0] == 0 and offsets[1] == pytest.approx(3e9, abs=5000)
@@ -130,7 +154,8 @@ def test_the_same_again(tmp_path):
 
 
 def test_kineto_and_nsys_side_by_side(tmp_path):
-    assert run(DATA / "kineto-h200-ddp-r0.json.gz", unpack("ddp-r1", tmp_path), "--out", tmp_path / "out") == 0
+    nsys = set_clock(unpack("ddp-r1", tmp_path), "utcEpochNs - 90 * 1000000000")  # both ran that much later
+    assert run(DATA / "kineto-h200-ddp-r0.json.gz", nsys, "--out", tmp_path / "out") == 0
     assert set(table(tmp_path / "out", "reports")["format"]) == {"kineto", "nsys"}
 
 
