@@ -57,7 +57,7 @@ def _open(found: Diagnosis) -> str:
 
 def _head(found: Diagnosis) -> list[str]:
     e = found.evidence
-    cut = [f"of a part of the trace alone: {e.absent['trace, in part']}"] if "trace, in part" in e.absent else []
+    cut = ["of a part of the trace alone: see missing_trace"] if "trace, in part" in e.absent else []
     if found.step_ms is None:
         return ["no step could be timed: nothing can be said of it", *cut]
     ranks, steps = len(e.traced_ranks), e.traced_count

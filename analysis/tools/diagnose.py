@@ -55,7 +55,7 @@ def diagnose(path: StrPath, *others: StrPath, gpu_log: StrPath | None = None) ->
 
 def print_diagnosis(paths: Sequence[Path], gpu_log: Path | None, as_json: bool, ranks: Sequence[int] | None) -> int:
     """Print the diagnosis of a run, and what its step would be on other numbers of `ranks`, or the diagnosis of each
-    point of results/SWEEP; the exit status. Raises InputError."""
+    point of results/SWEEP; the exit status: 1 where no step could be timed. Raises InputError."""
     if len(paths) == 1 and gpu_log is None and ranks is None and (paths[0] / "sweep.json").is_file():
         return print_sweep(paths[0], as_json)
     found = diagnose(*paths, gpu_log=gpu_log)
@@ -67,7 +67,7 @@ def print_diagnosis(paths: Sequence[Path], gpu_log: Path | None, as_json: bool, 
             raise InputError(f"--ranks: {error}") from error
         document, text = document | {"over_ranks": over.as_json()}, f"{text}\n{over.screen()}"
     print(json.dumps(document, indent=2) if as_json else text, end="\n" if as_json else "")
-    return 0
+    return 0 if found.step_ms is not None else 1
 
 
 def print_sweep(results: Path, as_json: bool) -> int:

@@ -107,8 +107,8 @@ class Document:
                     if sum(map(len, held)) >= _BLOCK:
                         yield b"".join(held)
                         held = []
-        except (EOFError, zlib.error, OSError) as error:
-            self.problems.append(f"the file ends early or is damaged: {error}")
+        except (EOFError, zlib.error, OSError):
+            self.problems.append("the file ends early or is damaged: only what comes before could be read")
         yield b"".join(held)
 
     def _head(self, chunks: Iterator[bytes]) -> bytes:
@@ -172,7 +172,7 @@ class Document:
     def _tail(self, text: bytes | None) -> None:
         """Read what follows the list of events."""
         rest = None if text is None else _object(b"{" + text.lstrip(b", \t\r\n"))
-        if rest is None:
+        if rest is None and not self.problems:  # else the file's end says it
             where = "within" if text is None else "after"
             self.problems.append(f"the trace is cut off {where} its events: only what comes before could be read")
         self.metadata |= rest or {}

@@ -46,14 +46,16 @@ Out = TypeVar("Out")
 
 
 class Damage:
-    """What of an export cannot be read: a line each, and of which tables that is; WHOLE is the file itself."""
+    """What of an export cannot be read: a line each, and of which tables that is; WHOLE is the file itself, whose line
+    is for all tables that are found damaged after it."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.tables: set[str] = set()
 
     def add(self, table: str, problem: str) -> None:
-        self.problems.append(problem)
+        if WHOLE not in self.tables:
+            self.problems.append(problem)
         self.tables.add(table)
 
 
@@ -126,8 +128,8 @@ class SQLite:
             FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table' ORDER BY m.name, c.cid"""
         try:
             listed = self.query(sql, ["t", "c"])
-        except adbc.Error as error:
-            self.damage.add(WHOLE, f"the file is damaged or cut short ({first_line(error)})")
+        except adbc.Error:
+            self.damage.add(WHOLE, "the file is damaged or cut short: a part of it cannot be read")
             listed = self.query(sql, ["t", "c"])
         for (table, root), rows in listed.group_by("t", "root", maintain_order=True):
             self.columns[table] = set(rows["c"])

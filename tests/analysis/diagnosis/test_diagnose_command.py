@@ -41,14 +41,18 @@ def test_two_ranks_that_launch_too_slowly(capsys, tmp_path):
     assert "missing_counters" in causes and "memory_headroom" not in causes
 
 
-def test_of_a_trace_that_is_cut_the_text_says_so_first(capsys, tmp_path):
-    whole = gzip.decompress((DATA / "kineto-h200-ddp-r0.json.gz").read_bytes())
-    (tmp_path / "cut.json").write_bytes(whole[: len(whole) * 7 // 10])
-    assert cli.main(["diagnose", str(tmp_path / "cut.json")]) == 0
+@pytest.mark.parametrize("name", ["cut.json", "cut.json.gz", "cut.sqlite"])
+def test_of_a_trace_that_is_cut_the_text_says_so_first(capsys, tmp_path, name):
+    zipped = (DATA / "kineto-h200-ddp-r0.json.gz").read_bytes()
+    contents = {"cut.json": gzip.decompress(zipped), "cut.json.gz": zipped}
+    whole = contents.get(name) or export("zero3-r0", tmp_path).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) * 7 // 10])
+    assert cli.main(["diagnose", str(tmp_path / name)]) == 1
     text = capsys.readouterr().out
     assert text.splitlines()[1].startswith("of a part of the trace alone: ")
     assert text.startswith("no step could be timed") and "1. " not in text and "idle_host" not in text
     assert "copy or export the trace again" in text and "trace all ranks" not in text
+    assert text.count(name) == 1 and "SQLite" not in text and "end-of-stream" not in text  # in one line, and once
 
 
 def test_hooks_of_zero3_on_the_host(capsys, tmp_path):
