@@ -33,14 +33,11 @@ def spread_in_time(points: pl.DataFrame, tables: dataset.Tables) -> str:
 
 
 def disturbances(points: pl.DataFrame) -> str:
-    """How many of the points something outside of their jobs disturbed, where some were."""
+    """How many of the points something outside of their jobs disturbed, where some were: figures of medians and ratios
+    have none of them among their points."""
     count = int(points["disturbed"].fill_null(False).sum())
-    was = "was" if count == 1 else "were"
-    return (
-        f"{count} point{'s' * (count != 1)} {was} disturbed: crossed out where drawn singly, left out of medians."
-        if count
-        else ""
-    )
+    were = f"{count} point{'s' * (count != 1)} {'was' if count == 1 else 'were'} disturbed"
+    return f"{were}: they count here, crossed out where drawn singly." if count else ""
 
 
 def hardware(points: pl.DataFrame) -> str:
@@ -80,7 +77,7 @@ def parts(family: Family, tables: dataset.Tables) -> tuple[str, str, list[list[s
     if points.is_empty():
         return family.text + " n = 0.", "", []
     shown = [family.text, counts(points, family.aside), hardware(points)]
-    reading = [family.reading, family.note(points), disturbances(points), spread_in_time(points, tables)]
+    reading = [family.reading, family.note(points, tables), disturbances(points), spread_in_time(points, tables)]
     labelled = family.labelled(tables) if family.labelled else None
     return _sentences(shown), _sentences(reading), settings(points, labelled, family.aside)
 

@@ -125,10 +125,15 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
     return pl.concat([recoverable(tables), tried], how="diagonal_relaxed")
 
 
+def note(_points: pl.DataFrame, tables: dataset.Tables) -> str:
+    """What the second panel shows, where there is one."""
+    said = "Points with 95 % intervals: remedies that were tried, where the dotted line is what was predicted."
+    return "" if trials(tables).is_empty() else said
+
+
 FAMILY = Family(
     "What could be recovered",
-    "Time of the timed steps that remedies could save, by kind of cause, over all diagnosed points. Beside it the "
-    "remedies that were tried, with 95 % intervals; dotted: as predicted.",
+    "Time of the timed steps that remedies could save, by kind of cause, over all diagnosed points.",
     "Of no point it is known what takes its time.",
     lambda tables: with_ids(tables, known_points(tables)["point_id"]),
     paint,
@@ -137,4 +142,5 @@ FAMILY = Family(
         "Of points with a trace, and of those with a loss of time that shows without one. Time that two causes "
         "share may count for both."
     ),
+    note=note,
 )

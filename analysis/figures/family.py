@@ -32,6 +32,7 @@ RESULTS = (
 Place = Literal["main", "supplement", "claims"]
 Points = Callable[[dataset.Tables], pl.DataFrame]
 Numbers = Callable[[pl.DataFrame, dataset.Tables], pl.DataFrame]
+Note = Callable[[pl.DataFrame, dataset.Tables], str]
 
 
 def results(*columns: str) -> Numbers:
@@ -65,7 +66,7 @@ class Family:
             (analysis/sweep/short_labels.py): the caption says them.
         remedied: whether points that remedies added are shown, too.
         reading: further sentences of the caption: how it was made, and what to beware of.
-        note: one more of them, from the points; empty for none.
+        note: one more of them, from the points and all tables; empty for none.
     """
 
     title: str
@@ -79,7 +80,7 @@ class Family:
     labelled: Points | None = None
     remedied: bool = False
     reading: str = ""
-    note: Callable[[pl.DataFrame], str] = lambda _points: ""
+    note: Note = lambda _points, _tables: ""
 
     def scope(self, tables: dataset.Tables) -> dataset.Tables:
         """The tables that it is drawn of: of the sweep's own points, unless remedied ones are shown."""

@@ -202,7 +202,7 @@ def _key(group: pl.DataFrame) -> tuple[str, int]:
     return group["workload"][0], group["config_order"][0]
 
 
-def note(points: pl.DataFrame) -> str:
+def note(points: pl.DataFrame, _tables: dataset.Tables) -> str:
     """What samples under ddp are."""
     said = "Under ddp each rank walks the whole data set, so its samples are not distinct."
     return said if "ddp" in set(points["strategy"]) else ""

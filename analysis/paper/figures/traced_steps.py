@@ -57,7 +57,7 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     kept = everything.sort("idle", descending=True).head(MOST).select(_ROW)
     rows = everything.join(kept, on=_ROW, how="semi", nulls_equal=True, maintain_order="left").to_dicts()
     columns = {"Step (%)": {name: name for name in GROUPS}}
-    if everything["api launches"].null_count() < everything.height:
+    if has_calls(everything):
         columns["API (%)"] = {name: f"api {name}" for name in calls.CALLS}
         columns["GPU (%)"] = {name: f"gpu {name}" for name in calls.KERNELS}
     names = [(row["model"] or row["workload"], row["label"]) for row in rows]
@@ -85,10 +85,23 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, width_in: float) -> Fig
     return made
 
 
+def has_calls(found: pl.DataFrame) -> bool:
+    """Whether a row of `shares` has more than its parts."""
+    return found["api launches"].null_count() < found.height
+
+
+def note(_points: pl.DataFrame, tables: dataset.Tables) -> str:
+    """What the second and the third panel show, where there are any."""
+    said = (
+        "Beside the parts all CUDA API calls and all work of the GPU, which overlap: a call that waits is as long as "
+        "what it waits for. Points traced by Kineto have the parts alone."
+    )
+    return said if has_calls(shares(tables)) else ""
+
+
 FAMILY = Family(
     "Where a step's time goes",
-    "Parts of a step of the traced run, those of a model that idle most first; beside them all CUDA API calls and all "
-    "work of the GPU, in % of the step.",
+    "Parts of a step of the traced run, in % of the step, those of a model that idle most first.",
     "No point has a trace, so there are no parts of its steps.",
     traced_points,
     paint,
@@ -96,7 +109,7 @@ FAMILY = Family(
     labelled=traced_points,
     reading=(
         "Means over ranks, traced steps and repeats. A profiler ran, so lengths are not those of the timed run. The "
-        "parts add up to the step. Calls and work overlap: a call that waits is as long as what it waits for. Points "
-        "traced by Kineto have the parts alone."
+        "parts add up to the step."
     ),
+    note=note,
 )

@@ -246,6 +246,23 @@ def test_disturbed_points_are_crossed_counted_and_not_in_medians(sweep):
     assert panels.median_of(repeats, "ms") == 1.5 and panels.median_of(repeats.tail(2), "ms") == 9.0
 
 
+def test_captions_of_figures_without_medians_say_that_disturbed_points_count(sweep):
+    points = sweep["points"].with_columns(disturbed=pl.col("repeat") == 0)
+    tables = dataset.Tables({**sweep.frames, "points": points})
+    for name in ("held_time", "causes", "loss"):
+        said = captions.caption(FAMILIES[name], tables)
+        assert "were disturbed: they count here" in said and "medians" not in said
+
+
+def test_captions_describe_the_panels_that_are_drawn(sweep):
+    untried = dataset.Tables({name: frame for name, frame in sweep.frames.items() if name != "remedies"})
+    for tables, count in ((sweep, 2), (untried, 1)):
+        assert len(causes.FAMILY.draw(tables).axes) == count
+        assert ("remedies that were tried" in captions.caption(causes.FAMILY, tables)) == (count == 2)
+    assert len(FAMILIES["traced_steps"].draw(sweep).axes) == 1
+    assert "API calls" not in captions.caption(FAMILIES["traced_steps"], sweep)
+
+
 def test_lines_of_one_colour_are_told_apart():
     """As many as there are pairs of a marker and dashes."""
     count = len(style.MARKERS) * len(style.DASHES)
