@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,17 +20,19 @@ LONGEST = 64
 
 
 def curves(tables: dataset.Tables) -> pl.DataFrame:
-    """Per workload, configuration and step: the mean, least and most over repeats of the mean over ranks."""
+    """Per workload, configuration and step: the mean, least and most over repeats of the mean over ranks; NaN where the
+    loss of a rank is not finite."""
     line = ["workload", "config_order", "config", "step"]
     points = dataset.ok_points(tables).select("point_id", *line[:-1])
     return (
         tables.scan("steps")
-        .filter(pl.col("loss").is_finite())
+        .filter(pl.col("loss").is_not_null())
         .join(points.lazy(), on="point_id")
         .group_by(*line, "point_id")
         .agg(pl.col("loss").mean())
         .group_by(line)
         .agg(mean=pl.col("loss").mean(), least=pl.col("loss").min(), most=pl.col("loss").max(), n=pl.len())
+        .with_columns(pl.when(pl.col("mean").is_finite()).then(pl.col("mean", "least", "most")).otherwise(math.nan))
         .sort(line)
         .collect()
     )
@@ -72,11 +76,12 @@ def numbers(_points: pl.DataFrame, tables: dataset.Tables) -> pl.DataFrame:
 FAMILY = Family(
     "Loss",
     "Loss of each optimizer step, mean over ranks and repeats; bands run from the min to the max of the repeats.",
-    "No point has a finite loss.",
+    "No point has a loss.",
     lambda tables: with_ids(
-        tables, tables.scan("steps").filter(pl.col("loss").is_finite()).select("point_id").collect()["point_id"]
+        tables, tables.scan("steps").filter(pl.col("loss").is_not_null()).select("point_id").collect()["point_id"]
     ),
     paint,
     numbers=numbers,
     place="supplement",
+    reading="A line ends where the loss of a rank is not finite.",
 )

@@ -6,7 +6,7 @@ import sys
 import polars as pl
 import pytest
 
-from nightsweep.analysis.figures import captions, causes, panels, roofline, setting_effects, style, timeline
+from nightsweep.analysis.figures import captions, causes, loss, panels, roofline, setting_effects, style, timeline
 from nightsweep.analysis.paper.families import FAMILIES
 from nightsweep.analysis.sweep import dataset, short_labels
 from nightsweep.analysis.tools.cli import main as command
@@ -261,6 +261,17 @@ def test_captions_describe_the_panels_that_are_drawn(sweep):
         assert ("remedies that were tried" in captions.caption(causes.FAMILY, tables)) == (count == 2)
     assert len(FAMILIES["traced_steps"].draw(sweep).axes) == 1
     assert "API calls" not in captions.caption(FAMILIES["traced_steps"], sweep)
+
+
+def test_the_line_of_a_loss_ends_where_a_rank_s_is_not_finite(sweep):
+    two = sweep["points"].filter(workload="image", strategy="ddp_ds", world_size=2)["point_id"]
+    away = pl.col("point_id").is_in(two.implode()) & (pl.col("rank") == 1) & (pl.col("step") >= 20)
+    for bad in (float("nan"), float("inf")):
+        steps = sweep["steps"].with_columns(loss=pl.when(away).then(bad).otherwise("loss"))
+        found = loss.curves(dataset.Tables({**sweep.frames, "steps": steps}))
+        ends = found.group_by("config_order", "workload").agg(pl.col("step").filter(pl.col("mean").is_finite()).max())
+        assert sorted(ends["step"]) == [19, 19, *[24] * (ends.height - 2)]
+        assert found.filter(pl.col("mean").is_nan())["most"].is_nan().all()
 
 
 def test_lines_of_one_colour_are_told_apart():
