@@ -49,13 +49,15 @@ any point on one rank that is alike in all other settings is its base."""
 
 def scaling_points(tables: dataset.Tables) -> pl.DataFrame:
     """The points of nights in which their group ran on several numbers of ranks (`world`) or of nodes (`shape` tells
-    both). One that is the base of several groups is there for each."""
+    both), the fewest of them among these. One that is the base of several groups is there for each."""
     ranks = pl.coalesce("world_size", pl.col("nodes") * pl.col("ranks_per_node"))
     points = dataset.ok_points(tables, ASIDE).filter(pl.col("samples_per_s") > 0)
     points = dataset.undisturbed(points)
     points = points.with_columns(world=ranks, shape=pl.format("{} x {}", *dataset.SHAPE))
     both = pl.concat([points, _alone(points)])
-    return nights.select_shared_nights(nights.add_nights(both, tables["points"]), GROUP)
+    shared = nights.select_shared_nights(nights.add_nights(both, tables["points"]), GROUP)
+    fewest = shared.with_columns(base=pl.col("shape").sort_by(*SHAPE).first().over(GROUP))
+    return fewest.filter((pl.col("shape") == pl.col("base")).any().over(*GROUP, "night"))
 
 
 def _alone(points: pl.DataFrame) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from nightsweep.analysis.figures import scaling
+from nightsweep.analysis.figures import captions, scaling
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.tables.part_names import GROUPS
 from tests.analysis.figures.made_up import made_up, texts
@@ -53,6 +53,25 @@ def test_each_panel_says_what_it_leaves_out(sweep, monkeypatch):
     monkeypatch.setattr(scaling, "MOST_LOST", 2)
     shown = texts(scaling.FAMILY.draw(sweep))
     assert "The first 3 of 4" in shown and "The first 2 of 4" in shown
+
+
+def test_runs_of_a_night_without_the_fewest_ranks_are_not_counted(sweep):
+    """Two and eight ranks of another night, in which none ran on one."""
+    first, later = (pl.lit(f"2026-11-{day}T00:00:00Z").alias("started_at") for day in ("01", "09"))
+    two = sweep["points"].filter(pl.col("world_size") == 2, workload="image", repeat=0).with_columns(later)
+    others = [
+        two.with_columns(
+            pl.lit(n, pl.Int64).alias("world_size"),
+            pl.lit(n, pl.Int64).alias("ranks_per_node"),
+            point_id=pl.col("point_id") + f"-{n}",
+        )
+        for n in (2, 8)
+    ]
+    points = pl.concat([sweep["points"].with_columns(first), *others])
+    shown, before = (
+        captions.parts(scaling.FAMILY, dataset.Tables({"points": p}))[0] for p in (points, sweep["points"])
+    )
+    assert shown == before and "1 and 2 ranks" in shown
 
 
 def test_no_scaling_without_two_counts_of_ranks(sweep):
