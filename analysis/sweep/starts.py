@@ -127,9 +127,7 @@ class Starts:
     def noise(self, one: str, other: str) -> Noise:
         """The noise that the difference of two points is judged by."""
         active, one_host = self._pair(one, other)
-        if (one_host or self._spans_hosts(one) or self._spans_hosts(other)) and (
-            found := own_noise(self.repeats(one), self.repeats(other))
-        ):
+        if (one_host or self._spans_hosts(one) or self._spans_hosts(other)) and (found := self._own_noise(one, other)):
             return found
         quiet = dataset.undisturbed(self.frame)
         groups = quiet.partition_by(["settings", "host"] if one_host else ["settings"])
@@ -138,6 +136,14 @@ class Starts:
         alike = [g["ms"].to_list() for g in groups if what_decides(_mean(g["sm_active"])) == what_decides(active)]
         pooled = noise_of_repeats(alike, LEAST_POOLED, "repeats of like runs of the data set")
         return pooled or known_noise(active, one_host=one_host)
+
+    def _own_noise(self, one: str, other: str) -> Noise | None:
+        """The noise of the repeats of two points' settings; of the same settings, which may differ in what changes no
+        times, each repeat counts once."""
+        a, b = self.repeats(one), self.repeats(other)
+        if sorted(a) == sorted(b):
+            return noise_of_repeats([a], LEAST_OWN, f"{len(a)} repeats of these settings")
+        return own_noise(a, b)
 
     def _pair(self, one: str, other: str) -> tuple[float | None, bool]:
         """Mean SM activity of two points, and whether both ran on one host on one day."""

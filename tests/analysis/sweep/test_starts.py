@@ -93,6 +93,12 @@ def test_a_start_without_times_tells_nothing():
     assert "2 and 2 repeats" in own.noise("p0-0", "p1-0").source and own.identical_pairs()[1] == 2
 
 
+def test_repeats_of_two_points_of_the_same_settings_count_once():
+    own = Starts.of(*frames([[1.0, 1.1, 1.2]]))
+    found = own.noise("p0-0", "p0-1")
+    assert (found.freedom, found.source) == (2, "3 repeats of these settings")
+
+
 def test_the_nearest_repeats_tell():
     few, some, many = [[1.0], [1.0]], [[1.0, 1.1, 1.2], [1.0]], [[1.0], [2.0], *([[3.0, 3.1, 3.2]] * 3)]
     assert "H200s" in Starts.of(*frames(few)).noise("p0-0", "p1-0").source
