@@ -16,7 +16,7 @@ from nightsweep.jobs.record.record import Record
 
 _Rows = list[dict[str, Any]]
 
-WORK = ("workload", "model", "method", "image_size", "seq_len", "sequences")
+WORK = ("workload", "model", "method", "data", "image_size", "seq_len", "sequences")
 """Settings that say what is trained: the times of other work are no better and no worse."""
 MOST_WORKS = 8
 MOST_REASONS, MOST_LINKS = 3, 3

@@ -8,7 +8,7 @@ import pytest
 
 from nightsweep.analysis.figures import captions
 from nightsweep.analysis.paper.families import FAMILIES
-from nightsweep.analysis.report import causes
+from nightsweep.analysis.report import causes, summary
 from nightsweep.analysis.report.__main__ import main as write_report
 from nightsweep.analysis.sweep import dataset, held_time
 from nightsweep.analysis.sweep.labels import percent
@@ -176,3 +176,12 @@ def test_a_caption_is_short(name):
     family = FAMILIES[name]
     shown, _, _ = captions.parts(family, family.scope(dataset.load(PUBLISHED / "tables")))
     assert len(shown.split()) <= MOST_WORDS, shown
+
+
+def test_the_best_and_the_worst_were_trained_on_the_same_data():
+    """Images of MNIST on one rank, the built-in digits on two: neither is the other's best."""
+    points = made_up()["points"].filter(pl.col("status") == "ok", workload="image", strategy="ddp_ds")
+    mnist = pl.when(pl.col("world_size") == 1).then(pl.lit("mnist")).otherwise("data")
+    rows = summary.extremes(dataset.Tables({"points": points.with_columns(data=mnist)}))["rows"]
+    assert sorted(row["configurations"] for row in rows) == [2, 2]
+    assert {row["work"].split(", ")[1] for row in rows} == {"data mnist", "data builtin"}
