@@ -1,6 +1,6 @@
 """What the settings of one point must not be together.
 
-Each check is a small function of a point that gives a `Reason` or None, beside the settings of its subject
+Each check is a function of a point that yields a `Reason` for each conflict, beside the settings of its subject
 (jobs/point/settings); where a setting has an effect is said by the setting itself (`needs`).
 """
 
@@ -16,7 +16,7 @@ from nightsweep.jobs.point.reason import Reason, Source
 from nightsweep.jobs.point.settings import command, compute, image, job, llm, measuring, parallel
 from nightsweep.jobs.point.template import as_text
 
-Check = Callable[[Point], Reason | None]
+Check = Callable[[Point], Iterator[Reason]]
 
 BUILT_IN: tuple[Check, ...] = (*job.CHECKS, *parallel.CHECKS, *compute.CHECKS, *image.CHECKS, *llm.CHECKS)
 
@@ -24,8 +24,7 @@ BUILT_IN: tuple[Check, ...] = (*job.CHECKS, *parallel.CHECKS, *compute.CHECKS, *
 def reasons(point: Point) -> list[Reason]:
     """All that is wrong with a point."""
     own = command.CHECKS if point.workload == "command" else BUILT_IN
-    found = [reason for check in (*own, *measuring.CHECKS) if (reason := check(point)) is not None]
-    return found + list(unknown(point)) + list(vain(point))
+    return [reason for check in (*own, *measuring.CHECKS, unknown, vain) for reason in check(point)]
 
 
 def unknown(point: Point) -> Iterator[Reason]:

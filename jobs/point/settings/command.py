@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal
@@ -119,108 +120,63 @@ class Command:
     )
 
 
-def words_of_command(p: Point) -> Reason | None:
+def command_conflicts(p: Point) -> Iterator[Reason]:
+    """Of the texts that are divided into words."""
     for name in ("command", "launcher_options", "python", "files"):
         try:
-            found = shlex.split(getattr(p, name))
+            words = shlex.split(getattr(p, name))
         except ValueError as error:
-            return Reason((name,), f"cannot be divided into words: {str(error).lower()}")
-        if name == "command" and not found:
-            return Reason((name,), "has no word")
-    return None
+            yield Reason((name,), f"cannot be divided into words: {str(error).lower()}")
+            return
+        if name == "command" and not words:
+            yield Reason((name,), "has no word")
+            return
+        program = PurePath(words[0]).name if name == "command" else ""
+        if program in (*LAUNCHERS, "srun"):
+            options = " (its options are launcher_options)" if program in LAUNCHERS else ""
+            text = f"begins with {program}: give the script alone, and launcher: {program}{options}"
+            yield Reason(("command", "launcher"), text)
 
 
-def launched_twice(p: Point) -> Reason | None:
-    try:
-        first = shlex.split(str(p.command))[:1]
-    except ValueError:
-        return None  # words_of_command says why
-    name = PurePath(first[0]).name if first else ""
-    if name in (*LAUNCHERS, "srun"):
-        options = " (its options are launcher_options)" if name in LAUNCHERS else ""
-        return Reason(
-            ("command", "launcher"), f"begins with {name}: give the script alone, and launcher: {name}{options}"
-        )
-    return None
-
-
-def fields_of_command(p: Point) -> Reason | None:
+def field_conflicts(p: Point) -> Iterator[Reason]:
+    """Of the texts' fields, and of the axes that fill them."""
     known = template.names(p)
     for name in template.TEMPLATES:
         try:
             unknown = sorted(template.fields(getattr(p, name)) - known)
         except template.TemplateError as error:
-            return Reason((name,), str(error))
+            yield Reason((name,), str(error))
+            break
         if unknown:
-            return Reason((name,), f"{{{unknown[0]}}} is neither an axis nor a setting (there are {_some(known)})")
-    return None
-
-
-def _some(names: set[str]) -> str:
-    own = sorted(names - set(SHARED))
-    return ", ".join(own[:12])
-
-
-def edited_file(p: Point) -> Reason | None:
+            there = ", ".join(sorted(known - set(SHARED))[:12])
+            yield Reason((name,), f"{{{unknown[0]}}} is neither an axis nor a setting (there are {there})")
+            break
     edits = [name for name, _ in p.variables if name.startswith(template.CONFIG)]
     if edits and not p.config_file:
-        return Reason((edits[0], "config_file"), "changes a file, and config_file names none")
-    if p.config_file and "config_file" not in template.fields_or_none(str(p.command)):
-        return Reason(("config_file", "command"), "is not read: the command has no {config_file}")
-    return None
-
-
-def variable_of_a_setting(p: Point) -> Reason | None:
+        yield Reason((edits[0], "config_file"), "changes a file, and config_file names none")
+    elif p.config_file and "config_file" not in template.fields_or_none(str(p.command)):
+        yield Reason(("config_file", "command"), "is not read: the command has no {config_file}")
     axes = template.environment(p)
-    for setting_, variables in by_setting(p).items():
-        twice = next((name for name in variables if name in axes), None)
-        if twice:
-            text = f"{template.ENVIRONMENT}{twice} is set by {setting_} too"
-            return Reason((template.ENVIRONMENT + twice, setting_), text)
-    return None
+    twice = [(name, by) for by, variables in by_setting(p).items() for name in variables if name in axes]
+    if twice:
+        name, by = template.ENVIRONMENT + twice[0][0], twice[0][1]
+        yield Reason((name, by), f"{name} is set by {by} too")
 
 
-def launched_alone(p: Point) -> Reason | None:
+def switch_conflicts(p: Point) -> Iterator[Reason]:
+    """Of what a script can be switched to."""
     if p.launcher in ("none", "srun") and p.launcher_options:
-        return Reason(("launcher_options", "launcher"), f"launcher {p.launcher} takes no options")
-    return None
-
-
-def switched_precision(p: Point) -> Reason | None:
+        yield Reason(("launcher_options", "launcher"), f"launcher {p.launcher} takes no options")
     if p.precision not in (None, "tf32", "bf16"):
-        return Reason(("precision",), f"a script can be switched to tf32 and bf16, not to {p.precision}")
-    return None
-
-
-def switched_layout(p: Point) -> Reason | None:
+        yield Reason(("precision",), f"a script can be switched to tf32 and bf16, not to {p.precision}")
     if p.layout not in (None, "nhwc"):
-        return Reason(("layout",), f"a script can be switched to nhwc, not to {p.layout}")
-    return None
-
-
-def switched_cache(p: Point) -> Reason | None:
+        yield Reason(("layout",), f"a script can be switched to nhwc, not to {p.layout}")
     if p.empty_cache:
-        return Reason(("empty_cache",), "a script can be kept from emptying the cache (false), not made to")
-    return None
-
-
-def switched_hook(p: Point) -> Reason | None:
+        yield Reason(("empty_cache",), "a script can be kept from emptying the cache (false), not made to")
     if p.comm_hook == "topk":
-        return Reason(("comm_hook",), "a script can be switched to bf16, fp16 and powersgd, not to topk")
+        yield Reason(("comm_hook",), "a script can be switched to bf16, fp16 and powersgd, not to topk")
     if p.comm_hook == "none":
-        return Reason(("comm_hook",), "a script's own hook cannot be taken away")
-    return None
+        yield Reason(("comm_hook",), "a script's own hook cannot be taken away")
 
 
-CHECKS = (
-    words_of_command,
-    launched_twice,
-    fields_of_command,
-    edited_file,
-    variable_of_a_setting,
-    launched_alone,
-    switched_precision,
-    switched_layout,
-    switched_cache,
-    switched_hook,
-)
+CHECKS = (command_conflicts, field_conflicts, switch_conflicts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -78,116 +79,71 @@ class Compute:
 SHORT_FORMATS = ("bf16", "fp16", "bf16_pure")
 
 
-def compiled_strategy(p: Point) -> Reason | None:
+def compile_conflicts(p: Point) -> Iterator[Reason]:
+    graphs = p.compile in GRAPHING_MODES
     if p.compile != "none" and p.strategy == "dp":
-        return Reason(("compile", "strategy"), "dp runs copies of the model in threads, which torch.compile cannot")
-    if p.compile != "none" and p.strategy == "zero3" and p.method in ADAPTERS:
+        yield Reason(("compile", "strategy"), "dp runs copies of the model in threads, which torch.compile cannot")
+    elif p.compile != "none" and p.strategy == "zero3" and p.method in ADAPTERS:
         text = f"zero3 needs a gradient at each compiled layer's input; method {p.method} freezes what is before them"
-        return Reason(("compile", "strategy", "method"), text)
-    if p.compile in GRAPHING_MODES and p.strategy not in LASTING:
+        yield Reason(("compile", "strategy", "method"), text)
+    elif graphs and p.strategy not in LASTING:
         text = f"compile {p.compile} records CUDA graphs, and {p.strategy} moves weights or launches between them"
-        return Reason(("compile", "strategy"), text)
-    return None
-
-
-def compiled_graphs(p: Point) -> Reason | None:
-    if p.compile not in GRAPHING_MODES:
-        return None
-    if p.device == "cpu":
-        return Reason(("compile", "device"), f"compile {p.compile} records CUDA graphs; device is cpu")
-    if p.workload == "llm":
+        yield Reason(("compile", "strategy"), text)
+    if graphs and p.device == "cpu":
+        yield Reason(("compile", "device"), f"compile {p.compile} records CUDA graphs; device is cpu")
+    elif graphs and p.workload == "llm":
         text = f"compile {p.compile} records CUDA graphs, which layers compiled one by one overwrite (try cuda_graph)"
-        return Reason(("compile", "workload"), text)
-    if p.allocator == "async":
-        return Reason(("compile", "allocator"), f"compile {p.compile} needs PyTorch's own allocator")
-    return None
+        yield Reason(("compile", "workload"), text)
+    elif graphs and p.allocator == "async":
+        yield Reason(("compile", "allocator"), f"compile {p.compile} needs PyTorch's own allocator")
 
 
-def graph(p: Point) -> Reason | None:
+def graph_conflicts(p: Point) -> Iterator[Reason]:
     if not p.cuda_graph:
-        return None
+        return
     if p.device == "cpu":
-        return Reason(("cuda_graph", "device"), "CUDA graphs are recorded on GPUs; device is cpu")
-    if p.strategy not in LASTING:
-        return Reason(("cuda_graph", "strategy"), f"cuda_graph needs {', '.join(LASTING)}, not {p.strategy}")
-    if p.compile in GRAPHING_MODES:
-        return Reason(("cuda_graph", "compile"), f"compile {p.compile} records CUDA graphs of its own")
-    return None
-
-
-def graph_of_host_work(p: Point) -> Reason | None:
-    if not p.cuda_graph:
-        return None
+        yield Reason(("cuda_graph", "device"), "CUDA graphs are recorded on GPUs; device is cpu")
+    elif p.strategy not in LASTING:
+        yield Reason(("cuda_graph", "strategy"), f"cuda_graph needs {', '.join(LASTING)}, not {p.strategy}")
+    elif p.compile in GRAPHING_MODES:
+        yield Reason(("cuda_graph", "compile"), f"compile {p.compile} records CUDA graphs of its own")
     if p.comm_hook != "none":
-        return Reason(("cuda_graph", "comm_hook"), f"comm_hook {p.comm_hook} runs on the host in every step")
-    if p.activation_checkpointing:
+        yield Reason(("cuda_graph", "comm_hook"), f"comm_hook {p.comm_hook} runs on the host in every step")
+    elif p.activation_checkpointing:
         text = "activation checkpointing asks for the random state, which a recorded pass cannot"
-        return Reason(("cuda_graph", "activation_checkpointing"), text)
-    if p.sequences not in (None, "windows"):
-        return Reason(("cuda_graph", "sequences"), f"masks of {p.sequences} sequences are looked at on the host")
-    return None
+        yield Reason(("cuda_graph", "activation_checkpointing"), text)
+    elif p.sequences not in (None, "windows"):
+        yield Reason(("cuda_graph", "sequences"), f"masks of {p.sequences} sequences are looked at on the host")
 
 
-def fused_sgd(p: Point) -> Reason | None:
+def optimizer_conflicts(p: Point) -> Iterator[Reason]:
     if p.optimizer_kernels == "fused" and p.optimizer == "sgd" and p.strategy in ("fsdp2", "tp"):
         text = f"torch's fused SGD does not take the split tensors of {p.strategy}"
-        return Reason(("optimizer_kernels", "optimizer", "strategy"), text)
-    return None
+        yield Reason(("optimizer_kernels", "optimizer", "strategy"), text)
 
 
-def attention_model(p: Point) -> Reason | None:
+def attention_conflicts(p: Point) -> Iterator[Reason]:
+    gpu, shape = p.device != "cpu", SHAPES.get(p.model)
     if p.attention != "auto" and p.workload == "image" and p.model != "vit_s":
-        return Reason(("attention", "model"), f"attention {p.attention} has no effect: {p.model} has no attention")
-    return None
-
-
-def attention_precision(p: Point) -> Reason | None:
-    gpu = p.device != "cpu"
+        yield Reason(("attention", "model"), f"attention {p.attention} has no effect: {p.model} has no attention")
     if p.attention in ("flash", "cudnn") and gpu and p.precision not in SHORT_FORMATS:
-        return Reason(("attention", "precision"), f"{p.attention} attention is for bf16 and fp16, not {p.precision}")
+        yield Reason(("attention", "precision"), f"{p.attention} attention is for bf16 and fp16, not {p.precision}")
     if p.attention == "efficient" and gpu and p.precision == "fp64":
-        return Reason(("attention", "precision"), "efficient attention is for fp32, bf16 and fp16, not fp64")
-    return None
-
-
-def attention_device(p: Point) -> Reason | None:
-    if p.attention in ("efficient", "cudnn") and p.device == "cpu":
-        return Reason(("attention", "device"), f"{p.attention} attention is for GPUs; device is cpu")
-    return None
-
-
-def attention_heads(p: Point) -> Reason | None:
-    shape = SHAPES.get(p.model)
+        yield Reason(("attention", "precision"), "efficient attention is for fp32, bf16 and fp16, not fp64")
+    if p.attention in ("efficient", "cudnn") and not gpu:
+        yield Reason(("attention", "device"), f"{p.attention} attention is for GPUs; device is cpu")
     if p.attention == "efficient" and shape and shape.num_attention_heads != shape.num_key_value_heads:
         text = f"efficient attention does not share key/value heads, as {p.model} does"
-        return Reason(("attention", "model"), text)
-    return None
+        yield Reason(("attention", "model"), text)
 
 
-def tenants_of_a_node(p: Point) -> Reason | None:
+def memory_conflicts(p: Point) -> Iterator[Reason]:
     if p.tenants > 1 and p.nodes > 1:
-        return Reason(("tenants", "nodes"), f"{p.tenants} tenants share the GPUs of one node; nodes is {p.nodes}")
-    if p.tenants > 1 and p.device == "cpu":
-        return Reason(("tenants", "device"), f"{p.tenants} tenants share a GPU; device is cpu")
-    return None
-
-
-def searched_memory(p: Point) -> Reason | None:
+        yield Reason(("tenants", "nodes"), f"{p.tenants} tenants share the GPUs of one node; nodes is {p.nodes}")
+    elif p.tenants > 1 and p.device == "cpu":
+        yield Reason(("tenants", "device"), f"{p.tenants} tenants share a GPU; device is cpu")
     if p.batch_search and p.device == "cpu":
-        return Reason(("batch_search", "device"), "batch_search fills a GPU's memory; device is cpu")
-    return None
+        yield Reason(("batch_search", "device"), "batch_search fills a GPU's memory; device is cpu")
 
 
-CHECKS = (
-    compiled_strategy,
-    compiled_graphs,
-    graph,
-    graph_of_host_work,
-    fused_sgd,
-    attention_model,
-    attention_precision,
-    attention_device,
-    attention_heads,
-    tenants_of_a_node,
-    searched_memory,
-)
+CHECKS = (compile_conflicts, graph_conflicts, optimizer_conflicts, attention_conflicts, memory_conflicts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -98,85 +99,47 @@ class Image:
 PATCH_PX = 16
 
 
-def vit_patches(p: Point) -> Reason | None:
-    if p.model == "vit_s" and p.image_size is not None and p.image_size % PATCH_PX:
-        return Reason(("image_size", "model"), f"{p.image_size} is not a multiple of {PATCH_PX}, as vit_s needs")
-    return None
-
-
-def mapped_jpeg(p: Point) -> Reason | None:
-    if p.loader == "mmap" and p.source == "jpeg":
-        return Reason(("loader", "source"), "loader mmap maps raw pixels; a JPEG file has none (source raw or small)")
-    return None
-
-
-def dali_decodes(p: Point) -> Reason | None:
-    if p.loader != "dali":
-        return None
-    if p.dali_on == "mixed" and p.source != "jpeg":
-        return Reason(("dali_on", "source"), f"dali_on mixed is for decoding; source {p.source} has nothing to decode")
-    if p.dali_on == "gpu" and p.source == "jpeg":
-        return Reason(("dali_on", "source"), "dali_on gpu: DALI begins decoding of JPEG on the CPU (dali_on mixed)")
-    return None
-
-
-def dali_threads(p: Point) -> Reason | None:
-    if p.loader == "dali" and p.loader_workers == 0:
-        return Reason(("loader_workers", "loader"), "loader dali works in loader_workers threads: at least 1")
-    return None
-
-
-def dali_device(p: Point) -> Reason | None:
-    if p.loader == "dali" and p.dali_on != "cpu" and p.device == "cpu":
-        return Reason(("dali_on", "device"), f"dali_on {p.dali_on} needs a GPU; device is cpu")
-    return None
-
-
-def dali_pinned(p: Point) -> Reason | None:
-    if p.loader == "dali" and p.dali_on != "cpu" and p.pin_memory:
-        return Reason(
-            ("pin_memory", "dali_on"), f"pin_memory has no effect: dali_on {p.dali_on} gives batches on the GPU"
-        )
-    return None
-
-
-def augmented_in_worker(p: Point) -> Reason | None:
-    if p.augment == "worker" and p.loader in ("dali", "device"):
-        return Reason(("augment", "loader"), f"loader {p.loader} has no process that augments (augment device)")
-    return None
-
-
-def epochs_loader(p: Point) -> Reason | None:
-    if p.epochs and p.loader in ("dali", "device"):
-        why = "the order of its batches cannot be resumed" if p.loader == "dali" else "it has one batch, not a data set"
-        return Reason(("epochs", "loader"), f"epochs with loader {p.loader}: {why}")
-    return None
-
-
-def epochs_strategy(p: Point) -> Reason | None:
-    if p.epochs and p.strategy not in ("ddp", "ddp_ds", "fsdp2", "dp"):
-        return Reason(("epochs", "strategy"), f"epochs with {p.strategy}: they are for ddp, ddp_ds, fsdp2 and dp")
-    if p.epochs and p.comm_hook in ("powersgd", "topk"):
-        return Reason(("epochs", "comm_hook"), f"epochs with {p.comm_hook}: what it carries over cannot be resumed")
-    return None
-
-
-def mixed_layout(p: Point) -> Reason | None:
+def conflicts(p: Point) -> Iterator[Reason]:
     if p.layout == "mixed" and p.strategy in FLAT:
         text = f"layout mixed with {p.strategy}: it holds weights in flat pieces, which are never nhwc"
-        return Reason(("layout", "strategy"), text)
-    return None
+        yield Reason(("layout", "strategy"), text)
+    if p.model == "vit_s" and p.image_size is not None and p.image_size % PATCH_PX:
+        yield Reason(("image_size", "model"), f"{p.image_size} is not a multiple of {PATCH_PX}, as vit_s needs")
 
 
-CHECKS = (
-    mixed_layout,
-    vit_patches,
-    mapped_jpeg,
-    dali_decodes,
-    dali_threads,
-    dali_device,
-    dali_pinned,
-    augmented_in_worker,
-    epochs_loader,
-    epochs_strategy,
-)
+def loader_conflicts(p: Point) -> Iterator[Reason]:
+    if p.loader == "mmap" and p.source == "jpeg":
+        yield Reason(("loader", "source"), "loader mmap maps raw pixels; a JPEG file has none (source raw or small)")
+    if p.loader == "dali":
+        yield from _dali_conflicts(p)
+    if p.augment == "worker" and p.loader in ("dali", "device"):
+        yield Reason(("augment", "loader"), f"loader {p.loader} has no process that augments (augment device)")
+
+
+def _dali_conflicts(p: Point) -> Iterator[Reason]:
+    if p.dali_on == "mixed" and p.source != "jpeg":
+        yield Reason(("dali_on", "source"), f"dali_on mixed is for decoding; source {p.source} has nothing to decode")
+    if p.dali_on == "gpu" and p.source == "jpeg":
+        yield Reason(("dali_on", "source"), "dali_on gpu: DALI begins decoding of JPEG on the CPU (dali_on mixed)")
+    if p.loader_workers == 0:
+        yield Reason(("loader_workers", "loader"), "loader dali works in loader_workers threads: at least 1")
+    if p.dali_on != "cpu" and p.device == "cpu":
+        yield Reason(("dali_on", "device"), f"dali_on {p.dali_on} needs a GPU; device is cpu")
+    if p.dali_on != "cpu" and p.pin_memory:
+        text = f"pin_memory has no effect: dali_on {p.dali_on} gives batches on the GPU"
+        yield Reason(("pin_memory", "dali_on"), text)
+
+
+def epoch_conflicts(p: Point) -> Iterator[Reason]:
+    if not p.epochs:
+        return
+    if p.loader in ("dali", "device"):
+        why = "the order of its batches cannot be resumed" if p.loader == "dali" else "it has one batch, not a data set"
+        yield Reason(("epochs", "loader"), f"epochs with loader {p.loader}: {why}")
+    if p.strategy not in ("ddp", "ddp_ds", "fsdp2", "dp"):
+        yield Reason(("epochs", "strategy"), f"epochs with {p.strategy}: they are for ddp, ddp_ds, fsdp2 and dp")
+    elif p.comm_hook in ("powersgd", "topk"):
+        yield Reason(("epochs", "comm_hook"), f"epochs with {p.comm_hook}: what it carries over cannot be resumed")
+
+
+CHECKS = (conflicts, loader_conflicts, epoch_conflicts)

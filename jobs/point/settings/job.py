@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -70,31 +71,18 @@ class Job:
     seed: int = setting("Seed of weights and data order; the repeat is added to it.", 0, minimum=0, maximum=2**31 - 1)
 
 
-def model_of_workload(p: Point) -> Reason | None:
+def conflicts(p: Point) -> Iterator[Reason]:
     models = WORKLOADS[p.workload].models
-    if p.model in models:
-        return None
-    return Reason(("model", "workload"), f"{p.model!r} is no {p.workload} model (there are {', '.join(models)})")
-
-
-def numa_of_a_gpu(p: Point) -> Reason | None:
+    if p.model not in models:
+        yield Reason(("model", "workload"), f"{p.model!r} is no {p.workload} model (there are {', '.join(models)})")
     if p.numa != "none" and p.device == "cpu":
-        return Reason(("numa", "device"), f"numa {p.numa} on device cpu: there is no GPU to be near to")
-    return None
-
-
-def tf32_on_cpu(p: Point) -> Reason | None:
+        yield Reason(("numa", "device"), f"numa {p.numa} on device cpu: there is no GPU to be near to")
     if p.precision == "tf32" and p.device == "cpu":
-        return Reason(("precision", "device"), "tf32 is arithmetic of GPUs; device is cpu")
-    return None
-
-
-def checkpoints_within_the_steps(p: Point) -> Reason | None:
+        yield Reason(("precision", "device"), "tf32 is arithmetic of GPUs; device is cpu")
     steps = p.warmup_steps + p.timed_steps + p.traced_steps
     if p.checkpoint_steps > steps:
         text = f"checkpoint_steps {p.checkpoint_steps} has no effect: the job has {steps} steps"
-        return Reason(("checkpoint_steps", "timed_steps"), text)
-    return None
+        yield Reason(("checkpoint_steps", "timed_steps"), text)
 
 
-CHECKS = (model_of_workload, numa_of_a_gpu, tf32_on_cpu, checkpoints_within_the_steps)
+CHECKS = (conflicts,)

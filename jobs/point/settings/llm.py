@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -101,70 +102,35 @@ MAX_SEQ_LEN_NANO = 1024
 FLOAT8_METHODS = ("full", "lora", "dpo", "dpo_lora")
 
 
-def sequence_length(p: Point) -> Reason | None:
+def conflicts(p: Point) -> Iterator[Reason]:
     limit = MAX_SEQ_LEN_NANO if p.model == "llama-nano" else MAX_SEQ_LEN
     if p.seq_len is not None and p.seq_len > limit:
-        return Reason(("seq_len", "model"), f"{p.seq_len} is more than {limit}, the most of {p.model}")
-    return None
-
-
-def pairs_are_windows(p: Point) -> Reason | None:
+        yield Reason(("seq_len", "model"), f"{p.seq_len} is more than {limit}, the most of {p.model}")
     if p.method in PREFERENCES and p.sequences != "windows":
         text = f"sequences {p.sequences} with method {p.method}: preference pairs are made of windows"
-        return Reason(("sequences", "method"), text)
-    return None
-
-
-def packed_attention(p: Point) -> Reason | None:
+        yield Reason(("sequences", "method"), text)
     if p.sequences == "packed" and p.attention == "flash":
         text = "attention flash with sequences packed: the kernel takes no mask to keep documents apart"
-        return Reason(("attention", "sequences"), text)
-    return None
-
-
-def checkpointed_layers(p: Point) -> Reason | None:
+        yield Reason(("attention", "sequences"), text)
     shape = SHAPES.get(p.model)
     if shape and p.checkpoint_every is not None and p.checkpoint_every > shape.num_hidden_layers:
-        return Reason(("checkpoint_every", "model"), f"{p.checkpoint_every} is more than the layers of {p.model}")
-    return None
+        yield Reason(("checkpoint_every", "model"), f"{p.checkpoint_every} is more than the layers of {p.model}")
 
 
-def float8_device(p: Point) -> Reason | None:
-    if p.float8 not in (None, "none") and p.device == "cpu":
-        return Reason(("float8", "device"), f"float8 {p.float8} is arithmetic of GPUs; device is cpu")
-    return None
-
-
-def float8_precision(p: Point) -> Reason | None:
-    if p.float8 not in (None, "none") and p.precision not in ("bf16", "bf16_pure"):
+def number_conflicts(p: Point) -> Iterator[Reason]:
+    """Of number formats."""
+    float8 = p.float8 not in (None, "none")
+    if float8 and p.device == "cpu":
+        yield Reason(("float8", "device"), f"float8 {p.float8} is arithmetic of GPUs; device is cpu")
+    if float8 and p.precision not in ("bf16", "bf16_pure"):
         text = f"float8 {p.float8} with precision {p.precision}: its products come out in bf16, with bf16 and bf16_pure"
-        return Reason(("float8", "precision"), text)
-    return None
-
-
-def float8_method(p: Point) -> Reason | None:
-    if p.float8 not in (None, "none") and p.method not in FLOAT8_METHODS:
-        return Reason(
-            ("float8", "method"), f"float8 {p.float8} with method {p.method}, which rounds its weights itself"
-        )
-    return None
-
-
-def qat_precision(p: Point) -> Reason | None:
+        yield Reason(("float8", "precision"), text)
+    if float8 and p.method not in FLOAT8_METHODS:
+        text = f"float8 {p.float8} with method {p.method}, which rounds its weights itself"
+        yield Reason(("float8", "method"), text)
     if p.method == "qat" and p.precision == "fp64":
-        return Reason(
-            ("method", "precision"), "method qat with precision fp64: torchao rounds fp32, bf16 and fp16 only"
-        )
-    return None
+        text = "method qat with precision fp64: torchao rounds fp32, bf16 and fp16 only"
+        yield Reason(("method", "precision"), text)
 
 
-CHECKS = (
-    sequence_length,
-    pairs_are_windows,
-    packed_attention,
-    checkpointed_layers,
-    float8_device,
-    float8_precision,
-    float8_method,
-    qat_precision,
-)
+CHECKS = (conflicts, number_conflicts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -136,151 +137,107 @@ LAYERS = {name: shape.num_hidden_layers for name, shape in SHAPES.items()} | {"v
 """Of the models that can be split."""
 
 
-def _split(p: Point) -> tuple[str, ...]:
-    """The settings that have ranks share one model, where they do."""
-    if p.strategy in ("tp", "pp"):
-        return ("strategy",)
-    return ("tensor_parallel",) if p.strategy == "fsdp2" and p.tensor_parallel > 1 else ()
-
-
-def _splitter(p: Point) -> str:
-    return p.strategy if p.strategy in ("tp", "pp") else f"tensor_parallel {p.tensor_parallel}"
-
-
-def zero_precision(p: Point) -> Reason | None:
+def zero_conflicts(p: Point) -> Iterator[Reason]:
     if p.strategy in ZERO and p.precision == "fp64":
-        return Reason(
-            ("strategy", "precision"), f"{p.strategy} with fp64: DeepSpeed trains in fp32, bf16 and fp16 only"
-        )
+        text = f"{p.strategy} with fp64: DeepSpeed trains in fp32, bf16 and fp16 only"
+        yield Reason(("strategy", "precision"), text)
     if p.strategy in ZERO and p.precision == "bf16_pure" and p.offload != "none":
         text = f"{p.strategy} offloads bf16 weights to an optimizer of DeepSpeed's alone, which must be compiled"
-        return Reason(("offload", "strategy", "precision"), text)
-    return None
+        yield Reason(("offload", "strategy", "precision"), text)
 
 
-def split_precision(p: Point) -> Reason | None:
-    if _split(p) and p.precision == "fp16":
-        text = f"fp16 with {_splitter(p)}: gradients may overflow on some ranks of a model, unseen by the others"
-        return Reason((*_split(p), "precision"), text)
-    return None
-
-
-def split_model(p: Point) -> Reason | None:
-    if _split(p) and p.workload == "image" and (p.strategy != "pp" or p.model != "vit_s"):
+def split_conflicts(p: Point) -> Iterator[Reason]:
+    """Of settings that have ranks share one model."""
+    if p.strategy in ("tp", "pp"):
+        split, splitter = "strategy", p.strategy
+    elif p.strategy == "fsdp2" and p.tensor_parallel > 1:
+        split, splitter = "tensor_parallel", f"tensor_parallel {p.tensor_parallel}"
+    else:
+        return
+    if p.precision == "fp16":
+        text = f"fp16 with {splitter}: gradients may overflow on some ranks of a model, unseen by the others"
+        yield Reason((split, "precision"), text)
+    if p.workload == "image" and (p.strategy != "pp" or p.model != "vit_s"):
         able = "llama models and vit_s" if p.strategy == "pp" else "llama models"
-        return Reason((*_split(p), "model"), f"{_splitter(p)} splits {able}, not {p.model}")
-    return None
-
-
-def split_method(p: Point) -> Reason | None:
-    if _split(p) and p.method not in (None, "full"):
-        return Reason((*_split(p), "method"), f"{_splitter(p)} splits whole models only; method is {p.method}")
-    return None
-
-
-def split_llm(p: Point) -> Reason | None:
+        yield Reason((split, "model"), f"{splitter} splits {able}, not {p.model}")
+    if p.method not in (None, "full"):
+        yield Reason((split, "method"), f"{splitter} splits whole models only; method is {p.method}")
     given = [name for name, usual in (("float8", "none"), ("loss_chunks", 0)) if getattr(p, name) not in (None, usual)]
-    if _split(p) and given:
-        text = f"{_splitter(p)} with {given[0]} {getattr(p, given[0])}: split layers use their own matrix products"
-        return Reason((given[0], *_split(p)), text)
-    return None
-
-
-def split_heads(p: Point) -> Reason | None:
+    if given:
+        text = f"{splitter} with {given[0]} {getattr(p, given[0])}: split layers use their own matrix products"
+        yield Reason((given[0], split), text)
     ranks, shape = p.ranks_per_batch, SHAPES.get(p.model)
-    if _split(p) and p.strategy != "pp" and shape and ranks > 1 and (heads := shape.num_key_value_heads) % ranks:
+    if p.strategy != "pp" and shape and ranks > 1 and (heads := shape.num_key_value_heads) % ranks:
         names = ("ranks_per_node", "nodes", "replicas") if p.strategy == "tp" else ("tensor_parallel",)
-        return Reason((*names, "model"), f"{ranks} ranks cannot share the {heads} key/value heads of {p.model} evenly")
-    return None
+        yield Reason((*names, "model"), f"{ranks} ranks cannot share the {heads} key/value heads of {p.model} evenly")
 
 
-def ranks_of_groups(p: Point) -> Reason | None:
+def group_conflicts(p: Point) -> Iterator[Reason]:
     of_one = p.replicas * (p.tensor_parallel if p.strategy == "fsdp2" else 1)
     if of_one > 1 and p.world_size % of_one:
         names = [name for name in ("replicas", "tensor_parallel") if getattr(p, name) > 1]
         product = " x ".join(f"{name} {getattr(p, name)}" for name in names)
-        return Reason((*names, "ranks_per_node", "nodes"), f"{p.world_size} ranks cannot be divided into {product}")
-    if p.strategy in ("tp", "pp") and p.ranks_per_batch < 2:
+        yield Reason((*names, "ranks_per_node", "nodes"), f"{p.world_size} ranks cannot be divided into {product}")
+    elif p.strategy in ("tp", "pp") and p.ranks_per_batch < 2:
         text = f"{p.strategy} has one rank for a model: there is nothing to split"
-        return Reason(("strategy", "ranks_per_node", "nodes", "replicas"), text)
-    return None
+        yield Reason(("strategy", "ranks_per_node", "nodes", "replicas"), text)
 
 
-def stages(p: Point) -> Reason | None:
+def pipeline_conflicts(p: Point) -> Iterator[Reason]:
+    if p.strategy != "pp":
+        return
     count, layers = p.ranks_per_batch, LAYERS.get(p.model)
-    if p.strategy == "pp" and layers and layers < count:
-        return Reason(("ranks_per_node", "nodes", "model"), f"{p.model} has {layers} layers for {count} stages")
-    if p.strategy == "pp" and p.pipeline_schedule == "1f1b" and p.grad_accum < count:
+    if layers and layers < count:
+        yield Reason(("ranks_per_node", "nodes", "model"), f"{p.model} has {layers} layers for {count} stages")
+    elif p.pipeline_schedule == "1f1b" and p.grad_accum < count:
         text = f"{p.grad_accum} micro-batches are fewer than the {count} stages that 1f1b must fill"
-        return Reason(("grad_accum", "ranks_per_node", "nodes", "pipeline_schedule"), text)
-    return None
-
-
-def stage_inputs(p: Point) -> Reason | None:
-    if p.strategy == "pp" and p.sequences not in (None, "windows"):
+        yield Reason(("grad_accum", "ranks_per_node", "nodes", "pipeline_schedule"), text)
+    if p.sequences not in (None, "windows"):
         text = f"pp hands hidden states on, and not which of {p.sequences} sequences they are of"
-        return Reason(("strategy", "sequences"), text)
-    return None
+        yield Reason(("strategy", "sequences"), text)
 
 
-def data_parallel(p: Point) -> Reason | None:
-    if p.strategy == "dp" and p.cudnn_benchmark:
+def dp_conflicts(p: Point) -> Iterator[Reason]:
+    if p.strategy != "dp":
+        return
+    if p.cudnn_benchmark:
         text = "dp runs each pass in new threads, and cuDNN's trials are a thread's own: every step would repeat them"
-        return Reason(("cudnn_benchmark", "strategy"), text)
-    if p.strategy == "dp" and p.nodes > 1:
-        return Reason(("nodes", "strategy"), f"dp is one process on one node; nodes is {p.nodes}")
-    if p.strategy == "dp" and p.device == "cpu" and p.ranks_per_node > 1:
-        return Reason(("ranks_per_node", "strategy"), f"dp splits batches over GPUs, not over {p.ranks_per_node} CPUs")
-    return None
+        yield Reason(("cudnn_benchmark", "strategy"), text)
+    elif p.nodes > 1:
+        yield Reason(("nodes", "strategy"), f"dp is one process on one node; nodes is {p.nodes}")
+    elif p.device == "cpu" and p.ranks_per_node > 1:
+        yield Reason(("ranks_per_node", "strategy"), f"dp splits batches over GPUs, not over {p.ranks_per_node} CPUs")
 
 
-def offload_needs(p: Point) -> Reason | None:
+def offload_conflicts(p: Point) -> Iterator[Reason]:
     if p.strategy == "fsdp2" and p.offload == "optimizer":
-        return Reason(("offload", "strategy"), "fsdp2 offloads the optimizer with the weights only (offload all)")
+        yield Reason(("offload", "strategy"), "fsdp2 offloads the optimizer with the weights only (offload all)")
     if p.strategy in ("zero1", "zero2") and p.offload == "all":
-        return Reason(("offload", "strategy"), f"{p.strategy} keeps weights on the GPU; zero3 offloads them")
+        yield Reason(("offload", "strategy"), f"{p.strategy} keeps weights on the GPU; zero3 offloads them")
     if p.strategy == "fsdp2" and p.offload == "all" and p.precision == "fp16":
-        return Reason(
-            ("offload", "precision"), "fsdp2 offloads gradients; fp16's loss scaling looks at them on the GPU"
-        )
-    return None
+        text = "fsdp2 offloads gradients; fp16's loss scaling looks at them on the GPU"
+        yield Reason(("offload", "precision"), text)
 
 
-def static_graph(p: Point) -> Reason | None:
+def ddp_conflicts(p: Point) -> Iterator[Reason]:
     if p.ddp_static_graph and p.grad_accum > 1:
         text = "DDP's static graph takes every micro-batch to communicate, and only a step's last one does"
-        return Reason(("ddp_static_graph", "grad_accum"), text)
-    return None
-
-
-def hook_of_bf16(p: Point) -> Reason | None:
+        yield Reason(("ddp_static_graph", "grad_accum"), text)
     if p.comm_hook == "bf16" and p.precision == "bf16_pure":
-        return Reason(("comm_hook", "precision"), "comm_hook bf16 has no effect: gradients of bf16_pure are bf16")
-    if p.comm_hook == "bf16" and p.device == "cpu":
-        return Reason(("comm_hook", "device"), "DDP sends bf16 between GPUs only; device is cpu")
-    return None
-
-
-def hook_of_top_k(p: Point) -> Reason | None:
+        yield Reason(("comm_hook", "precision"), "comm_hook bf16 has no effect: gradients of bf16_pure are bf16")
+    elif p.comm_hook == "bf16" and p.device == "cpu":
+        yield Reason(("comm_hook", "device"), "DDP sends bf16 between GPUs only; device is cpu")
     if p.comm_hook == "topk" and p.precision == "fp16":
         text = "comm_hook topk would carry gradients that overflow in fp16 into every later step"
-        return Reason(("comm_hook", "precision"), text)
-    return None
+        yield Reason(("comm_hook", "precision"), text)
 
 
 CHECKS = (
-    zero_precision,
-    split_precision,
-    split_model,
-    split_method,
-    split_llm,
-    split_heads,
-    ranks_of_groups,
-    stages,
-    stage_inputs,
-    data_parallel,
-    offload_needs,
-    static_graph,
-    hook_of_bf16,
-    hook_of_top_k,
+    zero_conflicts,
+    split_conflicts,
+    group_conflicts,
+    pipeline_conflicts,
+    dp_conflicts,
+    offload_conflicts,
+    ddp_conflicts,
 )
