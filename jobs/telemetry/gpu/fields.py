@@ -7,7 +7,7 @@ GPM's. Power, energy and GPM counters change every 100 ms, so rates above 10 Hz 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,11 @@ Values = tuple[float | int | None, ...]
 
 @dataclass(frozen=True)
 class Reading:
-    """One call and the fields that it gives; `read` returns a value for each or raises NVMLError."""
+    """One call and the fields that it gives; `read`, of the module pynvml and a GPU, returns a value for each or raises
+    NVMLError."""
 
     names: tuple[str, ...]
-    read: Callable[[Gpu], Values]
+    read: Callable[[Any, Gpu], Values]
     per_board: bool = False
     """Whether it holds for a whole GPU and says nothing of a MIG device."""
 
@@ -64,100 +65,59 @@ TYPES: dict[str, type] = {
 """Every field of the log, with its type; docs/tables.md says what each means."""
 
 
-def _clocks(gpu: Gpu) -> Values:
-    import pynvml as n
-
-    return tuple(n.nvmlDeviceGetClockInfo(gpu.board, kind) for kind in (n.NVML_CLOCK_SM, n.NVML_CLOCK_MEM))
-
-
-def _utilization(gpu: Gpu) -> Values:
-    import pynvml as n
-
-    rates = n.nvmlDeviceGetUtilizationRates(gpu.handle)
-    return rates.gpu, rates.memory
-
-
-def _memory(gpu: Gpu) -> Values:
-    import pynvml as n
-
-    return (n.nvmlDeviceGetMemoryInfo(gpu.handle).used,)
-
-
-def _temperature(gpu: Gpu) -> Values:
-    import pynvml as n
-
-    return (n.nvmlDeviceGetTemperature(gpu.board, n.NVML_TEMPERATURE_GPU),)
-
-
-def _throttle(gpu: Gpu) -> Values:
-    import pynvml as n
-
-    return (n.nvmlDeviceGetCurrentClocksEventReasons(gpu.board),)
-
-
-def _energy(gpu: Gpu) -> Values:
-    import pynvml as n
-
-    return (n.nvmlDeviceGetTotalEnergyConsumption(gpu.board) / 1e3,)
-
-
-def _power_limit(gpu: Gpu) -> Values:
-    """The limit that holds: the lowest of those that the board, the driver and the administrator set."""
-    import pynvml as n
-
-    return (n.nvmlDeviceGetEnforcedPowerLimit(gpu.board) / 1e3,)
-
-
-def _ecc(gpu: Gpu) -> Values:
-    import pynvml as n
-
-    kinds = (n.NVML_MEMORY_ERROR_TYPE_CORRECTED, n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-    return tuple(n.nvmlDeviceGetTotalEccErrors(gpu.board, kind, n.NVML_VOLATILE_ECC) for kind in kinds)
-
-
-def _field(name: str, scale: float = 1.0) -> Callable[[Gpu], Values]:
+def _field(name: str, scale: float = 1.0) -> Callable[[Any, Gpu], Values]:
     """A reading of an NVML field value."""
 
-    def read(gpu: Gpu) -> Values:
-        import pynvml as n
-
+    def read(n: Any, gpu: Gpu) -> Values:
         value = n.nvmlDeviceGetFieldValues(gpu.board, [getattr(n, name)])[0]
         if value.nvmlReturn != n.NVML_SUCCESS:
             raise n.NVMLError(value.nvmlReturn)
-        number = _number(value)
+        kinds = {
+            n.NVML_VALUE_TYPE_DOUBLE: "dVal",
+            n.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+            n.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+            n.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+            n.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+            n.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+        }
+        number = getattr(value.value, kinds[value.valueType])
         return (number / scale if scale != 1.0 else number,)
 
     return read
 
 
-def _number(value: Any) -> float | int:
-    import pynvml as n
+def _clocks(n: Any, gpu: Gpu) -> Values:
+    return tuple(n.nvmlDeviceGetClockInfo(gpu.board, kind) for kind in (n.NVML_CLOCK_SM, n.NVML_CLOCK_MEM))
 
-    kinds = {
-        n.NVML_VALUE_TYPE_DOUBLE: "dVal",
-        n.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-        n.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-        n.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-        n.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
-        n.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
-    }
-    number: float | int = getattr(value.value, kinds[value.valueType])
-    return number
+
+def _utilization(n: Any, gpu: Gpu) -> Values:
+    rates = n.nvmlDeviceGetUtilizationRates(gpu.handle)
+    return rates.gpu, rates.memory
+
+
+def _ecc(n: Any, gpu: Gpu) -> Values:
+    kinds = (n.NVML_MEMORY_ERROR_TYPE_CORRECTED, n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+    return tuple(n.nvmlDeviceGetTotalEccErrors(gpu.board, kind, n.NVML_VOLATILE_ECC) for kind in kinds)
 
 
 # At the rate that was asked for: cached by the driver, a microsecond a call.
 EVERY_TICK = (
     Reading(("sm_clock_mhz", "memory_clock_mhz"), _clocks),
     Reading(("utilization_percent", "memory_utilization_percent"), _utilization),
-    Reading(("memory_used_bytes",), _memory),
+    Reading(("memory_used_bytes",), lambda n, gpu: (n.nvmlDeviceGetMemoryInfo(gpu.handle).used,)),
     Reading(("power_instant_w",), _field("NVML_FI_DEV_POWER_INSTANT", 1e3), per_board=True),
     Reading(("power_average_w",), _field("NVML_FI_DEV_POWER_AVERAGE", 1e3), per_board=True),
-    Reading(("temperature_c",), _temperature),
+    Reading(("temperature_c",), lambda n, gpu: (n.nvmlDeviceGetTemperature(gpu.board, n.NVML_TEMPERATURE_GPU),)),
     Reading(("memory_temperature_c",), _field("NVML_FI_DEV_MEMORY_TEMP")),
-    Reading(("throttle_reasons",), _throttle),
+    Reading(("throttle_reasons",), lambda n, gpu: (n.nvmlDeviceGetCurrentClocksEventReasons(gpu.board),)),
 )
-ENERGY = Reading(("energy_j",), _energy, per_board=True)
-POWER_LIMIT = Reading(("power_limit_w",), _power_limit, per_board=True)
+ENERGY = Reading(
+    ("energy_j",), lambda n, gpu: (n.nvmlDeviceGetTotalEnergyConsumption(gpu.board) / 1e3,), per_board=True
+)
+POWER_LIMIT = Reading(
+    ("power_limit_w",), lambda n, gpu: (n.nvmlDeviceGetEnforcedPowerLimit(gpu.board) / 1e3,), per_board=True
+)
+"""The limit that holds: the lowest of those that the board, the driver and the administrator set."""
 ECC = Reading(("ecc_corrected", "ecc_uncorrected"), _ecc)
 
 
@@ -190,7 +150,8 @@ class Reader:
                 self.lose(reading.names, MIG_REASON, for_good=True)
                 continue
             try:
-                found.update(_select_present(reading.names, reading.read(self.gpu)))
+                values = zip(reading.names, reading.read(pynvml, self.gpu), strict=True)
+                found |= {name: value for name, value in values if value is not None}
             except pynvml.NVMLError as error:
                 self.lose(reading.names, str(error), for_good=is_lasting(error))
             else:
@@ -203,7 +164,3 @@ class Reader:
             self.missing.setdefault(name, reason)
         if for_good:
             self.gone.update(names)
-
-
-def _select_present(names: tuple[str, ...], values: Values) -> Mapping[str, float | int]:
-    return {name: value for name, value in zip(names, values, strict=True) if value is not None}

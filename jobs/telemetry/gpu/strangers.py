@@ -6,6 +6,8 @@ a stranger.
 
 from __future__ import annotations
 
+from typing import Any
+
 import psutil
 
 from nightsweep.jobs.host.gpus import Gpu
@@ -26,10 +28,8 @@ class Strangers:
         self.reported: set[tuple[str, int]] = set()
         self.reading = Reading(("processes", "foreign_processes"), self._read)
 
-    def _read(self, gpu: Gpu) -> Values:
+    def _read(self, n: Any, gpu: Gpu) -> Values:
         """Processes with a context on the GPU; foreign ones where the ids can be distinguished."""
-        import pynvml as n
-
         pids = {process.pid for process in n.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
         foreign = sorted(pid for pid in pids if not self.ours(pid))
         if not self.same_ids:
