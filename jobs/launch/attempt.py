@@ -194,7 +194,7 @@ class Attempt:
 def last_words(run_folder: RunFolder) -> str:
     """Why a node's server has ended, in a line. srun and slurmstepd then say that it has: theirs only where there is no
     other."""
-    text = run_folder.log.read_text(errors="replace") if run_folder.log.exists() else ""
+    text = run_folder.read_log()
     own = [line for line in text.splitlines() if not SLURM_SAYS.match(line)]
     return last_line("\n".join(own)) or last_line(text)
 
@@ -232,14 +232,10 @@ PORT_TAKEN = re.compile("EADDRINUSE|Address already in use")
 
 def is_passing(outcome: watchdog.Outcome, run_folder: RunFolder) -> bool:
     """Whether the ranks never got under way: another process took their port, or Slurm's controller was away."""
-    if outcome.reason == "launch_failed":
-        return allocation.controller_was_away(run_folder.log) or port_was_taken(run_folder.log)
-    return PORT_TAKEN.search(outcome.message or "") is not None
-
-
-def port_was_taken(log: Path) -> bool:
-    """Whether a launcher, which tells it in the run's log alone, found its port in use."""
-    return log.exists() and PORT_TAKEN.search(log.read_text(errors="replace")) is not None
+    if outcome.reason != "launch_failed":
+        return PORT_TAKEN.search(outcome.message or "") is not None
+    log = run_folder.read_log()  # where alone a launcher says that its port is in use
+    return allocation.controller_was_away(log) or PORT_TAKEN.search(log) is not None
 
 
 def entry(outcome: watchdog.Outcome, span: tuple[int, int]) -> Run:

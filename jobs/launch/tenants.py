@@ -78,8 +78,7 @@ def settle_in(ranks: watchdog.Ranks, stopped: Callable[[], bool]) -> None:
 
 
 def past_warm_up(ranks: watchdog.Ranks, rank: int) -> bool:
-    heart = ranks.run_folder.rank_file(rank, "heartbeat")
-    kind, _, number = (place(heart.read_text()) if heart.exists() else "").partition(" ")
+    kind, _, number = place(ranks.run_folder, rank).partition(" ")
     return kind == "step" and int(number) >= ranks.point.warmup_steps
 
 

@@ -157,8 +157,7 @@ def first_failure(run_folder: RunFolder, ends: list[RankExit]) -> RankExit:
 def blame(run_folder: RunFolder, end: RankExit, *, script: bool = False) -> Outcome:
     """The outcome for a rank that ended badly. `script`: it is somebody's own, whose last line may say why."""
     error = read_json(run_folder.rank_file(end.rank, "error.json"), RankError)
-    heart = run_folder.rank_file(end.rank, "heartbeat")
-    phase = (error and error.phase) or (place(heart.read_text()) if heart.exists() else None)
+    phase = (error and error.phase) or place(run_folder, end.rank) or None
     failure = Failure(
         rank=end.rank,
         host=end.host,
@@ -241,7 +240,7 @@ class Ranks:
             )
         if len(ends) == self.point.processes:
             return Outcome()
-        said = last_line(self.run_folder.log.read_text(errors="replace"))
+        said = last_line(self.run_folder.read_log())
         return Outcome("launch_failed", f"ranks ended without saying how; the last line of their log: {said}")
 
     def watch(self, stopped: Callable[[], bool]) -> Outcome:
@@ -258,23 +257,21 @@ class Ranks:
             self.port.close()
         if not outcome.reason:
             return outcome
-        blamed = allocation.blame(self.run_folder.log)
+        blamed = allocation.blame(self.run_folder.read_log())
         return Outcome(*blamed, outcome.failure) if blamed else outcome
 
     def places(self) -> str:
         """Where ranks stand, by their last sign of life: those that stand alike together, the fewest first."""
         found: dict[str, list[int]] = {}
         for rank in range(self.point.processes):
-            heart = self.run_folder.rank_file(rank, "heartbeat")
-            found.setdefault(place(heart.read_text()) if heart.exists() else "no sign of life", []).append(rank)
+            found.setdefault(place(self.run_folder, rank) or "no sign of life", []).append(rank)
         groups = sorted(found.items(), key=lambda item: len(item[1]))
         return "; ".join(f"{where}: rank {', '.join(map(str, ranks[:8]))}" for where, ranks in groups)
 
     def unseen(self) -> str:
         """What to do about a script of which no step was found."""
-        hearts = (self.run_folder.rank_file(rank, "heartbeat") for rank in range(self.point.processes))
-        places = {place(heart.read_text()) for heart in hearts if heart.exists()}
-        if self.point.workload != "command" or not places <= {"start", "data", "steps"}:
+        places = {place(self.run_folder, rank) for rank in range(self.point.processes)}
+        if self.point.workload != "command" or not places <= {"", "start", "data", "steps"}:
             return ""
         return "; no step was found in the script: `nightsweep.step()` in it, once a step, marks them"
 

@@ -118,8 +118,7 @@ def conclude(run_folder: RunFolder, rank: int, code: int, window: Window, *, sto
     raised = read_json(run_folder.rank_file(rank, "exception.json"), Raised)
     if code and raised is not None:
         reason, message = reason_of_text(raised.kind, raised.message, raised.errno)
-        heart = run_folder.rank_file(rank, "heartbeat")
-        error = RankError(reason=reason, message=message, phase=place(heart.read_text()), step=raised.step)
+        error = RankError(reason=reason, message=message, phase=place(run_folder, rank), step=raised.step)
         write_json(run_folder.rank_file(rank, "error.json"), error)
     if code == 0 and not stopped and not run_folder.rank_file(rank, "result.json").exists():
         few = read_json(run_folder.rank_file(rank, "few.json"), Few)

@@ -235,11 +235,9 @@ def main() -> int:
         except Exception as error:
             run_folder.rank_file(rank, "traceback.txt").write_text(traceback.format_exc())
             reason, message = reason_of(error)
-            phase = place(run_folder.rank_file(rank, "heartbeat").read_text())
-            write_json(
-                run_folder.rank_file(rank, "error.json"),
-                RankError(reason=reason, message=message, phase=phase, step=getattr(error, "step", None)),
-            )
+            step = getattr(error, "step", None)
+            what = RankError(reason=reason, message=message, phase=place(run_folder, rank), step=step)
+            write_json(run_folder.rank_file(rank, "error.json"), what)
             traceback.print_exc()
             sys.stderr.flush()
             # no orderly end: its destructors could wait for ranks that wait for this one

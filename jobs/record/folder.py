@@ -45,6 +45,10 @@ class RunFolder:
     def log(self) -> Path:
         return self.path / "launch.log"
 
+    def read_log(self) -> str:
+        """The launcher's log; empty where there is none."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
     def rank_file(self, rank: int, name: str) -> Path:
         return self.path / f"rank{rank}.{name}"
 

@@ -14,15 +14,17 @@ from types import ModuleType
 from typing import Any
 
 from ..host import clock
+from .folder import RunFolder
 
 CONTROL = ("none", "sampler", "idle", "capturing")
 """Blocks of steps of the control."""
 MIN_INTERVAL_S = 1.0  # a shared file system must not feel the step loop
 
 
-def place(text: str) -> str:
-    """Where the rank stood, from its file's content."""
-    return text.partition("\n")[0].strip()
+def place(run_folder: RunFolder, rank: int) -> str:
+    """Where the rank stood by its last sign of life; empty where it gave none."""
+    path = run_folder.rank_file(rank, "heartbeat")
+    return path.read_text().partition("\n")[0].strip() if path.exists() else ""
 
 
 class Heartbeat:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from datetime import datetime
-from pathlib import Path
 
 import psutil
 
@@ -33,6 +32,7 @@ _BLAMES: tuple[tuple[re.Pattern[str], Reason], ...] = (
     (re.compile(r"due to preemption", re.IGNORECASE), "preempted"),
     (re.compile(r"due to time limit", re.IGNORECASE), "time_limit"),
 )
+_AWAY = re.compile(r"unable to contact slurm controller|socket timed out|unable to confirm allocation", re.IGNORECASE)
 
 
 def inside() -> bool:
@@ -115,19 +115,15 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(bound)}
 
 
-def blame(log: Path) -> tuple[Reason, str] | None:
+def blame(log: str) -> tuple[Reason, str] | None:
     """Reason and line, where Slurm itself says why the ranks of this log ended."""
-    text = log.read_text(errors="replace") if log.exists() else ""
-    for line in text.splitlines():
+    for line in log.splitlines():
         for pattern, reason in _BLAMES:
             if pattern.search(line):
                 return reason, line.strip()[:300]
     return None
 
 
-def controller_was_away(log: Path) -> bool:
-    """Whether srun could not start the ranks because the controller did not answer."""
-    text = log.read_text(errors="replace") if log.exists() else ""
-    return bool(
-        re.search(r"unable to contact slurm controller|socket timed out|unable to confirm allocation", text, re.I)
-    )
+def controller_was_away(log: str) -> bool:
+    """Whether srun could not start the ranks of this log because the controller did not answer."""
+    return _AWAY.search(log) is not None
