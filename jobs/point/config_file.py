@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +15,29 @@ class ConfigError(Exception):
     """A config_file that cannot be edited as the point's axes say. The message is one line."""
 
 
+_YAML = (yaml.safe_load, lambda content: str(yaml.safe_dump(content, sort_keys=False)))
+_FORMATS: dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
+    ".json": (json.loads, lambda content: json.dumps(content, indent=1)),
+    ".toml": (tomlkit.parse, tomlkit.dumps),
+    ".yaml": _YAML,
+    ".yml": _YAML,
+}
+"""What reads and what writes a file, by the end of its name."""
+
+
 def edited(source: Path, edits: dict[str, Any]) -> str:
     """The text of a file of YAML, JSON or TOML with other values at these keys. Raises ConfigError."""
     try:
-        return _edited(source.read_text(), source.suffix, edits)
+        text = source.read_text()
+        if source.suffix not in _FORMATS:
+            raise ValueError("is no .yaml, .json or .toml file")
+        read, write = _FORMATS[source.suffix]
+        content = read(text)
+        for key, value in edits.items():
+            _change(content, key, value)
+        return write(content)
     except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(f"{source}: {' '.join(str(error).split())}") from error
-
-
-def _edited(text: str, suffix: str, edits: dict[str, Any]) -> str:
-    content: Any
-    match suffix:
-        case ".json":
-            content = json.loads(text)
-        case ".toml":
-            content = tomlkit.parse(text)
-        case ".yaml" | ".yml":
-            content = yaml.safe_load(text)
-        case _:
-            raise ValueError("is no .yaml, .json or .toml file")
-    for key, value in edits.items():
-        _change(content, key, value)
-    match suffix:
-        case ".json":
-            return json.dumps(content, indent=1)
-        case ".toml":
-            return tomlkit.dumps(content)
-    return yaml.safe_dump(content, sort_keys=False)
 
 
 def _change(content: Any, key: str, value: Any) -> None:
