@@ -13,4 +13,4 @@ def known_points(tables: dataset.Tables) -> pl.DataFrame:
     without one."""
     has_trace = (pl.col("kind") != "missing_trace").all().over("point_id")
     has_loss = (pl.col("share") >= NOISE.value).any().over("point_id")
-    return tables.own()["diagnoses"].filter(has_trace | has_loss)
+    return tables.own["diagnoses"].filter(has_trace | has_loss)

@@ -84,7 +84,7 @@ class Family:
 
     def scope(self, tables: dataset.Tables) -> dataset.Tables:
         """The tables that it is drawn of: of the sweep's own points, unless remedied ones are shown."""
-        return tables if self.remedied else tables.own()
+        return tables if self.remedied else tables.own
 
     def draw(self, tables: dataset.Tables, width_in: float = style.TWO_COLUMNS_IN) -> Figure:
         """The figure, or the sentence that says why there is none (`style.says`)."""

@@ -31,7 +31,7 @@ MOST_CHANGES = 10
 
 def labels(tables: dataset.Tables) -> dict[str, str]:
     """What each point is called: its configuration; a remedied one, that of the point it comes from and the change."""
-    own = dataset.with_config(tables.own()["points"])
+    own = dataset.with_config(tables.own["points"])
     named = {r["point_id"]: f"{r['workload']}: {r['config']}" for r in own.to_dicts()}
     for row in tables["remedies"].sort("round", maintain_order=True).to_dicts():
         base = named.get(row["point_id"], row["point_id"])
@@ -121,7 +121,7 @@ def changes(tables: dataset.Tables) -> _Rows:
     """The changes of settings that are worth most, first those that are `sure` to give more than noise: by GPU-hours of
     the timed steps that they gained where they were tried (nothing where that failed, changed the losses or gave no
     more than noise), and elsewhere give at least by the diagnosis; then the others by what they may give."""
-    own = tables.own()["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= NOISE.value)
+    own = tables.own["diagnoses"].filter(pl.col("remedy") != "{}", pl.col("share") >= NOISE.value)
     tried = tables["remedies"].select("point_id", "kind", "remedy", "gain", "verdict")
     tried = tried.with_columns(disturbed=pl.Series([row["disturbed"] for row in outcomes(tables)], dtype=pl.Boolean))
     joined = own.join(tried, on=["point_id", "kind", "remedy"], how="left", maintain_order="left")

@@ -35,7 +35,7 @@ def chart_data(tables: dataset.Tables, points: pl.DataFrame) -> dict[str, Any]:
         "measures": [result for result in known if result[1] != "world_size"],
         "chosen": [name for name in dataset.SETTINGS if name in vary and name != "model"],
         "times": step_times(tables, places),
-        "scaling": efficiencies(tables.own(), places),
+        "scaling": efficiencies(tables.own, places),
         "cycle": style.CYCLE,
     }
 

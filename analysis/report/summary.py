@@ -131,7 +131,7 @@ def extremes(tables: dataset.Tables) -> dict[str, Any]:
     Of the sweep's own points that are ok and that nothing disturbed. Each side names the settings in which the two
     differ, and its first repeat.
     """
-    quiet = dataset.undisturbed(dataset.ok_points(tables.own()))
+    quiet = dataset.undisturbed(dataset.ok_points(tables.own))
     points = quiet.filter(pl.col("samples_per_s") > 0, pl.col("world_size") > 0)
     per_rank = pl.coalesce("tokens_per_s", "samples_per_s") / pl.col("world_size")
     groups = points.with_columns(value=per_rank).partition_by(WORK, maintain_order=True)

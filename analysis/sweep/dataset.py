@@ -69,19 +69,16 @@ class Tables:
         """The tables that are there."""
         return list(self.frames)
 
+    @functools.cached_property
     def own(self) -> Tables:
         """Of the sweep's own points, without those that remedies added: these are no part of what it compares."""
-        return self._own
+        ids = self["points"].filter(pl.col("round").is_null())["point_id"].implode()
+        own = {name: self.scan(name).filter(pl.col("point_id").is_in(ids)) for name in self.frames}
+        return Tables({**own, "points": own["points"].collect()} if "points" in own else own)
 
     def of_point(self, point_id: str) -> Tables:
         """The rows of one point."""
         return Tables({name: self.scan(name).filter(pl.col("point_id") == point_id) for name in self.frames})
-
-    @functools.cached_property
-    def _own(self) -> Tables:
-        ids = self["points"].filter(pl.col("round").is_null())["point_id"].implode()
-        own = {name: self.scan(name).filter(pl.col("point_id").is_in(ids)) for name in self.frames}
-        return Tables({**own, "points": own["points"].collect()} if "points" in own else own)
 
 
 def load(folder: Path) -> Tables:

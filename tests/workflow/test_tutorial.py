@@ -77,7 +77,7 @@ def test_the_remedy_is_tried_once_and_helps(followed):
     step = nightsweep.compare(results / "points" / old, results / "points" / new).step
     assert row["gain"] == pytest.approx(-step.by / step.a)
     assert shown["points"].filter(point_id=new)["round"].to_list() == [1]
-    assert new not in shown.own()["steps"]["point_id"]
+    assert new not in shown.own["steps"]["point_id"]
     page = (results / "report.html").read_text()
     assert why.VERDICTS[verdict] in page and "Remedies that were tried" in page
 

@@ -75,7 +75,7 @@ def test_what_only_disturbed_points_would_show_is_said(sweep):
     disturbed = dataset.Tables({**sweep.frames, "points": sweep["points"].with_columns(disturbed=True)})
     (text,) = FAMILIES["setting_effects"].draw(disturbed).texts
     assert text.get_text().endswith("Points that were disturbed do not count.")
-    (text,) = FAMILIES["setting_effects"].draw(disturbed.own().of_point("none")).texts
+    (text,) = FAMILIES["setting_effects"].draw(disturbed.own.of_point("none")).texts
     assert text.get_text() == FAMILIES["setting_effects"].missing
 
 

@@ -140,7 +140,7 @@ def test_points_are_told_and_picked_by_keyboard_as_by_pointer(browser, chart):
 
 
 def test_efficiencies_are_those_of_the_figure_for_print(browser):
-    rows = scaling.speed_ups(dataset.load(PUBLISHED / "tables").own())
+    rows = scaling.speed_ups(dataset.load(PUBLISHED / "tables").own)
     own = rows.filter(pl.len().over("workload", "config_order") > 1, pl.col("efficiency") != 1)["efficiency"]
     shown = "DATA.charts.scaling.flatMap(({ shapes }) => shapes.slice(1).map((shape) => shape[2]))"
     assert sorted(browser.evaluate(shown)) == pytest.approx(sorted(own), rel=1e-3) and len(own) > 20

@@ -115,7 +115,7 @@ def downloaded(browser, button, file):
 
 def test_the_data_behind_a_figure_comes_as_csv(browser, sweep, tmp_path):
     rows = downloaded(browser, "#figure-setting_effects .links a", tmp_path / "setting_effects.csv")
-    own = setting_effects.effects(sweep[0].own())
+    own = setting_effects.effects(sweep[0].own)
     assert rows["setting"].to_list() == own["setting"].to_list() and rows.height > 5
     assert rows["ratio"].to_list() == pytest.approx(own["ratio"].to_list())
 
