@@ -89,7 +89,7 @@ def ingest(point: Path, out: Path, processes: int | None = None) -> dict[str, pl
         record, starts_of(point), found["steps"], as_table("breakdown", traced.get("breakdown"))
     )
     found |= {name: point_files.frame(rows, name) for name, rows in own.items()} | traced
-    found["points"] = point_files.points_frame([point_row.row(point, found)])
+    found["points"] = point_files.frame([point_row.row(point, found)], "points")
     named = on_one_clock(found, offsets)
     identity = pl.lit(record.point_id)
     return {name: as_table(name, f.with_columns(point_id=identity)) for name, f in named.items()} | {

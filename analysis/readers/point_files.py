@@ -17,7 +17,6 @@ from msgspec import Struct, structs
 
 from nightsweep.analysis.readers import gpu_log
 from nightsweep.analysis.tables import failures, points
-from nightsweep.analysis.tables.column import Column
 from nightsweep.jobs.point.point import Value, applicable, complete
 from nightsweep.jobs.record.json_files import FormatError, load_json, read_lines
 from nightsweep.jobs.record.launch_files import EpochLine, Event, HostSample, StepLine
@@ -42,8 +41,8 @@ def read(point: Path) -> dict[str, pl.DataFrame]:
     return {
         "steps": steps(point),
         "accuracy": _accuracy(point, identity),
-        "ranks": _frame([structs.asdict(r) | identity for r in results_of(point)], points.RANKS),
-        "failures": _frame(_failures(point, record), failures.FAILURES),
+        "ranks": frame([structs.asdict(r) | identity for r in results_of(point)], "ranks"),
+        "failures": frame(_failures(point, record), "failures"),
         **{name: in_their_run(rows, traced_from(point, record.runs)) for name, rows in logs.items()},
     }
 
@@ -69,7 +68,7 @@ def problem(point: Path) -> str | None:
 def steps(point: Path, look: str = "timed") -> pl.DataFrame:
     """The table `steps`, or the same of another run."""
     identity = {"point_id": record_of(point).point_id}
-    return _frame(_step_rows(point / look, identity), points.STEPS)
+    return frame(_step_rows(point / look, identity), "steps")
 
 
 def point_row(record: Record) -> _Row:
@@ -127,19 +126,9 @@ def script_name(command: str) -> str:
 
 def frame(rows: list[_Row], name: str) -> pl.DataFrame:
     """The table of this name of these rows; absent columns are null."""
-    return _frame(rows, points.TABLES[name])
-
-
-def points_frame(rows: list[_Row]) -> pl.DataFrame:
-    """POINTS of these rows; absent columns are null."""
-    return _frame(rows, points.POINTS)
-
-
-def _frame(rows: list[_Row], columns: Mapping[str, Column]) -> pl.DataFrame:
     # Not strict: a field of an unexpected type is a null in the table, not an end of the sweep's analysis.
-    return pl.DataFrame(
-        [pl.Series(n, [r.get(n) for r in rows], dtype=c.dtype, strict=False) for n, c in columns.items()]
-    )
+    columns = points.TABLES[name].items()
+    return pl.DataFrame([pl.Series(n, [r.get(n) for r in rows], dtype=c.dtype, strict=False) for n, c in columns])
 
 
 def _step_rows(folder: Path, identity: _Row) -> list[_Row]:
@@ -172,7 +161,7 @@ def _lines(point: Path, kind: str, line: type[_Line], identity: _Row) -> list[_R
 
 def _accuracy(point: Path, identity: _Row) -> pl.DataFrame:
     lines = read_lines(point / "timed/accuracy.jsonl", EpochLine)
-    epochs = _frame([{**structs.asdict(line), **identity} for line in lines], points.ACCURACY).sort("epoch")
+    epochs = frame([{**structs.asdict(line), **identity} for line in lines], "accuracy").sort("epoch")
     return epochs.with_columns(total_s=pl.col("seconds").cum_sum())
 
 

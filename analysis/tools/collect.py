@@ -46,7 +46,7 @@ def collect(
     frames = {name: derived.table(name, ids) for name in USED}
     have = set(frames["points"]["point_id"])
     absent = [_not_run(point) for point, _ in listed.values() if point["point_id"] not in have]
-    points = pl.concat([frames["points"], point_files.points_frame(absent)])
+    points = pl.concat([frames["points"], point_files.frame(absent, "points")])
     # A point is the same in any sweep, so its record may name another one.
     points = points.with_columns(
         sweep=pl.lit(sweep["name"], dtype=pl.String),

@@ -137,7 +137,7 @@ def failed(point: Path, written_ns: int, why: str) -> Made:
     except Exception:  # its settings may be why there are no tables
         row = {"sweep": record.sweep, "status": record.status, "reason": record.reason, "message": record.message}
     tables = {name: point_tables.as_table(name, None) for name in OF_POINT}
-    frame = point_files.points_frame([{**row, "point_id": point.name, "notes": why}])
+    frame = point_files.frame([{**row, "point_id": point.name, "notes": why}], "points")
     return Made(point.name, written_ns, time.time_ns(), tables | {"points": frame}, why)
 
 

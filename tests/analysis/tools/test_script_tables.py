@@ -26,7 +26,7 @@ def rows():
 
 
 def test_a_scripts_axes_are_one_column_whatever_their_names():
-    found = point_files.points_frame(rows())
+    found = point_files.frame(rows(), "points")
     assert found["model"].to_list() == ["train.py"] * 3
     assert [json.loads(text) for text in found["variables"]] == [dict(sorted(own.items())) for own in AXES]
     assert found["strategy"].null_count() == found["micro_batch"].null_count() == 3
@@ -50,10 +50,10 @@ def test_a_script_s_model_is_what_is_run(command, model):
 
 
 def test_labels_name_the_axes_that_vary_and_numbers_have_their_order():
-    found = dataset.with_config(point_files.points_frame(rows()).with_columns(repeat=pl.lit(0, pl.Int64)))
+    found = dataset.with_config(point_files.frame(rows(), "points").with_columns(repeat=pl.lit(0, pl.Int64)))
     assert found["config"].n_unique() == 3
     assert set(found["config"]) == {"batch 64, X b, model big", "batch 8, X b", "amp --amp, batch 8, X a"}
-    same = point_files.points_frame(rows()[1:2] * 2).with_columns(repeat=pl.Series([0, 1]))
+    same = point_files.frame(rows()[1:2] * 2, "points").with_columns(repeat=pl.Series([0, 1]))
     assert set(dataset.with_config(same)["config"]) == {"train.py"}
 
 
