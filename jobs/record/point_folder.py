@@ -8,8 +8,9 @@ from pathlib import Path
 
 from msgspec import structs
 
+from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import count_lines, read_json, read_lines
-from nightsweep.jobs.record.launch_files import Job, RankResult
+from nightsweep.jobs.record.launch_files import Job, RankProcess, RankResult
 from nightsweep.jobs.record.record import Record, RunEvent, RunName, Runs
 
 MOST_EVENTS = 200
@@ -36,6 +37,12 @@ def results_of(point: Path, run: str = "timed") -> list[RankResult]:
     """rankR.result.json of a run, by rank."""
     found = ((rank, read_json(path, RankResult)) for rank, path in by_rank(point / run, r"rank(\d+)\.result\.json"))
     return [structs.replace(result, rank=rank) for rank, result in found if result is not None]
+
+
+def pids_of_ranks(run_folder: RunFolder, host: str) -> set[int]:
+    """Process ids of a host's ranks, as their supervisors noted them."""
+    found = [read_json(path, RankProcess) for path in run_folder.path.glob("rank*.pid.json")]
+    return {rank.pid for rank in found if rank and rank.host == host}
 
 
 def traced_from(point: Path, runs: Runs) -> int | None:

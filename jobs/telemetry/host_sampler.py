@@ -21,8 +21,9 @@ import psutil
 from nightsweep.jobs.host import clock
 from nightsweep.jobs.host.processes import die_with_parent, end_on_sigterm
 from nightsweep.jobs.record.folder import RunFolder
-from nightsweep.jobs.record.json_files import json_line, read_json
-from nightsweep.jobs.record.launch_files import HostSample, RankProcess
+from nightsweep.jobs.record.json_files import json_line
+from nightsweep.jobs.record.launch_files import HostSample
+from nightsweep.jobs.record.point_folder import pids_of_ranks
 from nightsweep.jobs.telemetry import host_load
 
 INTERVAL_S = 0.5
@@ -39,13 +40,10 @@ class HostReader:
 
     def processes(self) -> list[psutil.Process]:
         """The workers whose pid files name this host, and all that they started."""
-        pids = set()
-        for path in self.run_folder.path.glob("rank*.pid.json"):
-            rank = read_json(path, RankProcess)
-            if rank and rank.host == self.host and psutil.pid_exists(rank.pid):
-                pids.add(rank.pid)
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    pids |= {c.pid for c in psutil.Process(rank.pid).children(recursive=True)}
+        pids: set[int] = set()
+        for rank in pids_of_ranks(self.run_folder, self.host):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                pids |= {rank, *(child.pid for child in psutil.Process(rank).children(recursive=True))}
         self.seen = {pid: process for pid in pids if (process := self.seen.get(pid) or process_of(pid))}
         return list(self.seen.values())
 

@@ -12,8 +12,7 @@ import psutil
 
 from nightsweep.jobs.host.gpus import Gpu
 from nightsweep.jobs.record.folder import RunFolder
-from nightsweep.jobs.record.json_files import read_json
-from nightsweep.jobs.record.launch_files import RankProcess
+from nightsweep.jobs.record.point_folder import pids_of_ranks
 from nightsweep.jobs.telemetry.gpu.events import Events
 from nightsweep.jobs.telemetry.gpu.fields import Reading, Values
 
@@ -41,7 +40,7 @@ class Strangers:
     def ours(self, pid: int) -> bool:
         """Whether a rank of this host started the process. One that cannot be seen from here was not."""
         if pid not in self.known:
-            ranks = self.ranks()
+            ranks = pids_of_ranks(self.run_folder, self.host)
             if not ranks:
                 return False
             try:
@@ -50,11 +49,6 @@ class Strangers:
                 self.known[pid] = False
             self.same_ids |= self.known[pid]
         return self.known[pid]
-
-    def ranks(self) -> set[int]:
-        """Process ids of this host's ranks, as their supervisors noted them."""
-        found = [read_json(path, RankProcess) for path in self.run_folder.path.glob("rank*.pid.json")]
-        return {rank.pid for rank in found if rank and rank.host == self.host}
 
     def tell(self, gpu: Gpu, pid: int) -> None:
         if (gpu.uuid, pid) not in self.reported:
