@@ -101,7 +101,8 @@ class Chunk:
         new = self._with_traces(new, scratch) if scratch is not None else new
         stays = (set(ids) & set(self.made["point_id"])) - {one.point_id for one in new}
         for name in OF_POINT:
-            self._replace(name, as_table(name, pl.concat([self._rows(name, stays), *(m.tables[name] for m in new)])))
+            kept = rows_of(self.folder, name, stays).collect()
+            self._replace(name, as_table(name, pl.concat([kept, *(one.tables[name] for one in new)])))
         rows = pl.DataFrame([one.row() for one in new], schema=column.schema(MADE))
         old = self.made.filter(pl.col("point_id").is_in(list(stays)))
         self.made = pl.concat([old, rows]).sort("point_id")
@@ -127,9 +128,6 @@ class Chunk:
         done = self.folder.with_name(f"{self.folder.name}.json")
         write_text(done, text)
         os.utime(done, ns=(since_ns, since_ns))
-
-    def _rows(self, name: str, ids: Collection[str]) -> pl.DataFrame:
-        return rows_of(self.folder, name, ids).collect()
 
     def _replace(self, name: str, frame: pl.DataFrame) -> None:
         parquet.write(frame, self.folder / f"{name}.parquet")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from snakemake_executor_plugin_submitit.query import last_line, parse_config, parse_minutes, whole
 from snakemake_executor_plugin_submitit.refusal import TooMany, advised, change, error_of
 from snakemake_executor_plugin_submitit.request import Request
+from snakemake_executor_plugin_submitit.waiting import count
 
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.slurm.doctor.cluster import Partition
@@ -62,7 +63,7 @@ def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Findin
     config = parse_config(ask("scontrol", "show", "config").out)
     limits = read_limits() if config.get("AccountingStorageEnforce", "none") not in ("none", "(null)") else Limits()
     for request, jobs in asked.items():
-        yield from judge_request(request, _counted(jobs), where)
+        yield from judge_request(request, count(jobs), where)
     yield from judge_request(chunk, "tables and diagnoses, in jobs", where, CHUNK)
     yield from judge_walls([*asked, chunk], limits)
     cost = estimate(sweep.points)
@@ -139,7 +140,7 @@ def judge_numbers(
     """How many of the jobs may be in the queue at a time."""
     largest = max(1, min(array_size, (whole(config, "MaxArraySize") or 1001) - 1))
     arrays = sum(math.ceil(jobs / largest) for jobs in asked.values())
-    yield ok("plan", f"{_counted(sum(asked.values()))} in {arrays} array{'s' if arrays > 1 else ''}")
+    yield ok("plan", f"{count(sum(asked.values()))} in {arrays} array{'s' if arrays > 1 else ''}")
     rest = "the others wait in the driver"
     held = {
         (name, key, int(row[key])): None
@@ -175,7 +176,3 @@ def minutes(text: str) -> float | None:
         return parse_minutes(text)
     except ValueError:
         return None
-
-
-def _counted(jobs: int) -> str:
-    return f"{jobs} job{'' if jobs == 1 else 's'}"
