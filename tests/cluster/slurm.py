@@ -26,44 +26,19 @@ from typing import Self
 
 from tests.cluster.config import Places, Shape, files, free_base_port
 from tests.cluster.namespaces import kill_all, namespace, namespace_path
+from tests.cluster.requirements import NAMESPACES, available, environment
 
 __all__ = ["Cluster", "ClusterError", "Shape", "available"]
 
 DEFAULT_SHAPE = Shape()
 START_SECONDS = 60
-PROGRAMS = ("slurmctld", "slurmd", "srun", "munged", "unshare")
-ACCOUNTING_PROGRAMS = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
-NAMESPACES = ("unshare", "--uts", "--mount", "--propagation", "private")
 NODE_SCRIPT = (
     'hostname "$0" && mount --bind "$1/hosts" /etc/hosts && mount --bind "$1" /etc/slurm && exec slurmd -D -N "$0"'
 )
-FOREIGN = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
 
 
 class ClusterError(RuntimeError):
     """The cluster did not start, or a Slurm command failed."""
-
-
-def available(accounting: bool = False) -> str | None:
-    """Why no cluster can be started here, in one line, or None."""
-    if os.geteuid() != 0:
-        return "a Slurm cluster needs root"
-    path = _environment()["PATH"]
-    programs = PROGRAMS + (ACCOUNTING_PROGRAMS if accounting else ())
-    if missing := [name for name in programs if not shutil.which(name, path=path)]:
-        return f"not installed: {', '.join(missing)} (tests/install.sh)"
-    if accounting and not any(Path("/usr").glob("lib*/**/slurm*/accounting_storage_mysql.so")):
-        return "not installed: slurm-wlm-mysql-plugin (tests/install.sh)"
-    trial = [*NAMESPACES, "sh", "-c", "hostname n0 && mount --bind /etc/hosts /etc/hosts"]
-    done = subprocess.run(trial, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return f"namespaces are not permitted: {' '.join(done.stderr.split())}"
-    with tempfile.TemporaryDirectory(prefix="ns-", dir="/tmp") as folder:
-        try:
-            os.mknod(f"{folder}/gpu", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-        except OSError as error:
-            return f"device nodes are not permitted: {error}"
-    return None
 
 
 class Cluster:
@@ -72,7 +47,7 @@ class Cluster:
     def __init__(self, folder: Path, shape: Shape = DEFAULT_SHAPE) -> None:
         self.folder = folder.resolve()
         self.shape = shape
-        self.environment = _environment() | {"SLURM_CONF": str(self.folder / "etc/slurm.conf")}
+        self.environment = environment() | {"SLURM_CONF": str(self.folder / "etc/slurm.conf")}
         self._places: Places | None = None
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._namespaces: dict[str, list[int]] = {}
@@ -165,11 +140,10 @@ class Cluster:
 
     def _spawn(self, name: str, *command: str, **variables: str) -> subprocess.Popen[bytes]:
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
-            environment = self.environment | variables
             # A session of its own, so that it does not see the Ctrl-C meant for this process.
             daemon = subprocess.Popen(
                 command,
-                env=environment,
+                env=self.environment | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -315,11 +289,6 @@ class Cluster:
         self._deadline = time.monotonic() + START_SECONDS
         self._spawn("slurmdbd", "slurmdbd", "-D", MYSQL_UNIX_PORT=str(places.database))
         self._wait(lambda: _listens(places.dbd_port), "slurmdbd")
-
-
-def _environment() -> dict[str, str]:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    return variables | {"PATH": variables.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"}
 
 
 def _listens(port: int) -> bool:
