@@ -13,7 +13,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +36,11 @@ from nightsweep.jobs.sweep.order import Order
 WRITTEN = "Written from `{}` by `python -m nightsweep.analysis.tools.docs`; do not edit."
 
 
+def table(head: str, rows: Iterable[str]) -> list[str]:
+    """A table as lines of Markdown, of lines of cells."""
+    return [f"| {head} |", "|---" * (head.count("|") + 1) + "|", *(f"| {row} |" for row in rows)]
+
+
 def settings() -> str:
     """docs/settings.md: every setting with its values, default and meaning."""
     rows = []
@@ -47,23 +52,19 @@ def settings() -> str:
         shown = (
             "required" if default is dataclasses.MISSING else "" if default is None else json.dumps(default).strip('"')
         )
-        rows.append(f"| `{name}` | {only or 'all'} | {values} | {shown} | {field.metadata['text']} |")
-    head = [
-        "# Settings of a point",
-        "",
+        rows.append(f"`{name}` | {only or 'all'} | {values} | {shown} | {field.metadata['text']}")
+    about = (
         f"{WRITTEN.format('jobs/point/settings')} Each can stand in "
-        "`base`, as a list in `axes`, and in `include` and `exclude` of a sweep.",
-        "",
-        "| setting | workload | values | default | meaning |",
-        "|---|---|---|---|---|",
-    ]
-    return "\n".join([*head, *rows, ""])
+        "`base`, as a list in `axes`, and in `include` and `exclude` of a sweep."
+    )
+    listed = table("setting | workload | values | default | meaning", rows)
+    return "\n".join(["# Settings of a point", "", about, "", *listed, ""])
 
 
-def columns(table: Mapping[str, Column]) -> list[str]:
+def columns(schema: Mapping[str, Column]) -> list[str]:
     """A table's columns as lines of Markdown."""
-    head = ["| column | type | meaning | from |", "|---|---|---|---|"]
-    return head + [f"| `{n}` | {c.dtype} | {c.text} | {c.source} |" for n, c in table.items()]
+    rows = (f"`{name}` | {one.dtype} | {one.text} | {one.source}" for name, one in schema.items())
+    return table("column | type | meaning | from", rows)
 
 
 def tables() -> str:
@@ -79,42 +80,31 @@ def trace_tables() -> str:
 
 
 def _tables(title: str, about: str, group: Mapping[str, Mapping[str, Column]]) -> str:
-    parts = [f"## {name}\n\n" + "\n".join(columns(table)) for name, table in group.items()]
+    parts = [f"## {name}\n\n" + "\n".join(columns(schema)) for name, schema in group.items()]
     return "\n\n".join([f"# {title}", f"{about} {WRITTEN.format('analysis/tables')}", *parts]) + "\n"
 
 
 def strategies_() -> str:
     """docs/strategies.md: every strategy, and notes on some."""
-    rows = [f"| `{name}` | {s.holds} | {s.exchanges} | {s.samples} |" for name, s in strategies.STRATEGIES.items()]
+    rows = (f"`{name}` | {s.holds} | {s.exchanges} | {s.samples}" for name, s in strategies.STRATEGIES.items())
     head = ["# Strategies", "", WRITTEN.format("jobs/point/strategies.py"), ""]
-    table = ["| strategy | a rank holds | ranks exchange | samples |", "|---|---|---|---|", *rows, ""]
-    return "\n".join([*head, *table, Path(strategies.__file__).with_name("strategies.notes.md").read_text()])
+    listed = table("strategy | a rank holds | ranks exchange | samples", rows)
+    return "\n".join([*head, *listed, "", Path(strategies.__file__).with_name("strategies.notes.md").read_text()])
 
 
 def diagnosis() -> str:
     """docs/diagnosis.md: how a diagnosis is read, every kind of cause and every threshold."""
-    kinds = [f"| `{rule.kind}` | {rule.cause} | {rule.text}{_reach(rule)} |" for rule in RULES]
-    limits = [
-        f"| `{name}` | {t.value:.12g} | {t.unit} | {t.text} | {t.source} |" for name, t in list_thresholds().items()
-    ]
-    head = Path(thresholds.__file__).with_name("diagnosis.head.md").read_text()
-    return "\n".join(
-        [
-            head,
-            "## Kinds",
-            "",
-            "| kind | cause | what it is and how its share is computed |",
-            "|---|---|---|",
-            *kinds,
-            "",
-            "## Thresholds",
-            "",
-            "| name | value | unit | meaning | source |",
-            "|---|---|---|---|---|",
-            *limits,
-            "",
-        ]
+    kinds = (f"`{rule.kind}` | {rule.cause} | {rule.text}{_reach(rule)}" for rule in RULES)
+    limits = (
+        f"`{name}` | {one.value:.12g} | {one.unit} | {one.text} | {one.source}"
+        for name, one in list_thresholds().items()
     )
+    parts = {
+        "## Kinds": table("kind | cause | what it is and how its share is computed", kinds),
+        "## Thresholds": table("name | value | unit | meaning | source", limits),
+    }
+    lines = [line for title, listed in parts.items() for line in (title, "", *listed, "")]
+    return "\n".join([Path(thresholds.__file__).with_name("diagnosis.head.md").read_text(), *lines])
 
 
 def _reach(rule: Rule) -> str:
@@ -181,7 +171,7 @@ def fields(kind: type[Struct], prefix: str = "") -> list[str]:
     rows, texts, listed = [], meanings(kind), set()
     for field in structs.fields(kind):
         name = prefix + field.encode_name
-        rows.append(f"| `{name}` | {values(field.type)} | {texts[field.name]} |")
+        rows.append(f"`{name}` | {values(field.type)} | {texts[field.name]}")
         for inner in (field.type, *typing.get_args(field.type)):
             if isinstance(inner, type) and issubclass(inner, Struct) and inner not in listed:
                 listed.add(inner)
@@ -194,17 +184,10 @@ def formats() -> str:
     lines = [Path(launch_files.__file__).with_name("formats.head.md").read_text(), "# Fields of the JSON files", ""]
     for name, kind in FILES.items():
         about = " ".join((kind.__doc__ or "").split())
-        lines += [f"## {name}", "", about, "", "| field | values | meaning |", "|---|---|---|", *fields(kind), ""]
-    lines += [
-        "## Phases of a launch",
-        "",
-        " ".join((phases.__doc__ or "").split()),
-        "",
-        "| phase | meaning |",
-        "|---|---|",
-    ]
-    lines += [f"| `{name}` | {meaning} |" for name, meaning in phases.PHASES.items()]
-    return "\n".join([*lines, ""])
+        lines += [f"## {name}", "", about, "", *table("field | values | meaning", fields(kind)), ""]
+    named = (f"`{name}` | {meaning}" for name, meaning in phases.PHASES.items())
+    about = " ".join((phases.__doc__ or "").split())
+    return "\n".join([*lines, "## Phases of a launch", "", about, "", *table("phase | meaning", named), ""])
 
 
 PAGES = {
