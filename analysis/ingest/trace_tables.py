@@ -60,10 +60,11 @@ class TraceJob:
 class FileTables:
     """The outcome of reading one trace: the folder of its tables, or in `failed` why there are none.
 
-    `ranks`: the number of each; below 0 where neither the trace nor its name has one. `problems`: what could not be
-    read, a line each.
+    `trace`: its path. `ranks`: the number of each; below 0 where neither the trace nor its name has one. `problems`:
+    what could not be read, a line each.
     """
 
+    trace: Path
     folder: Path
     ranks: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
@@ -110,7 +111,7 @@ def write_all(traces: Sequence[Path], out: Path, processes: int | None = None) -
         The traces that were read, and what could not be read, a line each.
 
     Raises:
-        InputError: two of them are of the same rank.
+        InputError: one is named twice, two are of the same rank, or steps of two are too far apart to be of one run.
     """
     for trace in traces:
         if traces.count(trace) > 1:
@@ -152,12 +153,14 @@ def write_file_tables(job: TraceJob) -> FileTables:
     except (ValueError, OSError) as error:
         if is_disk_full(error):  # which is no fault of the trace
             raise
-        return FileTables(folder, failed=" ".join(str(error).split()))
+        return FileTables(trace, folder, failed=" ".join(str(error).split()))
     except pl.exceptions.PolarsError as error:  # tables whose columns are not what their names say
-        return FileTables(folder, failed=f"{trace}: cannot be made sense of: {' '.join(str(error).split())[:200]}")
+        return FileTables(
+            trace, folder, failed=f"{trace}: cannot be made sense of: {' '.join(str(error).split())[:200]}"
+        )
     assert reports is not None  # they come with the last rank
     problems = tuple(f"{trace}: {line}" for line in (reports["problems"][0] if reports.height else []))
-    return FileTables(folder, tuple(reports["rank"].to_list()), problems)
+    return FileTables(trace, folder, tuple(reports["rank"].to_list()), problems)
 
 
 def export(report: Path, scratch: Path) -> Path:
@@ -212,8 +215,7 @@ def refuse_other_runs(files: Sequence[FileTables], offsets: pl.DataFrame) -> Non
             continue
         apart = max(spans[0][0], span[0]) - min(spans[0][1], span[1])
         if apart > (MATCHED_APART_NS if events else APART_NS):
-            one, other = (pl.read_parquet(of.folder / "reports.parquet")["report"][0] for of in (file, files[0]))
-            what = f"{one}: its steps are {apart / 1e9:.0f} s away from those of {other}"
+            what = f"{file.trace}: its steps are by UTC {apart / 1e9:.0f} s away from those of {files[0].trace}"
             raise InputError(f"{what}; traces of different ranks of one run were expected")
 
 
@@ -225,9 +227,13 @@ def scan_table(file: FileTables, name: str, ranks: Mapping[int, int]) -> pl.Lazy
 def rank_numbers(files: Sequence[FileTables]) -> list[dict[int, int]]:
     """For each file, the new number of each of its ranks: known ones stay. Raises InputError where two files are of the
     same rank: they are of different runs, or of the same run at different times, and no ranks of one step."""
-    known = [rank for file in files for rank in file.ranks if rank >= 0]
-    if twice := sorted({rank for rank in known if known.count(rank) > 1}):
-        several = f"several of these traces are of rank {twice[0]}, by what they record or by their names"
-        raise InputError(f"{several}; traces of different ranks of one run were expected")
+    known: dict[int, Path] = {}
+    for file in files:
+        for rank in file.ranks:
+            if rank in known:
+                what = f"{file.trace}: is of rank {rank}, by what it records or by its name, and so is {known[rank]}"
+                raise InputError(f"{what}; traces of different ranks of one run were expected")
+            if rank >= 0:
+                known[rank] = file.trace
     free = (number for number in itertools.count() if number not in known)
     return [{rank: rank if rank >= 0 else next(free) for rank in file.ranks} for file in files]

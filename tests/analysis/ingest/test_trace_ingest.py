@@ -104,11 +104,11 @@ def test_traces_of_the_same_rank_are_no_ranks_of_one_step(tmp_path, capsys):
     """As PyTorch's profiler writes them, one after the other, with the rank in them."""
     kineto = DATA / "kineto-h200-ddp-r0.json.gz"
     other = shutil.copy(kineto, tmp_path / "host.1795269671.pt.trace.json.gz")
-    for traces, said in (((kineto, other), "several of these traces are of rank 0"), ((other, other), "named twice")):
+    for traces, said in (((kineto, other), f"and so is {kineto}; "), ((other, other), "named twice")):
         for command in (["diagnose"], ["ingest", "--out", str(tmp_path / "out")]):
             assert cli.main([*command, *map(str, traces)]) == 2
             error = capsys.readouterr().err
-            assert said in error and error.count("\n") == 1
+            assert f"{other}: is " in error and said in error and error.count("\n") == 1
 
 
 def test_traces_of_two_runs_are_no_ranks_of_one_step(tmp_path, capsys):
@@ -118,7 +118,7 @@ def test_traces_of_two_runs_are_no_ranks_of_one_step(tmp_path, capsys):
         for command in (["diagnose"], ["ingest", "--out", str(tmp_path / "out")]):
             assert cli.main([*command, *map(str, traces)]) == 2
             error = capsys.readouterr().err
-            assert f"{traces[1].name}: its steps are {apart} s away from those of ddp-r0.sqlite; " in error
+            assert f"{traces[1]}: its steps are by UTC {apart} s away from those of {one}; " in error
             assert error.count("\n") == 1
 
 
