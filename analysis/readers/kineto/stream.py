@@ -107,8 +107,10 @@ class Document:
                     if sum(map(len, held)) >= _BLOCK:
                         yield b"".join(held)
                         held = []
-        except (EOFError, zlib.error, OSError):
+        except (EOFError, zlib.error, gzip.BadGzipFile):
             self.problems.append("the file ends early or is damaged: only what comes before could be read")
+        except OSError as error:  # the file may be whole: another user's, or on a disk that fails
+            self.problems.append(f"the file cannot be read to its end: {error.strerror}")
         yield b"".join(held)
 
     def _head(self, chunks: Iterator[bytes]) -> bytes:

@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,11 @@ def test_what_is_no_trace_says_why_in_one_line(path, content, why):
         kineto.read(path)
     assert str(error.value).startswith(f"{path}: not a Kineto trace: {why}") and "\n" not in str(error.value)
     assert str(error.value).endswith("a JSON object with a list traceEvents was expected")
+
+
+def test_a_file_that_the_system_does_not_let_read_is_not_called_damaged():
+    with pytest.raises(ValueError, match=r"it is empty; the file cannot be read to its end: Input/output error; "):
+        kineto.read(Path("/proc/self/mem"))
 
 
 def test_a_file_that_is_not_there(path):
