@@ -2,9 +2,9 @@
 more than noise.
 
 The 95 % interval of the difference is that of starts (analysis/sweep/starts.py): of the two points' repeats, where
-there are enough and those of A and of B are not each of one host, and of two hosts together, else of what starts of
-such runs are known to differ by. A difference below the threshold `noise` is none. A part's interval is Welch's over
-the steps of the two traces: it says how steady the part is within a start, no more.
+there are enough, unless all of A ran on one host and all of B on another; else of what starts of such runs are known
+to differ by. A difference below the threshold `noise` is none. A part's interval is Welch's over the steps of the two
+traces: it says how steady the part is within a start, no more.
 """
 
 from __future__ import annotations

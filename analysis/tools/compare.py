@@ -43,7 +43,7 @@ def screen(found: Comparison, names: tuple[str, str]) -> str:
     lines += [f"{name} diverged: its loss is not finite in step {step}" for name, step in diverged if step is not None]
     if found.two_tracers:
         lines.append(
-            "two tracers: one trace has PyTorch's operators, the other not; each tracer lengthens steps differently"
+            "two tracers: one trace has PyTorch's operators, the other none; each tracer lengthens steps differently"
         )
     if found.settings:
         lines.append(
