@@ -44,6 +44,9 @@ KEYS: dict[str, list[str]] = {
 }
 """What each table is sorted by."""
 
+DRAWN = ("activities", "timeline")
+"""What figures and reports are made of alone: the diagnosis of a point asks for none of it."""
+
 _Row = dict[str, Any]
 _KINETO, _NSYS = r"trace-r(\d+)\.json(?:\.gz)?", r"trace-r(\d+)(?:\.sqlite|[._](?:parquetdir|pqtdir))"
 TRACES = "trace"
@@ -65,10 +68,10 @@ class Offsets:
     of_rank: Mapping[int, int] = field(default_factory=dict)
 
 
-def ingest(point: Path, out: Path, processes: int | None = None) -> dict[str, pl.DataFrame]:
+def ingest(point: Path, out: Path, processes: int | None = None, *, drawn: bool = True) -> dict[str, pl.DataFrame]:
     """All tables of a point but OF_SWEEP; its traces are read once, and their tables written to OUT/trace. What of a
     trace cannot be read is left out, with a line on stderr. `processes`: how many may read traces; without it as many
-    as there are cores."""
+    as there are cores. Without `drawn`, DRAWN are empty."""
     found, record = point_files.read(point), record_of(point)
     if problem := point_files.problem(point):
         print(problem, file=sys.stderr)
@@ -83,7 +86,7 @@ def ingest(point: Path, out: Path, processes: int | None = None) -> dict[str, pl
         ],
     }
     found["steps"] = warm_up.mark_settling(found["steps"])  # energy is of the whole window
-    traced, clocks, offsets = from_traces(point, out / TRACES, hosts, processes)
+    traced, clocks, offsets = from_traces(point, out / TRACES, hosts, processes, drawn=drawn)
     own["clocks"] += clocks
     own["phases"] = phases.rows(
         record, starts_of(point), found["steps"], as_table("breakdown", traced.get("breakdown"))
@@ -108,10 +111,10 @@ def on_one_clock(found: Mapping[str, pl.DataFrame], offsets: Offsets) -> dict[st
 
 
 def from_traces(
-    point: Path, out: Path, hosts: Mapping[int, str | None], processes: int | None
+    point: Path, out: Path, hosts: Mapping[int, str | None], processes: int | None, *, drawn: bool
 ) -> tuple[dict[str, pl.DataFrame], list[_Row], Offsets]:
     """Write the trace tables of a point to OUT. Of these: its tables, the rows of CLOCKS, and the hosts' offsets.
-    `hosts`: by rank."""
+    `hosts`: by rank; `drawn`: whether DRAWN are among them."""
     files = readable(point)
     traces = [files[rank] for rank in sorted(files)]
     good, problems = trace_tables.write_all(traces, out, processes) if files else ([], [])
@@ -130,7 +133,7 @@ def from_traces(
     late: dict[int, int] = {}
     # One at a time where they are few: a trace can take gigabytes.
     workers = (processes or allowed_cores()) if len(ranks) > MANY_RANKS else 1
-    made = pool.map_in_processes(ranks, functools.partial(rank_rows, out), workers, MANY_RANKS)
+    made = pool.map_in_processes(ranks, functools.partial(rank_rows, out, drawn), workers, MANY_RANKS)
     for rank, one in zip(ranks, made, strict=True):
         against = clock.trace_row(_shift(one["windows"], -taken_out.get(rank, 0)), point / "traced", rank)
         rows.append(against)
@@ -141,26 +144,25 @@ def from_traces(
     of_host = clock.host_offsets(between, {rank: hosts.get(rank) for rank in ends})
     of_rank = {rank: of_host[host] for rank, host in hosts.items() if host is not None and host in of_host}
     home = {rank: late[ranks[0]] if rank in taken_out else late[rank] + of_rank.get(rank, 0) for rank in ranks}
-    bars = clock.subtract_offsets(
-        pl.concat([one["timeline"] for one in made]), ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), home
-    )
     steps = clock.subtract_offsets(point_files.steps(point, "traced"), ["start_ns", "end_ns"], pl.col("rank"), of_rank)
     parquet.write(steps, out / f"{LOOP_STEPS}.parquet")
-    tables = {
-        "breakdown": parts.group_lengths(pl.read_parquet(out / "step_parts.parquet"), "rank", "step"),
-        "activities": pl.concat([one["activities"] for one in made]),
-        "timeline": timeline.set_zero(bars),
-    }
+    tables = {"breakdown": parts.group_lengths(pl.read_parquet(out / "step_parts.parquet"), "rank", "step")}
+    if drawn:
+        bars = pl.concat([one["timeline"] for one in made])
+        bars = clock.subtract_offsets(bars, ["start_ns", "end_ns", "origin_ns"], pl.col("rank"), home)
+        tables |= {"activities": pl.concat([one["activities"] for one in made]), "timeline": timeline.set_zero(bars)}
     return tables, rows, Offsets(of_host, of_rank)
 
 
-def rank_rows(out: Path, rank: int) -> dict[str, pl.DataFrame]:
-    """Of a rank's trace tables: its windows, the ends of its collectives, and its rows of activities and timeline."""
+def rank_rows(out: Path, drawn: bool, rank: int) -> dict[str, pl.DataFrame]:
+    """Of a rank's trace tables: its windows, the ends of its collectives, and, where they are `drawn`, its rows of
+    activities and timeline."""
     events, windows = trace_events(out, rank), rank_table(out, "windows", rank)
+    ends = {"windows": windows, "ends": clock.collective_ends(events)}
+    if not drawn:
+        return ends
     number = pl.lit(rank, dtype=pl.Int64).alias("rank")
-    return {
-        "windows": windows,
-        "ends": clock.collective_ends(events),
+    return ends | {
         "activities": activities.rows(events, windows).with_columns(number),
         "timeline": timeline.rows(events, windows).with_columns(number),
     }

@@ -22,7 +22,7 @@ from nightsweep.analysis.diagnosis.evidence.recorded import Recorded
 from nightsweep.analysis.diagnosis.replay.build import build
 from nightsweep.analysis.diagnosis.replay.changes import with_messages, without_tracer
 from nightsweep.analysis.diagnosis.replay.edit import on_rank
-from nightsweep.analysis.diagnosis.replay.measured import KEYS, PLACE
+from nightsweep.analysis.diagnosis.replay.graph import Ints
 from nightsweep.analysis.diagnosis.replay.pauses import release_ns, without_release
 from nightsweep.analysis.diagnosis.replay.what_if import Change, WhatIf
 from nightsweep.analysis.diagnosis.thresholds import NOISE, STRAGGLER, TRACER
@@ -193,15 +193,28 @@ class Evidence(Recorded):
     def scaled(self, works: Iterable[pl.DataFrame]) -> Change:
         """A change of work. `works`: of each lane, rows of device, stream and start_ns with `factor`, of the time that
         each of them takes, and `kept`, the share of them that is still launched."""
-        keys = [pl.col(name).cast(pl.Int64) for name in PLACE]
-        rows = [
-            own.select(pl.lit(lane.rank, dtype=pl.Int64).alias("rank"), *keys, "factor", "kept")
-            for lane, own in zip(self.lanes, works, strict=True)
-        ]
-        changed = pl.concat(rows).unique(KEYS, keep="first")
-        found = self.what_if.graph.work.frame.select(KEYS).join(changed, on=KEYS, how="left", maintain_order="left")
-        factor, kept = (found[name].cast(pl.Float64).fill_null(1.0).to_numpy() for name in ("factor", "kept"))
+        work = self.what_if.graph.work
+        factor, kept = np.ones(len(work.start)), np.ones(len(work.start))
+        for lane, own in zip(self.lanes, works, strict=True):
+            for (device, stream), rows in own.partition_by("device", "stream", as_dict=True).items():
+                of_stream = self._streams.get((lane.rank, device, stream))
+                if of_stream is None:
+                    continue
+                begins, first = np.unique(rows["start_ns"].to_numpy(), return_index=True)
+                place = np.searchsorted(begins, work.start[of_stream]).clip(max=len(begins) - 1)
+                same = begins[place] == work.start[of_stream]
+                for column, name in ((factor, "factor"), (kept, "kept")):
+                    values = rows[name].cast(pl.Float64).fill_null(1.0).to_numpy()
+                    column[of_stream[same]] = values[first[place[same]]]
         return lambda graph: with_messages(graph, np.maximum(factor, 0.0), kept)
+
+    @functools.cached_property
+    def _streams(self) -> dict[tuple[int | None, ...], Ints]:
+        """The places of the graph's work by rank, device and stream, where these are known."""
+        work = self.what_if.graph.work
+        firsts = np.unique(work.lane, return_index=True)[1]
+        keys = work.frame.select("rank", "device", "stream")[firsts].rows()
+        return {key: np.flatnonzero(work.lane == lane) for lane, key in enumerate(keys) if None not in key}
 
     @property
     def loader_holds_gil(self) -> bool:

@@ -164,7 +164,7 @@ def from_folder(folder: Path, *, with_traces: bool = True) -> Evidence:
         return from_data_set(folder, published)
     with tempfile.TemporaryDirectory() as scratch, unpacked(folder) as raw:
         tables = Path(scratch)
-        point_tables.write(point_tables.ingest(raw, tables), tables)
+        point_tables.write(point_tables.ingest(raw, tables, drawn=False), tables)
         return from_point(raw, tables, with_traces=with_traces)
 
 

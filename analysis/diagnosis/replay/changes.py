@@ -68,7 +68,10 @@ def _launched_free(graph: Graph, where: Mask | bool) -> Graph:
 def without_waits(graph: Graph) -> Graph:
     """The host does not wait for its device, except for room in the queue, for memory and for copies of batches: calls
     that wait are not made, nor those that copy what it waits for."""
-    waiting = synchronizing(graph)
+    return _without_waiting(graph, synchronizing(graph))
+
+
+def _without_waiting(graph: Graph, waiting: Mask) -> Graph:
     before = marked(len(waiting), graph.calls.after[waiting])
     copying = before & graph.calls.name.str.contains("Memcpy").to_numpy()
     copying &= ~waits_for_batches(graph, of_batches(graph))
@@ -86,7 +89,7 @@ def without_close_waits(graph: Graph) -> Graph:
         apart = np.diff(np.cumsum((calls.gap + calls.least)[own])[waiting[own]])
         close = np.append(apart < PAUSE.value, False)  # after the last wait, and so before the first
         between[own] = close[np.cumsum(waiting[own]) - 1]
-    return _launched_free(without_waits(graph), between)
+    return _launched_free(_without_waiting(graph, waiting), between)
 
 
 def without_offload(graph: Graph) -> Graph:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import polars as pl
 
 from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask, is_batch, marked, where
 
 
+@dataclass(frozen=True)
+class _OfWork:
+    """What each piece of work is (`Work.frame`), which no change touches: `batches`, and of columns and values which
+    work has them, of those that were asked for."""
+
+    batches: Mask
+    text: dict[tuple[str, str], Mask] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: Graph) -> _OfWork:
+        known = graph.kept.get(cls)
+        if not isinstance(known, cls):
+            known = graph.kept[cls] = cls(is_batch(graph.work.frame))
+        return known
+
+
 def of_batches(graph: Graph, source: str | None = None) -> Mask:
     """Work that copies batches to a device, from this kind of memory."""
-    chosen = is_batch(graph.work.frame)
+    chosen = _OfWork.of(graph).batches
     return chosen if source is None else chosen & text(graph, "source", source)
 
 
 def text(graph: Graph, column: str, value: str) -> Mask:
-    return where(graph.work.frame, pl.col(column) == value)
+    known = _OfWork.of(graph).text
+    if (column, value) not in known:
+        known[column, value] = where(graph.work.frame, pl.col(column) == value)
+    return known[column, value]
 
 
 def waits_for_batches(graph: Graph, copies: Mask) -> Mask:
