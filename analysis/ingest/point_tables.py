@@ -117,7 +117,7 @@ def from_traces(
     `hosts`: by rank; `drawn`: whether DRAWN are among them."""
     files = readable(point)
     traces = [files[rank] for rank in sorted(files)]
-    good, problems = trace_tables.write_all(traces, out, processes) if files else ([], [])
+    good, problems = trace_tables.write_all(traces, out, processes, of_one_run=True) if files else ([], [])
     for problem in problems:
         print(f"{point.name}: not in the trace tables: {problem}", file=sys.stderr)
     if files:

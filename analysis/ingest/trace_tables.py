@@ -99,13 +99,16 @@ def limit_arenas() -> None:
         ctypes.CDLL(None).mallopt(_ARENA_MAX, allowed_cores())
 
 
-def write_all(traces: Sequence[Path], out: Path, processes: int | None = None) -> tuple[list[FileTables], list[str]]:
+def write_all(
+    traces: Sequence[Path], out: Path, processes: int | None = None, *, of_one_run: bool = False
+) -> tuple[list[FileTables], list[str]]:
     """Write the tables of all traces that can be read; no tables where none can.
 
     Args:
         traces: their paths.
         out: folder of the tables.
         processes: how many may read at the same time; without it as many as there are cores.
+        of_one_run: whether they are known to be, whatever the clocks of their hosts say.
 
     Returns:
         The traces that were read, and what could not be read, a line each.
@@ -122,7 +125,7 @@ def write_all(traces: Sequence[Path], out: Path, processes: int | None = None) -
         files = in_processes(jobs, processes or allowed_cores())
         good = [file for file in files if file.failed is None]
         if good:
-            join(good, out)
+            join(good, out, of_one_run)
     return good, [line for file in files for line in ([file.failed] if file.failed else file.problems)]
 
 
@@ -179,12 +182,13 @@ def export(report: Path, scratch: Path) -> Path:
     return target
 
 
-def join(files: Sequence[FileTables], out: Path) -> None:
+def join(files: Sequence[FileTables], out: Path, of_one_run: bool) -> None:
     """Join the tables of all files, on one clock; ranks without a known number get the next free one."""
     numbers = rank_numbers(files)
     calls = [scan_table(file, "collectives", names).collect() for file, names in zip(files, numbers, strict=True)]
     offsets = all_ranks.file_offsets(calls)
-    refuse_other_runs(files, offsets)
+    if not of_one_run:
+        refuse_other_runs(files, offsets)
     shifts = offsets["offset_ns"].fill_null(0).to_list() if offsets.height else [0] * len(files)
     plain = TRACE_TABLES.keys() - set(all_ranks.NAMES)
     if len(files) == 1 and all(old == new for old, new in numbers[0].items()):

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from nightsweep.analysis.ingest import trace_tables
 from nightsweep.analysis.tables import trace_files
 from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.analysis.tools import cli
@@ -120,6 +121,8 @@ def test_traces_of_two_runs_are_no_ranks_of_one_step(tmp_path, capsys):
             error = capsys.readouterr().err
             assert f"{traces[1]}: its steps are by UTC {apart} s away from those of {one}; " in error
             assert error.count("\n") == 1
+    good, problems = trace_tables.write_all([one, later], tmp_path / "point", of_one_run=True)
+    assert len(good) == 2 and not problems  # of a point's ranks only a clock can be wrong
 
 
 def test_traces_on_clocks_of_their_own_are_of_one_run(tmp_path):
