@@ -33,8 +33,8 @@ def spread_in_time(points: pl.DataFrame, tables: dataset.Tables) -> str:
 
 
 def disturbances(points: pl.DataFrame) -> str:
-    """How many of the points something outside of their jobs disturbed, where some were: figures of medians and ratios
-    have none of them among their points."""
+    """How many of the points something outside of their jobs disturbed, where some were. Figures of medians and ratios
+    have no such points."""
     count = int(points["disturbed"].fill_null(False).sum())
     were = f"{count} point{'s' * (count != 1)} {'was' if count == 1 else 'were'} disturbed"
     return f"{were}: they count here, crossed out where drawn singly." if count else ""

@@ -138,10 +138,11 @@ class Starts:
         return pooled or known_noise(active, one_host=one_host)
 
     def _own_noise(self, one: str, other: str) -> Noise | None:
-        """The noise of the repeats of two points' settings; of the same settings, which may differ in what changes no
-        times, each repeat counts once."""
+        """The noise of the repeats of two points' settings; where these are the same, for points may differ in what
+        changes no times, each repeat counts once."""
         a, b = self.repeats(one), self.repeats(other)
-        if sorted(a) == sorted(b):
+        settings = self.frame.filter(pl.col("point_id").is_in([one, other]))["settings"]
+        if len(settings) == 2 and settings.n_unique() == 1:
             return noise_of_repeats([a], LEAST_OWN, f"{len(a)} repeats of these settings")
         return own_noise(a, b)
 

@@ -106,7 +106,7 @@ def graph_conflicts(p: Point) -> Iterator[Reason]:
     elif p.strategy not in LASTING:
         yield Reason(("cuda_graph", "strategy"), f"cuda_graph needs {', '.join(LASTING)}, not {p.strategy}")
     elif p.compile in GRAPHING_MODES:
-        yield Reason(("cuda_graph", "compile"), f"compile {p.compile} records CUDA graphs of its own")
+        yield Reason(("cuda_graph", "compile"), f"compile {p.compile} records its own CUDA graphs")
     if p.comm_hook != "none":
         yield Reason(("cuda_graph", "comm_hook"), f"comm_hook {p.comm_hook} runs on the host in every step")
     elif p.activation_checkpointing:

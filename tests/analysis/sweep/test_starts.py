@@ -94,9 +94,12 @@ def test_a_start_without_times_tells_nothing():
 
 
 def test_repeats_of_two_points_of_the_same_settings_count_once():
-    own = Starts.of(*frames([[1.0, 1.1, 1.2]]))
+    points, steps = frames([[1.0, 1.1, 1.2], [1.0]])
+    points = points.with_columns(disturbed=pl.Series([True, False, False, False]))
+    own = Starts.of(points, steps)
     found = own.noise("p0-0", "p0-1")
     assert (found.freedom, found.source) == (2, "3 repeats of these settings")
+    assert "1 and 3 repeats" in own.noise("p1-0", "p0-0").source
 
 
 def test_the_nearest_repeats_tell():

@@ -106,7 +106,7 @@ REFUSED = [
     (FSDP | {"cuda_graph": True}, "cuda_graph needs ddp, ddp_ds, local_sgd, not fsdp2"),
     (
         RESNET | {"cuda_graph": True, "compile": "reduce-overhead"},
-        "compile reduce-overhead records CUDA graphs of its own",
+        "compile reduce-overhead records its own CUDA graphs",
     ),
     (LLM | {"cuda_graph": True, "comm_hook": "powersgd"}, "comm_hook powersgd runs on the host in every step"),
     (

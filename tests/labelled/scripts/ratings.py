@@ -1,5 +1,5 @@
 """Recommends films by an autoencoder of what people liked (Mult-VAE): a person's likes are drawn together in a few
-hundred numbers with some noise, from which it is told how likely the person is to like each film."""
+hundred numbers with some noise, which say how likely the person is to like each film."""
 
 import argparse
 
@@ -45,7 +45,7 @@ class Ratings:
 
 
 def gain_device(told, likes, top):
-    """Normalised discounted gain (NDCG) of the films that were told first."""
+    """Normalised discounted gain (NDCG) of the films that come first."""
     discount = 1 / torch.arange(2, top + 2, device=told.device).float().log2()
     first = told.topk(top, dim=1).indices
     found = (likes.gather(1, first) * discount).sum(1)
