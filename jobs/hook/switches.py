@@ -194,9 +194,45 @@ def _switch_model(settings: Settings) -> None:
         if wanted[1]:
             _autocast(module)
         if wanted[2]:
-            getattr(module, "module", module).compile(mode=None if mode == "default" else mode)
+            _compile(getattr(module, "module", module), None if mode == "default" else mode)
 
     handle = register_module_forward_pre_hook(found)
+
+
+def _compile(model: Any, mode: str | None) -> None:
+    """Each of its layers, where most of a model is lists of alike ones: a kind is compiled once, and what is decided
+    outside of them, as whether attention is given a mask, stays as it is. Else the whole model, as for CUDA graphs,
+    which layers one by one would overwrite."""
+    import torch
+
+    layers = _layers(model) if mode in (None, "max-autotune-no-cudagraphs") else []
+    limits: Any = torch._dynamo.config  # kinds of layers may share a forward
+    limits.recompile_limit = max(limits.recompile_limit, 2 * len(layers))
+    for module in layers or [model]:
+        module.compile(mode=mode)
+
+
+def _layers(model: Any) -> list[Any]:
+    """The modules of its outermost lists of modules that are alike in class and in the shapes of their parameters, if
+    these hold most of its parameters but for tables of embeddings."""
+    from torch import nn
+
+    def size(module: Any) -> int:
+        tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
+        return sum(own.numel() for own in module.parameters() if id(own) not in tables)
+
+    def kind(module: Any) -> Any:
+        return type(module), tuple(own.shape for own in module.parameters())
+
+    def found(module: Any) -> list[Any]:
+        parts = list(module.children())
+        listed = isinstance(module, (nn.ModuleList, nn.Sequential)) and len(parts) > 1
+        if listed and len(set(map(kind, parts))) == 1:
+            return parts
+        return [layer for part in parts for layer in found(part)]
+
+    layers = found(model)
+    return layers if sum(map(size, layers)) > size(model) / 2 else []
 
 
 def _channels_last(module: Any) -> None:

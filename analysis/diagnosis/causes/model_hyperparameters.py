@@ -77,9 +77,10 @@ def recompute_or_unfused(e: Evidence) -> Iterator[Cause]:
     """Work that need not be done. Recomputation while memory is half empty: of a point its share of the hardware FLOPs,
     of all kernels; of a script the time of forward kernels that a backward pass runs again
     (analysis/diagnosis/evidence/recomputation.py). Attention that is not fused: its softmax and what is elementwise
-    next to it, and half of the products beside these. Kernels that a compiler would fuse: of neighbours all but the
-    longest (analysis/diagnosis/evidence/kernel_savings.py), three quarters of that; a quarter is the lower end, for
-    compilers may give little. Of both, what is fused away is not launched, either."""
+    next to it, and half of the products beside these; where these products alone are in fp32, what tensor cores would
+    save of them, too. Kernels that a compiler would fuse: of neighbours all but the longest
+    (analysis/diagnosis/evidence/kernel_savings.py), three quarters of that; a quarter is the lower end, for compilers
+    may give little. Of both, what is fused away is not launched, either."""
     if e.memory is None or e.memory[0] <= MEMORY_LEFT * e.memory[1]:
         yield _faster(
             e,
@@ -92,7 +93,8 @@ def recompute_or_unfused(e: Evidence) -> Iterator[Cause]:
         e,
         "scores",
         method="time of attention's softmax and of the elementwise kernels next to it, and half of the products beside",
-        advice="use fused attention",
+        advice="use fused attention: give it no mask where none is needed, and compile a model by layers rather than as "
+        "a whole, which may give it one",
         remedy=remedies.choose(e.point, {"attention": "auto"}),
     )
     yield _faster(

@@ -14,7 +14,9 @@ taken a later one does not see.
   what they say of all kernels.
 - scores: softmax of attention that is not fused, and elementwise kernels, copies and casts next to it on its stream,
   all of their time: fused attention writes no scores. The matrix products next to these, half of their time: they write
-  and read the scores, too, but fused attention still multiplies. One on each side, of a backward pass two.
+  and read the scores, too, but fused attention still multiplies. One on each side, of a backward pass two. Where all
+  other products are in 16 bits and these in fp32, as PyTorch computes attention that has no fused kernel
+  (aten/src/ATen/native/transformers/attention.cpp), they have tensor cores, too, once it is fused.
 - unfused: other neighbours that are elementwise, copies, casts, normalisations or reductions. Fused into one kernel
   they would read and write once, which the longest of them does already: the others' time. Sums along rows, which
   PyTorch reads slowly, are not the longest.
@@ -62,13 +64,14 @@ NOT_ELIGIBLE = (
 EMULATED = 5 / 6
 """Saved of attention in fp32: the peak of TF32 is half that of bf16 (analysis/metrics/points/peaks.py)."""
 FUSIBLE = ("elementwise", "memory", "normalisation", "reduction", "softmax_loss")
-NOT_FUSIBLE = r"multi_tensor_apply|triton|nchwtonhwc|nhwctonchw|chunk_cat|split_with_sizes|adam|sgd"
-"""Of these categories, what is fused already or belongs to the optimizer or to sharding."""
+NOT_BESIDE = r"multi_tensor_apply|nchwtonhwc|nhwctonchw|chunk_cat|split_with_sizes|adam|sgd"
+"""Of these categories, what belongs to the optimizer, to sharding or to a change of layout."""
+COMPILED = "triton"
 SCAN = "tensor_kernel_scan_innermost_dim"
 """PyTorch's sums along rows: where these have 48 numbers, 6.1 ms for what an addition goes over in 0.14
 (tests/labelled/scripts.yaml, blend_gaussians, in whose sight this was written). Fused, they take no longer than others;
 assumed."""
-LOSS = r"(?i)nll|logsoftmax|cross_?entropy|softmax_warp_(for|back)ward<.*, \d+, true"
+LOSS = r"(?i)nll|log_?softmax|cross_?entropy|softmax_warp_(for|back)ward<.*, \d+, true"
 """Of what is softmax or loss, a loss. The first flag of the warp kernel says that it takes the logarithm."""
 PRODUCTS_SAVED = 0.5
 """Of products that write or read attention's scores; assumed: with heads of 64 moving the scores takes as long as the
@@ -103,11 +106,15 @@ def lane_savings(
     took = (kernels["end_ns"] - kernels["start_ns"]).clip(1).to_numpy().astype(np.float64)
     left = took * min(1.0, intervals.total(lane.sets["compute"]) / max(took.sum(), 1.0))
     layout, (scores, fused) = _layout_savings(kernels), fused_shares(kernels, passes * lane.steps.height)
+    plain = _without_tensor_cores(kernels, device)
+    late = (scores == PRODUCTS_SAVED) & (plain > 0)
+    if late.any() and in_halves(kernels.filter(~late)):
+        plain, scores = np.where(late, 0.0, plain), np.where(late, 1 - (1 - plain) * (1 - scores), scores)
     slow = took > LONG_READING * BLOCK_NS * kernels["blocks"].fill_null(0).to_numpy()
     unfilled = _unfilled_share(kernels)
     shares = {  # in this order
         "layout_transposes": layout,
-        "tensor_cores_unused": _without_tensor_cores(kernels, device),
+        "tensor_cores_unused": plain,
         "recomputed": recomputed_share(kernels) if recomputed is None else np.full(len(took), recomputed),
         "scores": scores,
         "unfused": np.zeros(len(took)) if compiled else fused,
@@ -181,17 +188,18 @@ def fused_shares(kernels: pl.DataFrame, passes: int) -> tuple[Floats, Floats]:
     """The shares that fusing kernels which follow each other on a stream would save, in the kernels' order: of those
     that write or read attention's scores, and of other chains all but the longest kernel."""
     category, path = kernels["category"].cast(pl.String), kernels["nvtx_path"].cast(pl.String).fill_null("")
-    excluded = (_is(kernels, NOT_FUSIBLE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
-    softmax = (category == "softmax_loss").to_numpy() & (_is(kernels, LOSS) == 0)
-    scan = _is(kernels, SCAN) > 0
+    excluded = (_is(kernels, NOT_BESIDE) > 0) | path.str.contains(r"(?i)optimizer").to_numpy()
+    softmax = (category == "softmax_loss").to_numpy() & (_is(kernels, LOSS) == 0) & ~excluded
+    moving = category.is_in(FUSIBLE).to_numpy() & ~excluded & ~_serial(kernels)
     frame = pl.DataFrame(
         {
             "stream": kernels["stream"].fill_null(-1),
             "start": kernels["start_ns"],
             "took": kernels["end_ns"] - kernels["start_ns"],
-            "own": category.is_in(FUSIBLE).to_numpy() & ~excluded & ~_serial(kernels),
-            "scan": scan,
-            "softmax": softmax & ~excluded & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value),
+            "moving": moving,
+            "own": moving & (_is(kernels, COMPILED) == 0),
+            "scan": _is(kernels, SCAN) > 0,
+            "softmax": softmax & (softmax.sum() / max(passes, 1) >= ATTENTION_SOFTMAX.value),
             "product": category.is_in(sorted(kernel_class.MATRIX)),
             "backward": _is(kernels, r"(?i)backward") > 0,
         }
@@ -204,9 +212,11 @@ def fused_shares(kernels: pl.DataFrame, passes: int) -> tuple[Floats, Floats]:
         )
 
     found = frame.sort("stream", "start", maintain_order=True)
-    found = found.with_columns(chain=pl.struct("stream", "own").rle_id())
-    found = found.with_columns(within=pl.col("own") & pl.col("softmax").any().over("chain"))
-    found = found.with_columns(deep=pl.col("within") & pl.col("backward").any().over("chain"))
+    found = found.with_columns(
+        between=pl.struct("stream", "moving").rle_id(), chain=pl.struct("stream", "own").rle_id()
+    )
+    found = found.with_columns(within=pl.col("moving") & pl.col("softmax").any().over("between"))
+    found = found.with_columns(deep=pl.col("within") & pl.col("backward").any().over("between"))
     found = found.with_columns(next=beside(pl.col("within")), deep=beside(pl.col("deep")))
     found = found.with_columns(next=pl.col("next") | beside(pl.col("deep")))
     lasting = pl.when("scan").then(0).otherwise("took")

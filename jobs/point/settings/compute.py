@@ -24,7 +24,9 @@ class Compute:
     """Settings that change the speed of a step and not what it computes."""
 
     compile: Literal["none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = setting(
-        "Mode of torch.compile: of the whole network (image), or of each layer (llm, and all of fsdp2).", "none"
+        "Mode of torch.compile: of the whole network (image), or of each layer (llm, and all of fsdp2; a script's "
+        "where most of its model is lists of alike layers).",
+        "none",
     )
     cuda_graph: bool = setting("Record the forward and backward pass once as a CUDA graph, and replay it.", False)
     optimizer_kernels: Literal["default", "for-loop", "foreach", "fused"] = setting(

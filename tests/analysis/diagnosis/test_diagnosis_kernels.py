@@ -113,51 +113,6 @@ def test_neighbours_that_could_be_one_kernel(tmp_path):
     assert causes(of(tmp_path / "b", make, settings={**IMAGE, "compile": "default"})).keys() == {"missing_counters"}
 
 
-@pytest.mark.parametrize(("layers", "share"), [(4, 0.75), (1, 0.075)])
-def test_what_is_next_to_the_softmax_of_written_out_attention_goes_with_it(tmp_path, layers, share):
-    """Between products of 0.5 ms, additions on either side of a softmax: all 6 ms, and half of the products next to
-    them, the last of which takes 1 ms. One softmax alone is of the loss: of three kernels in a row two, of which three
-    quarters."""
-    softmax = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 11, false, false>(x)"
-
-    def make(run, start):
-        at = start
-        for _ in range(layers):
-            for name in (GEMM, ADD, softmax, ADD):
-                run.kernel(at, at + MS // 2, name, start)
-                at += MS // 2
-        busy(run, start, STEP, at - start)
-
-    found = shares(of(tmp_path, make, settings=IMAGE)).get("recompute_or_unfused", 0.0)
-    assert found == pytest.approx(share)
-
-
-@pytest.mark.parametrize(
-    ("softmax", "share"),
-    [
-        ("void (anonymous namespace)::softmax_warp_backward<float, float, float, 11, false, false>(x)", 0.3),
-        ("void (anonymous namespace)::softmax_warp_backward<float, float, float, 11, true, false>(x)", 0.0),
-        ("void at::native::cunn_SoftMaxBackward<4, float, float, float, LogSoftMaxBackwardEpilogue>(x)", 0.0),
-    ],
-)
-def test_backward_attention_has_two_products_on_each_side_and_a_loss_none(tmp_path, softmax, share):
-    """Four times in a step: two products, a softmax and two products of 0.1 ms, then 1 ms of something else: 0.3 ms of
-    each are of the scores. Softmaxes with a logarithm are of losses, however many there are."""
-
-    def make(run, start):
-        at = start
-        for _ in range(4):
-            for name in (GEMM, GEMM, softmax, GEMM, GEMM):
-                run.kernel(at, at + MS // 10, name, start)
-                at += MS // 10
-            run.kernel(at, at + MS, "an unknown kernel", start)
-            at += MS
-        run.kernel(at, start + STEP, "an unknown kernel", start)
-
-    found = of(tmp_path, make, settings=IMAGE)
-    assert float(found.saved("scores").mean()) / MS == pytest.approx(4 * share, abs=0.01)
-
-
 @pytest.mark.parametrize(("pieces", "kind"), [(1, "low_occupancy"), (40, "recompute_or_unfused")])
 def test_long_kernels_of_a_block_are_not_to_be_fused(tmp_path, pieces, kind):
     """Before an addition of 1 ms, 2 ms of a loss in one block, as one kernel or in pieces shorter than ten launches."""

@@ -95,6 +95,34 @@ def test_compiled_from_outside_the_losses_stay(tmp_path):
     assert compiled["compiled"] and same == pytest.approx(losses, rel=1e-3)
 
 
+def test_layers_that_are_alike_are_compiled_and_not_what_is_around_them():
+    """Attention within the compiled layers is given what it was given: that no mask is needed is found outside."""
+    from torch import nn, randn, randn_like
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.products = nn.LayerNorm(32), nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+
+        def forward(self, x):
+            return x + self.products(self.norm(x))
+
+    net = nn.Sequential(nn.Embedding(1000, 32), nn.ModuleList(Layer() for _ in range(3)), nn.Linear(32, 4))
+    layers = list(net[1])
+    switches._compile(net, None)
+    assert [module for module in net.modules() if module._compiled_call_impl] == layers
+    x = randn(2, 5, 32)
+    for module in layers:
+        assert (module(x) - Layer.forward(module, x)).abs().max() < 1e-5
+    other = nn.Sequential(Layer(), nn.Linear(32, 4000))  # most of it is no list of layers
+    switches._compile(other, None)
+    assert [module for module in other.modules() if module._compiled_call_impl] == [other]
+    graphs = nn.Sequential(nn.Sequential(Layer(), Layer()), nn.Linear(32, 4))
+    switches._compile(graphs, "reduce-overhead")
+    assert [module for module in graphs.modules() if module._compiled_call_impl] == [graphs]
+    assert graphs(randn_like(x)).shape == (2, 5, 4)
+
+
 @pytest.mark.parametrize("dimensions", [2, 3])
 def test_layout_of_pictures_and_of_volumes(dimensions):
     """`Module.to(memory_format=torch.channels_last)` raises where a convolution is over volumes."""
