@@ -227,7 +227,7 @@ def _layers(model: Any) -> list[Any]:
     def found(module: Any) -> list[Any]:
         parts = list(module.children())
         listed = isinstance(module, (nn.ModuleList, nn.Sequential)) and len(parts) > 1
-        if listed and len(set(map(kind, parts))) == 1:
+        if listed and len(set(map(kind, parts))) == 1 and any(parts[0].children()):  # of one kernel nothing is fused
             return parts
         return [layer for part in parts for layer in found(part)]
 

@@ -165,12 +165,12 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     """The device of one rank has more to do in a step than the others': kernels and copies take longer, or there are
     more. The steps again, each with no more work for any rank than the others have in the mean (right for a slower
     GPU), and with its work shared evenly (right for uneven batches): that of each step, or from one collective to the
-    next where that gives more (some ranks have more before one alone). They are the ends of the interval, and the share
-    is a quarter of the way from the latter to the former, as 13 measured fixes have it (docs/diagnosis-accuracy.md); of
-    ranks that share the work on one batch it is the latter. The rank is named that has
-    more in every step; ranks may also be late in turns. A rank whose host is late has another cause, which names the
-    rank. One that has no trace is named where its timed steps are longer than those of each other rank; but ranks that
-    wait for each other in every step end it together."""
+    next where that gives more (some ranks have more before one alone). What a rank launches more is evened on its host,
+    too. They are the ends of the interval, and the share is a quarter of the way from the latter to the former, as 13
+    measured fixes have it (docs/diagnosis-accuracy.md); of ranks that share the work on one batch it is the latter. The
+    rank is named that has more in every step; ranks may also be late in turns. A rank whose host is late has another
+    cause, which names the rank. One that has no trace is named where its timed steps are longer than those of each
+    other rank; but ranks that wait for each other in every step end it together."""
     if messages.is_pipeline(e):
         return
     if (untraced := _untraced_straggler(e)) is not None:

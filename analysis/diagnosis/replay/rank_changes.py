@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from nightsweep.analysis.diagnosis.replay.edit import change_calls, change_work
-from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask
+from nightsweep.analysis.diagnosis.replay.graph import Floats, Graph, Mask, marked
 from nightsweep.analysis.diagnosis.replay.masks import communication, of_batches
+from nightsweep.analysis.diagnosis.thresholds import PAUSE
 
 IN_TURNS = 0.1
 """Share of a process's kernels that follow one of another device, at least, where it drives both at once; assumed. With
 DataParallel on four H100s most do; of a model whose layers are spread over devices only those at the edges can."""
+MORE = 1.1
+"""Times the launches of the others from which on a rank has more; assumed: a few are at the edges of steps."""
 
 
 def devices_at_once(graph: Graph) -> dict[int, int]:
@@ -51,7 +54,8 @@ def without_others(graph: Graph) -> Graph:
 def with_device_of_others(graph: Graph, *, shared: bool = False, by_part: bool = False) -> Graph:
     """In no step do a rank's kernels and copies take longer than the other ranks' in the mean; `shared`: each rank's
     take what all ranks' take in the mean, since what is taken from one rank is given to the others; `by_part`: so not
-    in each step, but from one collective of a step to the next."""
+    in each step, but from one collective of a step to the next. Where a rank launches MORE of them in a step than it
+    would then, its calls that do, and what the host does before each, take less by as much; where less, more."""
     work, chosen = graph.work, graph.counted_work & ~communication(graph)
     ranks, rank = np.unique(work.rank, return_inverse=True)
     if len(ranks) < 2:
@@ -67,9 +71,35 @@ def with_device_of_others(graph: Graph, *, shared: bool = False, by_part: bool =
     shape = (len(ranks), int(step.max()) + 1, int(part.max()) + 1)
     place = np.ravel_multi_index((rank, step, part), shape)
     took = np.bincount(place[chosen], work.duration[chosen], int(np.prod(shape))).reshape(len(ranks), -1)
-    whole = took.sum(axis=0)
-    wanted = whole / len(ranks) if shared else np.minimum(took, (whole - took) / (len(ranks) - 1))
-    return change_work(graph, chosen, duration=work.duration * (wanted / np.maximum(took, 1)).ravel()[place])
+    changed = change_work(graph, chosen, duration=work.duration * _evened(took, shared).ravel()[place])
+    return _with_launches_of_others(changed, chosen, shared)
+
+
+def _with_launches_of_others(graph: Graph, chosen: Mask, shared: bool) -> Graph:
+    """Calls that launch this work."""
+    calls, launching = graph.calls, marked(len(graph.calls.rank), graph.work.call[chosen]) & graph.counted_calls
+    ranks, rank = np.unique(calls.rank, return_inverse=True)
+    begins = {own["rank"][0]: own["host_start_ns"].to_numpy() for own in graph.windows}
+    step = np.zeros(len(rank), np.int64)
+    for number, each in enumerate(ranks.tolist()):
+        step[rank == number] = np.searchsorted(begins.get(each, []), calls.start[rank == number], side="right")
+    if len(ranks) < 2:
+        return graph
+    shape = (len(ranks), int(step.max()) + 1)
+    place = np.ravel_multi_index((rank, step), shape)
+    count = np.bincount(place[launching], minlength=int(np.prod(shape))).reshape(shape)
+    left = _evened(count.astype(np.float64), shared).ravel()[place]
+    before = np.maximum(calls.gap - calls.loading_gap, 0)
+    gap = calls.gap - np.where(before < PAUSE.value, before, 0) * (1 - left)
+    uneven = (left < 1 / MORE) | (left > MORE)
+    return change_calls(graph, launching & uneven, gap=gap, least=calls.least * left)
+
+
+def _evened(amount: Floats, shared: bool) -> Floats:
+    """What is left of each rank's amount in each step. Both of shape (ranks, steps)."""
+    whole = amount.sum(axis=0)
+    wanted = whole / len(amount) if shared else np.minimum(amount, (whole - amount) / (len(amount) - 1))
+    return wanted / np.maximum(amount, 1)
 
 
 def _of_all_ranks(graph: Graph) -> Mask:

@@ -114,9 +114,12 @@ def test_layers_that_are_alike_are_compiled_and_not_what_is_around_them():
     x = randn(2, 5, 32)
     for module in layers:
         assert (module(x) - Layer.forward(module, x)).abs().max() < 1e-5
-    other = nn.Sequential(Layer(), nn.Linear(32, 4000))  # most of it is no list of layers
-    switches._compile(other, None)
-    assert [module for module in other.modules() if module._compiled_call_impl] == [other]
+    for other in (
+        nn.Sequential(Layer(), nn.Linear(32, 4000)),  # most of it is no list of layers
+        nn.Sequential(nn.ModuleList(nn.Linear(32, 32) for _ in range(9)), nn.Linear(32, 4)),  # products alone
+    ):
+        switches._compile(other, None)
+        assert [module for module in other.modules() if module._compiled_call_impl] == [other]
     graphs = nn.Sequential(nn.Sequential(Layer(), Layer()), nn.Linear(32, 4))
     switches._compile(graphs, "reduce-overhead")
     assert [module for module in graphs.modules() if module._compiled_call_impl] == [graphs]
