@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from nightsweep.analysis.diagnosis.replay.edit import change_calls, change_work
 from nightsweep.analysis.diagnosis.replay.graph import Floats, Graph, Mask, marked
@@ -88,18 +91,18 @@ def _with_launches_of_others(graph: Graph, chosen: Mask, shared: bool) -> Graph:
     shape = (len(ranks), int(step.max()) + 1)
     place = np.ravel_multi_index((rank, step), shape)
     count = np.bincount(place[launching], minlength=int(np.prod(shape))).reshape(shape)
-    left = _evened(count.astype(np.float64), shared).ravel()[place]
+    left = _evened(count, shared).ravel()[place]
     before = np.maximum(calls.gap - calls.loading_gap, 0)
     gap = calls.gap - np.where(before < PAUSE.value, before, 0) * (1 - left)
     uneven = (left < 1 / MORE) | (left > MORE)
     return change_calls(graph, launching & uneven, gap=gap, least=calls.least * left)
 
 
-def _evened(amount: Floats, shared: bool) -> Floats:
+def _evened(amount: npt.NDArray[Any], shared: bool) -> Floats:
     """What is left of each rank's amount in each step. Both of shape (ranks, steps)."""
     whole = amount.sum(axis=0)
     wanted = whole / len(amount) if shared else np.minimum(amount, (whole - amount) / (len(amount) - 1))
-    return wanted / np.maximum(amount, 1)
+    return np.asarray(wanted / np.maximum(amount, 1))
 
 
 def _of_all_ranks(graph: Graph) -> Mask:
