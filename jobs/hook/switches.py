@@ -103,13 +103,15 @@ def _switch_ddp(settings: Settings) -> None:
         "ddp_bucket_view": "gradient_as_bucket_view",
         "ddp_static_graph": "static_graph",
     }
-    chosen, hook = _chosen(settings, names), settings["comm_hook"]
-    if chosen or hook:
+    chosen, hook, last = _chosen(settings, names), settings["comm_hook"], settings["layout"] == "nhwc"
+    if chosen or hook or last:
         made: Any = Ddp.__init__
 
         @functools.wraps(made)
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            made(self, *args, **{**kwargs, **chosen})
+        def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+            if last:  # before DDP lays out its copies of gradients, which optimizers want laid out as weights are
+                _channels_last(module)
+            made(self, module, *args, **{**kwargs, **chosen})
             if hook == "powersgd":
                 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 

@@ -22,19 +22,21 @@ model = DistributedDataParallel(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 data = torch.utils.data.TensorDataset(torch.randn(512, 3, 8, 8), torch.randint(0, 10, (512,)))
 loader = torch.utils.data.DataLoader(data, batch_size=8)
-syncs = []
+syncs, firsts = [], []
 reduce = torch.distributed.all_reduce
 while True:
     for n, (x, y) in enumerate(loader):
         out = model(x)
         syncs.append(model.require_backward_grad_sync)
         torch.nn.functional.cross_entropy(out, y).backward()
+        firsts = firsts or [net[0].weight.grad.stride()]
         if n % 2:
             seen = {
                 "workers": loader.num_workers, "prefetch": loader.prefetch_factor,
                 "persistent": loader.persistent_workers, "fused": optimizer.param_groups[0]["fused"],
                 "bucket": model.bucket_bytes_cap // 2**20, "view": model.gradient_as_bucket_view, "syncs": syncs[-6:],
                 "last": net[0].weight.is_contiguous(memory_format=torch.channels_last), "dtype": str(out.dtype),
+                "alike": firsts == [net[0].weight.stride()],
                 "compiled": net._compiled_call_impl is not None, "threads": os.environ.get("OMP_NUM_THREADS"),
                 "allocator": os.environ.get("PYTORCH_ALLOC_CONF"), "benchmark": torch.backends.cudnn.benchmark,
                 "tf32": torch.backends.cudnn.allow_tf32,
@@ -79,7 +81,7 @@ def test_each_switch_has_its_effect_and_losses_stay(tmp_path):
     assert (plain["workers"], plain["fused"], plain["syncs"][-2:], plain["last"]) == (0, None, [True, True], False)
     switched, same = run(tmp_path, "switched", **ALL)
     expected = {"workers": 1, "prefetch": 3, "persistent": True, "unlocked": True, "fused": True, "bucket": 7,
-                "view": True, "last": True, "threads": "3", "allocator": "expandable_segments:True",
+                "view": True, "last": True, "alike": True, "threads": "3", "allocator": "expandable_segments:True",
                 "benchmark": True}  # fmt: skip
     assert {name: switched[name] for name in expected} == expected
     assert switched["syncs"][-4:] == [False, True, False, True]
