@@ -88,7 +88,7 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     silent = compose(messages.beside_none(e), unsent)
     periods = e.setting("local_steps") if e.setting("strategy") == "local_sgd" else None
     saved = 1 - periods / max(8, 2 * periods) if periods else 1.0
-    if e.passes > 1 and _is_script(e) and (_averages(e) or all(map(hooks.sends_in_each_pass, e.lanes))):
+    if _sends_in_each_pass(e):
         own = _bucketing if _averages(e) else hooks.launches_for_messages
         silent = compose(silent, e.removed(map(own, e.lanes)))
         saved = 1 - 1 / e.passes
@@ -127,6 +127,26 @@ def _averages(e: Evidence) -> bool:
     return any("DistributedDataParallel" in rank.places for rank in e.results)
 
 
+def _sends_in_each_pass(e: Evidence) -> bool:
+    """Whether a script has several passes a step, in each of which its DDP or FSDP2 sends or gathers."""
+    if e.passes < 2 or not _is_script(e):
+        return False
+    if not _averages(e):
+        return all(map(hooks.sends_in_each_pass, e.lanes))
+    return all(_sending_passes(lane) > (1 + 1 / e.passes) / 2 for lane in e.lanes)
+
+
+def _sending_passes(lane: Lane) -> float:
+    """The share of the backward passes in which collectives are launched: less than 1 where a script leaves them to the
+    last pass of a step (no_sync). 1 where no ranges mark the passes."""
+    passes = lane.events["nvtx"].filter(pl.col("name") == "backward").select("start_ns", "end_ns")
+    launched = lane.collectives.filter(pl.col("collective") == "all_reduce")["launch_ns"].drop_nulls().sort()
+    if passes.is_empty() or launched.is_empty():
+        return 1.0
+    before, after = (launched.search_sorted(passes[edge]) for edge in ("start_ns", "end_ns"))
+    return float((after > before).mean())  # type: ignore[arg-type]
+
+
 def _can_be_told(e: Evidence) -> bool:
     """Whether settings change what is sent: those of a script are arguments and hook of its DDP."""
     return e.point is not None and (not _is_script(e) or _averages(e))
@@ -147,7 +167,7 @@ def _less(e: Evidence) -> list[remedies.Change]:
     if _is_script(e):
         if not _averages(e):
             return []
-        once = [{"no_sync": True}] if e.passes > 1 else []
+        once = [{"no_sync": True}] if _sends_in_each_pass(e) else []
         larger = [{"ddp_bucket_mb": BUCKET_MB}] if _in_small_buckets(e) else []
         return [*once, *larger, {"comm_hook": "bf16"}]
     overlapped = e.point.strategy == "zero3" and e.point.zero_communication == "default"

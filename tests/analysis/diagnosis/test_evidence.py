@@ -15,7 +15,7 @@ from nightsweep.analysis.diagnosis.evidence.evidence import Evidence
 from nightsweep.analysis.diagnosis.replay import pauses
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.record.launch_files import WHOLE_RUN, RankResult, Window
-from tests.analysis.diagnosis.diagnosed import MS, STEP, Run, busy, causes, evidence, of, shares
+from tests.analysis.diagnosis.diagnosed import LAUNCH, MS, STEP, Run, busy, causes, evidence, of, shares
 from tests.labelled import packed, score, scripts
 
 
@@ -113,6 +113,24 @@ def test_buckets_smaller_than_usual_are_enlarged_first(tmp_path):
     assert not communication._in_small_buckets(usual)
 
 
+@pytest.mark.parametrize(("sending", "told"), [(4, {"no_sync": True}), (1, {"comm_hook": "bf16"})])
+def test_a_script_that_averages_in_its_last_pass_alone_is_not_told_to(tmp_path, sending, told):
+    """Four passes of 2 ms: messages take half of each of the last ones."""
+
+    def make(run, start):
+        for number in range(4):
+            begins = start + 2 * number * MS
+            busy(run, begins, MS)
+            if number >= 4 - sending:
+                run.reduce(begins + MS, begins + 2 * MS, 100_000_000, at=begins + MS - LAUNCH)
+            run.add("nvtx", "backward", begins, begins + 2 * MS)
+
+    script = {"workload": "command", "command": "train.py", "launcher": "torchrun", "ranks_per_node": 2}
+    results = [{"places": {"DistributedDataParallel": {"train.py:3": 1}}, "passes": 4}]
+    (cause,) = communication.exposed_communication(of(tmp_path, make, ranks=2, settings=script, results=results))
+    assert cause.remedy == told
+
+
 @pytest.mark.parametrize("places", [{}, {"DistributedDataParallel": {"train.py:3": 1}}])
 def test_only_a_script_that_has_ddp_is_told_to_set_what_is_ddps(tmp_path, places):
     def make(run, start):
@@ -151,7 +169,7 @@ def test_lines_of_a_script_are_told_with_what_they_were_counted_in(tmp_path):
     )
     told = [(fact.what, fact.value, fact.unit) for fact in found["h2d_pageable"].evidence[-2:]]
     assert told == [
-        ("DataLoader: train.py:3", 1, "times in the run"),
+        ("DataLoader: train.py:3", 1, "time in the run"),
         ("copy to the GPU: train.py:7", 2, "times in one step"),
     ]
 
