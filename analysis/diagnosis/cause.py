@@ -64,9 +64,10 @@ class Cause:
 
     `gain`: of the step's time (of its time a sample, where the remedy changes the batch) that the remedy could give
     back, 0 to 1; 0 is a remark. `rank`: the rank at fault where it is one. `change`: of the traced steps, of which the
-    gain is what it gives. `unseen`: the share of the gain that is not in these steps. `remedy`: settings of the point
-    to change, empty where no setting does it. `method`: how the gain was computed. `cause` and `kind`: those of the
-    rule that found it, which fills them in.
+    gain is what it gives. `evidence_of`: gives more evidence, of the rank, or the mean over ranks where that is None.
+    `unseen`: the share of the gain that is not in these steps. `remedy`: settings of the point to change, empty where
+    no setting does it. `method`: how the gain was computed. `cause` and `kind`: those of the rule that found it, which
+    fills them in.
     """
 
     gain: Share
@@ -76,6 +77,7 @@ class Cause:
     evidence: Sequence[Fact] = ()
     rank: int | None = None
     change: Callable[[Graph], Graph] | None = None
+    evidence_of: Callable[[int | None], Sequence[Fact]] | None = None
     unseen: float = 0.0
     cause: str = ""
     kind: str = ""

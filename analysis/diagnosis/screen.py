@@ -76,9 +76,9 @@ def _head(found: Diagnosis) -> list[str]:
         timed = [f"{length}; shares of causes are of that"]
     elif not steps and e.timed_ns and e.step_ns >= (1 + HEALTHY.value) * e.timed_ns:
         timed = [f"{e.timed_ns / 1e6:.3f} ms in the median: some steps take much longer"]
-    elif steps and e.timed_ns:
-        length = f"{e.timed_ns / 1e6:.3f} ms in the median without a tracer"
-        timed = [f"{length}; shares of causes are of the shorter of the two"]
+    elif steps:
+        median = f"{e.timed_ns / 1e6:.3f} ms in the median without a tracer" if e.timed_ns else ""
+        timed = [told for told in (median, _shares_of(found)) if told]
     if e.left_out >= HEALTHY.value:
         mean = f"{e.unseen.mean_ns / 1e6:.3f} ms in the mean without a tracer"
         timed.append(f"{mean}: some steps take longer, and shares leave out what these have more")
@@ -92,6 +92,15 @@ def _head(found: Diagnosis) -> list[str]:
     whole = any(rank.step_source == WHOLE_RUN for rank in e.results)
     first = f"the whole run took {found.step_ms / 1e3:.1f} s" if whole else f"step {found.step_ms:.3f} ms ({where})"
     return [first, *failed, *cut, *timed, *notes, *unexplained, said]
+
+
+def _shares_of(found: Diagnosis) -> str:
+    """Which step shares are of, where there is a choice."""
+    e = found.evidence
+    if found.shares_of_ms is None or f"{found.shares_of_ms:.3f}" == f"{found.step_ms:.3f}":
+        return "shares of causes are of the traced step" if e.timed_ns else ""
+    which = "the traced step less what its tracer is taken to add" if e.lanes else "the mean step without a tracer"
+    return f"shares of causes are of {found.shares_of_ms:.3f} ms: {which}"
 
 
 def _parts(found: Diagnosis) -> list[str]:

@@ -29,10 +29,11 @@ def with_lines(e: Evidence, cause: Cause) -> Cause:
     """The cause with the script's lines among its evidence."""
     facts = []
     for what in DOES.get(cause.kind, ()):
-        counts, unit = dict[str, int](), "times in one step" if what in IN_ONE_STEP else "times in the run"
+        counts, where = dict[str, int](), "in one step" if what in IN_ONE_STEP else "in the run"
         for rank in e.results:
             for line, count in rank.places.get(what, {}).items():
                 counts[line] = max(count, counts.get(line, 0))
         for line, count in sorted(counts.items(), key=lambda item: -item[1])[:MOST_LINES]:
-            facts.append(Fact(f"{what}: {line}", count, unit, "rankR.result.json"))
+            unit = "time" if count == 1 else "times"
+            facts.append(Fact(f"{what}: {line}", count, f"{unit} {where}", "rankR.result.json"))
     return dataclasses.replace(cause, evidence=(*cause.evidence, *facts)) if facts else cause

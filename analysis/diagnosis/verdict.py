@@ -38,12 +38,19 @@ class Diagnosis:
     causes: tuple[Cause, ...]
     path: Path | None = None
 
+    @property
+    def shares_of_ms(self) -> float | None:
+        """The time of the step that shares are of; None where none could be timed."""
+        known = self.step_ms is not None and self.evidence.step_ns > 0
+        return self.evidence.step_ns / 1e6 if known else None
+
     def as_json(self) -> dict[str, Any]:
         timed = self.evidence.timed_ns
         return {
             "schema": 1,
             "step_ms": self.step_ms,
             "timed_step_ms": None if timed is None else timed / 1e6,
+            "shares_of_ms": self.shares_of_ms,
             "steps": self.evidence.traced_count,
             "ranks": self.evidence.traced_ranks,
             "parts": self.parts,
@@ -90,10 +97,12 @@ def is_known(e: Evidence) -> bool:
 
 def with_rank(e: Evidence, cause: Cause) -> Cause:
     """The cause with the rank on which alone its change gives most of what it gives, where there is one: of what hosts
-    wait for or do, since messages are of all ranks, and devices run what the script tells all of them."""
-    if cause.rank is not None or cause.change is None or BY_KIND[cause.kind].turn not in (HOST, LAUNCHES):
-        return cause
-    return dataclasses.replace(cause, rank=e.rank_of(cause.change))
+    wait for or do, since messages are of all ranks, and devices run what the script tells all of them. What
+    is told of it is that rank's then, and no mean."""
+    if cause.rank is None and cause.change is not None and BY_KIND[cause.kind].turn in (HOST, LAUNCHES):
+        cause = dataclasses.replace(cause, rank=e.rank_of(cause.change))
+    told = cause.evidence_of(cause.rank) if cause.evidence_of else ()
+    return dataclasses.replace(cause, evidence=(*told, *cause.evidence), evidence_of=None)
 
 
 def cap_shares(e: Evidence, causes: list[Cause]) -> list[Cause]:

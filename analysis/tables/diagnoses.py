@@ -25,7 +25,9 @@ DIAGNOSES: dict[str, Column] = {
         "remark.",
         "derived",
     ),
-    "share_low": Column(pl.Float64, "Lower end of its interval; null where there is one step alone.", "likewise"),
+    "share_low": Column(
+        pl.Float64, "Lower end of its interval; null of one step alone in tables of older versions.", "likewise"
+    ),
     "share_high": Column(pl.Float64, "Upper end.", "likewise"),
     "rank": Column(pl.Int64, "The rank at fault, where it is a single one.", "derived"),
     "advice": Column(pl.String, "What to do, in words.", "derived"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -71,7 +72,7 @@ def _loading(e: Evidence, advice: str, proposals: tuple[dict[str, Any], ...], an
         facts.append(Fact("starting its workers anew", anew * e.step_ns / 1e6, "ms a step", "operators"))
     unmarked = e.part("idle_unmarked_data")
     if unmarked.any():
-        before = float(unmarked.mean()) / 1e6
+        before = e.part_ms("idle_unmarked_data", rank=rank)
         facts.append(Fact("of it before a batch's copy, in no range", before, "ms a step", "copies"))
     return Cause(
         gain=_as_fast_as_workers(e, share, remedy),
@@ -201,23 +202,29 @@ def batch_release(e: Evidence) -> Iterator[Cause]:
     traced, timed, step = e.traced_stalls, e.timed_stalls, e.step_ns
     if not max(traced, timed):
         return
-    graph = e.what_if.graph
-    count, _ = e.what_if.calls_a_step(pauses.releasing(graph))
-    paused = float(graph.calls.gap[pauses.releasing(graph) & graph.calls_of_steps].sum()) / graph.rank_steps
     yield Cause(
         gain=replayed(timed / step, min(traced or timed / 3, timed) / step, max(traced, timed) / step),
         method="the steps replayed without pauses as long as freeing a batch's memory takes, and timed steps that are "
         "longer by such a time",
         advice="free batches without holding the GIL (release_unlocked); send them as bytes, which are smaller",
         remedy=remedies.choose(e.point, {"release_unlocked": True}, {"pixels": "uint8"}),
-        evidence=[
-            Fact("such pauses", count, "a step", "runtime"),
-            Fact("time in them", paused / 1e6, "ms a step", "runtime"),
-            *([Fact("what timed steps are longer by", timed / 1e6, "ms a step", "steps")] if timed != traced else []),
-        ],
+        evidence=[Fact("what timed steps are longer by", timed / 1e6, "ms a step", "steps")] if timed != traced else [],
+        evidence_of=functools.partial(_stalls, e),
         change=pauses.without_release,
         unseen=e.unseen_stalls / step,
     )
+
+
+def _stalls(e: Evidence, rank: int | None) -> list[Fact]:
+    graph = e.what_if.graph
+    stalls = pauses.releasing(graph)
+    count, _ = e.what_if.calls_a_step(stalls, rank)
+    own = stalls & graph.calls_of_steps & (True if rank is None else graph.calls.rank == rank)
+    paused = float(graph.calls.gap[own].sum()) / graph.rank_steps(rank)
+    return [
+        Fact("such pauses", count, "a step", "runtime"),
+        Fact("time in them", paused / 1e6, "ms a step", "runtime"),
+    ]
 
 
 def _pinned(e: Evidence, *, stalls: bool = False) -> Change:
@@ -227,23 +234,28 @@ def _pinned(e: Evidence, *, stalls: bool = False) -> Change:
 def _copying(
     e: Evidence, memory: str, proposals: list[dict[str, Any]], facts: Sequence[Fact] = (), **about: Any
 ) -> Iterator[Cause]:
-    graph = e.what_if.graph
-    if memory_management.offloads(e) or not masks.of_batches(graph).any():
+    if memory_management.offloads(e) or not masks.of_batches(e.what_if.graph).any():
         return
+    yield Cause(
+        method="the steps replayed with faster copies to the device, or with copies ahead",
+        remedy=remedies.choose(e.point, *proposals, {"pixels": "uint8"}),
+        evidence=[fact for fact in facts if fact.value],
+        evidence_of=functools.partial(_copies, e, memory),
+        **about,
+    )
+
+
+def _copies(e: Evidence, memory: str, rank: int | None) -> list[Fact]:
+    graph = e.what_if.graph
     waiting = masks.waits_for_batches(graph, masks.of_batches(graph, memory)) & (graph.calls.waits_for >= 0)
-    count, waited = e.what_if.calls_a_step(waiting)
+    count, waited = e.what_if.calls_a_step(waiting, rank)
     seen = (
-        Fact("copies of batches", changes.copying_ns(graph) / 1e6, "ms a step", "copies"),
+        Fact("copies of batches", changes.copying_ns(graph, rank) / 1e6, "ms a step", "copies"),
         Fact(f"bandwidth from {memory} memory", bandwidth(e, memory) / 1e9, "GB/s", "copies"),
         Fact("waits of the host for these copies", waited / 1e6, "ms a step", "runtime"),
         Fact("such waits", count, "a step", "runtime"),
     )
-    yield Cause(
-        method="the steps replayed with faster copies to the device, or with copies ahead",
-        remedy=remedies.choose(e.point, *proposals, {"pixels": "uint8"}),
-        evidence=[fact for fact in (*seen, *facts) if fact.value],
-        **about,
-    )
+    return [fact for fact in seen if fact.value]
 
 
 def bandwidth(e: Evidence, memory: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,8 +39,6 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
         *joint, changes.without_loading, pauses.without_release, changes.without_close_waits,
         changes.without_allocations, copies,
     )  # fmt: skip
-    graph = e.what_if.graph
-    count, took = e.what_if.calls_a_step(marked(len(graph.calls.start), graph.work.call))
     advice = "launch less: CUDA graphs, or a larger batch; a compiler where it fuses many kernels"
     if e.compiled:  # still, there are many launches
         advice = (
@@ -52,12 +51,18 @@ def launch_bound(e: Evidence) -> Iterator[Cause]:
         method="the steps replayed with launches that cost nothing",
         advice=advice,
         remedy=proposals.choose(e.point, GRAPHS, {"compile": "reduce-overhead"}, *larger),
-        evidence=[
-            Fact("calls that launch kernels, copies or graphs", count, "a step", "runtime"),
-            Fact("time in these calls", took / 1e6, "ms a step", "runtime"),
-        ],
+        evidence_of=functools.partial(_launches, e),
         change=edit.compose(changes.without_other_work, changes.without_launches),
     )  # both: what they give and neither alone
+
+
+def _launches(e: Evidence, rank: int | None) -> list[Fact]:
+    graph = e.what_if.graph
+    count, took = e.what_if.calls_a_step(marked(len(graph.calls.start), graph.work.call), rank)
+    return [
+        Fact("calls that launch kernels, copies or graphs", count, "a step", "runtime"),
+        Fact("time in these calls", took / 1e6, "ms a step", "runtime"),
+    ]
 
 
 def _loops(e: Evidence) -> Iterator[Cause]:
@@ -81,12 +86,17 @@ def _loops(e: Evidence) -> Iterator[Cause]:
         method="the steps replayed with all tensors of a loop taken at once",
         advice=advice,
         remedy=proposals.choose(e.point, *remedy),
-        evidence=[
-            Fact("kernels of loops over tensors", all_of_it.height / e.what_if.graph.steps, "a step", "kernels"),
-            Fact("most tensors of a loop", int(all_of_it["often"].to_numpy().max()), "", "kernels"),
-        ],
+        evidence_of=functools.partial(_looped, e, found),
         change=change,
     )
+
+
+def _looped(e: Evidence, found: list[pl.DataFrame], rank: int | None) -> list[Fact]:
+    own = pl.concat(of_lane for lane, of_lane in zip(e.lanes, found, strict=True) if rank in (None, lane.rank))
+    return [
+        Fact("kernels of loops over tensors", own.height / e.what_if.graph.device_steps(rank), "a step", "kernels"),
+        Fact("most tensors of a loop", int(own["often"].to_numpy().max()), "", "kernels"),
+    ]
 
 
 def single_process(e: Evidence) -> Iterator[Cause]:
@@ -114,23 +124,26 @@ def host_work(e: Evidence) -> Iterator[Cause]:
     thread has no core, and launches late; but it is where many operators take long there: these compute on the CPU. And
     what steps that are long (`long_step`) again and again, evenly apart, add to the mean timed step more than to the
     traced one."""
-    facts = [
-        Fact(f"pause in {where}", ms, "ms a step", "nvtx")
-        for where, ms in named_pauses.longest(e.lanes, e.what_if.graph)
-    ]
     unseen = e.unseen_pauses / e.step_ns
     method = "the steps replayed without pauses of the launching thread, and its copies from the device for them"
     if unseen:
         method += "; and what long steps add that the trace does not have"
-        facts.insert(0, Fact("long steps", e.unseen.long_told, "", "steps"))
     yield Cause(
         gain=replayed(min(1.0, e.gain(changes.without_other_work).value + unseen)),
         method=method,
         advice="do this less often or in another process, and reserve a core for the launching thread",
-        evidence=facts,
+        evidence_of=functools.partial(_pauses, e),
         change=changes.without_other_work,
         unseen=unseen,
     )
+
+
+def _pauses(e: Evidence, rank: int | None) -> list[Fact]:
+    longest = named_pauses.longest(e.lanes, e.what_if.graph, rank)
+    return [
+        *([Fact("long steps", e.unseen.long_told, "", "steps")] if e.unseen_pauses else []),
+        *(Fact(f"pause in {where}", ms, "ms a step", "nvtx") for where, ms in longest),
+    ]
 
 
 def host_sync(e: Evidence) -> Iterator[Cause]:
@@ -138,19 +151,23 @@ def host_sync(e: Evidence) -> Iterator[Cause]:
     synchronize) and so gives up its lead. The steps again, without these waits, and also without what launches cost
     between waits that are close. The share is the mean of the two; the interval begins at the quarter, for whoever does
     not read a number does not launch what computes it, either."""
-    count, waited = e.what_if.calls_a_step(masks.synchronizing(e.what_if.graph))
     least, most = e.gain(changes.without_waits).value, e.gain(changes.without_close_waits).value
     yield Cause(
         gain=replayed((least + most) / 2, (3 * least + most) / 4, most),
         method="the steps replayed without waits for the device",
         advice="do not read values of the GPU within a step: keep them there, and read them once in many steps",
         remedy=proposals.choose(e.point, {"precision": "bf16"}) if e.setting("precision") == "fp16" else {},
-        evidence=[
-            Fact("calls that wait for the device", count, "a step", "runtime"),
-            Fact("time in them", waited / 1e6, "ms a step", "runtime"),
-        ],
+        evidence_of=functools.partial(_waits, e),
         change=changes.without_close_waits,
     )
+
+
+def _waits(e: Evidence, rank: int | None) -> list[Fact]:
+    count, waited = e.what_if.calls_a_step(masks.synchronizing(e.what_if.graph), rank)
+    return [
+        Fact("calls that wait for the device", count, "a step", "runtime"),
+        Fact("time in them", waited / 1e6, "ms a step", "runtime"),
+    ]
 
 
 def small_batch(e: Evidence) -> Iterator[Cause]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -78,14 +79,14 @@ def allocator_churn(e: Evidence) -> Iterator[Cause]:
         method="the steps replayed without calls of the driver's allocator",
         advice="let the caching allocator keep its memory: no empty_cache, sizes that repeat",
         remedy=change if e.point is None or e.point.empty_cache or e.point.allocator == "default" else {},
-        evidence=[_calls(e)],
+        evidence_of=functools.partial(_calls, e),
         change=changes.without_allocations,
     )
 
 
-def _calls(e: Evidence) -> Fact:
-    count, _ = e.what_if.calls_a_step(e.what_if.graph.calls.allocates)
-    return Fact("calls of the driver's allocator", count, "a step", "runtime")
+def _calls(e: Evidence, rank: int | None) -> list[Fact]:
+    count, _ = e.what_if.calls_a_step(e.what_if.graph.calls.allocates, rank)
+    return [Fact("calls of the driver's allocator", count, "a step", "runtime")]
 
 
 def memory_pressure(e: Evidence) -> Iterator[Cause]:
@@ -94,15 +95,7 @@ def memory_pressure(e: Evidence) -> Iterator[Cause]:
     computes the optimizer's step."""
     if not e.retries and not offloads(e):
         return
-    facts: list[Fact] = []
     change = changes.without_offload if offloads(e) else changes.without_allocations
-    if e.retries:
-        facts.append(Fact("allocations tried again in the steps", e.retries, "", "steps"))
-    if e.retries and e.lanes:
-        facts.append(_calls(e))
-    if offloads(e) and e.lanes:
-        copies = float(np.sum([e.part(part) for part in (*TO_HOST, *FROM_HOST)], axis=0).mean()) / 1e6
-        facts.append(Fact("copies from and to the host that nothing hides", copies, "ms a step", "breakdown"))
     smaller = {"micro_batch": max(1, (e.setting("micro_batch") or 1) // 2)}
     proposals = [{"offload": "none"}] if offloads(e) else [{"allocator": "expandable"}, smaller]
     yield Cause(
@@ -112,9 +105,19 @@ def memory_pressure(e: Evidence) -> Iterator[Cause]:
         if offloads(e)
         else "leave memory room: sizes that repeat, a smaller batch",
         remedy=remedies.choose(e.point, *proposals),
-        evidence=facts,
+        evidence_of=functools.partial(_pressed, e),
         change=change if e.lanes else None,
     )
+
+
+def _pressed(e: Evidence, rank: int | None) -> list[Fact]:
+    facts = [Fact("allocations tried again in the steps", e.retries, "", "steps")] if e.retries else []
+    if e.retries and e.lanes:
+        facts += _calls(e, rank)
+    if offloads(e) and e.lanes:
+        copies = e.part_ms(*TO_HOST, *FROM_HOST, rank=rank)
+        facts.append(Fact("copies from and to the host that nothing hides", copies, "ms a step", "breakdown"))
+    return facts
 
 
 def memory_headroom(e: Evidence) -> Iterator[Cause]:

@@ -64,6 +64,11 @@ class Evidence(Recorded):
     def part(self, name: str) -> Floats:
         return self.length(lambda lane: lane.sets[name])
 
+    def part_ms(self, *names: str, rank: int | None = None) -> float:
+        """These parts together, ms a step, of this rank, or in the mean."""
+        own = [rank in (None, lane.rank) for lane in self.lanes]
+        return float(np.sum([self.part(name) for name in names], axis=0)[own].mean()) / 1e6
+
     @functools.cached_property
     def periods(self) -> Floats:
         """Times of steps, from start to start (lanes, steps), ns."""

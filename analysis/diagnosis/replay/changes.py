@@ -124,9 +124,11 @@ def with_batches_ahead(graph: Graph) -> Graph:
     return _unwaited(change_work(graph, copies, duration=0), copies)
 
 
-def copying_ns(graph: Graph) -> float:
-    """Time of the copies of batches of a device, ns a step."""
-    return float(graph.work.duration[of_batches(graph) & graph.counted_work].sum()) / graph.steps
+def copying_ns(graph: Graph, rank: int | None = None) -> float:
+    """Time of the copies of batches of a device, ns a step, of this rank, or in the mean."""
+    of_rank = True if rank is None else graph.work.rank == rank
+    chosen = of_batches(graph) & graph.counted_work & of_rank
+    return float(graph.work.duration[chosen].sum()) / graph.device_steps(rank)
 
 
 def _unwaited(graph: Graph, copies: Mask) -> Graph:

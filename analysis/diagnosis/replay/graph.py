@@ -112,16 +112,19 @@ class Graph:
     @property
     def steps(self) -> int:
         """How many steps count, of all devices; at least 1."""
-        return max(1, sum(int(own["counted"].sum()) for own in self.windows))
+        return self.device_steps()
 
-    @property
-    def rank_steps(self) -> int:
-        """How many steps count, of all ranks, whose calls are those of all their devices; at least 1."""
+    def device_steps(self, rank: int | None = None) -> int:
+        """The same of the devices of one rank, or of all."""
+        return max(1, sum(int(own["counted"].sum()) for own in self.windows if rank in (None, own["rank"][0])))
+
+    def rank_steps(self, rank: int | None = None) -> int:
+        """How many steps count, of this rank or of all, whose calls are those of all their devices; at least 1."""
         counts: dict[int, int] = {}
         for own in self.windows:
-            rank = own["rank"][0]
-            counts[rank] = max(counts.get(rank, 0), int(own["counted"].sum()))
-        return max(1, sum(counts.values()))
+            each = own["rank"][0]
+            counts[each] = max(counts.get(each, 0), int(own["counted"].sum()))
+        return max(1, sum(counts.values()) if rank is None else counts[rank])
 
     @property
     def calls_of_steps(self) -> Mask:

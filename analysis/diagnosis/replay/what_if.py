@@ -51,10 +51,12 @@ class WhatIf:
         before, made = (self.after(*made), (*made, then)) if then else (self.step_ns, made)
         return max(0.0, before - self.after(*made)) / self.step_ns
 
-    def calls_a_step(self, chosen: Mask) -> tuple[float, float]:
-        """How many of these calls there are, and how long they take, ns: of a rank, a step."""
+    def calls_a_step(self, chosen: Mask, rank: int | None = None) -> tuple[float, float]:
+        """How many of these calls there are, and how long they take, ns: a step, of this rank, or in the mean."""
         calls, counted = self.graph.calls, chosen & self.graph.calls_of_steps
-        steps = self.graph.rank_steps
+        if rank is not None:
+            counted = counted & (calls.rank == rank)
+        steps = self.graph.rank_steps(rank)
         return float(counted.sum()) / steps, float((calls.end - calls.start)[counted].sum()) / steps
 
     def untraced(self, step_ns: float) -> WhatIf:

@@ -162,6 +162,21 @@ def test_ranks_that_take_turns(tmp_path):
     assert (found["host_work"].rank, found["host_work"].share) == (None, pytest.approx(0.2, abs=0.01))
 
 
+def test_the_rank_that_is_named_is_the_one_that_is_told_of(tmp_path):
+    """Rank 1 takes and gives back memory for 4 ms of each step, by two calls; the mean of both ranks is one."""
+
+    def make(run, start):
+        if run.rank:
+            run.called("cudaMalloc", start, start + 2 * MS)
+            run.called("cudaFree", start + 2 * MS, start + 4 * MS)
+        busy(run, start, (2 + 4 * run.rank) * MS, 4 * MS * run.rank)
+        run.reduce(start + (2 + 4 * run.rank) * MS, start + 7 * MS, 400_000_000)
+        busy(run, start, STEP, 7 * MS)
+
+    found = causes(of(tmp_path, make, ranks=2, record=LINKED))["allocator_churn"]
+    assert (found.rank, [fact.value for fact in found.evidence]) == (1, [2.0])
+
+
 def test_no_collectives_no_word_of_communication(tmp_path):
     assert not [c for c in causes(of(tmp_path, busy)).values() if c.cause == "communication"]
 

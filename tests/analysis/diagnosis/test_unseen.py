@@ -77,3 +77,30 @@ def test_a_step_that_is_long_since_another_rank_waits_for_its_batches_is_no_work
     timed = pl.DataFrame(rows, ["rank", "step", "step_ms", "data_ms"], orient="row")
     assert Unseen(timed, empty(STEPS)).long_steps == []
     assert Unseen(timed.with_columns(data_ms=pl.lit(0.1)), empty(STEPS)).long_steps == [0, 4, 8, 12, 16]
+
+
+def launched_late(run, start):
+    """Short kernels, each launched just before it runs, for 8 ms."""
+    for at in range(start + 100_000, start + 8_000_000, 100_000):
+        run.kernel(at, at + 20_000, at=at - 10_000)
+
+
+@pytest.mark.parametrize(
+    ("timed", "said"),
+    [
+        (9.9, ["9.900 ms in the median without a tracer", "shares of causes are of 9.900 ms: the traced step less"]),
+        (4.0, ["4.000 ms in the median without a tracer", "shares of causes are of 9.2"]),
+        (12.0, ["12.000 ms in the median without a tracer", "shares of causes are of 9.9"]),
+    ],
+    ids=["a little shorter", "far shorter", "longer"],
+)
+def test_the_step_that_shares_are_of_is_told(tmp_path, timed, said):
+    """Which is neither the timed nor the traced one, where what a tracer may add is not all that they differ by."""
+    steps = {"steps": timed_steps(0, timed, 0.0), "traced_steps": timed_steps(0, 10.0, 0.0)}
+    e = diagnosed.of(tmp_path, launched_late, **steps)
+    found = verdict.judge(e)
+    assert found.as_json()["shares_of_ms"] == e.step_ns / 1e6
+    lines = screen.screen(found).splitlines()
+    assert lines[0] == "step 10.000 ms (mean of 4 traced steps of 1 rank)"
+    assert all(line.startswith(start) for line, start in zip(lines[1:3], said, strict=True))
+    assert f"of {found.shares_of_ms:.3f} ms" in lines[2]
