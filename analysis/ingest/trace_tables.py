@@ -116,16 +116,22 @@ def write_all(
     Raises:
         InputError: one is named twice, two are of the same rank, or steps of two are too far apart to be of one run.
     """
-    for trace in traces:
-        if traces.count(trace) > 1:
+    places = [trace.resolve() for trace in traces]
+    for trace, place in zip(traces, places, strict=True):
+        if places.count(place) > 1:
             raise InputError(f"{trace}: is named twice; traces of different ranks of one run were expected")
+    new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
-        jobs = [TraceJob(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
-        files = in_processes(jobs, processes or allowed_cores())
-        good = [file for file in files if file.failed is None]
-        if good:
-            join(good, out, of_one_run)
+    try:
+        with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
+            jobs = [TraceJob(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
+            files = in_processes(jobs, processes or allowed_cores())
+            good = [file for file in files if file.failed is None]
+            if good:
+                join(good, out, of_one_run)
+    finally:
+        if new and not any(out.iterdir()):
+            out.rmdir()
     return good, [line for file in files for line in ([file.failed] if file.failed else file.problems)]
 
 

@@ -21,6 +21,7 @@ from nightsweep.analysis.tables import column
 from nightsweep.analysis.tables.events import DEVICES, EVENTS, Trace
 
 KNOWN_MAJOR = 3
+TRACES = (".json", ".json.gz", ".sqlite", ".nsys-rep")
 _LATEST_NS = 2**62
 _STRINGS, _SESSION, _EXPORT = "StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT"
 DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
@@ -42,6 +43,9 @@ def read(path: Path) -> Trace:
     """
     source = open_export(path)
     if not source.columns or not any(map(_is_export_table, source.columns)):
+        traces = sorted(own for own in path.iterdir() if own.name.endswith(TRACES)) if path.is_dir() else []
+        if traces:
+            raise ValueError(f"{path}: a folder of traces; the traces were expected, such as {traces[0]}")
         raise ValueError(f"{path}: not an Nsight Systems export: it has none of its tables; {EXPECTED}")
     facts = _facts(source)
     strings = source.load(_STRINGS, ["id", Text("value")]).unique("id").with_columns(pl.col("value").cast(pl.String))

@@ -105,11 +105,24 @@ def test_traces_of_the_same_rank_are_no_ranks_of_one_step(tmp_path, capsys):
     """As PyTorch's profiler writes them, one after the other, with the rank in them."""
     kineto = DATA / "kineto-h200-ddp-r0.json.gz"
     other = shutil.copy(kineto, tmp_path / "host.1795269671.pt.trace.json.gz")
-    for traces, said in (((kineto, other), f"and so is {kineto}; "), ((other, other), "named twice")):
+    (link := tmp_path / "link.json.gz").symlink_to(other)
+    twice = [((own, other), "named twice") for own in (other, link)]
+    for traces, said in (((kineto, other), f"and so is {kineto}; "), *twice):
         for command in (["diagnose"], ["ingest", "--out", str(tmp_path / "out")]):
             assert cli.main([*command, *map(str, traces)]) == 2
             error = capsys.readouterr().err
-            assert f"{other}: is " in error and said in error and error.count("\n") == 1
+            assert f"{traces[0] if said == 'named twice' else other}: is " in error
+            assert said in error and error.count("\n") == 1
+            assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_traces_is_none(tmp_path, capsys):
+    trace = shutil.copy(DATA / "kineto-h200-ddp-r0.json.gz", tmp_path)
+    for command in (["diagnose"], ["ingest", "--out", str(tmp_path / "out")]):
+        assert cli.main([*command, str(tmp_path)]) == 2
+        said = f"{tmp_path}: a folder of traces; the traces were expected, such as {trace}\n"
+        assert capsys.readouterr().err == f"nightsweep {command[0]}: {said}"
+        assert not (tmp_path / "out").exists()
 
 
 def test_traces_of_two_runs_are_no_ranks_of_one_step(tmp_path, capsys):
@@ -170,7 +183,7 @@ def test_not_a_trace(content, tmp_path, capfd):
     assert run(path, "--out", tmp_path / "out") == 2
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith(f"nightsweep ingest: {path}: ")
-    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_bad_one_among_good_ones(tmp_path, capfd):
