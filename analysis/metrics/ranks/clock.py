@@ -104,16 +104,19 @@ def counter_age(samples: pl.DataFrame, uuid: str, end_ns: int) -> float | None:
         end_ns: when its work ended, ns on the clock of the samples.
 
     Returns:
-        None where there are no counters, or too little work to see its end.
+        None where there are no counters, or where the end of the work cannot be seen: there was little, the GPU worked on
+        after it, or less before it than at the end.
     """
     own = samples.filter(pl.col("uuid") == uuid).drop_nulls(["gpm_span_ns", "sm_active_percent"]).sort("t_ns")
     t = own["t_ns"].to_numpy() - end_ns
     begins, active = t - own["gpm_span_ns"].to_numpy(), own["sm_active_percent"].to_numpy()
     before = (begins > -LEVEL_NS) & (t <= 0)
-    if not before.any() or not (t > AFTER_NS).any() or active[before].mean() < LEAST_PERCENT:
+    later = active[t > AFTER_NS]
+    if not before.any() or active[before].mean() < LEAST_PERCENT or not later.size or later[0] >= LEAST_PERCENT:
         return None
     overlap = np.clip(np.minimum(t, AFTER_NS) - np.maximum(begins, 0), 0, None)
-    return float((overlap * active).sum() / active[before].mean()) / 1e3
+    age_ns = float((overlap * active).sum() / active[before].mean())
+    return age_ns / 1e3 if age_ns < AFTER_NS else None
 
 
 def counter_rows(samples: pl.DataFrame, results: Sequence[RankResult]) -> list[_Row]:

@@ -119,6 +119,20 @@ def test_age_of_the_counters_is_measured_from_the_end_of_the_window(tables):
     assert len(ages) == 2 and ages.min() > 0 and ages.max() < 150
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "age_ms"),
+    [([50.0], [50.0, 0.0], 100), ([50.0], [50.0], None), ([1.0], [1.0, 0.0], None), ([2.5], [50.0, 0.0], None)],
+    ids=["it rests", "it works on", "it did little", "it did less before"],
+)
+def test_the_age_of_the_counters_is_known_where_the_end_of_the_work_is_seen(before, after, age_ms):
+    """Readings of 100 ms each, the last of `before` and `after` being those of all that come before and after."""
+    values = before * 20 + after + after[-1:] * (10 - len(after))
+    t_ns = [(place - 19) * 100_000_000 for place in range(30)]
+    rows = {"uuid": ["GPU-a"] * 30, "t_ns": t_ns, "gpm_span_ns": [100_000_000] * 30, "sm_active_percent": values}
+    age = clock.counter_age(pl.DataFrame(rows), "GPU-a", 0)
+    assert age is None if age_ms is None else age == pytest.approx(1000 * age_ms)
+
+
 def test_counter_and_integral_agree_on_the_energy(tables):
     gpus = tables["energy"]
     assert gpus["rank"].to_list() == [0, 1] and gpus["window_s"].min() > 4
