@@ -168,12 +168,13 @@ def _switch_optimizer(settings: Settings) -> None:
         "foreach": {"foreach": True, "fused": False},
         "fused": {"foreach": False, "fused": True},
     }
-    own = chosen[kernels]
     made: Any = torch.optim.Optimizer.__init__
 
     @functools.wraps(made)
     def init(self: Any, params: Any, defaults: Settings) -> None:
-        made(self, params, defaults | {name: value for name, value in own.items() if name in defaults})
+        usable = "foreach" if kernels == "fused" and "fused" not in defaults else kernels
+        own = {name: value for name, value in chosen[usable].items() if name in defaults}
+        made(self, params, defaults | own)
 
     torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
 

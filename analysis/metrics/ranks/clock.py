@@ -104,8 +104,8 @@ def counter_age(samples: pl.DataFrame, uuid: str, end_ns: int) -> float | None:
         end_ns: when its work ended, ns on the clock of the samples.
 
     Returns:
-        None where there are no counters, or where the end of the work cannot be seen: there was little, the GPU worked on
-        after it, or less before it than at the end.
+        None where there are no counters, or where the end of the work cannot be seen: there was little, the GPU worked
+        on after it, or less before it than at the end.
     """
     own = samples.filter(pl.col("uuid") == uuid).drop_nulls(["gpm_span_ns", "sm_active_percent"]).sort("t_ns")
     t = own["t_ns"].to_numpy() - end_ns

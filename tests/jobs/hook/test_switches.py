@@ -157,6 +157,19 @@ def test_frames_of_a_film_are_no_volume():
     assert net[0].weight.is_contiguous(memory_format=channels_last)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "expected"), [("AdamW", {"foreach": False, "fused": True}), ("RMSprop", {"foreach": True})]
+)
+def test_an_optimizer_that_cannot_be_fused_takes_lists_of_tensors(monkeypatch, optimizer, expected):
+    """Without either it would go from tensor to tensor, which is slower than what it does by itself."""
+    import torch
+
+    monkeypatch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)  # undone at the end
+    switches._switch_optimizer({"optimizer_kernels": "fused"})
+    group = getattr(torch.optim, optimizer)([torch.nn.Parameter(torch.ones(2))], lr=0.1).param_groups[0]
+    assert {name: group[name] for name in expected} == expected
+
+
 def test_every_switch_is_tried_here():
     beyond_cpus = {"comm_hook", "ddp_static_graph", "compile", "precision"}
     assert set(SWITCHES) == (ALL.keys() - {"no_sync"}) | beyond_cpus
