@@ -99,7 +99,8 @@ CLOCKS: dict[str, Column] = {
         pl.String,
         "trace-steps: the trace's ranges against the times that the step loop recorded. ranks: ends of common "
         "collectives against rank 0's, after the former was subtracted. counters: age of the GPM values, from the end "
-        "of the timed window, where the GPU rests after it. utc-monotonic, of launches whose times were read from the wall clock: its drift.",
+        "of the timed window, where the GPU rests after it. utc-monotonic, of launches whose times were read from the "
+        "wall clock: its drift.",
         "derived",
     ),
     "events": Column(pl.Int64, "Events compared.", "derived"),
