@@ -165,7 +165,7 @@ def host_sync(e: Evidence) -> Iterator[Cause]:
 def _waits(e: Evidence, rank: int | None) -> list[Fact]:
     count, waited = e.what_if.calls_a_step(masks.synchronizing(e.what_if.graph), rank)
     return [
-        Fact("calls that wait for the device", count, "a step", "runtime"),
+        Fact("calls that are seen to wait for the device", count, "a step", "runtime"),
         Fact("time in them", waited / 1e6, "ms a step", "runtime"),
     ]
 
