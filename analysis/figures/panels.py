@@ -10,22 +10,8 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
-from nightsweep.analysis.sweep import dataset
-
-DISTURBED = "#b00000"
 ROW_IN = 0.115
 """Height of a row of text."""
-
-
-def mark_disturbed(axes: Axes, x: np.ndarray, y: np.ndarray, disturbed: np.ndarray) -> None:
-    """A cross on each point that something outside of its job disturbed."""
-    axes.plot(x[disturbed], y[disturbed], "x", color=DISTURBED, markersize=6, markeredgewidth=1.2, zorder=5)
-
-
-def median_of(points: pl.DataFrame, value: str) -> float:
-    """The median of the repeats that nothing disturbed; of all where there are none."""
-    quiet = dataset.undisturbed(points)
-    return float(np.median((points if quiet.is_empty() else quiet)[value].to_numpy()))
 
 
 def column(
@@ -38,29 +24,25 @@ def column(
     width: float = 0.6,
 ) -> None:
     """A bar at the median of the repeats' values, a dot for each, a whisker from the least to the most."""
-    values, median = repeats[value].to_numpy(), median_of(repeats, value)
+    values = repeats[value].to_numpy()
+    median = float(np.median(values))
     axes.bar(x, median, width=width, color=colour, alpha=0.35, edgecolor="none")
     axes.bar(x, median, width=width, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)
     axes.hlines(median, x - width / 2, x + width / 2, color="black", linewidth=1.2)
     axes.vlines(x, values.min(), values.max(), color="black", linewidth=0.8)
     spread = np.linspace(-width / 4, width / 4, len(values)) if len(values) > 1 else np.zeros(1)
     axes.plot(x + spread, values, "o", color="white", markeredgecolor="black", markeredgewidth=0.7, markersize=3)
-    mark_disturbed(axes, x + spread, values, _disturbed(repeats))
 
 
 def bar(axes: Axes, y: float, repeats: pl.DataFrame, value: str, colour: str, hatch: str, scale: float = 1.0) -> None:
     """The same as `column`, from left to right."""
-    values, median, height = repeats[value].to_numpy() * scale, median_of(repeats, value) * scale, 0.72
+    values, height = repeats[value].to_numpy() * scale, 0.72
+    median = float(np.median(values))
     axes.barh(y, median, height=height, color=colour, alpha=0.35, edgecolor="none")
     axes.barh(y, median, height=height, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8)
     axes.vlines(median, y - height / 2, y + height / 2, color="black", linewidth=1.2)
     axes.hlines(y, values.min(), values.max(), color="black", linewidth=0.8)
     axes.plot(values, np.full(len(values), y), "o", color="white", markeredgecolor="black", markersize=2.5)
-    mark_disturbed(axes, values, np.full(len(values), y), _disturbed(repeats))
-
-
-def _disturbed(points: pl.DataFrame) -> np.ndarray:
-    return points["disturbed"].fill_null(False).to_numpy()
 
 
 def cut(text: str, most: int) -> str:

@@ -16,11 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
-from nightsweep.analysis.figures import panels, style
+from nightsweep.analysis.figures import style
 from nightsweep.analysis.figures.family import Family, with_ids
 from nightsweep.analysis.metrics.points import peaks
 from nightsweep.analysis.sweep import dataset
 
+DISTURBED = "#b00000"
 WATTS = (100, 200, 400, 700)
 UNITS = {"image": ("sample", "samples_per_s", "sample_j"), "llm": ("token", "tokens_per_s", "token_j")}
 """By workload: what energy is counted by, the column of its rate, and that of its energy."""
@@ -105,8 +106,8 @@ def _scatter(axes: Axes, points: pl.DataFrame, x: str, y: str) -> None:
         look = _look(str(name))
         face = "white" if workload == "image" else look["color"]
         axes.plot(own[x], own[y], markerfacecolor=face, linestyle="", **look)
-    disturbed = points["disturbed"].fill_null(False).to_numpy()
-    panels.mark_disturbed(axes, points[x].to_numpy(), points[y].to_numpy(), disturbed)
+    crossed = points.filter(pl.col("disturbed").fill_null(False))
+    axes.plot(crossed[x], crossed[y], "x", color=DISTURBED, markersize=6, markeredgewidth=1.2, zorder=5)
 
 
 def _logarithmic(axes: Axes) -> None:
