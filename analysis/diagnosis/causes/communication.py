@@ -92,12 +92,15 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
         own = _bucketing if _averages(e) else hooks.launches_for_messages
         silent = compose(silent, e.removed(map(own, e.lanes)))
         saved = 1 - 1 / e.passes
-    whole = e.gain(*first, then=silent)
+    whole, parted = (
+        e.gain(*first, then=silent),
+        " or less often" if messages.hands_on(e) else ", less often, or in larger buckets",
+    )
     covered = e.length(lambda lane: selection.covered_time(lane.collectives))
     yield Cause(
         gain=Share(saved * whole.value, saved * whole.value / 2, whole.high),
         method="the steps replayed without communication and its slowing of kernels",
-        advice="overlap communication with the backward pass, send less, less often, or in larger buckets",
+        advice=f"overlap communication with what is computed, send less{parted}",
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
         evidence=[
             Fact("communication", float(covered.mean()) / 1e6, "ms a step", "collectives"),

@@ -134,7 +134,7 @@ def memory_headroom(e: Evidence) -> Iterator[Cause]:
         remedy=remedies.choose(e.point, *remedies.larger_batch(e.point, e.growth)),
         evidence=[
             Fact("peak of reserved memory", e.memory[0] / e.memory[1], "share of the device's", "ranks"),
-            Fact("room for a batch larger by", e.growth, "times", "ranks"),
+            Fact("room for a batch larger by", e.room, "times", "ranks"),
         ],
     )
 
