@@ -204,15 +204,24 @@ def _switch_model(settings: Settings) -> None:
 
 def _compile(model: Any, mode: str | None) -> None:
     """Each of its layers, where most of a model is lists of alike ones: a kind is compiled once, and what is decided
-    outside of them, as whether attention is given a mask, stays as it is. Else the whole model, as for CUDA graphs,
-    which layers one by one would overwrite."""
+    outside of them, as whether attention is given a mask, stays as it is. Else the whole model, as with modes that
+    record CUDA graphs: of layers one by one each would overwrite what the one before gave."""
     import torch
 
-    layers = _layers(model) if mode in (None, "max-autotune-no-cudagraphs") else []
+    graphs = mode in ("reduce-overhead", "max-autotune")
+    layers = [] if graphs else _layers(model)
     limits: Any = torch._dynamo.config  # kinds of layers may share a forward
     limits.recompile_limit = max(limits.recompile_limit, 2 * len(layers))
     for module in layers or [model]:
         module.compile(mode=mode)
+    if graphs:
+        compiled = model._compiled_call_impl
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            torch.compiler.cudagraph_mark_step_begin()  # else a pass's outputs count as wanted during the next
+            return compiled(*args, **kwargs)
+
+        model._compiled_call_impl = run
 
 
 def _layers(model: Any) -> list[Any]:
