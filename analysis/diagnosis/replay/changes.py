@@ -8,6 +8,7 @@ import dataclasses
 
 import numpy as np
 
+from nightsweep.analysis.diagnosis.replay import masks
 from nightsweep.analysis.diagnosis.replay.edit import change_calls, change_work
 from nightsweep.analysis.diagnosis.replay.graph import Floats, Graph, Mask, is_read, marked
 from nightsweep.analysis.diagnosis.replay.masks import communication, of_batches, synchronizing, text, waits_for_batches
@@ -141,16 +142,10 @@ def with_messages(graph: Graph, factor: Floats, kept: Floats) -> Graph:
     that of all that one call launches, and of what the host did for it since the launch before."""
     work, calls = graph.work, graph.calls
     launched = work.call >= 0
-    launches, left = marked(len(calls.start), work.call), np.zeros(len(calls.start))
+    left, share = np.zeros(len(calls.start)), np.ones(len(calls.start))
     np.maximum.at(left, work.call[launched], kept[launched])
-    share = np.ones(len(calls.start))
-    for launch in np.flatnonzero(launches & (left < 1)).tolist():
-        call = launch
-        while True:
-            share[call] = min(share[call], left[launch])
-            call = calls.after[call]
-            if call < 0 or launches[call]:
-                break
+    leading = masks.LeadingUp.of(graph)
+    np.minimum.at(share, leading.call, left[leading.launch])
     changed = change_work(graph, factor != 1, duration=work.duration * factor)
     return change_calls(changed, share < 1, gap=calls.gap * share, least=calls.least * share)
 

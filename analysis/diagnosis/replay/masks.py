@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import polars as pl
 
-from nightsweep.analysis.diagnosis.replay.graph import Graph, Mask, is_batch, marked, where
+from nightsweep.analysis.diagnosis.replay.graph import Graph, Ints, Mask, is_batch, marked, where
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,34 @@ class _OfWork:
         if not isinstance(known, cls):
             known = graph.kept[cls] = cls(is_batch(graph.work.frame))
         return known
+
+
+@dataclass(frozen=True)
+class LeadingUp:
+    """Pairs of a `call` and the `launch` that it leads up to, which no change touches: each launch, and the calls
+    before it since the launch before."""
+
+    call: Ints
+    launch: Ints
+
+    @classmethod
+    def of(cls, graph: Graph) -> LeadingUp:
+        known = graph.kept.get(cls)
+        if not isinstance(known, cls):
+            known = graph.kept[cls] = cls._make(graph)
+        return known
+
+    @classmethod
+    def _make(cls, graph: Graph) -> LeadingUp:
+        launches, after = marked(len(graph.calls.start), graph.work.call), graph.calls.after
+        launch = call = np.flatnonzero(launches)
+        found = []
+        while len(call):
+            found.append((call, launch))
+            before = after[call]
+            goes_on = (before >= 0) & ~launches[before]
+            call, launch = before[goes_on], launch[goes_on]
+        return cls(*(np.concatenate(each) for each in zip(*found, strict=True))) if found else cls(call, launch)
 
 
 def of_batches(graph: Graph, source: str | None = None) -> Mask:

@@ -59,7 +59,7 @@ class Stretches:
         number: of the stretch of each piece of work, in the order of `row`; `of_work`: in the order of the work.
         first, last: places in `row` of its ends; `longest`: the most work in one.
         lane, group: of its work; `run`: that launched it, and the number of runs where that is not known.
-        waits: for which stretches' ends its first waits, None for none.
+        waits: for which stretches' ends its first waits.
     """
 
     row: Ints
@@ -71,7 +71,7 @@ class Stretches:
     lane: Sequence[int]
     group: Sequence[int]
     run: Ints
-    waits: Sequence[Sequence[int] | None]
+    waits: Sequence[Sequence[int]]
 
     @classmethod
     def of(cls, graph: Graph, runs: Runs) -> Stretches:
@@ -87,7 +87,7 @@ class Stretches:
         of_work[row] = number
         last = np.append(first[1:], len(row))[: len(first)] - 1
         begin = row[first][seen]
-        waits: list[list[int] | None] = [None] * len(first)
+        waits: list[Sequence[int]] = [()] * len(first)
         for place, others in work.waits.items():
             waits[of_work[place]] = of_work[list(others)].tolist()
         longest = int((last - first).max(initial=0)) + 1

@@ -113,11 +113,12 @@ def _run(graph: Graph, schedule: Schedule, sums: _Sums) -> tuple[Ints, Ints, Int
         if what == WORK:
             own, launched = lane[n], base[run[n]] + most[n]
             moment = last[own] + stream_lag[n]
-            if others := waits[n]:
-                moment = max(moment, max([ends[other] for other in others]) + wait_lag[n])
+            for other in waits[n]:
+                if (able := ends[other] + wait_lag[n]) > moment:  # not by max, which takes twice as long
+                    moment = able
             come[n] = moment
             moment += rest[n]
-            if launched > moment:  # not by max, which takes twice as long
+            if launched > moment:
                 moment = launched
             if group[n] < 0:
                 ends[n] = last[own] = moment
