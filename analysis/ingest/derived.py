@@ -26,7 +26,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from nightsweep.analysis.ingest import trace_parts
-from nightsweep.analysis.ingest.point_tables import TRACES, as_table, write
+from nightsweep.analysis.ingest.point_tables import FOR_DIAGNOSIS, TRACES, as_table, write
 from nightsweep.analysis.tables import column, parquet, points
 from nightsweep.analysis.tables.column import ID, Column
 from nightsweep.analysis.tables.traces import TRACE_TABLES
@@ -43,8 +43,6 @@ MADE = {
 }
 OF_POINT = tuple(name for name in points.TABLES if name not in points.SWEEP_TABLES)
 """The tables that a point has."""
-FOR_DIAGNOSIS = ("points", "steps", "gpu_samples", "host_samples", "clocks")
-"""Those of them that a diagnosis reads (analysis/diagnosis/evidence/sources.py)."""
 PART_ROWS = 500_000
 """Of a table of many points that is in memory at a time: of samples 150 MB, and a few times that to sort them."""
 

@@ -17,6 +17,7 @@ from nightsweep.analysis.metrics.ranks import clock, pool
 from nightsweep.analysis.metrics.steps import activities, parts, timeline
 from nightsweep.analysis.readers import gpu_log, point_files
 from nightsweep.analysis.tables import column, parquet, points
+from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.jobs.host.cores import allowed_cores
 from nightsweep.jobs.record.phases import starts_of
 from nightsweep.jobs.record.point_folder import by_rank, record_of, results_of
@@ -44,6 +45,8 @@ KEYS: dict[str, list[str]] = {
 }
 """What each table is sorted by."""
 
+FOR_DIAGNOSIS = ("points", "steps", "gpu_samples", "host_samples", "clocks")
+"""The tables that a diagnosis reads (analysis/diagnosis/evidence/sources.py)."""
 DRAWN = ("activities", "timeline")
 """What figures and reports are made of alone: the diagnosis of a point asks for none of it."""
 
@@ -71,7 +74,8 @@ class Offsets:
 def ingest(point: Path, out: Path, processes: int | None = None, *, drawn: bool = True) -> dict[str, pl.DataFrame]:
     """All tables of a point but OF_SWEEP; its traces are read once, and their tables written to OUT/trace. What of a
     trace cannot be read is left out, with a line on stderr. `processes`: how many may read traces; without it as many
-    as there are cores. Without `drawn`, DRAWN are empty."""
+    as there are cores. Without `drawn`, DRAWN are empty, and of the trace tables there are those that a diagnosis
+    reads."""
     found, record = point_files.read(point), record_of(point)
     if problem := point_files.problem(point):
         print(problem, file=sys.stderr)
@@ -117,7 +121,8 @@ def from_traces(
     `hosts`: by rank; `drawn`: whether DRAWN are among them."""
     files = readable(point)
     traces = [files[rank] for rank in sorted(files)]
-    good, problems = trace_tables.write_all(traces, out, processes, of_one_run=True) if files else ([], [])
+    names = TRACE_TABLES.keys() if drawn else trace_tables.FOR_DIAGNOSIS
+    good, problems = trace_tables.write_all(traces, out, processes, of_one_run=True, names=names) if files else ([], [])
     for problem in problems:
         print(f"{point.name}: not in the trace tables: {problem}", file=sys.stderr)
     if files:

@@ -13,7 +13,7 @@ import itertools
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,10 @@ SMALL_BYTES = 4 << 20
 """A file takes as much time as if it were larger by this."""
 UTC_NS = 10**18
 """September 2001: clocks that count from another moment, such as a boot, show less."""
+FOR_DIAGNOSIS = frozenset(
+    ("windows", "parts", "step_parts", "devices", "waited_for", "file_clocks", "collectives", "kernels", "graphs")
+) | {"copies", "memsets", "runtime", "operators", "nvtx"}
+"""The tables that a diagnosis reads (analysis/diagnosis/evidence/sources.py)."""
 APART_NS, MATCHED_APART_NS = 10 * 10**9, 3600 * 10**9
 """How far apart by UTC steps of one run may be, since clocks of hosts differ: 10 s, and an hour where their collectives
 match, which those of two runs of one script may do, too."""
@@ -49,11 +53,12 @@ match, which those of two runs of one script may do, too."""
 
 @dataclass(frozen=True)
 class TraceJob:
-    """A trace to read, the folder for its tables, and whether it is the only trace."""
+    """A trace to read, the folder for its tables, whether it is the only trace, and which tables are wanted."""
 
     trace: Path
     folder: Path
     alone: bool
+    names: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,12 @@ def limit_arenas() -> None:
 
 
 def write_all(
-    traces: Sequence[Path], out: Path, processes: int | None = None, *, of_one_run: bool = False
+    traces: Sequence[Path],
+    out: Path,
+    processes: int | None = None,
+    *,
+    of_one_run: bool = False,
+    names: Collection[str] = TRACE_TABLES.keys(),
 ) -> tuple[list[FileTables], list[str]]:
     """Write the tables of all traces that can be read; no tables where none can.
 
@@ -109,6 +119,7 @@ def write_all(
         out: folder of the tables.
         processes: how many may read at the same time; without it as many as there are cores.
         of_one_run: whether they are known to be, whatever the clocks of their hosts say.
+        names: the tables to write.
 
     Returns:
         The traces that were read, and what could not be read, a line each.
@@ -124,11 +135,12 @@ def write_all(
     out.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
-            jobs = [TraceJob(trace, Path(scratch) / str(place), len(traces) == 1) for place, trace in enumerate(traces)]
+            parts, alone, wanted = Path(scratch), len(traces) == 1, frozenset(names)
+            jobs = [TraceJob(trace, parts / str(place), alone, wanted) for place, trace in enumerate(traces)]
             files = in_processes(jobs, processes or allowed_cores())
             good = [file for file in files if file.failed is None]
             if good:
-                join(good, out, of_one_run)
+                join(good, out, of_one_run, names)
     finally:
         if new and not any(out.iterdir()):
             out.rmdir()
@@ -158,6 +170,8 @@ def write_file_tables(job: TraceJob) -> FileTables:
             with trace_files.Writer(folder) as writer:
                 for frames in engine.analyse(path, trace.name, job.alone):
                     reports = frames.get("reports")
+                    for name in frames.keys() - job.names:
+                        del frames[name]
                     writer.add(frames)
     except (ValueError, OSError) as error:
         if is_disk_full(error):  # which is no fault of the trace
@@ -188,22 +202,22 @@ def export(report: Path, scratch: Path) -> Path:
     return target
 
 
-def join(files: Sequence[FileTables], out: Path, of_one_run: bool) -> None:
-    """Join the tables of all files, on one clock; ranks without a known number get the next free one."""
+def join(files: Sequence[FileTables], out: Path, of_one_run: bool, names: Collection[str]) -> None:
+    """Join the tables of these names of all files, on one clock; ranks without a known number get the next free one."""
     numbers = rank_numbers(files)
-    calls = [scan_table(file, "collectives", names).collect() for file, names in zip(files, numbers, strict=True)]
+    calls = [scan_table(file, "collectives", ranks).collect() for file, ranks in zip(files, numbers, strict=True)]
     offsets = all_ranks.file_offsets(calls)
     if not of_one_run:
         refuse_other_runs(files, offsets)
     shifts = offsets["offset_ns"].fill_null(0).to_list() if offsets.height else [0] * len(files)
-    plain = TRACE_TABLES.keys() - set(all_ranks.NAMES)
+    plain = set(names) - set(all_ranks.NAMES)
     if len(files) == 1 and all(old == new for old, new in numbers[0].items()):
         for name in plain:
             (files[0].folder / f"{name}.parquet").replace(out / f"{name}.parquet")
     else:
         with trace_files.Writer(out) as writer:
-            for file, names, by in zip(files, numbers, shifts, strict=True):  # one at a time: it can take gigabytes
-                scans = {name: all_ranks.subtract_offset(scan_table(file, name, names), by) for name in plain}
+            for file, ranks, by in zip(files, numbers, shifts, strict=True):  # one at a time: it can take gigabytes
+                scans = {name: all_ranks.subtract_offset(scan_table(file, name, ranks), by) for name in plain}
                 writer.add(dict(zip(scans, pl.collect_all(scans.values()), strict=True)))
     aligned = [all_ranks.subtract_offset(frame.lazy(), by).collect() for frame, by in zip(calls, shifts, strict=True)]
 
@@ -211,8 +225,8 @@ def join(files: Sequence[FileTables], out: Path, of_one_run: bool) -> None:
         kinds = all_ranks.NEEDED
         return {k: pl.scan_parquet(out / f"{k}.parquet").filter(pl.col("rank") == rank).collect() for k in kinds}
 
-    found = all_ranks.joint_tables(aligned, events_of)
-    trace_files.write(found | {"file_clocks": offsets}, out)
+    joint = all_ranks.joint_tables(aligned, events_of, names)
+    trace_files.write(joint | {"file_clocks": offsets}, out)
 
 
 def refuse_other_runs(files: Sequence[FileTables], offsets: pl.DataFrame) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from nightsweep.analysis.diagnosis.point_diagnosis import diagnose_point
 from nightsweep.analysis.ingest import point_tables
-from nightsweep.analysis.ingest.derived import FOR_DIAGNOSIS, OF_POINT, Chunk, Made, raw_ns
+from nightsweep.analysis.ingest.derived import OF_POINT, Chunk, Made, raw_ns
 from nightsweep.analysis.metrics.steps import timeline
 from nightsweep.analysis.readers import point_files
 from nightsweep.analysis.tables import parquet
@@ -102,7 +102,7 @@ def make(point: Path, scratch: Path, processes: int) -> Made:
         with unpacked(point) as folder:
             tables = point_tables.ingest(folder, scratch, processes)
             try:
-                point_tables.write({name: tables[name] for name in FOR_DIAGNOSIS}, scratch)
+                point_tables.write({name: tables[name] for name in point_tables.FOR_DIAGNOSIS}, scratch)
                 found = diagnose_point(folder, scratch)
                 text = json.dumps(found.as_json())
                 if found.path:

@@ -84,7 +84,7 @@ def is_point(path: Path) -> bool:
 def from_traces(traces: Sequence[Path]) -> Evidence:
     """Traces alone. Raises InputError where none can be read."""
     with tempfile.TemporaryDirectory() as scratch:
-        good, problems = trace_tables.write_all(traces, Path(scratch))
+        good, problems = trace_tables.write_all(traces, Path(scratch), names=trace_tables.FOR_DIAGNOSIS)
         if not good:
             raise InputError("; ".join(problems))
         found = from_tables(Path(scratch))
@@ -164,7 +164,8 @@ def from_folder(folder: Path, *, with_traces: bool = True) -> Evidence:
         return from_data_set(folder, published)
     with tempfile.TemporaryDirectory() as scratch, unpacked(folder) as raw:
         tables = Path(scratch)
-        point_tables.write(point_tables.ingest(raw, tables, drawn=False), tables)
+        made = point_tables.ingest(raw, tables, drawn=False)
+        point_tables.write({name: made[name] for name in point_tables.FOR_DIAGNOSIS}, tables)
         return from_point(raw, tables, with_traces=with_traces)
 
 

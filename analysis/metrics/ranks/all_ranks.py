@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import polars as pl
 
@@ -38,22 +38,31 @@ def file_offsets(files: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def joint_tables(
-    files: Sequence[pl.DataFrame], events_of: Callable[[int], Mapping[str, pl.DataFrame]]
+    files: Sequence[pl.DataFrame],
+    events_of: Callable[[int], Mapping[str, pl.DataFrame]],
+    names: Collection[str] = NAMES,
 ) -> dict[str, pl.DataFrame]:
-    """The tables NAMES but `file_clocks`.
+    """Of the tables NAMES but `file_clocks` those of these names.
 
     Args:
         files: the collectives of each file, on one clock.
         events_of: returns a rank's events; called only for ranks that others waited for.
+        names: the tables to make.
     """
     ranks = [part for frame in files for part in frame.partition_by("rank", maintain_order=True)]
     found = collectives.match_ranks(ranks)
-    late = found["late_rank"].drop_nulls().unique().sort().to_list()
-    instead = [straggler.straggler_rows(events_of(rank), found, rank) for rank in late]
-    made = {
-        "collectives": found,
-        "collective_sizes": collectives.bandwidth_by_size(found),
-        "waited_for": straggler.waits_by_rank(found),
-        "stragglers": pl.concat([column.empty(TRACE_TABLES["stragglers"]), *instead]),
+
+    def stragglers() -> pl.DataFrame:
+        late = found["late_rank"].drop_nulls().unique().sort().to_list()
+        instead = [straggler.straggler_rows(events_of(rank), found, rank) for rank in late]
+        return pl.concat([column.empty(TRACE_TABLES["stragglers"]), *instead])
+
+    make = {
+        "collectives": lambda: found,
+        "collective_sizes": lambda: collectives.bandwidth_by_size(found),
+        "waited_for": lambda: straggler.waits_by_rank(found),
+        "stragglers": stragglers,
     }
-    return {name: column.conform(frame, TRACE_TABLES[name]).collect() for name, frame in made.items()}
+    return {
+        name: column.conform(frame(), TRACE_TABLES[name]).collect() for name, frame in make.items() if name in names
+    }
