@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from nightsweep.analysis.metrics.steps import loader
 from nightsweep.analysis.readers.kineto.event_columns import _KINDS, COMMUNICATION, Args
@@ -42,7 +43,7 @@ NAMED = (COMMUNICATION, loader.SEED)
 CALLS = ("cuda_runtime", "cuda_driver")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "pb": 0}]
-_THOUSANDTHS = [f"{number:03d}" for number in range(1000)]
+_THOUSANDTHS = pl.Series([f".{number:03d}" for number in range(1000)])
 Ints = npt.NDArray[np.int64]
 
 
@@ -111,24 +112,32 @@ def unpack(packed: bytes) -> bytes:
         full = np.full(len(where), -1)
         full[has] = np.cumsum(columns[name])
         numbers.append(full)
+    whats = [f'{{"ph": "X", "cat": {json.dumps(cat)}, "name": {json.dumps(name)}' for cat, name in known["what"]]
+    wheres = [f', "pid": {json.dumps(pid)}, "tid": {json.dumps(tid)}, "args": {{' for pid, tid, *_ in known["where"]]
+    texts = [json.dumps(args)[1:-1] or None for args in known["args"]]
     order = np.argsort(start, kind="stable")
-    whats = [f'{{"ph": "X", "cat": {json.dumps(cat)}, "name": {json.dumps(name)}, ' for cat, name in known["what"]]
-    wheres = [f'"pid": {json.dumps(pid)}, "tid": {json.dumps(tid)}, "args": {{' for pid, tid, *_ in known["where"]]
-    texts = [json.dumps(args)[1:-1] for args in known["args"]]
-    ids = {True: [f"{text}, " if text else "" for text in texts], False: texts}
-    first, second = (f'"{name}": ' for name in COUNTED)
-    shown = (what, where, columns["args"], *numbers, start, dur)
-    lines = []
-    for name, place, args, one, two, ts, took in zip(*(column[order].tolist() for column in shown), strict=True):
-        inner = ids[one >= 0 or two >= 0][args]
-        if one >= 0:
-            inner += f"{first}{one}, {second}{two}" if two >= 0 else f"{first}{one}"
-        elif two >= 0:
-            inner += f"{second}{two}"
-        at, long = f"{ts // 1000}.{_THOUSANDTHS[ts % 1000]}", f"{took // 1000}.{_THOUSANDTHS[took % 1000]}"
-        lines.append(f'{whats[name]}{wheres[place]}{inner}}}, "ts": {at}, "dur": {long}}}')
-    events = ",\n".join(lines)
+    frame = pl.DataFrame(
+        {
+            "what": _texts(whats)[what[order]],
+            "where": _texts(wheres)[where[order]],
+            "args": _texts(texts)[columns["args"][order]],
+            **{name: column[order] for name, column in zip(COUNTED, numbers, strict=True)},
+            "ts": start[order] // 1000,
+            "ts_ns": _THOUSANDTHS[start[order] % 1000],
+            "dur": dur[order] // 1000,
+            "dur_ns": _THOUSANDTHS[dur[order] % 1000],
+        }
+    )
+    ids = [pl.when(pl.col(name) >= 0).then(pl.concat_str(pl.lit(f'"{name}": '), name)) for name in COUNTED]
+    inner = pl.concat_str("args", *ids, separator=", ", ignore_nulls=True)
+    begun = (pl.lit('}, "ts": '), "ts", "ts_ns")
+    line = pl.concat_str("what", "where", inner, *begun, pl.lit(', "dur": '), "dur", "dur_ns", pl.lit("}"))
+    events = frame.select(line.str.join(",\n")).item()
     return f'{json.dumps(head["top"])[:-1]}, "traceEvents": [\n{events}\n]}}'.encode()
+
+
+def _texts(values: list[str | None]) -> pl.Series:
+    return pl.Series(values, dtype=pl.String)
 
 
 def unpacked(kept: Path, folder: Path) -> Path:

@@ -62,4 +62,4 @@ class ScriptRun:
 
 def load(path: Path = LIST) -> list[ScriptRun]:
     """All entries, in their order."""
-    return [ScriptRun(**entry) for entry in yaml.safe_load(path.read_text())["runs"]]
+    return [ScriptRun(**entry) for entry in yaml.load(path.read_text(), yaml.CSafeLoader)["runs"]]
