@@ -129,11 +129,11 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing_behind(tmp_path):
     command = [Path(sys.executable).with_name("nightsweep"), "wrap", sys.executable, "long.py"]
     with subprocess.Popen(command, cwd=tmp_path, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         until = time.monotonic() + 100
-        while not list(tmp_path.glob("results/long/points/*/timed/rank0.log")) and time.monotonic() < until:
+        while not (begun := list(tmp_path.glob("results/long/points/*/timed*/rank0.log"))) and time.monotonic() < until:
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=100)
-    assert (process.returncode, said) == (130, "stopped: nothing is recorded\n")
+    assert begun and (process.returncode, said) == (130, "stopped: nothing is recorded\n")
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True).stdout
     assert not left
 
