@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -141,6 +140,8 @@ def host() -> Host:
 
 def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str | None]:
     """Versions by name; None for one that is not installed."""
+    import importlib.metadata  # which takes longer than all else here, and few who import this module ask
+
     versions: dict[str, str | None] = {}
     for name in names:
         try:

@@ -7,36 +7,46 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tomlkit
-import yaml
-
 
 class ConfigError(Exception):
     """A config_file that cannot be edited as the point's axes say. The message is one line."""
 
 
-_YAML = (yaml.safe_load, lambda content: str(yaml.safe_dump(content, sort_keys=False)))
-_FORMATS: dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
-    ".json": (json.loads, lambda content: json.dumps(content, indent=1)),
-    ".toml": (tomlkit.parse, tomlkit.dumps),
-    ".yaml": _YAML,
-    ".yml": _YAML,
-}
-"""What reads and what writes a file, by the end of its name."""
+def _format(suffix: str) -> tuple[Callable[[str], Any], Callable[[Any], str]]:
+    """What reads and what writes a file whose name ends like this; most points have none, so that its library is
+    imported only here. Raises ValueError."""
+    if suffix == ".json":
+        return json.loads, lambda content: json.dumps(content, indent=1)
+    if suffix == ".toml":
+        import tomlkit
+
+        return tomlkit.parse, tomlkit.dumps
+    if suffix in (".yaml", ".yml"):
+        import yaml
+
+        return _load_yaml, lambda content: str(yaml.safe_dump(content, sort_keys=False))
+    raise ValueError("is no .yaml, .json or .toml file")
+
+
+def _load_yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def edited(source: Path, edits: dict[str, Any]) -> str:
     """The text of a file of YAML, JSON or TOML with other values at these keys. Raises ConfigError."""
     try:
         text = source.read_text()
-        if source.suffix not in _FORMATS:
-            raise ValueError("is no .yaml, .json or .toml file")
-        read, write = _FORMATS[source.suffix]
+        read, write = _format(source.suffix)
         content = read(text)
         for key, value in edits.items():
             _change(content, key, value)
         return write(content)
-    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{source}: {' '.join(str(error).split())}") from error
 
 
