@@ -28,10 +28,10 @@ def add_blocks(points: pl.DataFrame, free: Iterable[str]) -> pl.DataFrame:
 
 def select_contrasts(points: pl.DataFrame, factor: str, free: Iterable[str] = ()) -> pl.DataFrame:
     """Select points of blocks in which `factor` has several values while the other free settings are equal too."""
-    cells = add_blocks(points, {factor})
+    all_free = {factor, *free}
     several = pl.col(factor).n_unique().over("block") > 1
-    kept = cells.filter(several).select("point_id")
-    return add_blocks(points, {factor, *free}).join(kept, on="point_id", how="semi")
+    kept = add_blocks(points, {factor}).filter(several)
+    return add_blocks(points, all_free).join(kept, on="point_id", how="semi") if len(all_free) > 1 else kept
 
 
 def widest_block(points: pl.DataFrame, factor: str, along: Iterable[str] = ()) -> tuple[pl.DataFrame, int]:

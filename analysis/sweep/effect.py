@@ -185,6 +185,8 @@ def _by_block(
     rows = points.filter(pl.col(factor).is_in([a, b]), pl.col(value).is_not_null())
     if log:
         rows = rows.filter(pl.col(value) > 0).with_columns(pl.col(value).log())
+    if rows[factor].n_unique() < 2:
+        return {}
     parts = blocks.select_contrasts(rows, factor).sort("block", "point_id").partition_by("block", maintain_order=True)
     return {
         part["block"][0]: [(sign, part.filter(pl.col(factor) == pl.lit(level))) for sign, level in ((1, a), (-1, b))]
