@@ -210,8 +210,8 @@ def _compile(model: Any, mode: str | None) -> None:
 
     graphs = mode in ("reduce-overhead", "max-autotune")
     layers = [] if graphs else _layers(model)
-    limits: Any = torch._dynamo.config  # kinds of layers may share a forward
-    limits.recompile_limit = max(limits.recompile_limit, 2 * len(layers))
+    limits: Any = torch._dynamo.config  # layers share one limit; before PyTorch 2.6 it has this name alone
+    limits.cache_size_limit = max(limits.cache_size_limit, 2 * len(layers))
     for module in layers or [model]:
         module.compile(mode=mode)
     if graphs:
@@ -243,7 +243,7 @@ def _layers(model: Any) -> list[Any]:
             return parts
         return [layer for part in parts for layer in found(part)]
 
-    layers = found(model)
+    layers = list(dict.fromkeys(found(model)))  # a layer may be in two lists
     return layers if sum(map(size, layers)) > size(model) / 2 else []
 
 
