@@ -92,15 +92,13 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
         own = _bucketing if _averages(e) else hooks.launches_for_messages
         silent = compose(silent, e.removed(map(own, e.lanes)))
         saved = 1 - 1 / e.passes
-    whole, parted = (
-        e.gain(*first, then=silent),
-        " or less often" if messages.hands_on(e) else ", less often, or in larger buckets",
-    )
+    whole = e.gain(*first, then=silent)
+    less = "send less or less often" if messages.hands_on(e) else "send less, less often, or in larger buckets"
     covered = e.length(lambda lane: selection.covered_time(lane.collectives))
     yield Cause(
         gain=Share(saved * whole.value, saved * whole.value / 2, whole.high),
         method="the steps replayed without communication and its slowing of kernels",
-        advice=f"overlap communication with what is computed, send less{parted}",
+        advice=f"overlap communication with what is computed, {less}",
         remedy=remedies.choose(e.point, *_less(e)) if e.point else {},
         evidence=[
             Fact("communication", float(covered.mean()) / 1e6, "ms a step", "collectives"),
@@ -141,7 +139,7 @@ def _sends_in_each_pass(e: Evidence) -> bool:
 
 def _sending_passes(lane: Lane) -> float:
     """The share of the backward passes in which collectives are launched: less than 1 where a script leaves them to the
-    last pass of a step (no_sync). 1 where no ranges mark the passes."""
+    last pass of a step (no_sync). 1 where no ranges mark the passes, or where no launch of one is known."""
     passes = lane.events["nvtx"].filter(pl.col("name") == "backward").select("start_ns", "end_ns")
     launched = lane.collectives.filter(pl.col("collective") == "all_reduce")["launch_ns"].drop_nulls().sort()
     if passes.is_empty() or launched.is_empty():
@@ -188,12 +186,12 @@ def straggler(e: Evidence) -> Iterator[Cause]:
     """The device of one rank has more to do in a step than the others': kernels and copies take longer, or there are
     more. The steps again, each with no more work for any rank than the others have in the mean (right for a slower
     GPU), and with its work shared evenly (right for uneven batches): that of each step, or from one collective to the
-    next where that gives more (some ranks have more before one alone). What a rank launches more is evened on its host,
-    too. They are the ends of the interval, and the share is a quarter of the way from the latter to the former, as 13
-    measured fixes have it (docs/diagnosis-accuracy.md); of ranks that share the work on one batch it is the latter. The
-    rank is named that has more in every step; ranks may also be late in turns. A rank whose host is late has another
-    cause, which names the rank. One that has no trace is named where its timed steps are longer than those of each
-    other rank; but ranks that wait for each other in every step end it together."""
+    next where that gives more (some ranks have more before one alone). Where a rank launches more, its host has less to
+    do, too. They are the ends of the interval, and the share is a quarter of the way from the latter to the former, as
+    13 measured fixes have it (docs/diagnosis-accuracy.md); of ranks that share the work on one batch it is the latter.
+    The rank is named that has more in every step; ranks may also be late in turns. A rank whose host is late has
+    another cause, which names the rank. One that has no trace is named where its timed steps are longer than those of
+    each other rank; but ranks that wait for each other in every step end it together."""
     if messages.is_pipeline(e):
         return
     if (untraced := _untraced_straggler(e)) is not None:

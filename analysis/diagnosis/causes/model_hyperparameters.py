@@ -93,8 +93,8 @@ def recompute_or_unfused(e: Evidence) -> Iterator[Cause]:
         e,
         "scores",
         method="time of attention's softmax and of the elementwise kernels next to it, and half of the products beside",
-        advice="use fused attention: give it no mask where none is needed, and compile a model by layers, for as a "
-        "whole it may be given one",
+        advice="use fused attention: pass no mask where none is needed, and compile layer by layer, since a model that "
+        "is compiled as a whole may be given one",
         remedy=remedies.choose(e.point, {"attention": "auto"}),
     )
     yield _faster(

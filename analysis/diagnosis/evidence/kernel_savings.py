@@ -14,8 +14,8 @@ taken a later one does not see.
   what they say of all kernels.
 - scores: softmax of attention that is not fused, and elementwise kernels, copies and casts next to it on its stream,
   all of their time: fused attention writes no scores. The matrix products next to these, half of their time: they write
-  and read the scores, too, but fused attention still multiplies. One on each side, of a backward pass two. Where all
-  other products are in 16 bits and these in fp32, as PyTorch computes attention that has no fused kernel
+  and read the scores, too, but fused attention still multiplies. One on each side, of a backward pass two. Where
+  the other products are mostly in 16 bits and these in fp32, as PyTorch computes attention that has no fused kernel
   (aten/src/ATen/native/transformers/attention.cpp), they have tensor cores, too, once it is fused.
 - unfused: other neighbours that are elementwise, copies, casts, normalisations or reductions. Fused into one kernel
   they would read and write once, which the longest of them does already: the others' time. Sums along rows, which

@@ -16,7 +16,8 @@ IN_TURNS = 0.1
 """Share of a process's kernels that follow one of another device, at least, where it drives both at once; assumed. With
 DataParallel on four H100s most do; of a model whose layers are spread over devices only those at the edges can."""
 MORE = 1.1
-"""Times the launches of the others from which on a rank has more; assumed: a few are at the edges of steps."""
+"""Least factor between a rank's launches in a step and those that it would have; assumed: a few are at the edges of
+steps."""
 
 
 def devices_at_once(graph: Graph) -> dict[int, int]:
@@ -57,8 +58,9 @@ def without_others(graph: Graph) -> Graph:
 def with_device_of_others(graph: Graph, *, shared: bool = False, by_part: bool = False) -> Graph:
     """In no step do a rank's kernels and copies take longer than the other ranks' in the mean; `shared`: each rank's
     take what all ranks' take in the mean, since what is taken from one rank is given to the others; `by_part`: so not
-    in each step, but from one collective of a step to the next. Where a rank launches MORE of them in a step than it
-    would then, its calls that do, and what the host does before each, take less by as much; where less, more."""
+    in each step, but from one collective of a step to the next. Where the number of a rank's launches
+    in a step would change by a factor of at least MORE, so does the time of the calls that launch, and of what the host
+    does before each."""
     work, chosen = graph.work, graph.counted_work & ~communication(graph)
     ranks, rank = np.unique(work.rank, return_inverse=True)
     if len(ranks) < 2:
@@ -79,15 +81,15 @@ def with_device_of_others(graph: Graph, *, shared: bool = False, by_part: bool =
 
 
 def _with_launches_of_others(graph: Graph, chosen: Mask, shared: bool) -> Graph:
-    """Calls that launch this work."""
+    """The calls that launch this work, and what the host does before each, scaled as the number of launches is."""
     calls, launching = graph.calls, marked(len(graph.calls.rank), graph.work.call[chosen]) & graph.counted_calls
     ranks, rank = np.unique(calls.rank, return_inverse=True)
+    if len(ranks) < 2:
+        return graph
     begins = {own["rank"][0]: own["host_start_ns"].to_numpy() for own in graph.windows}
     step = np.zeros(len(rank), np.int64)
     for number, each in enumerate(ranks.tolist()):
         step[rank == number] = np.searchsorted(begins.get(each, []), calls.start[rank == number], side="right")
-    if len(ranks) < 2:
-        return graph
     shape = (len(ranks), int(step.max()) + 1)
     place = np.ravel_multi_index((rank, step), shape)
     count = np.bincount(place[launching], minlength=int(np.prod(shape))).reshape(shape)
@@ -99,7 +101,7 @@ def _with_launches_of_others(graph: Graph, chosen: Mask, shared: bool) -> Graph:
 
 
 def _evened(amount: npt.NDArray[Any], shared: bool) -> Floats:
-    """What is left of each rank's amount in each step. Both of shape (ranks, steps)."""
+    """The share of each rank's amount in each step, or part of one, that is left. Both of shape (ranks, steps)."""
     whole = amount.sum(axis=0)
     wanted = whole / len(amount) if shared else np.minimum(amount, (whole - amount) / (len(amount) - 1))
     return np.asarray(wanted / np.maximum(amount, 1))
