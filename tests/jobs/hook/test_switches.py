@@ -116,9 +116,11 @@ def test_layers_that_are_alike_are_compiled_and_not_what_is_around_them(monkeypa
     x = randn(2, 5, 32)
     for module in layers:
         assert (module(x) - Layer.forward(module, x)).abs().max() < 1e-5
+    same = [Layer() for _ in range(3)]
     for other in (
         nn.Sequential(Layer(), nn.Linear(32, 4000)),  # most of it is no list of layers
         nn.Sequential(nn.ModuleList(nn.Linear(32, 32) for _ in range(9)), nn.Linear(32, 4)),  # products alone
+        nn.Sequential(nn.ModuleList(same), nn.ModuleList(same), nn.Linear(32, 600)),  # the same layers twice
     ):
         switches._compile(other, None)
         assert [module for module in other.modules() if module._compiled_call_impl] == [other]
