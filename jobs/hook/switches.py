@@ -208,20 +208,11 @@ def _compile(model: Any, mode: str | None) -> None:
     record CUDA graphs: of layers one by one each would overwrite what the one before gave."""
     import torch
 
-    graphs = mode in ("reduce-overhead", "max-autotune")
-    layers = [] if graphs else _layers(model)
+    layers = _layers(model) if mode in (None, "max-autotune-no-cudagraphs") else []
     limits: Any = torch._dynamo.config  # layers share one limit; before PyTorch 2.6 it has this name alone
     limits.cache_size_limit = max(limits.cache_size_limit, 2 * len(layers))
     for module in layers or [model]:
         module.compile(mode=mode)
-    if graphs:
-        compiled = model._compiled_call_impl
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            torch.compiler.cudagraph_mark_step_begin()  # else a pass's outputs count as wanted during the next
-            return compiled(*args, **kwargs)
-
-        model._compiled_call_impl = run
 
 
 def _layers(model: Any) -> list[Any]:

@@ -97,9 +97,9 @@ def test_compiled_from_outside_the_losses_stay(tmp_path):
     assert compiled["compiled"] and same == pytest.approx(losses, rel=1e-3)
 
 
-def test_layers_that_are_alike_are_compiled_and_not_what_is_around_them(monkeypatch):
-    """Attention within the compiled layers is given what it was given: that no mask is needed is found outside."""
-    from torch import compiler, nn, randn
+def test_layers_that_are_alike_are_compiled_and_not_what_is_around_them():
+    """What is found outside of layers, as that attention needs no mask, stays as it is."""
+    from torch import nn, randn
 
     class Layer(nn.Module):
         def __init__(self):
@@ -127,9 +127,7 @@ def test_layers_that_are_alike_are_compiled_and_not_what_is_around_them(monkeypa
     graphs = nn.Sequential(nn.Sequential(Layer(), Layer()), nn.Linear(32, 4))
     switches._compile(graphs, "reduce-overhead")
     assert [module for module in graphs.modules() if module._compiled_call_impl] == [graphs]
-    marks = []
-    monkeypatch.setattr(compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
-    assert [graphs(x).shape for _ in range(3)] == [(2, 5, 4)] * 3 and len(marks) == 3
+    assert graphs(x).shape == (2, 5, 4)
 
 
 @pytest.mark.parametrize("dimensions", [2, 3])
