@@ -84,7 +84,12 @@ def ingest(traces: Sequence[Path], out: Path) -> int:
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is no folder; a folder to write tables to was expected")
-    good, lines = write_all(traces, out)
+    new = not out.exists()
+    try:
+        good, lines = write_all(traces, out)
+    finally:
+        if new and out.exists() and not any(out.iterdir()):
+            out.rmdir()
     for line in lines:
         print(f"nightsweep ingest: {line}", file=sys.stderr)
     if not good:
@@ -131,19 +136,14 @@ def write_all(
     for trace, place in zip(traces, places, strict=True):
         if places.count(place) > 1:
             raise InputError(f"{trace}: is named twice; traces of different ranks of one run were expected")
-    new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
-            parts, alone, wanted = Path(scratch), len(traces) == 1, frozenset(names)
-            jobs = [TraceJob(trace, parts / str(place), alone, wanted) for place, trace in enumerate(traces)]
-            files = in_processes(jobs, processes or allowed_cores())
-            good = [file for file in files if file.failed is None]
-            if good:
-                join(good, out, of_one_run, names)
-    finally:
-        if new and not any(out.iterdir()):
-            out.rmdir()
+    with tempfile.TemporaryDirectory(dir=out, prefix=".parts-") as scratch:
+        parts, alone, wanted = Path(scratch), len(traces) == 1, frozenset(names)
+        jobs = [TraceJob(trace, parts / str(place), alone, wanted) for place, trace in enumerate(traces)]
+        files = in_processes(jobs, processes or allowed_cores())
+        good = [file for file in files if file.failed is None]
+        if good:
+            join(good, out, of_one_run, names)
     return good, [line for file in files for line in ([file.failed] if file.failed else file.problems)]
 
 

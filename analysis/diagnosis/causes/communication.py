@@ -108,10 +108,6 @@ def exposed_communication(e: Evidence) -> Iterator[Cause]:
     )
 
 
-def _is_script(e: Evidence) -> bool:
-    return e.point is None or e.point.workload == "command"
-
-
 def _bucketing(lane: Lane) -> pl.DataFrame:
     """What DDP copies to its buckets, divided by the number of ranks, and from them: of the backward threads, which
     launch its collectives, copies on the device and products with a number (torch/csrc/distributed/c10d/reducer.cpp);
@@ -130,7 +126,7 @@ def _averages(e: Evidence) -> bool:
 
 def _sends_in_each_pass(e: Evidence) -> bool:
     """Whether a script has several passes a step, in each of which its DDP or FSDP2 sends or gathers."""
-    if e.passes < 2 or not _is_script(e):
+    if e.passes < 2 or not e.is_script:
         return False
     if not _averages(e):
         return all(map(hooks.sends_in_each_pass, e.lanes))
@@ -150,7 +146,7 @@ def _sending_passes(lane: Lane) -> float:
 
 def _can_be_told(e: Evidence) -> bool:
     """Whether settings change what is sent: those of a script are arguments and hook of its DDP."""
-    return e.point is not None and (not _is_script(e) or _averages(e))
+    return e.point is not None and (not e.is_script or _averages(e))
 
 
 def _in_small_buckets(e: Evidence) -> bool:
@@ -165,7 +161,7 @@ def _in_small_buckets(e: Evidence) -> bool:
 def _less(e: Evidence) -> list[remedies.Change]:
     if e.point is None:
         return []
-    if _is_script(e):
+    if e.is_script:
         if not _averages(e):
             return []
         once = [{"no_sync": True}] if _sends_in_each_pass(e) else []

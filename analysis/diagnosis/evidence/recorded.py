@@ -43,6 +43,11 @@ class Recorded:
         return getattr(self.point, name) if self.point else None
 
     @property
+    def is_script(self) -> bool:
+        """Whether somebody's own script ran, as also where nothing but traces is known."""
+        return self.point is None or self.point.workload == "command"
+
+    @property
     def failed(self) -> str | None:
         """Why the run ended before its end; None where it did not, or nothing tells."""
         ended_early = self.record.status in ("failed", "cancelled")

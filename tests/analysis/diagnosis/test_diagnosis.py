@@ -38,7 +38,7 @@ def test_idle_while_launching_is_launch_bound(tmp_path):
     e = of(tmp_path, make)
     assert shares(e) == {"launch_bound": pytest.approx(0.58, abs=0.005)}  # 2 us are left between two kernels
     found = causes(e)["launch_bound"]
-    assert found.low == pytest.approx((0.58 * 0.75 - 0.01) / 3, abs=0.01)
+    assert found.low == pytest.approx((0.58 * 0.75 - 0.01) / 5, abs=0.01)
     assert found.high == pytest.approx(
         0.58 + 2.5 * (0.58 * 0.42 * 0.6 + 0.01), abs=0.01
     )  # what joins kernels gave more
