@@ -97,8 +97,8 @@ def is_known(e: Evidence) -> bool:
 
 def with_rank(e: Evidence, cause: Cause) -> Cause:
     """The cause with the rank on which alone its change gives most of what it gives, where there is one: of what hosts
-    wait for or do, since messages are of all ranks, and devices run what the script tells all of them. Its
-    evidence is then that rank's, not the mean."""
+    wait for or do, since messages are of all ranks, and devices run what the script tells all of them. Its evidence
+    is then that rank's, not the mean."""
     if cause.rank is None and cause.change is not None and BY_KIND[cause.kind].turn in (HOST, LAUNCHES):
         cause = dataclasses.replace(cause, rank=e.rank_of(cause.change))
     told = cause.evidence_of(cause.rank) if cause.evidence_of else ()

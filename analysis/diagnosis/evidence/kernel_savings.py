@@ -67,6 +67,7 @@ FUSIBLE = ("elementwise", "memory", "normalisation", "reduction", "softmax_loss"
 NOT_BESIDE = r"multi_tensor_apply|nchwtonhwc|nhwctonchw|chunk_cat|split_with_sizes|adam|sgd"
 """Of these categories, what belongs to the optimizer, to sharding or to a change of layout."""
 COMPILED = "triton"
+"""Fused already."""
 SCAN = "tensor_kernel_scan_innermost_dim"
 """PyTorch's sums along rows: where these have 48 numbers, 6.1 ms for what an addition goes over in 0.14
 (tests/labelled/scripts.yaml, blend_gaussians, in whose sight this was written). Fused, they take no longer than others;

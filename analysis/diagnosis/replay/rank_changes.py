@@ -58,9 +58,9 @@ def without_others(graph: Graph) -> Graph:
 def with_device_of_others(graph: Graph, *, shared: bool = False, by_part: bool = False) -> Graph:
     """In no step do a rank's kernels and copies take longer than the other ranks' in the mean; `shared`: each rank's
     take what all ranks' take in the mean, since what is taken from one rank is given to the others; `by_part`: so not
-    in each step, but from one collective of a step to the next. Where the number of a rank's launches
-    in a step would change by a factor of at least MORE, so does the time of the calls that launch, and of what the host
-    does before each."""
+    in each step, but from one collective of a step to the next. Where the number of a rank's launches in a step would
+    change by a factor of at least MORE, so does the time of the calls that launch, and of what the host does before
+    each."""
     work, chosen = graph.work, graph.counted_work & ~communication(graph)
     ranks, rank = np.unique(work.rank, return_inverse=True)
     if len(ranks) < 2:

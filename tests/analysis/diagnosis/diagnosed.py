@@ -22,6 +22,7 @@ from tests.fakes.ranks import COMMUNICATOR, Timeline
 US, MS = 1_000, 1_000_000
 LAUNCH = 5 * US
 H200 = {"name": "NVIDIA H200", "sm_count": 132, "memory_bytes": 150_000_000_000, "compute_capability": "9.0"}
+LINKED = {"hosts": [{"gpus": [{"memory_bytes": 140 << 30}] * 2, "topology": "GPU0\tX\tNV18\nGPU1\tNV18\tX"}]}
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_TNN"
 FP32 = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_"

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -213,3 +214,12 @@ def test_every_kind_of_the_task_has_a_rule():
 def test_every_threshold_is_used():
     code = "".join(path.read_text() for path in (ROOT / "analysis/diagnosis").rglob("*.py"))
     assert [name for name in list_thresholds() if f"{name.upper()}.value" not in code] == []
+
+
+def test_a_folder_of_traces_is_none(tmp_path, capsys):
+    trace = shutil.copy(DATA / "kineto-h200-ddp-r0.json.gz", tmp_path)
+    for command in (["diagnose"], ["ingest", "--out", str(tmp_path / "out")]):
+        assert cli.main([*command, str(tmp_path)]) == 2
+        said = f"{tmp_path}: a folder of traces; the traces were expected, such as {trace}\n"
+        assert capsys.readouterr().err == f"nightsweep {command[0]}: {said}"
+        assert not (tmp_path / "out").exists()

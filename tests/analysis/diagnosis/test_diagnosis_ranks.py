@@ -9,11 +9,10 @@ import pytest
 from nightsweep.analysis.diagnosis import over_ranks, screen, verdict
 from nightsweep.analysis.diagnosis.evidence import messages, sources
 from nightsweep.jobs.point.point import complete
-from tests.analysis.diagnosis.diagnosed import GEMM, LAUNCH, MS, STEP, US, busy, causes, of, shares
+from tests.analysis.diagnosis.diagnosed import GEMM, LAUNCH, LINKED, MS, STEP, US, busy, causes, of, shares
 from tests.labelled import packed
 
 DATA = Path(__file__).parents[2] / "data"
-LINKED = {"hosts": [{"gpus": [{"memory_bytes": 140 << 30}] * 2, "topology": "GPU0\tX\tNV18\nGPU1\tNV18\tX"}]}
 
 
 def reducing(start_of, end, size, at=5 * MS):

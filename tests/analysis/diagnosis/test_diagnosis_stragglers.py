@@ -3,9 +3,7 @@
 import pytest
 
 from nightsweep.analysis.diagnosis.causes import communication
-from tests.analysis.diagnosis.diagnosed import MS, STEP, US, busy, causes, of
-
-LINKED = {"hosts": [{"gpus": [{"memory_bytes": 140 << 30}] * 2, "topology": "GPU0\tX\tNV18\nGPU1\tNV18\tX"}]}
+from tests.analysis.diagnosis.diagnosed import LINKED, MS, STEP, US, busy, causes, of
 
 
 @pytest.mark.parametrize(

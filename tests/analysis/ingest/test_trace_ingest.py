@@ -116,15 +116,6 @@ def test_traces_of_the_same_rank_are_no_ranks_of_one_step(tmp_path, capsys):
             assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_traces_is_none(tmp_path, capsys):
-    trace = shutil.copy(DATA / "kineto-h200-ddp-r0.json.gz", tmp_path)
-    for command in (["diagnose"], ["ingest", "--out", str(tmp_path / "out")]):
-        assert cli.main([*command, str(tmp_path)]) == 2
-        said = f"{tmp_path}: a folder of traces; the traces were expected, such as {trace}\n"
-        assert capsys.readouterr().err == f"nightsweep {command[0]}: {said}"
-        assert not (tmp_path / "out").exists()
-
-
 def test_traces_of_two_runs_are_no_ranks_of_one_step(tmp_path, capsys):
     """By UTC 40 s apart, without a common collective; and more than an hour, the script being the same."""
     one, later = unpack("ddp-r0", tmp_path), set_clock(unpack("ddp-r1", tmp_path), "utcEpochNs + 4000 * 1000000000")

@@ -1,5 +1,5 @@
 """Forecasts where cars and people on the road will go: what they did and the lines of the map are tokens, which attend
-to each other; some ways to go on are told for each of a few of them. An average of the weights (EMA) is kept and
+to each other; for each of a few, some ways to go on are predicted. An average of the weights (EMA) is kept and
 watched on scenes that are held out. One GPU or DDP."""
 
 import argparse
@@ -33,7 +33,7 @@ class Layer(nn.Module):
 class Forecaster(nn.Module):
     def __init__(self, args):
         super().__init__()
-        width, self.told = args.width, args.told
+        width, self.predicted = args.width, args.predicted
         self.agents = nn.Sequential(nn.Linear(SEEN * FEATURES, width), nn.GELU(), nn.Linear(width, width))
         self.points = nn.Sequential(nn.Linear(4, width // 4), nn.GELU(), nn.Linear(width // 4, width))
         self.layers = nn.ModuleList(Layer(width, args.need_weights) for _ in range(args.layers))
@@ -47,10 +47,10 @@ class Forecaster(nn.Module):
         for layer in self.layers:
             x = layer(x)
         x = self.norm(x)
-        asked = (x[:, : self.told, None] + self.ways).flatten(1, 2)
+        asked = (x[:, : self.predicted, None] + self.ways).flatten(1, 2)
         for layer in self.decode:
             asked = layer(asked, x)
-        asked = asked.unflatten(1, (self.told, -1))
+        asked = asked.unflatten(1, (self.predicted, -1))
         return self.path(asked).unflatten(-1, (AHEAD, 2)), self.likely(asked).squeeze(-1)
 
 
@@ -91,7 +91,7 @@ def scenes(args, device, count, seed):
         return torch.randn(args.batch, *size, generator=draw, device=device)
 
     return [
-        (some(args.agents, SEEN, FEATURES), some(args.lines, POINTS, 4), some(args.told, AHEAD, 2))
+        (some(args.agents, SEEN, FEATURES), some(args.lines, POINTS, 4), some(args.predicted, AHEAD, 2))
         for _ in range(count)
     ]
 
@@ -141,7 +141,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, default=64, help="of a scene")
     parser.add_argument("--lines", type=int, default=960, help="of the map of a scene")
-    parser.add_argument("--told", type=int, default=8, help="agents whose ways are told")
+    parser.add_argument("--predicted", type=int, default=8, help="agents whose ways are predicted")
     parser.add_argument("--ways", type=int, default=6, help="of each of them")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=8)
