@@ -39,10 +39,13 @@ class Bank:
         for part in self.vectors.split(1 << 18):
             made = torch.randn(part.shape, generator=draw, device=device, dtype=torch.bfloat16)
             part.copy_(F.normalize(made, dim=1))
-        self.device, self.next = device, 0
+        self.device, self.next, self.parts = device, 0, args.parts
 
-    def all(self):
-        return self.vectors.to(self.device, non_blocking=True)
+    def scores(self, queries):
+        """Of each query, how near all vectors are; a query's gradient is summed up in parts of the bank."""
+        vectors = self.vectors.to(self.device, non_blocking=True).unflatten(0, (self.parts, -1))
+        scores = torch.bmm(queries.expand(self.parts, -1, -1), vectors.transpose(1, 2))
+        return scores.transpose(0, 1).flatten(1)
 
     def add(self, vectors):
         if self.next + len(vectors) > len(self.vectors):
@@ -79,7 +82,7 @@ def main(args):
             key = average(right)
         with torch.autocast(device.type, torch.bfloat16):
             query = encoder(question)
-            scores = [(query * key).sum(1, keepdim=True), query @ bank.all().T]
+            scores = [(query * key).sum(1, keepdim=True), bank.scores(query)]
             if alike:
                 vectors = look_alikes(encoder, torch.stack(alike, dim=1), args.encode)
                 scores.append(torch.einsum("qc,qac->qa", query, vectors))
@@ -103,6 +106,7 @@ if __name__ == "__main__":
     parser.add_argument("--code", type=int, default=128, help="numbers of a vector")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--known", type=int, default=65_536, help="functions of the bank")
+    parser.add_argument("--parts", type=int, default=1, help="of the bank")
     parser.add_argument("--bank", choices=["host", "device"], default="device", help="where it lies")
     parser.add_argument("--alike", type=int, default=0, help="functions of each question that look right")
     parser.add_argument(

@@ -101,8 +101,8 @@ if __name__ == "__main__":
     parser.add_argument(
         "--report-every", type=int, default=1_000_000, help="write what is overloaded after so many steps"
     )
-    parser.add_argument("--reported", type=int, default=512, help="scenarios of a report")
-    parser.add_argument("--most", type=float, default=0.1, help="that a line may carry")
+    parser.add_argument("--reported", type=int, default=256, help="scenarios of a report")
+    parser.add_argument("--most", type=float, default=1.5, help="that a line may carry")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--print-every", type=int, default=50)
     main(parser.parse_args())
