@@ -33,7 +33,7 @@ def apply(watch: Watch, settings: Settings) -> None:
     _switch_copies(settings)
     _switch_ddp(settings)
     _switch_optimizer(settings)
-    _switch_model(settings)
+    _switch_model(watch, settings)
 
 
 def _chosen(settings: Settings, names: dict[str, str]) -> Settings:
@@ -179,40 +179,67 @@ def _switch_optimizer(settings: Settings) -> None:
     torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
 
 
-def _switch_model(settings: Settings) -> None:
-    """What concerns the whole model: the outermost module that is called while it trains, with its first call."""
+def _switch_model(watch: Watch, settings: Settings) -> None:
+    """What concerns whole models: the modules that train and that none of the others calls, as they are called in the
+    first steps. They are compiled after these, when no hook of ours is left that a compiler would see."""
     from torch.nn.modules.module import register_module_forward_pre_hook
 
     mode = settings["compile"]
-    wanted = [settings["layout"] == "nhwc", settings["precision"] == "bf16", mode not in (None, "none")]
-    if not any(wanted):
+    changes = [_channels_last] if settings["layout"] == "nhwc" else []
+    changes += [_autocast] if settings["precision"] == "bf16" else []
+    if not changes and mode in (None, "none"):
         return
+    models: list[Any] = []
+    handle: Any = None
 
-    def found(module: Any, _: Any) -> None:
+    def listen() -> None:
+        nonlocal handle
+        handle = register_module_forward_pre_hook(called)
+
+    def called(module: Any, _: Any) -> None:
         if not module.training or not any(p.requires_grad for p in module.parameters()):
             return
+        handle.remove()  # what it calls is not listened to
+
+        def over(*_: Any) -> None:
+            returned.remove()
+            listen()
+
+        returned = module.register_forward_hook(over, always_call=True)
+        if not any(module is part for model in models for part in model.modules()):
+            models.append(module)
+            for change in changes:
+                change(module)
+
+    def compile_all() -> None:
         handle.remove()
-        if wanted[0]:
-            _channels_last(module)
-        if wanted[1]:
-            _autocast(module)
-        if wanted[2]:
-            _compile(getattr(module, "module", module), None if mode == "default" else mode)
+        if mode not in (None, "none"):
+            _compile([getattr(model, "module", model) for model in models], None if mode == "default" else mode)
 
-    handle = register_module_forward_pre_hook(found)
+    watch.once_known = compile_all
+    listen()
 
 
-def _compile(model: Any, mode: str | None) -> None:
-    """Each of its layers, where most of a model is lists of alike ones: a kind is compiled once, and what is decided
+def _compile(models: list[Any], mode: str | None) -> None:
+    """Each layer of a model, where most of it is lists of alike ones: a kind is compiled once, and what is decided
     outside of them, as whether attention is given a mask, stays as it is. Else the whole model, as with modes that
     record CUDA graphs: of layers one by one each would overwrite what the one before gave."""
     import torch
 
-    layers = _layers(model) if mode in (None, "max-autotune-no-cudagraphs") else []
+    by_layers = mode in (None, "max-autotune-no-cudagraphs")
+    modules = [module for model in models for module in ((by_layers and _layers(model)) or [model])]
     limits: Any = torch._dynamo.config  # layers share one limit; before PyTorch 2.6 it has this name alone
-    limits.cache_size_limit = max(limits.cache_size_limit, 2 * len(layers))
-    for module in layers or [model]:
-        module.compile(mode=mode)
+    limits.cache_size_limit = max(limits.cache_size_limit, 2 * len(modules))
+    for module in modules:
+        if not type(module).forward.__module__.startswith("torch.nn."):
+            module.compile(mode=mode)
+        elif any(module.children()):  # of one kernel nothing is fused
+            # What `compile` of a class of PyTorch's own gives is not looked into, only what calls it is.
+            module._compiled_call_impl = torch.compile(_calling(module._call_impl), mode=mode)
+
+
+def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: function(*args, **kwargs)
 
 
 def _layers(model: Any) -> list[Any]:

@@ -1,10 +1,12 @@
 """Switches that are imposed on a script: each has its effect, and the losses stay what they were."""
 
+import copy
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,7 +113,7 @@ def test_layers_that_are_alike_are_compiled_and_not_what_is_around_them():
 
     net = nn.Sequential(nn.Embedding(1000, 32), nn.ModuleList(Layer() for _ in range(3)), nn.Linear(32, 4))
     layers = list(net[1])
-    switches._compile(net, None)
+    switches._compile([net], None)
     assert [module for module in net.modules() if module._compiled_call_impl] == layers
     x = randn(2, 5, 32)
     for module in layers:
@@ -122,12 +124,58 @@ def test_layers_that_are_alike_are_compiled_and_not_what_is_around_them():
         nn.Sequential(nn.ModuleList(nn.Linear(32, 32) for _ in range(9)), nn.Linear(32, 4)),  # products alone
         nn.Sequential(nn.ModuleList(same), nn.ModuleList(same), nn.Linear(32, 600)),  # the same layers twice
     ):
-        switches._compile(other, None)
+        switches._compile([other], None)
         assert [module for module in other.modules() if module._compiled_call_impl] == [other]
     graphs = nn.Sequential(nn.Sequential(Layer(), Layer()), nn.Linear(32, 4))
-    switches._compile(graphs, "reduce-overhead")
+    switches._compile([graphs], "reduce-overhead")
     assert [module for module in graphs.modules() if module._compiled_call_impl] == [graphs]
     assert graphs(x).shape == (2, 5, 4)
+
+
+def test_layers_of_pytorch_itself_are_compiled_as_well():
+    """`Module.compile` looks into no code of torch.nn: what it gave ran as before, and nothing was said."""
+    from torch import nn, randn
+    from torch._dynamo.utils import counters
+
+    layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True, norm_first=True)
+    net = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    x = randn(2, 5, 32)
+    before = net(x)
+    counters.clear()
+    switches._compile([net, nn.Embedding(10, 32)], None)
+    assert (net(x) - before).abs().max() < 1e-5
+    assert counters["stats"]["unique_graphs"] == 2  # of the three layers; the first one's input needs no gradient
+    assert copy.deepcopy(net.layers[0])._compiled_call_impl is None  # nor would a copy call the original
+
+
+def test_all_models_of_a_script_are_found_each_once():
+    """The first module that was called, which may be a table of embeddings, was taken for the whole model."""
+    from torch import bfloat16, float32, nn, randn, tensor
+    from torch.nn.modules import module as modules
+
+    class Net(nn.Sequential):
+        pass
+
+    table, net, other = nn.Embedding(10, 8), Net(nn.Linear(8, 8), nn.ReLU()), Net(nn.Linear(8, 2), nn.Tanh())
+    frozen, evaluated = Net(nn.Linear(2, 2)).requires_grad_(False), Net(nn.Linear(2, 2)).eval()
+    watch = SimpleNamespace(once_known=None)
+    switches._switch_model(watch, {"layout": None, "precision": "bf16", "compile": "default"})
+    seen = []
+    net[0].register_forward_hook(lambda *_: seen.append(len(modules._global_forward_pre_hooks)))
+    net[0].register_forward_hook(lambda _1, _2, out: seen.append(out.dtype))
+    for _ in range(2):
+        evaluated(frozen(other(net(table(tensor([1, 2]))))))
+    with pytest.raises(RuntimeError):
+        net(randn(3, 3))
+    net[0](randn(2, 8))  # by itself, a part of one is none
+    assert seen[:4] == [0, float32, 0, bfloat16]  # a call under way stays as it is
+    assert len(modules._global_forward_pre_hooks) == 1
+    watch.once_known()
+    assert [one._compiled_call_impl is not None for one in (table, net, other, frozen, evaluated)] == [
+        False, True, True, False, False,
+    ]  # fmt: skip
+    assert not modules._global_forward_pre_hooks and not net[0]._compiled_call_impl
+    assert net(table(tensor([1, 2]))).dtype != bfloat16
 
 
 @pytest.mark.parametrize("dimensions", [2, 3])
