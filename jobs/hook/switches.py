@@ -221,15 +221,16 @@ def _switch_model(watch: Watch, settings: Settings) -> None:
 
 
 def _compile(models: list[Any], mode: str | None) -> None:
-    """The parts of a model, where most of it is lists of alike layers: a kind is compiled once, and what is decided
+    """Each layer of a model, where most of it is lists of alike ones: a kind is compiled once, and what is decided
     outside of them, as whether attention is given a mask, stays as it is. Else the whole model, as with modes that
-    record CUDA graphs: of parts one by one each would overwrite what the one before gave."""
+    record CUDA graphs: of layers one by one each would overwrite what the one before gave."""
     import torch
 
-    parts = models if mode not in (None, "max-autotune-no-cudagraphs") else [p for one in models for p in _parts(one)]
+    by_layers = mode in (None, "max-autotune-no-cudagraphs")
+    modules = [module for model in models for module in ((by_layers and _layers(model)) or [model])]
     limits: Any = torch._dynamo.config  # layers share one limit; before PyTorch 2.6 it has this name alone
-    limits.cache_size_limit = max(limits.cache_size_limit, 2 * len(parts))
-    for module in parts:
+    limits.cache_size_limit = max(limits.cache_size_limit, 2 * len(modules))
+    for module in modules:
         if not type(module).forward.__module__.startswith("torch.nn."):
             module.compile(mode=mode)
         elif any(module.children()):  # of one kernel nothing is fused
@@ -241,9 +242,9 @@ def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: function(*args, **kwargs)
 
 
-def _parts(model: Any) -> list[Any]:
-    """Its layers, which are the modules of its outermost lists of modules alike in class and in the shapes of their
-    parameters, and the modules beside them, if layers hold most of its parameters but for tables of embeddings."""
+def _layers(model: Any) -> list[Any]:
+    """The modules of its outermost lists of modules that are alike in class and in the shapes of their parameters, if
+    these hold most of its parameters but for tables of embeddings."""
     from torch import nn
 
     def size(module: Any) -> int:
@@ -260,14 +261,8 @@ def _parts(model: Any) -> list[Any]:
             return parts
         return [layer for part in parts for layer in found(part)]
 
-    def whole(module: Any) -> list[Any]:
-        if module in layers or not (isinstance(module, nn.ModuleList) or layers.intersection(module.modules())):
-            return [module]
-        return [part for child in module.children() for part in whole(child)]
-
-    layers = set(found(model))
-    of_most = sum(map(size, layers)) > size(model) / 2
-    return list(dict.fromkeys(whole(model))) if of_most else [model]  # a module may be in two lists
+    layers = list(dict.fromkeys(found(model)))  # a layer may be in two lists
+    return layers if sum(map(size, layers)) > size(model) / 2 else []
 
 
 def _channels_last(module: Any) -> None:
