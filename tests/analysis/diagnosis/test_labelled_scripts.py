@@ -42,9 +42,10 @@ NOT_FIRST = {
     "reverb_speakers": "layout_transposes comes first, 16 % (10 at least); loader_wait has 19 % (4 at least)",
     "tree_replay": "host_sync comes first, 11 %: the host's work is on what it has read from the device, and gave 11",
     "heads_fewshot": "fusing comes first, 24 % (4.2 at least); launch_bound has 6 %",
-    "healthy_registration": "fusing is predicted to give 12 %; the compiled side was not measured",
-    "healthy_shapes": "fusing is predicted to give 11 %; the compiler gave nothing",
     "level_quakes": "fusing comes first, 23 % (4.2 at least); low_occupancy has 18 %, and gave 18",
+    "healthy_lips": "fusing is predicted to give 18 %; compiled layers gave 1.5, most of the time is in the trunk before",
+    "adamw_news": "launch_bound comes first, 35 %, for its loops over tensors: a fused optimizer, which gave 46",
+    "coins_radar": "fusing comes first, 36 %: the compiler made it 17 % slower; host_sync has 7 %",
 }
 """Where the first cause is not the label's."""
 OFF = {
@@ -96,9 +97,12 @@ OFF = {
     "blend_gaussians": "48 % (74 at most) by fusing where the compiler gave 91",
     "tree_replay": "host_work has nothing, as above",
     "healthy_dino_ddp": "15 % by fusing where the compiler made it 35 % slower",
-    "healthy_shapes": "11 % by fusing where the compiler gave nothing",
     "memory_equilibrium": "9 % (18 at most) where it gave 25",
     "map_birdsong_rank0": "57 % (73 at most) where it gave 92: a traced step takes a third of a timed one",
+    "healthy_retro": "8 % by fusing where compiled layers gave 0.4, and the whole model 3",
+    "healthy_lips": "18 % by fusing where compiled layers gave 1.5",
+    "adamw_news": "as above",
+    "coins_radar": "7 % (15 at most) where it gave 27: without what is read back, its samples go through in one",
 }
 """Where what is predicted is not what was measured."""
 
@@ -141,6 +145,8 @@ OTHERWISE = {
     "healthy_compression": "a compiled model draws other noise, and its loss falls fast in these steps",
     "sites_eeg": "each rank has other recordings; the mean over ranks is the same",
     "deal_meshes": "each rank has other meshes; the mean over ranks is the same",
+    "healthy_glaciers": "its loss jumps from step to step, by up to a factor of ten, and so rounding grows",
+    "layout_cuneiform": "likewise: of two networks against each other",
 }
 """Whose losses differ, and why the fix trains the same all the same."""
 
@@ -159,7 +165,7 @@ def test_what_was_tried_changes_no_loss():
     for name, loss in pairs:
         if loss["slow"] and name != "lion_preferences":  # which is not counted: docs/diagnosis-accuracy.md
             assert loss["tried"][0] == pytest.approx(loss["slow"][0], rel=0.01), name
-    assert len(pairs) == 9
+    assert len(pairs) == 10
 
 
 def test_of_one_rank_alone_the_cause_on_the_other_is_not_guessed(tmp_path):
