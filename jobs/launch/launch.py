@@ -48,7 +48,6 @@ from nightsweep.jobs.record.record import (
     SearchResult,
     Status,
     TracerUse,
-    write_record,
 )
 from nightsweep.jobs.slurm import allocation
 from nightsweep.jobs.sweep.order import TracerName
@@ -271,7 +270,7 @@ def attempt_once(folder: Path, job: Job, launcher: Launcher) -> Record:
             return msgspec.structs.replace(record, status="cancelled")
         record = untraced.put_back(folder) or record
     if record.status != "cancelled":
-        write_record(folder / MEASURED, record)
+        write_json(folder / MEASURED, record)
         untraced.drop(folder)
     if record.status == "ok":
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)

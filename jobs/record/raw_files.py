@@ -21,8 +21,8 @@ from pathlib import Path
 
 from nightsweep.jobs.host.cache import try_lock
 from nightsweep.jobs.record.failures import is_disk_full
-from nightsweep.jobs.record.json_files import FormatError, parse_json, read_json
-from nightsweep.jobs.record.record import Record, write_record
+from nightsweep.jobs.record.json_files import FormatError, parse_json, read_json, write_json
+from nightsweep.jobs.record.record import Record
 from nightsweep.jobs.record.whole_file import whole_file
 
 ARCHIVE = "raw.zip"
@@ -68,7 +68,7 @@ def _archived_record(archive: Path) -> Record | None:
 
 def publish(point: Path, record: Record) -> None:
     """Write record.json. A point that failed is run again where somebody deletes that."""
-    write_record(point / "record.json", record)
+    write_json(point / "record.json", record)
     if record.status != "ok":
         (point / MEASURED).unlink(missing_ok=True)
 

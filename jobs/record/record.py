@@ -7,7 +7,6 @@ A launcher writes it last, and the Slurm executor's driver writes it for a point
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal, get_args
 
 from msgspec import Struct, field
@@ -16,7 +15,6 @@ from nightsweep.jobs.host.facts import Host, SlurmJob, Software
 from nightsweep.jobs.host.terminal import harmless
 from nightsweep.jobs.point.point import Value
 from nightsweep.jobs.record.failures import Reason
-from nightsweep.jobs.record.json_files import write_json
 from nightsweep.jobs.record.launch_files import Event
 from nightsweep.jobs.record.phases import Phase
 
@@ -193,8 +191,3 @@ def ending(record: Record | None) -> str:
         return "not_run: it has no record yet"
     why = ", ".join(text for text in (record.reason, record.message) if text)
     return harmless(f"{record.status}: {why}" if why else record.status)
-
-
-def write_record(path: Path, record: Record) -> None:
-    """Write record.json, at once or not at all."""
-    write_json(path, record)

@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 from nightsweep.jobs.record.folder import KEPT
-from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.json_files import read_json, write_json
 from nightsweep.jobs.record.lost import AGAIN
 from nightsweep.jobs.record.raw_files import MEASURED, clear, runs_of
-from nightsweep.jobs.record.record import Record, write_record
+from nightsweep.jobs.record.record import Record
 
 
 def lacks_trace(record: Record) -> bool:
@@ -37,7 +37,7 @@ def keep(point: Path, record: Record) -> None:
     (point / KEPT).mkdir()
     for run in runs_of(point):
         run.rename(point / KEPT / run.name)
-    write_record(point / KEPT / MEASURED, record)
+    write_json(point / KEPT / MEASURED, record)
 
 
 def put_back(point: Path) -> Record | None:
@@ -48,7 +48,7 @@ def put_back(point: Path) -> Record | None:
     clear(point)
     for run in runs_of(point / KEPT):
         run.rename(point / run.name)
-    write_record(point / MEASURED, record)
+    write_json(point / MEASURED, record)
     drop(point)
     return record
 

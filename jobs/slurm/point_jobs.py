@@ -14,11 +14,11 @@ from snakemake_executor_plugin_submitit.hook import Hook, Loss, LossReason, Verd
 
 from nightsweep.jobs.record import lost, untraced
 from nightsweep.jobs.record.failures import Reason
-from nightsweep.jobs.record.json_files import read_json
+from nightsweep.jobs.record.json_files import read_json, write_json
 from nightsweep.jobs.record.phases import last_attempt, starts_of
 from nightsweep.jobs.record.point_folder import count_attempts
 from nightsweep.jobs.record.raw_files import MEASURED, measured_record, publish
-from nightsweep.jobs.record.record import Record, write_record
+from nightsweep.jobs.record.record import Record
 from nightsweep.jobs.sweep import rounds
 
 
@@ -155,7 +155,7 @@ class PointJobs(Hook):
         for path in ended:
             if untraced.put_back(path.parent) is None:
                 record = loss_record(path, loss, losses, job_id)
-                write_record(path.with_name(MEASURED) if path == leader else path, record)
+                write_json(path.with_name(MEASURED) if path == leader else path, record)
         return len(rest)
 
     def record_loss(self, job: Any, loss: Loss, losses: int, job_id: str | None) -> bool:

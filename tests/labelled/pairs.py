@@ -29,7 +29,7 @@ from nightsweep.jobs.host import facts
 from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import read_json, write_json
 from nightsweep.jobs.record.launch_files import Job, RankResult
-from nightsweep.jobs.record.record import NvmlUse, Record, Runs, TracerUse, write_record
+from nightsweep.jobs.record.record import NvmlUse, Record, Runs, TracerUse
 from nightsweep.jobs.record.record import Run as RunEntry
 from nightsweep.jobs.sweep.order import read_order
 from tests.labelled import scripts
@@ -115,7 +115,7 @@ def as_point(start: Start, target: Path) -> None:
         world_size=start.run.ranks,
         hosts=[facts.host()],
     )
-    write_record(target / "record.json", record)
+    write_json(target / "record.json", record)
 
 
 def keep(pairs: Pairs, args: argparse.Namespace) -> None:

@@ -39,7 +39,7 @@ from nightsweep.jobs.point import plan
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.json_files import read_json, write_json
 from nightsweep.jobs.record.launch_files import Job as PointJob
-from nightsweep.jobs.record.record import Record, RunName, write_record
+from nightsweep.jobs.record.record import Record, RunName
 from nightsweep.jobs.record.record import Run as RankRun
 from nightsweep.jobs.telemetry.trace import nsys
 from tests.labelled import ahead
@@ -109,7 +109,7 @@ def measure(job: Job, folder: Path, gpus: list[int], cores: set[int], limit_s: f
     failed = [run for _, run in record.runs.named() if run.status == "failed"]
     first, status = (failed[0], "failed") if failed else (RankRun(), "ok")
     record = structs.replace(record, status=status, reason=first.reason, message=first.message)
-    write_record(folder / "record.json", record)
+    write_json(folder / "record.json", record)
 
 
 @contextlib.contextmanager

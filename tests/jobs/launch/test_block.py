@@ -22,7 +22,7 @@ from nightsweep.jobs.record.launch_files import Job as SweepJob
 from nightsweep.jobs.record.launch_files import RankResult, Start
 from nightsweep.jobs.record.phases import starts_of
 from nightsweep.jobs.record.raw_files import MEASURED
-from nightsweep.jobs.record.record import Record, Run, Runs, write_record
+from nightsweep.jobs.record.record import Record, Run, Runs
 from nightsweep.jobs.slurm.point_jobs import PointJobs, record_of
 
 A = complete({"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 2, "device": "cpu",
@@ -106,7 +106,7 @@ LOSS = Loss("host_out_of_memory", "Slurm ended the job as OUT_OF_MEMORY")
 
 
 def test_a_lost_job_loses_the_points_that_it_had_not_measured(block):
-    write_record(block[0] / MEASURED, Record(point_id=A.id, status="ok"))
+    write_json(block[0] / MEASURED, Record(point_id=A.id, status="ok"))
     Held().begin(block[1])
     (block[1] / "timed.1").mkdir()
     (block[1] / "timed.1/rank0.heartbeat").write_text("model\n")
@@ -137,7 +137,7 @@ def test_what_a_lost_job_had_not_come_to_failed_only_where_that_concerns_it(bloc
 def test_what_a_lost_job_had_not_come_to_is_left_for_another(block, culprit, other):
     """Also of one whose leader has been measured, or is the point that used up the memory and must not run again."""
     if other == 0:
-        write_record(block[0] / MEASURED, Record(point_id=A.id, status="failed", reason="gpu_out_of_memory"))
+        write_json(block[0] / MEASURED, Record(point_id=A.id, status="failed", reason="gpu_out_of_memory"))
     rest = [block[1]] if culprit == 0 else [block[1].with_name("c" * 12), block[1].with_name("d" * 12)]
     block = [*block, *rest] if culprit else block
     Held().begin(block[culprit])
@@ -175,7 +175,7 @@ def test_nothing_is_left_of_a_job_that_nobody_wants_or_that_ran_through(block, l
 
 def test_a_failed_point_that_is_published_runs_again_without_its_record(block):
     failed = Record(point_id=A.id, status="failed", reason="loss_nan", attempt=1)
-    write_record(block[0] / MEASURED, failed)
+    write_json(block[0] / MEASURED, failed)
     launcher = Launcher(watchdog.Limits(1, 1), lambda: False, Servers(fork=False))
     assert measure_block([(block[0], None)], launcher) == 0, "it is not run: it has its result"
     assert record(block[0]) == failed and result_of(block[0], leads=True) is None
@@ -229,16 +229,16 @@ def test_a_point_keeps_its_timed_run_until_it_has_its_trace_too(tmp_path, monkey
 
 
 def test_a_lost_job_leaves_what_had_failed_by_itself(block):
-    write_record(block[1] / "record.json", Record(point_id=B.id, status="failed", reason="stalled"))
+    write_json(block[1] / "record.json", Record(point_id=B.id, status="failed", reason="stalled"))
     assert PointJobs().record_loss(Job(*block), LOSS, 1, "77_1")
     assert [record(folder).reason for folder in block] == ["host_out_of_memory", "stalled"]
 
 
 def test_a_job_is_judged_by_the_point_of_its_block_that_is_not_ok(block):
     assert record_of(Job(*block)) == (block[0] / "record.json", None)
-    write_record(block[1] / "record.json", Record(point_id=B.id, status="failed", reason="node_failure"))
+    write_json(block[1] / "record.json", Record(point_id=B.id, status="failed", reason="node_failure"))
     assert record_of(Job(*block))[1] is None  # the leader's comes last
-    write_record(block[0] / "record.json", Record(point_id=A.id, status="ok"))
+    write_json(block[0] / "record.json", Record(point_id=A.id, status="ok"))
     path, found = record_of(Job(*block))
     assert (path, found.reason) == (block[1] / "record.json", "node_failure")
 
@@ -254,15 +254,15 @@ def test_a_job_is_judged_by_the_point_of_its_block_that_is_not_ok(block):
 )
 def test_what_a_record_says_of_its_job(block, reason, verdict):
     assert PointJobs().verdict(Job(*block)) == "missing" and not PointJobs().has_begun(Job(*block))
-    write_record(block[0] / "record.json", Record(status="failed" if reason else "ok", reason=reason))
+    write_json(block[0] / "record.json", Record(status="failed" if reason else "ok", reason=reason))
     Held().begin(block[0])
     assert PointJobs().verdict(Job(*block)) == verdict and PointJobs().has_begun(Job(*block))
 
 
 def test_what_is_measured_is_not_taken_back_where_a_job_is_sent_again(block):
     for folder, status in zip(block, ("failed", "ok"), strict=True):
-        write_record(folder / "record.json", Record(status=status))
-    write_record(block[1] / MEASURED, Record(status="ok"))
+        write_json(folder / "record.json", Record(status=status))
+    write_json(block[1] / MEASURED, Record(status="ok"))
     PointJobs().take_back(Job(*block), lost_id="77_1")
     assert record(block[0]) is None and record(block[1]).status == "ok"
 
@@ -276,7 +276,7 @@ def test_what_is_measured_is_not_taken_back_where_a_job_is_sent_again(block):
 def test_what_had_failed_by_itself_is_not_taken_back(block, number, reason, lost_id, stays):
     """The lost node may have killed a rank; it cannot have used up a GPU's memory, nor killed one of another job."""
     Held().begin(block[number])
-    write_record(block[number] / "record.json", Record(status="failed", reason=reason))
+    write_json(block[number] / "record.json", Record(status="failed", reason=reason))
     PointJobs().take_back(Job(*block), lost_id)
     assert (result_of(block[number], leads=number == 0) is not None) == stays
     assert number == 1 or record(block[0]) is None
@@ -284,7 +284,7 @@ def test_what_had_failed_by_itself_is_not_taken_back(block, number, reason, lost
 
 def test_points_that_a_job_did_not_come_to_are_counted(block):
     assert PointJobs().count_rest(Job(*block)) == 2
-    write_record(block[0] / "record.json", Record(status="ok"))
+    write_json(block[0] / "record.json", Record(status="ok"))
     assert PointJobs().count_rest(Job(*block)) == 1
 
 
@@ -294,7 +294,7 @@ def follow(folder, leader):
 
 
 def test_a_record_that_is_there_becomes_younger_than_its_leaders(block):
-    write_record(block[1] / "record.json", Record(point_id=B.id, status="ok"))
+    write_json(block[1] / "record.json", Record(point_id=B.id, status="ok"))
     os.utime(block[1] / "record.json", (1, 1))
     before = (block[1] / "record.json").read_text()
     assert follow(block[1], block[0]).returncode == 0

@@ -18,7 +18,7 @@ from nightsweep.jobs.record.folder import RunFolder
 from nightsweep.jobs.record.json_files import json_line, read_json, read_lines, write_json
 from nightsweep.jobs.record.launch_files import Job, RankError, RankResult, StepLine
 from nightsweep.jobs.record.raw_files import MEASURED, pack, unpacked
-from nightsweep.jobs.record.record import Failure, Record, Run, write_record
+from nightsweep.jobs.record.record import Failure, Record, Run
 from nightsweep.jobs.telemetry.host_sampler import HostReader
 
 NANO = {"workload": "llm", "model": "llama-nano", "seq_len": 32, "micro_batch": 1, "device": "cpu"}
@@ -36,7 +36,7 @@ def measure(tmp_path, point, servers=None):
     job = Job(sweep="t", point_id=point.id, settings=point.settings())
     launcher = Launcher(watchdog.Limits(120, 300), lambda: False, servers or Servers(fork=False))
     record = launch.launch(folder, job, launcher)
-    write_record(folder / "record.json", record)
+    write_json(folder / "record.json", record)
     return record, folder
 
 
@@ -250,7 +250,7 @@ def test_the_archive_of_a_point_gives_its_tables(starts, tmp_path):
     record, folder = starts["one"]
     copy = tmp_path / "points" / folder.name
     shutil.copytree(folder, copy)
-    write_record(copy / MEASURED, record)
+    write_json(copy / MEASURED, record)
     pack(copy)
     assert len([path for path in copy.rglob("*") if path.is_file()]) == 3 + 1 + 2  # JSON, archive, traces
     with unpacked(copy) as raw:

@@ -17,7 +17,7 @@ from nightsweep.jobs.record.failures import REASONS
 from nightsweep.jobs.record.json_files import json_line, read_json, write_json
 from nightsweep.jobs.record.launch_files import Event, Job, RankResult, Window
 from nightsweep.jobs.record.point_folder import events_of
-from nightsweep.jobs.record.record import Failure, Record, Run, Runs, write_record
+from nightsweep.jobs.record.record import Failure, Record, Run, Runs
 
 JOB = Job(sweep="s", point_id="p", settings={"workload": "image", "model": "mobilenet_v2", "device": "cpu"})
 TYPED = """
@@ -64,8 +64,8 @@ def launched(folder, monkeypatch, **settings):
 
 
 def test_a_lost_point_has_the_keys_of_a_launched_one(tmp_path, monkeypatch):
-    write_record(tmp_path / "lost.json", lost.lost_record(JOB, "node_failure", "n1 died", 2, "7"))
-    write_record(tmp_path / "launched.json", launched(tmp_path, monkeypatch))
+    write_json(tmp_path / "lost.json", lost.lost_record(JOB, "node_failure", "n1 died", 2, "7"))
+    write_json(tmp_path / "launched.json", launched(tmp_path, monkeypatch))
     gone, own = (read_json(tmp_path / name, dict) for name in ("lost.json", "launched.json"))
     assert list(gone) == list(own)
     for name in ("looks", "tracer", "nvml", "software"):
@@ -119,5 +119,5 @@ def test_events_of_one_start_are_the_traced_runs_from_its_first_step_on(tmp_path
 
 def test_an_ok_record_is_read_as_it_was_written(tmp_path):
     record = Record(status="ok", point_id="p", runs=launch.Runs(timed=Run(status="ok", wall_s=2.5)))
-    write_record(tmp_path / "record.json", record)
+    write_json(tmp_path / "record.json", record)
     assert read_json(tmp_path / "record.json", Record) == record
