@@ -7,7 +7,6 @@ Each file may be missing, old, or cut in half: what cannot be read is left out. 
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 from collections.abc import Iterator
@@ -15,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nightsweep.jobs.record.json_files import parse_json, parse_lines
+from msgspec import Struct, field, structs
+
+from nightsweep.jobs.record.json_files import convert, parse_json, parse_lines
 
 STALE_S = 10.0
 EVENTS = 3
@@ -24,36 +25,41 @@ PHASES = ("start", "group", "data", "model", "steps", "step", "evaluation", "tra
 """What ranks say, in the order in which they come to it."""
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """A GPU as its node's sampler saw it `age_s` ago. low: it has been under the alert's threshold for too long."""
 
-    host: str
-    gpu: int | None
-    uuid: str | None
-    sm_active_percent: float | None
-    utilization_percent: float | None
-    power_w: float | None
-    memory_used_bytes: int | None
-    memory_total_bytes: int | None
-    low_s: float | None
-    low: bool
-    age_s: float
-    stale: bool
+    host: str = ""
+    gpu: int | None = None
+    uuid: str | None = None
+    sm_active_percent: float | None = None
+    utilization_percent: float | None = None
+    power_w: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    low_s: float | None = None
+    low: bool = False
+    age_s: float = 0.0
+    stale: bool = False
 
 
-@dataclass(frozen=True)
-class Event:
+class Live(Struct, frozen=True, kw_only=True):
+    """A live file. alert: the sweep's."""
+
+    host: str = ""
+    alert: dict[str, float | None] = field(default_factory=dict)
+    gpus: list[Any] = field(default_factory=list)
+
+
+class Event(Struct, frozen=True, kw_only=True):
     t_ns: int
-    host: str
-    gpu: int | None
-    uuid: str | None
-    kind: str
-    message: str
+    host: str = ""
+    gpu: int | None = None
+    uuid: str | None = None
+    kind: str = ""
+    message: str = ""
 
 
-@dataclass(frozen=True)
-class Beat:
+class Beat(Struct, frozen=True, kw_only=True):
     """What a rank said last."""
 
     phase: str | None = None
@@ -91,72 +97,23 @@ def content(path: Path, tail: int | None = None) -> tuple[str, float] | None:
         return None
 
 
-def parse(text: str) -> dict[str, Any]:
-    """A JSON object; empty where the text is half written or something else."""
-    return parse_json(text, dict) or {}
-
-
-def number(value: Any) -> float | None:
-    """A finite number, or None."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return value if good else None
-
-
-def whole(value: Any) -> int | None:
-    found = number(value)
-    return None if found is None else int(found)
-
-
 def beat(text: str) -> Beat | None:
     """A heartbeat; None where it is just being written."""
     first, _, rest = text.partition("\n")
     phase, _, step = first.strip().partition(" ")
-    entry = parse(rest)
-    said = int(step) if step.isdecimal() else whole(entry.get("step"))
-    return Beat(phase, said, whole(entry.get("steps")), number(entry.get("step_ms"))) if phase else None
-
-
-def _who(entry: dict[str, Any]) -> tuple[int | None, str | None]:
-    uuid = entry.get("uuid")
-    return whole(entry.get("gpu")), None if uuid is None else str(uuid)
-
-
-def _gpu(host: str, entry: dict[str, Any], limit: float | None, age: float) -> Gpu:
-    low_s, stale = number(entry.get("low_s")), age > STALE_S
-    index, uuid = _who(entry)
-    return Gpu(
-        host=host,
-        gpu=index,
-        uuid=uuid,
-        sm_active_percent=number(entry.get("sm_active_percent")),
-        utilization_percent=number(entry.get("utilization_percent")),
-        power_w=number(entry.get("power_w")),
-        memory_used_bytes=whole(entry.get("memory_used_bytes")),
-        memory_total_bytes=whole(entry.get("memory_total_bytes")),
-        low_s=low_s,
-        low=not stale and limit is not None and low_s is not None and low_s >= max(limit, 1e-9),
-        age_s=round(age, 1),
-        stale=stale,
-    )
+    found = parse_json(rest, Beat) or Beat()
+    return structs.replace(found, phase=phase, step=int(step) if step.isdecimal() else found.step) if phase else None
 
 
 def gpus(text: str, age: float) -> Iterator[Gpu]:
     """The GPUs of a live file that was written `age` seconds ago."""
-    live = parse(text)
-    alert, entries = live.get("alert"), live.get("gpus")
-    limit = number(alert.get("for_s")) if isinstance(alert, dict) else None
-    for entry in entries if isinstance(entries, list) else []:
+    live = parse_json(text, Live) or Live()
+    limit, stale = live.alert.get("for_s"), age > STALE_S
+    for entry in live.gpus:
         if isinstance(entry, dict):
-            yield _gpu(str(live.get("host", "")), entry, limit, age)
-
-
-def events(text: str) -> Iterator[Event]:
-    """The events of a file's end; half a line is none."""
-    for entry in parse_lines(text, dict):
-        at = whole(entry.get("t_ns"))
-        if at is not None:
-            kind, message = str(entry.get("kind", "")), str(entry.get("message", ""))
-            yield Event(at, str(entry.get("host", "")), *_who(entry), kind, message)
+            gpu = convert(entry, Gpu)
+            low = not stale and limit is not None and gpu.low_s is not None and gpu.low_s >= max(limit, 1e-9)
+            yield structs.replace(gpu, host=live.host, low=low, age_s=round(age, 1), stale=stale)
 
 
 def read(folder: Path, now: float) -> Seen:
@@ -170,7 +127,7 @@ def read(folder: Path, now: float) -> Seen:
     hearts = files("rank", ".heartbeat")
     beats = [found for text, _ in hearts if (found := beat(text))]
     times = [each.step_ms for each in beats if each.step_ms is not None]
-    happened = [event for text, _ in files("events-", ".jsonl") for event in events(text)]
+    happened = [event for text, _ in files("events-", ".jsonl") for event in parse_lines(text, Event)]
     return Seen(
         slowest=min(beats, key=lambda each: each.place, default=Beat()),
         step_ms=statistics.median(times) if times else None,

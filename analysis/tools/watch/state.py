@@ -26,6 +26,7 @@ costs one stat; a finished one nothing, but that it is looked at once a minute (
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from nightsweep.analysis.tools.watch import running as live_look
-from nightsweep.analysis.tools.watch.running import Event, Gpu, content, parse, whole
+from nightsweep.analysis.tools.watch.running import Event, Gpu, content
 from nightsweep.jobs.record.input_error import InputError
 from nightsweep.jobs.record.json_files import FormatError, parse_json
 from nightsweep.jobs.record.record import Record
@@ -116,15 +117,15 @@ def steps_of(settings: dict[str, Any], look: str) -> int | None:
     parts = ["warmup_steps", f"{look}_steps"]
     if look == "timed" and settings.get("tracer") == "auto":
         parts.append("traced_steps")
-    counts = [count for name in parts if (count := whole(settings.get(name))) is not None]
+    counts = [count for name in parts if isinstance(count := settings.get(name), int)]
     return sum(counts) if len(counts) == len(parts) else None
 
 
 def listed(file: Path, text: str) -> dict[str, dict[str, Any]]:
     """Settings of the points in a list of them, by id. Raises FormatError."""
     try:
-        return {str(each["point_id"]): dict(each["settings"]) for each in parse(text)["points"]}
-    except (LookupError, TypeError, ValueError):
+        return {str(each["point_id"]): dict(each["settings"]) for each in json.loads(text)["points"]}
+    except (LookupError, TypeError, ValueError, RecursionError):
         raise FormatError(f'{file}: is no list of points ({{"name", "points": [...]}})') from None
 
 
@@ -151,7 +152,7 @@ class SweepReader:
             if self.points:
                 return
             raise InputError(str(error)) from None
-        self.name, self.points, self.changed_s = str(parse(texts[0]).get("name", self.name)), points, list(changed)
+        self.name, self.points, self.changed_s = str(json.loads(texts[0]).get("name", self.name)), points, list(changed)
         self.names, self.still = varying(points), {}
 
     def read(self, now: float) -> SweepState:

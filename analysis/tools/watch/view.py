@@ -8,7 +8,6 @@ there is); the newest events. At a terminal it redraws itself, what needs attent
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import os
@@ -20,6 +19,8 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from nightsweep.analysis.sweep.labels import duration, label, plural
 from nightsweep.analysis.tools.watch.report_keeper import ReportKeeper
@@ -164,7 +165,7 @@ def at_terminal() -> bool:
 def render(state: State, as_json: bool, once: bool, note: str = "") -> list[str]:
     """A state as it is printed, with a last line where there is something to note."""
     if as_json:
-        return [json.dumps(dataclasses.asdict(state), indent=2 if once else None)]
+        return [json.dumps(msgspec.to_builtins(state), indent=2 if once else None)]
     size = shutil.get_terminal_size()
     width = min(max(size.columns, NARROWEST), WIDEST)
     notes = [Line(cut(note, width))] if note else []
