@@ -54,14 +54,14 @@ def read(path: Path) -> Trace:
     events = {kind: column.empty(columns) for kind, columns in EVENTS.items()}
 
     def load(kind: str) -> None:
-        table, fields = SOURCES[kind]
         if kind == "nvtx":
+            table, fields = SOURCES[kind]
             marks = Marks(strings)
             ranges = source.load(table, fields, marks.ranges)
             events[kind] = _finish(kind, marks.complete(ranges), epoch)
             events["nccl_calls"] = _finish("nccl_calls", _nccl_calls(source, marks.domains, strings), epoch)
         else:
-            events[kind] = _finish(kind, _MAKERS[kind](source, source.load(table, fields), strings), epoch)
+            events[kind] = _finish(kind, _events(source, kind, strings), epoch)
 
     for kind, (table, _) in SOURCES.items():
         if table in source.columns:
@@ -118,53 +118,61 @@ def _look_up(frame: pl.DataFrame, strings: pl.DataFrame, key: str) -> pl.Series:
     return frame.select(key).join(ids, on=key, how="left", maintain_order="left")["value"]
 
 
-def _rename(frame: pl.DataFrame) -> pl.DataFrame:
+def _label(kind: str, labels: Mapping[int, str], default: str) -> pl.Expr:
+    known = pl.col(kind).replace_strict(labels, default=default, return_dtype=pl.String)
+    return pl.when(pl.col(kind).is_not_null()).then(known)
+
+
+_FREED = pl.col("memoryOperationType") == 1
+_COLUMNS: dict[str, dict[str, str | pl.Expr]] = {
+    "kernels": {"registers": "registersPerThread", "graph": "graphNodeId"},
+    "graphs": {"name": pl.format("CUDA graph {}", "graphId"), "graph": "graphId"},
+    "copies": {
+        "name": _label("copyKind", OPERATIONS, "Unknown"),
+        "direction": _label("copyKind", DIRECTIONS, "other"),
+        "source": _label("srcKind", MEMORY, "unknown"),
+        "target": _label("dstKind", MEMORY, "unknown"),
+    },
+    "memsets": {"name": pl.lit("Memset")},
+    "runtime": {},
+    "syncs": {
+        "name": _label("syncType", SYNCS, "unknown"),
+        # all ones: a wait for no stream in particular
+        "stream": pl.when(pl.col("stream") < 2**32 - 1).then("stream"),
+    },
+    "allocations": {
+        "end_ns": "start_ns",
+        "name": pl.when(_FREED).then(pl.lit("free")).otherwise(pl.lit("allocate")),
+        "bytes": pl.when(_FREED).then(-pl.col("bytes")).otherwise("bytes"),
+        "memory": _label("memKind", MEMORY, "unknown"),
+    },
+    # The device is in the low byte of the type, as NVIDIA's own recipes have it; names follow in _counters.
+    "counters": {
+        "start_ns": "timestamp",
+        "end_ns": "timestamp",
+        "name": pl.format("{} {}", "typeId", "metricId"),
+        "device": pl.col("typeId") & 0xFF,
+        "value": pl.col("value").cast(pl.Float64),
+    },
+}
+"""What the events of each kind have, of the columns of their table."""
+
+
+def _events(source: Source, kind: str, strings: pl.DataFrame) -> pl.DataFrame:
+    table, fields = SOURCES[kind]
+    frame = source.load(table, fields)
     times = {"start": "start_ns", "end": "end_ns"}
     ids = {"deviceId": "device", "streamId": "stream", "correlationId": "correlation"}
-    return frame.rename(times | ids, strict=False)
-
-
-def _kernels(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    table = SOURCES["kernels"][0]
-    name = _look_up(frame, strings, "demangledName")
-    if name.null_count():
-        name = name.fill_null(_look_up(source.load(table, ["shortName"]), strings, "shortName"))
-    return _rename(frame).with_columns(name=name, registers="registersPerThread", graph="graphNodeId")
-
-
-def _graphs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    return _rename(frame).with_columns(name=pl.format("CUDA graph {}", "graphId"), graph="graphId")
-
-
-def _copies(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    kind = pl.col("copyKind")
-    return _rename(frame).with_columns(
-        name=_label(kind, OPERATIONS, "Unknown"),
-        direction=_label(kind, DIRECTIONS, "other"),
-        source=_label(pl.col("srcKind"), MEMORY, "unknown"),
-        target=_label(pl.col("dstKind"), MEMORY, "unknown"),
-    )
-
-
-def _label(kind: pl.Expr, labels: Mapping[int, str], default: str) -> pl.Expr:
-    return pl.when(kind.is_not_null()).then(kind.replace_strict(labels, default=default, return_dtype=pl.String))
-
-
-def _memsets(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    return _rename(frame).with_columns(name=pl.lit("Memset"))
-
-
-def _runtime(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    # The API's version is no part of its name: cudaLaunchKernel_v7000.
-    plain = strings.with_columns(pl.col("value").str.replace(r"^(cu\w+?)_v\d+$", "$1"))
-    return _rename(frame).with_columns(name=_look_up(frame, plain, "nameId"))
-
-
-def _syncs(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    one = pl.col("stream") < 2**32 - 1  # all ones: a wait for no stream in particular
-    return _rename(frame).with_columns(
-        name=_label(pl.col("syncType"), SYNCS, "unknown"), stream=pl.when(one).then("stream")
-    )
+    made = frame.rename(times | ids, strict=False).with_columns(**_COLUMNS[kind])
+    if kind == "runtime":  # the API's version is no part of its name: cudaLaunchKernel_v7000
+        plain = strings.with_columns(pl.col("value").str.replace(r"^(cu\w+?)_v\d+$", "$1"))
+        return made.with_columns(name=_look_up(frame, plain, "nameId"))
+    if kind == "kernels":
+        name = _look_up(frame, strings, "demangledName")
+        if name.null_count():
+            name = name.fill_null(_look_up(source.load(table, ["shortName"]), strings, "shortName"))
+        return made.with_columns(name=name)
+    return made
 
 
 def _nccl_calls(source: Source, domains: Collection[int], strings: pl.DataFrame) -> pl.DataFrame:
@@ -176,39 +184,12 @@ def _nccl_calls(source: Source, domains: Collection[int], strings: pl.DataFrame)
     return payloads.calls(wanted, strings, entries)
 
 
-def _allocations(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    freed = pl.col("memoryOperationType") == 1
-    return _rename(frame).with_columns(
-        end_ns="start_ns",
-        name=pl.when(freed).then(pl.lit("free")).otherwise(pl.lit("allocate")),
-        bytes=pl.when(freed).then(-pl.col("bytes")).otherwise("bytes"),
-        memory=_label(pl.col("memKind"), MEMORY, "unknown"),
-    )
-
-
-def _readings(source: Source, frame: pl.DataFrame, strings: pl.DataFrame) -> pl.DataFrame:
-    # The device is in the low byte of the type, as NVIDIA's own recipes have it; names follow in _counters.
-    return frame.select(
-        start_ns="timestamp",
-        end_ns="timestamp",
-        name=pl.format("{} {}", "typeId", "metricId"),
-        device=pl.col("typeId") & 0xFF,
-        value=pl.col("value").cast(pl.Float64),
-    )
-
-
 def _counters(source: Source, readings: pl.DataFrame) -> pl.DataFrame:
     """Readings with the names of their counters, whose ids differ from export to export."""
     named = source.load("TARGET_INFO_GPU_METRICS", ["typeId", "metricId", Text("metricName")])
     names = named.select(name=pl.format("{} {}", "typeId", "metricId"), metric=pl.col("metricName").cast(pl.String))
     both = readings.join(names.unique("name"), on="name", how="left", maintain_order="left")
     return both.with_columns(name=pl.coalesce("metric", "name")).drop("metric")
-
-
-_MAKERS = {
-    "kernels": _kernels, "graphs": _graphs, "copies": _copies, "memsets": _memsets, "runtime": _runtime,
-    "syncs": _syncs, "allocations": _allocations, "counters": _readings,
-}  # fmt: skip
 
 
 def _devices(source: Source) -> pl.DataFrame:
