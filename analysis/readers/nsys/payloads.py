@@ -16,8 +16,6 @@ has these blobs; without them the calls are known, but not their sizes and commu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
 
 from nightsweep.analysis.tables import column
@@ -38,17 +36,12 @@ long long, unsigned long long; those with their size in the name; size_t."""
 _WIDTHS: dict[type[pl.DataType], int] = {pl.Int32: 4, pl.UInt32: 4, pl.Int64: 8, pl.UInt64: 8}
 
 
-@dataclass(frozen=True)
-class _Field:
-    name: str
-    labels: tuple[str, ...]  # its names in the schema, over NCCL's versions
-
-
-_FIELDS = (
-    _Field("communicator", ("NCCL communicator ID",)),
-    _Field("bytes", ("Message size [bytes]", "Bytes")),
-    _Field("ranks", ("No. of ranks",)),
-)
+_FIELDS = {
+    "communicator": ["NCCL communicator ID"],
+    "bytes": ["Message size [bytes]", "Bytes"],
+    "ranks": ["No. of ranks"],
+}
+"""The names of each in the schema, over NCCL's versions."""
 
 
 def calls(events: pl.DataFrame, strings: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
@@ -100,19 +93,18 @@ def _add_payloads(ranges: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
     opened = ranges.with_columns(_number(data, pl.lit(at), 18).alias(name) for name, at in head.items())
     cut = data.bin.slice(pl.col("at"), pl.col("size"))
     opened = opened.with_columns(payload=pl.when(cut.bin.size() == pl.col("size")).then(cut))
-    for field in _FIELDS:
-        places = _places(entries, field)
-        opened = opened.join(places, on=["domainId", "schemaId"], how="left").with_columns(
-            _communicator() if field.name == "communicator" else _value(field.name)
-        )
+    for field, labels in _FIELDS.items():
+        places = _places(entries, labels)
+        value = _communicator() if field == "communicator" else _value()
+        opened = opened.join(places, on=["domainId", "schemaId"], how="left").with_columns(value.alias(field))
         opened = opened.drop("type", "offset")
     return opened
 
 
-def _places(entries: pl.DataFrame, field: _Field) -> pl.DataFrame:
+def _places(entries: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
     """The type and offset of a field by domainId and schemaId; without schemas that have it twice."""
     key = ["domainId", "schemaId"]
-    labelled = entries.filter(pl.col("name").cast(pl.String).is_in(list(field.labels)))
+    labelled = entries.filter(pl.col("name").cast(pl.String).is_in(labels))
     places = labelled.select(pl.col(*key, "type").cast(pl.Int64), pl.col("offset").cast(pl.Int64).fill_null(0)).unique()
     return places.filter(pl.struct(key).is_unique())
 
@@ -124,9 +116,9 @@ def _number(data: pl.Expr, at: pl.Expr, kind: int) -> pl.Expr:
     return whole.bin.reinterpret(dtype=dtype, endianness="little").cast(pl.Int64, strict=False)
 
 
-def _value(name: str) -> pl.Expr:
+def _value() -> pl.Expr:
     values = [pl.when(pl.col("type") == k).then(_number(pl.col("payload"), pl.col("offset"), k)) for k in _INTEGERS]
-    return pl.coalesce(values).alias(name)
+    return pl.coalesce(values)
 
 
 def _communicator() -> pl.Expr:
@@ -138,4 +130,4 @@ def _communicator() -> pl.Expr:
             [None if n is None else f"{int.from_bytes(n, 'little'):016x}" for n in numbers], dtype=pl.String
         )
 
-    return known.map_batches(print_hex, return_dtype=pl.String).alias("communicator")
+    return known.map_batches(print_hex, return_dtype=pl.String)
