@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import adbc_driver_manager as adbc
 import adbc_driver_sqlite
@@ -62,25 +62,8 @@ class Damage:
 WHOLE = ""
 
 
-class Source(Protocol):
-    """An open export. `columns`: those of each table."""
-
-    columns: dict[str, set[str]]
-    damage: Damage
-
-    def load(self, table: str, fields: Sequence[Field], make: Make | None = None) -> pl.DataFrame:
-        """These fields of a table, in the table's order; no rows where there is no table.
-
-        `make` converts them chunk by chunk while they are read, so that a large table is never held in both forms. It
-        may be called by several threads, and again with rows that it has converted before.
-        """
-
-    def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
-        """Columns of the few rows in which one column has one of these values; columns that are missing are null."""
-
-
 class Parquet:
-    """A folder with one Parquet file a table (`nsys export --type=parquetdir`)."""
+    """A folder with one Parquet file a table (`nsys export --type=parquetdir`). `columns`: those of each table."""
 
     def __init__(self, path: Path) -> None:
         self.files = {f.stem: f for f in sorted(path.glob("*.parquet"))}
@@ -93,6 +76,11 @@ class Parquet:
                 self.damage.add(table, f"{file.name}: cannot be read: {first_line(error)}")
 
     def load(self, table: str, fields: Sequence[Field], make: Make | None = None) -> pl.DataFrame:
+        """These fields of a table, in the table's order; no rows where there is no table.
+
+        `make` converts them chunk by chunk while they are read, so that a large table is never held in both forms. It
+        may be called by several threads, and again with rows that it has converted before.
+        """
         have = readable_fields(fields, self.columns.get(table, ()))
         whole = complete(pl.DataFrame(), fields)
         if have:
@@ -105,6 +93,7 @@ class Parquet:
         return pl.concat([make(chunk) for chunk in whole.iter_slices(CHUNK_ROWS)] or [make(whole)], rechunk=True)
 
     def rows(self, table: str, names: Sequence[str], column: str, values: Sequence[int]) -> pl.DataFrame:
+        """Columns of the few rows in which one column has one of these values; columns that are missing are null."""
         have = [name for name in names if name in self.columns[table]]
         rows = pq.read_table(self.files[table], columns=have, filters=[(column, "in", list(values))])
         if "binaryData" in have:  # nsys 2025.3 calls it text, which it is not
@@ -247,6 +236,9 @@ class SQLite:
             return [""]
         step = max(CHUNK_ROWS, (last - first) // MOST_CHUNKS + 1)
         return [f" WHERE rowid BETWEEN {low} AND {min(low + step - 1, last)}" for low in range(first, last + 1, step)]
+
+
+Source = Parquet | SQLite
 
 
 def _valid_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
