@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, NoReturn, Protocol
+from typing import IO, NoReturn
 
 from nightsweep.jobs.host.processes import die_with_parent
 
@@ -21,25 +21,8 @@ POLL_S = 0.02
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM, signal.SIGCHLD)
 
 
-class Process(Protocol):
-    """What of subprocess.Popen is used of either kind of process."""
-
-    pid: int
-    returncode: int | None
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def send_signal(self, number: int, /) -> None: ...
-
-    def terminate(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-
 class Forked:
-    """A forked child, which calls `run` and ends with the code that this returns."""
+    """A forked child, which calls `run` and ends with the code that this returns. It is used like a Popen."""
 
     def __init__(self, run: Callable[[], int | None]) -> None:
         self.returncode: int | None = None
@@ -106,6 +89,7 @@ def _become(run: Callable[[], int | None], blocked: set[int | signal.Signals]) -
         os._exit(code)
 
 
+Process = subprocess.Popen[bytes] | Forked
 is_preloaded = False
 """Whether this process is, or comes of, a node's server: set there."""
 

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
@@ -31,20 +30,6 @@ END_S = 20.0
 """For servers, and what else started ranks, once these have ended or been killed."""
 OF_ONE_START = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 """Variables that nothing reads before a rank joins the others; all else a library may read when it is loaded."""
-
-
-class Started(Protocol):
-    """The processes of one start."""
-
-    def alive(self) -> bool: ...
-
-    def send(self, number: int) -> None: ...
-
-    def wait(self) -> None:
-        """Until all have ended, by themselves or, where that takes too long, by force."""
-
-    def pause(self, seconds: float) -> None:
-        """Let so much time pass, or less where there is news of them."""
 
 
 class Fresh:
@@ -73,6 +58,7 @@ class Fresh:
                 process.send_signal(number)
 
     def wait(self) -> None:
+        """Until all have ended, by themselves or, where that takes too long, by force."""
         for number in (signal.SIGTERM, signal.SIGKILL):  # srun ends its step at the first, and leaves it at the second
             deadline = time.monotonic() + END_S
             while self.alive() and time.monotonic() < deadline:
@@ -82,6 +68,7 @@ class Fresh:
             process.wait()
 
     def pause(self, seconds: float) -> None:
+        """Let so much time pass, or less where there is news of them."""
         time.sleep(seconds)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nightsweep.jobs.host import gpus
 from nightsweep.jobs.host.cores import allowed_cores
 from nightsweep.jobs.host.terminal import last_line
-from nightsweep.jobs.launch.starts import Fresh, Servers, Started
+from nightsweep.jobs.launch.starts import Forked, Fresh, Servers
 from nightsweep.jobs.point.environment import environment
 from nightsweep.jobs.point.point import Point
 from nightsweep.jobs.record.failures import Reason
@@ -196,7 +196,7 @@ class Ranks:
         order.write(run_folder)
         self.port = hold_port()
         environment = {**rank_environment(self.point, self.port), **variables}
-        self.processes: Started
+        self.processes: Fresh | Forked
         if servers is None or not servers.fork or needs_new_python(order):
             if servers is not None:
                 servers.close()  # Slurm has no CPUs for another step beside theirs

@@ -1,4 +1,4 @@
-"""Tracers behind one protocol: none, NVTX under Nsight Systems, or the PyTorch profiler (Kineto)."""
+"""Tracers: none, NVTX under Nsight Systems, or the PyTorch profiler (Kineto)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gzip
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.profiler import profile  # by its name, which is another class's in a script that is watched
@@ -16,21 +16,9 @@ from torch.profiler import profile  # by its name, which is another class's in a
 from ...record.folder import RunFolder
 
 
-class Tracer(Protocol):
+class Tracer:
     """`range` marks a host range, `open` one that the function which it returns ends; `start` and `stop` enclose a
-    captured block."""
-
-    def range(self, name: str) -> AbstractContextManager[Any]: ...
-
-    def open(self, name: str) -> Callable[[], Any]: ...
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-class NoTracer:
-    """NVTX ranges alone, which cost next to nothing when nobody listens."""
+    captured block. Here: NVTX ranges alone, which cost next to nothing when nobody listens."""
 
     def range(self, name: str) -> AbstractContextManager[Any]:
         return torch.cuda.nvtx.range(name) if torch.cuda.is_available() else contextlib.nullcontext()
@@ -48,7 +36,7 @@ class NoTracer:
         return
 
 
-class NsysTracer(NoTracer):
+class NsysTracer(Tracer):
     """Opens and closes nsys' capture range (--capture-range=cudaProfilerApi)."""
 
     def start(self) -> None:
@@ -58,7 +46,7 @@ class NsysTracer(NoTracer):
         torch.cuda.cudart().cudaProfilerStop()
 
 
-class KinetoTracer(NoTracer):
+class KinetoTracer(Tracer):
     """The PyTorch profiler over a block, written as trace-rR.json.gz of the traced run; the control throws it away.
     Until the block it is no tracer: timed steps may come before it, and CUPTI is loaded by its start."""
 
@@ -115,4 +103,4 @@ def make_tracer(kind: str, run_folder: RunFolder, rank: int, *, deep: bool) -> T
     """The tracer of this name (none, nsys or kineto)."""
     if kind == "kineto":
         return KinetoTracer(run_folder, rank, deep=deep)
-    return NsysTracer() if kind == "nsys" else NoTracer()
+    return NsysTracer() if kind == "nsys" else Tracer()

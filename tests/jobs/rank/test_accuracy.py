@@ -32,7 +32,7 @@ from nightsweep.jobs.record.heartbeat import Heartbeat
 from nightsweep.jobs.record.json_files import read_lines
 from nightsweep.jobs.record.launch_files import EpochLine
 from nightsweep.jobs.strategies.make import make_trainer
-from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+from nightsweep.jobs.telemetry.trace.tracers import Tracer
 from nightsweep.jobs.workloads.base import Work
 from nightsweep.jobs.workloads.images import digits
 from nightsweep.jobs.workloads.images.datasets import Digits
@@ -141,7 +141,7 @@ def loop_of(tmp_path, attempt, **settings):
     run_folder.path.mkdir()
     heart = Heartbeat(run_folder.rank_file(0, "heartbeat"))
     loader = make_loader(point, train, CPU)
-    own = Loop(point, work, make_trainer(point, work, CPU), loader, CPU, NoTracer(), run_folder, 0, heart, Still())
+    own = Loop(point, work, make_trainer(point, work, CPU), loader, CPU, Tracer(), run_folder, 0, heart, Still())
     own.run(run_folder, [Block("timed", 2)])
     return own
 
@@ -221,7 +221,7 @@ def test_every_held_back_image_counts_once(alone, monkeypatch, tmp_path, count, 
         monkeypatch.setattr(dist, "get_world_size", lambda *_: ranks)
         work = Work(nn.Linear(1, 1), None, lambda b: b, None, (), None, held_back=dataset, correct=correct)
         loop = SimpleNamespace(point=complete(IMAGE), work=work, trainer=SimpleNamespace(model=work.model), device=CPU,
-                               tracer=NoTracer(), heart=Heartbeat(tmp_path / "h"))  # fmt: skip
+                               tracer=Tracer(), heart=Heartbeat(tmp_path / "h"))  # fmt: skip
         before = len(seen)
         sums.append(epochs.evaluate(loop, epochs.held_back_loader(loop)) * count)
         passes.append(len(seen) - before)

@@ -51,7 +51,7 @@ def train(point, steps):
     from nightsweep.jobs.rank.loader import make_loader
     from nightsweep.jobs.rank.worker import pick_device, set_precision
     from nightsweep.jobs.strategies.make import make_trainer
-    from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+    from nightsweep.jobs.telemetry.trace.tracers import Tracer
     from nightsweep.jobs.workloads import compute
     from nightsweep.jobs.workloads import make as workloads
 
@@ -66,7 +66,7 @@ def train(point, steps):
     with compute.attention(point):
         for _ in range(steps):
             of_step = (next(batches) for _ in range(point.grad_accum))
-            losses = trainer.micro_batches(of_step, NoTracer(), lambda loss: loss)
+            losses = trainer.micro_batches(of_step, Tracer(), lambda loss: loss)
             trainer.step()
             found.append([float(loss) for loss in losses])
     trainer.close()
@@ -79,9 +79,9 @@ def fetched(point, work, device, loader):
     """A rank's micro-batches as nightsweep.jobs.rank.loop has them."""
     from nightsweep.jobs.rank.feed import Feed
     from nightsweep.jobs.rank.loader import endless
-    from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+    from nightsweep.jobs.telemetry.trace.tracers import Tracer
 
-    feed = Feed(point, endless(loader), work, device, NoTracer())
+    feed = Feed(point, endless(loader), work, device, Tracer())
     while True:
         yield feed.next()
 

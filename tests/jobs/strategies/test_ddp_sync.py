@@ -7,7 +7,7 @@ import torch.distributed as dist
 from nightsweep.jobs.launch.watchdog import hold_port
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.strategies.make import make_trainer
-from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+from nightsweep.jobs.telemetry.trace.tracers import Tracer
 from nightsweep.jobs.workloads import make as workloads
 from tests.jobs.strategies.strategy_run import NANO
 
@@ -37,6 +37,6 @@ def test_gradients_are_averaged_once_a_step(group):
     batch = {"tokens": torch.randint(0, 256, (2, 16))}
     for _ in range(2):
         sent.clear()
-        assert len(trainer.micro_batches([batch] * 3, NoTracer(), lambda loss: loss)) == 3
+        assert len(trainer.micro_batches([batch] * 3, Tracer(), lambda loss: loss)) == 3
         trainer.step()
     assert sent and len(sent) == len(set(sent))  # each bucket once

@@ -5,7 +5,7 @@ import torch
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.rank.feed import Feed
 from nightsweep.jobs.rank.loader import make_loader, one_epoch
-from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+from nightsweep.jobs.telemetry.trace.tracers import Tracer
 from nightsweep.jobs.workloads import image
 from nightsweep.jobs.workloads.base import Work
 
@@ -26,7 +26,7 @@ def batches(settings, count=None):
     point = complete(TINY | settings)
     dataset, _ = image.datasets(point)
     loader = make_loader(point, dataset, CPU)
-    feed = Feed(point, one_epoch(point, loader, 3), work_of(point), CPU, NoTracer())
+    feed = Feed(point, one_epoch(point, loader, 3), work_of(point), CPU, Tracer())
     return [feed.next() for _ in range(count or len(loader))]
 
 

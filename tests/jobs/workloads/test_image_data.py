@@ -8,7 +8,7 @@ import torch.distributed as dist
 from nightsweep.jobs.point.point import complete
 from nightsweep.jobs.rank.feed import Feed
 from nightsweep.jobs.rank.loader import EndlessBatches, endless, make_loader, make_sampler, one_epoch, read_order
-from nightsweep.jobs.telemetry.trace.tracers import NoTracer
+from nightsweep.jobs.telemetry.trace.tracers import Tracer
 from nightsweep.jobs.workloads import image
 from nightsweep.jobs.workloads.images import digits
 from nightsweep.jobs.workloads.images.datasets import Digits
@@ -135,7 +135,7 @@ def test_batches_copied_ahead_are_those_that_are_trained_on(alone, layout):
     for ahead in (False, True):
         point = complete(TINY | settings | {"device_prefetch": ahead})
         loader = make_loader(point, image.datasets(point)[0], device)
-        feed = Feed(point, endless(loader), work_of(point), device, NoTracer())
+        feed = Feed(point, endless(loader), work_of(point), device, Tracer())
         found = []
         for _ in range(14):
             batch = feed.next()
