@@ -20,81 +20,78 @@ if TYPE_CHECKING:
 EXIT_WRONG = 2
 
 
-def wrap(arguments: argparse.Namespace) -> int:
+def wrap(given: argparse.Namespace) -> int:
     """`nightsweep wrap`."""
     from nightsweep.analysis.tools import wrap as command
 
-    given = arguments
     words = given.command[given.command[:1] == ["--"] :]
     return command.wrap(words, given.steps, given.traced_steps, 60 * given.timeout_min)
 
 
-def watch(arguments: argparse.Namespace) -> int:
+def watch(given: argparse.Namespace) -> int:
     """`nightsweep watch`."""
     from nightsweep.analysis.tools.watch import view
 
-    given = arguments
     return view.follow(given.results, given.once, given.json, given.interval, given.report)
 
 
-def publish(arguments: argparse.Namespace) -> int:
+def publish(given: argparse.Namespace) -> int:
     """`nightsweep publish`."""
     from nightsweep.analysis.tools.publish import publish as publishing
     from nightsweep.analysis.tools.publish import published_set
 
-    if arguments.into is not None:
-        if arguments.traces:
+    if given.into is not None:
+        if given.traces:
             raise InputError("a data set holds no traces; expected --traces with --out alone")
-        return published_set.grow(arguments.sweep, arguments.into)
-    return publishing.publish(arguments.sweep, arguments.out, arguments.traces)
+        return published_set.grow(given.sweep, given.into)
+    return publishing.publish(given.sweep, given.out, given.traces)
 
 
-def figures(arguments: argparse.Namespace) -> int:
+def figures(given: argparse.Namespace) -> int:
     """`nightsweep figures`."""
     from nightsweep.analysis.tables import parquet
     from nightsweep.analysis.tools.publish import joined_sets
     from nightsweep.analysis.tools.publish import publish as publishing
 
     with parquet.faults_as_input_errors():
-        for folder in arguments.folders:
+        for folder in given.folders:
             publishing.require(folder)
-        with joined_sets.as_one(arguments.folders) as folder:
-            publishing.draw_again(folder, arguments.out, arguments.out / "report.html")
+        with joined_sets.as_one(given.folders) as folder:
+            publishing.draw_again(folder, given.out, given.out / "report.html")
     return 0
 
 
-def export(arguments: argparse.Namespace) -> int:
+def export(given: argparse.Namespace) -> int:
     """`nightsweep export`."""
     from nightsweep.analysis.tools.export import export as command
 
-    given = arguments
     if given.steps and given.ms:
         raise InputError("--steps and --ms: expected one of them")
     return command.export(given.paths, given.to, given.out, given.steps, given.ms, given.nvml)
 
 
-def ingest(arguments: argparse.Namespace) -> int:
+def ingest(given: argparse.Namespace) -> int:
     """`nightsweep ingest`."""
     from nightsweep.analysis.ingest import trace_tables
 
-    return trace_tables.ingest(arguments.traces, arguments.out)
+    return trace_tables.ingest(given.traces, given.out)
 
 
-def diagnose(arguments: argparse.Namespace) -> int:
+def diagnose(given: argparse.Namespace) -> int:
     """`nightsweep diagnose`."""
     from nightsweep.analysis.tools import diagnose as command
 
-    return command.print_diagnosis(arguments.paths, arguments.nvml, arguments.json, arguments.ranks)
+    return command.print_diagnosis(given.paths, given.nvml, given.json, given.ranks)
 
 
-def compare(arguments: argparse.Namespace) -> int:
+def compare(given: argparse.Namespace) -> int:
     """`nightsweep compare`."""
     from nightsweep.analysis.tools import compare as command
 
-    return command.print_comparison(arguments.a, arguments.b, arguments.json)
+    return command.print_comparison(given.a, given.b, given.json)
 
 
-def retry(arguments: argparse.Namespace) -> int:
+def retry(given: argparse.Namespace) -> int:
     """`nightsweep retry`: set aside the records of points that say nothing about the points themselves."""
     from nightsweep.jobs.record import lost
     from nightsweep.jobs.sweep import rounds
@@ -102,10 +99,10 @@ def retry(arguments: argparse.Namespace) -> int:
     from nightsweep.jobs.sweep.sweep import SweepError, load
 
     try:
-        sweep = load(arguments.config, arguments.preset)
+        sweep = load(given.config, given.preset)
     except SweepError as error:
-        return refuse(arguments.config, error)
-    results = arguments.results / sweep.name
+        return refuse(given.config, error)
+    results = given.results / sweep.name
     if not results.is_dir():
         raise InputError(f"{results}: no such folder; expected results of this sweep")
     points = rounds.all_ids(results, (point.id for point in sweep.points))
@@ -118,24 +115,22 @@ def retry(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def orphans(arguments: argparse.Namespace) -> int:
+def orphans(given: argparse.Namespace) -> int:
     """`nightsweep orphans`: list points that an edited sweep file no longer has; delete them where asked."""
     from nightsweep.analysis.tools.orphans import find_orphans, remove_points
     from nightsweep.jobs.sweep.sweep import SweepError, load
 
     try:
-        results = arguments.results / load(arguments.config).name
-        found = find_orphans(arguments.config, results)
+        results = given.results / load(given.config).name
+        found = find_orphans(given.config, results)
     except SweepError as error:
-        return refuse(arguments.config, error)
+        return refuse(given.config, error)
     if not results.is_dir():
         raise InputError(f"{results}: no such folder; expected results of this sweep")
-    if arguments.remove:
+    if given.remove:
         remove_points(results, found)
     print("".join(f"{point}\n" for point in found), end="")
-    hint = (
-        " removed" if arguments.remove else f"; --remove deletes {'it' if len(found) == 1 else 'them'}" if found else ""
-    )
+    hint = " removed" if given.remove else f"; --remove deletes {'it' if len(found) == 1 else 'them'}" if found else ""
     print(f"{plural(len(found), 'point')} of {results} not in the sweep{hint}")
     return 0
 
@@ -146,31 +141,30 @@ def refuse(config: Path, error: SweepError) -> int:
     return EXIT_WRONG
 
 
-def check(arguments: argparse.Namespace) -> int:
+def check(given: argparse.Namespace) -> int:
     """`nightsweep check`."""
     from nightsweep.analysis.tools import size
     from nightsweep.jobs.sweep.data_folders import missing_folders
     from nightsweep.jobs.sweep.sweep import SweepError, load
 
     try:
-        sweep = load(arguments.config, arguments.preset)
+        sweep = load(given.config, given.preset)
     except SweepError as error:
-        return refuse(arguments.config, error)
+        return refuse(given.config, error)
     if missing := missing_folders(sweep.points):
         for data, number in missing.items():
-            print(f"{arguments.config}: data: {data}: no such folder ({plural(number, 'point')})", file=sys.stderr)
+            print(f"{given.config}: data: {data}: no such folder ({plural(number, 'point')})", file=sys.stderr)
         return EXIT_WRONG
-    print(size.as_json(sweep, arguments.list) if arguments.json else size.as_text(sweep, arguments.list))
+    print(size.as_json(sweep, given.list) if given.json else size.as_text(sweep, given.list))
     return 0
 
 
-def examine(arguments: argparse.Namespace) -> int:
+def examine(given: argparse.Namespace) -> int:
     """`nightsweep doctor`."""
     from nightsweep.jobs.slurm import profile
     from nightsweep.jobs.slurm.doctor import doctor
     from nightsweep.jobs.sweep.sweep import SweepError, load
 
-    given = arguments
     if given.configfile and not given.profile:
         raise InputError("--configfile: expected the --profile that it will run with, too")
     settings = profile.read(given.profile) if given.profile else profile.Profile()
