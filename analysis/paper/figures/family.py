@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import polars as pl
-from matplotlib.figure import Figure
 
-from nightsweep.analysis.figures.family import Family, Numbers, Place, Points, of_results
+from nightsweep.analysis.figures.family import Family
 from nightsweep.analysis.sweep import blocks, dataset, nights
 
 WHISKERS = "Bars are medians of repeats, dots the repeats; whiskers run from min to max."
 STEP = "The time of a step is the mean of the rank that is slowest over the timed window, without a profiler."
 
-
-def family(
-    title: str,
-    text: str,
-    missing: str,
-    points: Points,
-    paint: Callable[[pl.DataFrame, dataset.Tables, float], Figure],
-    numbers: Numbers = of_results,
-    reading: str = "",
-    place: Place = "main",
-) -> Family:
-    """A figure of the paper: labels are its factors' levels, so none leaves settings unsaid."""
-    return Family(title, text, missing, points, paint, numbers, place, aside=blocks.NEUTRAL, reading=reading)
+family = functools.partial(Family, aside=blocks.NEUTRAL)
+"""A figure of the paper: labels are its factors' levels, so none leaves settings unsaid."""
 
 
 @functools.lru_cache(maxsize=2)  # two workloads of one sweep, asked for by many figures
