@@ -144,8 +144,8 @@ def with_messages(graph: Graph, factor: Floats, kept: Floats) -> Graph:
     launched = work.call >= 0
     left, share = np.zeros(len(calls.start)), np.ones(len(calls.start))
     np.maximum.at(left, work.call[launched], kept[launched])
-    leading = masks.LeadingUp.of(graph)
-    np.minimum.at(share, leading.call, left[leading.launch])
+    call, launch = masks.leading_up(graph)
+    np.minimum.at(share, call, left[launch])
     changed = change_work(graph, factor != 1, duration=work.duration * factor)
     return change_calls(changed, share < 1, gap=calls.gap * share, least=calls.least * share)
 

@@ -12,9 +12,9 @@ The idea is that of Daydream (Zhu et al., USENIX ATC 2020), across ranks as in d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from nightsweep.analysis.metrics.steps import parts
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ class Graph:
     """`windows`: of each device of each rank, its steps (table `windows`) that the trace has, in order. `counted_calls`
     and `counted_work`: what belongs to steps that count, and so may be changed. `loader_holds_gil`: whether a
     loader's thread is known to hold the GIL while it frees batches. `kept`: what was found out about the graph that
-    holds for all that changes make of it, by its class: a change gives other values to nothing but gap, least,
-    waits_for (waits may only go), duration, launch_lag and group."""
+    holds for all that changes make of it: a change gives other values to nothing but gap, least, waits_for (waits may
+    only go), duration, launch_lag and group."""
 
     calls: Calls
     work: Work
@@ -107,7 +108,14 @@ class Graph:
     counted_calls: Mask
     counted_work: Mask
     loader_holds_gil: bool = False
-    kept: dict[type, Any] = field(default_factory=dict, compare=False, repr=False)
+    kept: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def known(self, what: object, find: Callable[[], T]) -> T:
+        """What was found out, by its name in `kept`."""
+        if what not in self.kept:
+            self.kept[what] = find()
+        found: T = self.kept[what]
+        return found
 
     @property
     def steps(self) -> int:

@@ -16,9 +16,8 @@ from nightsweep.analysis.diagnosis.replay.times import Times
 def periods(graph: Graph, times: Times) -> list[Ints]:
     """Times of the steps that count of each device, ns, as `detection.windows` has them: a step begins when the host's
     step before it, and all that was launched before its own, have ended."""
-    if _Edges not in graph.kept:
-        graph.kept[_Edges] = [_Edges.of_device(graph, windows) for windows in graph.windows]
-    return [edges.periods(times) for edges in graph.kept[_Edges]]
+    known = graph.known(_Edges, lambda: [_Edges.of_device(graph, windows) for windows in graph.windows])
+    return [edges.periods(times) for edges in known]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nightsweep.analysis.diagnosis.replay.edit import change_calls, change_work
-from nightsweep.analysis.diagnosis.replay.graph import Floats, Graph, Mask, marked
+from nightsweep.analysis.diagnosis.replay.graph import Floats, Graph, Ints, Mask, marked
 from nightsweep.analysis.diagnosis.replay.masks import communication, of_batches
 from nightsweep.analysis.diagnosis.thresholds import PAUSE
 
@@ -65,14 +65,8 @@ def with_device_of_others(graph: Graph, *, shared: bool = False, by_part: bool =
     ranks, rank = np.unique(work.rank, return_inverse=True)
     if len(ranks) < 2:
         return graph
-    begins = {own["rank"][0]: own["host_start_ns"].to_numpy() for own in graph.windows}
-    met = _of_all_ranks(graph) if by_part else np.zeros(len(rank), bool)
-    step, part = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
-    for number, each in enumerate(ranks.tolist()):
-        own, edges = rank == number, np.asarray(begins.get(each, []), np.int64)
-        before = np.searchsorted(np.sort(work.launched[own & met]), np.append(edges, work.launched[own]), side="right")
-        step[own] = np.searchsorted(edges, work.launched[own], side="right")
-        part[own] = before[len(edges) :] - np.append(0, before[: len(edges)])[step[own]]
+    step = _steps_of(graph, work.rank, work.launched)
+    part = _parts_of(graph, step) if by_part else np.zeros(len(rank), np.int64)
     shape = (len(ranks), int(step.max()) + 1, int(part.max()) + 1)
     place = np.ravel_multi_index((rank, step, part), shape)
     took = np.bincount(place[chosen], work.duration[chosen], int(np.prod(shape))).reshape(len(ranks), -1)
@@ -86,10 +80,7 @@ def _with_launches_of_others(graph: Graph, chosen: Mask, shared: bool) -> Graph:
     ranks, rank = np.unique(calls.rank, return_inverse=True)
     if len(ranks) < 2:
         return graph
-    begins = {own["rank"][0]: own["host_start_ns"].to_numpy() for own in graph.windows}
-    step = np.zeros(len(rank), np.int64)
-    for number, each in enumerate(ranks.tolist()):
-        step[rank == number] = np.searchsorted(begins.get(each, []), calls.start[rank == number], side="right")
+    step = _steps_of(graph, calls.rank, calls.start)
     shape = (len(ranks), int(step.max()) + 1)
     place = np.ravel_multi_index((rank, step), shape)
     count = np.bincount(place[launching], minlength=int(np.prod(shape))).reshape(shape)
@@ -98,6 +89,26 @@ def _with_launches_of_others(graph: Graph, chosen: Mask, shared: bool) -> Graph:
     gap = calls.gap - np.where(before < PAUSE.value, before, 0) * (1 - left)
     uneven = (left < 1 / MORE) | (left > MORE)
     return change_calls(graph, launching & uneven, gap=gap, least=calls.least * left)
+
+
+def _steps_of(graph: Graph, rank: Ints, at: Ints) -> Ints:
+    """Which step of its rank each moment is in, from 1; 0: before the first."""
+    step = np.zeros(len(at), np.int64)
+    for windows in graph.windows:
+        own = rank == windows["rank"][0]
+        step[own] = np.searchsorted(windows["host_start_ns"].to_numpy(), at[own], side="right")
+    return step
+
+
+def _parts_of(graph: Graph, step: Ints) -> Ints:
+    """How many collectives of all ranks were launched before each piece of work in its step."""
+    work, met, part = graph.work, _of_all_ranks(graph), np.zeros(len(step), np.int64)
+    for windows in graph.windows:
+        own = work.rank == windows["rank"][0]
+        launched = np.sort(work.launched[own & met])
+        before = np.append(0, np.searchsorted(launched, windows["host_start_ns"].to_numpy(), side="right"))
+        part[own] = np.searchsorted(launched, work.launched[own], side="right") - before[step[own]]
+    return part
 
 
 def _evened(amount: npt.NDArray[Any], shared: bool) -> Floats:
