@@ -120,11 +120,8 @@ def process_tables(own: Frames, devices: pl.DataFrame, rank: int, report: str, *
         [events[kind].select("launch_ns", "launch_end_ns", "start_ns", "end_ns", "device") for kind in ON_DEVICE]
     )
     host, source = detection.find_steps(events["nvtx"], events["kernels"])
-    marked = {
-        kind: events[kind].with_columns(detection.steps_at(host, events[kind][_time_column(kind)]))
-        for kind in (*ON_DEVICE, "runtime", "nvtx")
-    }
-    events |= marked
+    begun = dict.fromkeys(ON_DEVICE, "launch_ns") | {"runtime": "start_ns", "nvtx": "start_ns"}
+    events |= {k: events[k].with_columns(detection.steps_at(host, events[k][name])) for k, name in begun.items()}
     ranges = ranges.with_columns(number, detection.steps_at(host, ranges["start_ns"]))
     with ThreadPoolExecutor(1) as beside:  # as above
         parted = beside.submit(part_tables, events, host, launched, source, cut=cut)
@@ -175,10 +172,6 @@ def kernel_estimates(kernels: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFra
     texts = classes.with_columns(pl.col(pl.String).cast(pl.Categorical()))
     shapes = kernels.select(one, "device", "blocks", "threads", "registers", "shared_bytes")
     return texts.hstack(occupancy.occupancy(shapes, devices.with_columns(one)).select(occupancy.COLUMNS))
-
-
-def _time_column(kind: str) -> str:
-    return "launch_ns" if kind in ON_DEVICE else "start_ns"
 
 
 def part_tables(events: Frames, host: pl.DataFrame, launched: pl.DataFrame, source: str, *, cut: bool) -> Frames:

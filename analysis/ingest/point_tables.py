@@ -16,7 +16,7 @@ from nightsweep.analysis.metrics.points import cost, energy, phases, point_row, 
 from nightsweep.analysis.metrics.ranks import clock, pool
 from nightsweep.analysis.metrics.steps import activities, parts, timeline
 from nightsweep.analysis.readers import gpu_log, point_files
-from nightsweep.analysis.tables import column, parquet, points
+from nightsweep.analysis.tables import column, parquet, points, trace_files
 from nightsweep.analysis.tables.traces import TRACE_TABLES
 from nightsweep.jobs.host.cores import allowed_cores
 from nightsweep.jobs.record.phases import starts_of
@@ -162,7 +162,8 @@ def from_traces(
 def rank_rows(out: Path, drawn: bool, rank: int) -> dict[str, pl.DataFrame]:
     """Of a rank's trace tables: its windows, the ends of its collectives, and, where they are `drawn`, its rows of
     activities and timeline."""
-    events, windows = trace_events(out, rank), rank_table(out, "windows", rank)
+    events = {kind: trace_files.rank_table(out, kind, rank) for kind in _EVENTS}
+    windows = trace_files.rank_table(out, "windows", rank)
     ends = {"windows": windows, "ends": clock.collective_ends(events)}
     if not drawn:
         return ends
@@ -176,16 +177,6 @@ def rank_rows(out: Path, drawn: bool, rank: int) -> dict[str, pl.DataFrame]:
 def _shift(frame: pl.DataFrame, by: int) -> pl.DataFrame:
     """The frame with an offset (ns) taken out of its times."""
     return frame.with_columns(pl.col(name) - by for name in frame.columns if name.endswith("_ns"))
-
-
-def rank_table(folder: Path, name: str, rank: int) -> pl.DataFrame:
-    """The rows of a trace table that are a rank's."""
-    return pl.scan_parquet(folder / f"{name}.parquet").filter(pl.col("rank") == rank).collect()
-
-
-def trace_events(folder: Path, rank: int) -> dict[str, pl.DataFrame]:
-    """A rank's events out of a folder of trace tables."""
-    return {kind: rank_table(folder, kind, rank) for kind in _EVENTS}
 
 
 def readable(point: Path) -> dict[int, Path]:

@@ -222,8 +222,7 @@ def join(files: Sequence[FileTables], out: Path, of_one_run: bool, names: Collec
     aligned = [all_ranks.subtract_offset(frame.lazy(), by).collect() for frame, by in zip(calls, shifts, strict=True)]
 
     def events_of(rank: int) -> dict[str, pl.DataFrame]:
-        kinds = all_ranks.NEEDED
-        return {k: pl.scan_parquet(out / f"{k}.parquet").filter(pl.col("rank") == rank).collect() for k in kinds}
+        return {kind: trace_files.rank_table(out, kind, rank) for kind in all_ranks.NEEDED}
 
     joint = all_ranks.joint_tables(aligned, events_of, names)
     trace_files.write(joint | {"file_clocks": offsets}, out)

@@ -124,3 +124,8 @@ def write(frames: Mapping[str, pl.DataFrame], out: Path) -> None:
     """Write OUT/NAME.parquet for each table."""
     with Writer(out) as files:
         files.add(dict(frames))
+
+
+def rank_table(folder: Path, name: str, rank: int) -> pl.DataFrame:
+    """The rows of a table that are a rank's."""
+    return pl.scan_parquet(folder / f"{name}.parquet").filter(pl.col("rank") == rank).collect()
