@@ -49,14 +49,11 @@ def _write(made: Figure, rows: list[list[list[str]]], height_in: float) -> None:
         made.text(0.01 + x, y, title, weight="bold", va="top", fontsize=7)
     y -= 1.4 * _LINE_IN / height_in
     for cells in rows:
-        made.add_artist(_rule(y + 0.25 * _LINE_IN / height_in))
+        above = y + 0.25 * _LINE_IN / height_in
+        made.add_artist(Line2D([0.01, 0.99], [above, above], color="#BBBBBB", linewidth=0.5))
         for lines, (_, x, _) in zip(cells, _COLUMNS, strict=True):
             made.text(0.01 + x, y, "\n".join(lines), va="top", fontsize=6.5, linespacing=1.25)
         y -= (max(map(len, cells)) + 0.6) * _LINE_IN / height_in
-
-
-def _rule(y: float) -> Line2D:
-    return Line2D([0.01, 0.99], [y, y], color="#BBBBBB", linewidth=0.5)
 
 
 def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Figure:

@@ -43,11 +43,6 @@ def begun_by(job_id: str | None, block: list[Path]) -> set[Path]:
     return {path for path in block if [start.slurm_id for start in starts_of(path.parent)[-1:]] == [job_id]}
 
 
-def count_jobs(point: Path) -> int:
-    """How many jobs of the scheduler have begun the point: a launcher may attempt it twice."""
-    return len({start.slurm_id for start in starts_of(point)})
-
-
 def unended(block: list[Path], begun: set[Path]) -> list[Path]:
     """Those of a block without a result. `begun`: those that its job began, of which the first one, the leader, may
     have a record that its job's end explains better."""
@@ -149,7 +144,9 @@ class PointJobs(Hook):
         lacking = unended(block, begun)
         rest = [path for path in lacking if path not in begun]
         ended = begun.intersection(lacking)
-        seconds = bool(ended) and all(count_jobs(path.parent) > 1 for path in ended)
+        # The same job may have begun a point twice.
+        jobs = [{start.slurm_id for start in starts_of(path.parent)} for path in ended]
+        seconds = bool(jobs) and min(map(len, jobs)) > 1
         if not begun or not rest or (loss.reason == "lost" and not seconds):
             return 0
         for path in ended:

@@ -104,11 +104,6 @@ def step_s(point: Point) -> float:
     return max(FLOOR_STEP_S, step_flops(point) / rate)
 
 
-def has_second_start(point: Point) -> bool:
-    """Whether the point is started again for its traced steps."""
-    return point.traced_steps > 0 and not plan.is_one_start(point)
-
-
 def wall_s(point: Point, start_s: float = START_S) -> float:
     """Seconds of a point: its starts, each of `start_s`, the timed and traced steps, all epochs, and the control where
     there is one."""
@@ -116,7 +111,7 @@ def wall_s(point: Point, start_s: float = START_S) -> float:
     samples = (BUILTIN_IMAGES if point.data == "builtin" else MNIST_IMAGES) * (point.epochs or 0)
     epochs = samples / (point.micro_batch * point.grad_accum * point.world_size) if samples else 0.0
     runs = [point.timed_steps + epochs + (point.traced_steps if plan.is_one_start(point) else 0)]
-    runs += [point.traced_steps] if has_second_start(point) else []
+    runs += [] if plan.is_one_start(point) or not point.traced_steps else [point.traced_steps]
     if point.cost_pairs:
         block = plan.block_steps(point, step)
         plans = [plan.control_plain(block)] + (

@@ -45,15 +45,11 @@ def legend(made: Figure, name: str, levels: list[Any]) -> None:
     """The colours of a setting's values, above the panels, in as many rows as the width asks for."""
     looks = [palette.fill_style(name, level, levels) for level in levels]
     handles = [
-        Patch(facecolor=_pale(colour), edgecolor=colour, hatch=hatch, label=word(name, level))
+        Patch(facecolor=(colour, 0.35), edgecolor=colour, hatch=hatch, label=word(name, level))
         for level, (colour, hatch) in zip(levels, looks, strict=True)
     ]
     most = 4 if made.get_figwidth() <= style.ONE_COLUMN_IN else 8
     made.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), most))
-
-
-def _pale(colour: str) -> tuple[str, float]:
-    return (colour, 0.35)
 
 
 def places(axes: Axes, levels: list[Any], name: str) -> None:

@@ -61,7 +61,9 @@ def examine(sweep: Sweep, profile: Profile, where: Partition) -> Iterator[Findin
         yield fail("plan", f"profile: {error}")
         return
     config = parse_config(ask("scontrol", "show", "config").out)
-    limits = read_limits() if config.get("AccountingStorageEnforce", "none") not in ("none", "(null)") else Limits()
+    limits = Limits()
+    if config.get("AccountingStorageEnforce", "none") not in ("none", "(null)"):
+        limits = Limits(_rows(QOS, "qos"), _rows(ASSOCIATION, "associations", f"user={getpass.getuser()}"))
     for request, jobs in asked.items():
         yield from judge_request(request, count(jobs), where)
     yield from judge_request(chunk, "tables and diagnoses, in jobs", where, CHUNK)
@@ -160,12 +162,8 @@ def judge_numbers(
         )
 
 
-def read_limits() -> Limits:
-    """What sacctmgr says; nothing where it does not answer."""
-    return Limits(_rows(QOS, "qos"), _rows(ASSOCIATION, "associations", f"user={getpass.getuser()}"))
-
-
 def _rows(names: tuple[str, ...], what: str, *conditions: str) -> tuple[Row, ...]:
+    """What sacctmgr says; nothing where it does not answer."""
     out = ask("sacctmgr", "-n", "-P", "show", what, *conditions, f"format={','.join(names)}").out
     return tuple(dict(zip(names, line.split("|"), strict=False)) for line in out.splitlines() if line)
 

@@ -81,8 +81,8 @@ def judge(text: str, backs: dict[int, float], count: int, folder: Path, gpus: bo
     findings.sort(key=lambda finding: order.index(finding.check))
     if len(visits) < count:
         findings.append(fail("probe", f"probe: started on {len(visits)} of {count} nodes: {complaint}"))
-    bounds = [lead_bounds(v.parts["files"], backs.get(t)) for t, v in visits.items() if "files" in v.parts]
-    return findings + agreement([b for b in bounds if b])
+    leads = {task: visit.parts.get("files", {}).get("lead_ms") for task, visit in visits.items()}
+    return findings + agreement([(-backs[t], lead) for t, lead in leads.items() if t in backs and lead is not None])
 
 
 def judge_node(visit: Visit, back_ms: float | None, folder: Path, gpus: bool) -> list[Finding]:
@@ -118,11 +118,6 @@ def files(part: Part, back_ms: float | None, folder: Path) -> list[Finding]:
     return [warn("files", f"{text}: slow") if slow else ok("files", text), clock(part, back_ms)]
 
 
-def lead_bounds(part: Part, back_ms: float | None) -> tuple[float, float] | None:
-    """Between which values, in ms, this clock is ahead of the login node's."""
-    return None if "lead_ms" not in part or back_ms is None else (-back_ms, part["lead_ms"])
-
-
 def clock(part: Part, back_ms: float) -> Finding:
     low, high = -back_ms, part["lead_ms"]
     if low > CLOCK_MS:
@@ -136,7 +131,8 @@ def clock(part: Part, back_ms: float) -> Finding:
 
 
 def agreement(bounds: list[tuple[float, float]]) -> list[Finding]:
-    """How far the clocks of the nodes may be from one another."""
+    """How far the clocks of the nodes may be from one another. `bounds`: between which values, in ms, each is ahead of
+    the login node's."""
     if len(bounds) < 2:
         return []
     apart = max(a[1] - b[0] for i, a in enumerate(bounds) for j, b in enumerate(bounds) if i != j)
