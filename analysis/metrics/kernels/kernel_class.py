@@ -7,7 +7,7 @@ real names. What a name does not say stays null: a guess would be taken for a me
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import polars as pl
 
@@ -64,10 +64,6 @@ def add_classes(kernels: pl.DataFrame) -> pl.DataFrame:
     A trace has a few hundred names and may have millions of kernels, so each name is classified once.
     """
     names = kernels["name"].unique()
-    classes = [classify(name or "") for name in names]
-    columns = {
-        column: pl.Series([getattr(kind, column) for kind in classes], dtype=dtype)
-        for column, dtype in _COLUMNS.items()
-    }
-    found = pl.DataFrame({"name": names, **columns})
+    classes = [astuple(classify(name or "")) for name in names]
+    found = pl.DataFrame(classes, schema=_COLUMNS, orient="row").with_columns(names)
     return kernels.join(found, on="name", how="left", nulls_equal=True, maintain_order="left")

@@ -79,9 +79,9 @@ def reduction_format(name: str) -> str | None:
 
 def matrix_format(name: str) -> Format:
     """The inputs' format of a matrix product, convolution or attention, and whether it runs on tensor cores."""
-    found = next((format_ for rule in _FORMATS if (format_ := rule(name)) is not None), None)
-    if found is not None:
-        return found
+    for pattern, format_of in _FORMATS:
+        if found := pattern.search(name):
+            return format_of(found)
     if _NO_TENSOR_CORES.search(name):
         return element_format(name), False
     tensor_cores = True if _TENSOR_CORES.search(name) else None
@@ -96,68 +96,55 @@ def _first_format(name: str) -> str | None:
     return min(found)[1] if found else None
 
 
-def _nvjet(name: str) -> Format | None:
+def _nvjet(found: re.Match[str]) -> Format:
     """cuBLAS on Hopper and later: letters of A and B (one if they are the same), compute type, C, and D.
 
     t is bf16, h fp16 and q fp8: seen in runs of these types. Other letters stay unknown, but for s with tf32, which is
     fp32 multiplied as TF32.
     """
-    found = _NVJET.search(name)
-    if found is None:
-        return None
     return "tf32" if found[2] else _NVJET_INPUTS.get(found[1][0]), True
 
 
-def _xmma(name: str) -> Format | None:
+def _xmma(found: re.Match[str]) -> Format:
     """cuBLAS's and cuDNN's xmma: types as stored, then type multiplied and accumulator; ffma is fp32 without tensor
     cores."""
-    found = _XMMA.search(name)
-    if found is None:
-        return None
-    return _CODES[found[1]], not re.search(r"_ffma_|_simt_|_dfma_", name)
+    return _CODES[found[1]], not re.search(r"_ffma_|_simt_|_dfma_", found.string)
 
 
-def _mma(name: str) -> Format | None:
+def _mma(found: re.Match[str]) -> Format:
     """CUTLASS and cuBLAS that name the MMA shape: accumulator, shape (16816), and types about it.
 
     Where no type is named, the shape may imply it: fp32 data in s1688 is multiplied as TF32.
     """
-    found = _MMA.search(name)
-    if found is None:
-        return None
-    narrow = _NARROW.search(name)
+    narrow = _NARROW.search(found.string)
     code = found[3] or (narrow and narrow[1])
     precision = _CODES[code] if code else _MMA_INPUTS.get(found[1] + found[2]) or _MMA_INPUTS.get(found[1])
     return precision, True
 
 
-def _simt(name: str) -> Format | None:
+def _simt(found: re.Match[str]) -> Format:
     """BLAS's letter before gemm (sgemm), or cuDNN's (scudnn): no tensor cores."""
-    found = _SIMT.search(name)
-    return None if found is None else (element_format(name) or _LETTERS[found[1]], False)
+    return element_format(found.string) or _LETTERS[found[1]], False
 
 
-def _tensile(name: str) -> Format | None:
+def _tensile(found: re.Match[str]) -> Format:
     """rocBLAS and hipBLASLt: the letters after the index names are the types of A and B, C and compute (BBS, F8BS);
     MI is the matrix instruction."""
-    found = _TENSILE.search(name)
-    if found is None:
-        return None
-    return _TENSILE_INPUTS[found[1]], True if re.search(r"_MI\d+x\d+", name) else None
+    return _TENSILE_INPUTS[found[1]], True if re.search(r"_MI\d+x\d+", found.string) else None
 
 
-def _gtcx(name: str) -> Format | None:
+def _gtcx(found: re.Match[str]) -> Format:
     """MIOpen's implicit GEMM; the x is for XDLOPS, AMD's matrix cores."""
-    found = _GTCX.search(name)
-    return None if found is None else (found[1], True)
+    return found[1], True
 
 
-def _memory_efficient(name: str) -> Format | None:
+def _memory_efficient(found: re.Match[str]) -> Format:
     """PyTorch's memory-efficient attention: tensor cores from sm70 on, for fp32 (as fast TF32) from sm80 on."""
-    found = _MEMORY_EFFICIENT.search(name)
-    if found is None:
-        return None
     return _CODES[found[1]], int(found[2]) >= (80 if found[1] == "f32" else 70)
 
 
-_FORMATS: tuple[Callable[[str], Format | None], ...] = (_nvjet, _xmma, _mma, _simt, _tensile, _gtcx, _memory_efficient)
+_FORMATS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Format]], ...] = (
+    (_NVJET, _nvjet), (_XMMA, _xmma), (_MMA, _mma), (_SIMT, _simt), (_TENSILE, _tensile), (_GTCX, _gtcx),
+    (_MEMORY_EFFICIENT, _memory_efficient),
+)  # fmt: skip
+"""What is known of the libraries' matrix kernels: of the first pattern that a name has."""
