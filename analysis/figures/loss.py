@@ -43,8 +43,9 @@ def _panel(axes: Axes, workload: str, frame: pl.DataFrame, beside: bool) -> None
     for index, curve in enumerate(shown.partition_by("config_order", maintain_order=True)):
         look = style.line(index)
         name = f"{panels.cut(curve['config'][0], LONGEST)}, n = {max(curve['n'])}"
+        label = f" {name}" if name.startswith("_") else name  # which matplotlib leaves out of its legends
         every = max(1, curve.height // 8)
-        axes.plot(curve["step"], curve["mean"], label=style.in_legend(name), markevery=(index % every, every), **look)
+        axes.plot(curve["step"], curve["mean"], label=label, markevery=(index % every, every), **look)
         axes.fill_between(curve["step"], curve["least"], curve["most"], color=look["color"], alpha=0.15, linewidth=0)
     axes.set_ylabel("Loss")
     axes.set_xlabel("Optimizer step (warm-up included)")
@@ -62,7 +63,8 @@ def paint(_points: pl.DataFrame, tables: dataset.Tables, _width_in: float) -> Fi
     parts = dataset.per_workload(frame)
     # Legends stand beside the curves where that leaves them most of the page, else below them.
     beside = max(max(map(len, dataset.leading(part, MOST)[0]["config"])) for _, part in parts) < BESIDE
-    made, rows = style.facets(len(parts), 2.6 if beside else 4.2)
+    made = style.figure(height_in=(2.6 if beside else 4.2) * len(parts))
+    rows = made.subplots(len(parts), 1, squeeze=False)[:, 0]
     for axes, (workload, part) in zip(rows, parts, strict=True):
         _panel(axes, workload, part, beside)
     return made

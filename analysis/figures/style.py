@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nightsweep.jobs.record.whole_file import write_bytes
@@ -149,12 +148,6 @@ def figure(width_in: float = TWO_COLUMNS_IN, height_in: float = 2.6) -> Figure:
     return Figure(figsize=(width_in, min(height_in, PAGE_IN)), dpi=DPI, layout="constrained")
 
 
-def facets(rows: int, row_in: float) -> tuple[Figure, list[Axes]]:
-    """A figure of some rows, one axes each."""
-    made = figure(height_in=row_in * rows)
-    return made, list(made.subplots(rows, 1, squeeze=False)[:, 0])
-
-
 def says(sentence: str) -> Figure:
     """A figure that says why there is nothing to show; its label is the sentence, and that of any other is empty."""
     made = figure(TWO_COLUMNS_IN, 1.2)
@@ -174,16 +167,6 @@ def line(index: int, colour: str | None = None) -> dict[str, Any]:
         "marker": MARKERS[index % len(MARKERS)],
         "linestyle": DASHES[dashes % len(DASHES)],
     }
-
-
-def in_legend(text: str) -> str:
-    """The text as a label. Matplotlib leaves those that begin with `_` out of its legends."""
-    return f" {text}" if text.startswith("_") else text
-
-
-def from_zero(axes: Axes) -> None:
-    """Let the upright axis start at zero, with room for the highest marker."""
-    axes.set_ylim(0, max(axes.dataLim.ymax, 1e-12) * 1.07)
 
 
 def settle(made: Figure) -> None:

@@ -85,7 +85,7 @@ def columns(axes: Axes, frame: pl.DataFrame, x: str, series: str, value: str, le
     for at, own, colour, hatch in _list_bars(frame, x, series, places_of, levels):
         panels.column(axes, at, own, value, colour, hatch, ROOM / len(levels) * 0.92)
     places(axes, places_of, x)
-    style.from_zero(axes)
+    axes.set_ylim(0, max(axes.dataLim.ymax, 1e-12) * 1.07)  # with room for the highest marker
     axes.grid(axis="y")
 
 
