@@ -242,29 +242,17 @@ def _patch_profiler(watch: Watch) -> None:
         def start(self) -> None:
             watch.notes.append("the script's own profiler was not run")
 
-        def stop(self) -> None:
-            return
-
         def step(self) -> None:
             watch.mark("profiler")
 
         def key_averages(self, *_: Any, **__: Any) -> Any:
             return EventList([])
 
-        def events(self) -> Any:
-            return EventList([])
-
-        def export_chrome_trace(self, path: str) -> None:
+        def stop(self, *_: Any, **__: Any) -> None:
             return
 
-        def export_stacks(self, path: str, metric: str = "") -> None:
-            return
-
-        def export_memory_timeline(self, path: str, device: str | None = None) -> None:
-            return
-
-        def toggle_collection_dynamic(self, enable: bool, activities: Any) -> None:
-            return
+        events = key_averages
+        export_chrome_trace = export_stacks = export_memory_timeline = toggle_collection_dynamic = stop
 
     ScriptProfiler.__name__ = real.__name__
     torch.profiler.profile = ScriptProfiler  # type: ignore[misc]
