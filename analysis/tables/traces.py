@@ -146,9 +146,7 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
         **_STEP,
     },
     "nvtx_gpu": {
-        **{name: EVENTS["nvtx"][name] for name in ("rank", "start_ns", "end_ns", "name", "process", "thread")},
-        "domain": EVENTS["nvtx"]["domain"],
-        "style": EVENTS["nvtx"]["style"],
+        **EVENTS["nvtx"],
         **_PATH,
         "depth": Column(pl.Int32(), "Number of ranges that it lies in."),
         **_STEP,
@@ -189,10 +187,7 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
         "residual_ns": Column(pl.Int64(), "Median distance from offset_ns, ns: the remaining error."),
         "residual_max_ns": Column(pl.Int64(), "Largest distance from offset_ns, ns."),
     },
-    "operators": EVENTS["operators"],
-    "nccl_calls": EVENTS["nccl_calls"],
-    "allocations": EVENTS["allocations"],
-    "counters": EVENTS["counters"],
+    **{name: EVENTS[name] for name in ("operators", "nccl_calls", "allocations", "counters")},
     "devices": DEVICES,
     "windows": {
         **_RANK,
@@ -236,12 +231,8 @@ TRACE_TABLES: dict[str, dict[str, Column]] = {
             pl.Float64(), "Share of the time of communication in which compute kernels ran too, %."
         ),
     },
-    "kernel_sum": {**_NAME, **_SUM},
-    "api_sum": {**_NAME, **_SUM},
-    "copy_time_sum": {**_NAME, **_SUM},
-    "copy_size_sum": {**_NAME, **_SUM},
-    "nvtx_sum": {**_RANGE, **_SUM},
-    "nvtx_gpu_sum": {**_RANGE, **_SUM},
+    **dict.fromkeys(("kernel_sum", "api_sum", "copy_time_sum", "copy_size_sum"), _NAME | _SUM),
+    **dict.fromkeys(("nvtx_sum", "nvtx_gpu_sum"), _RANGE | _SUM),
     "paper_calls": {
         **_REPORT,
         "figure": Column(pl.String(), "Call or activity, as arXiv 2505.22905 names it."),
