@@ -40,15 +40,7 @@ from nightsweep.jobs.record.launch_files import WHOLE_RUN, Job
 from nightsweep.jobs.record.phases import Phase, append
 from nightsweep.jobs.record.point_folder import count_attempts, events_of, results_of
 from nightsweep.jobs.record.raw_files import MEASURED, clear, measured_record, publish
-from nightsweep.jobs.record.record import (
-    NvmlUse,
-    Record,
-    RunName,
-    Runs,
-    SearchResult,
-    Status,
-    TracerUse,
-)
+from nightsweep.jobs.record.record import NvmlUse, Record, RunName, Runs, SearchResult, Status, TracerUse
 from nightsweep.jobs.slurm import allocation
 from nightsweep.jobs.sweep.order import TracerName
 from nightsweep.jobs.sweep.rounds import PointList
