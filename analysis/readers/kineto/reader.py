@@ -141,11 +141,7 @@ def _allocations(frame: pl.DataFrame) -> pl.DataFrame:
         device=pl.when(on_device).then("device_id"),
         correlation=pl.lit(None, dtype=pl.Int64),
         bytes="allocated",
-        memory=pl.when(on_device)
-        .then(pl.lit("device"))
-        .when(~on_device)
-        .then(pl.lit("pageable"))
-        .otherwise(pl.lit("unknown")),
+        memory=on_device.replace_strict({True: "device", False: "pageable"}, default="unknown", return_dtype=pl.String),
     )
 
 
