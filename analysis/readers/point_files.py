@@ -77,18 +77,11 @@ def point_row(record: Record) -> _Row:
     gpus = [gpu for host in record.hosts for gpu in host.gpus]
     gpu = gpus[0].name if gpus else None
     unwritten = record.status == "not_run" and record.reason is None
+    names = ("point_id", "sweep", "status", "message", "attempt", "backend", "world_size", "started_at", "wall_s")
     return {
         **settings_columns(record.settings),
-        "point_id": record.point_id,
-        "sweep": record.sweep,
-        "status": record.status,
+        **{name: getattr(record, name) for name in names},
         "reason": failures.NO_RECORD if unwritten else record.reason,
-        "message": record.message,
-        "attempt": record.attempt,
-        "backend": record.backend,
-        "world_size": record.world_size,
-        "started_at": record.started_at,
-        "wall_s": record.wall_s,
         "micro_batch_found": record.found and record.found.micro_batch,
         "device_used": record.device,
         "accelerator": gpu if record.device == "cuda" else first and first.cpu_model,
@@ -168,12 +161,7 @@ def _accuracy(point: Path, identity: _Row) -> pl.DataFrame:
 def _failures(point: Path, record: Record) -> list[_Row]:
     if record.status not in ("failed", "cancelled"):
         return []
-    row = {
-        "point_id": record.point_id,
-        "status": record.status,
-        "reason": record.reason,
-        "message": record.message,
-    }
+    row = {name: getattr(record, name) for name in ("point_id", "status", "reason", "message")}
     if record.failure is None:
         return [row]
     texts = record.failure.tracebacks

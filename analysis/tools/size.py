@@ -63,13 +63,7 @@ def as_json(sweep: Sweep, points: bool) -> str:
         "points": len(sweep.points),
         "resources": dataclasses.asdict(sweep.resources),
         "shapes": shapes,
-        "estimate": {
-            "gpu_hours": cost.gpu_hours,
-            "wall_hours": cost.wall_hours,
-            "disk_bytes": cost.disk_bytes,
-            "files": cost.files,
-            "note": NOTE,
-        },
+        "estimate": {n: v for n, v in dataclasses.asdict(cost).items() if n != "shapes"} | {"note": NOTE},
     }
     if points:
         content["list"] = [{"id": p.id, "settings": p.settings()} for p in sweep.points]

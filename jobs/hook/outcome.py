@@ -54,17 +54,12 @@ def line(step: Step) -> dict[str, Any]:
     """The line of a step."""
     device_ns = int(step.events[0].elapsed_time(step.events[1]) * 1e6) if len(step.events) == 2 else None
     losses = [float(loss) for loss in step.losses]
+    names = ("phase", "block", "start_ns", "mono_ns", "end_ns", "data_ns", "samples")
     return {
         "step": step.number,
-        "phase": step.phase,
-        "block": step.block,
-        "start_ns": step.start_ns,
-        "mono_ns": step.mono_ns,
-        "end_ns": step.end_ns,
-        "data_ns": step.data_ns,
+        **{name: getattr(step, name) for name in names},
         "device_ns": device_ns,
         "loss": sum(losses) / len(losses) if losses else None,
-        "samples": step.samples,
         "tokens": step.tokens or None,
         **(step.memory or {}),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,21 +32,13 @@ def trials(points: pl.DataFrame, steps: pl.DataFrame, rounds: Sequence[Mapping[s
     times = gpu_seconds(points, steps)
     return [
         {
-            "point_id": trial.point_id,
-            "remedied_id": trial.remedied_id,
+            **{name.replace("share", "predicted"): value for name, value in dataclasses.asdict(trial).items()},
+            **dataclasses.asdict(gain),
             "round": number,
-            "cause": trial.cause,
-            "kind": trial.kind,
             "remedy": json.dumps(trial.remedy),
-            "predicted": trial.share,
-            "predicted_low": trial.share_low,
-            "predicted_high": trial.share_high,
-            "before_ms": gain.before_ms,
-            "after_ms": gain.after_ms,
             "gain": gain.value,
             "gain_low": gain.low,
             "gain_high": gain.high,
-            "verdict": gain.verdict,
             "gpu_s": times.get(trial.point_id),
         }
         for (number, trial), gain in zip(tried_before, gains, strict=True)

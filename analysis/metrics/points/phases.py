@@ -56,14 +56,8 @@ def rows(record: Record, starts: Sequence[Start], steps: pl.DataFrame, breakdown
 
 
 def _row(phase: Phase, duration_ns: int) -> _Row:
-    return {
-        "look": phase.look,
-        "start": phase.start,
-        "phase": phase.phase,
-        "reason": phase.reason,
-        "start_ns": phase.start_ns,
-        "duration_ns": duration_ns,
-    }
+    names = ("look", "start", "phase", "reason", "start_ns")
+    return {**{name: getattr(phase, name) for name in names}, "duration_ns": duration_ns}
 
 
 def _use(row: _Row, bad: bool) -> str:
