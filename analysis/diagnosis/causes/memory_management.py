@@ -55,12 +55,12 @@ def offloads(e: Evidence) -> bool:
         return bool(e.setting("offload") != "none")
     if not e.lanes:
         return False
-    graph = e.what_if.graph
+    graph, steps = e.what_if.graph, e.what_if.graph.device_steps()
     large = graph.work.frame.filter(pl.Series(graph.counted_work), pl.col("bytes") >= LARGE_BYTES)
     back, out = large.filter(direction="HtoD"), large.filter(direction="DtoH", target="pinned")
-    if min(back["bytes"].sum(), out["bytes"].sum()) > OFFLOAD_BYTES.value * graph.steps:
+    if min(back["bytes"].sum(), out["bytes"].sum()) > OFFLOAD_BYTES.value * steps:
         return True
-    many = back.height > OFFLOAD_COPIES.value * graph.steps and back["bytes"].sum() > WEIGHTS.value * graph.steps
+    many = back.height > OFFLOAD_COPIES.value * steps and back["bytes"].sum() > WEIGHTS.value * steps
     if e.lanes[0].source != "none":
         return many
     return many and e.share(np.sum([e.part(part) for part in FROM_HOST], axis=0)).value > OFFLOAD_EXPOSED.value

@@ -117,13 +117,8 @@ class Graph:
         found: T = self.kept[what]
         return found
 
-    @property
-    def steps(self) -> int:
-        """How many steps count, of all devices; at least 1."""
-        return self.device_steps()
-
     def device_steps(self, rank: int | None = None) -> int:
-        """The same of the devices of one rank, or of all."""
+        """How many steps count, of the devices of one rank, or of all; at least 1."""
         return max(1, sum(int(own["counted"].sum()) for own in self.windows if rank in (None, own["rank"][0])))
 
     def rank_steps(self, rank: int | None = None) -> int:

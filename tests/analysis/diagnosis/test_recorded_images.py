@@ -46,7 +46,7 @@ def test_what_follows_the_copy_of_a_pageable_batch_is_no_other_work(diagnosed):
     (alone,) = (fact.value for fact in causes[0].evidence if "page-locked memory alone" in fact.what)
     assert "host_work" not in {cause.kind for cause in causes}
     graph = evidence.what_if.graph
-    freed = pauses.freeing_ns(graph)[graph.counted_calls].sum() / graph.steps
+    freed = pauses.freeing_ns(graph)[graph.counted_calls].sum() / graph.device_steps()
     assert freed == pytest.approx(14e6, rel=0.15)
     assert 0.6 * freed < (causes[0].share - alone) * evidence.step_ns < 1.01 * freed
 
