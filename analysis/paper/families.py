@@ -20,9 +20,7 @@ from nightsweep.analysis.figures.family import Family
 from nightsweep.analysis.paper.claims import forest
 from nightsweep.analysis.paper.figures import (
     accuracy,
-    image_calls,
-    llm_transfers,
-    loader_copies,
+    calls_and_copies,
     loaders,
     methods,
     sampler,
@@ -47,9 +45,9 @@ FAMILIES: dict[str, Family] = {
     "loss": loss.FAMILY,
     "topology": topology.FAMILY,
     "sampler": sampler.FAMILY,
-    "image_calls": image_calls.FAMILY,
-    "loader_copies": loader_copies.FAMILY,
-    "llm_transfers": llm_transfers.FAMILY,
+    "image_calls": calls_and_copies.IMAGE_CALLS,
+    "loader_copies": calls_and_copies.LOADER_COPIES,
+    "llm_transfers": calls_and_copies.LLM_TRANSFERS,
     "accuracy": accuracy.FAMILY,
     "image_claims": forest.IMAGE,
     "llm_claims": forest.LLM,
