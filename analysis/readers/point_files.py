@@ -136,12 +136,13 @@ def _step_row(line: StepLine) -> _Row:
     return {
         **structs.asdict(line),
         "data_ms": None if line.data_ns is None else line.data_ns / 1e6,
-        "step_ms": _step_ms(line),
+        "step_ms": step_ms(line),
         "fragmentation": (line.inactive_bytes or 0) / (line.reserved_bytes or 1) if known else None,
     }
 
 
-def _step_ms(line: StepLine) -> float | None:
+def step_ms(line: StepLine) -> float | None:
+    """The length of a step, by the device where it tells."""
     if line.device_ns is not None:
         return line.device_ns / 1e6
     return None if line.start_ns is None or line.end_ns is None else (line.end_ns - line.start_ns) / 1e6

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from msgspec import structs
 
 from nightsweep.analysis.metrics.points.slowest_rank import slowest_rank
+from nightsweep.analysis.readers import point_files
 from nightsweep.jobs.record.json_files import read_lines
 from nightsweep.jobs.record.launch_files import StepLine
 from nightsweep.jobs.record.point_folder import by_rank
@@ -45,17 +45,13 @@ def rows(point: Path, record: Record) -> list[_Row]:
 def blocks(folder: Path) -> pl.DataFrame:
     """Blocks of one start: block, phase, steps, total_ms."""
     lines = [
-        {"rank": rank, **structs.asdict(line)}
+        (rank, line.block, line.phase, line.step, point_files.step_ms(line))
         for rank, path in by_rank(folder, r"steps-r(\d+)\.jsonl")
         for line in read_lines(path, StepLine)
         if line.phase != "warmup"
     ]
-    if not lines:
-        return pl.DataFrame(schema={"block": pl.Int64, "phase": pl.String, "steps": pl.Int64, "total_ms": pl.Float64})
-    host = (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64)
-    frame = pl.DataFrame(lines, infer_schema_length=None).with_columns(
-        step_ms=pl.coalesce(pl.col("device_ns").cast(pl.Float64), host) / 1e6
-    )
+    names = {**dict.fromkeys(("rank", "block"), pl.Int64), "phase": pl.String, "step": pl.Int64, "step_ms": pl.Float64}
+    frame = pl.DataFrame(lines, schema=names, orient="row")
     later = frame.filter(pl.col("step") > pl.col("step").min().over("block"))
     kept = slowest_rank(later, "block", "phase")
     total = kept.group_by("block", "phase").agg(steps=pl.len().cast(pl.Int64), total_ms=pl.col("step_ms").sum())
