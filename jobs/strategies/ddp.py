@@ -45,10 +45,8 @@ class DdpTrainer(Trainer):
 def compress(model: DistributedDataParallel, hook: str) -> None:
     """Have DDP send gradients as bf16 or fp16 numbers, as factors of rank 1 with the error fed back (PowerSGD, arXiv
     1905.13727), or the largest alone."""
-    if hook == "bf16":
-        model.register_comm_hook(None, default_hooks.bf16_compress_hook)
-    elif hook == "fp16":
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if hook in ("bf16", "fp16"):
+        model.register_comm_hook(None, getattr(default_hooks, f"{hook}_compress_hook"))
     elif hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(
             None, matrix_approximation_rank=POWERSGD_RANK, start_powerSGD_iter=POWERSGD_START

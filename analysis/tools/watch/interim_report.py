@@ -69,11 +69,7 @@ def write_report(sweep: Path, page: Path, scratch: Path, most: int = chunks.SIZE
         collect.write(parts, tables / f"{name}.parquet")
     draw(tables, figures, processes=1)
     interim = Interim(
-        points=state.points,
-        done=state.done,
-        failed=state.failed,
-        running=state.running,
-        left_s=state.left_s,
+        **{name: getattr(state, name) for name in ("points", "done", "failed", "running", "left_s")},
         absent=absent,
         at=f"{at:%Y-%m-%d %H:%M} UTC",
         reload_s=EVERY_S,
