@@ -13,7 +13,6 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from nightsweep.analysis.diagnosis.known_losses import known_points
 from nightsweep.analysis.diagnosis.thresholds import NOISE
 from nightsweep.analysis.figures import style
 from nightsweep.analysis.figures.family import Family, with_ids
@@ -30,6 +29,14 @@ COLOURS = {
 """Of the causes that take time: monitoring takes none."""
 HATCHES = dict(zip(COLOURS, ("", "\\\\\\\\", "xxxx", "....", "////", "----"), strict=True))
 MARKERS = dict(zip(COLOURS, style.MARKERS, strict=False))
+
+
+def known_points(tables: dataset.Tables) -> pl.DataFrame:
+    """Rows of `diagnoses` of the sweep's own points of which something is known: there is a trace, or a loss that shows
+    without one."""
+    has_trace = (pl.col("kind") != "missing_trace").all().over("point_id")
+    has_loss = (pl.col("share") >= NOISE.value).any().over("point_id")
+    return tables.own["diagnoses"].filter(has_trace | has_loss)
 
 
 def recoverable(tables: dataset.Tables) -> pl.DataFrame:

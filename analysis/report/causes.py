@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from nightsweep.analysis.diagnosis.known_losses import known_points
 from nightsweep.analysis.diagnosis.remedies.trials import is_foreseen, is_test
 from nightsweep.analysis.diagnosis.thresholds import NOISE
+from nightsweep.analysis.figures.causes import known_points
 from nightsweep.analysis.figures.remedies import change
 from nightsweep.analysis.sweep import dataset
 from nightsweep.analysis.sweep.labels import hours, percent

@@ -19,8 +19,8 @@ from typing import Any
 
 import jinja2
 
-from nightsweep.analysis.diagnosis.known_losses import known_points
 from nightsweep.analysis.figures import captions, style
+from nightsweep.analysis.figures.causes import known_points
 from nightsweep.analysis.paper.claims.claim import CONTRADICTED, INCONCLUSIVE
 from nightsweep.analysis.paper.claims.claims import judge
 from nightsweep.analysis.paper.claims.time_shares import where_time_goes
@@ -28,6 +28,7 @@ from nightsweep.analysis.report import beside, causes, pictures, point_pages, re
 from nightsweep.analysis.report.interim import Interim
 from nightsweep.analysis.sweep import dataset, nights, variance
 from nightsweep.analysis.sweep.effect import FEWEST
+from nightsweep.analysis.sweep.starts import Starts
 from nightsweep.jobs.record.record import Record
 
 PAGE = Path(__file__).parent / "page"
@@ -120,7 +121,7 @@ def render(
         costs=trust.costs(tables),
         clocks=trust.clocks(tables),
         conditions=trust.conditions(tables),
-        identical=trust.identical_pairs(tables),
+        identical=Starts.of(points, tables.scan("steps")).identical_pairs(),
         components=trust.components(starts),
         precision=trust.precision(starts),
         events=trust.events(tables),

@@ -9,7 +9,6 @@ import polars as pl
 
 from nightsweep.analysis.metrics.points import cost
 from nightsweep.analysis.sweep import dataset, mean_precision, variance
-from nightsweep.analysis.sweep.starts import Starts
 
 _Rows = list[dict[str, Any]]
 
@@ -43,11 +42,6 @@ def costs(tables: dataset.Tables) -> _Rows:
         for row in found.to_dicts()
         if row["condition"] in CONDITIONS
     ]
-
-
-def identical_pairs(tables: dataset.Tables) -> tuple[int, int]:
-    """Of all pairs of starts of the same settings, how many are called different, and how many there are."""
-    return Starts.of(tables["points"], tables.scan("steps")).identical_pairs()
 
 
 def conditions(tables: dataset.Tables) -> dict[str, int]:

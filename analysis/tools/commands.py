@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,14 +145,14 @@ def refuse(config: Path, error: SweepError) -> int:
 def check(given: argparse.Namespace) -> int:
     """`nightsweep check`."""
     from nightsweep.analysis.tools import size
-    from nightsweep.jobs.sweep.data_folders import missing_folders
     from nightsweep.jobs.sweep.sweep import SweepError, load
 
     try:
         sweep = load(given.config, given.preset)
     except SweepError as error:
         return refuse(given.config, error)
-    if missing := missing_folders(sweep.points):
+    asked = Counter(point.data for point in sweep.points if point.data not in ("builtin", None))
+    if missing := {data: number for data, number in asked.items() if not Path(data).is_dir()}:
         for data, number in missing.items():
             print(f"{given.config}: data: {data}: no such folder ({plural(number, 'point')})", file=sys.stderr)
         return EXIT_WRONG
